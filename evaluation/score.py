@@ -24,7 +24,7 @@ from mm_numeric.evaluation.judge_client import Judge
 from mm_numeric.evaluation.metrics.base import (
     Scorer,
 )
-from mm_numeric.evaluation.metrics.coco_ap import Ranking, rank_answers
+from mm_numeric.evaluation.metrics.coco_ap import Ranking, Rules, rank_answers
 from mm_numeric.evaluation.prepared_rows import PreparedRows
 from mm_numeric.evaluation.scores import Scores
 from mm_numeric.files import write_text
@@ -128,7 +128,7 @@ def write_results(
     results = {
         **head,
         "rows": len(scores.rows),
-        "protocols": scores.scorer.protocols,
+        "protocols": _protocols(scores),
         "counts": scores.counts(),
         "metrics": scores.metrics(),
         **({"calibration": scores.confidences.results()} if scores.confidences else {}),
@@ -138,6 +138,13 @@ def write_results(
         "buckets": scores.buckets(),
     }
     write_text(folder / decoded_name(RESULTS, rule), json.dumps(results, indent=1) + "\n")
+
+
+def _protocols(scores: Scores) -> dict[str, Any]:
+    """Return the rules of the metrics, and those of COCO's AP if it was computed."""
+    source = "of the rows (predict: mean probability of tokens)"
+    ranked = {"coco_ap": Rules().protocol(source)} if scores.ranking else {}
+    return {**scores.scorer.protocols, **ranked}
 
 
 def read_scores(

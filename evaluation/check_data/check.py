@@ -29,8 +29,10 @@ from mm_numeric.evaluation.check_data.findings import (
     DataReport,
     EncodedExample,
     SourceReport,
+    num_objects,
     problem_kind,
 )
+from mm_numeric.evaluation.check_data.memory import RowLength, estimate_memory
 from mm_numeric.evaluation.check_data.notes import notes
 from mm_numeric.evaluation.score import scorer_of
 from mm_numeric.families.family import Tokens
@@ -85,7 +87,13 @@ def check_data(
             _check_example(source, checked_with, example, error, decode=count < images)
         _check_batches(source, checked_with, settings)
         _check_lengths(report, source)
-        _compute_ceiling(config, source)
+        _compute_ceiling(report, source)
+    lengths = [
+        RowLength(e.question_tokens, e.answer_tokens, e.image_tokens)
+        for e in report.sources[0].examples
+    ]
+    if lengths:
+        report.memory = estimate_memory(config, family, settings, lengths)
     report.notes += notes(report)
     return report
 
@@ -124,6 +132,7 @@ def _check_example(
         limit = collator.length_limit
         if isinstance(wrong, TooLongError) and limit and limit.too_long == "drop":
             source.too_long += 1
+            source.objects_too_long += num_objects(example.answer)
         else:
             source.add_problem(problem_kind(str(wrong)), str(wrong))
         return
@@ -329,8 +338,14 @@ def _clipped_answer(encoded: EncodedExample) -> Any:
     return clipped(answer, *size) if isinstance(answer, Box | Polygon) else answer
 
 
-def _compute_ceiling(config: Config, source: SourceReport) -> None:
-    answers = [e.parsed for e in source.examples]
+def _compute_ceiling(report: DataReport, source: SourceReport) -> None:
+    """Score the correct answers of a source after they were written, truncated and parsed.
+
+    Training answers are never truncated. A test answer ends after ``predict.max_new_tokens``.
+    """
+    config = report.config
+    limit = report.max_new_tokens if source.name == "test" else None
+    answers = [e.parsed_within(limit) for e in source.examples]
     targets: list[Any] = [e.example.answer for e in source.examples]
     if not targets:
         return

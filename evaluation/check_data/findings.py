@@ -4,10 +4,11 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from mm_numeric.answers import Example, ImageSource, Written
+from mm_numeric.answers import Example, ImageSource, Instances, Written
 from mm_numeric.config.schema import Config
 from mm_numeric.data.answer_lengths import new_tokens_for
 from mm_numeric.data.collator import TrainingCollator
+from mm_numeric.evaluation.check_data.memory import MemoryEstimate
 from mm_numeric.evaluation.metrics.base import Scorer
 from mm_numeric.families.family import Family, Tokens
 from mm_numeric.geometry.frames import Frame
@@ -49,6 +50,13 @@ class EncodedExample:
     def written(self) -> Written:
         """Return the text of the correct answer, and the positions of the numbers in it."""
         return self.collator.task.format(self.example.answer, self.frame)
+
+    def parsed_within(self, limit: int | None) -> Any:
+        """Return the answer that is parsed from its first ``limit`` tokens; None: from all."""
+        if limit is None or self.answer_tokens <= limit:
+            return self.parsed
+        text = self.collator.family.text(self.answer.ids[:limit])
+        return self.collator.task.parse(text, self.frame)
 
     @property
     def answer(self) -> Tokens:
@@ -93,6 +101,9 @@ class SourceReport:
     too_long: int = 0
     """Number of rows with more than ``data.max_tokens`` tokens, which training drops."""
 
+    objects_too_long: int = 0
+    """Number of objects in the answers of these rows."""
+
     one_colour: dict[ImageSource, str] = field(default_factory=dict)
     """Maps each decoded image whose pixels all have the same colour to its row and this colour."""
 
@@ -126,6 +137,8 @@ class DataReport:
 
     sources: list[SourceReport]
     notes: list[str]
+    memory: MemoryEstimate | None = None
+    """Estimated memory of a training step; None without valid training rows."""
 
     @property
     def max_new_tokens(self) -> int:
@@ -142,6 +155,11 @@ class DataReport:
     def ready(self) -> bool:
         """Return True if no problem was found in the data."""
         return not any(source.problems for source in self.sources)
+
+
+def num_objects(answer: Any) -> int:
+    """Return the number of objects of an answer that is a list of objects; 0 for other answers."""
+    return len(answer.items) if isinstance(answer, Instances) else 0
 
 
 def problem_kind(message: str) -> str:

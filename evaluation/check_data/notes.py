@@ -3,7 +3,12 @@
 from collections.abc import Iterator, Sequence
 
 from mm_numeric.answers import Box, Instance, Instances, Polygon
-from mm_numeric.evaluation.check_data.findings import DataReport, EncodedExample, SourceReport
+from mm_numeric.evaluation.check_data.findings import (
+    DataReport,
+    EncodedExample,
+    SourceReport,
+    num_objects,
+)
 
 
 def notes(report: DataReport) -> Iterator[str]:
@@ -19,7 +24,10 @@ def notes(report: DataReport) -> Iterator[str]:
         )
     if dropped := sum(source.too_long for source in sources):
         most = report.config.data.max_tokens
-        yield f"{dropped} rows have more than {most} tokens, and are dropped."
+        objects = sum(source.objects_too_long for source in sources)
+        kept = sum(num_objects(e.example.answer) for e in sources[0].examples)
+        lost = f" with {objects:,} of {objects + kept:,} objects" if objects else ""
+        yield f"{dropped} rows have more than {most} tokens, and are dropped{lost}."
     if unmarked := sum(source.unmarked_digits for source in sources):
         yield (
             f"{unmarked} digits of answers are in no marked number: cross-entropy alone trains "

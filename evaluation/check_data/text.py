@@ -94,9 +94,11 @@ def ceiling_text(source: SourceReport) -> str:
 
 
 def frame_facts(report: DataReport) -> Iterator[tuple[str, str]]:
-    """Yield facts about the model (end tokens, image resizing, coordinates) as (name, value)."""
+    """Yield facts about the model (memory, end tokens, images, coordinates) as (name, value)."""
     family = report.family
     names = family.tokenizer.convert_ids_to_tokens(family.stop_ids)
+    if report.memory is not None:
+        yield "training needs", report.memory.text()
     yield "answers end with", f"{names[0]}; generation stops at {', '.join(names)}"
     if not family.takes_images:
         return

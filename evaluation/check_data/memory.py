@@ -1,0 +1,210 @@
+"""Estimate the GPU memory of a training step, without loading weights.
+
+    weights       parameters x bytes of their dtype; quantised linear layers 0.52 (nf4) or 1 (int8)
+    gradients     trained parameters x bytes of their dtype; adapters are float32
+    optimiser     AdamW: two moments per trained parameter, in its dtype (8-bit optimisers: 2 bytes)
+    activations   of the longest micro-batch, b rows of t tokens: c b t L (14 h + 4 k + 4 f), and
+                  c b t L (21 h + 4 k + 5 f) with LoRA, which stores the inputs of its layers in
+                  float32, too
+    logits        10 bytes for each answer token and vocabulary entry, up to 2^27 of them if the
+                  loss can be computed in chunks
+
+L layers with h hidden units, k units of keys, f units between the two halves of the MLP, and c
+bytes per number (2 for bf16). With activation checkpointing, a layer stores its input (c b t h),
+and only one layer at a time stores the rest. Eager attention adds 8 bytes for each pair of tokens
+and head. A frozen vision tower stores nothing.
+
+The formula is that of Korthikanti et al. 2022 (Reducing Activation Recomputation in Large
+Transformer Models, section 4), whose 34 bytes per hidden unit are of GPT-2's layer with dropout.
+The factors here are of today's layers (RMSNorm in float32, a gated MLP, grouped keys, fused
+attention): the tensors that autograd saves in transformers' Qwen2 and Qwen3, rounded up.
+``tests/evaluation/check_data/test_memory.py`` compares them with what autograd saves.
+
+CUDA's own memory and fragmentation of the allocator, 1 to 2 GiB, are not included.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from mm_numeric.config.modules import ADAPTED, FROZEN, TRAINED
+from mm_numeric.config.schema import Config
+from mm_numeric.data.lengths import row_tokens
+from mm_numeric.families.family import Family
+from mm_numeric.losses.linear_cross_entropy import CHUNKED_FROM
+from mm_numeric.models.adapters import adapted_layers
+from mm_numeric.models.parameter_groups import ModelModules
+
+GIB = 1 << 30
+_QUANTISED_BYTES = {"nf4": 0.52, "int8": 1.0}
+_LOGIT_BYTES = 10  # in bf16 and in float32, and the gradient in float32
+_PAIR_BYTES = 8  # scores and probabilities of eager attention, in bf16 and in float32
+_SCALED_LOGITS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
+
+
+class RowLength(NamedTuple):
+    """Tokens of the question of a training row (with those of its image), answer, and image."""
+
+    question: int
+    answer: int
+    image: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryEstimate:
+    """Bytes of each part of a training step on one GPU, without DeepSpeed's sharding."""
+
+    weights: float
+    gradients: float
+    optimiser: float
+    activations: float
+    logits: float
+    rows: int
+    """Rows of the largest micro-batch."""
+
+    tokens: int
+    """Tokens of its longest row."""
+
+    @property
+    def total(self) -> float:
+        """Return the sum of all parts, in bytes."""
+        parts = (self.weights, self.gradients, self.optimiser, self.activations, self.logits)
+        return sum(parts)
+
+    def text(self) -> str:
+        """Format the estimate in one line."""
+        names = ("weights", "gradients", "optimiser", "activations", "logits")
+        parts = ", ".join(f"{name} {_size(getattr(self, name))}" for name in names)
+        batch = f"{self.rows} row{'s' if self.rows > 1 else ''} of up to {self.tokens:,} tokens"
+        return f"{_size(self.total)} by estimate ({parts}), for {batch} on one GPU without sharding"
+
+
+def estimate_memory(
+    config: Config, family: Family, settings: Any, lengths: Sequence[RowLength]
+) -> MemoryEstimate:
+    """Estimate the memory of a training step in bytes; see the top of this module.
+
+    Args:
+        config: The config.
+        family: The model family.
+        settings: Configuration of the checkpoint (transformers).
+        lengths: Tokens of each training row. The micro-batch is as long as the longest one.
+    """
+    text = settings.get_text_config()
+    dtype = _dtype(config, settings)
+    modules = ModelModules(family, config.modules, 0.0, config.title)
+    model = empty_model(family, settings)
+    adapters = _adapter_parameters(model, modules, config)
+    trained = weights = 0.0
+    for name, parameter in model.named_parameters():
+        how = modules.settings.of(modules.module_of(name)).how
+        trained += parameter.numel() * (how == TRAINED)
+        weights += parameter.numel() * _parameter_bytes(config, modules, name, parameter, dtype)
+    trainer = config.trainer
+    longest = max(row_tokens(family, row.question, row.answer) for row in lengths)
+    rows = min(trainer.get("per_device_train_batch_size", 8), len(lengths))
+    answers = max(row.answer for row in lengths) * rows
+    logits = answers * text.vocab_size
+    chunked = not any(getattr(text, name, None) for name in _SCALED_LOGITS)
+    compute = 2 if trainer.get("bf16") or trainer.get("fp16") else dtype
+    states = 2.0 if "8bit" in str(trainer.get("optim", "")) else 2.0 * dtype
+    activations = layer_bytes(
+        text, config, rows * longest, longest, compute, _how(modules, "language")
+    )
+    vision = getattr(settings, "vision_config", None)
+    if vision is not None and _how(modules, "vision") != FROZEN:
+        patches = max(row.image for row in lengths)
+        patches *= getattr(vision, "spatial_merge_size", 1) ** 2
+        activations += layer_bytes(
+            vision, config, rows * patches, patches, compute, _how(modules, "vision")
+        )
+    return MemoryEstimate(
+        weights=weights + 4.0 * adapters,
+        gradients=trained * dtype + 4.0 * adapters,
+        optimiser=trained * states + 8.0 * adapters,
+        activations=activations,
+        logits=_LOGIT_BYTES * float(min(logits, CHUNKED_FROM) if chunked else logits),
+        rows=rows,
+        tokens=longest,
+    )
+
+
+def layer_bytes(
+    stack: Any, config: Config, tokens: int, longest: int, compute: float, how: str
+) -> float:
+    """Return the bytes that the layers of a language model or vision tower store for backward.
+
+    Args:
+        stack: Its configuration (transformers).
+        config: The config: attention, and whether activations are checkpointed.
+        tokens: Tokens of the micro-batch, with padding.
+        longest: Tokens of its longest row.
+        compute: Bytes of a number in the layers: 2 for bf16.
+        how: ``trained``, ``adapted`` or ``frozen``. A frozen language model passes gradients on to
+            adapters elsewhere, and stores as much as a trained one.
+    """
+    hidden, heads = stack.hidden_size, _first(stack, "num_attention_heads", "num_heads")
+    layers = _first(stack, "num_hidden_layers", "depth")
+    inner = _first(stack, "intermediate_size", "d_ff", "n_inner") or 4 * hidden
+    head = getattr(stack, "head_dim", None) or hidden // heads
+    keys = head * (_first(stack, "num_key_value_heads") or heads)
+    per_hidden, per_inner = (21, 5) if how == ADAPTED else (14, 4)
+    stored = per_hidden * max(hidden, head * heads) + 4 * keys + per_inner * inner
+    whole = compute * tokens * stored
+    if config.model.attention == "eager":
+        whole += _PAIR_BYTES * tokens * longest * heads
+    checkpointed = config.trainer.get("activation_checkpointing") or config.trainer.get(
+        "gradient_checkpointing"
+    )
+    return compute * tokens * hidden * layers + whole if checkpointed else whole * layers
+
+
+def empty_model(family: Family, settings: Any) -> nn.Module:
+    """Return the family's model without memory for its weights (on the device ``meta``)."""
+    cls = family.model_class
+    with torch.device("meta"):
+        model: nn.Module = (getattr(cls, "from_config", None) or cls)(settings)
+    return model
+
+
+def _adapter_parameters(model: nn.Module, modules: ModelModules, config: Config) -> int:
+    """Return the number of parameters of all LoRA adapters; 0 without LoRA."""
+    if config.lora is None:
+        return 0
+    names = adapted_layers(model, modules)
+    sizes = (model.get_parameter(f"{name}.weight").shape for name in names)
+    return config.lora.rank * sum(map(sum, sizes))
+
+
+def _parameter_bytes(
+    config: Config, modules: ModelModules, name: str, parameter: nn.Parameter, dtype: float
+) -> float:
+    """Return the bytes of a number of a parameter, less if its layer is quantised."""
+    is_linear = parameter.dim() == 2 and modules.module_of(name) not in ("embeddings", "head")
+    if config.model.quantize is None or not is_linear:
+        return dtype
+    return _QUANTISED_BYTES[config.model.quantize]
+
+
+def _dtype(config: Config, settings: Any) -> float:
+    """Return the bytes of a weight: those of ``model.dtype``, or as the checkpoint is saved."""
+    name = config.model.dtype
+    if name == "auto":
+        name = str(getattr(settings, "dtype", None) or "float32").removeprefix("torch.")
+    return 4.0 if name == "float32" else 2.0
+
+
+def _how(modules: ModelModules, module: str) -> str:
+    return modules.settings.of(module).how
+
+
+def _first(stack: Any, *names: str) -> Any:
+    """Return the first of the named attributes that is set; None if there is none."""
+    return next((v for name in names if (v := getattr(stack, name, None)) is not None), None)
+
+
+def _size(count: float) -> str:
+    return f"{count / GIB:.1f} GiB" if count >= GIB / 10 else f"{count / 2**20:.1f} MiB"

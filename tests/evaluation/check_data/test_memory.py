@@ -1,0 +1,195 @@
+"""The estimated memory of a training step, next to what autograd saves and to plain arithmetic."""
+
+import copy
+import json
+import re
+
+import pytest
+import torch
+from check_data_runs import config_of
+from peft import LoraConfig, get_peft_model
+from PIL import Image
+from tiny_models import small_config
+from transformers import (
+    Qwen2_5_VLConfig,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from mm_numeric.config.reader import config_from_dict
+from mm_numeric.data.answer_lengths import new_tokens_for
+from mm_numeric.evaluation.check_data.check import check_data
+from mm_numeric.evaluation.check_data.memory import (
+    GIB,
+    RowLength,
+    empty_model,
+    estimate_memory,
+    layer_bytes,
+)
+from mm_numeric.evaluation.check_data.text import report_text
+from mm_numeric.families.qwen2_5_vl import Qwen2_5VL
+from mm_numeric.models.loading import load_family, model_source
+
+TOKENS = 192
+SIZES = {"vocab_size": 64, "intermediate_size": 768, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "head_dim": 64}  # fmt: skip
+
+
+def saved_bytes(model):
+    """Return the bytes of all tensors that autograd saves in a forward pass, each memory once."""
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    sizes, kept = {}, []
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept.append(tensor)
+            sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model(torch.arange(TOKENS)[None] % 64, logits_to_keep=1)
+    return sum(sizes.values())
+
+
+def per_layer(kind, config_class, *, hidden, lora, checkpointed):
+    """Return the bytes that each further layer saves, and the layers' configuration."""
+    found = []
+    for layers in (1, 3):
+        torch.manual_seed(0)
+        config = config_class(**SIZES, hidden_size=hidden, num_hidden_layers=layers)
+        config._attn_implementation = "sdpa"
+        model = kind(config).to(torch.bfloat16).train()
+        if lora:
+            model = get_peft_model(model, LoraConfig(r=4, target_modules=r".*_proj"))
+            model.enable_input_require_grads()
+        if checkpointed:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        found.append(saved_bytes(model))
+    return (found[1] - found[0]) / 2, config
+
+
+@pytest.mark.parametrize("checkpointed", [True, False])
+@pytest.mark.parametrize("lora", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "config_class"), [(Qwen2ForCausalLM, Qwen2Config), (Qwen3ForCausalLM, Qwen3Config)]
+)
+def test_activations_are_those_that_autograd_saves(
+    tmp_path, kind, config_class, lora, checkpointed
+):
+    config = small_config(tmp_path, f"trainer.activation_checkpointing={checkpointed}")
+    how = "adapted" if lora else "trained"
+    for hidden in (128, 256):
+        saved, stack = per_layer(
+            kind, config_class, hidden=hidden, lora=lora, checkpointed=checkpointed
+        )
+        one, two = (
+            layer_bytes(more, config, TOKENS, TOKENS, 2, how) for more in (stack, deeper(stack))
+        )
+        assert saved <= two - one <= 1.5 * saved, (saved, two - one)
+
+
+def deeper(stack):
+    more = copy.deepcopy(stack)
+    more.num_hidden_layers += 1
+    return more
+
+
+QWEN_3B = {
+    "text_config": {
+        "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 11008,
+        "num_hidden_layers": 36, "num_attention_heads": 16, "num_key_value_heads": 2,
+    },
+    "vision_config": {
+        "depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16,
+        "out_hidden_size": 2048,
+    },
+    "tie_word_embeddings": True,
+    "dtype": "bfloat16",
+}  # fmt: skip
+"""Sizes of Qwen2.5-VL-3B-Instruct, whose card counts 3.75 B parameters."""
+
+
+def config_with(tmp_path, **sections):
+    raw = {
+        "task": "detection",
+        "data": {"train": {"render": 1}, "test": {"render": 1}},
+        "model": {"name": "tiny", "family": "qwen2_5_vl"},
+        "trainer": {"output_dir": str(tmp_path), "bf16": True, "per_device_train_batch_size": 2},
+    }
+    return config_from_dict({**raw, **sections}, where="a", title="a")
+
+
+def test_the_parts_are_plain_arithmetic(tmp_path):
+    settings, family = Qwen2_5_VLConfig(**QWEN_3B), Qwen2_5VL
+    model = empty_model(family, settings)
+    count = sum(p.numel() for p in model.parameters())
+    assert count == 3_754_622_976
+    assert {p.device.type for p in model.parameters()} == {"meta"}
+    family = load_family(config_with(tmp_path), model_source(config_with(tmp_path), tmp_path))
+    lengths = [RowLength(question=1400, answer=600, image=1280)] * 9
+    lora = config_with(tmp_path, modules={"language": "adapted"}, lora={"rank": 16, "alpha": 32})
+    found = estimate_memory(lora, family, settings, lengths)
+    assert found.weights - 2 * count == 4 * found.optimiser / 8 == found.gradients
+    per_layer = 2048 * 2 * 2 + 2 * (2048 + 256) + 3 * (2048 + 11008)  # q and o, k and v, the MLP
+    assert found.gradients == 4 * 16 * 36 * per_layer
+    assert (found.rows, found.tokens) == (2, 2000)
+    assert found.logits == 10 * min(2 * 600 * 151936, 2**27)
+    layer = 21 * 2048 + 4 * 256 + 5 * 11008
+    assert found.activations == 2 * 4000 * 36 * layer
+    whole = estimate_memory(config_with(tmp_path), family, settings, lengths)
+    assert (whole.weights, whole.gradients, whole.optimiser) == (2 * count, 2 * count, 4 * count)
+    assert whole.activations > 2 * 4000 * 36 * (14 * 2048 + 4 * 256 + 4 * 11008)  # and the tower's
+    assert found.total < 40 * GIB < whole.total + 30 * GIB
+
+
+def dense_rows(folder, *counts):
+    """Write images of many boxes each, and return the file of their rows."""
+    lines = []
+    for i, count in enumerate(counts):
+        Image.new("RGB", (400, 400), (i, 0, 0)).save(folder / f"{i}.png")
+        boxes = [
+            {"box": [x, y, x + 15, y + 12], "label": "cell"}
+            for y in range(0, 380, 20)
+            for x in range(0, 380, 20)
+        ]
+        lines.append({"id": str(i), "image": f"{i}.png", "instances": boxes[:count]})
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def test_the_ceiling_of_a_dense_scene_has_what_truncation_loses(tmp_path):
+    """300 boxes need 10,000 tokens of the tiny tokenizer; the first 1,000 hold 29 of them."""
+    rows = dense_rows(tmp_path, 300, 280)
+    model = {"name": "tiny", "family": "qwen2_5_vl", "dtype": "float32"}
+
+    def checked(**changes):
+        return check_data(config_of(tmp_path, rows, task="detection", model=model, **changes))
+
+    whole = checked(predict={})
+    test = whole.sources[1]
+    longest = max(e.answer_tokens for e in whole.sources[0].examples)
+    assert whole.max_new_tokens == new_tokens_for(longest) > 5000
+    assert test.ceiling["recall_at_0.5"] == 1
+    assert "longer than predict.max_new_tokens" not in test.problems
+    assert re.search(r"training needs  *[\d.]+ GiB by estimate \(weights ", report_text(whole))
+    short = checked(predict={"max_new_tokens": 1000})
+    test = short.sources[1]
+    parsed = [len(e.parsed_within(1000).items) for e in test.examples]
+    truths = sum(len(e.example.answer.items) for e in test.examples)
+    assert test.ceiling["recall_at_0.5"] == pytest.approx(sum(parsed) / truths)
+    assert 0.05 < test.ceiling["recall_at_0.5"] < 0.2
+    assert test.ceiling["precision_at_0.5"] == 1
+    assert len(test.problems["longer than predict.max_new_tokens"].messages) == 2
+
+
+def test_dropped_rows_are_reported_with_their_objects(tmp_path):
+    rows = str(dense_rows(tmp_path, 60, 20, 20))
+    data = {"train": {"path": rows}, "test": {"path": rows}, "max_tokens": 1500, "too_long": "drop"}
+    model = {"name": "tiny", "family": "qwen2_5_vl", "dtype": "float32"}
+    report = check_data(config_of(tmp_path, rows, task="detection", model=model, data=data))
+    note = "1 rows have more than 1500 tokens, and are dropped with 60 of 100 objects."
+    assert note in report.notes
