@@ -11,14 +11,16 @@ from peft import LoraConfig, get_peft_model
 from PIL import Image
 from tiny_models import small_config
 from transformers import (
+    PaliGemmaConfig,
     Qwen2_5_VLConfig,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3VLConfig,
 )
 
-from mm_numeric.config.reader import config_from_dict
+from mm_numeric.config.reader import config_from_dict, read_config
 from mm_numeric.data.answer_lengths import new_tokens_for
 from mm_numeric.evaluation.check_data.check import check_data
 from mm_numeric.evaluation.check_data.memory import (
@@ -29,9 +31,11 @@ from mm_numeric.evaluation.check_data.memory import (
     layer_bytes,
 )
 from mm_numeric.evaluation.check_data.text import report_text
+from mm_numeric.families.paligemma import PaliGemma
 from mm_numeric.families.qwen2_5_vl import Qwen2_5VL
-from mm_numeric.models.loading import load_family, model_source
+from mm_numeric.families.qwen3_vl import Qwen3VL
 
+FAMILIES_BY_NAME = {"paligemma": PaliGemma, "qwen2_5_vl": Qwen2_5VL, "qwen3_vl": Qwen3VL}
 TOKENS = 192
 SIZES = {"vocab_size": 64, "intermediate_size": 768, "num_attention_heads": 4,
          "num_key_value_heads": 2, "head_dim": 64}  # fmt: skip
@@ -128,7 +132,6 @@ def test_the_parts_are_plain_arithmetic(tmp_path):
     count = sum(p.numel() for p in model.parameters())
     assert count == 3_754_622_976
     assert {p.device.type for p in model.parameters()} == {"meta"}
-    family = load_family(config_with(tmp_path), model_source(config_with(tmp_path), tmp_path))
     lengths = [RowLength(question=1400, answer=600, image=1280)] * 9
     lora = config_with(tmp_path, modules={"language": "adapted"}, lora={"rank": 16, "alpha": 32})
     found = estimate_memory(lora, family, settings, lengths)
@@ -143,6 +146,50 @@ def test_the_parts_are_plain_arithmetic(tmp_path):
     assert (whole.weights, whole.gradients, whole.optimiser) == (2 * count, 2 * count, 4 * count)
     assert whole.activations > 2 * 4000 * 36 * (14 * 2048 + 4 * 256 + 4 * 11008)  # and the tower's
     assert found.total < 40 * GIB < whole.total + 30 * GIB
+
+
+QWEN3_4B = {
+    "text_config": {
+        "vocab_size": 151936, "hidden_size": 2560, "intermediate_size": 9728,
+        "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "head_dim": 128,
+    },
+    "vision_config": {"depth": 24, "hidden_size": 1024, "intermediate_size": 4096, "num_heads": 16,
+                      "out_hidden_size": 2560, "deepstack_visual_indexes": [5, 11, 17]},
+    "tie_word_embeddings": True, "dtype": "bfloat16",
+}  # fmt: skip
+PALIGEMMA2_3B = {
+    "text_config": {
+        "model_type": "gemma2", "vocab_size": 257216, "hidden_size": 2304,
+        "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8,
+        "num_key_value_heads": 4, "head_dim": 256,
+    },
+    "vision_config": {
+        "model_type": "siglip_vision_model", "hidden_size": 1152, "intermediate_size": 4304,
+        "num_hidden_layers": 27, "num_attention_heads": 16, "image_size": 448, "patch_size": 14,
+    },
+    "dtype": "bfloat16",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "cls", "sizes", "billions", "length"),
+    [
+        ("detection_qwen2_5_vl_lora", Qwen2_5_VLConfig, QWEN_3B, 3.75, (1430, 3200, 1280)),
+        ("detection_qwen3_vl_lora", Qwen3VLConfig, QWEN3_4B, 4.44, (1430, 3200, 1280)),
+        ("detection_paligemma2", PaliGemmaConfig, PALIGEMMA2_3B, 3.03, (1084, 700, 1024)),
+    ],
+)
+def test_the_shipped_configs_need_one_gpu_of_24_gb(name, cls, sizes, billions, length):
+    """With four rows of 100 boxes each; 4 GiB are left for CUDA and for fragmentation."""
+    config, settings = read_config(name), cls(**sizes)
+    family = FAMILIES_BY_NAME[config.model.family]
+    assert config.task_name == "detection"
+    count = sum(p.numel() for p in empty_model(family, settings).parameters())
+    assert count == pytest.approx(billions * 1e9, rel=0.01)
+    found = estimate_memory(config, family, settings, [RowLength(*length)] * 4)
+    assert found.rows == 4
+    assert 10 * GIB < found.total < 20 * GIB, found.text()
 
 
 def dense_rows(folder, *counts):
