@@ -8,9 +8,10 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from xml.etree.ElementTree import Element, ParseError, fromstring
+from xml.etree.ElementTree import Element
 
 from mm_numeric.archives import zipped_files
+from mm_numeric.files import parse_xml
 
 LONGEST_CELL = 32_767
 """Number of characters that a cell can hold; longer texts are truncated by what writes them."""
@@ -32,7 +33,7 @@ def read_sheet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     files = dict(zipped_files(path, (".xml", ".rels")))
     try:
         sheet, shared = _first_sheet(files)
-    except (KeyError, StopIteration, ParseError) as error:
+    except (KeyError, StopIteration, ValueError) as error:
         raise ValueError(f"{path}: not a spreadsheet that can be read ({error}).") from error
     names: dict[str, str] = {}
     for number, row in enumerate(sheet.iter(f"{_MAIN}row"), start=1):
@@ -56,10 +57,10 @@ def _first_sheet(files: Mapping[str, bytes]) -> tuple[Element, list[str]]:
 
 
 def _xml(files: Mapping[str, bytes], name: str) -> Element:
-    content = files[name]
-    if b"<!DOCTYPE" in content:  # spreadsheets have none, and entities could expand without limit
-        raise ParseError(f"{name} has a document type")
-    return fromstring(content)
+    try:
+        return parse_xml(files[name])
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
 
 
 def _cells(row: Element, shared: list[str], where: str) -> dict[str, str]:

@@ -17,6 +17,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
+from xml.etree.ElementTree import Element, ParseError, fromstring
+from xml.parsers import expat
 
 from mm_numeric.archives import UnpackedSizeError, packed_lines, read_gzip
 
@@ -324,3 +326,25 @@ def read_json(path: Path) -> Any:
         raise ValueError(f"{path}: not valid or not complete JSON ({error}).") from error
     except RecursionError as error:
         raise ValueError(f"{path}: not readable JSON (nested too deep).") from error
+
+
+def parse_xml(content: str | bytes) -> Element:
+    """Parse XML without a document type.
+
+    A document type may define entities, which read other files or expand to any length. It is
+    looked for by the parser, because its text depends on the encoding of the file.
+
+    Raises:
+        ValueError: If the XML is invalid or truncated, or has a document type.
+    """
+
+    def reject(*_: object) -> None:
+        raise ValueError("the XML has a document type (<!DOCTYPE ...>); remove it")
+
+    parser = expat.ParserCreate()
+    parser.StartDoctypeDeclHandler = reject
+    try:
+        parser.Parse(content, True)
+        return fromstring(content)
+    except (expat.ExpatError, ParseError) as error:
+        raise ValueError(f"invalid or truncated XML ({error})") from error

@@ -119,6 +119,11 @@ TERMS: Mapping[str, str] = {
 IMPORTERS: Mapping[str, str] = {
     "rows": "mm_numeric.importers.rows:Rows",
     "coco": "mm_numeric.importers.coco:Coco",
+    "yolo": "mm_numeric.importers.yolo:Yolo",
+    "voc": "mm_numeric.importers.voc:Voc",
+    "labelme": "mm_numeric.importers.labelme:LabelMe",
+    "label_studio": "mm_numeric.importers.label_studio:LabelStudio",
+    "cvat": "mm_numeric.importers.cvat:Cvat",
     "refcoco": "mm_numeric.importers.refcoco:RefCoco",
     "icdar2015": "mm_numeric.importers.icdar:Icdar2015",
     "icdar2013": "mm_numeric.importers.icdar:Icdar2013",
@@ -137,6 +142,11 @@ IMPORTERS: Mapping[str, str] = {
 
 TASK_OF_FORMAT: Mapping[str, str] = {
     "coco": "detection",
+    "yolo": "detection",
+    "voc": "detection",
+    "labelme": "detection",
+    "label_studio": "detection",
+    "cvat": "detection",
     "refcoco": "grounding",
     "llava": "grounding",
     "swift": "grounding",

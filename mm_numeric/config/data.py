@@ -32,6 +32,10 @@ class DataSource:
     revision: str | None = None
     """Branch, tag or commit of ``dataset`` on the hub; None: the default branch."""
 
+    boxes: str = "xywh"
+    """Boxes in the column ``objects`` of ``dataset``: ``xywh`` for [x, y, width, height] as in COCO
+    and cppe-5, ``xyxy`` for [x1, y1, x2, y2]."""
+
     render: int | None = None
     """Number of rows to render, at least 1; they are cached in ``data.cache``."""
 
@@ -72,9 +76,10 @@ class DataSource:
             raise ValueError("keep_answers requires answers; set it, too")
         if self.weight is not None and not 0 < self.weight < float("inf"):
             raise ValueError(f"weight must be above 0, not {self.weight:g}")
-        chosen = (self.subset, self.split, self.revision)
-        if self.dataset is None and chosen != (None, "train", None):
-            raise ValueError("subset, split and revision require dataset; set it, too")
+        chosen = (self.subset, self.split, self.revision, self.boxes)
+        if self.dataset is None and chosen != (None, "train", None, "xywh"):
+            raise ValueError("subset, split, revision and boxes require dataset; set it, too")
+        check_choices(self, boxes=("xywh", "xyxy"))
 
     @property
     def name(self) -> str:

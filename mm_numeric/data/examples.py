@@ -138,13 +138,19 @@ def source_rows(task: Task, source: DataSource, cache: Path) -> Iterator[SourceR
         yield from rows_of_file(file)
 
 
-def rows_of_dataset(source: DataSource, cache: Path, *, stream: bool) -> Iterator[SourceRow]:
-    """Yield the rows of a Hugging Face data set."""
+def rows_of_dataset(
+    source: DataSource, cache: Path, *, stream: bool
+) -> Iterator[SourceRow | ValueError]:
+    """Yield the rows of a Hugging Face data set, with a ValueError in place of an invalid row."""
     # Imported here because it loads `datasets`, an optional dependency.
     from mm_numeric.data.huggingface import dataset_rows
 
-    for where, row, image in dataset_rows(source, cache, stream=stream):
-        yield SourceRow(where, row, Path(str(source.dataset)), image)
+    for found in dataset_rows(source, cache, stream=stream):
+        if isinstance(found, ValueError):
+            yield found
+        else:
+            where, row, image = found
+            yield SourceRow(where, row, Path(str(source.dataset)), image)
 
 
 def rows_of_file(file: Path) -> Iterator[SourceRow | ValueError]:

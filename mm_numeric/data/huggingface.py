@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from mm_numeric.answers import EmbeddedImage
 from mm_numeric.compat import decoded_columns
 from mm_numeric.config.data import DataSource
+from mm_numeric.data.objects_column import class_names, with_instances
 
 _SAVED_FILES = ("dataset_info.json", "dataset_dict.json")  # written by save_to_disk
 _BATCH_SIZE = 1000  # rows of a table read at once
@@ -18,11 +19,15 @@ DatasetRow = tuple[str, dict[str, Any], EmbeddedImage | None]
 """(location of the row for messages, fields of the row, image or None)."""
 
 
-def dataset_rows(source: DataSource, cache: Path, *, stream: bool) -> Iterator[DatasetRow]:
+def dataset_rows(
+    source: DataSource, cache: Path, *, stream: bool
+) -> Iterator[DatasetRow | ValueError]:
     """Yield each sample of a Hugging Face data set: its location, its fields and its image.
 
     The image comes from the first image column. In the fields, this column is replaced by the field
     ``image`` with a name such as ``12.png``. Other columns of images, audio and video are removed.
+    The column ``objects`` of a detection data set becomes ``instances``; if that is invalid, a
+    ValueError is yielded.
     No image is decoded here.
 
     Args:
@@ -32,9 +37,15 @@ def dataset_rows(source: DataSource, cache: Path, *, stream: bool) -> Iterator[D
             False, image bytes are read only when an image is used.
     """
     dataset, column = _without_decoding(_load(source, cache, stream=stream))
+    names, xywh = class_names(dataset.features), source.boxes == "xywh"
     rows = _stream_rows(dataset, column) if stream else _table_rows(dataset, column)
-    for number, (row, read) in enumerate(_report_read_errors(rows, source)):
+    for number, (raw, read) in enumerate(_report_read_errors(rows, source)):
         where = f"{source.name}, row {number}"
+        try:
+            row = dict(with_instances(raw, names, where, xywh=xywh))
+        except ValueError as error:
+            yield error
+            continue
         if read is None:
             yield where, row, None
         else:

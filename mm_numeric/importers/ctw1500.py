@@ -14,8 +14,8 @@ Source: https://github.com/Yuliang-Liu/Curve-Text-Detector, data/README.md.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
-from xml.etree import ElementTree
 
+from mm_numeric.files import parse_xml
 from mm_numeric.importers.icdar import UNREADABLE
 from mm_numeric.importers.importer import InvalidRowError, parse_number
 from mm_numeric.importers.text_files import TextFiles, Word
@@ -45,9 +45,9 @@ class CTW1500(TextFiles):
             yield from super().records(text, ending)
             return
         try:
-            boxes = list(ElementTree.fromstring(text).iter("box"))
-        except ElementTree.ParseError as error:
-            raise InvalidRowError("xml", f"invalid or truncated XML ({error}).") from error
+            boxes = list(parse_xml(text).iter("box"))
+        except ValueError as error:
+            raise InvalidRowError("xml", f"{error}.") from error
         for count, box in enumerate(boxes, start=1):
             label = (box.findtext("label") or "").replace("\n", " ")
             yield count, f"{(box.findtext('segs') or '').strip()}{_MARK}{label}"

@@ -1,7 +1,7 @@
 """Functions that importers share, to read files and archives and to find images and sizes."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -10,7 +10,13 @@ from typing import Any, ClassVar
 from mm_numeric.archives import zipped_files
 from mm_numeric.data.images import image_size
 from mm_numeric.files import rows_or_errors
-from mm_numeric.importers.importer import ImportedItem, InvalidLine, InvalidRowError
+from mm_numeric.importers.importer import (
+    ImportedItem,
+    InvalidLine,
+    InvalidRowError,
+    Row,
+    SkippedLine,
+)
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".tif", ".tiff", ".webp")
 
@@ -102,6 +108,40 @@ def rows_from_objects(
                 yield from read(where, f"{Path(path.name.removesuffix('.gz')).stem}.{count}", raw)
             except InvalidRowError as error:
                 yield error.at(where)
+
+
+def image_row(
+    where: str,
+    fields: Mapping[str, Any],
+    objects: Iterable[tuple[str, Any]],
+    read: Callable[[Any], dict[str, Any] | SkippedLine],
+) -> Iterator[ImportedItem]:
+    """Yield the row of an image with its objects, or instead one error per invalid object.
+
+    An image with an invalid object gets no row, because the row would teach that the object is not
+    there.
+
+    Args:
+        where: Location of the image in the input files.
+        fields: The fields of the row, except ``instances``.
+        objects: Pairs of the location of an object, such as ``line 3``, and the object.
+        read: Function from an object to its entry in ``instances``, or to a ``SkippedLine`` for
+            an object that is left out on purpose. It raises ``InvalidRowError``.
+    """
+    instances, is_complete = [], True
+    for position, raw in objects:
+        try:
+            found = read(raw)
+        except InvalidRowError as error:
+            yield error.at(f"{where}, {position}")
+            is_complete = False
+            continue
+        if isinstance(found, SkippedLine):
+            yield found
+        else:
+            instances.append(found)
+    if is_complete:
+        yield Row(where, {**fields, "instances": instances})
 
 
 class FileImporter:

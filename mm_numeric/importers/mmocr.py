@@ -9,12 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mm_numeric.importers.files import FileImporter, ImageFolder, rows_from_objects
+from mm_numeric.importers.files import FileImporter, ImageFolder, image_row, rows_from_objects
 from mm_numeric.importers.importer import (
     ImagesFolder,
     ImportedItem,
     InvalidRowError,
-    Row,
     declared_size,
     parse_box,
     parse_polygon,
@@ -41,14 +40,8 @@ class MMOCR(FileImporter):
         fields = {"id": name, **image_folder.fields(name, declared_size(raw))}
         if not isinstance(raw.get("instances"), list):
             raise InvalidRowError("instances", 'there is no list "instances".')
-        instances = []
-        for i, instance in enumerate(raw["instances"]):
-            try:
-                instances.append(_instance(instance))
-            except InvalidRowError as error:
-                yield error.at(f"{where}, instances.{i}")
-        if len(instances) == len(raw["instances"]):
-            yield Row(where, {**fields, "instances": instances})
+        objects = ((f"instances.{i}", item) for i, item in enumerate(raw["instances"]))
+        yield from image_row(where, fields, objects, _instance)
 
 
 def _instance(raw: Any) -> dict[str, Any]:

@@ -250,7 +250,7 @@ def test_help_says_what_a_format_takes(capsys, name):
     assert said.startswith(f"usage: mm-numeric prepare {name} ")
     for option in ("--out", "--clip", "--allow-bad", "--force"):
         assert option in said
-    assert ("--images" in said) == (name not in TEXT_ALONE)
+    assert ("--images" in said) == (name not in (*TEXT_ALONE, "yolo"))
 
 
 def test_no_torch_is_loaded(tmp_path, gt):

@@ -1,0 +1,109 @@
+"""Import "CVAT for images 1.1": ``annotations.xml`` with boxes and polygons in pixels.
+
+    <annotations><image id="0" name="1.jpg" width="640" height="480">
+      <box label="dog" xtl="10" ytl="20" xbr="110" ybr="90" occluded="0" rotation="30"/>
+      <polygon label="dog" points="1,2;3,4;5,6"/></image></annotations>
+
+A rotated box becomes a polygon: its corners turn clockwise about its centre, by degrees. Other
+shapes, such as polylines and masks, are counted and left out.
+
+Source: https://docs.cvat.ai/docs/manual/advanced/xml_format.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import Element
+
+from mm_numeric.importers.files import FileImporter, ImageFolder, image_row
+from mm_numeric.importers.importer import (
+    ImagesFolder,
+    ImportedItem,
+    InvalidRowError,
+    SkippedLine,
+    declared_size,
+    parse_box,
+    parse_number,
+    parse_polygon,
+    parse_text,
+)
+from mm_numeric.importers.voc import parsed_root
+
+_NO_SHAPES = ("tag",)  # labels of the whole image
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cvat(FileImporter):
+    """Importer for CVAT's XML for images: boxes and polygons, one row per image."""
+
+    endings = (".xml",)
+
+    images: ImagesFolder = None
+
+    def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
+        """Yield one row per image, or instead one error per invalid shape."""
+        image_folder = ImageFolder(self.images)
+        for path in files:
+            try:
+                root = parsed_root(path, "annotations")
+                if root.find("track") is not None:
+                    raise InvalidRowError(
+                        "tracks", "the file has tracks of a video; export it as CVAT for images."
+                    )
+            except InvalidRowError as error:
+                yield error.at(str(path))
+                continue
+            for image in root.iter("image"):
+                where = f"{path}, image {image.get('id', '?'):.20}"
+                try:
+                    name = parse_text(image.get("name"), "name")
+                    fields = {"id": name, **image_folder.fields(name, _size(image))}
+                except InvalidRowError as error:
+                    yield error.at(where)
+                    continue
+                shapes = [shape for shape in image if shape.tag not in _NO_SHAPES]
+                objects = ((f"{s.tag} {i}", s) for i, s in enumerate(shapes, start=1))
+                yield from image_row(where, fields, objects, _object)
+
+
+def _size(image: Element) -> tuple[int, int] | None:
+    numbers = {name: image.get(name) for name in ("width", "height")}
+    given = {k: int(v) if v and v.isascii() and v.isdecimal() else v for k, v in numbers.items()}
+    return declared_size(given)
+
+
+def _object(shape: Element) -> dict[str, Any] | SkippedLine:
+    if shape.tag not in ("box", "polygon"):
+        return SkippedLine(f"shapes that are neither boxes nor polygons ({shape.tag:.20})")
+    label = parse_text(shape.get("label"), "label")
+    if shape.tag == "polygon":
+        pairs = [point.split(",") for point in (shape.get("points") or "").split(";")]
+        points = [[parse_number(text) for text in pair] for pair in pairs]
+        return {"polygon": parse_polygon(points), "label": label}
+    edges = [parse_number(shape.get(name) or "") for name in ("xtl", "ytl", "xbr", "ybr")]
+    degrees = parse_number(shape.get("rotation") or "0")
+    box = parse_box(edges)
+    if not degrees:
+        return {"box": box, "label": label}
+    x1, y1, x2, y2 = box
+    centre = (x1 + x2) / 2, (y1 + y2) / 2
+    corners = [(x1, y1), (x2, y1), (x2, y2), (x1, y2)]
+    return {"polygon": parse_polygon(turned(corners, centre, degrees)), "label": label}
+
+
+def turned(
+    points: Sequence[tuple[float, float]], centre: tuple[float, float], degrees: float
+) -> list[float]:
+    """Turn points clockwise about a centre, in an image with y downwards; return [x1, y1, ...]."""
+    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    cx, cy = centre
+    return [
+        coordinate
+        for x, y in points
+        for coordinate in (
+            cx + (x - cx) * cos - (y - cy) * sin,
+            cy + (x - cx) * sin + (y - cy) * cos,
+        )
+    ]

@@ -1,0 +1,121 @@
+"""Import Label Studio's JSON export: tasks with boxes and polygons in percent of the image.
+
+    [{"id": 1, "data": {"image": "/data/upload/2/0ab1c2d3-1.jpg"}, "annotations": [{"result": [
+      {"type": "rectanglelabels", "original_width": 640, "original_height": 480,
+       "value": {"x": 10, "y": 20, "width": 30, "height": 40, "rotation": 0,
+                 "rectanglelabels": ["dog"]}}]}]}]
+
+A rotated rectangle turns clockwise about its upper left corner, and becomes a polygon. Of several
+annotations of a task, the first that was not cancelled is used, and the others are counted. Tasks
+without an annotation and other kinds of labels, such as brushes, are counted and left out.
+
+Source: https://labelstud.io/guide/export. Label Studio adds eight characters to the name of an
+uploaded image. With --images, an image is found with and without them.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from mm_numeric.importers.cvat import turned
+from mm_numeric.importers.files import FileImporter, ImageFolder, image_row, rows_from_objects
+from mm_numeric.importers.importer import (
+    ImagesFolder,
+    ImportedItem,
+    InvalidRowError,
+    SkippedLine,
+    declared_size,
+    parse_box,
+    parse_number_list,
+    parse_polygon,
+    parse_text,
+    shorten,
+)
+
+_UPLOADED = re.compile(r"[0-9a-f]{8}-(?=.)")
+_LABELS = ("rectanglelabels", "polygonlabels")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelStudio(FileImporter):
+    """Importer for Label Studio's JSON export: boxes and polygons, one row per task."""
+
+    endings = (".json",)
+
+    images: ImagesFolder = None
+
+    def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
+        """Yield one row per annotated task, or instead one error per invalid label."""
+        return rows_from_objects(files, partial(_task, ImageFolder(self.images)))
+
+
+def _task(
+    image_folder: ImageFolder, where: str, identity: str, raw: Mapping[str, Any]
+) -> Iterator[ImportedItem]:
+    annotations = raw.get("annotations")
+    if not isinstance(annotations, list):
+        raise InvalidRowError(
+            "annotations", 'there is no list "annotations"; export as JSON, not as JSON-MIN or CSV.'
+        )
+    own = [a for a in annotations if isinstance(a, Mapping) and not a.get("was_cancelled")]
+    if not own:
+        yield SkippedLine("tasks without an annotation")
+        return
+    for _ in own[1:]:
+        yield SkippedLine("further annotations of the same task")
+    results = own[0].get("result")
+    if not isinstance(results, list) or not all(isinstance(r, Mapping) for r in results):
+        raise InvalidRowError("result", f"result is a list of objects, not {shorten(results)}.")
+    name = _image_name(raw.get("data"), image_folder)
+    sizes = [(r.get("original_width"), r.get("original_height")) for r in results]
+    size = {"width": sizes[0][0], "height": sizes[0][1]} if sizes else {}
+    fields = {"id": str(raw.get("id", identity)), **image_folder.fields(name, declared_size(size))}
+    objects = ((f"result.{i}", result) for i, result in enumerate(results))
+    yield from image_row(where, fields, objects, _object)
+
+
+def _image_name(data: Any, image_folder: ImageFolder) -> str:
+    """Return the file name of an image, given as a path or a URL."""
+    given = data.get("image") if isinstance(data, Mapping) else None
+    url = urlsplit(parse_text(given, "data.image"))
+    local = parse_qs(url.query).get("d", [""])[0]  # /data/local-files/?d=folder/1.jpg
+    name = (local or unquote(url.path)).rpartition("/")[2]
+    plain = _UPLOADED.sub("", name, count=1)
+    folder = image_folder.folder
+    is_renamed = folder is not None and not (folder / name).is_file() and (folder / plain).is_file()
+    return plain if is_renamed else parse_text(name, "the name of data.image")
+
+
+def _object(result: Mapping[str, Any]) -> dict[str, Any] | SkippedLine:
+    kind, value = result.get("type"), result.get("value")
+    if kind not in _LABELS:
+        return SkippedLine(f"results that are neither boxes nor polygons ({shorten(kind)})")
+    size = declared_size(
+        {"width": result.get("original_width"), "height": result.get("original_height")}
+    )
+    if not isinstance(value, Mapping) or size is None:
+        raise InvalidRowError("value", "a label needs value, original_width and original_height.")
+    names = value.get(kind)
+    if not (isinstance(names, list) and len(names) == 1):
+        raise InvalidRowError("label", f"{kind} has one label, not {shorten(names)}.")
+    label = parse_text(names[0], "a label")
+    width, height = (edge / 100 for edge in size)  # of one percent
+    if kind == "polygonlabels":
+        points = value.get("points")
+        if not isinstance(points, list):
+            raise InvalidRowError("points", f"points is a list, not {shorten(points)}.")
+        pairs = [parse_number_list(point) for point in points]
+        pixels = [[n * (height if i else width) for i, n in enumerate(pair)] for pair in pairs]
+        return {"polygon": parse_polygon(pixels), "label": label}
+    x, y, w, h = parse_number_list([value.get(name) for name in ("x", "y", "width", "height")])
+    (degrees,) = parse_number_list([value.get("rotation", 0)])
+    box = [x * width, y * height, (x + w) * width, (y + h) * height]
+    if not degrees:
+        return {"box": parse_box(box), "label": label}
+    x1, y1, x2, y2 = parse_box(box)
+    corners = [(x1, y1), (x2, y1), (x2, y2), (x1, y2)]
+    return {"polygon": parse_polygon(turned(corners, (x1, y1), degrees)), "label": label}

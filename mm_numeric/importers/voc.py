@@ -1,0 +1,101 @@
+"""Import Pascal VOC: one XML file per image, as LabelImg and many others write it.
+
+    <annotation><filename>1.jpg</filename><size><width>640</width><height>480</height></size>
+      <object><name>dog</name><difficult>0</difficult>
+        <bndbox><xmin>1</xmin><ymin>1</ymin><xmax>640</xmax><ymax>480</ymax></bndbox>
+      </object></annotation>
+
+Pixels are counted from 1, and both corners belong to the object: the box above covers the whole
+image. It becomes [0, 0, 640, 480]. Difficult objects are marked ``ignore``, as in the evaluation of
+the challenge.
+
+Source: http://host.robots.ox.ac.uk/pascal/VOC/voc2012/htmldoc/devkit_doc.html.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+from xml.etree.ElementTree import Element
+
+from mm_numeric.files import parse_xml
+from mm_numeric.importers.files import FileImporter, ImageFolder, image_row
+from mm_numeric.importers.importer import (
+    ImagesFolder,
+    ImportedItem,
+    InvalidRowError,
+    Option,
+    parse_box,
+    parse_number,
+    parse_text,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Voc(FileImporter):
+    """Importer for Pascal VOC: XML files with boxes, one row per image."""
+
+    endings = (".xml",)
+
+    zero_based: Annotated[
+        bool, Option("pixels are counted from 0 and xmax, ymax are edges, as some tools write them")
+    ] = False
+    images: ImagesFolder = None
+
+    def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
+        """Yield one row per file, or instead one error per invalid object."""
+        image_folder = ImageFolder(self.images)
+        read = partial(_object, first=0 if self.zero_based else 1)
+        for path in files:
+            try:
+                root = parsed_root(path, "annotation")
+                name = parse_text(root.findtext("filename") or "", "filename")
+                fields = {"id": path.stem, **image_folder.fields(name, _size(root))}
+            except InvalidRowError as error:
+                yield error.at(str(path))
+                continue
+            objects = ((f"object {i}", o) for i, o in enumerate(root.iter("object"), start=1))
+            yield from image_row(str(path), fields, objects, read)
+
+
+def parsed_root(path: Path, tag: str) -> Element:
+    """Parse an XML file, and return its root, whose name is ``tag``."""
+    try:
+        root = parse_xml(path.read_bytes())
+    except ValueError as error:
+        raise InvalidRowError("xml", f"{error}.") from error
+    if root.tag != tag:
+        raise InvalidRowError("xml", f"expected <{tag}>, found <{root.tag[:40]}>.")
+    return root
+
+
+def _size(root: Element) -> tuple[int, int] | None:
+    """Return the declared (width, height); None if it is missing or 0, as some tools write it."""
+    texts = [root.findtext(f"size/{name}") for name in ("width", "height")]
+    width, height = (parse_number(text or "0") for text in texts)
+    if not (width and height):
+        return None
+    if not (width.is_integer() and height.is_integer() and min(width, height) > 0):
+        raise InvalidRowError("image", f"the size {width:g} x {height:g} is not one in pixels.")
+    return int(width), int(height)
+
+
+def _object(element: Element, first: int) -> dict[str, Any]:
+    """Convert an object; ``first`` is the number of the first pixel."""
+    name = parse_text(element.findtext("name") or "", "name")
+    edges = []
+    for edge in ("xmin", "ymin", "xmax", "ymax"):
+        text = element.findtext(f"bndbox/{edge}")
+        if text is None:
+            raise InvalidRowError("box", f"the object {name!r:.40} has no bndbox with {edge}.")
+        edges.append(parse_number(text))
+    if min(edges[:2]) < first and first:
+        raise InvalidRowError(
+            "box",
+            f"xmin {edges[0]:g} and ymin {edges[1]:g}, but Pascal VOC counts pixels from 1; add "
+            "--zero-based if these files count from 0.",
+        )
+    box = parse_box([edges[0] - first, edges[1] - first, *edges[2:]])
+    ignore = {"ignore": True} if (element.findtext("difficult") or "").strip() == "1" else {}
+    return {"box": box, "label": name.strip(), **ignore}

@@ -1,0 +1,157 @@
+"""Import YOLO data sets: ``data.yaml``, and one text file of labels per image.
+
+data.yaml         path: .   train: images/train   val: images/val   names: [helmet, vest]
+labels/train/1.txt for images/train/1.jpg, with one object per line:
+
+    0 0.5 0.5 0.2 0.1               class, centre x, centre y, width, height
+    0 0.1 0.1 0.4 0.1 0.4 0.3       class and the points of a polygon (segmentation, rotated boxes)
+
+All coordinates are fractions of the image's width and height, which are read from the images. An
+image without a label file has no objects, as in Ultralytics.
+
+Source: https://docs.ultralytics.com/datasets/detect. The images of a row are relative to the folder
+of the data set, which is `images` of the data source in a config.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from mm_numeric.importers.files import IMAGE_SUFFIXES, ImageFolder, image_row
+from mm_numeric.importers.importer import (
+    ImportedItem,
+    InvalidRowError,
+    Option,
+    parse_box,
+    parse_number,
+    parse_polygon,
+)
+from mm_numeric.parsing import read_yaml
+
+
+@dataclass(frozen=True, kw_only=True)
+class Yolo:
+    """Importer for YOLO data sets: data.yaml and text files of labels, one row per image."""
+
+    version: ClassVar[int] = 1
+
+    split: Annotated[str, Option("split to convert", choices=("train", "val", "test"))]
+
+    def files(self, inputs: Sequence[Path]) -> list[Path]:
+        """Return data.yaml and the label files of the split, given data.yaml or its folder."""
+        if len(inputs) != 1:
+            raise ValueError("yolo: name one data.yaml, or the folder that has it.")
+        path = inputs[0] / "data.yaml" if inputs[0].is_dir() else inputs[0]
+        if path.suffix not in (".yaml", ".yml") or not path.is_file():
+            raise ValueError(f"{path}: there is no such YAML file; name the data.yaml.")
+        labels = (_labels_of(image) for image in self._images(path, read_yaml(path)))
+        return [path, *(file for file in labels if file.is_file())]
+
+    def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
+        """Yield one row per image of the split, or instead one error per invalid line."""
+        path, settings = files[0], read_yaml(files[0])
+        names, root = _class_names(path, settings), _root(path, settings)
+        folder = ImageFolder(root)
+        for image in self._images(path, settings):
+            where = str(_labels_of(image))
+            try:
+                name = image.relative_to(root).as_posix()
+                size = folder.size(name, None)
+            except InvalidRowError as error:
+                yield error.at(where)
+                continue
+            except ValueError:
+                yield InvalidRowError("image", f"{image} is not in the folder {root}.").at(where)
+                continue
+            assert size is not None
+            fields = {"id": name, "image": name, "width": size[0], "height": size[1]}
+            read = partial(_object, names=names, size=size)
+            yield from image_row(where, fields, _lines(_labels_of(image)), read)
+
+    def _images(self, path: Path, settings: Mapping[str, Any]) -> list[Path]:
+        """Return the images of the split, from folders or from text files that list them."""
+        given = settings.get(self.split)
+        sources = [given] if isinstance(given, str) else given
+        if not isinstance(sources, list) or not all(isinstance(s, str) for s in sources):
+            known = [name for name in ("train", "val", "test") if settings.get(name)]
+            raise ValueError(
+                f"{path}: no split {self.split!r} (a folder of images); it has {', '.join(known)}."
+            )
+        root, found = _root(path, settings), []
+        for source in sources:
+            folder = root / source
+            if not folder.exists() and source.startswith("../"):  # as Roboflow writes it
+                folder = root / source.removeprefix("../")
+            if folder.is_dir():
+                inside = (p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
+                found += sorted(inside)
+            elif folder.is_file() and folder.suffix == ".txt":
+                lines = folder.read_text(encoding="utf-8").splitlines()
+                found += [folder.parent / line.strip() for line in lines if line.strip()]
+            else:
+                raise ValueError(f"{path}: the images of {self.split} are missing: {folder}.")
+        if not found:
+            raise ValueError(f"{path}: no images in {', '.join(sources)}.")
+        return found
+
+
+def _root(path: Path, settings: Mapping[str, Any]) -> Path:
+    """Return the folder of the data set: ``path`` in data.yaml if it exists, or else its folder."""
+    given = settings.get("path")
+    folder = path.parent / given if isinstance(given, str) else path.parent
+    return folder if folder.is_dir() else path.parent
+
+
+def _class_names(path: Path, settings: Mapping[str, Any]) -> dict[int, str]:
+    names = settings.get("names")
+    found = dict(enumerate(names)) if isinstance(names, list) else names
+    valid = isinstance(found, Mapping) and all(
+        type(key) is int and isinstance(name, str) and name for key, name in found.items()
+    )
+    if not (found and valid):
+        raise ValueError(f"{path}: no names (a list of classes, or their numbers and names).")
+    return dict(found)
+
+
+def _labels_of(image: Path) -> Path:
+    """Return the label file of an image: its last folder ``images`` becomes ``labels``."""
+    parts = list(image.parts)
+    at = [i for i, part in enumerate(parts[:-1]) if part == "images"]
+    if at:
+        parts[at[-1]] = "labels"
+    return Path(*parts).with_suffix(".txt")
+
+
+def _lines(file: Path) -> Iterator[tuple[str, str]]:
+    if file.is_file():
+        text = file.read_bytes().decode("utf-8-sig", errors="replace")
+        for number, line in enumerate(text.splitlines(), start=1):
+            if line.strip():
+                yield f"line {number}", line
+
+
+def _object(line: str, names: Mapping[int, str], size: tuple[int, int]) -> dict[str, Any]:
+    """Parse the line of an object; its coordinates become pixels."""
+    first, *rest = line.split()
+    if not (first.isascii() and first.isdecimal()) or int(first) not in names:
+        known = f"0 to {max(names)}" if len(names) > 1 else "0"
+        raise InvalidRowError(
+            "class", f"the class {first!r:.20} is not a number in names ({known})."
+        )
+    numbers = [parse_number(text) for text in rest]
+    if len(numbers) != 4 and (len(numbers) < 6 or len(numbers) % 2):
+        raise InvalidRowError(
+            "numbers", f"expected 4 numbers after the class, or points, found {len(numbers)}."
+        )
+    if not all(0 <= number <= 1 for number in numbers):
+        raise InvalidRowError("numbers", "coordinates are fractions of the image, from 0 to 1.")
+    width, height = size
+    pixels = [n * (height if i % 2 else width) for i, n in enumerate(numbers)]
+    label = names[int(first)]
+    if len(numbers) > 4:
+        return {"polygon": parse_polygon(pixels), "label": label}
+    x, y, w, h = pixels
+    # Rounding moves a box at the edge by a billionth of a pixel; row coordinates have 6 decimals.
+    return {"box": parse_box([x - w / 2, y - h / 2, x + w / 2, y + h / 2]), "label": label}
