@@ -54,8 +54,8 @@ def test_every_setting_of_a_config_is_explained():
     ("key", "near"),
     [
         ("trainer.learning_rat", "Did you mean 'trainer.learning_rate'?"),
-        ("learning_rate", "Nearest of 2"),
-        ("learnrate.x", "Nearest of 2"),
+        ("learning_rate", "Nearest of "),
+        ("learnrate.x", "Nearest of "),
     ],
 )
 def test_an_unknown_setting_names_the_nearest(key, near, capsys):
