@@ -16,7 +16,7 @@ from mm_numeric.archives import set_limit
 from mm_numeric.cli_arguments import GLOBAL_FLAGS, make_parser
 from mm_numeric.cli_joined_rows import check_predictions, prepared_rows
 from mm_numeric.cli_ranking import ranking_settings
-from mm_numeric.files import atomic_file, is_disk_full
+from mm_numeric.files import atomic_file, is_disk_full, stored_content
 from mm_numeric.log import ALL_RANKS, logger, rank, set_verbosity, show, warnings_as_messages
 from mm_numeric.registry import LOCAL_ENGINE, missing_package
 
@@ -364,9 +364,10 @@ def _show_report(
     """Write the report of a comparison in each format; print its table and the file paths."""
     from mm_numeric.comparison.summary import summary_table
     from mm_numeric.evaluation.report.report import write_report
-    from mm_numeric.evaluation.report.results import read_summary
+    from mm_numeric.evaluation.report.results import SUMMARY, read_summary
 
-    show(summary_table(read_summary(folder)))
-    paths = write_report(folder, formats, trust_remote_code=trust_remote_code)
+    with stored_content(folder / SUMMARY, "restore it and the files of its runs"):
+        show(summary_table(read_summary(folder)))
+        paths = write_report(folder, formats, trust_remote_code=trust_remote_code)
     for index, path in enumerate(paths):
         show(f"{'' if index else 'report:':<7} {path.resolve()}")

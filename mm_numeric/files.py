@@ -301,6 +301,22 @@ def write_text(path: Path, text: str) -> None:
         file.write(text.encode())
 
 
+@contextmanager
+def stored_content(path: Path, advice: str = "restore it from a copy") -> Iterator[None]:
+    """Return a context that uses the content of a file; raise ValueError if it is damaged.
+
+    A file that was changed by hand or copied in part may have content of any type.
+    """
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        reason = f"not UTF-8, {error.reason} at byte {error.start}"
+        raise ValueError(f"{path}: {reason}; {advice}.") from error
+    except (LookupError, TypeError, AttributeError, RecursionError, json.JSONDecodeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{path}: damaged or of another version ({reason}); {advice}.") from error
+
+
 def write_json(path: Path, value: Any, *, indent: int | None = None) -> None:
     """Write a JSON file atomically."""
     write_text(path, json.dumps(value, indent=indent) + "\n")

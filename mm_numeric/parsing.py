@@ -13,6 +13,9 @@ import yaml
 from mm_numeric.files import not_utf8
 from mm_numeric.registry import unknown
 
+MAX_VALUES = 100_000
+"""Maximum number of values in a YAML file, after its aliases are expanded."""
+
 
 class _StrictLoader(yaml.SafeLoader):
     """YAML loader that raises an error for duplicate keys, where ``SafeLoader`` keeps the last."""
@@ -46,10 +49,31 @@ _CURES = {
 """Part of an error message of PyYAML -> what to do."""
 
 
+def _expanded_size(node: yaml.Node | None, known: dict[int, int]) -> int:
+    """Return the number of values of a YAML node, in which aliases count as what they stand for.
+
+    Ten lines of aliases, each of ten aliases of the line before, would stand for 10^10 values.
+    ``known`` has the sizes of the nodes that were counted before, by their id.
+    """
+    if node is None:
+        return 0
+    if id(node) not in known:
+        inner = node.value if isinstance(node, yaml.CollectionNode) else []
+        parts = [part for item in inner for part in (item if isinstance(item, tuple) else (item,))]
+        known[id(node)] = 1 + sum(_expanded_size(part, known) for part in parts)
+    return known[id(node)]
+
+
 def parse_yaml(text: str, where: str) -> Any:
     """Parse YAML text, and raise ValueError if it is invalid or has duplicate keys."""
     try:
-        return yaml.load(text, Loader=_StrictLoader)
+        loader = _StrictLoader(text)
+        node = loader.get_single_node()
+        if (size := _expanded_size(node, {})) > MAX_VALUES:
+            raise ValueError(f"{size:,} values with its aliases expanded, above {MAX_VALUES:,}")
+        return None if node is None else loader.construct_document(node)
+    except RecursionError as error:
+        raise ValueError(f"{where}: nested too deep, or an alias contains itself.") from error
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         hints = (hint for problem, hint in _CURES.items() if problem in str(error.problem))

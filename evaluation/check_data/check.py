@@ -38,9 +38,8 @@ from mm_numeric.evaluation.score import scorer_of
 from mm_numeric.families.family import Tokens
 from mm_numeric.geometry.row_shapes import clipped
 from mm_numeric.log import progress
-from mm_numeric.models.loading import load_family, quiet_unless_terminal
+from mm_numeric.models.loading import family_class, load_family, quiet_unless_terminal
 from mm_numeric.numbers.spans import TokenNumber
-from mm_numeric.registry import FAMILIES, choose
 
 
 def check_data(
@@ -63,8 +62,7 @@ def check_data(
         checkpoint = config.model.name
         if checkpoint == TINY:
             checkpoint = f"{folder}/tiny"
-            cls = choose(config.model.family, FAMILIES, "family", f"{config.title}, model.family")
-            cls.make_tiny(Path(checkpoint), seed=0)
+            family_class(config).make_tiny(Path(checkpoint), seed=0)
         family = load_family(config, checkpoint)
         settings = family.load_config(checkpoint, config.model)
     collator = make_collator(config, family)

@@ -5,16 +5,16 @@ chart shows, for example, the mean probability of a digit that is too large by 1
 ``digits.json`` of a run stores these means. The chart follows the NTL paper (arXiv 2411.02083).
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 
 from mm_numeric.evaluation.report import charts
 from mm_numeric.evaluation.report.charts import Axis, line_chart, styled_line
 from mm_numeric.evaluation.report.learning_curves import seed_lines
-from mm_numeric.evaluation.report.results import COMPARE_AGAIN, Comparison, Styles
+from mm_numeric.evaluation.report.results import Comparison, Styles
 from mm_numeric.evaluation.report.sections import Block, Section, figure, fold, group, note
 from mm_numeric.evaluation.table import Quantity, Table, number, percent
+from mm_numeric.files import read_json, stored_content
 from mm_numeric.run_folder import DIGITS
 
 _FLOOR = 1e-5  # smaller probabilities are drawn at the bottom of the chart
@@ -31,12 +31,10 @@ def read_digits(comparison: Comparison) -> dict[str, list[Means]]:
         path = comparison.folder / run["folder"] / DIGITS
         if run["objective"] not in comparison.styles or not path.is_file():
             continue
-        try:
-            means = json.loads(path.read_text(encoding="utf-8"))["means"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path}: damaged ({error!r}); delete it. {COMPARE_AGAIN}") from error
-        if any(mean is not None for mean in means):
-            found.setdefault(run["objective"], []).append(means)
+        with stored_content(path, "delete it, and compare again"):
+            means = read_json(path)["means"]
+            if any(mean is not None for mean in means):
+                found.setdefault(run["objective"], []).append(means)
     return found
 
 

@@ -11,7 +11,10 @@ from typing import Any, Literal, TypeVar
 from mm_numeric.evaluation.metrics.seed_intervals import ENOUGH_SEEDS
 from mm_numeric.evaluation.report.charts import SeriesStyle, choose_styles
 from mm_numeric.evaluation.table import Cell, Quantity, p_value
+from mm_numeric.files import read_json, stored_content
 from mm_numeric.run_folder import LOG, RESULTS, SCORES, TEACHER, WARM_START
+
+SUMMARY = "summary.json"
 
 COMPARE_AGAIN = "Run `mm-numeric compare` to write it."
 SIGNIFICANT = 0.05
@@ -204,7 +207,7 @@ def read_comparison(folder: Path) -> Comparison:
     try:
         metrics = [ReportedMetric(**metric) for metric in summary["metrics"]]
     except TypeError as error:
-        raise ValueError(f"{folder / 'summary.json'}, metrics: {error}. {COMPARE_AGAIN}") from error
+        raise ValueError(f"{folder / SUMMARY}, metrics: {error}. {COMPARE_AGAIN}") from error
     styles = choose_styles(summary["objectives"], summary["baseline"], summary["control"])
     comparison = Comparison(folder=folder, summary=summary, metrics=metrics, styles=styles)
     for name in filter(comparison.uneven_trials, styles):
@@ -231,8 +234,9 @@ def read_runs(comparison: Comparison) -> tuple[Runs, Runs, dict[str, Counter[str
         failures.setdefault(name, Counter()).update(str(r or "unreadable") for r in reasons)
         results = folder / RESULTS
         if not scores[name, seed] and results.is_file():
-            counted = json.loads(results.read_text(encoding="utf-8")).get("failures") or {}
-            failures[name].update({str(reason): int(n) for reason, n in counted.items()})
+            with stored_content(results):
+                counted = read_json(results).get("failures") or {}
+                failures[name].update({str(reason): int(n) for reason, n in counted.items()})
     return logs, scores, failures
 
 
@@ -241,7 +245,8 @@ def _read_log(run: Path) -> list[dict[str, Any]]:
     before, lines = (read_lines(folder / LOG) for folder in (run / TEACHER, run))
     for key in ("step", "epoch"):
         last = max((line.get(key) or 0 for line in before), default=0)
-        lines = [{**line, key: line[key] + last} if line.get(key) else line for line in lines]
+        with stored_content(run / LOG):
+            lines = [{**line, key: line[key] + last} if line.get(key) else line for line in lines]
     return before + lines
 
 
@@ -295,11 +300,13 @@ def spread_evenly(values: Sequence[T], count: int) -> list[T]:
 
 def read_summary(folder: Path) -> dict[str, Any]:
     """Read and validate ``summary.json``, and fill missing optional keys with defaults."""
-    path = folder / "summary.json"
+    path = folder / SUMMARY
     if not path.is_file():
         raise ValueError(f"{path}: there is no such file. {COMPARE_AGAIN}")
     # The only NaN are missing numbers.
-    summary = _parsed(path.read_text("utf-8"), str(path), parse_constant=lambda _: None)
+    with stored_content(path):
+        text = path.read_text("utf-8")
+    summary = _parsed(text, str(path), parse_constant=lambda _: None)
     problem = _problem(summary)
     if problem:
         raise ValueError(f"{path}{problem}. {COMPARE_AGAIN}")
@@ -381,12 +388,14 @@ def read_lines(path: Path, required: Iterable[str] = ()) -> list[dict[str, Any]]
     rows: list[dict[str, Any]] = []
     if not path.is_file():
         return rows
-    with path.open(encoding="utf-8") as lines:
+    with path.open(encoding="utf-8") as lines, stored_content(path):
         for index, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             where = f"{path}, line {index}"
             rows.append(_parsed(line, where))
+            if not isinstance(rows[-1], dict):
+                raise ValueError(f"{where}: expected an object, found {rows[-1]!r:.40}.")
             missing = [name for name in required if name not in rows[-1]]
             if missing:
                 raise ValueError(f"{where}: {', '.join(missing)} missing. {COMPARE_AGAIN}")
@@ -396,5 +405,5 @@ def read_lines(path: Path, required: Iterable[str] = ()) -> list[dict[str, Any]]
 def _parsed(text: str, where: str, **options: Any) -> Any:
     try:
         return json.loads(text, **options)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{where}: not JSON ({error}). {COMPARE_AGAIN}") from error

@@ -28,7 +28,7 @@ def read_baseline(value: Any, where: str) -> BaselineChoice:
         )
     name = options["name"]
     kind = choose(name, BASELINES, "baseline", where)
-    if not hasattr(kind, "settings_class"):
+    if not (isinstance(kind, type) and hasattr(kind, "settings_class")):
         raise ValueError(
             f"{where}: {name!r} is not a subclass of mm_numeric.baselines.baseline:Baseline."
         )

@@ -44,9 +44,14 @@ class Checkpoint(ABC):
     @classmethod
     def load_tokenizer(cls, source: str, model: ModelConfig) -> Any:
         """Load the tokenizer of a checkpoint."""
-        return AutoTokenizer.from_pretrained(
+        tokenizer = AutoTokenizer.from_pretrained(
             source, revision=model.revision, trust_remote_code=model.trust_remote_code
         )
+        if not tokenizer("a", add_special_tokens=False)["input_ids"]:
+            raise OSError(
+                f"there is no vocabulary of its tokenizer, such as {source}/tokenizer.json"
+            )
+        return tokenizer
 
     @classmethod
     @abstractmethod

@@ -13,7 +13,7 @@ from mm_numeric.config.data import named
 from mm_numeric.config.schema import Config
 from mm_numeric.escaping import markdown_code, markdown_fence, markdown_text
 from mm_numeric.families.family import Family
-from mm_numeric.files import read_json
+from mm_numeric.files import read_json, stored_content
 from mm_numeric.models.adapters import merged
 from mm_numeric.models.loading import load_family, load_model, quiet_unless_terminal
 from mm_numeric.models.parameter_groups import table_text
@@ -62,8 +62,10 @@ def _save(config: Config, run: Path, folder: Path, name: str) -> None:
     model.save_pretrained(folder)
     family.save(folder)
     facts = read_json(run / FINISHED)
-    scored = read_json(run / RESULTS) if (run / RESULTS).is_file() else None
-    card = model_card(config, family, model, facts, scored, name)
+    with stored_content(run / RESULTS, "score again"):
+        metrics = _metrics(read_json(run / RESULTS) if (run / RESULTS).is_file() else None)
+    with stored_content(run / FINISHED):
+        card = model_card(config, family, model, facts, metrics, name)
     (folder / CARD).write_text(card, encoding="utf-8")
 
 
@@ -72,13 +74,13 @@ def model_card(
     family: Family,
     model: Any,
     facts: dict[str, Any],
-    results: dict[str, Any] | None,
+    metrics: str,
     folder: str,
 ) -> str:
     """Return the model card of a fine-tuned model as Markdown text.
 
-    ``facts`` is the content of run.json. ``results`` is the content of results.json, or None if the
-    run has not been scored. ``folder`` is the folder name in the example code.
+    ``facts`` is the content of run.json, ``metrics`` are the results as Markdown, and ``folder`` is
+    the folder name in the example code.
     """
     whole = config.to_dict()
     frame = "None: the model reads text alone."
@@ -104,7 +106,7 @@ def model_card(
         + (markdown_fence(table_text(modules)) if modules else "")
         + (f"\n\nAdapters, merged:\n\n{_yaml(whole['lora'])}" if config.lora else ""),
         "Objective": _yaml(whole["objective"]),
-        "Metrics": _metrics(results),
+        "Metrics": metrics,
         "Versions": _yaml({"python": facts["python"], **facts["versions"]}),
     }
     body = "\n\n".join(f"## {title}\n\n{text}" for title, text in sections.items())
@@ -147,7 +149,7 @@ def _metrics(results: dict[str, Any] | None) -> str:
     lines = ["| metric | value | 95 % interval |", "|---|---|---|"]
     for name, found in results["metrics"].items():
         keys = ("value", "low", "high")
-        shown = ("none" if found[key] is None else f"{found[key]:.4g}" for key in keys)
+        shown = ("none" if found[key] is None else f"{1.0 * found[key]:.4g}" for key in keys)
         lines.append("| {} | {} | {} to {} |".format(markdown_text(name), *shown))
     failed = sum(results["failures"].values())
     return "\n".join([*lines, "", f"{results['rows']} rows, {failed} answers could not be parsed."])

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors import SafetensorError, safe_open
+from transformers.utils import GENERATION_CONFIG_NAME
 
 from mm_numeric.baselines.baseline import with_baseline
 from mm_numeric.compat import keep_checkpoint_names
@@ -17,6 +19,7 @@ from mm_numeric.config.schema import TINY, Config, ModelConfig
 from mm_numeric.config.trust import checkpoint_code
 from mm_numeric.data.positions import max_positions
 from mm_numeric.families.family import Family
+from mm_numeric.files import read_json
 from mm_numeric.log import shows_progress
 from mm_numeric.models.adapters import base_of_adapters, has_adapters, load_adapted
 from mm_numeric.registry import FAMILIES, choose
@@ -24,6 +27,9 @@ from mm_numeric.run_folder import MODEL
 
 _TOKENIZER_FILES = ("tokenizer*", "vocab.*", "*.model")
 """Patterns of the files of a tokenizer, one of which a folder with a checkpoint needs."""
+
+_LISTS = ("skipped_rows.json", "left_out.json")
+"""JSON files of a checkpoint that hold a list; the other files hold an object."""
 
 
 def device_type() -> str:
@@ -114,6 +120,9 @@ def _max_positions(family: Family, source: str, model: ModelConfig) -> int | Non
 def load_model(config: Config, family: Family, source: str) -> Any:
     """Load the model in ``source``, and its base model if ``source`` holds only adapters."""
     with _short_errors(config, source):
+        settings = Path(source, GENERATION_CONFIG_NAME)
+        if settings.is_file():
+            read_json(settings)  # transformers ignores a damaged one
         if has_adapters(source):
             model = load_adapted(family, source, config.model)
         else:
@@ -169,26 +178,47 @@ def _short_errors(config: Config, source: str) -> Iterator[None]:
     """Context manager that replaces errors of ``from_pretrained`` with short ValueErrors."""
     try:
         yield
-    except (OSError, ImportError, KeyError) as error:
-        first = str(error).strip().partition("\n")[0]
-        raise ValueError(
-            f"{config.title}, model.name: {source!r} cannot be loaded ({first}). Give a hub name, "
-            f"a folder with a checkpoint, or {TINY!r}."
-        ) from error
-    except ValueError as error:
-        if "trust_remote_code=True" not in str(error):
+    except Exception as error:
+        damage = find_damage(Path(source))
+        message = f"{damage}; restore it." if damage else _reason(error, source)
+        if message is None:
             raise
+        raise ValueError(f"{config.title}, model.name: {message}") from error
+
+
+def find_damage(folder: Path) -> str | None:
+    """Return which file of a checkpoint cannot be read and why, or None if all can."""
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(file, "pt"):
+                pass
+        except (SafetensorError, OSError) as error:
+            return f"{file}: not a whole file of weights ({error})"
+    for file in sorted(folder.glob("*.json")):
+        try:
+            if not isinstance(read_json(file), dict) and file.name not in _LISTS:
+                return f"{file}: expected a JSON object"
+        except ValueError as error:
+            return str(error).removesuffix(".")
+    return None
+
+
+def _reason(error: Exception, source: str) -> str | None:
+    """Return a short message for an error of ``from_pretrained``, or None for other errors."""
+    first, *_ = [line.strip() for line in str(error).splitlines()] or [""]
+    if isinstance(error, OSError | ImportError | KeyError):
+        advice = f"Give a hub name, a folder with a checkpoint, or {TINY!r}."
+        return f"{source!r} cannot be loaded ({first}). {advice}"
+    if isinstance(error, ValueError) and "trust_remote_code=True" in str(error):
         classes = checkpoint_code(Path(source)) or ["see its files on the hub"]
-        raise ValueError(
-            f"{config.title}, model.name: {source!r} needs Python code of its own to be loaded "
-            f"({', '.join(classes)}); if you trust whoever made it, set model.trust_remote_code "
-            "to true."
-        ) from error
-    except RuntimeError as error:  # only under ZeRO-3; otherwise load_weights reports it
-        lines = [line.strip() for line in str(error).splitlines() if "size mismatch" in line]
-        if not lines:
-            raise
-        raise ValueError(
-            f"{config.title}, model.name: {source!r} has weights of another shape ({lines[0]}); "
-            "set the folder of a complete checkpoint."
-        ) from error
+        return (
+            f"{source!r} needs Python code of its own to be loaded ({', '.join(classes)}); if you "
+            "trust whoever made it, set model.trust_remote_code to true."
+        )
+    lines = [line.strip() for line in str(error).splitlines() if "size mismatch" in line]
+    if isinstance(error, RuntimeError) and lines:  # only under ZeRO-3; else load_weights reports it
+        return (
+            f"{source!r} has weights of another shape ({lines[0]}); set the folder of a complete "
+            "checkpoint."
+        )
+    return None

@@ -9,6 +9,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from mm_numeric.files import is_disk_full
+from mm_numeric.models.loading import find_damage
 from mm_numeric.ranks import EveryRankError
 from mm_numeric.run_folder import last_checkpoint
 
@@ -50,12 +51,15 @@ def translate_corrupt_checkpoint(checkpoint: str | Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        message = str(error)
-        if not (isinstance(error, SafetensorError) or "PytorchStreamReader" in message):
+        message, reason = str(error), find_damage(Path(checkpoint))
+        causes = "PytorchStreamReader", "Error no file named"
+        if isinstance(error, SafetensorError) or any(cause in message for cause in causes):
+            first = message.splitlines()[0]
+            reason = reason or f"{checkpoint}: a file in it is corrupt or missing ({first})"
+        if reason is None:
             raise
         raise ValueError(
-            f"{checkpoint}: a file in it is corrupt ({message.splitlines()[0]}); delete this "
-            "checkpoint and resume from the previous one with --resume."
+            f"{reason}; delete this checkpoint and resume from the previous one with --resume."
         ) from error
 
 

@@ -29,7 +29,7 @@ from mm_numeric.data.examples import load_examples
 from mm_numeric.evaluation.metrics.base import Metric, metrics_by_category, select_rows
 from mm_numeric.evaluation.score import read_scores, scorer_of
 from mm_numeric.families.family import Family
-from mm_numeric.files import read_json, write_text
+from mm_numeric.files import read_json, stored_content, write_text
 from mm_numeric.inference.constrain import Constrainer
 from mm_numeric.inference.decode import (
     Explorer,
@@ -191,7 +191,8 @@ class EvaluationCallback(TrainerCallback):
         """Return the best evaluation, and whether training stopped early, for run.json."""
         stopped = self.patience_exhausted(self.trainer.state.log_history)
         file = self.folder / FINISHED
-        best = read_json(file)["best"] if file.is_file() else None
+        with stored_content(file):
+            best = read_json(file)["best"] if file.is_file() else None
         return {"best": best, "stopped_early": stopped}
 
     def _answer(self) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 from transformers import TrainerCallback, TrainingArguments
 from transformers.integrations import get_reporting_integration_callbacks
 
-from mm_numeric.files import write_text
+from mm_numeric.files import stored_content, write_text
 
 
 class JsonLog(TrainerCallback):
@@ -25,7 +25,8 @@ class JsonLog(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Remove log lines of steps after the loaded checkpoint, and an incomplete last line."""
         if state.is_world_process_zero:
-            *lines, _ = self.path.read_text("utf-8").split("\n") if self.path.exists() else [""]
+            with stored_content(self.path, "restore or delete it"):
+                *lines, _ = self.path.read_text("utf-8").split("\n") if self.path.exists() else [""]
             kept = [
                 line for i, line in enumerate(lines, 1) if self._step(line, i) <= state.global_step
             ]
@@ -51,7 +52,7 @@ class JsonLog(TrainerCallback):
     def _step(self, line: str, number: int) -> int:
         try:
             step: int = json.loads(line)["step"]
-        except (ValueError, LookupError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise ValueError(
                 f"{self.path}, line {number}: invalid log line ({error}); delete the line."
             ) from error

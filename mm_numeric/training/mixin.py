@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mm_numeric.files import read_json, write_json
+from mm_numeric.files import read_json, stored_content, write_json
 from mm_numeric.losses.normalization import Counts
 from mm_numeric.losses.number_metrics import named_metrics
 from mm_numeric.losses.objective import Objective, ObjectiveResult
@@ -234,7 +234,8 @@ class NumericLossMixin(_Trainer):
             raise ValueError(
                 f"{file}: not found; resume with the balance that the checkpoint was saved with."
             )
-        self.objective.balance.load_state_dict(read_json(file))
+        with stored_content(file):
+            self.objective.balance.load_state_dict(read_json(file))
 
     def _labels(self, batch: Mapping[str, Any]) -> Tensor:
         """Return the labels of a batch, shifted by one position for decoder-only models.

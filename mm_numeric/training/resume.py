@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mm_numeric.config.reader import with_trainer
 from mm_numeric.config.schema import Config
-from mm_numeric.files import read_json, write_json
+from mm_numeric.files import read_json, stored_content, write_json
 from mm_numeric.log import logger
 from mm_numeric.ranks import num_ranks
 from mm_numeric.run_folder import MANIFEST, STEP
@@ -70,4 +70,8 @@ def with_same_rows(config: Config, checkpoint: Path) -> Config:
 
 def _read_step(checkpoint: Path) -> dict[str, int] | None:
     file = checkpoint / STEP
-    return read_json(file) if file.is_file() else None
+    if not file.is_file():
+        return None
+    with stored_content(file):
+        step = read_json(file)
+        return {"ranks": int(step["ranks"]), "rows": int(step["rows"])}

@@ -24,7 +24,7 @@ from mm_numeric.data.positions import check_questions
 from mm_numeric.data.streaming import ExampleStream
 from mm_numeric.data.training_set import TrainingRows
 from mm_numeric.families.family import Family
-from mm_numeric.files import read_json
+from mm_numeric.files import read_json, stored_content
 from mm_numeric.log import NO_PREFIX, logger, shows_progress
 from mm_numeric.losses.objective import make_term
 from mm_numeric.losses.term_settings import with_box_scale
@@ -323,7 +323,9 @@ def fit(trainer: NumericTrainer, checkpoint: Path | None) -> None:
     """
     if checkpoint is not None:
         trainer.skipped_rows.load(checkpoint)
-        state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+        file = checkpoint / "trainer_state.json"
+        with stored_content(file):
+            state = TrainerState.load_from_json(str(file))
         evaluation = trainer.evaluation
         ended = evaluation is not None and evaluation.patience_exhausted(state.log_history)
         if state.global_step >= state.max_steps or ended:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from mm_numeric.files import read_json, write_json
+from mm_numeric.files import read_json, stored_content, write_json
 from mm_numeric.log import ALL_RANKS, logger
 from mm_numeric.ranks import Ranks
 
@@ -44,4 +44,6 @@ class SkippedRows:
     def load(self, checkpoint: Path) -> None:
         """Load the ids of the skipped rows from a checkpoint; none if it has no such file."""
         files = [checkpoint / name for name in (SKIPPED_ROWS, _OLD_NAME)]
-        self.ids = next((set(read_json(file)) for file in files if file.is_file()), set())
+        for file in filter(Path.is_file, files):
+            with stored_content(file):
+                self.ids = set(read_json(file))

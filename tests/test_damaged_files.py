@@ -1,0 +1,133 @@
+"""A damaged or changed file of a run, checkpoint or comparison is one sentence with its name.
+
+What is damaged here is what a power failure, an incomplete copy or an editor leaves.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+from old_files import copy_and_enter
+
+from mm_numeric import cli
+
+PREDICT = ["predict", "--model", "run", "--out", "new.jsonl"]
+EXPORT = ["export", "run", "--out", "new"]
+RESUME = ["train", "checkpoint.yaml", "--resume"]
+REPORT = ["report", "comparison"]
+OBJECT = "expected a JSON object"
+DAMAGED = "damaged or of another version"
+DEEP = "deep"
+"""Stands for 100,000 brackets."""
+SAVED, COMPARED = "checkpoint/checkpoint-4", "comparison/seed0/ce"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    return copy_and_enter(tmp_path / "files", monkeypatch)
+
+
+def sentence(capsys, words):
+    """Run a command that must end with one sentence and exit code 2."""
+    capsys.readouterr()
+    assert cli.main(words) == 2
+    *warnings, error = capsys.readouterr().err.splitlines()
+    assert all("has no manifest.json" in x for x in warnings if x.startswith("mm-numeric"))
+    return error
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "content", "message"),
+    [
+        (PREDICT, "run/config.yaml", DEEP, "nested too deep"),
+        (PREDICT, "run/model/config.json", "null", OBJECT),
+        (PREDICT, "run/model/generation_config.json", '{"a', "not valid or not complete JSON"),
+        (PREDICT, "run/model/model.safetensors", None, "no file named model.safetensors"),
+        (PREDICT, "run/model/model.safetensors", b"\x10", "not a whole file of weights"),
+        (PREDICT, "run/model/tokenizer.json", None, "such as run/model/tokenizer.json"),
+        (PREDICT, "run/model/tokenizer.json", '{"a', "not valid or not complete JSON"),
+        (PREDICT, "run/model/tokenizer_config.json", "[]", OBJECT),
+        (PREDICT, "run/model/tokenizer_config.json", b"\x80", "not UTF-8"),
+        (PREDICT, "run/model/frame.json", DEEP, ""),
+        (EXPORT, "run/run.json", "{}", f"{DAMAGED} (KeyError: 'rows')"),
+        (EXPORT, "run/run.json", "[]", DAMAGED),
+        (EXPORT, "run/results.json", "{}", f"{DAMAGED} (KeyError: 'metrics'); score again"),
+        (EXPORT, "run/results.json", '{"metrics": {"a": {"value": "1"}}}', DAMAGED),
+        (RESUME, f"{SAVED}/optimizer.pt", None, "optimizer.pt is missing"),
+        (RESUME, f"{SAVED}/optimizer.pt", b"\x80", "cannot be read as tensors"),
+        (RESUME, f"{SAVED}/scheduler.pt", None, "scheduler.pt is missing"),
+        (RESUME, f"{SAVED}/rng_state.pth", b"", "cannot be read as tensors"),
+        (RESUME, f"{SAVED}/model.safetensors", b"", "not a whole file of weights"),
+        (RESUME, f"{SAVED}/generation_config.json", "null", OBJECT),
+        (RESUME, f"{SAVED}/objective_balance.json", "{}", DAMAGED),
+        (RESUME, f"{SAVED}/left_out.json", "null", DAMAGED),
+        (RESUME, f"{SAVED}/step.json", "[]", DAMAGED),
+        (RESUME, f"{SAVED}/trainer_state.json", "[]", DAMAGED),
+        (RESUME, "checkpoint/best/run.json", "{}", DAMAGED),
+        (RESUME, "checkpoint/log.jsonl", b"\x80", "not UTF-8"),
+        (REPORT, "comparison/summary.json", DEEP, "not JSON"),
+        (REPORT, "comparison/summary.json", b"\x80", "not UTF-8"),
+        (REPORT, f"{COMPARED}/digits.json", '{"means": 1}', DAMAGED),
+        (REPORT, f"{COMPARED}/log.jsonl", "null", "expected an object"),
+        (REPORT, f"{COMPARED}/log.jsonl", DEEP, "not JSON"),
+        (REPORT, f"{COMPARED}/scores.jsonl", b"\x80", "not UTF-8"),
+    ],
+)
+def test_a_damaged_file_is_named(folder, capsys, words, name, content, message):
+    file = Path(name)
+    if content is None:
+        file.unlink()
+    else:
+        text = "[" * 100_000 if content == DEEP else content
+        file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    error = sentence(capsys, words)
+    named = "config.yaml" if name.endswith(".yaml") else name
+    assert named in error or (content is None and str(file.parent) in error)
+    assert message in error
+
+
+def changed(value, path, new):
+    """Return a copy of a JSON value with another value at a path of keys."""
+    if not path:
+        return new
+    copy = value.copy()
+    copy[path[0]] = changed(value[path[0]], path[1:], new)
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("path", "new"),
+    [
+        (("table", "ce", "accuracy", "mean"), "1"),
+        (("table", "ce", "accuracy"), []),
+        (("table", "ce"), []),
+        (("metrics", 0, "label"), 1),
+        (("metrics", 0), 1),
+        (("runs",), 1),
+        (("runs", 0), {}),
+        (("seeds",), [{}]),
+        (("baseline",), "gone"),
+        (("control",), 1),
+        (("objectives",), [1]),
+        (("warm_start",), [1]),
+        (("facts",), 1),
+    ],
+)
+def test_a_changed_summary_is_one_sentence_or_a_report(folder, capsys, path, new):
+    file = Path("comparison/summary.json")
+    file.write_text(json.dumps(changed(json.loads(file.read_text()), path, new)))
+    if cli.main(REPORT) == 2:
+        assert "comparison/summary.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("task=subprocess:run", "is not a dataclass"),
+        ("model.baseline=os:system", "is no subclass of Baseline"),
+        ("model.family=os:system", "is no subclass of Family"),
+        ("objective=os:system", "is not an ObjectiveSpec"),
+    ],
+)
+def test_a_name_of_another_kind_is_one_sentence(folder, capsys, setting, message):
+    assert message in sentence(capsys, ["train", "run.yaml", setting, "trainer.output_dir=new"])
