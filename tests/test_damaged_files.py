@@ -124,8 +124,8 @@ def test_a_changed_summary_is_one_sentence_or_a_report(folder, capsys, path, new
     ("setting", "message"),
     [
         ("task=subprocess:run", "is not a dataclass"),
-        ("model.baseline=os:system", "is no subclass of Baseline"),
-        ("model.family=os:system", "is no subclass of Family"),
+        ("model.baseline=os:system", "is not a subclass of mm_numeric.baselines.baseline:Baseline"),
+        ("model.family=os:system", "is not a subclass of mm_numeric.families.family:Family"),
         ("objective=os:system", "is not an ObjectiveSpec"),
     ],
 )

@@ -25,9 +25,13 @@ def test_a_working_installation(capsys):
     assert ("missing  GPU: none" in out) is not torch.cuda.is_available()
 
 
-def test_what_is_needed_and_wrong_is_exit_code_1(capsys, monkeypatch, tmp_path):
+def no_folder(*_):
+    raise FileNotFoundError("no folder for temporary files")
+
+
+def test_what_is_needed_and_wrong_is_exit_code_1(capsys, monkeypatch):
     monkeypatch.setattr(cli_doctor, "requires", lambda name: REQUIRED)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    monkeypatch.setattr(tempfile, "mkdtemp", no_folder)
     with pytest.raises(SystemExit, match=r"^1$"):
         cli.main(["doctor"])
     lines = capsys.readouterr().out.splitlines()

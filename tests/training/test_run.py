@@ -241,8 +241,7 @@ def test_what_a_user_can_mend_is_one_sentence_and_exit_code_2(tmp_path):
     sentence = run_to_error(start(good, "model.name=no/such-model"))
     assert "model.name: 'no/such-model' cannot be loaded" in sentence
     sentence = run_to_error(start(good, "trainer.lr_scheduler_type=cosin"))
-    assert "trainer:" in sentence
-    assert "cosin" in sentence
+    assert "trainer.lr_scheduler_type: cosin is not a valid" in sentence
 
 
 @pytest.mark.slow
