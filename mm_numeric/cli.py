@@ -14,6 +14,7 @@ from typing import Any
 
 from mm_numeric.archives import set_limit
 from mm_numeric.cli_arguments import GLOBAL_FLAGS, make_parser
+from mm_numeric.cli_completion import complete
 from mm_numeric.cli_joined_rows import check_predictions, prepared_rows
 from mm_numeric.cli_ranking import ranking_settings
 from mm_numeric.files import atomic_file, is_disk_full, stored_content
@@ -44,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "doctor": _doctor,
         }
     )
+    complete(parser)
     arguments, rest = parser.parse_known_args(argv)
     if "command" not in arguments and not rest:
         print(f"{parser.format_usage()}\n{parser.description}", file=sys.stderr)  # noqa: T201

@@ -8,6 +8,12 @@ from typing import Literal
 
 from mm_numeric import __version__
 from mm_numeric.archives import add_limit_option
+from mm_numeric.cli_completion import (
+    complete_with,
+    config_names,
+    overridden_settings,
+    setting_names,
+)
 from mm_numeric.cli_decoding import add_decoding, add_endpoint
 from mm_numeric.cli_joined_rows import add_joined_rows
 from mm_numeric.cli_overview import EXAMPLES, CommandParser, overview
@@ -91,8 +97,8 @@ def _global_options() -> CommandParser:
 
 def _add_config(parser: argparse.ArgumentParser, nargs: Literal["?"] | None = None) -> None:
     text = "path of a YAML file, or name of a shipped config"
-    parser.add_argument("config", nargs=nargs, help=text)
-    parser.add_argument(
+    complete_with(config_names, parser.add_argument("config", nargs=nargs, help=text))
+    overrides = parser.add_argument(
         "overrides",
         nargs="*",
         default=[],  # otherwise argparse calls it required
@@ -100,6 +106,7 @@ def _add_config(parser: argparse.ArgumentParser, nargs: Literal["?"] | None = No
         help="setting to change, such as trainer.learning_rate=1.0e-4; `mm-numeric check --explain "
         "trainer` explains the settings of a section",
     )
+    complete_with(overridden_settings, overrides)
 
 
 def _add_limit(parser: argparse.ArgumentParser, what: str) -> None:
@@ -135,12 +142,13 @@ def _add_cp(add: _Add) -> None:
 def _add_check(add: _Add) -> None:
     check = add("check", "validate a config and print it with all defaults, or explain a setting")
     _add_config(check, nargs="?")
-    check.add_argument(
+    explain = check.add_argument(
         "--explain",
         metavar="KEY",
         help="print type, default and meaning of a setting, such as trainer.learning_rate, or of "
         "all settings of a section, such as data.train",
     )
+    complete_with(setting_names, explain)
 
 
 def _add_prepare(add: _Add) -> None:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from mm_numeric import __version__
 from mm_numeric.log import logger, show
+from mm_numeric.registry import EXTRA_OF
 
 OK, MISSING, WRONG = "ok", "missing", "WRONG"
 
@@ -66,8 +67,17 @@ def _findings() -> Iterator[Finding]:
             yield check()
         except Exception as error:  # whatever is broken, the answer is a line about it
             logger.debug("traceback of the error:", exc_info=error)
+            if _is_of_extra(error):
+                yield Finding(MISSING, f"{name}: optional; pip install 'mm-numeric[train]'")
+                continue
             first = str(error).strip().partition("\n")[0]
             yield Finding(WRONG, f"{name}: {type(error).__name__}: {first}")
+
+
+def _is_of_extra(error: Exception) -> bool:
+    """Return True if a package is missing that only an extra of mm-numeric installs."""
+    missing = str(error.name) if isinstance(error, ModuleNotFoundError) else ""
+    return missing.partition(".")[0] in EXTRA_OF
 
 
 def _packages() -> Iterator[Finding]:
@@ -79,11 +89,13 @@ def _packages() -> Iterator[Finding]:
     except (ImportError, PackageNotFoundError) as error:
         yield Finding(MISSING, f"versions of packages are not compared: {error}")
         return
+    seen = {"mm-numeric"}  # an extra may contain another one, and repeat a package
     for requirement in listed:
         found = _version(requirement.name)
         extra = re.search('extra == "([^"]+)"', str(requirement.marker))
-        if requirement.name == "mm-numeric" or (extra and extra[1] in _NOT_FOR_USERS):
+        if requirement.name in seen or (extra and extra[1] in _NOT_FOR_USERS):
             continue
+        seen.add(requirement.name)
         if extra and found is None:
             command = f"pip install 'mm-numeric[{extra[1]}]'"
             yield Finding(MISSING, f"{requirement.name}: optional; {command}")

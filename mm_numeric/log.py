@@ -30,6 +30,8 @@ NO_PREFIX = {"prefix": ""}
 
 _PACKAGE = Path(__file__).resolve().parent
 
+_LIBRARIES = r"(?!transformers\.training_args$)(transformers|accelerate|peft|torch)\."
+
 logger = logging.getLogger("mm_numeric")
 
 
@@ -67,10 +69,14 @@ def progress(
 def warnings_as_messages() -> Iterator[None]:
     """Return a context in which FutureWarnings of this library become log messages.
 
-    Each message is logged once. Warnings of other libraries are shown as usual.
+    Each message is logged once. FutureWarnings about calls between other libraries are shown only
+    by a verbose logger, because users of the command line cannot change these calls. Others, such
+    as those about settings of ``trainer``, are shown as usual.
     """
     logged = set[str]()
     with warnings.catch_warnings():
+        if not logger.isEnabledFor(logging.DEBUG):
+            warnings.filterwarnings("ignore", category=FutureWarning, module=_LIBRARIES)
         warnings.filterwarnings("always", category=FutureWarning, module=r"mm_numeric(\.|$)")
         show_others = warnings.showwarning
 

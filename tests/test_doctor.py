@@ -9,8 +9,8 @@ import torch
 from mm_numeric import cli, cli_doctor
 
 REQUIRED = ["torch>=2", "numpy<1", "nowhere>=3", 'datasets; extra == "datasets"',
-            'elsewhere>=1; extra == "more"', 'mm-numeric[more]; extra == "most"',
-            'nobody; extra == "test"']  # fmt: skip
+            'elsewhere>=1; extra == "more"', 'nobody; extra == "test"',
+            'mm-numeric[eval]; extra == "train"', 'numpy>99; extra == "train"']  # fmt: skip
 
 
 @pytest.mark.slow
@@ -38,5 +38,6 @@ def test_what_is_needed_and_wrong_is_exit_code_1(capsys, monkeypatch):
     assert re.match(r"WRONG    numpy \S+: pip install 'numpy<1'$", lines[2])
     assert lines[3] == "WRONG    nowhere is not installed: pip install 'nowhere>=3'"
     assert lines[5] == "missing  elsewhere: optional; pip install 'mm-numeric[more]'"
-    assert not any("nobody" in line or "most" in line for line in lines)
+    assert not any("nobody" in line or "mm-numeric None" in line for line in lines)
+    assert sum("numpy" in line for line in lines) == 1
     assert lines[-1].startswith("WRONG    training step: FileNotFoundError: ")

@@ -17,6 +17,7 @@ from mm_numeric.registry import EXTRA_OF
 LOSSES = ("mm_numeric.losses", "mm_numeric.numbers", "mm_numeric.training.integrations")
 SCORED = ROOT / "tests" / "fixtures" / "b5a6f42" / "comparison"
 OWN_MESSAGE = {
+    "argcomplete",
     "datasets",
     "deepspeed",
     "packaging",

@@ -90,6 +90,24 @@ def test_a_warning_is_logged_once_and_those_of_others_are_left_alone(capsys, mon
 
 
 @pytest.mark.parametrize(
+    ("module", "verbose", "shown"),
+    [("transformers.modeling_utils", False, False), ("transformers.modeling_utils", True, True),
+     ("transformers.training_args", False, True), ("torch.cuda", False, False),
+     ("torchvision.io", False, True), ("my_tasks", False, True)],
+)  # fmt: skip
+def test_future_warnings_about_calls_between_libraries_are_not_shown(
+    monkeypatch, module, verbose, shown
+):
+    seen = []
+    monkeypatch.setattr(warnings, "showwarning", lambda message, *_, **__: seen.append(message))
+    set_verbosity(verbose=verbose)
+    with warnings_as_messages():
+        warnings.simplefilter("default", append=True)
+        warnings.warn_explicit("old", FutureWarning, "file.py", 1, module)
+    assert len(seen) == shown
+
+
+@pytest.mark.parametrize(
     ("rank", "terminal", "quiet", "shown"),
     [("0", True, False, True), ("1", True, False, False), ("0", False, False, False),
      ("0", True, True, False)],

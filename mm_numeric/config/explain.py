@@ -1,5 +1,6 @@
 """Explain the settings of a config, for ``mm-numeric check --explain``. Does not import torch."""
 
+import functools
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -37,7 +38,7 @@ SECTIONS: Mapping[str, type] = {
 """Sections of a config, and the dataclass with their settings; NAME is one of ``MODULE_NAMES``."""
 
 
-class _Explained(NamedTuple):
+class SettingText(NamedTuple):
     """One setting, described in words."""
 
     path: str
@@ -61,15 +62,20 @@ def explain(key: str) -> str:
             section, such as ``data.train``. Numbers in it select one of several sources or terms.
     """
     path = ".".join(word for word in key.split(".") if not word.isdecimal())
-    known = list(dict.fromkeys(_settings()))
+    known = known_settings()
     found = [str(s) for s in known if f"{s.path}.".startswith(f"{path}.")]
     if not found:
         raise unknown(key, {s.path for s in known}, "setting", "--explain")
     return "\n\n".join(found)
 
 
-def _settings() -> Iterator[_Explained]:
-    """Yield every setting of a config."""
+@functools.cache
+def known_settings() -> list[SettingText]:
+    """Return every setting of a config."""
+    return list(dict.fromkeys(_settings()))
+
+
+def _settings() -> Iterator[SettingText]:
     for sections, cls in SECTIONS.items():
         for section in sections.split(", "):
             for name in modules.MODULE_NAMES if "NAME" in section else [""]:
@@ -79,19 +85,19 @@ def _settings() -> Iterator[_Explained]:
             yield setting._replace(task=task)
     yield from _trainer()
     whole = {field.name: field for field in fields(schema.Config)}
-    yield _Explained("plugins", kind(whole["plugins"]), "null", meanings(schema.Config)["plugins"])
+    yield SettingText("plugins", kind(whole["plugins"]), "null", meanings(schema.Config)["plugins"])
 
 
-def _fields(section: str, cls: type) -> Iterator[_Explained]:
+def _fields(section: str, cls: type) -> Iterator[SettingText]:
     texts = meanings(cls)
     for field in fields(cls):
         path = f"{section}.{field.name}"
-        yield _Explained(path, kind(field), default(field), texts[field.name])
+        yield SettingText(path, kind(field), default(field), texts[field.name])
         if isinstance(field.type, type) and is_dataclass(field.type):
             yield from _fields(path, field.type)
 
 
-def _trainer() -> Iterator[_Explained]:
+def _trainer() -> Iterator[SettingText]:
     """Yield the settings of ``trainer``, which are fields of transformers.TrainingArguments."""
     for name, setting in trainer_settings().items():
         value = OURS.get(name, setting.default)
@@ -102,7 +108,7 @@ def _trainer() -> Iterator[_Explained]:
         if name in ONLY:
             only, why = ONLY[name]
             meaning += f" Only {as_yaml(only)} can be used here, for {why}."
-        yield _Explained(f"trainer.{name}", in_words(" | ".join(setting.types)), text, meaning)
+        yield SettingText(f"trainer.{name}", in_words(" | ".join(setting.types)), text, meaning)
 
 
 def _wrapped(line: str) -> str:
