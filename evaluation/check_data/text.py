@@ -1,5 +1,6 @@
 """Format the results of ``check-data`` as text for a terminal."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
@@ -89,7 +90,8 @@ def ceiling_text(source: SourceReport) -> str:
     if source.scorer is None or not source.ceiling:
         return "none: no answer can be scored"
     strict = [m for m in source.scorer.metrics if not m.name.startswith("lenient_")]
-    shown = [m for m in strict if m.name != "unreadable"][:_METRICS]
+    known = [m for m in strict if not math.isnan(source.ceiling[m.name])]
+    shown = [m for m in known if m.name != "unreadable"][:_METRICS]
     return ", ".join(f"{m.label} {in_unit(source.ceiling[m.name], m.unit)}" for m in shown)
 
 
