@@ -19,6 +19,7 @@ from mm_numeric.cli_joined_rows import check_predictions, prepared_rows
 from mm_numeric.cli_ranking import ranking_settings
 from mm_numeric.files import atomic_file, is_disk_full, stored_content
 from mm_numeric.log import ALL_RANKS, logger, rank, set_verbosity, show, warnings_as_messages
+from mm_numeric.ranks import EveryRankError, is_lost_rank
 from mm_numeric.registry import LOCAL_ENGINE, missing_package
 
 
@@ -90,15 +91,15 @@ def _exit_code(error: BaseException) -> int:
         reason = getattr(error, "strerror", None) or message.splitlines()[0]
         message = f"{file} could not be written completely ({reason}); free some "
         message += "space and repeat the command; finished work is kept."
+    elif is_lost_rank(error):
+        message = f"rank {rank()}: another rank has ended or cannot be reached; see its messages. "
+        message += "Finished work is kept: repeat the command (train: with --resume)."
     elif isinstance(error, OSError) and error.filename is not None:
         message = f"{error.filename}: {error.strerror}."
     elif not isinstance(error, ValueError):
         raise error
-    else:
-        from mm_numeric.ranks import EveryRankError
-
-        if isinstance(error, EveryRankError):  # raised on all ranks; rank 0 reports it
-            extra = {}
+    elif isinstance(error, EveryRankError):  # raised on all ranks; rank 0 reports it
+        extra = {}
     logger.debug("traceback of the error:", exc_info=error, extra=extra)
     logger.error("%s", message, extra=extra)
     return 2

@@ -23,6 +23,13 @@ def num_ranks() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def is_lost_rank(error: BaseException) -> bool:
+    """Return True if an error means that another rank was killed or cannot be reached."""
+    causes = "/gloo/", "Connection closed by peer", "NCCL error", "NCCL watchdog", "remote process"
+    text = str(error)
+    return num_ranks() > 1 and isinstance(error, RuntimeError) and any(c in text for c in causes)
+
+
 class Ranks:
     """Exchanges objects and error messages between all ranks, on the CPU.
 

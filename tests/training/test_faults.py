@@ -14,7 +14,7 @@ import rank_runs
 import torch
 from PIL import Image
 from tiny_models import small_config
-from train_runs import command, run_to_error, start, write_config
+from train_runs import command, run_to_error, start, the_sentence, write_config
 
 from mm_numeric.config.reader import read_config
 from mm_numeric.ranks import Ranks
@@ -285,6 +285,22 @@ def assert_all_ranks_stopped(run: Path, said: str) -> None:
     assert said.count("mm-numeric: stopped by SIGUSR1; saved ") == 1
     assert last_checkpoint(run).name == f"checkpoint-{log(run)[-1]['step']}"
     assert len(list(last_checkpoint(run).glob("rng_state_*.pth"))) == 2
+
+
+@pytest.mark.slow
+def test_a_killed_rank_is_one_sentence_of_each_other_rank(tmp_path):
+    run = tmp_path / "run"
+    training = start(write_config(tmp_path, *LONG), ranks=2)
+    try:
+        wait_for((run / "log.jsonl").is_file)
+        os.kill(training.processes[1].pid, signal.SIGKILL)
+        codes = training.wait()
+    finally:
+        training.kill()
+    assert codes == [2, -signal.SIGKILL]
+    message = the_sentence(training.text())
+    assert message.startswith("mm-numeric: rank 0: another rank has ended or cannot be reached")
+    assert "with --resume" in message
 
 
 @pytest.mark.slow
