@@ -1,4 +1,4 @@
-"""Read zip and gzip files, and raise an error if the unpacked size exceeds a limit.
+"""Read zip and gzip files and lines, and raise an error if their size exceeds a limit.
 
 An archive of 4 MB can hold 2 GB of text (a zip bomb), which would fill the memory. The default
 limit is 256 MiB per archive. ``--max-unpacked`` changes it by setting an environment variable,
@@ -18,6 +18,10 @@ UNPACKED_LIMIT = "MM_NUMERIC_MAX_UNPACKED"
 """Environment variable with the limit in MiB."""
 
 DEFAULT_LIMIT_MIB = 256
+
+MAX_FILES = 1_000_000
+"""Maximum number of files that are read from a zip archive."""
+
 _MIB = 1 << 20
 
 
@@ -53,9 +57,9 @@ def _limit() -> int:
     return int(text) * _MIB
 
 
-def _too_large(path: Path, size: str) -> UnpackedSizeError:
+def _too_large(path: Path, what: str) -> UnpackedSizeError:
     return UnpackedSizeError(
-        f"{path}: unpacks to {size}, more than the limit of {_limit() // _MIB} MiB; if you trust "
+        f"{path}: {what}, more than the limit of {_limit() // _MIB} MiB; if you trust "
         "the file, raise the limit with --max-unpacked MIB."
     )
 
@@ -75,10 +79,12 @@ def zipped_files(
     try:
         with zipfile.ZipFile(path) as archive:
             wanted = [info for info in archive.infolist() if _is_wanted(info.filename, endings)]
+            if len(wanted) > MAX_FILES:
+                raise UnpackedSizeError(f"{path}: {len(wanted):,} files, above {MAX_FILES:,}.")
             # zipfile never unpacks more of a file than the size that the archive states for it.
             size = sum(info.file_size for info in wanted)
             if size > _limit():
-                raise _too_large(path, f"{-(-size // _MIB)} MiB")
+                raise _too_large(path, f"unpacks to {-(-size // _MIB)} MiB")
             for name in sorted((info.filename for info in wanted), key=order):
                 yield name, archive.read(name)
     except FileNotFoundError as error:
@@ -101,14 +107,14 @@ def read_gzip(path: Path) -> bytes:
     with gzip.open(path) as file:
         content = file.read(limit + 1)
     if len(content) > limit:
-        raise _too_large(path, f"at least {len(content)} bytes")
+        raise _too_large(path, f"unpacks to at least {len(content)} bytes")
     return content
 
 
-def packed_lines(path: Path, file: TextIO) -> Iterator[str]:
-    """Yield the lines of an opened gzip file; raise an error if a line exceeds the size limit."""
+def limited_lines(path: Path, file: TextIO) -> Iterator[str]:
+    """Yield the lines of an opened file; raise an error if a line exceeds the size limit."""
     limit = _limit()
     while line := file.readline(limit + 1):
         if len(line) > limit:
-            raise _too_large(path, f"a line of at least {len(line)} characters")
+            raise _too_large(path, f"has a line of at least {len(line)} characters")
         yield line

@@ -20,7 +20,7 @@ from typing import IO, Any, NamedTuple
 from xml.etree.ElementTree import Element, ParseError, fromstring
 from xml.parsers import expat
 
-from mm_numeric.archives import UnpackedSizeError, packed_lines, read_gzip
+from mm_numeric.archives import UnpackedSizeError, limited_lines, read_gzip
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _LIST = " Name a file with a list of rows .json."
@@ -53,7 +53,7 @@ def rows_or_errors(path: Path) -> Iterator[tuple[str, dict[str, Any]] | ValueErr
     try:
         if ending == ".jsonl":
             with (gzip.open if is_packed else open)(path, "rt", encoding="utf-8-sig") as file:
-                yield from _jsonl_rows(packed_lines(path, file) if is_packed else file, path)
+                yield from _jsonl_rows(limited_lines(path, file), path)
             return
         with io.BytesIO(read_gzip(path)) if is_packed else path.open("rb") as content:
             text = io.TextIOWrapper(content, encoding="utf-8-sig").read()

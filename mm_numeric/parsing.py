@@ -17,8 +17,17 @@ MAX_VALUES = 100_000
 """Maximum number of values in a YAML file, after its aliases are expanded."""
 
 
+MAX_DEPTH = 100
+"""Maximum number of brackets inside of each other in a YAML file."""
+
+
 class _StrictLoader(yaml.SafeLoader):
     """YAML loader that raises an error for duplicate keys, where ``SafeLoader`` keeps the last."""
+
+    def fetch_flow_collection_start(self, TokenClass: Any) -> None:  # noqa: N803
+        if self.flow_level >= MAX_DEPTH:  # the time of PyYAML is quadratic in the depth
+            raise RecursionError
+        super().fetch_flow_collection_start(TokenClass)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()

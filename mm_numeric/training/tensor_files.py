@@ -6,6 +6,7 @@ scheduler and random generators with ``weights_only``; DeepSpeed and FSDP load t
 
 import os
 import pickle
+import pickletools
 import re
 import zipfile
 from collections.abc import Iterator
@@ -76,7 +77,13 @@ def _check_torch_file(file: Path, checkpoint: Path) -> None:
 
 
 def _check_shard_metadata(file: Path) -> None:
+    size = file.stat().st_size
     with file.open("rb") as stream:
+        for opcode, argument, _ in pickletools.genops(stream):
+            # The memo of an unpickler has as many entries as the largest index, which can be 2^32.
+            if "PUT" in opcode.name and int(argument) > size:
+                raise pickle.UnpicklingError(f"the memo index {argument} is not plausible")
+        stream.seek(0)
         _InertUnpickler(stream).load()
 
 
