@@ -125,19 +125,28 @@ def write_results(
     scores: Scores, folder: Path, head: Mapping[str, Any], *, rule: str = GREEDY
 ) -> None:
     """Write results.json, last of all, because its existence marks the scoring as complete."""
-    results = {
-        **head,
+    text = json.dumps({**head, **results_body(scores)}, indent=1) + "\n"
+    write_text(folder / decoded_name(RESULTS, rule), text)
+
+
+def results_body(scores: Scores) -> dict[str, Any]:
+    """Return the metrics and counts of results.json. ``metric_labels`` is for tables."""
+    labels = {
+        m.name: {"label": m.label, "unit": m.unit, "higher_is_better": m.higher_is_better}
+        for m, _ in scores.figures
+    }
+    return {
         "rows": len(scores.rows),
         "protocols": _protocols(scores),
         "counts": scores.counts(),
         "metrics": scores.metrics(),
+        "metric_labels": labels,
         **({"calibration": scores.confidences.results()} if scores.confidences else {}),
         **({"labels": scores.label_rows()} if scores.labels is not None else {}),
         **({"coco_ap": scores.ranking.results()} if scores.ranking else {}),
         "failures": scores.failures,
         "buckets": scores.buckets(),
     }
-    write_text(folder / decoded_name(RESULTS, rule), json.dumps(results, indent=1) + "\n")
 
 
 def _protocols(scores: Scores) -> dict[str, Any]:

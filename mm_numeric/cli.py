@@ -364,13 +364,14 @@ def _doctor(_: argparse.Namespace) -> None:
 def _show_report(
     folder: Path, formats: Sequence[str] = ("html", "md"), *, trust_remote_code: bool
 ) -> None:
-    """Write the report of a comparison in each format; print its table and the file paths."""
+    """Write a report in each format; print the table of a comparison, and the file paths."""
     from mm_numeric.comparison.summary import summary_table
-    from mm_numeric.evaluation.report.report import write_report
-    from mm_numeric.evaluation.report.results import SUMMARY, read_summary
+    from mm_numeric.evaluation.report.report import is_comparison, write_report
+    from mm_numeric.evaluation.report.summary_file import SUMMARY, read_summary
 
     with stored_content(folder / SUMMARY, "restore it and the files of its runs"):
-        show(summary_table(read_summary(folder)))
+        if is_comparison(folder):
+            show(summary_table(read_summary(folder)))
         paths = write_report(folder, formats, trust_remote_code=trust_remote_code)
     for index, path in enumerate(paths):
         show(f"{'' if index else 'report:':<7} {path.resolve()}")

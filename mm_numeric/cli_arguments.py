@@ -343,8 +343,8 @@ def _add_export(add: _Add) -> None:
 
 
 def _add_report(add: _Add) -> None:
-    report = add("report", "write the report of a comparison again")
-    report.add_argument("folder", type=Path, help="compare.output_dir of a comparison")
+    report = add("report", "write the report page of a run or of a comparison")
+    report.add_argument("folder", type=Path, help="output folder of `train` or `compare`")
     report.add_argument(
         "--format",
         choices=["html", "md", "latex", "csv"],
@@ -354,7 +354,7 @@ def _add_report(add: _Add) -> None:
     report.add_argument(
         "--trust-remote-code",
         action="store_true",
-        help="import the module of a task that the comparison names by an import path "
+        help="import the module of a task that the folder names by an import path "
         "(default: leave out the chapters of that task)",
     )
 

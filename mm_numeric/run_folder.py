@@ -51,7 +51,7 @@ WARM_START = "warm_start"
 _MAY_DIFFER = frozenset(
     {"predict", "compare", "plugins"}
 )  # sections that do not change the training
-_LEFTOVERS = (CONFIG, LOG, EVALUATION, BEST, "init", "checkpoint-*", "*.unfinished")
+_LEFTOVERS = (CONFIG, LOG, EVALUATION, BEST, "init", "checkpoint-*", "report.*", "*.unfinished")
 _HEADER = "# Written by mm-numeric: the config of this folder, every default filled in.\n"
 _PACKAGES = ("torch", "transformers", "accelerate", "peft", "numpy", "pillow")
 

@@ -24,10 +24,11 @@ from svg import image, placed, words
 
 from mm_numeric.comparison.summary import SUMMARY
 from mm_numeric.evaluation.report.charts import SeriesStyle
+from mm_numeric.evaluation.report.comparison_page import SWEEPS
 from mm_numeric.evaluation.report.decoding_section import decoding_chart
-from mm_numeric.evaluation.report.report import SWEEPS
-from mm_numeric.evaluation.report.results import Comparison, read_comparison, read_summary
-from mm_numeric.evaluation.report.sweeps import grid_sweeps, sweep_chart, sweeps_csv
+from mm_numeric.evaluation.report.results import Comparison, read_comparison
+from mm_numeric.evaluation.report.summary_file import read_summary
+from mm_numeric.evaluation.report.sweeps import grid_sweeps, sweep_chart, sweeps_data
 from mm_numeric.files import write_text
 
 FIGURE = "figure.svg"
@@ -69,7 +70,7 @@ def draw(target: Path) -> None:
     if sweeps:
         chart = sweep_chart(sweeps[0], metric)
         styles = list(dict.fromkeys(line.style for line in sweeps[0].lines))
-        write_text(target / SWEEPS, sweeps_csv(sweeps, comparison.metrics))
+        write_text(target / SWEEPS, sweeps_data(sweeps, comparison.metrics).to_csv())
     else:
         chart, styles = decoding_chart(comparison, metric), []
     if chart is None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,23 @@ import numpy as np
 from mm_numeric.evaluation.report import charts
 from mm_numeric.evaluation.report.charts import Line, Points, SeriesStyle, styled_line, thinned
 from mm_numeric.evaluation.report.results import Styles
-from mm_numeric.evaluation.report.sections import Block, Section, figure, fold, group, note
+from mm_numeric.evaluation.report.sections import (
+    Block,
+    Content,
+    Section,
+    figure,
+    fold,
+    group,
+    heading,
+    note,
+)
 from mm_numeric.evaluation.table import Cell, Quantity, Table, number, percent
 
 Log = Sequence[Mapping[str, Any]]
 """The lines of a log.jsonl, the training log of a run."""
+
+_EVALUATED = 3  # metrics of the evaluations during training that are not folded
+_SMOOTHED = 80  # curves with more points have a smoothed curve too
 
 
 def curves_section(
@@ -79,9 +92,14 @@ def _mean_curve(curves: Sequence[Points]) -> list[tuple[float, float]]:
 
 def _table_cells(mean: Points) -> list[Cell]:
     mean = mean or [(math.nan, math.nan)]
-    texts = [f"{number(y, 4)} (step {x:,.0f})" for x, y in (mean[0], mean[-1])]
-    texts.append(number(min(value for _, value in mean), 4))
+    texts = [f"{_logged(y)} (step {x:,.0f})" for x, y in (mean[0], mean[-1])]
+    texts.append(_logged(min(value for _, value in mean)))
     return [Cell(content=text) for text in texts]
+
+
+def _logged(value: float) -> str:
+    """Format a logged value; a small one, such as a learning rate, has three significant digits."""
+    return f"{value:.3g}" if 0 < value < 0.001 else number(value, 4)
 
 
 def _explanation(warm: Mapping[str, Sequence[Log]], baseline: str) -> str:
@@ -144,3 +162,59 @@ def _chart(
 def seed_lines(style: SeriesStyle, curves: Sequence[Points]) -> list[Line]:
     """Return one thin line per seed, in the colour of the objective."""
     return [Line(points=c, colour=style.colour, width=1, opacity=0.28) for c in curves]
+
+
+def run_curves_section(style: SeriesStyle, log: Log) -> Section | None:
+    """Return the section with the learning curves of a single run; None if nothing was logged.
+
+    There is a chart for the loss, each of its components, the learning rate, the gradient norm, and
+    each metric of the evaluations during training.
+    """
+    training: dict[str, list[tuple[float, float]]] = {}
+    evaluation: dict[str, list[tuple[float, float]]] = {}
+    for line in log:
+        shown = {name: line.get(name) for name in ("loss", "learning_rate", "grad_norm")}
+        loss = {"loss": shown.pop("loss")}
+        for curves, values in (
+            (training, {**loss, **(line.get("parts") or {}), **shown}),
+            (evaluation, line.get("eval") or {}),
+        ):
+            for name, value in values.items():
+                if isinstance(value, int | float) and math.isfinite(value):
+                    curves.setdefault(name, []).append((float(line["step"]), float(value)))
+    if not training and not evaluation:
+        return None
+    text = (
+        "The loss is the weighted sum of its components, which are drawn before their weights. "
+        "Bold: smoothed over neighbouring steps."
+    )
+    blocks: list[Content] = [note(text), _run_panels(style, training)]
+    if evaluation:
+        blocks.append(heading("Evaluations during training"))
+        first = dict(list(evaluation.items())[:_EVALUATED])
+        rest = dict(list(evaluation.items())[_EVALUATED:])
+        blocks.append(_run_panels(style, first))
+        blocks += [fold("Other metrics", [_run_panels(style, rest)])] if rest else []
+    rows = [
+        [Cell(content=name, is_name=True, limit=60), *_table_cells(points)]
+        for name, points in (*training.items(), *evaluation.items())
+    ]
+    table = Table.of(["curve", "first logged", "last logged", "lowest"], rows)
+    return Section.of("curves", "Learning curves", *blocks, fold("The same in numbers", [table]))
+
+
+def _run_panels(style: SeriesStyle, curves: Mapping[str, Points]) -> Block:
+    figures = []
+    for name, points in curves.items():
+        steps, values = [x for x, _ in points], [y for _, y in points]
+        smooth = [styled_line(style, thinned(points, 40))] if len(points) > _SMOOTHED else []
+        own = seed_lines(style, [thinned(points)]) if smooth else [styled_line(style, points)]
+        marked = [replace(line, marker=style.drawn()) for line in own] if len(points) < 9 else own
+        chart = charts.line_chart(
+            [*marked, *smooth],
+            charts.plain_axis(min(steps), max(steps), "step", 5),
+            charts.axis_around(values),
+            description=f"{name} by training step.",
+        )
+        figures.append(figure(chart, Cell(content=name, is_name=True, limit=60)))
+    return group("panels", figures)

@@ -21,8 +21,9 @@ from mm_numeric.evaluation.metrics.matching import FOUND_IOU, MatchedShapes, mat
 from mm_numeric.evaluation.report import iou_sections, results, shape_tiles
 from mm_numeric.evaluation.report.html import render
 from mm_numeric.evaluation.report.iou_statistics import mean_box_statistics, statistics_of
-from mm_numeric.evaluation.report.results import COMPARE_AGAIN, ScoredRow, Scores, Styles
+from mm_numeric.evaluation.report.results import ScoredRow, Scores, Styles
 from mm_numeric.evaluation.report.sections import Block, Section, fold
+from mm_numeric.evaluation.report.summary_file import COMPARE_AGAIN
 from mm_numeric.evaluation.table import Cell, Table, number, percent
 
 PairedRuns = Mapping[tuple[str, int], Sequence[MatchedShapes]]

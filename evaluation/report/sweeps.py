@@ -235,8 +235,8 @@ def sweep_table(sweep: Sweep, metric: ReportedMetric) -> Table:
     return Table.of([corner, *map(tick_text, sweep.values)], lines)
 
 
-def sweeps_csv(sweeps: Sequence[Sweep], metrics: Sequence[ReportedMetric]) -> str:
-    """Return all metrics of sweeps as CSV: a line for each axis, value, row and decoding rule."""
+def sweeps_data(sweeps: Sequence[Sweep], metrics: Sequence[ReportedMetric]) -> Table:
+    """Return a table of all metrics, with a row for each axis, value, row and decoding rule."""
     rows = [
         TableRow(
             cells=[
@@ -250,4 +250,4 @@ def sweeps_csv(sweeps: Sequence[Sweep], metrics: Sequence[ReportedMetric]) -> st
         for value in sorted(line.cells)
     ]
     header = ["axis", "value", "line", "row", "decoded by", *(metric.label for metric in metrics)]
-    return Table.of(header, rows).to_csv()
+    return Table.of(header, rows)

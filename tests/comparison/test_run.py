@@ -15,7 +15,7 @@ from mm_numeric import cli
 from mm_numeric.comparison.run import compare, seed_runs
 from mm_numeric.comparison.summary import summary_table
 from mm_numeric.evaluation.report.report import write_report
-from mm_numeric.evaluation.report.results import read_summary
+from mm_numeric.evaluation.report.summary_file import read_summary
 from mm_numeric.inference import generate
 
 SMALL = ("compare.objectives=[ce, {name: strong, preset: ntl_was, weight: 0.8}]",

@@ -8,7 +8,8 @@ import pytest
 from mm_numeric.comparison.summary import read_run_scores, summary_table, write_summary
 from mm_numeric.config.reader import read_config
 from mm_numeric.evaluation.metrics.seed_intervals import holm, seed_interval
-from mm_numeric.evaluation.report.results import read_comparison, read_summary
+from mm_numeric.evaluation.report.results import read_comparison
+from mm_numeric.evaluation.report.summary_file import read_summary
 from mm_numeric.evaluation.report.verdict import verdict
 
 TARGETS = {"a": "7:05", "b": "12:58", "c": "3:00", "d": "6:30"}

@@ -10,7 +10,7 @@ from mm_numeric.comparison.summary import summary_table, write_summary
 from mm_numeric.config.reader import read_config
 from mm_numeric.evaluation.metrics import calibration
 from mm_numeric.evaluation.metrics.seed_intervals import seed_interval
-from mm_numeric.evaluation.report.results import read_summary
+from mm_numeric.evaluation.report.summary_file import read_summary
 
 TARGETS = {"a": "7:05", "b": "12:58", "c": "3:00", "d": "6:30"}
 # Deviations in minutes          0              4              60             6

@@ -15,7 +15,7 @@ from mm_numeric.comparison.summary import write_summary
 from mm_numeric.comparison.tune import _between
 from mm_numeric.config.data import DataSource
 from mm_numeric.evaluation.report.report import write_report
-from mm_numeric.evaluation.report.results import read_summary
+from mm_numeric.evaluation.report.summary_file import read_summary
 from mm_numeric.evaluation.score import score
 from mm_numeric.inference import generate
 from mm_numeric.training import run as training

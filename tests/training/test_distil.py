@@ -16,7 +16,7 @@ from mm_numeric.comparison.run import compare, seed_runs
 from mm_numeric.comparison.teachers import link_teacher
 from mm_numeric.data.collator import make_collator
 from mm_numeric.data.examples import load_examples
-from mm_numeric.evaluation.report.results import read_summary
+from mm_numeric.evaluation.report.summary_file import read_summary
 from mm_numeric.inference.generate import predict
 from mm_numeric.models.loading import load_family
 from mm_numeric.run_folder import read_run

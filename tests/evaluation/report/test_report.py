@@ -410,7 +410,7 @@ def test_a_wrong_summary_is_refused_in_one_sentence(tmp_path, change, words):
 
 
 def test_no_summary_and_broken_files_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"summary.json: there is no such file. Run `mm-num"):
+    with pytest.raises(ValueError, match=r"contains neither summary.json of a comparison"):
         write_report(tmp_path)
     (tmp_path / "summary.json").write_text("{", encoding="utf-8")
     with pytest.raises(ValueError, match=r"summary.json: not JSON .*Run `mm-numeric compare`"):

@@ -1,0 +1,210 @@
+"""The sections of the report of a comparison."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mm_numeric.escaping import markdown_text, plain
+from mm_numeric.evaluation.markup import element
+from mm_numeric.evaluation.report import results
+from mm_numeric.evaluation.report.charts import DotRow, dot_chart
+from mm_numeric.evaluation.report.confidence_section import confidence_section
+from mm_numeric.evaluation.report.decoding_section import decoding_section
+from mm_numeric.evaluation.report.digit_distribution import digits_section
+from mm_numeric.evaluation.report.learning_curves import curves_section
+from mm_numeric.evaluation.report.page import Page
+from mm_numeric.evaluation.report.published_comparison import published_section
+from mm_numeric.evaluation.report.results import Comparison, ReportedMetric
+from mm_numeric.evaluation.report.sections import Block, Content, Section, fact_list, heading, note
+from mm_numeric.evaluation.report.steps_to_target import steps_section
+from mm_numeric.evaluation.report.sweeps import grid_sweeps, sweeps_data, sweeps_section
+from mm_numeric.evaluation.report.task_sections import may_import, task_sections
+from mm_numeric.evaluation.report.tuning_section import trials_table, tuning_section
+from mm_numeric.evaluation.report.verdict import verdict
+from mm_numeric.evaluation.table import Cell, Column, Table, TableRow
+
+SWEEPS, TRIALS = "sweeps.csv", "trials.csv"
+
+_COLUMNS = 6  # of a table: more do not fit on a laptop
+
+
+def comparison_page(comparison: Comparison, *, trust_remote_code: bool) -> Page:
+    """Return the report of a comparison.
+
+    With ``trust_remote_code``, the module of the task is imported if ``summary.json`` has an import
+    path. Otherwise the sections of such a task are left out.
+    """
+    summary = comparison.summary
+    first, *caveats = verdict(comparison)
+    counts = [_count(summary["objectives"], "objective"), _count(summary["seeds"], "seed")]
+    data: dict[str, Table] = {}
+    if sweeps := grid_sweeps(comparison):
+        data[SWEEPS] = sweeps_data(sweeps, comparison.metrics)
+    if summary["tuning"]:
+        data[TRIALS] = trials_table(comparison)
+    return Page(
+        title=summary["title"],
+        kicker=f"{', '.join(counts)}, task {summary['task']}",
+        about=summary["description"],
+        verdict=first,
+        caveats=caveats,
+        sections=_sections(comparison, trust_remote_code=trust_remote_code),
+        metrics=metrics_table(comparison, comparison.metrics),
+        data_files=data,
+    )
+
+
+def _sections(comparison: Comparison, *, trust_remote_code: bool) -> list[Section]:
+    summary = comparison.summary
+    logs, scores, failures = results.read_runs(comparison)
+    starts = results.read_starts(comparison)
+    styles = {name: comparison.styles[name] for name in comparison.ranked()}
+    found = [_headline(comparison), sweeps_section(comparison), _metrics_section(comparison)]
+    found += [decoding_section(comparison), tuning_section(comparison)]
+    found.append(published_section(comparison))
+    if any(logs.values()):
+        found.append(curves_section(styles, summary["baseline"], summary["seeds"], logs, starts))
+    found.append(steps_section(comparison, styles, logs, starts))
+    found += [digits_section(comparison, styles), confidence_section(comparison)]
+    where = f"{comparison.folder}/summary.json"
+    if may_import(summary["task"], where, trust_remote_code=trust_remote_code):
+        found += task_sections(summary["task"], comparison.folder, styles, scores)
+    found += [_failures(comparison, failures), _facts(comparison)]
+    return [section for section in found if section is not None]
+
+
+def _count(items: Sequence[Any], noun: str) -> str:
+    return f"one {noun}" if len(items) == 1 else f"{len(items)} {noun}s"
+
+
+def _headline(comparison: Comparison) -> Section:
+    metric, baseline = comparison.metrics[0], comparison.summary["baseline"]
+    rows = [row for name in comparison.ranked() for row in _dot_rows(comparison, name, metric)]
+    side = "right" if metric.higher_is_better else "left"
+    text = (
+        f"Filled symbols are means with their {comparison.drawn_ends}, rings are single seeds, the "
+        f"dashed line is {baseline}; better is further {side}. The axis does not start at 0."
+    )
+    base = comparison.cell(baseline, metric)
+    blocks = [note(text)]
+    if rows:
+        chart = dot_chart(rows, base["mean"] if base else None, metric.scale, metric.unit)
+        lines = "\n".join(f"- {markdown_text(row.description)}" for row in rows)
+        blocks.append(Block(chart, lines))
+    title = metric.label[:1].upper() + metric.label[1:]
+    return Section.of("result", plain(title), *blocks)
+
+
+def _dot_rows(comparison: Comparison, name: str, metric: ReportedMetric) -> list[DotRow]:
+    """Return the dot chart's row for one training loss, in a list; [] if the metric is missing."""
+    cell = comparison.cell(name, metric)
+    if cell is None:
+        return []
+    baseline, is_control = comparison.summary["baseline"], name == comparison.summary["control"]
+    mean = metric.estimate(cell)
+    description = f"{name}: {mean} {metric.label}, {mean.interval}"
+    remark = "baseline" if name == baseline else ""
+    if cell["difference"] and not remark:
+        role = ", control" if is_control else ""
+        reference = comparison.reference(name)
+        against = f" against {reference}"
+        remark = f"{metric.change(cell['difference'])}{against * (reference != baseline)}{role}"
+        description += f", {metric.change(cell['difference'])}{against}{role}"
+        if evidence := metric.evidence(cell["difference"]):
+            description += f" ({evidence})"
+    low, high = results.chart_ends(cell)
+    row = DotRow(
+        style=comparison.styles[name],
+        mean=cell["mean"],
+        low=low,
+        high=high,
+        seeds=cell["seeds"],
+        value=str(mean),
+        remark=remark,
+        trend=metric.trend(cell["difference"]),
+        description=description,
+        separated=is_control,
+    )
+    return [row]
+
+
+def _metrics_section(comparison: Comparison) -> Section:
+    seeds = _count(comparison.summary["seeds"], "seed")
+    baseline = comparison.summary["baseline"]
+    reference = baseline
+    if {*comparison.summary["references"].values()} - {baseline, None}:
+        reference = f"the objective named in the first column, or {baseline},"
+    text = (
+        f"Mean over {seeds} and its interval; Δ is the paired difference to {reference} with its "
+        f"interval. {comparison.colours('objectives')} ↑ higher is better, ↓ lower is better."
+    )
+    metrics = comparison.metrics
+    groups = [metrics[i : i + _COLUMNS] for i in range(0, len(metrics), _COLUMNS)]
+    tables = [metrics_table(comparison, group) for group in groups]
+    return Section.of("table", "All metrics", note(text), *tables)
+
+
+def metrics_table(comparison: Comparison, metrics: Sequence[ReportedMetric]) -> Table:
+    """Return a table with a row for each objective and a column for each of the metrics."""
+    best = {m.name: _best(comparison, m) for m in metrics}
+    baseline = comparison.summary["baseline"]
+    rows = []
+    for name in comparison.ranked():
+        is_control = name == comparison.summary["control"]
+        reference = comparison.reference(name)
+        note = f"against {reference}" if reference not in ("", baseline) else ""
+        label = comparison.styles[name].cell("control" if is_control else note)
+        cells = [m.cell(comparison.cell(name, m), best=name in best[m.name]) for m in metrics]
+        rows.append(TableRow(cells=[label, *cells], kind="separated" if is_control else ""))
+    others = comparison.summary["other_warm_starts"]
+    first = "warm start" if others else "warm start, before all of them"
+    for name, warm in {first: comparison.summary["warm_start"] or {}, **others}.items():
+        if warm:
+            cells = [m.cell(warm.get(m.name)) for m in metrics]
+            rows.append(TableRow(cells=[Cell(content=name, limit=60), *cells], kind="aside"))
+    columns = [Column(header=Cell(content=m.label), direction=m.direction) for m in metrics]
+    return Table.of(["objective", *columns], rows)
+
+
+def _best(comparison: Comparison, metric: ReportedMetric) -> set[str]:
+    """Return the training losses with the best mean of ``metric``, if it is highlighted.
+
+    The control experiment (by default cross-entropy times 1.3) is never returned.
+    """
+    if not comparison.highlights(metric):
+        return set()
+    names = [n for n in comparison.styles if n != comparison.summary["control"]]
+    means = {n: cell["mean"] for n in names if (cell := comparison.cell(n, metric))}
+    if len(means) < 2:
+        return set()
+    top = (max if metric.higher_is_better else min)(means.values())
+    return {name for name, mean in means.items() if mean == top}
+
+
+def _failures(comparison: Comparison, failures: Mapping[str, Counter[str]]) -> Section:
+    reasons = [r for r, _ in sum(failures.values(), Counter[str]()).most_common()]
+    if not failures:
+        text = "No scored answers were found, so parse failures are not known."
+    elif not reasons:
+        text = "Every answer could be parsed."
+    else:
+        text = "Answers that could not be parsed, over all seeds. They score as the worst answer."
+    blocks: list[Content] = [text]
+    if reasons:
+        names = [name for name in comparison.styles if name in failures]
+        rows = [
+            [Cell(content=reason, limit=80), *(f"{failures[n][reason]:,}" for n in names)]
+            for reason in reasons
+        ]
+        blocks.append(Table.of(["reason", *(comparison.styles[n].cell() for n in names)], rows))
+    return Section.of("failures", "Parse failures", *blocks)
+
+
+def _facts(comparison: Comparison) -> Section:
+    """Return the section with the settings of the comparison and the command to repeat it."""
+    facts = comparison.summary["facts"]
+    command = facts.get("command") or f"mm-numeric compare {comparison.summary['title']}"
+    code = Block(element("pre", plain(command, 600)), f"    {plain(command, 600)}")
+    table, title = fact_list(list(facts.items())), heading("Repeat the comparison")
+    text = "Finished runs are not repeated:"
+    return Section.of("facts", "How this was measured", table, title, text, code)

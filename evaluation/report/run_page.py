@@ -1,0 +1,201 @@
+"""The report page of a single run: progress, metrics, answers, parse failures, learning curves."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mm_numeric.evaluation.report.charts import choose_styles
+from mm_numeric.evaluation.report.learning_curves import run_curves_section
+from mm_numeric.evaluation.report.page import Page
+from mm_numeric.evaluation.report.results import ReportedMetric, spread_evenly
+from mm_numeric.evaluation.report.run_files import RunFiles, read_run_files
+from mm_numeric.evaluation.report.sections import Content, Section, fact_list, fold, note
+from mm_numeric.evaluation.report.task_sections import task_sections
+from mm_numeric.evaluation.table import Cell, Column, Quantity, Table
+from mm_numeric.run_folder import PREDICTIONS
+
+_BUCKET_METRICS = 3  # in the tables of categories
+_TEXTS = 24  # shown unparseable answers
+_ANSWERS = 16  # shown answers of a task without sections of its own
+
+
+def run_page(folder: Path, *, trust_remote_code: bool) -> Page:
+    """Return the report of a run, from the files that its folder has so far.
+
+    With ``trust_remote_code``, the module of a task that config.yaml names by an import path is
+    imported. Otherwise the sections of such a task are left out.
+    """
+    run = read_run_files(folder, trust_remote_code=trust_remote_code)
+    name = folder.resolve().name
+    style = choose_styles([name], "", None)[name]
+    metrics = _metrics_table(run)
+    sections = [_metrics_section(run, metrics) if run.results else None]
+    if run.rows:
+        seed = int(run.settings["trainer"].get("seed", 0))
+        own = []
+        if run.task_is_trusted:
+            own = task_sections(run.task, folder, {name: style}, {(name, seed): run.rows})
+        sections += own or [_answers_section(run)]
+    sections += [_failures_section(run) if run.results else None]
+    sections += [run_curves_section(style, run.log), _facts_section(run)]
+    objective = run.settings["objective"]
+    about = objective.get("name") if isinstance(objective, Mapping) else objective
+    return Page(
+        title=name,
+        kicker=f"one run, task {run.task}, objective {about or 'of its own'}",
+        about="",
+        verdict=_verdict(run),
+        caveats=list(_progress(run)),
+        sections=[section for section in sections if section is not None],
+        metrics=metrics,
+    )
+
+
+def _verdict(run: RunFiles) -> str:
+    """Return the first metric of the run in a sentence."""
+    if not run.results:
+        return "No answers have been scored yet."
+    metric, results = run.metrics[0], next(iter(run.results.values()))
+    value = _value(metric, results)
+    count = f"{len(run.rows):,} answers" if run.rows else "the answers"
+    if run.during_training:
+        steps = [line["step"] for line in run.log if "eval" in line]
+        count += f" of the evaluation at step {steps[-1]:,}" if steps else " of an evaluation"
+    interval = f" (95% interval {value.interval})" if value and value.interval else ""
+    return f"{metric.label}: {value or 'no value'}{interval}, on {count}."
+
+
+def _progress(run: RunFiles) -> Iterator[str]:
+    """Yield sentences on what the folder has, and on the commands that make the rest."""
+    if run.finished is not None:
+        seconds = run.finished.get("seconds")
+        time = f" in {_duration(seconds)}" if seconds is not None else ""
+        yield f"Training finished: {run.finished['steps']:,} steps{time}."
+    else:
+        step = max((line["step"] for line in run.log), default=0)
+        most = run.settings["trainer"].get("max_steps") or 0
+        of = f" of {most:,}" if most > 0 else ""
+        yield (
+            f"Not finished: the log ends at step {step:,}{of}. If nothing is training it, resume "
+            "it with `mm-numeric train CONFIG --resume`."
+        )
+    if run.results and not run.during_training:
+        return
+    answers = run.folder / PREDICTIONS
+    if answers.is_file():
+        yield f"The test rows are answered, not scored: `mm-numeric score {answers}` scores them."
+    elif run.finished is not None:
+        yield (
+            f"The test rows are not answered: `mm-numeric predict --model {run.folder}` answers "
+            "them."
+        )
+    else:
+        yield "After the training, `mm-numeric predict` answers the test rows."
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def _value(metric: ReportedMetric, results: Mapping[str, Any]) -> Quantity | None:
+    """Return a metric of results.json, with its interval if it has one; None without a value."""
+    found = results["metrics"].get(metric.name)
+    if not isinstance(found, Mapping):  # COCO's average precision has no interval
+        found = {"value": found}
+    if found["value"] is None:
+        return None
+    ends = {end: found[end] for end in ("low", "high") if found.get(end) is not None}
+    return metric.estimate({"mean": found["value"], **ends})
+
+
+def _metrics_table(run: RunFiles) -> Table:
+    rows = [
+        [f"{metric.label} {metric.direction}", *(_value(metric, r) for r in run.results.values())]
+        for metric in run.metrics
+    ]
+    names = list(run.results) if len(run.results) > 1 else ["value"]
+    return Table.of(["metric", *names], rows)
+
+
+def _metrics_section(run: RunFiles, table: Table) -> Section:
+    results = next(iter(run.results.values()))
+    text = "95% bootstrap intervals over the rows, which do not include the variation of training."
+    if len(run.results) > 1:
+        text += " There is a column for each decoding rule."
+    text += " ↑ higher is better, ↓ lower is better."
+    if run.during_training:
+        text = f"Of the last evaluation during training. {text}"
+    counts = [(name, f"{count:,}") for name, count in (results.get("counts") or {}).items()]
+    blocks: list[Content] = [note(text), table, *([fact_list(counts)] if counts else [])]
+    groups = [
+        _bucket_table(kind, own, run.metrics[:_BUCKET_METRICS])
+        for kind, own in (results.get("buckets") or {}).items()
+    ]
+    return Section.of("table", "Metrics", *blocks, *([fold("By category", groups)] * bool(groups)))
+
+
+def _bucket_table(kind: str, buckets: Mapping[str, Any], metrics: list[ReportedMetric]) -> Table:
+    shown = [m for m in metrics if any(m.name in own for own in buckets.values())]
+    rows = [
+        [label, f"{own['rows']:,}", *(_value(metric, {"metrics": own}) for metric in shown)]
+        for label, own in buckets.items()
+    ]
+    columns = [Column(header=Cell(content=m.label), direction=m.direction) for m in shown]
+    return Table.of([kind, "rows", *columns], rows)
+
+
+def _answers_section(run: RunFiles) -> Section:
+    rows = spread_evenly(run.rows, _ANSWERS)
+    text = f"{len(rows)} of {len(run.rows):,}, spread evenly over the rows."
+    return Section.of("answers", "Answers", note(text), _texts_table(rows))
+
+
+def _failures_section(run: RunFiles) -> Section:
+    failed = [row for row in run.rows if row["parsed"] is None]
+    reasons = Counter(str(row["reason"] or "unreadable") for row in failed)
+    counts = reasons or Counter(next(iter(run.results.values())).get("failures") or {})
+    if not counts:
+        return Section.of("failures", "Parse failures", "Every answer could be parsed.")
+    text = "Answers that could not be parsed. They score as the worst answer."
+    lines = [[Cell(content=reason, limit=80), f"{n:,}"] for reason, n in counts.most_common()]
+    blocks: list[Content] = [text, Table.of(["reason", "answers"], lines)]
+    if failed:
+        shown = failed[:_TEXTS]
+        blocks += [note(f"The texts of {len(shown)} of {len(failed):,}:"), _texts_table(shown)]
+    return Section.of("failures", "Parse failures", *blocks)
+
+
+def _texts_table(rows: Any) -> Table:
+    """Return a table of the texts of answers, with the reason of a parse failure."""
+    lines = [
+        [
+            Cell(content=str(row["id"]), limit=60),
+            Cell(content=str(row["target"]), limit=80),
+            Cell(content=f"“{row['text']}”", note=str(row["reason"] or ""), css="unread"),
+        ]
+        for row in rows
+    ]
+    return Table.of(["row", "true", "text of the model"], lines, css="texts", align="left")
+
+
+def _facts_section(run: RunFiles) -> Section:
+    """Return the section with the model, the most important settings and the machine."""
+    settings, finished = run.settings, run.finished or {}
+    model, trainer = settings["model"], settings["trainer"]
+    facts = [("model", f"{model.get('name')} ({model.get('family')})")]
+    facts += [("adapters", "LoRA")] if settings.get("lora") else []
+    facts += [
+        (name.replace("_", " "), str(trainer[name]))
+        for name in ("learning_rate", "per_device_train_batch_size", "max_steps", "seed")
+        if name in trainer
+    ]
+    if "rows" in finished:
+        facts.append(("training rows", f"{finished['rows']:,}"))
+    facts += [(name, str(finished[name])) for name in ("machine", "commit") if finished.get(name)]
+    versions = finished.get("versions") or {}
+    if versions:
+        facts.append(("versions", ", ".join(f"{name} {own}" for name, own in versions.items())))
+    return Section.of("facts", "How this was trained", fact_list(facts))

@@ -1,0 +1,129 @@
+"""Read and validate summary.json, which ``compare`` writes, and JSON Lines files of a run."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from mm_numeric.files import stored_content
+
+SUMMARY = "summary.json"
+
+COMPARE_AGAIN = "Run `mm-numeric compare` to write it."
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """Read and validate ``summary.json``, and fill missing optional keys with defaults."""
+    path = folder / SUMMARY
+    if not path.is_file():
+        raise ValueError(f"{path}: there is no such file. {COMPARE_AGAIN}")
+    # The only NaN are missing numbers.
+    with stored_content(path):
+        text = path.read_text("utf-8")
+    try:
+        summary = json.loads(text, parse_constant=lambda _: None)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not JSON ({error}). {COMPARE_AGAIN}") from error
+    problem = _problem(summary)
+    if problem:
+        raise ValueError(f"{path}{problem}. {COMPARE_AGAIN}")
+    others = summary.get("other_warm_starts") or {}
+    tables = {**summary["table"], "warm start": summary.get("warm_start") or {}, **others}
+    for name, cells in tables.items():
+        for metric, cell in cells.items():
+            cells[metric] = _checked_cell(cell, f"{path}, table, {name}, {metric}")
+    for name, rules in (summary.get("decoding") or {}).items():
+        for rule, cells in rules.items():
+            where = f"{path}, decoding, {name}, {rule}"
+            for metric, cell in cells.items():
+                cells[metric] = _checked_cell(cell, f"{where}, {metric}")
+    for name, rules in (summary.get("calibration") or {}).items():
+        for rule, entry in rules.items():
+            _check_calibration(entry, f"{path}, calibration, {name}, {rule}")
+    filled: dict[str, Any] = {"description": "", "control": None, "warm_start": None}
+    filled |= {"decoding": {}, "calibration": {}, "axes": {}, "tuning": {}}
+    first = summary["baseline"]
+    filled["references"] = {n: None if n == first else first for n in summary["objectives"]}
+    filled |= {"other_warm_starts": {}, "facts": {}, "runs": [], "published": None}
+    return filled | {name: value for name, value in summary.items() if value is not None}
+
+
+def _problem(summary: Any) -> str | None:
+    """Describe the first invalid entry of summary.json for an error message, or return None."""
+    if not isinstance(summary, dict):
+        return f": expected a mapping, found a {type(summary).__name__}"
+    kinds = {"title": str, "task": str, "baseline": str, "objectives": list, "seeds": list}
+    kinds |= {"metrics": list, "table": dict}
+    for name, kind in kinds.items():
+        found = summary.get(name)
+        if not isinstance(found, kind) or not found:
+            return f", {name}: expected a non-empty {kind.__name__}, found {found!r}"
+    for name in summary["objectives"]:
+        if not isinstance(summary["table"].get(name), dict):
+            return f", table: no row for the objective {name!r}"
+    for index, run in enumerate(summary.get("runs") or []):
+        if not {"objective", "seed", "folder"} <= set(run):
+            return f", runs.{index}: expected objective, seed and folder, found {run!r}"
+    if summary["baseline"] not in summary["objectives"]:
+        known, found = ", ".join(map(str, summary["objectives"])), summary["baseline"]
+        return f", baseline: expected one of the objectives ({known}), found {found!r}"
+    return None
+
+
+def _checked_cell(cell: Any, where: str) -> dict[str, Any] | None:
+    """Validate a metric's mean and interval in summary.json; return None without a mean."""
+    if cell is None or (isinstance(cell, dict) and cell.get("mean") is None):
+        return None
+    ends = [cell.get(end) for end in ("mean", "low", "high")] if isinstance(cell, dict) else [None]
+    if not all(isinstance(end, int | float) for end in ends):
+        raise ValueError(f"{where}: expected mean, low and high, found {cell!r}. {COMPARE_AGAIN}")
+    return {
+        **cell,
+        "seeds": [value for value in cell.get("seeds") or [] if value is not None],
+        "difference": _checked_cell(cell.get("difference"), f"{where}, difference"),
+    }
+
+
+def _check_calibration(entry: Any, where: str) -> None:
+    """Raise ValueError if an entry of ``calibration`` in summary.json lacks a key."""
+    wanted = ("correct", "per_object", "count", "ece", "auroc", "aurc", "thresholds")
+    lists = ("reliability", "risk_coverage")
+    known = isinstance(entry, dict) and set(wanted) <= set(entry)
+    if not known or not all(isinstance(entry.get(name), list) and entry[name] for name in lists):
+        raise ValueError(
+            f"{where}: expected {', '.join((*wanted, *lists))}, found {entry!r:.60}. "
+            f"{COMPARE_AGAIN}"
+        )
+
+
+def read_lines(
+    path: Path, required: Iterable[str] = (), *, cure: str = COMPARE_AGAIN
+) -> list[dict[str, Any]]:
+    """Read a JSON Lines file, or return [] if it does not exist.
+
+    A last line without a line break is omitted if it is not JSON: a run may be writing it. ``cure``
+    ends the error messages.
+
+    Raises:
+        ValueError: If a line is not JSON, or lacks a key in ``required``.
+    """
+    rows: list[dict[str, Any]] = []
+    if not path.is_file():
+        return rows
+    with path.open(encoding="utf-8") as lines, stored_content(path):
+        for index, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            where = f"{path}, line {index}"
+            try:
+                rows.append(json.loads(line))
+            except (ValueError, RecursionError) as error:
+                if not line.endswith("\n"):
+                    break
+                raise ValueError(f"{where}: not JSON ({error}). {cure}") from error
+            if not isinstance(rows[-1], dict):
+                raise ValueError(f"{where}: expected an object, found {rows[-1]!r:.40}.")
+            missing = [name for name in required if name not in rows[-1]]
+            if missing:
+                raise ValueError(f"{where}: {', '.join(missing)} missing. {cure}")
+    return rows

@@ -1,0 +1,106 @@
+"""The report of a single run: what its folder has, and which command makes the rest."""
+
+import json
+import re
+
+import pytest
+from clock_reports import HOSTILE, html_cells, write_lines
+from PIL import Image
+
+from mm_numeric.cli import main
+from mm_numeric.config.reader import read_config
+from mm_numeric.evaluation.score import score
+from mm_numeric.run_folder import claim
+
+MINUTES = (0, 40, 3, None, 12, 90)
+"""How late the answer to each test row is; None for one that cannot be parsed."""
+
+
+def answers():
+    """Return the lines of predictions.jsonl: the true time is 7:05 in all rows."""
+    times = [None if m is None else f"{7 + (5 + m) // 60}:{(5 + m) % 60:02d}" for m in MINUTES]
+    return [
+        {"id": f"test-{i}", "image": f"{i}.png", "task": "clock", "target": "7:05",
+         "text": HOSTILE.replace("7:05", "noon") if time is None else time}
+        for i, time in enumerate(times)
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Return the folder of a run that trains: config.yaml and log.jsonl, whose end is written."""
+    folder = tmp_path / "mine"
+    claim(folder, read_config("clock_tiny", [f"trainer.output_dir={folder}"]))
+    lines = [
+        {"step": k, "loss": 2 / k, "learning_rate": 1e-5 * k, "grad_norm": None,
+         "parts": {"ce": 1 / k, "emd": 1 / k}}
+        for k in range(1, 101)
+    ]  # fmt: skip
+    write_lines(folder / "log.jsonl", [*lines, {"step": 100, "epoch": 1.0, "eval": {"exact": 0.5}}])
+    with (folder / "log.jsonl").open("a") as file:
+        file.write('{"step": 101, "lo')
+    return folder
+
+
+def report(folder):
+    """Return both forms of the report that the command writes."""
+    assert main(["report", str(folder)]) == 0
+    return tuple((folder / f"report.{end}").read_text(encoding="utf-8") for end in ("html", "md"))
+
+
+def test_a_run_that_trains_shows_its_curves_and_the_last_evaluation(run):
+    page, twin = report(run)
+    assert "**No answers have been scored yet.**" in twin
+    assert "- Not finished: the log ends at step 100 of " in twin
+    assert "| `emd` | 1.0000 (step 1) | 0.0100 (step 100) | 0.0100 |" in twin
+    assert "| `learning_rate` | 1e-05 (step 1) | 0.0010 (step 100) | 1e-05 |" in twin
+    assert "| `exact` | 0.5000 (step 100) |" in twin
+    assert "grad_norm" not in page
+    assert page.count('role="img"') == 5
+    (run / "evaluation").mkdir()
+    write_lines(run / "evaluation" / "predictions.jsonl", answers())
+    page, twin = report(run)
+    assert "within 5 min: 33.3% (95% interval " in twin
+    assert "on 6 answers of the evaluation at step 100.**" in twin
+    assert "Answers on the dial" in page
+
+
+def test_a_trained_run_names_the_command_that_makes_the_rest(run):
+    (run / "run.json").write_text(json.dumps({"steps": 100, "rows": 5, "seconds": 75.2}))
+    _, twin = report(run)
+    assert "- Training finished: 100 steps in 1 min 15 s." in twin
+    assert f"`mm-numeric predict --model {run}` answers them" in twin.replace("\\", "")
+    write_lines(run / "predictions.jsonl", answers())
+    _, twin = report(run)
+    assert f"`mm-numeric score {run}/predictions.jsonl` scores them" in twin.replace("\\", "")
+
+
+def test_a_scored_run_has_its_metrics_and_answers_the_worst_first(run):
+    for i in range(len(MINUTES)):
+        Image.new("RGB", (20, 16), (i * 40, 90, 200)).save(run / f"{i}.png")
+    write_lines(run / "predictions.jsonl", answers())
+    metrics = score(run / "predictions.jsonl").metrics()
+    page, _ = report(run)
+    found = metrics["within_5_minutes"]
+    expected = [f"{100 * found[end]:.1f}" for end in ("value", "low", "high")]
+    shown = next(
+        row[1] for row in html_cells(page, "table") if " ".join(row[0]) == "within 5 min ↑"
+    )
+    assert re.findall(r"[\d.]+", " ".join(shown)) == expected
+    order = re.findall(r"<br>(test-\d)<br>", page)
+    assert order == ["test-3", "test-5", "test-1", "test-4", "test-2", "test-0"]
+    assert page.count("data:image/png") == len(MINUTES)
+    text = page.split('<section id="failures">')[1].split("</section>")[0]
+    assert "&lt;script&gt;alert(&#39;noon&#39;)" in text
+    assert "<script" not in page
+
+
+def test_folders_without_a_report_are_one_sentence(tmp_path, capsys):
+    assert main(["report", str(tmp_path)]) == 2
+    assert (
+        "contains neither summary.json of a comparison nor config.yaml" in capsys.readouterr().err
+    )
+    (tmp_path / "config.yaml").write_text("task: clock\n")
+    (tmp_path / "seed0").mkdir()
+    assert main(["report", str(tmp_path)]) == 2
+    assert "contains a comparison that is not finished" in capsys.readouterr().err
