@@ -9,7 +9,6 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from mm_numeric.archives import set_limit
@@ -17,7 +16,7 @@ from mm_numeric.cli_arguments import GLOBAL_FLAGS, make_parser
 from mm_numeric.cli_completion import complete
 from mm_numeric.cli_joined_rows import check_predictions, prepared_rows
 from mm_numeric.cli_ranking import ranking_settings
-from mm_numeric.files import atomic_file, is_disk_full, stored_content
+from mm_numeric.files import atomic_file, is_disk_full
 from mm_numeric.log import ALL_RANKS, logger, rank, set_verbosity, show, warnings_as_messages
 from mm_numeric.ranks import EveryRankError, is_lost_rank
 from mm_numeric.registry import LOCAL_ENGINE, missing_package
@@ -340,7 +339,9 @@ def _compare(arguments: argparse.Namespace) -> None:
         logger.error("%s", message)
         sys.exit(code)
     if arguments.seeds is None:
-        _show_report(folder, trust_remote_code=True)  # summary.json names the config's own task
+        from mm_numeric.cli_report import show_report
+
+        show_report(folder, trust_remote_code=True)  # summary.json names the config's own task
 
 
 def _export(arguments: argparse.Namespace) -> None:
@@ -351,27 +352,12 @@ def _export(arguments: argparse.Namespace) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> None:
-    formats = [arguments.format] if arguments.format else ["html", "md"]
-    _show_report(arguments.folder, formats, trust_remote_code=arguments.trust_remote_code)
+    from mm_numeric.cli_report import report
+
+    report(arguments)
 
 
 def _doctor(_: argparse.Namespace) -> None:
     from mm_numeric.cli_doctor import doctor
 
     doctor()
-
-
-def _show_report(
-    folder: Path, formats: Sequence[str] = ("html", "md"), *, trust_remote_code: bool
-) -> None:
-    """Write a report in each format; print the table of a comparison, and the file paths."""
-    from mm_numeric.comparison.summary import summary_table
-    from mm_numeric.evaluation.report.report import is_comparison, write_report
-    from mm_numeric.evaluation.report.summary_file import SUMMARY, read_summary
-
-    with stored_content(folder / SUMMARY, "restore it and the files of its runs"):
-        if is_comparison(folder):
-            show(summary_table(read_summary(folder)))
-        paths = write_report(folder, formats, trust_remote_code=trust_remote_code)
-    for index, path in enumerate(paths):
-        show(f"{'' if index else 'report:':<7} {path.resolve()}")

@@ -345,11 +345,21 @@ def _add_export(add: _Add) -> None:
 def _add_report(add: _Add) -> None:
     report = add("report", "write the report page of a run or of a comparison")
     report.add_argument("folder", type=Path, help="output folder of `train` or `compare`")
-    report.add_argument(
+    output = report.add_mutually_exclusive_group()
+    output.add_argument(
         "--format",
         choices=["html", "md", "latex", "csv"],
         help="write only one file: report.html, report.md, report.tex (all tables; needs the "
         "package booktabs) or report.csv (the table of metrics) (default: html and md)",
+    )
+    output.add_argument(
+        "--watch",
+        action="store_true",
+        help="write nothing; serve the page to the browsers of this machine, and load it again "
+        "every 10 seconds, until Ctrl-C",
+    )
+    report.add_argument(
+        "--port", type=int, default=8765, help="port of --watch on 127.0.0.1 (default: 8765)"
     )
     report.add_argument(
         "--trust-remote-code",

@@ -13,7 +13,6 @@ from mm_numeric.evaluation.report.charts import Axis, line_chart, styled_line
 from mm_numeric.evaluation.report.learning_curves import seed_lines
 from mm_numeric.evaluation.report.results import Comparison, Styles
 from mm_numeric.evaluation.report.sections import Block, Section, figure, fold, group, note
-from mm_numeric.evaluation.report.summary_file import COMPARE_AGAIN
 from mm_numeric.evaluation.table import Quantity, Table, number, percent
 from mm_numeric.files import read_json, stored_content
 from mm_numeric.run_folder import DIGITS

@@ -1,7 +1,14 @@
 """The report of a single run: what its folder has, and which command makes the rest."""
 
+import contextlib
+import http.client
 import json
+import os
 import re
+import signal
+import socket
+import threading
+import time
 
 import pytest
 from clock_reports import HOSTILE, html_cells, write_lines
@@ -104,3 +111,48 @@ def test_folders_without_a_report_are_one_sentence(tmp_path, capsys):
     (tmp_path / "seed0").mkdir()
     assert main(["report", str(tmp_path)]) == 2
     assert "contains a comparison that is not finished" in capsys.readouterr().err
+
+
+def get(port, path="/", host=None):
+    """Request a page of the server on a port; return the status, headers and text."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request("GET", path, headers={"Host": host or f"127.0.0.1:{port}"})
+    answer = connection.getresponse()
+    found = answer.status, answer.headers, answer.read().decode()
+    connection.close()
+    return found
+
+
+def test_a_watched_page_is_made_anew_until_ctrl_c(run, capsys):
+    """The requests come from a thread, which ends the command by the signal of Ctrl-C."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["report", str(run), "--watch", "--port", str(port)]) == 2
+    assert f"--port {port}: cannot serve the page there (" in capsys.readouterr().err
+    answers = []
+
+    def ask():
+        while not answers:
+            time.sleep(0.02)
+            with contextlib.suppress(ConnectionRefusedError):
+                answers.append(get(port))
+        write_lines(run / "log.jsonl", [{"step": 7, "loss": 1.0}])
+        answers.append(get(port, host=f"localhost:{port}"))
+        (run / "log.jsonl").write_text("half\n")
+        answers.extend([get(port), get(port, "/config.yaml"), get(port, host="elsewhere.example")])
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    assert main(["report", str(run), "--watch", "--port", str(port)]) == 0
+    thread.join()
+    out, err = capsys.readouterr()
+    assert out.startswith(f"report: http://127.0.0.1:{port}/, ")
+    assert err == ""
+    assert [status for status, _, _ in answers] == [200, 200, 500, 404, 403]
+    first, second, broken = (text for _, _, text in answers[:3])
+    assert "the log ends at step 100 of" in first
+    assert "the log ends at step 7 of" in second
+    assert "log.jsonl, line 1: not JSON" in broken
+    assert answers[0][1]["Refresh"] == "10"
+    assert not (run / "report.html").exists()
