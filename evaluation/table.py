@@ -106,8 +106,7 @@ class Cell:
         if self.bar:
             style = f"width:{self.bar[0]:.1f}px;background:{self.bar[1]}"
             parts.append(element("span", class_="bar", style=style))
-        if self.interval:
-            parts.append(element("small", self.interval))
+        parts += [element("small", text) for text in (self.interval, self.note) if text]
         if self.change:
             reach = [element("br"), self.change.interval] if self.change.interval else []
             parts.append(element("small", f"Δ {self.change}", *reach, class_=self.trend or None))

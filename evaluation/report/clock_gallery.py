@@ -21,6 +21,7 @@ from mm_numeric.evaluation.report import results
 from mm_numeric.evaluation.report.charts import Axis, SeriesStyle, bar_table, share_chart
 from mm_numeric.evaluation.report.html import Tile, render
 from mm_numeric.evaluation.report.images import data_url, open_upright
+from mm_numeric.evaluation.report.ranking import Ranked, order_text, worst_first
 from mm_numeric.evaluation.report.results import Pooled, ScoredRow, Scores, Styles
 from mm_numeric.evaluation.report.sections import Block, Section, figure, fold, group, heading, note
 from mm_numeric.evaluation.table import Cell, Table, percent
@@ -31,7 +32,12 @@ BIN_NAMES = [f"{low}" if low == high else f"{low} to {high}" for low, high in BI
 WITHIN = [1, 5, 15, 60]
 WORST, FOLDED, TYPICAL, LISTED = 24, 8, 6, 10
 SIDE_PX = 224
+_WORST_SEED = "the worst of each image"
 _TIME = re.compile(r"(1[0-2]|0?[1-9]):([0-5]\d)")
+
+
+RowsById = Mapping[tuple[str, int], Mapping[str, ScoredRow]]
+"""Maps (objective, seed) and the id of a test row to its line of scores.jsonl."""
 
 
 def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
@@ -172,78 +178,90 @@ def answer_text(row: ScoredRow) -> str:
     return f"{target} read as {plain(row['parsed'], 20)}, {deviation}"
 
 
-def _tile(style: SeriesStyle, row: ScoredRow, image: str, seed_index: int) -> Tile:
+def _tile(style: SeriesStyle, row: ScoredRow, image: str, css: str) -> Tile:
     target, answer = minutes_of(row["target"]), minutes_of(row["parsed"])
     times = [] if target is None else [(target, "true")]
     if answer is not None and answer != target:
         times.append((answer, "answer"))
     words, name = answer_text(row), plain(style.name, 60)
     drawing = render("clock_tile.html", image=image, name=name, words=words, times=times)
-    css = f"s{seed_index} {'near' if _is_within(row, 5) else 'off'}"
+    css = f"{css} {'near' if _is_within(row, 5) else 'off'}"
     return Tile(style.label(), drawing, words.replace(" min", "\N{NO-BREAK SPACE}min"), css)
 
 
 def _gallery(folder: Path, styles: Styles, scores: Scores) -> Section:
-    ranked = results.ranked_ids(scores, "deviation_minutes")
+    ranked = worst_first(scores, lambda row: float(row["deviation_minutes"]))
     worst = ranked[:WORST]
     middle = max(len(worst), (len(ranked) - TYPICAL) // 2)
     by_id = {key: {str(row["id"]): row for row in rows} for key, rows in scores.items()}
     seeds = sorted({seed for _, seed in scores})
-    cases = []
-    for index, (mean, id_) in enumerate(worst + ranked[middle : middle + TYPICAL]):
-        image = f"image{index}"
-        found = [
-            (style, by_id[name, seed][id_], image, place)
-            for place, seed in enumerate(seeds)
-            for name, style in styles.items()
-            if id_ in by_id.get((name, seed), {})
-        ]
-        row = found[0][1]
-        path = folder / str(row["image"])
-        opened = open_upright(path)
-        url = None if opened is None else data_url(opened, SIDE_PX)
-        case: dict[str, Any] = {
-            "id": plain(id_, 60),
-            "target": plain(row["target"], 20),
-            "mean": f"{mean:.0f}",
-        }
-        case |= {"image": image, "file": plain(path.name, 20), "url": url}
-        cases.append({**case, "tiles": [_tile(*answer) for answer in found]})
-    intro = "Worst first, by the mean deviation over all objectives"
-    intro += " and seeds." if len(seeds) > 1 else "."
+    cases = [
+        _case(folder, own, f"image{index}", styles, by_id, seeds)
+        for index, own in enumerate(worst + ranked[middle : middle + TYPICAL])
+    ]
+    intro = order_text("deviation", scores)
     missing = sum(case["url"] is None for case in cases)
     intro += f" {missing} of the {len(cases)} images could not be opened." if missing else ""
     drawn = render(
         "clock_gallery.html",
         cases=cases,
-        seeds=seeds,
+        seeds=[_WORST_SEED, *seeds] if len(seeds) > 1 else [],
+        is_alone=len(scores) == 1,
         worst=cases[:FOLDED],
         more=cases[FOLDED : len(worst)],
         typical=cases[len(worst) :],
     )
-    table = _worst_table(worst[:LISTED], styles, by_id, seeds[0])
+    table = _worst_table(worst[:LISTED], styles, by_id)
     hidden = ".gallery-seeds:has(#seed{0}:checked)~* .tile:not(.s{0}){{display:none}}"
-    css = "".join(hidden.format(i) for i in range(len(seeds)))
+    css = "".join(hidden.format(i) for i in range(len(seeds) + 1)) if len(seeds) > 1 else ""
     return Section.of("gallery", "Answers on the dial", intro, Block(drawn), table, css=css)
 
 
-def _worst_table(
-    worst: Sequence[tuple[float, str]],
-    styles: Styles,
-    runs: Mapping[tuple[str, int], Mapping[str, ScoredRow]],
-    seed: int,
-) -> Block:
-    """Return a table of the images with the largest errors, and the answers for one seed."""
-    names = [name for name in styles if (name, seed) in runs]
+def _case(
+    folder: Path, own: Ranked, image: str, styles: Styles, by_id: RowsById, seeds: Sequence[int]
+) -> dict[str, Any]:
+    """Return one gallery entry for its HTML template: a test image, and the answers of each seed.
+
+    Tiles of the worst seed have the CSS class s0, those of the first, second ... seed s1, s2 ...
+    """
+    found = {
+        (name, seed): by_id[name, seed][own.id]
+        for seed in seeds
+        for name in styles
+        if own.id in by_id.get((name, seed), {})
+    }
+    tiles = []
+    for (name, seed), row in found.items():
+        css = f"s{seeds.index(seed) + 1}" + " s0" * (seed == own.seed)
+        tiles.append(_tile(styles[name], row, image, css))
+    row = next(iter(found.values()))
+    path = folder / str(row["image"])
+    opened = open_upright(path)
+    return {
+        "id": plain(own.id, 60),
+        "target": plain(row["target"], 20),
+        "about": f"{own.error:.0f} min off" + f", seed {own.seed}" * (len(seeds) > 1),
+        "image": image,
+        "file": plain(path.name, 14),
+        "url": None if opened is None else data_url(opened, SIDE_PX),
+        "tiles": tiles,
+    }
+
+
+def _worst_table(worst: Sequence[Ranked], styles: Styles, by_id: RowsById) -> Block:
+    """Return a table of the images with the largest errors, and the answers of their worst seed."""
+    names = [name for name in styles if any(name == own for own, _ in by_id)]
+    several = len({seed for _, seed in by_id}) > 1
     rows = []
-    for mean, id_ in worst:
-        answers = [runs[name, seed].get(id_) for name in names]
+    for own in worst:
+        answers = [by_id.get((name, own.seed), {}).get(own.id) for name in names]
         target = next((str(row["target"]) for row in answers if row), MISSING)
         cells = [Cell(content=_short(row), limit=44) for row in answers]
-        rows.append([Cell(content=id_, limit=60), plain(target, 20), *cells, f"{mean:.0f}"])
-    header = ["image", "true", *(styles[name].cell() for name in names), "mean deviation (min)"]
-    text = f"The worst {len(rows)}, as answered with seed {seed}; parse failures are in quotes."
-    return fold("The worst as a table", [text, Table.of(header, rows)])
+        label = Cell(content=own.id, limit=60, note=f"seed {own.seed}" if several else "")
+        rows.append([label, plain(target, 20), *cells, f"{own.error:.0f}"])
+    header = ["image", "true", *(styles[name].cell() for name in names), "deviation (min)"]
+    title = f"The worst {len(rows)}; parse failures are in quotes"
+    return fold("The worst as a table", [Table.of(header, rows, title=title)])
 
 
 def _short(row: ScoredRow | None) -> str:

@@ -12,6 +12,7 @@ Rows     lines of ``scores.jsonl`` with the columns
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
@@ -20,6 +21,7 @@ from mm_numeric.escaping import plain
 from mm_numeric.evaluation.metrics.numbers import digit_count
 from mm_numeric.evaluation.report import results
 from mm_numeric.evaluation.report.charts import Axis, bar_table, share_chart
+from mm_numeric.evaluation.report.ranking import order_text, spread_evenly, worst_first
 from mm_numeric.evaluation.report.results import Pooled, ScoredRow, Scores, Styles
 from mm_numeric.evaluation.report.sections import Block, Section, note
 from mm_numeric.evaluation.table import Cell, Table
@@ -121,26 +123,28 @@ def _label(row: ScoredRow, kind: str) -> str:
 
 def questions_section(styles: Styles, scores: Scores) -> Section:
     """Return the section with the questions with the largest errors, and examples of the rest."""
-    seed = min(seed for _, seed in scores)
-    by_id: dict[str, dict[str, ScoredRow]] = defaultdict(dict)
-    for (name, own), rows in scores.items():
-        if own == seed:
-            for row in rows:
-                by_id[str(row["id"])][name] = row
-    order = [id_ for _, id_ in results.ranked_ids(scores, "log_error") if id_ in by_id]
+    by_id: dict[tuple[str, int], dict[str, ScoredRow]] = defaultdict(dict)
+    for (name, seed), rows in scores.items():
+        for row in rows:
+            by_id[str(row["id"]), seed][name] = row
+    order = worst_first(scores, lambda row: float(row["log_error"]))
     shown, rest = order[:WORST], order[WORST:]
     intro = (
-        f"The {len(shown)} worst of {len(order):,}, by the mean error over objectives and seeds "
-        f"(as sign log10(1 + abs)), and {min(SPREAD, len(rest))} spread evenly over the rest. The "
-        f"answers are those of seed {seed}; unparseable answers are in quotes."
+        f"{order_text('error (as sign log10(1 + abs))', scores)} The {len(shown)} worst of "
+        f"{len(order):,}, and {min(SPREAD, len(rest))} spread evenly over the rest; unparseable "
+        "answers are in quotes."
     )
     names = [name for name in styles if any(name in found for found in by_id.values())]
-    lines = [
-        [*_question_cells(id_, by_id[id_]), *(_answer_cell(by_id[id_].get(n)) for n in names)]
-        for id_ in shown + results.spread_evenly(rest, SPREAD)
-    ]
+    seeds = {seed for _, seed in by_id}
+    lines = []
+    for own in shown + spread_evenly(rest, SPREAD):
+        answers = by_id[own.id, own.seed]
+        question, target = _question_cells(own.id, answers)
+        if len(seeds) > 1:
+            question = replace(question, note=f"seed {own.seed}")
+        lines.append([question, target, *(_answer_cell(answers.get(n)) for n in names)])
     header = ["question", "true", *(styles[name].cell() for name in names)]
-    table = Table.of(header, lines, css="asked")
+    table = Table.of(header, lines, title="Questions and answers, the worst first", css="asked")
     return Section.of("questions", "Questions and answers", intro, table)
 
 

@@ -1,11 +1,10 @@
 """The results of a comparison: its metrics, and the files of each run, for a report."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from mm_numeric.evaluation.metrics.seed_intervals import ENOUGH_SEEDS
 from mm_numeric.evaluation.report.charts import SeriesStyle, choose_styles
@@ -22,7 +21,6 @@ from mm_numeric.run_folder import LOG, RESULTS, SCORES, TEACHER, WARM_START
 SIGNIFICANT = 0.05
 SCORED = ("id", "image", "target", "text", "parsed", "reason")
 
-T = TypeVar("T")
 ScoredRow = Mapping[str, Any]
 """A line of scores.jsonl: one test row with the model's answer and its scores."""
 
@@ -280,21 +278,3 @@ def pooled_rows(folder: Path, styles: Styles, scores: Scores, columns: Sequence[
                     f"has no {', '.join(missing)}. {COMPARE_AGAIN}"
                 )
     return {style: rows for style, rows in pooled.items() if rows}
-
-
-def ranked_ids(scores: Scores, column: str) -> list[tuple[float, str]]:
-    """Rank the test questions by the mean of ``column``, largest first; return (mean, id).
-
-    The mean is over the answers of all runs (objectives and seeds) to a question.
-    """
-    values: dict[str, list[float]] = defaultdict(list)
-    for row in (row for rows in scores.values() for row in rows):
-        values[str(row["id"])].append(float(row[column]))
-    means = [(fmean(found), id_) for id_, found in values.items()]
-    return sorted(means, key=lambda found: (-found[0], found[1]))
-
-
-def spread_evenly(values: Sequence[T], count: int) -> list[T]:
-    """Select at most ``count`` evenly spaced items of a sequence, including the last item."""
-    count = min(count, len(values))
-    return [values[len(values) * (k + 1) // count - 1] for k in range(count)]

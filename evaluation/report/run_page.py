@@ -8,7 +8,8 @@ from typing import Any
 from mm_numeric.evaluation.report.charts import choose_styles
 from mm_numeric.evaluation.report.learning_curves import run_curves_section
 from mm_numeric.evaluation.report.page import Page
-from mm_numeric.evaluation.report.results import ReportedMetric, spread_evenly
+from mm_numeric.evaluation.report.ranking import spread_evenly
+from mm_numeric.evaluation.report.results import ReportedMetric
 from mm_numeric.evaluation.report.run_files import RunFiles, read_run_files
 from mm_numeric.evaluation.report.sections import Content, Section, fact_list, fold, note
 from mm_numeric.evaluation.report.task_sections import task_sections

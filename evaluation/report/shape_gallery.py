@@ -21,6 +21,7 @@ from mm_numeric.evaluation.metrics.matching import FOUND_IOU, MatchedShapes, mat
 from mm_numeric.evaluation.report import iou_sections, results, shape_tiles
 from mm_numeric.evaluation.report.html import render
 from mm_numeric.evaluation.report.iou_statistics import mean_box_statistics, statistics_of
+from mm_numeric.evaluation.report.ranking import order_text, spread_evenly, worst_first
 from mm_numeric.evaluation.report.results import ScoredRow, Scores, Styles
 from mm_numeric.evaluation.report.sections import Block, Section, fold
 from mm_numeric.evaluation.report.summary_file import COMPARE_AGAIN
@@ -76,9 +77,10 @@ def _paired(
 
 @dataclass(frozen=True)
 class _ShapeCase:
-    """One image of the gallery: a test row, and the answers of all objectives for the same seed."""
+    """One image of the gallery: a test row, and the answers of all objectives with one seed."""
 
     id: str
+    seed: int  # the one whose answers are the worst
     image: str | None
     prompt: str
     mean: float  # the mean quality of its answers
@@ -98,38 +100,37 @@ class _ShapeCase:
         return number(self.mean, 2) if self.single else str(percent(self.mean))
 
 
-def _cases(styles: Styles, scores: Scores, paired: PairedRuns, seed: int) -> list[_ShapeCase]:
+def _cases(styles: Styles, scores: Scores, paired: PairedRuns) -> list[_ShapeCase]:
     """Select one question for each image, the one with the worst answers; the worst come first."""
-    answers: dict[str, dict[str, tuple[ScoredRow, MatchedShapes]]] = defaultdict(dict)
-    for name in (name for name in styles if (name, seed) in scores):
+    answers: dict[tuple[str, int], dict[str, tuple[ScoredRow, MatchedShapes]]] = defaultdict(dict)
+    for name, seed in sorted(scores, key=lambda key: list(styles).index(key[0])):
         for row, own in zip(scores[name, seed], paired[name, seed], strict=True):
-            answers[str(row["id"])][name] = row, own
-    means = {
-        id_: sum(shape_tiles.quality(row) for row, _ in found.values()) / len(found)
-        for id_, found in answers.items()
-    }
+            answers[str(row["id"]), seed][name] = row, own
     cases: dict[tuple[str | None, str | None], _ShapeCase] = {}
-    for id_ in sorted(answers, key=lambda i: (means[i], i)):
-        row, _ = next(iter(answers[id_].values()))
+    for id_, seed, error in worst_first(scores, lambda row: 1 - shape_tiles.quality(row)):
+        row, _ = next(iter(answers[id_, seed].values()))
         image = row["image"] if isinstance(row["image"], str) else None
         prompt, rank = str(row.get("prompt") or ""), len(cases) + 1
-        case = _ShapeCase(id_, image, prompt, means[id_], rank, answers[id_])
+        case = _ShapeCase(id_, seed, image, prompt, 1 - error, rank, answers[id_, seed])
         cases.setdefault((image, None if image else id_), case)
     return list(cases.values())
 
 
 def _gallery(folder: Path, styles: Styles, scores: Scores, paired: PairedRuns) -> Section:
-    seeds = sorted({seed for _, seed in scores})
-    cases = _cases(styles, scores, paired, seeds[0])
+    cases = _cases(styles, scores, paired)
     total = len(cases)
     is_folded = total > WORST + SPREAD
     if is_folded:
-        cases = cases[:WORST] + results.spread_evenly(cases[WORST:], SPREAD)
+        cases = cases[:WORST] + spread_evenly(cases[WORST:], SPREAD)
     has_prompts = len({case.prompt for case in cases}) > 1
     shown = [_open(folder, case, f"image{i}", whole=has_prompts) for i, case in enumerate(cases)]
     drawn_cases = list(zip(cases, shown, strict=True))
-    articles = [_article(*pair, styles, total, has_prompts=has_prompts) for pair in drawn_cases]
-    names = [name for name in styles if (name, seeds[0]) in scores]
+    several = len({seed for _, seed in scores}) > 1
+    articles = [
+        _article(*pair, styles, total, has_prompts=has_prompts, several_seeds=several)
+        for pair in drawn_cases
+    ]
+    names = [name for name in styles if any(name == own for own, _ in scores)]
     drawn = render(
         "shape_gallery.html",
         canvases=[(on, case.truth) for case, on in drawn_cases],
@@ -143,7 +144,7 @@ def _gallery(folder: Path, styles: Styles, scores: Scores, paired: PairedRuns) -
     )
     header = [styles[name].cell() for name in names]
     table = _table(cases, header, names, has_prompts=has_prompts)
-    intro, folded = _intro(cases[0], total, seeds, shown), fold("The same as a table", [table])
+    intro, folded = _intro(cases[0], total, scores, shown), fold("The same as a table", [table])
     return Section.of("gallery", "Answers on the image", intro, Block(drawn), folded)
 
 
@@ -155,11 +156,18 @@ def _open(folder: Path, case: _ShapeCase, anchor: str, *, whole: bool) -> shape_
 
 
 def _article(
-    case: _ShapeCase, on: shape_tiles.Canvas, styles: Styles, total: int, *, has_prompts: bool
+    case: _ShapeCase,
+    on: shape_tiles.Canvas,
+    styles: Styles,
+    total: int,
+    *,
+    has_prompts: bool,
+    several_seeds: bool,
 ) -> dict[str, Any]:
     """Return the title, text and drawings of one gallery entry, for its HTML template."""
     about = [plain(case.id, 60)] if has_prompts else []
     about += [f"mean IoU {case.mean_text}" if case.single else f"mean F1 {case.mean_text}"]
+    about += [f"seed {case.seed}"] * several_seeds
     about += [f"{case.rank:,} of {total:,} from the worst"]
     tiles = [
         shape_tiles.shape_tile(style, *case.answers[name], on, f"{on.anchor}a{place}")
@@ -171,20 +179,16 @@ def _article(
 
 
 def _intro(
-    worst: _ShapeCase, total: int, seeds: Sequence[int], shown: Sequence[shape_tiles.Canvas]
+    worst: _ShapeCase, total: int, scores: Scores, shown: Sequence[shape_tiles.Canvas]
 ) -> str:
-    which = "The only image" if total == 1 else f"All {total} images, the worst first"
+    which = "The only image." if total == 1 else f"All {total} images."
     if total > WORST + SPREAD:
         which = (
             f"The {WORST} worst of {total:,} images, and {SPREAD} spread evenly over the rest, "
-            "so that not only failures are seen"
+            "so that not only failures are seen."
         )
     metric = "IoU" if worst.single else "F1 score of true and answered shapes"
-    other = ", the first; this chapter shows no other seed" if len(seeds) > 1 else ""
-    intro = (
-        f"{which}. They are ranked by the mean {metric} over the objectives. The answers are those "
-        f"of seed {seeds[0]}{other}."
-    )
+    intro = f"{order_text(metric, scores)} {which}"
     if any(on.is_cropped for on in shown):
         intro += " Images with small shapes are cropped."
     missing = sum(not on.is_image for on in shown)
@@ -203,4 +207,5 @@ def _table(
         cells += [Cell(content=case.prompt, limit=120)] if has_prompts else []
         cells += [Cell(content=text, limit=160) for text in words]
         rows.append([*cells, case.mean_text])
-    return Table.of(["image", *(["prompt"] if has_prompts else []), *header, "mean"], rows)
+    columns = ["image", *(["prompt"] if has_prompts else []), *header, "mean"]
+    return Table.of(columns, rows, title="The answers drawn above")

@@ -374,10 +374,25 @@ def test_an_image_that_is_gone_is_said_to_be(tmp_path):
 def test_worst_images_come_first(tmp_path):
     summary = compare_folder(tmp_path, objectives=("ce",), seeds=(0,))
     page, _ = written(tmp_path, summary)
-    offs = [int(off) for off in re.findall(r"(\d+) min off on average", page)]
+    offs = [int(off) for off in re.findall(r"(\d+) min off</p>", page)]
     assert offs == sorted(offs, reverse=True) == [360] * 4 + [60] * 4 + [0] * 4
     assert "7:05 read as 8:05, 60 min</title>" in page
     assert "7:05 read as 7:05, right" in page
+
+
+def test_the_answers_of_the_worst_seed_of_each_image_are_shown_first(tmp_path):
+    """``score`` makes row 0 right with seed 0, and an hour late with seed 1."""
+    page, twin = written(tmp_path, compare_folder(tmp_path, objectives=("ce",), seeds=(0, 1)))
+    cases = page.split('<article class="case">')[1:]
+    shown = {
+        re.search(r"test-\d+", case)[0]: re.findall(r'class="tile (s\d)( s0)?', case)
+        for case in cases
+    }
+    assert shown["test-00000"] == [("s1", ""), ("s2", " s0")]
+    assert shown["test-00002"] == [("s1", " s0"), ("s2", "")]
+    assert "<br>test-00000<br>60 min off, seed 1</p>" in page
+    assert page.count('type="radio"') == 3
+    assert "| test-00002 (seed 0) | 7:05 | “" in twin
 
 
 @pytest.mark.slow
