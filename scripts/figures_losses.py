@@ -198,7 +198,7 @@ def draw_predicted_digit(numbers: Mapping[str, Any]) -> str:
         parts.append(
             words(at[0] + wide - 10, at[1] + 12, f"max {max(losses[name]):.3g}", anchor="end")
         )
-        chart = line_chart(lines, x, y, description=spoken, width=wide, height=tall - 20)
+        chart = line_chart(lines, x, y, description=spoken, width=wide, height=tall - 20).svg
         parts.append(placed(chart, at[0], at[1] + 16, wide, tall - 20))
     return image(40 + across * wide, top + down * tall + 4, "Loss by predicted digit", parts)
 

@@ -79,7 +79,7 @@ def draw(target: Path) -> None:
         words(20, 28, f"{metric.label}: {comparison.summary['title']}", "title"),
         words(20, 48, comparison.summary["description"].partition("? ")[2]),
         *_legend(styles, 72),
-        placed(chart, 20, 86, WIDTH - 40, 400),
+        placed(chart.svg, 20, 86, WIDTH - 40, 400),
         *(words(20, 506 + 16 * i, line) for i, line in enumerate(_origin(comparison))),
     ]
     write_text(target / FIGURE, image(WIDTH, 548, comparison.summary["description"], parts))

@@ -1,20 +1,13 @@
 """Standalone SVG images that contain charts of the report."""
 
-import re
 from collections.abc import Sequence
-from pathlib import Path
 
 from markupsafe import escape
 
 from mm_numeric.evaluation.markup import element
-from mm_numeric.evaluation.report import html
+from mm_numeric.evaluation.report.figures import theme_colours, with_colours
 
-_LIGHT = (Path(html.__file__).parent / "templates" / "style.css").read_text().partition("@media")[0]
-COLOURS = {  # the CSS variables of the report's light page, and two more
-    **dict(re.findall(r"(--\w+): (#\w+)", _LIGHT)),
-    "--ours": "#0a62a9",
-    "--other": "#b4500f",
-}
+COLOURS = {**theme_colours(), "--ours": "#0a62a9", "--other": "#b4500f"}
 HEAT = ((255, 252, 238), (253, 204, 120), (232, 110, 60), (150, 28, 60), (52, 8, 46))
 
 
@@ -31,9 +24,7 @@ def placed(chart: str, x: float, y: float, width: float, height: float) -> str:
 
 def image(width: float, height: float, spoken: str, parts: Sequence[str]) -> str:
     """Return a complete SVG file."""
-    body = "\n".join(parts)
-    for name, colour in COLOURS.items():  # many viewers do not support CSS variables
-        body = body.replace(f"var({name})", colour)
+    body = with_colours("\n".join(parts), COLOURS)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         f'viewBox="0 0 {width} {height}" role="img" aria-label="{escape(spoken)}">\n'

@@ -5,7 +5,7 @@ a page. Colours are CSS variables, so that charts follow the light or dark theme
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -13,9 +13,10 @@ import numpy as np
 from markupsafe import Markup
 
 from mm_numeric.evaluation.markup import element
+from mm_numeric.evaluation.report.figures import Chart, figure
 from mm_numeric.evaluation.report.html import render
-from mm_numeric.evaluation.report.sections import Block, figure
-from mm_numeric.evaluation.table import Cell, Table, percent
+from mm_numeric.evaluation.report.sections import Block
+from mm_numeric.evaluation.table import Cell, Quantity, Table, percent
 
 Points = Sequence[tuple[float, float]]
 
@@ -120,12 +121,15 @@ class DotRow:
     separated: bool = False  # whether there is a gap above the row
 
 
-def dot_chart(rows: Sequence[DotRow], baseline: float | None, scale: float, unit: str) -> Markup:
+def dot_chart(
+    rows: Sequence[DotRow], baseline: float | None, scale: float, unit: str, label: str
+) -> Block:
     """Draw the mean of a metric for each training objective, its interval, and each seed.
 
     A dashed line is drawn at ``baseline``, the mean of the objective that others are compared with.
-    The axis shows values multiplied by ``scale``. Horizontal positions are percentages of the chart
-    width, so that the text keeps its size on a narrow screen.
+    The axis shows values multiplied by ``scale``; ``label`` is the name of the metric. Horizontal
+    positions are percentages of the chart width, so that the text keeps its size on a narrow
+    screen.
     """
     values = [scale * v for row in rows for v in (row.mean, row.low, row.high, *row.seeds)]
     low, high = min(values), max(values)
@@ -137,7 +141,30 @@ def dot_chart(rows: Sequence[DotRow], baseline: float | None, scale: float, unit
 
     ticks = [tick / scale for tick in nice_ticks(low, high, 6)]
     labels = [(tick, tick_text(scale * tick) + unit) for tick in ticks]
-    return render("dot_chart.html", rows=rows, at=at, ticks=ticks, labels=labels, baseline=baseline)
+    context = {"rows": rows, "at": at, "ticks": ticks, "labels": labels, "baseline": baseline}
+    text = f"{label}: means, their intervals and single seeds."
+    svg = render("dot_chart_file.html", description=text, **context)
+    chart = Chart(svg, text, _dots_table(rows, scale, unit, label))
+    return figure(chart, page_html=render("dot_chart.html", **context))
+
+
+def _dots_table(rows: Sequence[DotRow], scale: float, unit: str, label: str) -> Table:
+    seeds = max(len(row.seeds) for row in rows)
+
+    def shown(value: float, low: float | None = None, high: float | None = None) -> Quantity:
+        low, high = (None if end is None else scale * end for end in (low, high))
+        return Quantity(value=scale * value, low=low, high=high, unit=unit)
+
+    lines = [
+        [
+            row.style.name,
+            shown(row.mean, row.low, row.high),
+            *(shown(value) for value in row.seeds),
+            *[None] * (seeds - len(row.seeds)),
+        ]
+        for row in rows
+    ]
+    return Table.of(["objective", label, *(f"run {i + 1}" for i in range(seeds))], lines)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,16 +173,16 @@ class Line:
 
     points: Points
     colour: str
+    name: str = ""  # in the CSV file of the figure, which omits lines without a name
     width: float = 2.0
     dash: str = ""
-    opacity: float = 1.0
     marker: Markup | None = None  # drawn at each point
     band: Sequence[tuple[float, float, float]] = ()  # (x, low, high): a shaded area
 
 
 def styled_line(style: SeriesStyle, points: Points) -> Line:
     """Return a curve through ``points``, in the colour and line dash of a training objective."""
-    return Line(points=points, colour=style.colour, dash=style.dash, width=2.2)
+    return Line(points=points, colour=style.colour, name=style.name, dash=style.dash, width=2.2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +193,7 @@ class Axis:
     high: float
     ticks: Sequence[tuple[float, str]]
     label: str = ""
+    value: Callable[[float], float] = float  # from positions on a scale that is not linear
 
     def share(self, value: float) -> float:
         """Return the position of a value on the axis from 0 (at ``low``) to 1 (at ``high``)."""
@@ -192,25 +220,40 @@ def line_chart(
     y: Axis,
     *,
     description: str,
+    data: Table | None = None,
     shaded_to: float | None = None,
-    width: int = 350,
-    height: int = 230,
-) -> Markup:
+    width: int = 320,
+    height: int = 220,
+) -> Chart:
     """Draw curves, the last curve on top. Points outside the axis ranges are clipped.
 
-    ``description`` is the text for screen readers. The background is grey for x below
+    ``description`` is the text for screen readers. ``data`` is the CSV file of the figure, by
+    default the points of the lines that have a name. The background is grey for x below
     ``shaded_to``. ``width`` and ``height`` are in pixels; the page scales the chart.
     """
     size = {"width": width, "height": height}
     context = {"description": description, "shaded_to": shaded_to, **size}
-    return render("line_chart.html", lines=lines, x=x, y=y, **context)
+    svg = render("line_chart.html", lines=lines, x=x, y=y, **context)
+    return Chart(svg, description, _points_table(lines, x, y) if data is None else data)
+
+
+def _points_table(lines: Sequence[Line], x: Axis, y: Axis) -> Table:
+    """Return the points of the lines that have a name, with the ends of their bands."""
+    rows = []
+    for line in lines:
+        bands = {at: (low, high) for at, low, high in line.band}
+        for px, py in line.points if line.name else ():
+            low, high = bands.get(px, (None, None))
+            value = Quantity(value=y.value(py), low=low, high=high)
+            rows.append([line.name, Quantity(value=x.value(px)), value])
+    return Table.of(["line", x.label or "x", y.label or "value"], rows)
 
 
 def share_chart(curves: Mapping[SeriesStyle, Points], x: Axis, description: str) -> Block:
     """Draw one curve per objective on a y axis from 0 to 100 %, with the first curve on top."""
     lines = [styled_line(style, points) for style, points in curves.items()]
     y = Axis(low=0, high=1, ticks=[(s / 4, f"{25 * s}%") for s in range(5)])
-    chart = line_chart(lines[::-1], x, y, description=description, width=460, height=290)
+    chart = line_chart(lines[::-1], x, y, description=description, width=340, height=230)
     return figure(chart, css="panels wide")
 
 

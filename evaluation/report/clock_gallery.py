@@ -19,11 +19,12 @@ from mm_numeric.escaping import plain
 from mm_numeric.evaluation.markup import MISSING
 from mm_numeric.evaluation.report import results
 from mm_numeric.evaluation.report.charts import Axis, SeriesStyle, bar_table, share_chart
+from mm_numeric.evaluation.report.figures import Chart, figure
 from mm_numeric.evaluation.report.html import Tile, render
 from mm_numeric.evaluation.report.images import data_url, open_upright
 from mm_numeric.evaluation.report.ranking import Ranked, order_text, worst_first
 from mm_numeric.evaluation.report.results import Pooled, ScoredRow, Scores, Styles
-from mm_numeric.evaluation.report.sections import Block, Section, figure, fold, group, heading, note
+from mm_numeric.evaluation.report.sections import Block, Section, fold, group, heading, note
 from mm_numeric.evaluation.table import Cell, Table, percent
 
 DIAL = 720  # minutes of a full turn
@@ -144,15 +145,19 @@ def _deviations(pooled: Pooled) -> Section:
 
 def _rose(style: SeriesStyle, rows: Sequence[ScoredRow], longest: float) -> Block:
     shares = sector_shares(rows)
-    chart = render(
+    description = f"{style.name}: signed deviations of {len(rows):,} answers on a dial."
+    svg = render(
         "clock_rose.html",
-        description=f"{style.name}: signed deviations of {len(rows):,} answers on a dial.",
+        description=description,
         bars={sector: min(share / longest, 1) for sector, share in shares.items()},
         colour=style.colour,
         right=percent(shares.get(0, 0)),
         failed=percent(sum(row["parsed"] is None for row in rows) / len(rows)),
     )
-    return figure(chart, style.cell())
+    late = {sector if sector <= 36 else sector - 72: share for sector, share in shares.items()}
+    lines = [[f"{10 * sector:g}", percent(late[sector], 2)] for sector in sorted(late)]
+    data = Table.of(["minutes late, in sectors of 10", "share of answers"], lines)
+    return figure(Chart(svg, description, data), style.cell())
 
 
 def _cumulative(pooled: Pooled) -> Block:
@@ -162,7 +167,13 @@ def _cumulative(pooled: Pooled) -> Block:
         for style, rows in pooled.items()
     }
     ticks = [(math.log2(1 + m), str(m)) for m in (0, 1, 2, 5, 10, 30, 60, 180, 360)]
-    x = Axis(low=0, high=math.log2(361), ticks=ticks, label="deviation of at most, in minutes")
+    x = Axis(
+        low=0,
+        high=math.log2(361),
+        ticks=ticks,
+        label="deviation of at most, in minutes",
+        value=lambda at: 2**at - 1,
+    )
     text = "Share of answers within a number of minutes, a curve for each objective."
     return share_chart(curves, x, text)
 

@@ -88,9 +88,10 @@ def _headline(comparison: Comparison) -> Section:
     base = comparison.cell(baseline, metric)
     blocks = [note(text)]
     if rows:
-        chart = dot_chart(rows, base["mean"] if base else None, metric.scale, metric.unit)
+        mean = base["mean"] if base else None
+        chart = dot_chart(rows, mean, metric.scale, metric.unit, metric.label)
         lines = "\n".join(f"- {markdown_text(row.description)}" for row in rows)
-        blocks.append(Block(chart, lines))
+        blocks.append(Block(chart.html, lines))
     title = metric.label[:1].upper() + metric.label[1:]
     return Section.of("result", plain(title), *blocks)
 

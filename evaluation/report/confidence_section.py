@@ -17,12 +17,12 @@ from mm_numeric.evaluation.report.charts import (
     nice_ticks,
     styled_line,
 )
+from mm_numeric.evaluation.report.figures import Chart, figure
 from mm_numeric.evaluation.report.results import Comparison, Styles
 from mm_numeric.evaluation.report.sections import (
     Block,
     Content,
     Section,
-    figure,
     fold,
     group,
     heading,
@@ -140,7 +140,7 @@ def _risk_chart(rule: str, entries: Mapping[str, Any], styles: Styles) -> Block:
     return _captioned(rule, "share wrong", line_chart(lines, x, y, description=text))
 
 
-def _captioned(rule: str, what: str, chart: Any) -> Block:
+def _captioned(rule: str, what: str, chart: Chart) -> Block:
     return figure(chart, Cell(content=f"{what}, decoded by {rule}", is_name=True, limit=80))
 
 

@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from markupsafe import Markup
-
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.evaluation.report.charts import Axis, axis_around, line_chart, styled_line
+from mm_numeric.evaluation.report.figures import Chart, figure
 from mm_numeric.evaluation.report.results import Comparison, ReportedMetric, chart_ends
-from mm_numeric.evaluation.report.sections import Content, Section, figure, fold, heading, note
+from mm_numeric.evaluation.report.sections import Content, Section, fold, heading, note
 from mm_numeric.evaluation.table import Cell, Column, Table, TableRow
 
 _METRICS = 6
@@ -56,7 +55,7 @@ def decoding_section(comparison: Comparison) -> Section | None:
     return Section.of("decoding", "Decoding", *blocks)
 
 
-def decoding_chart(comparison: Comparison, metric: ReportedMetric) -> Markup | None:
+def decoding_chart(comparison: Comparison, metric: ReportedMetric) -> Chart | None:
     """Draw the mean of a metric, with its interval, for each objective and decoding rule.
 
     Returns None if there are too many objectives, or if none has the metric.
@@ -84,7 +83,8 @@ def decoding_chart(comparison: Comparison, metric: ReportedMetric) -> Markup | N
     label = f"{metric.label}{unit} {metric.direction}, from left to right decoded by {rule_order}"
     x = Axis(low=-0.5, high=len(names) - 0.5, ticks=list(enumerate(names)), label=label)
     description = f"{metric.label} of {', '.join(names)}, decoded by {rule_order}."
-    return line_chart(lines, x, y, description=description, width=820, height=400)
+    data = _table(comparison, decoding, rules, metric)
+    return line_chart(lines, x, y, description=description, data=data, width=820, height=400)
 
 
 def _table(

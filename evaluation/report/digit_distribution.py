@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 
 from mm_numeric.evaluation.report import charts
 from mm_numeric.evaluation.report.charts import Axis, line_chart, styled_line
+from mm_numeric.evaluation.report.figures import figure
 from mm_numeric.evaluation.report.learning_curves import seed_lines
 from mm_numeric.evaluation.report.results import Comparison, Styles
-from mm_numeric.evaluation.report.sections import Block, Section, figure, fold, group, note
+from mm_numeric.evaluation.report.sections import Block, Section, fold, group, note
 from mm_numeric.evaluation.table import Quantity, Table, number, percent
 from mm_numeric.files import read_json, stored_content
 from mm_numeric.run_folder import DIGITS
@@ -85,7 +86,7 @@ def _chart(
     chart = line_chart(
         [*thin, *bold],
         Axis(low=-9.3, high=9.3, ticks=across, label="digit minus the correct one"),
-        Axis(low=floor - 0.1, high=0.12, ticks=ticks),
+        Axis(low=floor - 0.1, high=0.12, ticks=ticks, value=lambda at: 10**at),
         description=f"Mean probability by distance from the correct digit for {', '.join(seeds)}; "
         "the table has the numbers.",
         height=260,

@@ -11,10 +11,11 @@ from mm_numeric.answers import Instance
 from mm_numeric.evaluation.metrics.boxes import THRESHOLDS
 from mm_numeric.evaluation.metrics.matching import FOUND_IOU
 from mm_numeric.evaluation.report.charts import Axis, nice_ticks, share_chart
+from mm_numeric.evaluation.report.figures import Chart, figure
 from mm_numeric.evaluation.report.html import render
 from mm_numeric.evaluation.report.iou_statistics import BINS, MEAN_BOX, IouStatistics
 from mm_numeric.evaluation.report.results import Pooled, ScoredRow
-from mm_numeric.evaluation.report.sections import Block, Section, figure, fold, group, heading, note
+from mm_numeric.evaluation.report.sections import Block, Section, fold, group, heading, note
 from mm_numeric.evaluation.table import Quantity, Table, TableRow, cell_of, percent
 
 SIZES = {"small": "below 32 × 32 pixels", "medium": "below 96 × 96", "large": "from 96 × 96"}
@@ -22,6 +23,7 @@ _IOU_TICKS = [(t, f"{t:g}") for t in (0, 0.25, *THRESHOLDS, 1)]
 _Statistics = Sequence[IouStatistics]
 _Content = Quantity | None
 _RANGES = [f"{index / BINS:.2f} to {(index + 1) / BINS:.2f}" for index in range(BINS)]
+_LEFT = ["unreadable", "no overlap"]
 _READING = (
     "The values of a curve at 0.5, 0.75 and 0.9 are the shares in the table. A curve that is "
     "higher on the left finds more shapes; one that falls late on the right locates them better."
@@ -42,13 +44,12 @@ def iou_section(found: _Statistics, answer: Instance | None, *, single: bool) ->
         single: True if each answer is exactly one shape.
     """
     share = "Acc" if single else "recall"
-    left = ["unreadable", "no overlap"]
     labels = [f"{share}@{t:g}" for t in THRESHOLDS] + ["mean IoU"]
-    labels += left if single else [f"precision@{FOUND_IOU:g}", *left]
+    labels += _LEFT if single else [f"precision@{FOUND_IOU:g}", *_LEFT]
     text = f"{_definition(answer, single=single)} All seeds together. "
     text += _mean_box_text(found, answer, single=single)
     top = max(max(own.bins()[2:]) for own in found) or 1.0
-    shares = zip([*left, *_RANGES], *(map(percent, own.bins()) for own in found), strict=True)
+    shares = zip([*_LEFT, *_RANGES], *(map(percent, own.bins()) for own in found), strict=True)
     numbers = Table.of(["IoU", *(own.style.cell() for own in found)], shares)
     return Section.of(
         "overlap",
@@ -174,9 +175,10 @@ def _curves(found: _Statistics) -> Block:
 def _histogram(own: IouStatistics, longest: float) -> Block:
     """Draw the IoU histogram of one objective, and the shares of IoU >= 0.5, 0.75 and 0.9."""
     unparsed, nothing, *shares = own.bins()
-    chart = render(
+    description = f"{own.style.name}: IoU of {len(own.ious):,} true shapes."
+    svg = render(
         "iou_histogram.html",
-        description=f"{own.style.name}: IoU of {len(own.ious):,} true shapes.",
+        description=description,
         colour=own.style.colour,
         longest=longest,
         ticks=nice_ticks(0, longest, 4),
@@ -185,7 +187,9 @@ def _histogram(own: IouStatistics, longest: float) -> Block:
         thresholds=[(t, _text(percent(own.share_from(t)))) for t in THRESHOLDS],
         x_ticks=_IOU_TICKS,
     )
-    return figure(chart, own.style.cell())
+    rows = zip([*_LEFT, *_RANGES], map(percent, own.bins()), strict=True)
+    data = Table.of(["IoU", "share of true shapes"], rows)
+    return figure(Chart(svg, description, data), own.style.cell())
 
 
 def _table(labels: Sequence[str], found: _Statistics, cells: Sequence[Sequence[_Content]]) -> Table:

@@ -9,12 +9,12 @@ import numpy as np
 
 from mm_numeric.evaluation.report import charts
 from mm_numeric.evaluation.report.charts import Line, Points, SeriesStyle, styled_line, thinned
+from mm_numeric.evaluation.report.figures import figure
 from mm_numeric.evaluation.report.results import Styles
 from mm_numeric.evaluation.report.sections import (
     Block,
     Content,
     Section,
-    figure,
     fold,
     group,
     heading,
@@ -161,7 +161,10 @@ def _chart(
 
 def seed_lines(style: SeriesStyle, curves: Sequence[Points]) -> list[Line]:
     """Return one thin line per seed, in the colour of the objective."""
-    return [Line(points=c, colour=style.colour, width=1, opacity=0.28) for c in curves]
+    return [
+        Line(points=c, colour=style.colour, name=f"{style.name}, run {i}", width=0.7)
+        for i, c in enumerate(curves, start=1)
+    ]
 
 
 def run_curves_section(style: SeriesStyle, log: Log) -> Section | None:

@@ -77,9 +77,14 @@ def _curves(pooled: Pooled) -> Block:
         for style, found in errors.items()
     }
     ticks = [(0.0, "0"), *((math.log10(1 + 10**k), f"{10**k:,}") for k in range(end))]
-    x = Axis(low=0, high=end, ticks=ticks, label="absolute error of at most")
+    x = Axis(low=0, high=end, ticks=ticks, label="absolute error of at most", value=_error)
     text = "Share of answers up to an absolute error, a curve for each objective."
     return share_chart(curves, x, text)
+
+
+def _error(position: float) -> float:
+    """Return the absolute error at a position on the logarithmic axis."""
+    return float(10**position - 1)
 
 
 def _buckets_section(pooled: Pooled) -> Section:

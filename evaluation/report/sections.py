@@ -69,12 +69,6 @@ def fact_list(pairs: Sequence[tuple[str, str]]) -> Block:
     return Block(element("dl", *(part for pair in terms for part in pair)), markdown)
 
 
-def figure(chart: Markup, caption: Cell | None = None, css: str | None = None) -> Block:
-    """Return a chart with an optional caption. It is shown in HTML only, not in Markdown."""
-    above = () if caption is None else (element("figcaption", caption.to_html()),)
-    return Block(element("figure", *above, chart, class_=css))
-
-
 def group(css: str | None, blocks: Iterable[Content]) -> Block:
     """Join blocks into one; with ``css``, its HTML is a ``div`` of this CSS class."""
     found = [_block(block) for block in blocks]

@@ -12,8 +12,9 @@ from typing import Any
 
 from mm_numeric.evaluation.report import charts
 from mm_numeric.evaluation.report.charts import Line
+from mm_numeric.evaluation.report.figures import figure
 from mm_numeric.evaluation.report.results import Comparison, ReportedMetric, Runs, Styles
-from mm_numeric.evaluation.report.sections import Block, Content, Section, figure, group, note
+from mm_numeric.evaluation.report.sections import Block, Content, Section, group, note
 from mm_numeric.evaluation.table import Cell, Table, number
 
 _LEVELS = 6
@@ -188,7 +189,7 @@ def _chart(group: _MetricLevels, styles: Styles) -> Block:
             cap = [(x - 0.012 * reach, at.mean), (x + 0.012 * reach, at.mean)]
             colour = styles[name].colour
             lines.append(Line(points=cap, colour=colour, width=5))
-            lines.append(Line(points=[(x, low), (x, high)], colour=colour, opacity=0.5))
+            lines.append(Line(points=[(x, low), (x, high)], colour=colour, width=1))
         if len(points) > 1:
             lines.append(Line(points=points, colour=styles[name].colour, dash=styles[name].dash))
     margin = (0.07 if levels[-1] >= levels[0] else -0.07) * reach
@@ -200,6 +201,7 @@ def _chart(group: _MetricLevels, styles: Styles) -> Block:
         ),
         charts.plain_axis(0, 1.06 * top),
         description=f"Steps to a given {metric.label} for {', '.join(group.steps)}; see the table.",
+        data=_table(group, styles),
     )
     return figure(chart, Cell(content=f"steps to {metric.label} of", is_name=True, limit=80))
 

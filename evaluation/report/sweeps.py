@@ -9,12 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from markupsafe import Markup
-
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.evaluation.report.charts import (
     Axis,
-    Line,
     SeriesStyle,
     axis_around,
     choose_styles,
@@ -23,12 +20,12 @@ from mm_numeric.evaluation.report.charts import (
     styled_line,
     tick_text,
 )
+from mm_numeric.evaluation.report.figures import Chart, figure
 from mm_numeric.evaluation.report.results import Comparison, ReportedMetric, chart_ends
 from mm_numeric.evaluation.report.sections import (
     Block,
     Content,
     Section,
-    figure,
     fold,
     group,
     heading,
@@ -172,13 +169,13 @@ def sweep_blocks(sweep: Sweep, metrics: Sequence[ReportedMetric]) -> list[Conten
     return [legend(styles), *drawn[:1], *others]
 
 
-def captioned(chart: Markup, metric: ReportedMetric) -> Block:
+def captioned(chart: Chart, metric: ReportedMetric) -> Block:
     """Return a chart with the name of its metric above."""
     unit = f", {metric.unit}" if metric.unit else ""
     return figure(chart, Cell(content=f"{metric.label}{unit} {metric.direction}"), "panels wide")
 
 
-def sweep_chart(sweep: Sweep, metric: ReportedMetric) -> Markup | None:
+def sweep_chart(sweep: Sweep, metric: ReportedMetric) -> Chart | None:
     """Draw a metric over the values of the axis; None if no row has this metric.
 
     Values of an axis that spans a factor of 10 or more have a logarithmic scale.
@@ -196,14 +193,16 @@ def sweep_chart(sweep: Sweep, metric: ReportedMetric) -> Markup | None:
         line = styled_line(own.style, [(at, mean) for at, mean, _, _ in scaled])
         band = [(at, low, high) for at, _, low, high in scaled]
         dash = _DASHES[rules.index(own.rule) % len(_DASHES)]
-        drawn.append(replace(line, dash=dash, band=band, marker=own.style.drawn()))
+        name = own.style.name if own.rule == GREEDY else f"{own.style.name}, {own.rule}"
+        drawn.append(replace(line, name=name, dash=dash, band=band, marker=own.style.drawn()))
     drawn = [line for line in drawn if line.points]
     if not drawn:
         return None
     level = sweep.level and sweep.level[1].get(metric.name)
     if sweep.level and level:
         ends = [(at, metric.scale * level["mean"]) for at in (x.low, x.high)]
-        drawn.insert(0, Line(points=ends, colour=sweep.level[0].colour, width=1.25, dash="3 3"))
+        level_line = styled_line(sweep.level[0], ends)
+        drawn.insert(0, replace(level_line, width=1.25, dash="3 3"))
     values = [end for line in drawn for _, *ends in (*line.points, *line.band) for end in ends]
     y = axis_around(values)
     names = ", ".join(dict.fromkeys(line.style.name for line in sweep.lines))
@@ -222,7 +221,8 @@ def _value_axis(values: Sequence[float], label: str) -> tuple[Axis, Callable[[fl
         if not ticks or position(value) - ticks[-1][0] >= 0.08 * (high - low):
             ticks.append((position(value), tick_text(value)))
     title = f"{label} (logarithmic)" if logarithmic else label
-    return Axis(low=low - margin, high=high + margin, ticks=ticks, label=title), position
+    axis = Axis(low=low - margin, high=high + margin, ticks=ticks, label=title)
+    return replace(axis, value=lambda at: 10**at) if logarithmic else axis, position
 
 
 def sweep_table(sweep: Sweep, metric: ReportedMetric) -> Table:

@@ -153,7 +153,7 @@ def test_every_image_is_in_the_page_once_worst_first_and_the_best_last(tmp_path)
     page, twin = compared(tmp_path, "grounding", runs)
     shown = [int(rank) for rank in re.findall(r"(\d+) of 40 from the worst", page)]
     assert shown == [*range(1, 9), 16, 24, 32, 40]
-    assert page.count("data:image/") == 12
+    assert page.count("data:image/jpeg") == 12
     assert page.count('<figure class="tile') == 12 * 3
     means = [float(mean) for mean in re.findall(r"mean IoU (\d\.\d\d)", page)]
     assert means == sorted(means)
@@ -325,7 +325,7 @@ def test_the_page_stays_small(tmp_path):
             rows.append(row)
     page, _ = compared(tmp_path, "text_detection", runs)
     assert len(page.encode()) < 3_000_000
-    assert page.count("data:image/") == 12
+    assert page.count("data:image/jpeg") == 12
     assert f"the first {tiles.POINTS // 100} drawn" in page
 
 
