@@ -14,6 +14,8 @@ from markupsafe import Markup
 from mm_numeric.escaping import csv_text, latex_text, markdown_code, markdown_text, plain
 from mm_numeric.evaluation.markup import MISSING, element, joined
 
+_NARROW = 3  # columns that fit on a phone; wider tables show there that they scroll
+
 
 def number(value: float, decimals: int = 1, *, sign: bool = False) -> str:
     """Format a number, such as ``1,234.5``. Zero has no sign.
@@ -188,7 +190,7 @@ class Table:
 
     columns: Sequence[Column]
     rows: Sequence[TableRow]
-    title: str = ""
+    title: str = ""  # the caption
     css: str = ""  # the class of the table in HTML
 
     @classmethod
@@ -233,21 +235,28 @@ class Table:
 
     def to_html(self) -> Markup:
         """Return the table as HTML that scrolls horizontally in a narrow window."""
-        head = [element("th", column.title.to_html()) for column in self.columns]
+        head = [element("th", column.title.to_html(), scope="col") for column in self.columns]
         classes = {"separated": "apart", "aside": "aside"}
         body = []
         for row in self.rows:
-            cells = (element("td" if i else "th", c.to_html()) for i, c in enumerate(row.cells))
+            first, *rest = (cell.to_html() for cell in row.cells)
+            cells = (element("th", first, scope="row"), *(element("td", cell) for cell in rest))
             body.append(element("tr", *cells, class_=classes.get(row.kind)))
-        parts = element("thead", element("tr", *head)), element("tbody", *body)
-        return element("div", element("table", *parts, class_=self.css or None), class_="scroll")
+        parts = [element("caption", self.title)] if self.title else []
+        parts += [element("thead", element("tr", *head)), element("tbody", *body)]
+        table = element("table", *parts, class_=self.css or None)
+        # With a tab stop, the keyboard can scroll it too.
+        region = {"role": "region", "aria_label": self.title or None, "tabindex": "0"}
+        is_wide = len(self.columns) > _NARROW
+        return element("div", table, class_="scroll many" if is_wide else "scroll", **region)
 
     def to_markdown(self) -> str:
         """Return the table as a Markdown pipe table."""
         rules = ["---" if column.align == "left" else "---:" for column in self.columns]
         lines = [[column.title.to_markdown() for column in self.columns], rules]
         lines += [[cell.to_markdown() for cell in row.cells] for row in self.rows]
-        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        title = f"*{markdown_text(self.title)}*\n\n" if self.title else ""
+        return title + "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
     def to_latex(self) -> str:
         """Return a LaTeX ``tabular``, which needs the package booktabs."""

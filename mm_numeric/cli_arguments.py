@@ -359,6 +359,12 @@ def _add_report(add: _Add) -> None:
         "every 10 seconds, until Ctrl-C",
     )
     report.add_argument(
+        "--table",
+        metavar="NAME",
+        help="write nothing; print one table as --format md, latex or csv: metrics, failures, and "
+        "so on (report.tex has the names of all)",
+    )
+    report.add_argument(
         "--port", type=int, default=8765, help="port of --watch on 127.0.0.1 (default: 8765)"
     )
     report.add_argument(

@@ -7,7 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from mm_numeric.comparison.summary import summary_table
-from mm_numeric.evaluation.report.report import is_comparison, read_page, write_report
+from mm_numeric.evaluation.report.report import (
+    is_comparison,
+    read_page,
+    table_text,
+    write_report,
+)
 from mm_numeric.evaluation.report.summary_file import SUMMARY, read_summary
 from mm_numeric.evaluation.report.watch import HOST, SECONDS, page_server
 from mm_numeric.files import stored_content
@@ -16,12 +21,14 @@ from mm_numeric.run_folder import CONFIG
 
 
 def report(arguments: argparse.Namespace) -> None:
-    """Write the report; with ``--watch``, serve it."""
+    """Write the report; with ``--watch`` serve it, with ``--table`` print one of its tables."""
+    folder, form, trust = arguments.folder, arguments.format, arguments.trust_remote_code
     if arguments.watch:
         _watch(arguments)
-        return
-    formats = [arguments.format] if arguments.format else ["html", "md"]
-    show_report(arguments.folder, formats, trust_remote_code=arguments.trust_remote_code)
+    elif arguments.table:
+        show(table_text(folder, arguments.table, form, trust_remote_code=trust))
+    else:
+        show_report(folder, [form] if form else ["html", "md"], trust_remote_code=trust)
 
 
 def show_report(

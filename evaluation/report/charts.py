@@ -258,7 +258,7 @@ def share_chart(curves: Mapping[SeriesStyle, Points], x: Axis, description: str)
 
 
 def bar_table(
-    corner: str, rows: Sequence[str], shares: Mapping[SeriesStyle, Sequence[float]]
+    corner: str, rows: Sequence[str], shares: Mapping[SeriesStyle, Sequence[float]], title: str
 ) -> Table:
     """Return a table of fractions (0 to 1), with a bar in each cell.
 
@@ -274,7 +274,7 @@ def bar_table(
         [Cell(content=label, limit=60), *(cell(own[i], s.colour) for s, own in shares.items())]
         for i, label in enumerate(rows)
     ]
-    return Table.of([corner, *(style.cell() for style in shares)], lines, css="bins")
+    return Table.of([corner, *(style.cell() for style in shares)], lines, title=title, css="bins")
 
 
 def thinned(points: Points, most: int = 200) -> list[tuple[float, float]]:

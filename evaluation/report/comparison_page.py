@@ -15,7 +15,15 @@ from mm_numeric.evaluation.report.learning_curves import curves_section
 from mm_numeric.evaluation.report.page import Page
 from mm_numeric.evaluation.report.published_comparison import published_section
 from mm_numeric.evaluation.report.results import Comparison, ReportedMetric
-from mm_numeric.evaluation.report.sections import Block, Content, Section, fact_list, heading, note
+from mm_numeric.evaluation.report.sections import (
+    Block,
+    Content,
+    Section,
+    fact_list,
+    fold,
+    heading,
+    note,
+)
 from mm_numeric.evaluation.report.steps_to_target import steps_section
 from mm_numeric.evaluation.report.sweeps import grid_sweeps, sweeps_data, sweeps_section
 from mm_numeric.evaluation.report.task_sections import may_import, task_sections
@@ -25,7 +33,8 @@ from mm_numeric.evaluation.table import Cell, Column, Table, TableRow
 
 SWEEPS, TRIALS = "sweeps.csv", "trials.csv"
 
-_COLUMNS = 6  # of a table: more do not fit on a laptop
+_COLUMNS = 4  # of a table, next to the names of the objectives
+_TABLES = 2  # that are not folded
 
 
 def comparison_page(comparison: Comparison, *, trust_remote_code: bool) -> Page:
@@ -142,7 +151,10 @@ def _metrics_section(comparison: Comparison) -> Section:
     metrics = comparison.metrics
     groups = [metrics[i : i + _COLUMNS] for i in range(0, len(metrics), _COLUMNS)]
     tables = [metrics_table(comparison, group) for group in groups]
-    return Section.of("table", "All metrics", note(text), *tables)
+    shown, rest = tables[:_TABLES], tables[_TABLES:]
+    count = len(metrics) - _TABLES * _COLUMNS
+    folded = [fold(f"{count} more metric{'s' * (count > 1)}", rest)] if rest else []
+    return Section.of("metrics", "All metrics", note(text), *shown, *folded)
 
 
 def metrics_table(comparison: Comparison, metrics: Sequence[ReportedMetric]) -> Table:
@@ -164,7 +176,8 @@ def metrics_table(comparison: Comparison, metrics: Sequence[ReportedMetric]) -> 
             cells = [m.cell(warm.get(m.name)) for m in metrics]
             rows.append(TableRow(cells=[Cell(content=name, limit=60), *cells], kind="aside"))
     columns = [Column(header=Cell(content=m.label), direction=m.direction) for m in metrics]
-    return Table.of(["objective", *columns], rows)
+    title = f"{', '.join(metric.label for metric in metrics)}, by objective"
+    return Table.of(["objective", *columns], rows, title=title)
 
 
 def _best(comparison: Comparison, metric: ReportedMetric) -> set[str]:
@@ -197,7 +210,8 @@ def _failures(comparison: Comparison, failures: Mapping[str, Counter[str]]) -> S
             [Cell(content=reason, limit=80), *(f"{failures[n][reason]:,}" for n in names)]
             for reason in reasons
         ]
-        blocks.append(Table.of(["reason", *(comparison.styles[n].cell() for n in names)], rows))
+        header = ["reason", *(comparison.styles[n].cell() for n in names)]
+        blocks.append(Table.of(header, rows, title="Unparseable answers by reason"))
     return Section.of("failures", "Parse failures", *blocks)
 
 

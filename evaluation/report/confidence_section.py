@@ -161,7 +161,7 @@ def _scores_table(entries: Entries, styles: Styles, what: str) -> Table:
         found = [None if v is None else Quantity(value=v, decimals=3) for v in values]
         rows.append([*cells, *found, Quantity(value=entry["count"], decimals=0)])
     header = ["objective", "decoded by", "ECE", "AUROC", "AURC", f"{what}s"]
-    return Table.of(header, rows)
+    return Table.of(header, rows, title="Calibration")
 
 
 def _coverage_table(entries: Entries, styles: Styles) -> Table:
@@ -175,7 +175,7 @@ def _coverage_table(entries: Entries, styles: Styles) -> Table:
             texts.append(f"{percent(own['right'])}{given}, from {_rounded_down(own['threshold'])}")
         rows.append([*cells, *texts])
     header = [f"correct of {percent(coverage, 0)}" for coverage in COVERAGES]
-    return Table.of(["objective", "decoded by", *header], rows)
+    return Table.of(["objective", "decoded by", *header], rows, title="Correct at a coverage")
 
 
 def _right_table(entries: Entries, styles: Styles) -> Table:
@@ -190,7 +190,7 @@ def _right_table(entries: Entries, styles: Styles) -> Table:
         ]
         rows.append([*cells, *texts])
     header = [f"given for {percent(share, 0)} correct" for share in RIGHT_SHARES]
-    return Table.of(["objective", "decoded by", *header], rows)
+    return Table.of(["objective", "decoded by", *header], rows, title="Given at a share correct")
 
 
 def _rounded_down(threshold: float) -> str:
@@ -207,5 +207,5 @@ def _bins_table(rule: str, entries: Mapping[str, Any], styles: Styles) -> Table:
             _, _, count, _, right = entries[name]["reliability"][index]
             cells.append(f"{percent(right)} of {count:,}" if count else None)
         rows.append([f"{number(low)} to {number(high)}", *cells])
-    header = [f"correct at confidence, {rule}", *(styles[name].cell() for name in names)]
-    return Table.of(header, rows)
+    header = ["confidence", *(styles[name].cell() for name in names)]
+    return Table.of(header, rows, title=f"Correct by confidence, decoded by {rule}")

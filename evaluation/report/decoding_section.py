@@ -105,7 +105,8 @@ def _table(
         else:
             rows.append(TableRow(cells=[Cell(content=name, limit=60), *cells], kind="aside"))
     columns = [Column(header=Cell(content=rule), direction=metric.direction) for rule in rules]
-    return Table.of([f"{metric.label}, decoded by", *columns], rows)
+    title = f"{metric.label}, by decoding rule"
+    return Table.of(["objective", *columns], rows, title=title)
 
 
 def _best(found: Mapping[str, Mapping[str, Any] | None], metric: ReportedMetric) -> set[str]:

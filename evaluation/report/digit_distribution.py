@@ -55,7 +55,9 @@ def digits_section(comparison: Comparison, styles: Styles) -> Section | None:
     header = ["digit minus the correct one", *(f"{d:+d}" if d else "0" for d in _DIFFERENCES)]
     rows = [[styles[name].cell(), *map(_percent, row)] for name, row in means.items()]
     chart = group("panels", [_chart(styles, seeds, means)])
-    table = fold("The same in numbers", [Table.of(header, rows)])
+    table = fold(
+        "The same in numbers", [Table.of(header, rows, title="Mean probability of a digit")]
+    )
     legend = charts.legend(styles[name] for name in seeds)
     return Section.of("digits", "Digit probabilities", note(text), legend, chart, table)
 

@@ -50,12 +50,19 @@ def iou_section(found: _Statistics, answer: Instance | None, *, single: bool) ->
     text += _mean_box_text(found, answer, single=single)
     top = max(max(own.bins()[2:]) for own in found) or 1.0
     shares = zip([*_LEFT, *_RANGES], *(map(percent, own.bins()) for own in found), strict=True)
-    numbers = Table.of(["IoU", *(own.style.cell() for own in found)], shares)
+    numbers = Table.of(
+        ["IoU", *(own.style.cell() for own in found)], shares, title="True shapes by IoU"
+    )
     return Section.of(
         "overlap",
         "Overlap (IoU)",
         group("halves", [_curves(found), group("", [text, note(_READING)])]),
-        _table(labels, found, [_iou_cells(own, single=single) for own in found]),
+        _table(
+            "IoU and recall of true shapes",
+            labels,
+            found,
+            [_iou_cells(own, single=single) for own in found],
+        ),
         heading("Distribution of IoU"),
         note(_BARS),
         group("fits", [_histogram(own, top) for own in found]),
@@ -122,7 +129,9 @@ def size_section(found: _Statistics, rows: Pooled, *, single: bool) -> Section |
     if has_precision:
         text += " An answered shape without a pair counts by its own size."
     labels = [f"{name}, {size}" for name in names for size in sizes]
-    return Section.of("sizes", "By object size", note(text), _table(labels, found, cells))
+    return Section.of(
+        "sizes", "By object size", note(text), _table("By object size", labels, found, cells)
+    )
 
 
 def _precisions(rows: Sequence[ScoredRow], sizes: Sequence[str]) -> dict[str, float | None]:
@@ -160,7 +169,7 @@ def invalid_answers_section(rows: Pooled) -> Section | None:
     for column in columns:
         counts = [sum(bool(row.get(column)) for row in own) for own in rows.values()]
         lines.append([_INVALID[column], *(f"{count:,}" for count in counts)])
-    table = Table.of(["", *(style.cell() for style in rows)], lines)
+    table = Table.of(["", *(style.cell() for style in rows)], lines, title="Partly invalid answers")
     return Section.of("broken", "Partly invalid answers", note(text), table)
 
 
@@ -192,13 +201,15 @@ def _histogram(own: IouStatistics, longest: float) -> Block:
     return figure(Chart(svg, description, data), own.style.cell())
 
 
-def _table(labels: Sequence[str], found: _Statistics, cells: Sequence[Sequence[_Content]]) -> Table:
+def _table(
+    title: str, labels: Sequence[str], found: _Statistics, cells: Sequence[Sequence[_Content]]
+) -> Table:
     """Return a table: a row per objective, then a grey row for always predicting the mean box."""
     rows = []
     for own, line in zip(found, cells, strict=True):
         kind: Literal["aside", ""] = "aside" if own.style is MEAN_BOX else ""
         rows.append(TableRow(cells=[own.style.cell(), *map(cell_of, line)], kind=kind))
-    return Table.of(["objective", *labels], rows)
+    return Table.of(["objective", *labels], rows, title=title)
 
 
 def _iou(value: float | None) -> Quantity | None:

@@ -59,10 +59,17 @@ def curves_section(
             lines.append([Cell(content=component, is_name=True, limit=60), styles[name].cell()])
             lines[-1] += _table_cells(_mean_curve(curves))
     header = ["component", "objective", "first logged", "last logged", "lowest"]
-    table = fold("The same in numbers, mean over seeds", [Table.of(header, lines)])
+    table = fold(
+        "The same in numbers, mean over seeds",
+        [Table.of(header, lines, title="Components of the loss")],
+    )
     about, legend = note(_explanation(warm, baseline)), charts.legend(styles.values())
     clipped = [(styles[name].cell(), share) for name, share in _clipped(styles, logs).items()]
-    clips = [Table.of(["objective", "steps with clipped gradient"], clipped)] if clipped else []
+    clips = (
+        [Table.of(["objective", "clipped"], clipped, title="Steps with clipped gradient")]
+        if clipped
+        else []
+    )
     panels = group("panels", figures)
     return Section.of("curves", "Learning curves", about, legend, panels, table, *clips)
 
@@ -202,7 +209,9 @@ def run_curves_section(style: SeriesStyle, log: Log) -> Section | None:
         [Cell(content=name, is_name=True, limit=60), *_table_cells(points)]
         for name, points in (*training.items(), *evaluation.items())
     ]
-    table = Table.of(["curve", "first logged", "last logged", "lowest"], rows)
+    table = Table.of(
+        ["curve", "first logged", "last logged", "lowest"], rows, title="Logged values"
+    )
     return Section.of("curves", "Learning curves", *blocks, fold("The same in numbers", [table]))
 
 

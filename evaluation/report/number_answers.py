@@ -45,7 +45,9 @@ def _errors_section(pooled: Pooled) -> Section:
         "Errors as shares of the true number, all seeds together; where it is 0, every wrong "
         "answer is farther off. The curve shows the share of answers up to an absolute error."
     )
-    table = bar_table("the answer is", [*WITHIN, "farther off", "unreadable"], shares)
+    table = bar_table(
+        "the answer is", [*WITHIN, "farther off", "unreadable"], shares, "Answers by error"
+    )
     return Section.of("errors", "Error sizes", note(text), _curves(pooled), table)
 
 
@@ -93,7 +95,7 @@ def _buckets_section(pooled: Pooled) -> Section:
     for kind, labels in _buckets(next(iter(pooled.values()))).items():
         shares = {style: _accuracies(rows, kind, labels) for style, rows in pooled.items()}
         names = [f"{label} ({count:,})" for label, count in labels.items()]
-        tables.append(bar_table(plain(kind, 60), names, shares))
+        tables.append(bar_table(plain(kind, 60), names, shares, "Correct answers"))
     return Section.of("buckets", "Accuracy by category", note(text), *tables)
 
 

@@ -25,6 +25,16 @@ class Page:
     data_files: Mapping[str, Table] = field(default_factory=dict)
     """Maps the names of CSV files that are written next to the page to their content."""
 
+    @property
+    def tables(self) -> dict[str, Table]:
+        """Return all tables by name: that of their section, and a number if it has several."""
+        found = {}
+        for section in self.sections:
+            own = section.content.tables
+            for index, table in enumerate(own, start=1):
+                found[f"{section.anchor}-{index}" if len(own) > 1 else section.anchor] = table
+        return found
+
     def to_html(self) -> str:
         """Return a self-contained HTML page: no script, no network request."""
         return render(
@@ -54,7 +64,6 @@ class Page:
     def to_latex(self) -> str:
         """Return all tables as LaTeX ``tabular``, which need the package booktabs."""
         lines = [f"% {latex_text(self.title)}. Needs \\usepackage{{booktabs}}."]
-        for section in self.sections:
-            for table in section.content.tables:
-                lines += ["", f"% {latex_text(section.title)}", table.to_latex()]
+        for name, table in self.tables.items():
+            lines += ["", f"% --table {name}", table.to_latex()]
         return "\n".join(lines) + "\n"

@@ -55,7 +55,7 @@ def _table(comparison: Comparison, table: PublishedTable, metrics: list[Reported
         style = comparison.styles.get(name)
         label = style.cell() if style else Cell(content=name, is_name=True, limit=60)
         rows.append([label, *(c for m in metrics for c in _pair(comparison, table, name, m))])
-    return Table.of(["row", *header], rows)
+    return Table.of(["row", *header], rows, title="Published results and ours")
 
 
 def _pair(

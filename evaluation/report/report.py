@@ -6,7 +6,7 @@ Reads    of a comparison: summary.json, and if they exist log.jsonl, scores.json
 Writes   report.html   self-contained: no script, no network request
          report.md     the same numbers as Markdown
          report.tex    all tables
-         report.csv    the table of all metrics
+         report.csv    the table of all metrics; ``table_text`` returns any other table
          sweeps.csv    with report.html: the data of the figures of grid axes
          trials.csv    with report.html: all trials of ``compare.tune``
 
@@ -21,6 +21,7 @@ from mm_numeric.evaluation.report.page import Page
 from mm_numeric.evaluation.report.results import read_comparison
 from mm_numeric.evaluation.report.run_page import run_page
 from mm_numeric.files import write_text
+from mm_numeric.registry import unknown
 from mm_numeric.run_folder import CONFIG, LOG
 
 FORMATS = {"html": "report.html", "md": "report.md", "latex": "report.tex", "csv": "report.csv"}
@@ -52,6 +53,20 @@ def read_page(folder: Path, *, trust_remote_code: bool = False) -> Page:
     if is_comparison(folder):
         return comparison_page(read_comparison(folder), trust_remote_code=trust_remote_code)
     return run_page(folder, trust_remote_code=trust_remote_code)
+
+
+def table_text(
+    folder: Path, name: str, form: str | None, *, trust_remote_code: bool = False
+) -> str:
+    """Return one table of a report as text in the format ``form``: md, latex or csv."""
+    tables = read_page(folder, trust_remote_code=trust_remote_code).tables
+    if form not in ("md", "latex", "csv"):
+        raise ValueError("--table prints one table; add --format md, latex or csv.")
+    if name not in tables:
+        raise unknown(name, tables, "table", f"{folder}, the report")
+    table = tables[name]
+    texts = {"md": table.to_markdown, "latex": table.to_latex, "csv": table.to_csv}
+    return texts[form]().rstrip("\n")
 
 
 def write_report(

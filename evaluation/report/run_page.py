@@ -1,7 +1,7 @@
 """The report page of a single run: progress, metrics, answers, parse failures, learning curves."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ from mm_numeric.evaluation.report.charts import choose_styles
 from mm_numeric.evaluation.report.learning_curves import run_curves_section
 from mm_numeric.evaluation.report.page import Page
 from mm_numeric.evaluation.report.ranking import spread_evenly
-from mm_numeric.evaluation.report.results import ReportedMetric
+from mm_numeric.evaluation.report.results import ReportedMetric, ScoredRow
 from mm_numeric.evaluation.report.run_files import RunFiles, read_run_files
 from mm_numeric.evaluation.report.sections import Content, Section, fact_list, fold, note
 from mm_numeric.evaluation.report.task_sections import task_sections
@@ -118,7 +118,7 @@ def _metrics_table(run: RunFiles) -> Table:
         for metric in run.metrics
     ]
     names = list(run.results) if len(run.results) > 1 else ["value"]
-    return Table.of(["metric", *names], rows)
+    return Table.of(["metric", *names], rows, title="Metrics on the test rows")
 
 
 def _metrics_section(run: RunFiles, table: Table) -> Section:
@@ -135,7 +135,9 @@ def _metrics_section(run: RunFiles, table: Table) -> Section:
         _bucket_table(kind, own, run.metrics[:_BUCKET_METRICS])
         for kind, own in (results.get("buckets") or {}).items()
     ]
-    return Section.of("table", "Metrics", *blocks, *([fold("By category", groups)] * bool(groups)))
+    return Section.of(
+        "metrics", "Metrics", *blocks, *([fold("By category", groups)] * bool(groups))
+    )
 
 
 def _bucket_table(kind: str, buckets: Mapping[str, Any], metrics: list[ReportedMetric]) -> Table:
@@ -145,13 +147,13 @@ def _bucket_table(kind: str, buckets: Mapping[str, Any], metrics: list[ReportedM
         for label, own in buckets.items()
     ]
     columns = [Column(header=Cell(content=m.label), direction=m.direction) for m in shown]
-    return Table.of([kind, "rows", *columns], rows)
+    return Table.of([kind, "rows", *columns], rows, title=f"Metrics by {kind}")
 
 
 def _answers_section(run: RunFiles) -> Section:
     rows = spread_evenly(run.rows, _ANSWERS)
     text = f"{len(rows)} of {len(run.rows):,}, spread evenly over the rows."
-    return Section.of("answers", "Answers", note(text), _texts_table(rows))
+    return Section.of("answers", "Answers", note(text), _texts_table(rows, "Answers"))
 
 
 def _failures_section(run: RunFiles) -> Section:
@@ -162,14 +164,14 @@ def _failures_section(run: RunFiles) -> Section:
         return Section.of("failures", "Parse failures", "Every answer could be parsed.")
     text = "Answers that could not be parsed. They score as the worst answer."
     lines = [[Cell(content=reason, limit=80), f"{n:,}"] for reason, n in counts.most_common()]
-    blocks: list[Content] = [text, Table.of(["reason", "answers"], lines)]
+    blocks: list[Content] = [text, Table.of(["reason", "answers"], lines, title="By reason")]
     if failed:
         shown = failed[:_TEXTS]
-        blocks += [note(f"The texts of {len(shown)} of {len(failed):,}:"), _texts_table(shown)]
+        blocks.append(_texts_table(shown, f"{len(shown)} of {len(failed):,} unparseable texts"))
     return Section.of("failures", "Parse failures", *blocks)
 
 
-def _texts_table(rows: Any) -> Table:
+def _texts_table(rows: Sequence[ScoredRow], title: str) -> Table:
     """Return a table of the texts of answers, with the reason of a parse failure."""
     lines = [
         [
@@ -179,7 +181,8 @@ def _texts_table(rows: Any) -> Table:
         ]
         for row in rows
     ]
-    return Table.of(["row", "true", "text of the model"], lines, css="texts", align="left")
+    header = ["row", "true", "text of the model"]
+    return Table.of(header, lines, title=title, css="texts", align="left")
 
 
 def _facts_section(run: RunFiles) -> Section:

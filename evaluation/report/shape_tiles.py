@@ -109,7 +109,7 @@ def _empty_canvas(path: Path | None, boxes: Sequence[Box], anchor: str) -> Canva
     wide = max([1.1 * box.x2 for box in boxes if box.x2 > 0], default=100.0)
     high = max([1.1 * box.y2 for box in boxes if box.y2 > 0], default=100.0)
     text = plain("no image" if path is None else f"no image: {path.name}", 30)
-    style = f"font:{wide / 14:.1f}px sans-serif;fill:#39424f"
+    style = f"font:{wide / 12:.1f}px sans-serif;fill:#39424f"
     ground = element("rect", width=wide, height=high, fill="#c9ced6")
     at = {"x": wide / 2, "y": high / 2, "text_anchor": "middle"}
     shown = joined(ground, element("text", text, style=style, **at))

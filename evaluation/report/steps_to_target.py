@@ -209,6 +209,7 @@ def _chart(group: _MetricLevels, styles: Styles) -> Block:
 def _table(group: _MetricLevels, styles: Styles) -> Table:
     header = [str(group.metric.value(level)) for level in group.levels]
     return Table.of(
-        [f"steps to {group.metric.label} of", *header],
+        ["objective", *header],
         [[styles[name].cell(), *(at.text() for at in row)] for name, row in group.steps.items()],
+        title=f"Steps to {group.metric.label} of",
     )

@@ -231,8 +231,8 @@ def sweep_table(sweep: Sweep, metric: ReportedMetric) -> Table:
         [line.label, *(metric.cell(line.cells.get(v, {}).get(metric.name)) for v in sweep.values)]
         for line in sweep.lines
     ]
-    corner = f"{metric.label} {metric.direction}, by {sweep.axis}"
-    return Table.of([corner, *map(tick_text, sweep.values)], lines)
+    title = f"{metric.label} {metric.direction}, by {sweep.axis}"
+    return Table.of(["objective", *map(tick_text, sweep.values)], lines, title=title)
 
 
 def sweeps_data(sweeps: Sequence[Sweep], metrics: Sequence[ReportedMetric]) -> Table:

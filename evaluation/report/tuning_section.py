@@ -116,7 +116,7 @@ def _chosen_table(comparison: Comparison) -> Table:
             ]
         )
     columns = ["trials", f"{metric.label}, selection rows", f"{test.label}, test rows"]
-    return Table.of(["objective", *tuning["settings"], *columns], rows)
+    return Table.of(["objective", *tuning["settings"], *columns], rows, title="Chosen settings")
 
 
 def trials_table(comparison: Comparison) -> Table:
@@ -142,7 +142,8 @@ def trials_table(comparison: Comparison) -> Table:
     ]
     columns = [f"{metric.label}, mean", *(f"seed {seed}" for seed in seeds)]
     columns += ["why it failed"] * any_failed
-    return Table.of(["objective", "chosen", *tuning["settings"], *columns], rows)
+    header = ["objective", "chosen", *tuning["settings"], *columns]
+    return Table.of(header, rows, title="All trials")
 
 
 def tuning_sweeps(comparison: Comparison) -> list[Sweep]:

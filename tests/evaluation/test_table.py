@@ -53,6 +53,8 @@ def test_a_terminal_shows_aligned_columns():
 
 def test_markdown():
     assert SCORES.to_markdown().splitlines() == [
+        "*50% &amp; more*",
+        "",
         "| objective | Acc@0.5 ↑ | error ↓ |",
         "| --- | ---: | ---: |",
         "| `ce` | 70.0% (65.0 to 75.0) | – |",
@@ -62,8 +64,12 @@ def test_markdown():
 
 def test_html():
     page = SCORES.to_html()
-    assert "<th>Acc@0.5 ↑</th>" in page
-    assert '<th><span class="name">ce</span></th><td>70.0%<small>65.0 to 75.0</small></td>' in page
+    assert '"0"><table><caption>50% &amp; more</caption><thead>' in page
+    assert '<th scope="col">Acc@0.5 ↑</th>' in page
+    assert (
+        '<th scope="row"><span class="name">ce</span></th><td>70.0%<small>65.0 to 75.0</small></td>'
+        in page
+    )
     assert (
         '<td><span class="best">75.0%</span><small>70.0 to 80.0</small><small class="better">'
         "Δ +5.0 points<br/>+3.0 to +7.0</small></td>"
@@ -122,7 +128,9 @@ def test_hostile_cells_stay_cells(is_name):
     page = table.to_html()
     assert "<script" not in page
     assert page.count("<tr>") == 3
-    twin = table.to_markdown().splitlines()
+    title, empty, *twin = table.to_markdown().splitlines()
+    assert title.startswith("*")
+    assert empty == ""
     assert len(twin) == 4
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in twin} == {3}
     assert is_name or "<script" not in table.to_markdown()

@@ -105,7 +105,7 @@ def html_cells(page, anchor):
     rows = re.findall(r"<tr.*?>(.*?)</tr>", section)
     found = []
     for row in rows:
-        cells = re.findall(r"<t[hd]>(.*?)</t[hd]>", row)
+        cells = re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row)
         found.append([html.unescape(re.sub(r"<[^>]+>", " ", text)).split() for text in cells])
     return found
 

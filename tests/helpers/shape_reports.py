@@ -138,7 +138,7 @@ def table(page, anchor):
     return [
         [
             html.unescape(re.sub("<[^>]+>", "", cell))
-            for cell in re.findall(r"<t[hd]>(.*?)</t[hd]>", row)
+            for cell in re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row)
         ]
         for row in rows
     ]

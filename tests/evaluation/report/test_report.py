@@ -33,7 +33,7 @@ def said(folder, summary):
     return " ".join(verdict(read_comparison(folder)))
 
 
-CHAPTERS = {"table": "All metrics", "deviations": "Deviations", "failures": "Parse failures"}
+CHAPTERS = {"metrics": "All metrics", "deviations": "Deviations", "failures": "Parse failures"}
 
 
 @pytest.mark.parametrize("anchor", CHAPTERS)
@@ -80,7 +80,7 @@ def test_text_of_a_model_cannot_leave_its_place(tmp_path):
     [
         ("html", "<!doctype html>", "<h2>All metrics</h2>"),
         ("md", "# tiny", "## All metrics"),
-        ("latex", "% tiny. Needs \\usepackage{booktabs}.", "% All metrics"),
+        ("latex", "% tiny. Needs \\usepackage{booktabs}.", "% --table metrics"),
         ("csv", "objective,within 5 min (%),within 5 min low,", "\nemd,75,70,80,5,3,7,18.5,"),
     ],
 )
@@ -95,6 +95,24 @@ def test_one_format_is_one_file(tmp_path, capsys, name, first, count):
     text = path.read_text(encoding="utf-8")
     assert text.startswith(first)
     assert count in text
+
+
+def test_each_table_is_printed_by_its_name(tmp_path, capsys):
+    """``report.tex`` has the names; the CSV of the metrics has a column for each value."""
+    _, twin = written(tmp_path, compare_folder(tmp_path))
+    (path,) = write_report(tmp_path, ["latex"])
+    names = re.findall("% --table (.*)", path.read_text(encoding="utf-8"))
+    assert {"metrics", "deviations-1", "deviations-2", "gallery", "failures", "curves"} <= {*names}
+    capsys.readouterr()
+    for name in names:
+        assert main(["report", str(tmp_path), "--table", name, "--format", "md"]) == 0
+        assert capsys.readouterr().out in twin
+    assert main(["report", str(tmp_path), "--table", "failures", "--format", "csv"]) == 0
+    assert capsys.readouterr().out == "reason,ce,emd\nno time,8,8\n"
+    assert main(["report", str(tmp_path), "--table", "metric", "--format", "csv"]) == 2
+    assert "no table 'metric'. Did you mean 'metrics'?" in capsys.readouterr().err
+    assert main(["report", str(tmp_path), "--table", "metrics"]) == 2
+    assert "add --format md, latex or csv" in capsys.readouterr().err
 
 
 def test_every_tabular_of_latex_is_closed(tmp_path):
@@ -179,7 +197,7 @@ def test_the_share_of_clipped_steps_is_a_mean_over_the_log_and_seeds(tmp_path):
         write_lines(tmp_path / f"seed{seed}" / "run0" / "log.jsonl", lines)
     _, twin = written(tmp_path, summary)
     section = twin.split("## Learning curves")[1].split("\n## ")[0]
-    assert "| objective | steps with clipped gradient |" in section
+    assert "*Steps with clipped gradient*\n\n| objective | clipped |" in section
     assert section.rstrip().endswith("| `ce` | 20.0% |")  # emd did not log it
 
 

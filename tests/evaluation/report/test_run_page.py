@@ -91,7 +91,7 @@ def test_a_scored_run_has_its_metrics_and_answers_the_worst_first(run):
     found = metrics["within_5_minutes"]
     expected = [f"{100 * found[end]:.1f}" for end in ("value", "low", "high")]
     shown = next(
-        row[1] for row in html_cells(page, "table") if " ".join(row[0]) == "within 5 min ↑"
+        row[1] for row in html_cells(page, "metrics") if " ".join(row[0]) == "within 5 min ↑"
     )
     assert re.findall(r"[\d.]+", " ".join(shown)) == expected
     order = re.findall(r"<br>(test-\d)<br>", page)

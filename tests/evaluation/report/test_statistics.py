@@ -82,10 +82,10 @@ def test_steps_to_a_figure_are_means_over_seeds_or_said_not_to_be_reached(tmp_pa
     within, deviation = (
         rows
         for rows in twin.split(f"## {STEPS}\n")[1].split("\n## ")[0].split("\n\n")
-        if rows.startswith("| steps")
+        if rows.startswith("| objective")
     )
     assert within.splitlines() == [
-        "| steps to within 5 min of | 10.0% | 20.0% | 30.0% | 40.0% | 50.0% | 60.0% |",
+        "| objective | 10.0% | 20.0% | 30.0% | 40.0% | 50.0% | 60.0% |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
         "| `emd` | 0 (0 to 0) | 5 (0 to 10) | 10 (10 to 10) | 15 (10 to 20) | 20 (20 to 20) | "
         "20 (20 to 20) |",
@@ -93,7 +93,8 @@ def test_steps_to_a_figure_are_means_over_seeds_or_said_not_to_be_reached(tmp_pa
         "not reached by 1 of 2 seeds | not reached by 1 of 2 seeds |",
     ]
     header = [text.strip() for text in deviation.splitlines()[0].strip("|").split("|")]
-    assert header == ["steps to mean deviation of", *(f"{m}.0 min" for m in (50, 40, 30, 20, 10))]
+    assert "*Steps to mean deviation of*" in twin
+    assert header == ["objective", *(f"{m}.0 min" for m in (50, 40, 30, 20, 10))]
     assert deviation.splitlines()[-1].endswith("| not reached |")
     assert "Evaluated every 10 steps. 40 steps are one epoch." in twin
     assert len(html_cells(page, "reached")) == len(markdown_cells(twin, STEPS)) == 6
@@ -106,8 +107,8 @@ def test_a_metric_that_is_not_evaluated_is_passed_over(tmp_path):
     for cells in summary["table"].values():
         cells["within_near"] = cells["within"]
     _, twin = written(tmp_path, summary)
-    assert "| steps to within 5 min of |" in twin
-    assert "| steps to near of |" not in twin
+    assert "*Steps to within 5 min of*" in twin
+    assert "Steps to near of" not in twin
 
 
 def test_nothing_evaluated_and_no_digits_have_no_chapter(tmp_path):

@@ -55,7 +55,7 @@ def test_a_line_for_each_objective_and_rule_and_the_same_in_numbers(tmp_path):
     assert "Solid lines are decoded greedily, dashed lines by median." in section
     header, *table = markdown_cells(twin, "Sweeps")
     assert [" ".join(title) for title in header] == [
-        "within 5 min ↑, by task.label_noise_minutes", "0", "5", "20",
+        "objective", "0", "5", "20",
     ]  # fmt: skip
     assert table[0][1][:2] == ["70.0%", "65.0"]
     assert table[2][1][:2] == ["85.0%", "80.0"]
