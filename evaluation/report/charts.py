@@ -234,7 +234,9 @@ def line_chart(
     size = {"width": width, "height": height}
     context = {"description": description, "shaded_to": shaded_to, **size}
     svg = render("line_chart.html", lines=lines, x=x, y=y, **context)
-    return Chart(svg, description, _points_table(lines, x, y) if data is None else data)
+    curves = {line.name: (line.colour, line.dash) for line in lines if line.name and line.width > 1}
+    keys = [(name, *look) for name, look in curves.items()]
+    return Chart(svg, description, _points_table(lines, x, y) if data is None else data, keys[::-1])
 
 
 def _points_table(lines: Sequence[Line], x: Axis, y: Axis) -> Table:
@@ -254,7 +256,7 @@ def share_chart(curves: Mapping[SeriesStyle, Points], x: Axis, description: str)
     lines = [styled_line(style, points) for style, points in curves.items()]
     y = Axis(low=0, high=1, ticks=[(s / 4, f"{25 * s}%") for s in range(5)])
     chart = line_chart(lines[::-1], x, y, description=description, width=340, height=230)
-    return figure(chart, css="panels wide")
+    return figure(chart, css="curve")
 
 
 def bar_table(

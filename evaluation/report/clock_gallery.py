@@ -127,7 +127,11 @@ def _deviations(pooled: Pooled) -> Section:
         [style.cell(), *(percent(_share_within(rows, m)) for m in WITHIN)]
         for style, rows in pooled.items()
     ]
-    table = Table.of(["at most", *(f"{m} min" for m in WITHIN)], within, title="Share of answers")
+    table = Table.of(
+        ["at most", *(f"{m} min" for m in WITHIN)],
+        within,
+        title="Share within a deviation",
+    )
     shares = {style: _bin_shares(rows) for style, rows in pooled.items()}
     return Section.of(
         "deviations",
@@ -139,7 +143,7 @@ def _deviations(pooled: Pooled) -> Section:
         heading("Share of answers within a number of minutes"),
         group("halves", [_cumulative(pooled), table]),
         heading("Distribution of deviations"),
-        bar_table("deviation in minutes", BIN_NAMES, shares, "Share of answers"),
+        bar_table("deviation in minutes", BIN_NAMES, shares, "Share of answers by deviation"),
     )
 
 

@@ -150,14 +150,20 @@ def _metrics_section(comparison: Comparison) -> Section:
     )
     metrics = comparison.metrics
     groups = [metrics[i : i + _COLUMNS] for i in range(0, len(metrics), _COLUMNS)]
-    tables = [metrics_table(comparison, group) for group in groups]
+    tables = []
+    for group in groups:
+        first = metrics.index(group[0]) + 1
+        title = f"Metrics {first} to {first + len(group) - 1} of {len(metrics)}"
+        tables.append(metrics_table(comparison, group, title))
     shown, rest = tables[:_TABLES], tables[_TABLES:]
     count = len(metrics) - _TABLES * _COLUMNS
     folded = [fold(f"{count} more metric{'s' * (count > 1)}", rest)] if rest else []
     return Section.of("metrics", "All metrics", note(text), *shown, *folded)
 
 
-def metrics_table(comparison: Comparison, metrics: Sequence[ReportedMetric]) -> Table:
+def metrics_table(
+    comparison: Comparison, metrics: Sequence[ReportedMetric], title: str = "All metrics"
+) -> Table:
     """Return a table with a row for each objective and a column for each of the metrics."""
     best = {m.name: _best(comparison, m) for m in metrics}
     baseline = comparison.summary["baseline"]
@@ -176,7 +182,6 @@ def metrics_table(comparison: Comparison, metrics: Sequence[ReportedMetric]) -> 
             cells = [m.cell(warm.get(m.name)) for m in metrics]
             rows.append(TableRow(cells=[Cell(content=name, limit=60), *cells], kind="aside"))
     columns = [Column(header=Cell(content=m.label), direction=m.direction) for m in metrics]
-    title = f"{', '.join(metric.label for metric in metrics)}, by objective"
     return Table.of(["objective", *columns], rows, title=title)
 
 

@@ -8,7 +8,7 @@ from mm_numeric.config.decoding import GREEDY
 from mm_numeric.evaluation.report.charts import Axis, axis_around, line_chart, styled_line
 from mm_numeric.evaluation.report.figures import Chart, figure
 from mm_numeric.evaluation.report.results import Comparison, ReportedMetric, chart_ends
-from mm_numeric.evaluation.report.sections import Content, Section, fold, heading, note
+from mm_numeric.evaluation.report.sections import Content, Section, fold, note
 from mm_numeric.evaluation.table import Cell, Column, Table, TableRow
 
 _METRICS = 6
@@ -48,10 +48,8 @@ def decoding_section(comparison: Comparison) -> Section | None:
         blocks.append(figure(chart, css="panels wide"))
     blocks.append(_table(comparison, decoding, rules, first))
     if others:
-        inside: list[Content] = []
-        for metric in others:
-            inside += [heading(metric.label), _table(comparison, decoding, rules, metric)]
-        blocks.append(fold("Other metrics", inside))
+        tables = [_table(comparison, decoding, rules, metric) for metric in others]
+        blocks.append(fold("Other metrics", tables))
     return Section.of("decoding", "Decoding", *blocks)
 
 

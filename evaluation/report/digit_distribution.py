@@ -52,8 +52,11 @@ def digits_section(comparison: Comparison, styles: Styles) -> Section | None:
         f"logarithmic and ends at {100 * _FLOOR:g}%. Bold: mean over seeds; thin: single seeds."
     )
     means = {name: _mean_of_seeds(own) for name, own in seeds.items()}
-    header = ["digit minus the correct one", *(f"{d:+d}" if d else "0" for d in _DIFFERENCES)]
-    rows = [[styles[name].cell(), *map(_percent, row)] for name, row in means.items()]
+    header = ["digit minus the correct one", *(styles[name].cell() for name in means)]
+    rows = [
+        [f"{difference:+d}" if difference else "0", *map(_percent, row)]
+        for difference, row in zip(_DIFFERENCES, zip(*means.values(), strict=True), strict=True)
+    ]
     chart = group("panels", [_chart(styles, seeds, means)])
     table = fold(
         "The same in numbers", [Table.of(header, rows, title="Mean probability of a digit")]

@@ -5,17 +5,23 @@ A saved figure is in the page itself, as a data URL, so that no script and no re
 
 import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from markupsafe import Markup
 
 from mm_numeric.escaping import plain
-from mm_numeric.evaluation.markup import element
+from mm_numeric.evaluation.markup import element, joined
 from mm_numeric.evaluation.report.sections import Block
 from mm_numeric.evaluation.table import Cell, Table
 
+_NAMESPACE = 'xmlns="http://www.w3.org/2000/svg"'
+_FILE_STYLE = (
+    "<style>text { font: 12px sans-serif; fill: var(--soft); } "
+    ".name, .share tspan { font-weight: 600; fill: var(--ink); }</style>"
+)
+_LEGEND_PX = 18  # height of a line of the legend in a saved figure
 _STYLE = (Path(__file__).parent / "templates" / "style.css").read_text(encoding="utf-8")
 
 
@@ -31,6 +37,8 @@ class Chart:
     svg: Markup
     description: str
     data: Table
+    legend: Sequence[tuple[str, str, str]] = ()
+    """Name, colour and line dash of each curve; the page has one legend for several charts."""
 
 
 def figure(
@@ -44,8 +52,7 @@ def figure(
 
     ``page_html`` is shown on the page in place of the SVG.
     """
-    about = caption.text if caption else chart.description
-    name = "-".join(re.findall("[a-z0-9]+", about.lower()))
+    name = "-".join(re.findall("[a-z0-9]+", chart.description.lower()))
     files = {
         "SVG": ("image/svg+xml", standalone_svg(chart)),
         "CSV": ("text/csv;charset=utf-8", chart.data.to_csv()),
@@ -57,7 +64,9 @@ def figure(
     ]  # fmt: skip
     above = [] if caption is None else [caption.to_html()]
     below = element("span", *links, class_="files")
-    shown = element("div", page_html or chart.svg, class_="drawing")
+    region = {"role": "region", "aria_label": chart.description, "tabindex": "0"}
+    is_wide = "wide" in (css or "")  # it scrolls on a phone, also by the keyboard
+    shown = element("div", page_html or chart.svg, class_="drawing", **(region if is_wide else {}))
     return Block(element("figure", element("figcaption", *above, below), shown, class_=css))
 
 
@@ -66,18 +75,21 @@ def standalone_svg(chart: Chart) -> str:
     svg = str(chart.svg)
     box = re.search(r'viewBox="([^"]*)"', svg)
     assert box is not None
-    left, top, width, height = box[1].split()
+    left, top, width, drawn = map(float, box[1].split())
+    keys, height = [], drawn
+    for name, colour, dash in chart.legend if len(chart.legend) > 1 else ():
+        y = top + height + 8
+        line = {"stroke": colour, "stroke_width": 2.2, "stroke_dasharray": dash or None}
+        keys.append(element("path", d=f"M{left + 44:g},{y:g}h24", **line))
+        keys.append(element("text", name, x=left + 74, y=y + 4, class_="name"))
+        height += _LEGEND_PX
     ground = element("rect", x=left, y=top, width=width, height=height, fill="var(--paper)")
-    opened, closed = svg.split(">", 1)
-    size = f' xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
-    return with_colours(f"{opened}{size}>{FILE_STYLE}{ground}{closed}", theme_colours())
-
-
-FILE_STYLE = (
-    "<style>text { font: 12px sans-serif; fill: var(--soft); } "
-    ".name, .share tspan { font-weight: 600; fill: var(--ink); }</style>"
-)
-"""Style of the texts in a saved figure."""
+    size = f'width="{width:g}" height="{height:g}"'
+    view = f'viewBox="{left:g} {top:g} {width:g} {height:g}"'
+    opened, inside = svg.replace(box[0], f"{view} {size} {_NAMESPACE}", 1).split(">", 1)
+    body = inside.rstrip().removesuffix("</svg>")
+    text = f"{opened}>{_FILE_STYLE}{ground}{body}{joined(*keys)}</svg>\n"
+    return with_colours(text, theme_colours())
 
 
 def with_colours(svg: str, colours: Mapping[str, str]) -> str:

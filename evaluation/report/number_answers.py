@@ -95,7 +95,7 @@ def _buckets_section(pooled: Pooled) -> Section:
     for kind, labels in _buckets(next(iter(pooled.values()))).items():
         shares = {style: _accuracies(rows, kind, labels) for style, rows in pooled.items()}
         names = [f"{label} ({count:,})" for label, count in labels.items()]
-        tables.append(bar_table(plain(kind, 60), names, shares, "Correct answers"))
+        tables.append(bar_table(plain(kind, 60), names, shares, f"Correct answers by {kind}"))
     return Section.of("buckets", "Accuracy by category", note(text), *tables)
 
 

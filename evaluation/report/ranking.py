@@ -41,7 +41,7 @@ def order_text(what: str, scores: Scores) -> str:
     mean = f"the mean {what} over the objectives" if len(objectives) > 1 else f"the {what}"
     if len(seeds) == 1:
         return f"Worst first, by {mean}."
-    return f"Worst first, by {mean}: each image or question with the answers of its worst seed."
+    return f"Worst first, by {mean}; each with the answers of its worst seed."
 
 
 def spread_evenly(values: Sequence[T], count: int) -> list[T]:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from mm_numeric.evaluation.report.task_sections import task_sections
 from mm_numeric.evaluation.table import Cell, Column, Quantity, Table
 from mm_numeric.run_folder import PREDICTIONS
 
+_SHOWN = 8  # metrics that are not folded
 _BUCKET_METRICS = 3  # in the tables of categories
 _TEXTS = 24  # shown unparseable answers
 _ANSWERS = 16  # shown answers of a task without sections of its own
@@ -130,7 +132,11 @@ def _metrics_section(run: RunFiles, table: Table) -> Section:
     if run.during_training:
         text = f"Of the last evaluation during training. {text}"
     counts = [(name, f"{count:,}") for name, count in (results.get("counts") or {}).items()]
-    blocks: list[Content] = [note(text), table, *([fact_list(counts)] if counts else [])]
+    shown, rest = (replace(table, rows=own) for own in (table.rows[:_SHOWN], table.rows[_SHOWN:]))
+    blocks: list[Content] = [note(text), shown]
+    if rest.rows:
+        blocks.append(fold(f"{len(rest.rows)} more", [replace(rest, title="Other metrics")]))
+    blocks += [fact_list(counts)] if counts else []
     groups = [
         _bucket_table(kind, own, run.metrics[:_BUCKET_METRICS])
         for kind, own in (results.get("buckets") or {}).items()

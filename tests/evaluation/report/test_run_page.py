@@ -132,6 +132,12 @@ def test_a_watched_page_is_made_anew_until_ctrl_c(run, capsys):
     answers = []
 
     def ask():
+        try:
+            request()
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def request():
         while not answers:
             time.sleep(0.02)
             with contextlib.suppress(ConnectionRefusedError):
@@ -140,7 +146,6 @@ def test_a_watched_page_is_made_anew_until_ctrl_c(run, capsys):
         answers.append(get(port, host=f"localhost:{port}"))
         (run / "log.jsonl").write_text("half\n")
         answers.extend([get(port), get(port, "/config.yaml"), get(port, host="elsewhere.example")])
-        os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()

@@ -158,7 +158,7 @@ def test_every_image_is_in_the_page_once_worst_first_and_the_best_last(tmp_path)
     means = [float(mean) for mean in re.findall(r"mean IoU (\d\.\d\d)", page)]
     assert means == sorted(means)
     assert "The 8 worst of 40 images, and 4 spread evenly over the rest" in twin
-    assert "each image or question with the answers of its worst seed." in twin
+    assert "each with the answers of its worst seed." in twin
     assert set(re.findall(r"seed \d", page.split('id="gallery"')[1])) == {"seed 0"}
     assert [float(row[-1]) for row in twin_table(twin, "Answers on the image")[1:]] == means
 

@@ -154,11 +154,12 @@ def test_beliefs_are_means_over_seeds(tmp_path):
     for run, height in (("seed0/run0", 0.5), ("seed1/run0", 0.7), ("seed0/run1", 0.9)):
         believed(tmp_path, run, height)
     page, twin = written(tmp_path, summary)
-    header, emd, ce = markdown_cells(twin, DIGITS)
-    assert [row[0] for row in (header[1:2], header[10:11], header[19:])] == [["-9"], ["0"], ["+9"]]
-    assert (ce[1], ce[9], ce[10], ce[12]) == (["–"], ["6.0%"], ["60.0%"], ["0.010%"])
-    assert emd[10] == ["90.0%"]
-    assert html_cells(page, "digits")[2][10] == ["60.0%"]
+    header, *rows = markdown_cells(twin, DIGITS)
+    assert header[1:] == [["emd"], ["ce"]]
+    assert [rows[i][0] for i in (0, 9, 18)] == [["-9"], ["0"], ["+9"]]
+    assert [rows[i][2] for i in (0, 8, 9, 11)] == [["–"], ["6.0%"], ["60.0%"], ["0.010%"]]
+    assert rows[9][1] == ["90.0%"]
+    assert html_cells(page, "digits")[10][2] == ["60.0%"]
     (tmp_path / "seed0" / "run0" / "digits.json").write_text("{}")
     with pytest.raises(ValueError, match=r"digits\.json: damaged .*delete it"):
         written(tmp_path, summary)
