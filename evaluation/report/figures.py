@@ -21,6 +21,7 @@ _FILE_STYLE = (
     "<style>text { font: 12px sans-serif; fill: var(--soft); } "
     ".name, .share tspan { font-weight: 600; fill: var(--ink); }</style>"
 )
+_MARGIN_PX = 14  # for the end of the last label on the x axis
 _LEGEND_PX = 18  # height of a line of the legend in a saved figure
 _STYLE = (Path(__file__).parent / "templates" / "style.css").read_text(encoding="utf-8")
 
@@ -75,8 +76,9 @@ def standalone_svg(chart: Chart) -> str:
     svg = str(chart.svg)
     box = re.search(r'viewBox="([^"]*)"', svg)
     assert box is not None
-    left, top, width, drawn = map(float, box[1].split())
-    keys, height = [], drawn
+    left, top, width, height = map(float, box[1].split())
+    width += _MARGIN_PX
+    keys = []
     for name, colour, dash in chart.legend if len(chart.legend) > 1 else ():
         y = top + height + 8
         line = {"stroke": colour, "stroke_width": 2.2, "stroke_dasharray": dash or None}

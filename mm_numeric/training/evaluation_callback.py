@@ -47,6 +47,7 @@ from mm_numeric.run_folder import (
     finish,
     write_config,
 )
+from mm_numeric.training.prediction_images import log_predictions
 
 FAILURES = "eval_failures"
 """Log entry with the number of unparseable answers; only log lines of an evaluation have it."""
@@ -239,6 +240,8 @@ class EvaluationCallback(TrainerCallback):
         file.parent.mkdir(exist_ok=True)
         write_text(file, "".join(json.dumps(line) + "\n" for line in lines))
         scores = read_scores(file, task_name=self.config.task_name)
+        args, step = self.trainer.args, self.trainer.state.global_step
+        log_predictions(args.report_to, self.examples, scores.rows, step)
         values = {
             m.name: float(m.value(select_rows(scores.columns, rows))) for m, rows in scores.figures
         }
