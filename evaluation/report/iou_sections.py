@@ -169,7 +169,9 @@ def invalid_answers_section(rows: Pooled) -> Section | None:
     for column in columns:
         counts = [sum(bool(row.get(column)) for row in own) for own in rows.values()]
         lines.append([_INVALID[column], *(f"{count:,}" for count in counts)])
-    table = Table.of(["", *(style.cell() for style in rows)], lines, title="Partly invalid answers")
+    table = Table.of(
+        ["number of", *(style.cell() for style in rows)], lines, title="Partly invalid answers"
+    )
     return Section.of("broken", "Partly invalid answers", note(text), table)
 
 
@@ -191,7 +193,7 @@ def _histogram(own: IouStatistics, longest: float) -> Block:
         colour=own.style.colour,
         longest=longest,
         ticks=nice_ticks(0, longest, 4),
-        apart=[(53, unparsed, "unread"), (86, nothing, "none")],
+        apart=[(53, unparsed, "unread"), (95, nothing, "none")],
         bins=[(s, f"IoU {e}: {percent(s)}") for s, e in zip(shares, _RANGES, strict=True)],
         thresholds=[(t, _text(percent(own.share_from(t)))) for t in THRESHOLDS],
         x_ticks=_IOU_TICKS,
