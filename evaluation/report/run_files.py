@@ -1,7 +1,7 @@
 """Read the files of a single run for its report; all but config.yaml may be missing."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +60,19 @@ class RunFiles:
 
     @property
     def metrics(self) -> list[ReportedMetric]:
-        """Return the metrics of the results; files of earlier versions have no labels and units."""
+        """Return the metrics of the results.
+
+        Results of earlier versions have no units, and no arrows that point to better values.
+        """
         first = next(iter(self.results.values()), {})
-        labels = first.get("metric_labels") or {}
-        return [
-            ReportedMetric(name=name, **labels.get(name, {"label": name}))
-            for name in first.get("metrics", {})
-        ]
+        labels: Mapping[str, Mapping[str, Any]] = first.get("metric_labels") or {}
+        found = []
+        for name in first.get("metrics", {}):
+            known = labels.get(name)
+            metric = ReportedMetric(name=name, **(known or {"label": name}))
+            title = f"{metric.label} {metric.direction}" if known else name
+            found.append(replace(metric, label=title))
+        return found
 
 
 def task_of(settings: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from mm_numeric.evaluation.report.results import ReportedMetric, ScoredRow
 from mm_numeric.evaluation.report.run_files import RunFiles, read_run_files
 from mm_numeric.evaluation.report.sections import Content, Section, fact_list, fold, note
 from mm_numeric.evaluation.report.task_sections import task_sections
-from mm_numeric.evaluation.table import Cell, Column, Quantity, Table
+from mm_numeric.evaluation.table import Cell, Quantity, Table
 from mm_numeric.run_folder import PREDICTIONS
 
 _SHOWN = 8  # metrics that are not folded
@@ -66,7 +66,8 @@ def _verdict(run: RunFiles) -> str:
         steps = [line["step"] for line in run.log if "eval" in line]
         count += f" of the evaluation at step {steps[-1]:,}" if steps else " of an evaluation"
     interval = f" (95% interval {value.interval})" if value and value.interval else ""
-    return f"{metric.label}: {value or 'no value'}{interval}, on {count}."
+    label = metric.label.rstrip(" ↑↓")
+    return f"{label}: {value or 'no value'}{interval}, on {count}."
 
 
 def _progress(run: RunFiles) -> Iterator[str]:
@@ -116,8 +117,7 @@ def _value(metric: ReportedMetric, results: Mapping[str, Any]) -> Quantity | Non
 
 def _metrics_table(run: RunFiles) -> Table:
     rows = [
-        [f"{metric.label} {metric.direction}", *(_value(metric, r) for r in run.results.values())]
-        for metric in run.metrics
+        [metric.label, *(_value(metric, r) for r in run.results.values())] for metric in run.metrics
     ]
     names = list(run.results) if len(run.results) > 1 else ["value"]
     return Table.of(["metric", *names], rows, title="Metrics on the test rows")
@@ -152,8 +152,7 @@ def _bucket_table(kind: str, buckets: Mapping[str, Any], metrics: list[ReportedM
         [label, f"{own['rows']:,}", *(_value(metric, {"metrics": own}) for metric in shown)]
         for label, own in buckets.items()
     ]
-    columns = [Column(header=Cell(content=m.label), direction=m.direction) for m in shown]
-    return Table.of([kind, "rows", *columns], rows, title=f"Metrics by {kind}")
+    return Table.of([kind, "rows", *(m.label for m in shown)], rows, title=f"Metrics by {kind}")
 
 
 def _answers_section(run: RunFiles) -> Section:

@@ -97,6 +97,12 @@ def test_a_scored_run_has_its_metrics_and_answers_the_worst_first(run):
     order = re.findall(r"<br>(test-\d)<br>", page)
     assert order == ["test-3", "test-5", "test-1", "test-4", "test-2", "test-0"]
     assert page.count("data:image/png") == len(MINUTES)
+    results = json.loads((run / "results.json").read_text())
+    del results["metric_labels"]  # as in files of version 0.1
+    (run / "results.json").write_text(json.dumps(results))
+    old = [" ".join(row[0]) for row in html_cells(report(run)[0], "metrics")]
+    assert "within_5_minutes" in old
+    assert not [name for name in old if "↑" in name]
     text = page.split('<section id="failures">')[1].split("</section>")[0]
     assert "&lt;script&gt;alert(&#39;noon&#39;)" in text
     assert "<script" not in page
