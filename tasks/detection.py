@@ -112,7 +112,7 @@ class Detection(NoisyBoxTask, ShapeListTask):
     ) -> Iterator[tuple[str, str, Sequence[Instance]]]:
         """Yield (end of the id, what is asked for, the objects to detect) for each question."""
         phrases = read_phrases(row, where, optional=True)
-        classes = self.classes or row.get("classes", ())
+        classes = self.classes or row.get("classes") or ()
         _check_classes(classes, f"{where}, classes")
         if phrases or not classes:
             if self.ask == "each":
@@ -127,17 +127,24 @@ class Detection(NoisyBoxTask, ShapeListTask):
         if self.ask == "together":
             yield "", self.between_classes.join(classes), items
             return
+        for name in self._classes_of_questions(items, classes, identity) if training else classes:
+            # An ignored region without a label is of any class.
+            yield f".{name}", name, [i for i in items if i.label == name or not i.label]
+
+    def _classes_of_questions(
+        self, items: Sequence[Instance], classes: Sequence[str], identity: str
+    ) -> Sequence[str]:
+        """Return the classes that a training image has a question about, with ``ask: each``.
+
+        A class that only has ignored objects, such as a crowd, is left out: it is neither absent,
+        nor can its objects be listed.
+        """
         present = {item.label for item in items if not item.ignore}
-        left_out: set[str] = set()
-        if training and self.negatives is not None:
-            absent = [name for name in classes if name not in present]
-            kept = min(self.negatives, len(absent))
-            left_out = set(absent).difference(random.Random(identity).sample(absent, kept))
-        for name in classes:
-            if name not in left_out:
-                # An ignored region without a label is of any class.
-                own = [i for i in items if i.label == name or (i.ignore and not i.label)]
-                yield f".{name}", name, own
+        ignored = {item.label for item in items if item.ignore} - present
+        absent = [name for name in classes if name not in present | ignored]
+        if self.negatives is not None:
+            absent = random.Random(identity).sample(absent, min(self.negatives, len(absent)))
+        return [name for name in classes if name in present or name in absent]
 
     def _asked_for(
         self, items: Sequence[Instance], classes: Sequence[str], where: str

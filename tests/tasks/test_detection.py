@@ -76,6 +76,16 @@ def test_one_question_per_class_has_negatives():
     assert drawn == {"cat", "cow"}
 
 
+def test_a_class_with_ignored_objects_alone_is_neither_there_nor_absent():
+    """A crowd of cups: to train on no cups, or on one box around them, would both be wrong."""
+    task, row = Detection(classes=("cup", "dog"), ask="each"), {**ROW, "instances": [CROWD, DOG]}
+    assert [e.id for e in examples(task, row)] == ["7.dog"]
+    assert [e.id for e in examples(task, row, training=False)] == ["7.cup", "7.dog"]
+    unlabelled = {**CROWD, "label": ""}
+    found = examples(task, {**ROW, "instances": [unlabelled, DOG]}, training=False)
+    assert [[i.label for i in e.answer.items] for e in found] == [[""], ["", "dog"]]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "nothing"),
     [
