@@ -352,7 +352,7 @@ def unknown(name: object, known: Iterable[str], what: str, where: str) -> ValueE
     names = sorted(known)
     near = get_close_matches(str(name), names, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    if not near and "." in str(name):
+    if not near and "." in str(name) and what != "setting":
         hint = " An import path has a colon before the name: package.module:Name."
     listed = f"Known: {', '.join(names) or 'none'}."
     if len(names) > 40:
