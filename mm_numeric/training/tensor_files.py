@@ -81,7 +81,7 @@ def _check_shard_metadata(file: Path) -> None:
     with file.open("rb") as stream:
         for opcode, argument, _ in pickletools.genops(stream):
             # The memo of an unpickler has as many entries as the largest index, which can be 2^32.
-            if "PUT" in opcode.name and int(argument) > size:
+            if "PUT" in opcode.name and argument is not None and argument > size:
                 raise pickle.UnpicklingError(f"the memo index {argument} is not plausible")
         stream.seek(0)
         _InertUnpickler(stream).load()
