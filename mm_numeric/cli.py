@@ -16,7 +16,7 @@ from mm_numeric.cli_arguments import GLOBAL_FLAGS, make_parser
 from mm_numeric.cli_completion import complete
 from mm_numeric.cli_joined_rows import check_predictions, prepared_rows
 from mm_numeric.cli_ranking import ranking_settings
-from mm_numeric.files import atomic_file, is_disk_full
+from mm_numeric.files import atomic_file, disk_full_message, is_disk_full
 from mm_numeric.log import ALL_RANKS, logger, rank, set_verbosity, show, warnings_as_messages
 from mm_numeric.ranks import EveryRankError, is_lost_rank
 from mm_numeric.registry import LOCAL_ENGINE, missing_package
@@ -86,10 +86,7 @@ def _exit_code(error: BaseException) -> int:
     if os.environ.get("MM_NUMERIC_DEBUG"):
         raise error
     if is_disk_full(error):
-        file = getattr(error, "filename", None) or "a file"
-        reason = getattr(error, "strerror", None) or message.splitlines()[0]
-        message = f"{file} could not be written completely ({reason}); free some "
-        message += "space and repeat the command; finished work is kept."
+        message = disk_full_message(error, "repeat the command; finished work is kept")
     elif is_lost_rank(error):
         message = f"rank {rank()}: another rank has ended or cannot be reached; see its messages. "
         message += "Finished work is kept: repeat the command (train: with --resume)."

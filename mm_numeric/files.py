@@ -295,6 +295,18 @@ def is_disk_full(error: BaseException) -> bool:
     return any(cause in str(error) for cause in causes)
 
 
+def disk_full_message(error: BaseException, rest: str, folder: Path | None = None) -> str:
+    """Return a message that names the file and says what to do after freeing some space.
+
+    ``error`` is one of which ``is_disk_full`` is True. If it does not name the file, ``folder`` is
+    named.
+    """
+    unknown = "a file" if folder is None else f"{folder}: a file"
+    file = getattr(error, "filename", None) or unknown
+    reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+    return f"{file} could not be written completely ({reason}); free some space and {rest}."
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
     with atomic_file(path) as file:

@@ -45,7 +45,7 @@ def full_disk(size):
         (["export", "run", "--out", "new"], 2000, "a file"),
         (["report", "comparison"], 10, "comparison/report.html"),
         (TRAIN, 10, "new/config.yaml"),
-        ([*TRAIN, "model.name=tiny"], 3000, "a file"),
+        ([*TRAIN, "model.name=tiny"], 3000, "new:"),
         ([*TRAIN, "trainer.logging_steps=1"], 3000, "new:"),
         (TRAIN, 15_000, "new:"),  # the weights
         (COMPARE, 10, r"cache/arithmetic-\w+"),

@@ -320,9 +320,7 @@ def test_a_full_disk_while_a_tiny_model_is_written(folder, capsys):
         said = message_of(capsys, "train mine.yaml")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert (
-        "run: a file could not be written completely, for example because the disk is full" in said
-    )
+    assert "could not be written completely" in said
     assert "; free some space and start again." in said
 
 

@@ -218,7 +218,7 @@ def test_a_report_imports_the_task_of_a_stored_comparison_only_with_the_flag(fol
     summary = json.loads(file.read_text(encoding="utf-8"))
     file.write_text(json.dumps({**summary, "task": "evil:Task"}), encoding="utf-8")
     message = (
-        "comparison/summary.json: the task 'evil:Task' is an import path, and a stored comparison "
+        "comparison/summary.json: the task 'evil:Task' is an import path, and a stored result "
         "may not import code. The chapters of the task are left out; if you trust the module, add "
         f"{FLAG}."
     )

@@ -118,7 +118,7 @@ def read_lines(
             try:
                 rows.append(json.loads(line))
             except (ValueError, RecursionError) as error:
-                if not line.endswith("\n"):
+                if isinstance(error, ValueError) and not line.endswith("\n"):
                     break
                 raise ValueError(f"{where}: not JSON ({error}). {cure}") from error
             if not isinstance(rows[-1], dict):

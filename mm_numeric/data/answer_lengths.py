@@ -9,7 +9,7 @@ from mm_numeric.config.schema import Config
 from mm_numeric.data.framing import compute_frame
 from mm_numeric.data.images import image_size
 from mm_numeric.families.family import Family
-from mm_numeric.log import logger, progress
+from mm_numeric.log import NO_PREFIX, logger, progress
 from mm_numeric.tasks.base import Task
 
 _SPACES = 2  # tokens that a text may have in addition to its bytes: a first space, and the end
@@ -68,7 +68,6 @@ def with_new_tokens(config: Config, family: Family, examples: Sequence[Example])
     if not longest:
         return config
     number = new_tokens_for(longest)
-    logger.info(
-        "predict.max_new_tokens: %d, for training answers of up to %d tokens", number, longest
-    )
+    line = "predict.max_new_tokens: %d, for training answers of up to %d tokens"
+    logger.info(line, number, longest, extra=NO_PREFIX)
     return replace(config, predict=replace(config.predict, max_new_tokens=number))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from mm_numeric.files import is_disk_full
+from mm_numeric.files import disk_full_message, is_disk_full
 from mm_numeric.models.loading import find_damage
 from mm_numeric.ranks import EveryRankError
 from mm_numeric.run_folder import last_checkpoint
@@ -36,10 +36,7 @@ def translate_disk_full(folder: Path) -> Iterator[None]:
             raise
         checkpoint = last_checkpoint(folder)
         rest = f"resume from {checkpoint} with --resume" if checkpoint else "start again"
-        raise ValueError(
-            f"{folder}: a file could not be written completely, for example because the disk is "
-            f"full ({str(error).splitlines()[0]}); free some space and {rest}."
-        ) from error
+        raise ValueError(disk_full_message(error, rest, folder)) from error
 
 
 @contextmanager
