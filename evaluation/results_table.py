@@ -96,7 +96,8 @@ def in_unit(value: float | None, unit: str) -> str:
         return "-"
     if not unit:
         return plain_figure(value)
-    return f"{100 * value:.2f} %" if unit == "%" else f"{value:.2f} {unit}"
+    shown = 100 * value if unit == "%" else value
+    return f"{shown:.2f} {unit}" if abs(shown) < 1e6 else f"{shown:.2g} {unit}"
 
 
 def plain_figure(value: float, sign: str = "") -> str:

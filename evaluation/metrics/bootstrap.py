@@ -31,9 +31,20 @@ def interval(
 
 
 def metric_interval(figure: MetricOnRows, columns: Columns) -> tuple[float, float, float]:
-    """Compute a metric of one run, and the two ends of its 95 % confidence interval."""
+    """Compute a metric of one run, and the two ends of its 95 % confidence interval.
+
+    If all n rows are right, or all are wrong, each resample has the same value. The interval of a
+    share is then the exact one of Clopper and Pearson, whose width is 1 - 0.025^(1/n).
+    """
     columns = select_rows(columns, figure.rows)
-    return float(figure.metric.value(columns)), *interval(columns, figure.metric.value)
+    value = float(figure.metric.value(columns))
+    ends = interval(columns, figure.metric.value)
+    is_share = figure.metric.unit == "%" and not figure.metric.name.startswith("mape")
+    if is_share and value in (0, 1) and ends == (value, value):
+        of_rows = figure.metric.value({name: own[:, None] for name, own in columns.items()})
+        width = 1 - 0.025 ** (1 / np.isfinite(of_rows).sum())  # a row without the share has nan
+        ends = (0.0, float(width)) if value == 0 else (1 - float(width), 1.0)
+    return value, *ends
 
 
 def run_draws(

@@ -10,6 +10,7 @@ Numbers are clipped to +-1e150 so that sums of squares are finite.
 """
 
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -58,7 +59,7 @@ def score_numbers(predictions: Sequence[Number | None], targets: Sequence[Number
     log_wanted, log_given = _signed_log(wanted), _signed_log(given)
     columns = {
         "exact": np.array([p is not None and p == t for p, t in pairs], dtype=np.float64),
-        "is_close": np.isclose(given, wanted) * read,
+        "is_close": np.array([p is not None and _is_close(p, t) for p, t in pairs]) * read,
         "unreadable": 1 - read,
         "target_value": wanted,
         "answer_value": given,
@@ -109,6 +110,14 @@ def _digit_columns(pairs: Sequence[tuple[Number | None, Number]]) -> dict[str, A
                 columns[name][row] += 1
                 columns[f"right_{name}"][row] += right
     return columns
+
+
+def _is_close(answer: Number, target: Number) -> bool:
+    """Return ``numpy.isclose(answer, target)``, by exact value for numbers that are clipped."""
+    if max(abs(answer.value), abs(target.value)) < _LARGEST:
+        return bool(np.isclose(answer.value, target.value))
+    error = abs(answer.exact - target.exact)
+    return error <= Fraction(1e-8) + Fraction(1e-5) * abs(target.exact)
 
 
 def clipped(values: Sequence[float]) -> Array:

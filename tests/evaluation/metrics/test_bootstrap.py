@@ -5,10 +5,18 @@ import math
 import numpy as np
 import pytest
 
+from mm_numeric.answers import Number
 from mm_numeric.evaluation.metrics import bootstrap
-from mm_numeric.evaluation.metrics.base import mean_of, median_of
-from mm_numeric.evaluation.metrics.bootstrap import interval, run_draws
+from mm_numeric.evaluation.metrics.base import (
+    MetricOnRows,
+    mean_of,
+    median_of,
+    percentage,
+    share_of,
+)
+from mm_numeric.evaluation.metrics.bootstrap import interval, metric_interval, run_draws
 from mm_numeric.evaluation.metrics.clock import TIMES
+from mm_numeric.evaluation.metrics.numbers import NUMBERS
 from mm_numeric.evaluation.metrics.seed_intervals import seed_interval
 
 
@@ -108,3 +116,21 @@ def test_a_difference_is_narrower_where_the_same_rows_are_hard():
 def test_a_single_seed_has_as_many_resamples_as_its_percentiles_need():
     assert run_draws({"ce": RUNS["ce"][:1]}, mean_of("minutes"))["ce"].shape == (1, 2000)
     assert run_draws(RUNS, mean_of("minutes"))["ce"].shape == (3, 500)
+
+
+@pytest.mark.parametrize(("rows", "end"), [(1, 0.025), (10, 0.6915), (100, 0.9638)])
+def test_a_share_at_its_limit_has_the_interval_of_clopper_and_pearson(rows, end):
+    """The ends are those of scipy.stats.binomtest(n, n).proportion_ci(method="exact")."""
+    share = MetricOnRows(percentage("a", "a"), None)
+    for value, ends in ((1.0, (end, 1)), (0.0, (0, 1 - end))):
+        found = metric_interval(share, {"a": np.full(rows, value)})
+        assert found == pytest.approx((value, *ends), abs=5e-5)
+    digits = MetricOnRows(percentage("b", "b", share_of("right", "digits", nothing=np.nan)), None)
+    of_one = {"right": np.eye(1, rows)[0], "digits": np.eye(1, rows)[0]}
+    assert metric_interval(digits, of_one) == pytest.approx((1, 0.025, 1))  # one row has digits
+
+
+def test_a_percentage_that_may_exceed_100_has_no_exact_interval():
+    (mape,) = (m for m in NUMBERS.metrics if m.name == "mape")
+    columns = NUMBERS.columns([Number("3")] * 4, [Number("3")] * 4)
+    assert metric_interval(MetricOnRows(mape, None), columns) == (0, 0, 0)
