@@ -208,6 +208,19 @@ RISK_OF_ANSWER: Mapping[type, str] = {
 """Maps each answer type to its risk, ``exact`` for all others. A task with the attribute ``risk``
 overrides it."""
 
+REWARDS: Mapping[str, str] = {
+    "acc": "mm_numeric.rewards.rules:accuracy",
+    "correct": "mm_numeric.rewards.rules:CORRECT",
+    "f1": "mm_numeric.rewards.rules:f1",
+    "format": "mm_numeric.rewards.rules:FORMAT",
+    "iou": "mm_numeric.rewards.rules:IOU",
+    "point_gaussian": "mm_numeric.rewards.rules:POINT_GAUSSIAN",
+    "relative_error": "mm_numeric.rewards.rules:RELATIVE_ERROR",
+    "time": "mm_numeric.rewards.rules:TIME",
+}
+"""Rules of rewards. Those with a threshold, such as ``acc@0.5``, are functions from it to the rule;
+without ``@``, it is 0.5."""
+
 REPORT_SECTIONS: Mapping[str, str] = {
     "clock": "mm_numeric.evaluation.report.clock_gallery:sections",
     "numbers": "mm_numeric.evaluation.report.number_answers:sections",

@@ -41,8 +41,10 @@ MAY_IMPORT = {
     "families baselines models tasks.base",
     "inference": f"{LEAVES} compat ranks ray_tasks numbers losses config run_folder data families "
     "baselines models inference evaluation.metrics tasks.base",
+    "rewards": f"{LEAVES} evaluation.answer_files evaluation.metrics evaluation.score rewards "
+    "tasks.base",
     "training": f"{LEAVES} compat ranks numbers losses config run_folder {LIBRARY} "
-    "evaluation.score evaluation.metrics tasks.base",
+    "evaluation.score evaluation.metrics rewards tasks.base",
     "evaluation": f"{LEAVES} ray_tasks numbers losses config run_folder data families baselines "
     "models inference tasks evaluation",
     "comparison": f"{LEAVES} ray_tasks numbers losses config run_folder {LIBRARY} tasks evaluation "
@@ -54,7 +56,7 @@ task may name it, and no room but ``tasks`` may name a task."""
 
 MAY_NOT_LOAD = {
     LEAVES: TORCH,
-    "tasks evaluation.metrics config importers run_folder ranks cli cli_arguments": TORCH,
+    "tasks evaluation.metrics rewards config importers run_folder ranks cli cli_arguments": TORCH,
     "inference.number_distribution inference.risks inference.decision": TORCH,
     "numbers losses": (":transformers", ":accelerate", ":peft", ":deepspeed"),
     f"{LIBRARY} numbers losses": ("evaluation.report", "comparison", "cli"),

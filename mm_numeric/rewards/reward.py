@@ -1,0 +1,279 @@
+"""A reward: the parser of a task, a rule of ``mm_numeric.rewards.rules``, and adapters.
+
+The adapters call a reward as the reward functions of TRL, verl and ms-swift are called. Targets and
+frames (how the model saw the image) are JSON strings in the data sets of all three, because Arrow
+tables cannot hold JSON values of different types in one column; ``reward_columns`` makes them.
+
+Sources of the interfaces: huggingface/trl 1.16, trl/trainer/grpo_trainer.py; verl-project/verl 0.9,
+verl/experimental/reward_loop/reward_manager/naive.py; modelscope/ms-swift 4.6, swift/rewards/orm.py
+and swift/rl_core/grpo_algorithm.py.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from mm_numeric.answers import Unreadable
+from mm_numeric.evaluation.answer_files import without_end_tokens
+from mm_numeric.evaluation.score import scorer_of
+from mm_numeric.geometry.frames import TOKENS_REMOVED, Frame
+from mm_numeric.log import logger
+from mm_numeric.parsing import read_dataclass
+from mm_numeric.registry import REWARDS, choose
+from mm_numeric.rewards.rules import ParsedAnswer, Rule
+from mm_numeric.tasks.base import Task, task_class
+
+
+class Scored(NamedTuple):
+    """The value of an answer, and why it is 0 if the answer could not be compared."""
+
+    value: float
+    """From 0 (worst) to 1 (best)."""
+
+    reason: str | None
+    """Reason of a parse failure, as in results.json; None if the answer was parsed."""
+
+
+@dataclass(frozen=True)
+class Reward:
+    """A reward function for one task; ``reward`` makes it.
+
+    It can be called as a reward function of TRL or ms-swift.
+    """
+
+    rule: Rule
+    task_name: str
+    task: Task
+
+    frame: Frame | None = None
+    """Size, resizing and coordinate format of all images; None: each row has its own."""
+
+    tokenizer: Any = None
+    """Tokenizer to decode ``completion_ids`` with; None: texts are parsed as the trainer decoded
+    them, which is usually without special tokens."""
+
+    answer_after: str | None = None
+    """Text that precedes the answer, such as ``</think>``; None: the whole text is the answer."""
+
+    _reasons: set[str] = field(default_factory=set, compare=False, repr=False)
+
+    @property
+    def __name__(self) -> str:
+        """Return the name of the rule, under which trainers log this reward."""
+        return self.rule.name
+
+    def score(self, text: str, target: Any, frame: Frame | None = None) -> Scored:
+        """Return the value of a generated text.
+
+        Args:
+            text: The text, if possible with special tokens that the answer contains.
+            target: The true answer, such as ``Box(10, 20, 30, 40)``.
+            frame: Size, resizing and coordinate format of the image; None for ``self.frame``.
+        """
+        if not isinstance(target, self.rule.targets):
+            raise ValueError(
+                f"the reward {self.rule.name!r} does not fit a target of type "
+                f"{type(target).__name__} of the task {self.task_name!r}; choose another reward."
+            )
+        if self.answer_after is not None:
+            _, found, text = text.rpartition(self.answer_after)
+            if not found:
+                return Scored(0.0, f"no {self.answer_after}")
+        frame = self.frame if frame is None else frame
+        answer = self.task.parse(text, frame)
+        if isinstance(answer, Unreadable):
+            return Scored(0.0, answer.reason)
+        scorer = scorer_of(self.task, self.task_name, target, "reward")
+        value = self.rule.value(ParsedAnswer(text, answer, target, frame, self.task, scorer))
+        return Scored(0.0, value) if isinstance(value, str) else Scored(value, None)
+
+    def score_json(self, text: str, target: str, frame: str | None = None) -> Scored:
+        """Return the value of a generated text; target and frame are JSON (``reward_columns``)."""
+        decoded = None if frame is None else Frame.from_dict(_from_json(frame, "frame"))
+        return self.score(text, self.task.recorded(_from_json(target, "target")), decoded)
+
+    def __call__(
+        self,
+        completions: Sequence[Any],
+        completion_ids: Sequence[Sequence[int]] | None = None,
+        *,
+        target: Sequence[str | None],
+        frame: Sequence[str | None] | None = None,
+        log_extra: Callable[[str, list[Any]], None] | None = None,
+        log_metric: Callable[[str, float], None] | None = None,
+        **columns: Any,
+    ) -> list[float | None]:
+        """Return the values of a batch of completions, as TRL and ms-swift expect them.
+
+        TRL logs ``unparseable/RULE``, the share of unparseable answers, and
+        ``unparseable/RULE/REASON`` for each reason that this process has met so far. The table of
+        completions has a column ``reason_RULE``.
+
+        Args:
+            completions: The generated texts, or for each of them a list of messages.
+            completion_ids: Token ids of the completions, which ``self.tokenizer`` decodes.
+            target: Column of the data set: JSON of the true answers. The value of a row without a
+                target (None) is None, so that the trainer ignores the reward.
+            frame: Column of the data set: JSON of the frames; None if there are none.
+            log_extra: Function of TRL that adds a column to the table of completions.
+            log_metric: Function of TRL that logs a metric.
+            columns: Other columns and arguments; not used.
+        """
+        texts = self._texts(completions, completion_ids)
+        frames = frame or [None] * len(texts)
+        scored = [
+            None if true is None else self.score_json(text, true, own)
+            for text, true, own in zip(texts, target, frames, strict=True)
+        ]
+        reasons = [None if own is None else own.reason for own in scored]
+        self._warn_of_removed_tokens(reasons)
+        if log_extra is not None:
+            log_extra(f"reason_{self.rule.name}", reasons)
+        if log_metric is not None and (known := [own for own in scored if own is not None]):
+            self._log(log_metric, Counter(own.reason for own in known if own.reason), len(known))
+        return [None if own is None else own.value for own in scored]
+
+    def compute_score(
+        self,
+        data_source: Any,
+        solution_str: str,
+        ground_truth: str,
+        extra_info: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> dict[str, Any]:
+        """Return the value of one response, as verl's ``custom_reward_function`` expects it.
+
+        Args:
+            data_source: Not used.
+            solution_str: The generated text.
+            ground_truth: JSON of the true answer.
+            extra_info: ``extra_info["frame"]`` is the JSON of the frame, if there is one.
+
+        Returns:
+            ``score``, and ``unparseable``: 1.0 for an unparseable answer, otherwise 0.0.
+        """
+        scored = self.score_json(solution_str, ground_truth, (extra_info or {}).get("frame"))
+        return {"score": scored.value, "unparseable": float(scored.reason is not None)}
+
+    @property
+    def orm(self) -> type:
+        """Return a class for ms-swift's table ``orms``, which is created with ``args=``."""
+
+        def call(own: Any, completions: Sequence[Any], **columns: Any) -> list[float | None]:
+            return self(completions, **columns)
+
+        members = {"__init__": lambda own, args=None, **_: None, "__call__": call}
+        return type(self.rule.name, (), members)
+
+    def _texts(
+        self, completions: Sequence[Any], completion_ids: Sequence[Sequence[int]] | None
+    ) -> list[str]:
+        if self.tokenizer is None or completion_ids is None:
+            return [without_end_tokens(_text(completion)) for completion in completions]
+        found = (self.tokenizer.decode(i, skip_special_tokens=False) for i in completion_ids)
+        return [without_end_tokens(text) for text in found]
+
+    def _warn_of_removed_tokens(self, reasons: Sequence[str | None]) -> None:
+        removed = [reason is not None and TOKENS_REMOVED in reason for reason in reasons]
+        if self.tokenizer is None and removed and all(removed):
+            logger.warning(
+                "the reward %r can parse no answer of this batch: %s. If the trainer removes them, "
+                "pass tokenizer= to reward().",
+                self.rule.name,
+                reasons[0],
+            )
+
+    def _log(self, log: Callable[[str, float], None], failures: Counter[str], rows: int) -> None:
+        name = f"unparseable/{self.rule.name}"
+        log(name, failures.total() / rows)
+        self._reasons.update(failures)  # logged from now on, also as 0, so that means are right
+        for reason in sorted(self._reasons):
+            log(f"{name}/{reason}", failures[reason] / rows)
+
+
+def reward(
+    name: str,
+    *,
+    task: str | Mapping[str, Any] | Task,
+    frame: Frame | Mapping[str, Any] | None = None,
+    tokenizer: Any = None,
+    answer_after: str | None = None,
+) -> Reward:
+    """Return a reward function.
+
+    Args:
+        name: A rule, such as ``iou``, ``acc@0.5``, ``f1``, ``point_gaussian``, ``time``,
+            ``relative_error``, ``correct`` or ``format``, or the import path of a ``Rule``. See
+            ``mm_numeric.rewards.rules``.
+        task: Name or import path of the task, whose parser and scorer are used; or a mapping with
+            ``name`` and options, such as ``{"name": "grounding", "answer": "list"}``.
+        frame: How all images are resized and coordinates are written. None: each row has its own,
+            or the task has no coordinates.
+        tokenizer: Tokenizer of the model, to decode ``completion_ids`` with special tokens. It is
+            needed with trainers that remove them from texts if coordinates are special tokens.
+        answer_after: Text that precedes the answer, such as ``</think>``. What is before its last
+            occurrence is not parsed, and a text without it is unparseable.
+
+    Raises:
+        ValueError: If there is no such rule or task.
+    """
+    where = f"reward({name!r})"
+    kind, _, threshold = name.partition("@")
+    rule = choose(kind if kind in REWARDS else name, REWARDS, "reward", where)
+    try:
+        if not isinstance(rule, Rule):
+            rule = rule(float(threshold)) if threshold else rule()
+        elif threshold:
+            raise ValueError(f"{kind} has no threshold; remove @{threshold}")
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}.") from None
+    if isinstance(frame, Mapping):
+        frame = Frame.from_dict(frame)
+    task_name, read = _task(task, where)
+    return Reward(rule, task_name, read, frame, tokenizer, answer_after)
+
+
+def reward_columns(task: Task, answer: Any, frame: Frame | None = None) -> dict[str, str | None]:
+    """Return the columns ``target`` and ``frame`` of a data set's row, as JSON.
+
+    For verl, ``target`` is the ground truth of ``reward_model``, and ``frame`` belongs in
+    ``extra_info``.
+    """
+    return {
+        "target": json.dumps(task.record(answer)),
+        "frame": None if frame is None else json.dumps(frame.to_dict()),
+    }
+
+
+def _task(task: str | Mapping[str, Any] | Task, where: str) -> tuple[str, Task]:
+    """Return the name of a task and the task itself, given its name, its options or itself."""
+    if isinstance(task, str):
+        task = {"name": task}
+    if not isinstance(task, Mapping):
+        return type(task).__name__, task
+    options = dict(task)
+    name = options.pop("name", "")
+    read: Task = read_dataclass(task_class(name, where), options, f"{where}, task")
+    return name, read
+
+
+def _text(completion: Any) -> str:
+    """Return the text of a completion: a text, or messages whose contents may be parts."""
+    if isinstance(completion, str):
+        return completion
+    content = completion[-1]["content"] or ""
+    if isinstance(content, str):
+        return content
+    return "".join(part.get("text", "") for part in content)
+
+
+def _from_json(text: Any, column: str) -> Any:
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"the {column} {text!r:.60} is no JSON text ({error}); make the columns with "
+            "mm_numeric.rewards.reward_columns."
+        ) from None
