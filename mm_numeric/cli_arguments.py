@@ -61,7 +61,8 @@ def make_parser(commands: Mapping[str, Run]) -> CommandParser:
     _add_check(add)
     _add_prepare(add)
     _add_check_data(add)
-    _add_train(add)
+    _add_train(add("train", "fine-tune a model from a config"))
+    _add_train(add("grpo", "train a model by rewards (GRPO), with the section grpo of a config"))
     _add_predict(add)
     _add_score(add)
     _add_compare(add)
@@ -188,8 +189,7 @@ def _add_check_data(add: _Add) -> None:
     )
 
 
-def _add_train(add: _Add) -> None:
-    train = add("train", "fine-tune a model from a config")
+def _add_train(train: argparse.ArgumentParser) -> None:
     _add_config(train)
     train.add_argument(
         "--resume", action="store_true", help="resume from the last checkpoint of the run folder"

@@ -22,9 +22,18 @@ TRAINER_METHODS: Mapping[str, tuple[str, ...]] = {
     "_save_checkpoint": ("model", "trial"),
     "_save_optimizer_and_scheduler": ("output_dir",),
 }
-"""Private methods of ``transformers.Trainer`` (5.23) that ``NumericTrainer`` or
+"""Private methods of ``transformers.Trainer`` (5.23) that ``RunTrainer``, ``NumericTrainer`` or
 ``NumericLossMixin`` overrides, and the parameters of each. Trainer has no public hooks for the
 gradient norm of a step, the order of rows, and the content and the loading of a checkpoint."""
+
+GRPO_METHODS: Mapping[str, tuple[str, ...]] = {
+    "_generate": ("prompts",),
+    "_get_per_token_logps_and_entropies": ("model", "input_ids", "attention_mask"),
+    "_tokenize_prompts": ("prompts",),
+}
+"""Private methods of ``trl.GRPOTrainer`` (1.16) that ``RunGRPOTrainer`` overrides, and their first
+parameters. GRPOTrainer has no public hooks for the token ids of prompts, for the number of
+generated tokens, and for the model inputs that tell prompts from answers."""
 
 MODEL_METHODS: Mapping[str, tuple[str, ...]] = {"_init_weights": ("module",)}
 """Private method of ``transformers.PreTrainedModel`` (5.23) that baselines override, and its

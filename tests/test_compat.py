@@ -19,14 +19,16 @@ from transformers import (
     Trainer,
     TrainingArguments,
 )
+from trl import GRPOTrainer
 
 from mm_numeric import compat
 from mm_numeric.baselines.fone import WithFourierFeatures
 from mm_numeric.baselines.number_head import WithNumberHead
 from mm_numeric.baselines.regression_transformer import WithNumberEncodings
 from mm_numeric.baselines.xval import WithValues
+from mm_numeric.training.grpo_trainer import RunGRPOTrainer
 from mm_numeric.training.mixin import NumericLossMixin
-from mm_numeric.training.trainer import NumericTrainer
+from mm_numeric.training.trainer import NumericTrainer, RunTrainer
 
 
 def gone(library, name, function):
@@ -59,11 +61,19 @@ def test_trainer_methods(method):
     )
 
 
+@pytest.mark.parametrize("method", compat.GRPO_METHODS)
+def test_grpo_methods(method):
+    own = getattr(GRPOTrainer, method, None)
+    assert own is not None, gone("trl", f"GRPOTrainer.{method}", "GRPO_METHODS")
+    known = compat.GRPO_METHODS[method]
+    assert tuple(inspect.signature(own).parameters)[1 : 1 + len(known)] == known
+
+
 def test_trainer_methods_lists_every_override():
-    for cls in (NumericTrainer, NumericLossMixin):
+    for cls in (RunTrainer, NumericTrainer, NumericLossMixin, RunGRPOTrainer):
         private = {name for name in vars(cls) if name.startswith("_") and name[1] != "_"}
-        overridden = {name for name in private if name in dir(Trainer)}
-        assert overridden <= compat.TRAINER_METHODS.keys()
+        overridden = {name for name in private if name in dir(GRPOTrainer)}
+        assert overridden <= compat.TRAINER_METHODS.keys() | compat.GRPO_METHODS.keys()
 
 
 @pytest.mark.parametrize("method", compat.MODEL_METHODS)

@@ -27,8 +27,8 @@ from mm_numeric.importers import command as prepare_command
 from mm_numeric.registry import IMPORTERS, choose
 
 BYT5 = ByT5Tokenizer()
-COMMANDS = ("ls", "cp", "check", "prepare", "check-data", "train", "predict", "score", "compare",
-            "export", "report", "doctor")  # fmt: skip
+COMMANDS = ("ls", "cp", "check", "prepare", "check-data", "train", "grpo", "predict", "score",
+            "compare", "export", "report", "doctor")  # fmt: skip
 YOURS = "clock_qwen2_vl_2b"
 """The config that stands for mine.yaml, which a reader has copied from a shipped one."""
 

@@ -90,7 +90,7 @@ def seed_runs(config: Config, seed: int) -> list[Config]:
     for row in compared_rows(config):
         start = folder / row.warm_start
         if row.warm_start not in runs:
-            warm = replace(row.config, objective=warm_objective, distil=None)
+            warm = replace(row.config, objective=warm_objective, distil=None, grpo=None)
             warm = replace(warm, trainer=row.warm_trainer)
             runs[row.warm_start] = run_of_seed(warm, seed, vary, start)
         model = replace(row.config.model, name=str(start / "model"), revision="main")

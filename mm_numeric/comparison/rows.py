@@ -11,8 +11,8 @@ of the grid is a dotted setting with a list of values, or with a mapping from na
 
 Rows share a warm start (a model trained with CE) unless they change what it is trained with: the
 model, the task, the data, or settings of ``compare.warm_start``. Settings of ``trainer`` that a row
-changes, such as the learning rate, do not apply to its warm start, nor does ``distil``, which
-trains on its own answers afterwards. Does not import torch.
+changes, such as the learning rate, do not apply to its warm start, nor do ``distil`` and ``grpo``,
+which train on its own answers afterwards. Does not import torch.
 """
 
 import glob
@@ -276,7 +276,7 @@ def _without_sections(
 
     def start(own: Config, changed: Mapping[str, Any], name: str) -> _WarmStart:
         trainer = {**(config if "trainer" in ignored else own).trainer, **changed}
-        unused = dict.fromkeys((*ignored, "objective", "distil", "compare"))
+        unused = dict.fromkeys((*ignored, "objective", "distil", "grpo", "compare"))
         key = _key({**own.to_dict(), **unused, "trainer": trainer})
         return _WarmStart(names.setdefault(key, name), trainer)
 

@@ -274,11 +274,6 @@ def _facts(
     resumed = any(r["resumed"] for r in runs.values())
     last = " (the last session of those that were resumed)" if resumed else ""
     others = _other_settings(rows)
-    distilled = "; ".join(
-        f"{row.name}: {own['steps']:,} more steps on {own['rows']:,} of its own answers"
-        for row in rows
-        if "teacher" in (own := runs[seed, row.folder])
-    )
     return {
         "command": f"mm-numeric compare {folder / CONFIG}",
         "model": f"{config.model.family} {config.model.name}, {run['parameters']:,} parameters",
@@ -288,7 +283,7 @@ def _facts(
         "warm start": f"{warm['steps']:,} steps of {warm['batch_rows']} rows, with CE, each seed",
         "each objective": f"{steps:,} steps of {run['batch_rows']} rows from there: the "
         "same rows in the same order",
-        **({"distillation": distilled} if distilled else {}),
+        **_own_answers({row.name: runs[seed, row.folder] for row in rows}),
         **({"other settings": others} if others else {}),
         **_control(config, rows),
         "seeds": ", ".join(map(str, seeds)),
@@ -299,6 +294,22 @@ def _facts(
         + f", {config.compare.jobs} at a time",
         **_origin(runs.values()),
     }
+
+
+def _own_answers(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Describe the training on own answers, given the run.json of each row's first seed."""
+    distilled = [
+        f"{name}: {run['steps']:,} more steps on {run['rows']:,} of its own answers"
+        for name, run in runs.items()
+        if "teacher" in run
+    ]
+    sampled = [
+        f"{name}: {run['generated_tokens']:,} generated tokens in {run['steps']:,} steps"
+        for name, run in runs.items()
+        if "generated_tokens" in run
+    ]
+    found = {"distillation": distilled, "GRPO": sampled}
+    return {name: "; ".join(texts) for name, texts in found.items() if texts}
 
 
 def _origin(runs: Iterable[Mapping[str, Any]]) -> dict[str, str]:

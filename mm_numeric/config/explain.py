@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import NamedTuple
 
-from mm_numeric.config import compare, data, decoding, distil, modules, schema
+from mm_numeric.config import compare, data, decoding, distil, grpo, modules, schema
 from mm_numeric.config.field_docs import as_yaml, default, in_words, kind, meanings
 from mm_numeric.config.resources import Resources
 from mm_numeric.config.training_arguments import (
@@ -30,6 +30,7 @@ SECTIONS: Mapping[str, type] = {
     "objective": ObjectiveSpec,
     "objective.terms": TermSpec,
     "distil": distil.DistilConfig,
+    "grpo": grpo.GrpoConfig,
     "predict": decoding.PredictConfig,
     "evaluate": data.EvaluateConfig,
     "compare": compare.CompareConfig,

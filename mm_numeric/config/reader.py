@@ -14,6 +14,7 @@ from mm_numeric.config.compare import CompareConfig
 from mm_numeric.config.data import DataConfig, EvaluateConfig, listed
 from mm_numeric.config.data import DataSource as DataSource
 from mm_numeric.config.distil import DistilConfig
+from mm_numeric.config.grpo import GrpoConfig
 from mm_numeric.config.modules import read_lora, read_modules
 from mm_numeric.config.names import objective_name
 from mm_numeric.config.renamed import with_new_names, with_overrides
@@ -37,7 +38,10 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 """Folder of the shipped configs."""
 
 _REQUIRED = ("task", "data", "model", "trainer")
-_OPTIONAL = ("modules", "lora", "objective", "distil", "predict", "evaluate", "compare", "plugins")
+_OPTIONAL = (
+    *("modules", "lora", "objective", "distil", "grpo"),
+    *("predict", "evaluate", "compare", "plugins"),
+)
 _SECTIONS = (*_REQUIRED, *_OPTIONAL)
 
 
@@ -107,6 +111,7 @@ def config_from_dict(
         objective=read_objective(raw.get("objective", "ce"), f"{where}, objective"),
         trainer={**OURS, **check_trainer_settings(raw["trainer"], f"{where}, trainer")},
         distil=_read_optional(DistilConfig, raw.get("distil"), f"{where}, distil"),
+        grpo=_read_optional(GrpoConfig, raw.get("grpo"), f"{where}, grpo"),
         predict=_read_optional(PredictConfig, predict, f"{where}, predict"),
         evaluate=_read_optional(EvaluateConfig, raw.get("evaluate"), f"{where}, evaluate"),
         compare=_read_optional(CompareConfig, raw.get("compare"), f"{where}, compare"),
@@ -118,6 +123,8 @@ def config_from_dict(
     config.data.check_trainer(config.trainer, where)
     if config.distil:
         _check_distil(config, config.distil, f"{where}, distil")
+    if config.grpo:
+        _check_grpo(config, config.grpo, f"{where}, grpo")
     if config.compare:
         check_trainer_settings(config.compare.warm_start, f"{where}, compare.warm_start")
     return config
@@ -173,6 +180,22 @@ def _check_distil(config: Config, distil: DistilConfig, where: str) -> None:
         raise ValueError(
             f"{where}.rows: the first rows are all from one of the training sources; remove it."
         )
+
+
+def _check_grpo(config: Config, grpo: GrpoConfig, where: str) -> None:
+    check_trainer_settings(grpo.trainer, f"{where}.trainer", grpo=True)
+    others = {
+        "model.baseline": config.model.baseline is not None,
+        "data.stream": config.data.stream,
+        "distil": config.distil is not None,
+        "objective": config.objective.spec != PRESETS["ce"],
+    }
+    for setting, found in others.items():
+        if found:
+            raise ValueError(
+                f"{where}: GRPO samples texts and trains on their rewards, which cannot be "
+                f"combined with {setting}; remove one of them."
+            )
 
 
 def read_objective(value: Any, where: str) -> NamedObjective:

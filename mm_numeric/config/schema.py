@@ -12,6 +12,7 @@ from mm_numeric.config.data import DataConfig, EvaluateConfig
 from mm_numeric.config.data import DataSource as DataSource
 from mm_numeric.config.decoding import PredictConfig as PredictConfig
 from mm_numeric.config.distil import DistilConfig
+from mm_numeric.config.grpo import GrpoConfig
 from mm_numeric.config.modules import LoraSettings, ModulesConfig
 from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.parsing import check_choices
@@ -111,6 +112,9 @@ class Config:
     distil: DistilConfig | None
     """None: the model is not trained on its own answers."""
 
+    grpo: GrpoConfig | None
+    """None: the model is trained on the labels, and not by rewards."""
+
     predict: PredictConfig
     evaluate: EvaluateConfig | None
     """None: no evaluation during training."""
@@ -138,6 +142,7 @@ class Config:
             "objective": {"name": self.objective.name, **asdict(self.objective.spec)},
             "trainer": dict(self.trainer),
             "distil": asdict(self.distil) if self.distil else None,
+            "grpo": asdict(self.grpo) if self.grpo else None,
             "predict": asdict(self.predict),
             "evaluate": asdict(self.evaluate) if self.evaluate else None,
             "compare": asdict(self.compare) if self.compare else None,

@@ -56,7 +56,7 @@ def prompt_batch(
     if add_dummy_image_row and not _has_image(images):
         examples, images = [*examples, examples[0]], [*images, (_DUMMY_IMAGE, None)]
     prompts = _prompts(family, examples, images)
-    return _model_inputs(family, prompts, prompts.ids, left=not family.encoder_decoder), frames
+    return padded_inputs(family, prompts, prompts.ids, left=not family.encoder_decoder), frames
 
 
 @dataclass(frozen=True)
@@ -225,14 +225,14 @@ class TrainingCollator:
     ) -> tuple[dict[str, Any], Tensor]:
         """Return the model inputs, and a boolean mask of positions that predict answer tokens."""
         if self.family.encoder_decoder:
-            inputs = _model_inputs(self.family, prompts, prompts.ids, left=False)
+            inputs = padded_inputs(self.family, prompts, prompts.ids, left=False)
             start_id = self.family.decoder_start_id
             shifted = [[start_id, *ids[:-1]] for ids in answer_ids]
             inputs["decoder_input_ids"] = _pad(shifted, fill=self.family.pad_id)
             starts, width = [0] * len(answer_ids), inputs["decoder_input_ids"].shape[1]
         else:
             whole = [prompt + ids for prompt, ids in zip(prompts.ids, answer_ids, strict=True)]
-            inputs = _model_inputs(self.family, prompts, whole, left=False)
+            inputs = padded_inputs(self.family, prompts, whole, left=False)
             # The position before a token predicts it.
             starts, width = [len(p) - 1 for p in prompts.ids], inputs["input_ids"].shape[1]
         supervised = torch.zeros((len(answer_ids), width), dtype=torch.bool)
@@ -257,7 +257,7 @@ def _prompts(family: Family, examples: Sequence[Example], images: Sequence[Frame
     return family.prompts(texts, [image for image, _ in images], where)
 
 
-def _model_inputs(
+def padded_inputs(
     family: Family, prompts: Prompts, ids: Sequence[list[int]], *, left: bool
 ) -> dict[str, Any]:
     """Return the inputs of a model: padded token ids, attention mask, image tensors and others.

@@ -107,7 +107,7 @@ class Reward:
     ) -> list[float | None]:
         """Return the values of a batch of completions, as TRL and ms-swift expect them.
 
-        TRL logs ``unparseable/RULE``, the share of unparseable answers, and
+        TRL logs ``unparseable/RULE/all``, the share of unparseable answers, and
         ``unparseable/RULE/REASON`` for each reason that this process has met so far. The table of
         completions has a column ``reason_RULE``.
 
@@ -187,7 +187,7 @@ class Reward:
 
     def _log(self, log: Callable[[str, float], None], failures: Counter[str], rows: int) -> None:
         name = f"unparseable/{self.rule.name}"
-        log(name, failures.total() / rows)
+        log(f"{name}/all", failures.total() / rows)
         self._reasons.update(failures)  # logged from now on, also as 0, so that means are right
         for reason in sorted(self._reasons):
             log(f"{name}/{reason}", failures[reason] / rows)

@@ -71,7 +71,7 @@ from mm_numeric.training.log_lines import BarOnly, LogLines
 from mm_numeric.training.manifest import check_files
 from mm_numeric.training.resume import with_same_rows
 from mm_numeric.training.tensor_files import require_tensor_files
-from mm_numeric.training.trainer import NumericTrainer
+from mm_numeric.training.trainer import NumericTrainer, RunTrainer
 
 
 def train(
@@ -236,12 +236,13 @@ def _open_checkpoint(checkpoint: Path, args: TrainingArguments, trust_remote_cod
 
 
 def _facts(
-    trainer: NumericTrainer, config: Config, rows: TrainingRows, modules: dict[str, Any]
+    trainer: RunTrainer, config: Config, rows: TrainingRows, modules: dict[str, Any]
 ) -> dict[str, Any]:
     args = trainer.args
     batch_rows = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     return {
         "steps": trainer.state.global_step,
+        **trainer.facts(),
         **rows.metadata(),
         "rows_skipped": len(trainer.skipped_rows.ids),
         "batch_rows": batch_rows,
@@ -253,7 +254,7 @@ def _facts(
 
 
 def _fit_and_save(
-    trainer: NumericTrainer,
+    trainer: RunTrainer,
     family: Family,
     folder: Path,
     checkpoint: Path | None,
@@ -280,7 +281,7 @@ def make_trainer(
     examples: list[Example] | ExampleStream,
     family: Family,
     source: str,
-) -> NumericTrainer:
+) -> RunTrainer:
     """Create the trainer of a config, with its model, adapters, objective and callbacks.
 
     ``source`` is the model name on the Hugging Face hub, or the folder of the weights.
@@ -288,8 +289,6 @@ def make_trainer(
     known = [] if isinstance(examples, ExampleStream) else examples
     mixed = has_mixed_modalities(family, known) if known else family.takes_images
     collator = replace(make_collator(config, family), add_dummy_image_row=mixed)
-    spec = with_box_scale(config.objective.spec, family.coordinates.max_value)
-    objective = family.objective(spec, collator.vocabulary)
     family.fit(config.task, known)
     modules = ModelModules(family, config.modules, args.learning_rate, config.title)
     transformers.set_seed(args.seed)
@@ -297,17 +296,24 @@ def make_trainer(
     modules.check(model)
     model = add_adapters(model, modules, config.lora, source, config.model.revision)
     modules.freeze(model)
-    trainer = NumericTrainer(
-        model=model,
-        modules=modules,
-        args=args,
-        train_dataset=examples,
-        data_collator=collator,
-        objective=objective,
-        callbacks=[JsonLog(config.output_dir / LOG), LogLines(), GradientCheck(modules)],
-    )
-    if args.train_sampling_strategy == "group_by_length":
-        trainer.lengths = collator.lengths(known)
+    options: dict[str, Any] = {"model": model, "modules": modules, "args": args}
+    callbacks = [JsonLog(config.output_dir / LOG), LogLines()]
+    trainer: RunTrainer
+    if config.grpo is not None:
+        from mm_numeric.training.grpo import make_grpo_trainer  # requires TRL
+
+        trainer = make_grpo_trainer(config, family, collator, known, callbacks=callbacks, **options)
+    else:
+        spec = with_box_scale(config.objective.spec, family.coordinates.max_value)
+        trainer = NumericTrainer(
+            train_dataset=examples,
+            data_collator=collator,
+            objective=family.objective(spec, collator.vocabulary),
+            callbacks=[*callbacks, GradientCheck(modules)],
+            **options,
+        )
+        if args.train_sampling_strategy == "group_by_length":
+            trainer.lengths = collator.lengths(known)
     validate_sharding(trainer, f"{config.title}, trainer")
     trainer.remove_callback(PrinterCallback)
     if trainer.pop_callback(ProgressCallback):
@@ -315,7 +321,7 @@ def make_trainer(
     return trainer
 
 
-def fit(trainer: NumericTrainer, checkpoint: Path | None) -> None:
+def fit(trainer: RunTrainer, checkpoint: Path | None) -> None:
     """Train the model, resuming from ``checkpoint`` if it is not None.
 
     If training had already ended at the checkpoint (last step or early stopping), only its weights
@@ -358,7 +364,12 @@ def training_arguments(config: Config) -> TrainingArguments:
         if isinstance(settings["deepspeed"], str):
             settings["deepspeed"] = str(find_deepspeed(settings["deepspeed"], where))
     try:
-        args = TrainingArguments(**settings)
+        if config.grpo is not None:
+            from mm_numeric.training.grpo import grpo_arguments  # requires TRL
+
+            args = grpo_arguments(config, settings, cpu=cpu)
+        else:
+            args = TrainingArguments(**settings)
         _ = args.device  # joins the process group
         join_ranks(args)
     except (ValueError, TypeError, ImportError, KeyError) as error:

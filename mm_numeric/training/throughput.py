@@ -40,7 +40,11 @@ class Throughput:
         tokens = batch["attention_mask"].sum()
         if "decoder_input_ids" in batch:
             tokens = tokens + len(batch["labels"])
-        counts = torch.stack([tokens, batch["spans"].samples]).double()
+        self.count(tokens, batch["spans"].samples)
+
+    def count(self, tokens: Tensor, samples: Tensor) -> None:
+        """Count tokens and samples; both are scalars."""
+        counts = torch.stack([tokens, samples]).double()
         self._counts = counts if self._counts is None else self._counts + counts
 
     @contextmanager

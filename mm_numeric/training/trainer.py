@@ -1,6 +1,6 @@
-"""A subclass of transformers.Trainer whose loss is an objective (CE plus numeric losses)."""
+"""The trainers of runs: what they share, and the one whose loss is an objective (CE plus terms)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from itertools import islice
@@ -16,6 +16,7 @@ from transformers.training_args import OptimizerNames
 from mm_numeric.compat import base_dataloader, postponed_rotation
 from mm_numeric.data.length_sampler import LengthGroupedSampler, rows_per_step, sampler_seed
 from mm_numeric.data.streaming import ExampleStream, stream_loader
+from mm_numeric.losses.term import LossSum
 from mm_numeric.models.adapters import (
     gathered_parameters,
     read_adapted,
@@ -43,13 +44,12 @@ from mm_numeric.training.throughput import Throughput
 _OWN_GROUPS = {"params", "model", "optimizer_dict"}  # options of optimisers with their own groups
 
 
-class NumericTrainer(NumericLossMixin, Trainer):
-    """Trainer with an ``Objective`` as its loss, for batches of ``TrainingCollator``.
+class RunTrainer(Trainer):
+    """What the trainers of runs share, whatever their loss is.
 
-    ``NumericLossMixin`` computes the loss and logs its components. This class saves and loads
-    weights, sets the learning rate of each module (vision, projector, ...), and checks for errors
-    on all ranks. ``modules`` has the settings of each module. If it is None, all modules have the
-    same settings.
+    This class saves and loads weights, sets the learning rate of each module (vision, projector,
+    ...), and checks for errors on all ranks. ``modules`` has the settings of each module. If it is
+    None, all modules have the same settings.
     """
 
     model: Any
@@ -60,8 +60,8 @@ class NumericTrainer(NumericLossMixin, Trainer):
     trust_remote_code: bool = False
     """Load checkpoints of DeepSpeed and FSDP also if their files could execute code."""
 
-    lengths: Sequence[int] = ()
-    """Number of tokens of each row, for ``train_sampling_strategy: group_by_length``."""
+    _step_sums: dict[str, LossSum]
+    """Loss components of the current step, whose sums must be finite; set by subclasses."""
 
     def __init__(self, *args: Any, modules: ModelModules | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -83,6 +83,10 @@ class NumericTrainer(NumericLossMixin, Trainer):
         """Start measuring the throughput, then train."""
         self.throughput.begin()
         return super().train(*args, **kwargs)
+
+    def facts(self) -> dict[str, Any]:
+        """Return entries for run.json that only this kind of trainer has."""
+        return {}
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
         """Create the optimiser with two groups per module: with and without weight decay."""
@@ -111,35 +115,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
         except TypeError as error:
             raise ValueError(f"trainer.lr_scheduler_kwargs: {error}.") from error
 
-    def get_train_dataloader(self) -> Any:
-        """Return the training dataloader, whose workers ignore signals that stop the run."""
-        if isinstance(self.train_dataset, ExampleStream):
-            loader = stream_loader(
-                self.train_dataset, self.args, self.accelerator, self.data_collator
-            )
-        else:
-            loader = super().get_train_dataloader()
-        if self.args.dataloader_num_workers > 0:
-            base = base_dataloader(loader)
-            base.worker_init_fn = IgnoreSignalsInWorker(
-                base.worker_init_fn, self.stopping.is_listening
-            )
-        return loader
-
-    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        """Return the sampler; with ``group_by_length``, a batch has samples of similar length."""
-        if self.args.train_sampling_strategy != "group_by_length":
-            return super()._get_train_sampler(train_dataset)
-        return LengthGroupedSampler(
-            self.lengths,
-            rows_per_step(self.args),
-            sampler_seed(self.args),
-            epoch=lambda: int(self.state.epoch or 0),
-        )
-
-    def get_batch_samples(
-        self, epoch_iterator: Any, num_batches: int, device: torch.device
-    ) -> tuple[list[Any], Any]:
+    def read_batches(self, epoch_iterator: Iterator[Any], num_batches: int) -> list[Any]:
         """Read the micro-batches of one step. If a row is invalid, all ranks raise an error."""
         batches, message = [], None
         try:
@@ -147,13 +123,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
         except ValueError as error:
             message = worker_error_message(error)
         self.ranks.exchange(message)
-        for batch in batches:
-            self.skipped_rows.add(batch["origin"].skipped)
-        self.finite.begin_step([batch["origin"].ids for batch in batches])
-        batches, items = super().get_batch_samples(iter(batches), num_batches, device)
-        for batch in batches:
-            self.throughput.add(batch)
-        return batches, items
+        return batches
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Train on one micro-batch, and record for ``FiniteCheck`` whether its loss is finite."""
@@ -342,3 +312,52 @@ class NumericTrainer(NumericLossMixin, Trainer):
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         with translate_corrupt_checkpoint(checkpoint or ""):
             super()._load_optimizer_and_scheduler(checkpoint)
+
+
+class NumericTrainer(RunTrainer, NumericLossMixin, Trainer):
+    """Trainer with an ``Objective`` as its loss, for batches of ``TrainingCollator``.
+
+    ``NumericLossMixin`` computes the loss and logs its components.
+    """
+
+    lengths: Sequence[int] = ()
+    """Number of tokens of each row, for ``train_sampling_strategy: group_by_length``."""
+
+    def get_train_dataloader(self) -> Any:
+        """Return the training dataloader, whose workers ignore signals that stop the run."""
+        if isinstance(self.train_dataset, ExampleStream):
+            loader = stream_loader(
+                self.train_dataset, self.args, self.accelerator, self.data_collator
+            )
+        else:
+            loader = super().get_train_dataloader()
+        if self.args.dataloader_num_workers > 0:
+            base = base_dataloader(loader)
+            base.worker_init_fn = IgnoreSignalsInWorker(
+                base.worker_init_fn, self.stopping.is_listening
+            )
+        return loader
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        """Return the sampler; with ``group_by_length``, a batch has samples of similar length."""
+        if self.args.train_sampling_strategy != "group_by_length":
+            return super()._get_train_sampler(train_dataset)
+        return LengthGroupedSampler(
+            self.lengths,
+            rows_per_step(self.args),
+            sampler_seed(self.args),
+            epoch=lambda: int(self.state.epoch or 0),
+        )
+
+    def get_batch_samples(
+        self, epoch_iterator: Any, num_batches: int, device: torch.device
+    ) -> tuple[list[Any], Any]:
+        """Read the micro-batches of one step, and record their samples."""
+        batches = self.read_batches(epoch_iterator, num_batches)
+        for batch in batches:
+            self.skipped_rows.add(batch["origin"].skipped)
+        self.finite.begin_step([batch["origin"].ids for batch in batches])
+        batches, items = super().get_batch_samples(iter(batches), num_batches, device)
+        for batch in batches:
+            self.throughput.add(batch)
+        return batches, items

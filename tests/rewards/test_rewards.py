@@ -249,7 +249,7 @@ def test_trl_calls_it_with_messages_ids_and_logs():
     )  # fmt: skip
     assert values == [1, 0, 1, None]
     reason = "no coordinates"
-    assert logged == {"unparseable/f1@0.5": 1 / 3, f"unparseable/f1@0.5/{reason}": 1 / 3}
+    assert logged == {"unparseable/f1@0.5/all": 1 / 3, f"unparseable/f1@0.5/{reason}": 1 / 3}
     assert extra == {"reason_f1@0.5": [None, reason, None, None]}
     logged.clear()
     first = {name: values[:1] for name, values in columns.items()}

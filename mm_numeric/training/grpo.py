@@ -1,0 +1,95 @@
+"""Train a model by rewards (config section ``grpo``): arguments, data set and trainer for TRL."""
+
+from typing import Any
+
+from datasets import Dataset
+from trl.trainer.grpo_config import GRPOConfig
+
+from mm_numeric.answers import Example
+from mm_numeric.config.grpo import GrpoConfig
+from mm_numeric.config.schema import Config
+from mm_numeric.data.collator import TrainingCollator
+from mm_numeric.data.framing import load_framed_image
+from mm_numeric.families.family import Family
+from mm_numeric.rewards import Reward, reward, reward_columns
+from mm_numeric.training.grpo_trainer import FamilyProcessor, RunGRPOTrainer
+
+
+def grpo_arguments(config: Config, settings: dict[str, Any], *, cpu: bool) -> GRPOConfig:
+    """Create TRL's GRPOConfig from ``settings`` (section ``trainer``) and the section ``grpo``."""
+    grpo = _section(config)
+    return GRPOConfig(
+        **{
+            "max_completion_length": config.predict.max_new_tokens,
+            "bf16": None if not cpu else False,
+            **settings,
+            **grpo.trainer,
+            "reward_weights": [float(weight) for weight in grpo.rewards.values()],
+        }
+    )
+
+
+def make_grpo_trainer(
+    config: Config,
+    family: Family,
+    collator: TrainingCollator,
+    examples: list[Example],
+    **options: Any,
+) -> RunGRPOTrainer:
+    """Create the trainer; ``options`` are the model, ``args``, ``modules`` and callbacks."""
+    if family.encoder_decoder:
+        raise ValueError(
+            f"{config.title}, grpo: TRL trains decoder-only models, and model.family "
+            f"{family.name} is an encoder-decoder; choose another model, or remove grpo."
+        )
+    model, args = options["model"], options["args"]
+    model.generation_config.eos_token_id = list(family.stop_ids)
+    if args.use_vllm:
+        ends = {"stop_token_ids": list(family.stop_ids), "skip_special_tokens": False}
+        args.generation_kwargs = {**ends, **(args.generation_kwargs or {})}
+    return RunGRPOTrainer(
+        family=family,
+        reward_funcs=list(make_rewards(config, family)),
+        train_dataset=_dataset(config, family, collator, examples),
+        **options,
+    )
+
+
+def make_rewards(config: Config, family: Family) -> list[Reward]:
+    """Return the rewards of the section ``grpo``; they decode token ids as the family does."""
+    grpo = _section(config)
+    tokenizer = FamilyProcessor(family)
+    return [
+        reward(name, task=config.task, tokenizer=tokenizer, answer_after=grpo.answer_after)
+        for name in grpo.rewards
+    ]
+
+
+def _dataset(
+    config: Config, family: Family, collator: TrainingCollator, examples: list[Example]
+) -> Dataset:
+    """Return a data set of prompts, images, targets and frames, which are made when read."""
+
+    def load(batch: dict[str, list[int]]) -> dict[str, list[Any]]:
+        rows = [_row(config, family, collator, examples[i]) for i in batch["index"]]
+        return {name: [row[name] for row in rows] for name in rows[0]}
+
+    return Dataset.from_dict({"index": list(range(len(examples)))}).with_transform(load)
+
+
+def _row(
+    config: Config, family: Family, collator: TrainingCollator, example: Example
+) -> dict[str, Any]:
+    image, frame = load_framed_image(
+        family, example, length_limit=collator.length_limit, image_cache=collator.image_cache
+    )
+    columns = {"id": example.id, **reward_columns(config.task, example.answer, frame)}
+    if not family.takes_images:
+        return {"prompt": example.prompt, **columns}
+    messages = [{"role": "user", "content": example.prompt}]
+    return {"prompt": messages, "images": [] if image is None else [image], **columns}
+
+
+def _section(config: Config) -> GrpoConfig:
+    assert config.grpo is not None
+    return config.grpo
