@@ -1,10 +1,10 @@
-"""List the tasks, model families, losses, risks and configs that ship, for ``mm-numeric ls``."""
+"""List the tasks, families, losses, risks, rewards and configs that ship, for ``mm-numeric ls``."""
 
 from mm_numeric.config.reader import CONFIGS
 from mm_numeric.config.training_arguments import deepspeed_settings
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.losses.presets import PRESETS
-from mm_numeric.registry import BASELINES, FAMILIES, IMPORTERS, RISKS, TASKS, TERMS
+from mm_numeric.registry import BASELINES, FAMILIES, IMPORTERS, REWARDS, RISKS, TASKS, TERMS
 
 
 def shipped() -> str:
@@ -18,6 +18,7 @@ def shipped() -> str:
             ("coordinates", COORDINATES),
             ("loss terms", TERMS),
             ("risks", RISKS),
+            ("rewards", REWARDS),
             ("formats", IMPORTERS),
         )
     ]

@@ -23,8 +23,8 @@ class GrpoConfig:
 
     trainer: Mapping[str, Any] = field(default_factory=dict)
     """Settings of ``trl.GRPOConfig``, such as ``num_generations``, ``beta`` or ``use_vllm``. They
-    replace those of the section ``trainer``. The default of ``max_completion_length`` is
-    ``predict.max_new_tokens``."""
+    replace those of the section ``trainer``. Other defaults are those of TRL, such as a learning
+    rate of 1e-6, except ``max_completion_length``: ``predict.max_new_tokens``."""
 
     def __post_init__(self) -> None:
         if not self.rewards:

@@ -187,6 +187,8 @@ def _check_grpo(config: Config, grpo: GrpoConfig, where: str) -> None:
     others = {
         "model.baseline": config.model.baseline is not None,
         "data.stream": config.data.stream,
+        "data.on_bad_image: skip": config.data.on_bad_image == "skip",
+        "trainer.train_sampling_strategy": "train_sampling_strategy" in config.trainer,
         "distil": config.distil is not None,
         "objective": config.objective.spec != PRESETS["ce"],
     }

@@ -72,11 +72,7 @@ class Reward:
             target: The true answer, such as ``Box(10, 20, 30, 40)``.
             frame: Size, resizing and coordinate format of the image; None for ``self.frame``.
         """
-        if not isinstance(target, self.rule.targets):
-            raise ValueError(
-                f"the reward {self.rule.name!r} does not fit a target of type "
-                f"{type(target).__name__} of the task {self.task_name!r}; choose another reward."
-            )
+        self.check(target)
         if self.answer_after is not None:
             _, found, text = text.rpartition(self.answer_after)
             if not found:
@@ -89,6 +85,14 @@ class Reward:
         value = self.rule.value(ParsedAnswer(text, answer, target, frame, self.task, scorer))
         return Scored(0.0, value) if isinstance(value, str) else Scored(value, None)
 
+    def check(self, target: Any) -> None:
+        """Raise ValueError if answers like ``target`` do not have this reward."""
+        if not isinstance(target, self.rule.targets):
+            raise ValueError(
+                f"the reward {self.rule.name!r} does not fit a target of type "
+                f"{type(target).__name__} of the task {self.task_name!r}; choose another reward."
+            )
+
     def score_json(self, text: str, target: str, frame: str | None = None) -> Scored:
         """Return the value of a generated text; target and frame are JSON (``reward_columns``)."""
         decoded = None if frame is None else Frame.from_dict(_from_json(frame, "frame"))
@@ -99,7 +103,7 @@ class Reward:
         completions: Sequence[Any],
         completion_ids: Sequence[Sequence[int]] | None = None,
         *,
-        target: Sequence[str | None],
+        target: Sequence[str | None] | None = None,
         frame: Sequence[str | None] | None = None,
         log_extra: Callable[[str, list[Any]], None] | None = None,
         log_metric: Callable[[str, float], None] | None = None,
@@ -121,6 +125,11 @@ class Reward:
             log_metric: Function of TRL that logs a metric.
             columns: Other columns and arguments; not used.
         """
+        if target is None:
+            raise ValueError(
+                f"the reward {self.rule.name!r} needs the column target in the data set; make it "
+                "with mm_numeric.rewards.reward_columns."
+            )
         texts = self._texts(completions, completion_ids)
         frames = frame or [None] * len(texts)
         scored = [

@@ -49,20 +49,25 @@ def make_grpo_trainer(
         args.generation_kwargs = {**ends, **(args.generation_kwargs or {})}
     return RunGRPOTrainer(
         family=family,
-        reward_funcs=list(make_rewards(config, family)),
+        reward_funcs=list(make_rewards(config, examples, FamilyProcessor(family))),
         train_dataset=_dataset(config, family, collator, examples),
         **options,
     )
 
 
-def make_rewards(config: Config, family: Family) -> list[Reward]:
-    """Return the rewards of the section ``grpo``; they decode token ids as the family does."""
+def make_rewards(config: Config, examples: list[Example], tokenizer: Any = None) -> list[Reward]:
+    """Return the rewards of the section ``grpo``, after checking that they fit the answers."""
     grpo = _section(config)
-    tokenizer = FamilyProcessor(family)
-    return [
-        reward(name, task=config.task, tokenizer=tokenizer, answer_after=grpo.answer_after)
-        for name in grpo.rewards
-    ]
+    try:
+        rewards = [
+            reward(name, task=config.task, tokenizer=tokenizer, answer_after=grpo.answer_after)
+            for name in grpo.rewards
+        ]
+        for own in rewards:
+            own.check(examples[0].answer)
+    except ValueError as error:
+        raise ValueError(f"{config.title}, grpo.rewards: {error}") from error
+    return rewards
 
 
 def _dataset(

@@ -34,6 +34,7 @@ class FamilyProcessor(ProcessorMixin):
         self.image_processor = family.image_processor
         self.tokenizer = copy.deepcopy(family.tokenizer)
         self.tokenizer.pad_token_id = family.pad_id
+        self.image_token_id = getattr(family, "image_id", None)  # vLLM's server looks for it
         self.chat_template = None
 
     def apply_chat_template(

@@ -158,6 +158,10 @@ def _train(
                     claim_for_training(folder, config, resume=resume)
             if resume and (folder / FINISHED).is_file():
                 return folder / MODEL
+            if config.grpo is not None:
+                from mm_numeric.training.grpo import make_rewards  # requires TRL
+
+                make_rewards(config, rows.rows())
             with without_zero3_init(args):
                 source = model_source(config, folder)
             if checkpoint and args.should_save:

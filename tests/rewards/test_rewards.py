@@ -14,6 +14,7 @@ from mm_numeric.families.tiny import tiny_qwen2_tokenizer
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frame_presets import FAMILY_RESIZES, FrameRule
 from mm_numeric.geometry.frames import Frame, Resize
+from mm_numeric.registry import REWARDS
 from mm_numeric.rewards import reward, reward_columns
 from mm_numeric.tasks.clock import Clock
 from mm_numeric.tasks.grounding import Grounding
@@ -281,6 +282,11 @@ def test_verl_and_swift_call_it():
     assert values == [pytest.approx(1, abs=0.01), 0]
 
 
+@pytest.mark.parametrize("name", REWARDS)
+def test_every_listed_reward_exists(name):
+    assert reward(name, task="clock").rule.name.partition("@")[0] == name
+
+
 def test_the_answer_follows_the_reasoning():
     own = reward("iou", task=BOX, frame=PIXELS.to_dict(), answer_after="</think>")
     reasoning = "<think>Is it [0, 0, 9, 9]? No.</think>"
@@ -299,6 +305,7 @@ def test_the_answer_follows_the_reasoning():
         (lambda: reward("iou", task={"name": "grounding", "x": 1}), "x"),
         (lambda: reward("iou", task="clock").score("1:00", ClockTime(1, 0)), "does not fit"),
         (lambda: reward("correct", task=LIST).score("none", CATS, PIXELS), "another reward"),
+        (lambda: reward("time", task="clock")(["1:00"]), "the column target"),
         (lambda: reward("time", task="clock").score_json("1:00", "1:00"), "reward_columns"),
     ],
 )

@@ -9,6 +9,7 @@ import pytest
 import torch
 import yaml
 from processes import Job
+from safetensors.torch import load_file
 from train_runs import cut_off, same
 
 from mm_numeric import cli
@@ -138,6 +139,21 @@ def test_log_probabilities_equal_those_of_the_familys_own_batches(tmp_path, name
 
 
 @pytest.mark.slow
+def test_an_adapter_is_trained_against_its_own_start(tmp_path, warm):
+    """With ``beta``, TRL adds a frozen copy of the adapter, which is not saved."""
+    grpo = {**GRPO, "trainer": {**GRPO["trainer"], "beta": 0.1}}
+    modules = {"language": "adapted", "vision": "frozen", "projector": "frozen",
+               "embeddings": "frozen", "head": "frozen"}  # fmt: skip
+    config = config_of(tmp_path, model=warm, grpo=grpo, modules=modules)
+    train(config)
+    saved = load_file(tmp_path / "run/model/adapter_model.safetensors")
+    assert {name.rpartition(".lora_")[2] for name in saved} == {"A.weight", "B.weight"}
+    assert any(value.any() for name, value in saved.items() if "lora_B" in name)
+    assert log_of(tmp_path / "run")[-1]["kl"] >= 0
+    assert predict(tmp_path / "run", None, tmp_path / "run/predictions.jsonl") == 4
+
+
+@pytest.mark.slow
 def test_two_ranks_train_one_model(tmp_path, warm):
     file = tmp_path / "small.yaml"
     file.write_text(yaml.safe_dump(settings(tmp_path, model=warm)))
@@ -175,6 +191,8 @@ def test_a_row_of_a_comparison_starts_from_the_shared_warm_start(tmp_path):
         ({"grpo": {"rewards": {"time": 1}, "trainer": {"beta": "much"}}}, "grpo.trainer.beta"),
         ({"objective": "ntil"}, "combined with objective"),
         ({"distil": {}}, "combined with distil"),
+        ({"data": {"train": {"path": "a.jsonl"}, "test": {"path": "a.jsonl"},
+                   "on_bad_image": "skip"}}, "combined with data.on_bad_image: skip"),
     ],
 )  # fmt: skip
 def test_a_mistake_in_the_config_is_one_sentence(tmp_path, changes, message):
@@ -186,6 +204,9 @@ def test_mistakes_that_need_the_model_or_the_command(tmp_path, capsys):
     config = config_of(tmp_path, "t5", task="arithmetic", grpo={**GRPO, "rewards": {"correct": 1}})
     with pytest.raises(ValueError, match="encoder-decoder"):
         train(config)
+    unfit = replace(config, grpo=replace(config.grpo, rewards={"time": 1}))
+    with pytest.raises(ValueError, match=r"small, grpo.rewards: .* 'time' does not fit"):
+        train(unfit)
     with pytest.raises(ValueError, match=r"trainer: .*divisible by"):
         training_arguments(
             replace(config, trainer={**config.trainer, "per_device_train_batch_size": 3})
