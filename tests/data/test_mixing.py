@@ -44,3 +44,8 @@ def test_a_source_that_is_tested_on_has_no_weight():
     assert DataConfig(train=(rows, rows), test=DataSource(path="b.jsonl"))
     with pytest.raises(ValueError, match="test sets weight, which only training sources"):
         DataConfig(train=rows, test=rows)
+
+
+def test_the_first_of_sources_that_are_equally_behind_is_next():
+    assert list(islice(weighted_round_robin([1, 1, 1]), 6)) == [0, 1, 2, 0, 1, 2]
+    assert list(islice(weighted_round_robin([1, 3]), 8)) == [1, 0, 1, 1, 1, 0, 1, 1]

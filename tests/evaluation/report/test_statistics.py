@@ -18,7 +18,13 @@ from mm_numeric.evaluation.metrics.detection import TEXT_DETECTION
 from mm_numeric.evaluation.metrics.gsm8k import GSM8K
 from mm_numeric.evaluation.metrics.mathvista import MATHVISTA
 from mm_numeric.evaluation.metrics.numbers import NUMBERS
-from mm_numeric.evaluation.report.results import ReportedMetric, read_comparison, read_runs
+from mm_numeric.evaluation.report import steps_to_target
+from mm_numeric.evaluation.report.results import (
+    ReportedMetric,
+    choose_styles,
+    read_comparison,
+    read_runs,
+)
 from mm_numeric.evaluation.report.steps_to_target import StepsToLevel, curve_of, first_step
 
 ALL = (TIMES, BOXES, TEXT_DETECTION, NUMBERS, MATHVISTA)
@@ -128,6 +134,38 @@ def test_the_first_step_as_good_is_that_of_a_loop(figures, level, better):
         if (figure >= level) if better else (figure <= level):
             expected = step
     assert first_step(curve, level, higher_is_better=better) == expected
+
+
+@pytest.mark.parametrize("better", [True, False])
+def test_harder_levels_are_on_the_right_with_a_margin_on_both_sides(monkeypatch, better):
+    drawn = []
+    chart = steps_to_target.charts.line_chart
+    monkeypatch.setattr(
+        steps_to_target.charts,
+        "line_chart",
+        lambda lines, x, y, **rest: drawn.append((lines, x)) or chart(lines, x, y, **rest),
+    )
+    metric = ReportedMetric(name="m", label="m", unit="%", higher_is_better=better)
+    logs = {
+        ("ce", seed): [
+            {"step": 10 * i, "eval": {"m": value}}
+            for i, value in enumerate([0.2, 0.5, 0.8] if better else [0.8, 0.5, 0.2], start=1)
+        ]
+        for seed in (0, 1)
+    }
+    styles = choose_styles(["ce"], "ce", None)
+    levels = steps_to_target._levels_of(metric, styles, [0, 1], logs, {})
+    steps_to_target._chart(levels, styles)
+    ((lines, axis),) = drawn
+    ends = [100 * levels.levels[0], 100 * levels.levels[-1]]
+    assert (ends[0] < ends[1]) == better
+    margin = 0.07 * (ends[1] - ends[0])
+    assert (ends[0] - axis.low, axis.high - ends[1]) == pytest.approx((margin, margin))
+    assert (axis.low < axis.high) == better
+    places = [x for line in lines for x, _ in line.points]
+    assert min(axis.low, axis.high) < min(places) <= max(places) < max(axis.low, axis.high)
+    steps = {y for line in lines for _, y in line.points}
+    assert max(steps) == 30
 
 
 def test_one_seed_has_no_interval():
