@@ -166,27 +166,27 @@ def targets() -> dict[str, Target]:
     return found | {f"prepare {name}": Target(texts, prepare(name)) for name in IMPORTERS}
 
 
-def changed(data: bytes, seeds: Sequence[bytes], chance: random.Random) -> bytes:
+def changed(data: bytes, seeds: Sequence[bytes], draws: random.Random) -> bytes:
     """Return a copy of a seed with a few random changes."""
-    for _ in range(chance.choice((1, 1, 2, 4, 9))):
-        at = chance.randint(0, len(data))
-        to = min(len(data), at + chance.choice((1, 1, 3, 20, 200)))
-        kind = chance.randrange(6)
+    for _ in range(draws.choice((1, 1, 2, 4, 9))):
+        at = draws.randint(0, len(data))
+        to = min(len(data), at + draws.choice((1, 1, 3, 20, 200)))
+        kind = draws.randrange(6)
         if kind == 0:
             data = (
                 data[:at]
-                + bytes(byte ^ 1 << chance.randrange(8) for byte in data[at:to])
+                + bytes(byte ^ 1 << draws.randrange(8) for byte in data[at:to])
                 + data[to:]
             )
         elif kind == 1:
             data = data[:at] + data[to:]
         elif kind == 2:
-            data = data[:to] + data[at:to] * chance.choice((1, 2, 50)) + data[to:]
+            data = data[:to] + data[at:to] * draws.choice((1, 2, 50)) + data[to:]
         elif kind == 3:
-            other = chance.choice(seeds)
-            data = data[:at] + other[chance.randint(0, len(other)) :]
+            other = draws.choice(seeds)
+            data = data[:at] + other[draws.randint(0, len(other)) :]
         else:
-            data = data[:at] + chance.choice(WORDS) + data[to if kind == 4 else at :]
+            data = data[:at] + draws.choice(WORDS) + data[to if kind == 4 else at :]
     return data
 
 
@@ -253,14 +253,14 @@ def main() -> int:
         target, _, name = arguments.replay.name.partition("-")
         print(failure(every[target], name.partition("-")[2], arguments.replay.read_bytes()))
         return 0
-    chance, runs, failures = random.Random(arguments.seed), Counter[str](), {}
+    draws, runs, failures = random.Random(arguments.seed), Counter[str](), {}
     end = time.monotonic() + 60 * arguments.minutes
     names = arguments.only or list(every)
     while time.monotonic() < end:
-        target = chance.choice(names)
-        name = chance.choice(list(every[target].seeds))
+        target = draws.choice(names)
+        name = draws.choice(list(every[target].seeds))
         seeds = list(every[target].seeds.values())
-        data = changed(every[target].seeds[name], seeds, chance)
+        data = changed(every[target].seeds[name], seeds, draws)
         runs[target] += 1
         why = failure(every[target], name, data)
         if why and (target.split()[0], why) not in failures:

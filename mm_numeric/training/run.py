@@ -3,7 +3,7 @@
 import gc
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -19,8 +19,6 @@ from mm_numeric.config.schema import Config
 from mm_numeric.config.training_arguments import find_deepspeed
 from mm_numeric.data.answer_lengths import with_new_tokens
 from mm_numeric.data.collator import has_mixed_modalities, make_collator
-from mm_numeric.data.examples import examples_and_errors
-from mm_numeric.data.positions import check_questions
 from mm_numeric.data.streaming import ExampleStream
 from mm_numeric.data.training_set import TrainingRows
 from mm_numeric.families.family import Family
@@ -69,6 +67,7 @@ from mm_numeric.training.gradient_check import GradientCheck
 from mm_numeric.training.json_log import JsonLog, validate_report_to
 from mm_numeric.training.log_lines import BarOnly, LogLines
 from mm_numeric.training.manifest import check_files
+from mm_numeric.training.questions import asked_rows, check_numbers
 from mm_numeric.training.resume import with_same_rows
 from mm_numeric.training.tensor_files import require_tensor_files
 from mm_numeric.training.trainer import NumericTrainer, RunTrainer
@@ -158,10 +157,7 @@ def _train(
                     claim_for_training(folder, config, resume=resume)
             if resume and (folder / FINISHED).is_file():
                 return folder / MODEL
-            if config.grpo is not None:
-                from mm_numeric.training.grpo import make_rewards  # requires TRL
-
-                make_rewards(config, rows.rows())
+            _check_rewards(config, rows)
             with without_zero3_init(args):
                 source = model_source(config, folder)
             if checkpoint and args.should_save:
@@ -169,11 +165,9 @@ def _train(
             family = load_family(config, source)
             examples = rows.for_trainer(make_collator(config, family))
             config = with_new_tokens(config, family, rows.rows())
-            _check_answers(config, family, evaluated)
-            asked = [*evaluated, *_test_rows(config, loaded)] if family.limits_numbers else []
+            asked = asked_rows(config, family, evaluated, loaded)
         trainer = make_trainer(config, args, examples, family, source)
-        # The family is fitted now, so that a number that is too long for it raises ValueError.
-        family.prompts([e.prompt for e in asked], [None] * len(asked), [e.where for e in asked])
+        check_numbers(family, asked)  # the family is fitted now
         trainer.trust_remote_code = trust_remote_code
         assert trainer.modules is not None
         modules = trainer.modules.table(trainer.model)
@@ -194,23 +188,11 @@ def _train(
     return folder / MODEL
 
 
-def _check_answers(config: Config, family: Family, evaluated: Sequence[Example]) -> None:
-    """Check that the model has positions for an answer to each question asked during training."""
-    if evaluated or config.predict.max_new_tokens is not None:
-        check_questions(family, evaluated, config.predict.new_tokens)
+def _check_rewards(config: Config, rows: TrainingRows) -> None:
+    if config.grpo is not None:
+        from mm_numeric.training.grpo import make_rewards  # requires TRL
 
-
-def _test_rows(config: Config, loaded: list[Example]) -> list[Example]:
-    """Return the valid rows of ``data.test``, whose answers are generated after training.
-
-    ``loaded`` are the rows of the source for ``evaluate``, which may be the same. Training needs no
-    test rows, so a missing file or an invalid row causes no error here, but in ``predict``.
-    """
-    if config.evaluate is not None and config.evaluate.data is None:
-        return loaded
-    cache = Path(config.data.cache)
-    found = examples_and_errors(config.task, config.data.test, cache, training=False)
-    return [example for example, error in found if error is None]
+        make_rewards(config, rows.rows())
 
 
 def _validate(
