@@ -166,27 +166,25 @@ def targets() -> dict[str, Target]:
     return found | {f"prepare {name}": Target(texts, prepare(name)) for name in IMPORTERS}
 
 
-def changed(data: bytes, seeds: Sequence[bytes], draws: random.Random) -> bytes:
+def changed(data: bytes, seeds: Sequence[bytes], rng: random.Random) -> bytes:
     """Return a copy of a seed with a few random changes."""
-    for _ in range(draws.choice((1, 1, 2, 4, 9))):
-        at = draws.randint(0, len(data))
-        to = min(len(data), at + draws.choice((1, 1, 3, 20, 200)))
-        kind = draws.randrange(6)
+    for _ in range(rng.choice((1, 1, 2, 4, 9))):
+        at = rng.randint(0, len(data))
+        to = min(len(data), at + rng.choice((1, 1, 3, 20, 200)))
+        kind = rng.randrange(6)
         if kind == 0:
             data = (
-                data[:at]
-                + bytes(byte ^ 1 << draws.randrange(8) for byte in data[at:to])
-                + data[to:]
+                data[:at] + bytes(byte ^ 1 << rng.randrange(8) for byte in data[at:to]) + data[to:]
             )
         elif kind == 1:
             data = data[:at] + data[to:]
         elif kind == 2:
-            data = data[:to] + data[at:to] * draws.choice((1, 2, 50)) + data[to:]
+            data = data[:to] + data[at:to] * rng.choice((1, 2, 50)) + data[to:]
         elif kind == 3:
-            other = draws.choice(seeds)
-            data = data[:at] + other[draws.randint(0, len(other)) :]
+            other = rng.choice(seeds)
+            data = data[:at] + other[rng.randint(0, len(other)) :]
         else:
-            data = data[:at] + draws.choice(WORDS) + data[to if kind == 4 else at :]
+            data = data[:at] + rng.choice(WORDS) + data[to if kind == 4 else at :]
     return data
 
 
@@ -253,14 +251,14 @@ def main() -> int:
         target, _, name = arguments.replay.name.partition("-")
         print(failure(every[target], name.partition("-")[2], arguments.replay.read_bytes()))
         return 0
-    draws, runs, failures = random.Random(arguments.seed), Counter[str](), {}
+    rng, runs, failures = random.Random(arguments.seed), Counter[str](), {}
     end = time.monotonic() + 60 * arguments.minutes
     names = arguments.only or list(every)
     while time.monotonic() < end:
-        target = draws.choice(names)
-        name = draws.choice(list(every[target].seeds))
+        target = rng.choice(names)
+        name = rng.choice(list(every[target].seeds))
         seeds = list(every[target].seeds.values())
-        data = changed(every[target].seeds[name], seeds, draws)
+        data = changed(every[target].seeds[name], seeds, rng)
         runs[target] += 1
         why = failure(every[target], name, data)
         if why and (target.split()[0], why) not in failures:

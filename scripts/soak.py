@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("--cycles", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    draws = random.Random(arguments.seed)
+    rng = random.Random(arguments.seed)
     with tempfile.TemporaryDirectory() as folder:
         whole, log = Path(folder, "whole"), Path(folder, "log.txt")
         times = []
@@ -117,12 +117,12 @@ def main() -> None:
         for cycle in range(1, arguments.cycles + 1):
             began, run, kills = time.monotonic(), Path(folder, "run"), 0
             log.write_text("")
-            while kills < draws.choice((1, 2, 3)):
-                kill_after(train(run, log), log, draws.uniform(0, times[0]))
+            while kills < rng.choice((1, 2, 3)):
+                kill_after(train(run, log), log, rng.uniform(0, times[0]))
                 kills += 1
             finish(train(run, log), log)
             predict = ["predict", "--model", str(run)]
-            kill_after(predict, log, draws.uniform(0, times[1]))
+            kill_after(predict, log, rng.uniform(0, times[1]))
             finish(predict, log, ranks=2)
             finish(["score", f"{run}/predictions.jsonl"], log)
             found = digests(run)

@@ -207,8 +207,10 @@ def _reason(error: Exception, source: str) -> str | None:
     """Return a short message for an error of ``from_pretrained``, or None for other errors."""
     first, *_ = [line.strip() for line in str(error).splitlines()] or [""]
     if isinstance(error, OSError | ImportError | KeyError):
-        advice = f"Give a hub name, a folder with a checkpoint, or {TINY!r}."
-        return f"{source!r} cannot be loaded ({first}). {advice}"
+        return (
+            f"{source!r} cannot be loaded ({first}). Give a hub name, a folder with a checkpoint, "
+            f"or {TINY!r}."
+        )
     if isinstance(error, ValueError) and "trust_remote_code=True" in str(error):
         classes = checkpoint_code(Path(source)) or ["see its files on the hub"]
         return (
