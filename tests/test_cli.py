@@ -58,17 +58,18 @@ assert not heavy - allowed, heavy
 def test_ls_lists_everything(capsys):
     from mm_numeric.geometry.coordinates import COORDINATES
     from mm_numeric.losses.presets import PRESETS
-    from mm_numeric.registry import BASELINES, FAMILIES, IMPORTERS, RISKS, TASKS, TERMS
+    from mm_numeric.registry import BASELINES, FAMILIES, IMPORTERS, REWARDS, RISKS, TASKS, TERMS
 
     assert cli.main(["ls"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:7] == [
+    assert lines[:8] == [
         f"tasks: {', '.join(TASKS)}",
         f"families: {', '.join(FAMILIES)}",
         f"baselines: {', '.join(BASELINES)}",
         f"coordinates: {', '.join(COORDINATES)}",
         f"loss terms: {', '.join(TERMS)}",
         f"risks: {', '.join(RISKS)}",
+        f"rewards: {', '.join(sorted(REWARDS))}",
         f"formats: {', '.join(IMPORTERS)}",
     ]
     names = [line.split()[0] for line in lines if line.startswith("  ")]
