@@ -102,10 +102,11 @@ def _exit_code(error: BaseException) -> int:
     return 2
 
 
-def _ls(_: argparse.Namespace) -> None:
+def _ls(arguments: argparse.Namespace) -> None:
     from mm_numeric.config.catalog import shipped
+    from mm_numeric.geometry.conventions import conventions_text
 
-    show(shipped())
+    show(conventions_text() if arguments.coordinates else shipped())
 
 
 def _cp(arguments: argparse.Namespace) -> None:

@@ -56,7 +56,11 @@ def make_parser(commands: Mapping[str, Run]) -> CommandParser:
         added.set_defaults(command=commands[name], parser=added)
         return added
 
-    add("ls", "list tasks, families, coordinate formats, losses and configs")
+    add("ls", "list tasks, families, coordinate formats, losses and configs").add_argument(
+        "--coordinates",
+        action="store_true",
+        help="print how each model writes coordinates, with an example and its source",
+    )
     _add_cp(add)
     _add_check(add)
     _add_prepare(add)

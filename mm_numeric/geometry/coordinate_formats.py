@@ -317,6 +317,16 @@ COORDINATE_FORMATS: Mapping[str, CoordinateFormat] = {
         label_close="<|object_ref_end|>",
         between="",
     ),
+    "internvl": CoordinateFormat(
+        open="<box>[[", close="]]</box>", label_open="<ref>", label_close="</ref>", between=""
+    ),
+    "glm_v": CoordinateFormat(
+        open="<|begin_of_box|>[[",
+        close="]]<|end_of_box|>",
+        between_numerals=",",
+        between_points=",",
+        label_close=" ",
+    ),
     "json": _JSON,
     "json_box_2d": replace(_JSON, open='"box_2d": ['),
     "loc": CoordinateFormat(

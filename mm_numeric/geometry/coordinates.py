@@ -169,7 +169,8 @@ COORDINATES: Mapping[str, Coordinates] = {
     "qwen3_vl": Coordinates(max_value=1000, format="json"),
     "llava": Coordinates(max_value=1, decimals=3),
     "yi_vl": Coordinates(max_value=999, format="parentheses"),
-    "internvl": Coordinates(max_value=1000, rounding="floor"),
+    "internvl": Coordinates(max_value=1000, rounding="floor", format="internvl"),
+    "glm_v": Coordinates(max_value=1000, format="glm_v"),
     "gemma3": Coordinates(max_value=1000, order="yx", format="json_box_2d"),
     # For any family.
     "relative_1000": Coordinates(max_value=1000),

@@ -22,6 +22,7 @@ RESIZES = {  # as the hub's checkpoints of each family have it
     "yi_vl": Resize(kind="letterbox", side=448),
     "internvl": Resize(kind="squash", side=448),
     "gemma3": Resize(kind="squash", side=896),
+    "glm_v": Resize(kind="none"),
 }
 WAYS = [
     pytest.param(resize, COORDINATES[name], id=f"{family}-{name}")
@@ -39,7 +40,8 @@ GOLDEN = {
     "qwen3_vl": '[{"bbox_2d": [78, 208, 500, 729], "label": "red car"}]',
     "llava": "red car [0.078, 0.281, 0.500, 0.672]",
     "yi_vl": "red car (78,281),(500,671)",
-    "internvl": "red car [78, 208, 500, 729]",
+    "internvl": "<ref>red car</ref><box>[[78, 208, 500, 729]]</box>",
+    "glm_v": "red car <|begin_of_box|>[[78,208,500,729]]<|end_of_box|>",
     "gemma3": '[{"box_2d": [208, 78, 729, 500], "label": "red car"}]',
 }
 BOX = Box(50.0, 100.0, 320.0, 350.0)

@@ -42,6 +42,7 @@ RECIPES = {
     "yi_vl": (Resize(kind="letterbox", side=448), padded(999)),
     "internvl": (Resize(kind="squash", side=448), relative(1000, rounded=int)),
     "gemma3": (Resize(kind="squash", side=896), relative(1000)),
+    "glm_v": (Resize(kind="none"), relative(1000)),
 }
 
 
