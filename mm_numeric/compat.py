@@ -145,6 +145,55 @@ def tokenizer_settings(source: str, revision: str) -> dict[str, Any]:
     return get_tokenizer_config(source, revision=revision)
 
 
+def num_image_tokens(processor: Any, width: int, height: int) -> int | None:
+    """Return how many tokens a processor writes for an image of this size; None if it cannot tell.
+
+    transformers (5.23) counts them without pixels in a method that it added for vLLM, and that some
+    processors lack. Some processors leave tokens around the image out.
+    """
+    count = getattr(processor, "_get_num_multimodal_tokens", None)
+    return None if count is None else int(count([(height, width)])["num_image_tokens"][0])
+
+
+class VideoSettings(dict[str, Any]):
+    """Settings of a video processor, in its place in a processor, which saves them unchanged."""
+
+    _auto_class = None
+    model_input_names: tuple[str, ...] = ()
+
+
+@contextmanager
+def video_settings_alone() -> Iterator[None]:
+    """Let ``AutoProcessor`` load only the settings of a video processor inside the context.
+
+    The processors of transformers (5.23) check the types of their parts, and all video processors
+    need torchvision, which does not exist for each build of torch.
+    """
+    from transformers import ProcessorMixin
+    from transformers.models.auto.video_processing_auto import (
+        AutoVideoProcessor,
+        get_video_processor_config,
+    )
+
+    def load(source: str, **options: Any) -> VideoSettings:
+        return VideoSettings(get_video_processor_config(source, **options))
+
+    def check(processor: Any, name: str, part: Any) -> Any:
+        return type(part) if isinstance(part, VideoSettings) else original(processor, name, part)
+
+    original, from_pretrained = (
+        ProcessorMixin.check_argument_for_proper_class,
+        AutoVideoProcessor.__dict__["from_pretrained"],
+    )
+    ProcessorMixin.check_argument_for_proper_class = check
+    AutoVideoProcessor.from_pretrained = staticmethod(load)
+    try:
+        yield
+    finally:
+        ProcessorMixin.check_argument_for_proper_class = original
+        AutoVideoProcessor.from_pretrained = from_pretrained
+
+
 def concrete_classes(auto_class: Any) -> Mapping[Any, Any] | None:
     """Return the mapping from config classes to model classes of an Auto class (``AutoModel``).
 

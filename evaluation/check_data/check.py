@@ -212,7 +212,7 @@ def _check_batches(
             seen, _ = load_framed_image(family, example, length_limit=collator.length_limit)
             assert seen is not None
             features = family.num_image_features(family.images([seen]), settings)
-            if features != encoded.image_tokens:
+            if features not in (None, encoded.image_tokens):
                 source.add_problem(
                     "image tokens and features differ",
                     f"{where}: {encoded.image_tokens} placeholders for {features} features.",

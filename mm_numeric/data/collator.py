@@ -271,7 +271,11 @@ def padded_inputs(
         fill=0,
         left=left,
     ).bool()
-    return family.model_inputs(input_ids, mask, is_answer, prompts.images)
+    inputs = family.model_inputs(input_ids, mask, is_answer, prompts.images)
+    for name, rows in prompts.aligned.items():
+        filled = [row + [0] * (len(i) - len(row)) for row, i in zip(rows, ids, strict=True)]
+        inputs[name] = _pad(filled, fill=0, left=left)
+    return inputs
 
 
 def _pad(ids: Sequence[list[int]], fill: int = IGNORE_INDEX, left: bool = False) -> Tensor:

@@ -65,5 +65,8 @@ class ImageGeometry(ABC):
         return {name: features[name] for name in self.image_inputs}
 
     @abstractmethod
-    def num_image_features(self, images: dict[str, Tensor], config: Any) -> int:
-        """Return the number of image features that the model computes for preprocessed images."""
+    def num_image_features(self, images: dict[str, Tensor], config: Any) -> int | None:
+        """Return the number of image features that the model computes for preprocessed images.
+
+        None if the family does not know it.
+        """

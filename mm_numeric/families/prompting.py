@@ -1,8 +1,8 @@
 """Convert questions and answers to token ids, and generated token ids to text."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -25,6 +25,10 @@ class Prompts:
 
     images: dict[str, Tensor]
     """Output of the image processor for all images of the batch; empty if there are none."""
+
+    aligned: Mapping[str, list[list[int]]] = field(default_factory=dict)
+    """More inputs with one number per token of ``ids``, such as ``token_type_ids``. They are 0 for
+    the tokens of answers."""
 
 
 @dataclass(frozen=True)

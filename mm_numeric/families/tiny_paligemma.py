@@ -69,10 +69,16 @@ def make_tiny_paligemma(folder: Path, seed: int, **changes: Any) -> None:
 
 def tiny_gemma_tokenizer() -> GemmaTokenizer:
     """Return a tokenizer like PaliGemma's, with one token per digit and a small vocabulary."""
-    characters = ["\n", "▁", *map(chr, range(ord("!"), ord("~") + 1))]
-    tokens = [*_NAMED, *(f"<0x{byte:02X}>" for byte in range(256)), *characters]
-    merges = add_words(tokens, _WORDS)
-    tokenizer = GemmaTokenizer(vocab={token: i for i, token in enumerate(tokens)}, merges=merges)
+    tokenizer = plain_gemma_tokenizer()
     tokenizer.add_tokens(_LOCATIONS)  # not special tokens, like in the checkpoints
     tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
     return tokenizer
+
+
+def plain_gemma_tokenizer(**options: Any) -> GemmaTokenizer:
+    """Return a tokenizer like Gemma's, without location and image tokens."""
+    characters = ["\n", "▁", *map(chr, range(ord("!"), ord("~") + 1))]
+    tokens = [*_NAMED, *(f"<0x{byte:02X}>" for byte in range(256)), *characters]
+    merges = add_words(tokens, _WORDS)
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    return GemmaTokenizer(vocab=vocabulary, merges=merges, **options)

@@ -55,7 +55,14 @@ def next_token(loaded, example, tokens):
         answered = torch.zeros_like(ids, dtype=torch.bool)
         answered[:, ids.shape[1] - len(tokens) :] = len(tokens) > 0
         images = {k: v for k, v in inputs.items() if k in ("pixel_values", "image_grid_thw")}
-        inputs = family.model_inputs(ids, torch.ones_like(ids), answered, images)
+        more = torch.zeros_like(given)
+        aligned = {
+            name: torch.cat([values, more], dim=1)
+            for name, values in inputs.items()
+            if name.endswith("token_type_ids")
+        }
+        whole = family.model_inputs(ids, torch.ones_like(ids), answered, images)
+        inputs = {**aligned, **whole}
     with torch.no_grad():
         return model(**inputs).logits[0, -1].double().softmax(-1).numpy()
 

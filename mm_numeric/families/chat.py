@@ -1,0 +1,259 @@
+r"""The family ``chat``: any image-text model of transformers, by the checkpoint's own processor.
+
+Image         resized, cut into tiles and counted by the processor. Coordinates are relative to the
+              original image, because this family does not know how the processor resizes it
+Prompt        the processor's chat template, without thinking
+Answer        the text, then the token that the chat template writes after it
+Coordinates   those that the model's authors published (``mm_numeric.geometry.conventions``), or
+              from 0 to 1000
+
+Families with a file of their own, such as Qwen2.5-VL, know more: pixels of the resized image,
+``model.image_size``, and the number of image features, which ``check-data`` compares.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+from PIL import Image
+from torch import Tensor
+from transformers import AutoModelForImageTextToText, AutoProcessor, ProcessorMixin
+from transformers.utils import is_torchvision_available
+
+from mm_numeric.compat import concrete_classes, num_image_tokens, video_settings_alone
+from mm_numeric.config.schema import ModelConfig
+from mm_numeric.families.family import Family
+from mm_numeric.families.prompting import Prompts, Tokens
+from mm_numeric.geometry.conventions import convention_of
+from mm_numeric.geometry.frames import Resize
+
+_SIDE_PX = 224  # of the image whose tokens are counted once
+_ANSWER = "ANSWER"
+_PROJECTORS = (
+    r"multi_modal_projector\.|connector\.|image_newline|visual\.(merger|deepstack_merger_list)\."
+)
+_LANGUAGE = r"model\.(language_model|text_model)\."
+
+
+class Chat(Family):
+    """Any model of ``AutoModelForImageTextToText`` that has a processor and a chat template."""
+
+    name = "chat"
+    model_class: ClassVar[Any] = AutoModelForImageTextToText
+    module_patterns: ClassVar[Mapping[str, str]] = {
+        "vision": rf"model\.(?!language_model\.|text_model\.|{_PROJECTORS})",
+        "projector": rf"model\.({_PROJECTORS})",
+        "embeddings": rf"{_LANGUAGE}embed_tokens\.",
+        "language": rf"{_LANGUAGE}(?!embed_tokens\.)",
+        "head": r"lm_head\.",
+    }
+    processor: Any
+    """The checkpoint's whole processor, with this family's tokenizer."""
+
+    lora_targets = rf"{_LANGUAGE}layers\.\d+\.(self_attn|linear_attn|mlp|feed_forward)\.\w+"
+
+    def __init__(self, tokenizer: Any, image_processor: Any, model: ModelConfig) -> None:
+        processor = image_processor  # the whole processor; see load_image_processor
+        if model.coordinates is None:
+            model = replace(model, coordinates=convention_of(processor).preset)
+        super().__init__(tokenizer, processor.image_processor, model)
+        if self.coordinates.space == "resized" and self.coordinates.max_value is None:
+            raise ValueError(
+                "model.coordinates: they are pixels of the resized image, which family chat does "
+                "not know; set pixels_original, relative_1000 or another preset."
+            )
+        processor.tokenizer = tokenizer
+        self.processor = processor
+        self.resize = Resize(kind="none")
+        self.template = processor.chat_template or tokenizer.chat_template
+        image_token = getattr(processor, "image_token", None)
+        if not self.template or image_token is None or tokenizer.pad_token_id is None:
+            raise ValueError(
+                f"model.name: {tokenizer.name_or_path} has no chat template, no padding token, or "
+                f"no image token in its {type(processor).__name__}, and family chat needs all "
+                "three; set a checkpoint with them, or another model.family."
+            )
+        self.image_token: str = image_token
+        self.image_id = self.token_id(image_token)
+        self.pad_id = tokenizer.pad_token_id
+        self.lead, end_id = self._around_answer()
+        self.stop_ids = list(dict.fromkeys([end_id, tokenizer.eos_token_id]))
+
+    # -- prompting ----------------------------------------------------------------------------
+
+    def chat_prompt(self, text: str, with_image: bool) -> str:
+        """Apply the processor's chat template to a question, and add the generation prompt."""
+        return self._apply_template([_turn(text, with_image)], add_generation_prompt=True)
+
+    def tokenize_question(self, text: str, with_image: bool) -> list[int]:
+        """Return a question's token ids, with one placeholder token in place of the image."""
+        prompt, bos = self.chat_prompt(text, with_image), self.tokenizer.bos_token
+        has_bos = bos is not None and prompt.startswith(bos)
+        ids: list[int] = self.tokenizer(prompt, add_special_tokens=not has_bos)["input_ids"]
+        self._check_placeholders(text, ids.count(self.image_id) == with_image)
+        return ids
+
+    def prompts(
+        self,
+        texts: Sequence[str],
+        images: Sequence[Image.Image | None],
+        where: Sequence[str] | None = None,
+    ) -> Prompts:
+        """Apply the processor to a batch of questions and their images."""
+        for i, text in enumerate(texts):
+            try:
+                self._check_placeholders(text, self.image_token not in text)
+            except ValueError as error:
+                raise ValueError(f"{where[i]}: {error}" if where else str(error)) from error
+        ids: list[list[int]] = [[] for _ in texts]
+        aligned: dict[str, list[list[int]]] = {}
+        tensors: dict[str, Tensor] = {}
+        for with_image in (True, False):  # processors do not accept both in one batch
+            rows = [i for i, image in enumerate(images) if (image is not None) is with_image]
+            if not rows:
+                continue
+            encoded = self._encode([_turn(texts[i], with_image, images[i]) for i in rows])
+            for name, tensor in encoded.items():
+                if name == "input_ids" or name.endswith("token_type_ids"):
+                    found = ids if name == "input_ids" else aligned.setdefault(name, [])
+                    found += [[] for _ in range(len(texts) - len(found))]
+                    for i, values, mask in zip(
+                        rows, tensor, encoded["attention_mask"], strict=True
+                    ):
+                        found[i] = values[mask.bool()].tolist()
+                elif name != "attention_mask":
+                    tensors[name] = tensor
+        for values in aligned.values():
+            values[:] = [row or [0] * len(i) for row, i in zip(values, ids, strict=True)]
+        return Prompts(ids=ids, images=tensors, aligned=aligned)
+
+    def answer(self, text: str) -> Tokens:
+        """Tokenise an answer, with the text that the chat template writes before it."""
+        tokens = super().answer(self.lead + text)
+        cut = len(self.lead)
+        offsets = [(max(start - cut, 0), max(end - cut, 0)) for start, end in tokens.offsets]
+        return Tokens(ids=tokens.ids, offsets=offsets)
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Decode the generated tokens that come before the first end token."""
+        return super().text(ids).removeprefix(self.lead)
+
+    def _apply_template(self, turns: list[dict[str, Any]], **options: Any) -> Any:
+        if "enable_thinking" in self.template:  # an answer follows the prompt at once
+            options["enable_thinking"] = False
+        return self.processor.apply_chat_template(
+            turns, chat_template=self.template, tokenize=options.pop("tokenize", False), **options
+        )
+
+    def _encode(self, turns: list[dict[str, Any]]) -> dict[str, Tensor]:
+        """Apply the processor to conversations of one turn each, and return padded tensors."""
+        encoded: dict[str, Tensor] = self._apply_template(
+            [[turn] for turn in turns],  # type: ignore[misc]
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=True,
+            return_tensors="pt",
+            processor_kwargs={"padding": True},
+        )
+        return encoded
+
+    def _check_placeholders(self, text: str, correct: bool) -> None:
+        if not correct:
+            raise ValueError(
+                f"the question {text!r:.80} has {self.image_token}, or the chat template of "
+                f"{self.tokenizer.name_or_path} does not write it once for an image; correct the "
+                "question or the template."
+            )
+
+    def _around_answer(self) -> tuple[str, int]:
+        """Return the text between a prompt and its answer, and the id of the end token.
+
+        Most templates have no such text; in that of Idefics3 it is a space. If the template writes
+        no special token after an answer, the end token is that of the tokenizer.
+        """
+        prompt = self.chat_prompt("?", False)
+        turns = [_turn("?", False), {**_turn(_ANSWER, False), "role": "assistant"}]
+        whole = self._apply_template(turns)
+        before, _, after = whole.rpartition(_ANSWER)
+        lead = before[len(prompt) :] if before.startswith(prompt) else ""
+        added = self.tokenizer.added_tokens_decoder
+        for token in self.tokenizer(after, add_special_tokens=False)["input_ids"]:
+            if token in added and added[token].special:
+                return lead, token
+        return lead, self.tokenizer.eos_token_id
+
+    # -- image geometry -----------------------------------------------------------------------
+
+    def image_tokens(self, width: int, height: int) -> int:
+        """Return the number of tokens of an image, including those between and around its tiles."""
+        count = num_image_tokens(self.processor, width, height)
+        return self._expanded(width, height) if count is None else count + self._uncounted
+
+    @cached_property
+    def _uncounted(self) -> int:
+        """Tokens of an image that the processor's count leaves out, such as Gemma 3's line breaks.
+
+        Their number is the same for every image.
+        """
+        count = num_image_tokens(self.processor, _SIDE_PX, _SIDE_PX)
+        return 0 if count is None else self._expanded(_SIDE_PX, _SIDE_PX) - count
+
+    def _expanded(self, width: int, height: int) -> int:
+        """Count the tokens of an image by processing a black one of the same size."""
+        prompt = self.prompts(["?"], [Image.new("RGB", (width, height))])
+        return len(prompt.ids[0]) - len(self.question("?", 1)) + 1
+
+    def num_image_features(self, images: dict[str, Tensor], config: Any) -> int | None:
+        """Return None: the processor writes the image tokens, and the model compares them."""
+        return None
+
+    # -- checkpoint ---------------------------------------------------------------------------
+
+    @classmethod
+    def load_image_processor(cls, source: str, model: ModelConfig) -> ProcessorMixin:
+        """Load the whole processor, of which the image processor is a part.
+
+        Without torchvision, its video processor is not loaded; its settings are saved unchanged.
+        """
+        with nullcontext() if is_torchvision_available() else video_settings_alone():
+            found = AutoProcessor.from_pretrained(
+                source, revision=model.revision, trust_remote_code=model.trust_remote_code
+            )
+        if not isinstance(found, ProcessorMixin) or not hasattr(found, "image_processor"):
+            raise ValueError(
+                f"model.name: {source!r} has no processor with an image processor, and family chat "
+                "needs one; correct model.family."
+            )
+        return found
+
+    def save(self, folder: Path) -> None:
+        """Save the whole processor with its tokenizer, and ``frame.json``."""
+        super().save(folder)
+        self.processor.save_pretrained(folder)
+
+    def load_model(self, source: str, model: ModelConfig) -> Any:
+        """Load all weights, and raise ValueError if the checkpoint is no image-text model."""
+        kind = type(self.load_config(source, model))
+        if kind not in (concrete_classes(self.model_class) or {}):
+            raise ValueError(
+                f"model.name: transformers has no image-text model for the {kind.__name__} of "
+                f"{source!r}; correct model.name or model.family."
+            )
+        return super().load_model(source, model)
+
+    @classmethod
+    def make_tiny(cls, folder: Path, seed: int) -> None:
+        """Save a small, randomly initialised InternVL."""
+        from mm_numeric.families.tiny_internvl import make_tiny_internvl
+
+        make_tiny_internvl(folder, seed)
+
+
+def _turn(text: str, with_image: bool, image: Image.Image | None = None) -> dict[str, Any]:
+    """Return a user's message in a conversation; its image may follow later."""
+    shown = {"type": "image"} if image is None else {"type": "image", "image": image}
+    content = [shown] if with_image else []
+    return {"role": "user", "content": [*content, {"type": "text", "text": text}]}

@@ -1,0 +1,246 @@
+"""The family ``chat``: tiny Gemma 3, InternVL and Idefics3 through their own processors."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from PIL import Image
+from tiny_chats import CHATS
+from tiny_qwens import checkpoint
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+from mm_numeric.answers import Box
+from mm_numeric.config.data import DataSource
+from mm_numeric.config.reader import config_from_dict
+from mm_numeric.config.schema import ModelConfig
+from mm_numeric.data.collator import BATCH_KEYS, TrainingCollator, prompt_batch
+from mm_numeric.data.examples import load_examples
+from mm_numeric.data.lengths import count_tokens
+from mm_numeric.families.chat import Chat
+from mm_numeric.families.qwen3_vl import Qwen3VL
+from mm_numeric.inference.generate import predict
+from mm_numeric.losses.objective import Objective
+from mm_numeric.losses.presets import PRESETS
+from mm_numeric.models.export import export
+from mm_numeric.tasks.grounding import Grounding
+from mm_numeric.training.run import train
+
+SIZES = [(80, 60), (30, 200), (300, 90), (57, 56)]
+CHAT = ModelConfig(name="tiny", family="chat", dtype="float32")
+each = pytest.mark.parametrize("name", CHATS)
+
+
+@pytest.fixture(scope="module")
+def twin(tmp_path_factory):
+    """Return the folder of a tiny model, made once."""
+    made = {}
+
+    def folder_of(name):
+        if name not in made:
+            made[name] = tmp_path_factory.mktemp("twins") / name
+            CHATS[name](made[name], seed=0)
+        return made[name]
+
+    return folder_of
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    """Images of four sizes with a box, and one question without an image."""
+    folder = tmp_path_factory.mktemp("rows")
+    lines = []
+    for i, (width, height) in enumerate(SIZES):
+        pixels = torch.randint(0, 256, (height, width, 3), dtype=torch.uint8)
+        Image.fromarray(pixels.numpy()).save(folder / f"{i}.png")
+        box = [3 + i, 5, width - 7, height - 11 * i]
+        lines.append({"id": str(i), "image": f"{i}.png", "phrase": f"red {'box ' * i}", "box": box})
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return load_examples(Grounding(), DataSource(path=str(path)), folder, training=True)
+
+
+def official_batch(family, examples):
+    """Return the inputs and labels that the processor alone makes of whole conversations."""
+    conversations, answers = [], []
+    for example in examples:
+        image = Image.open(example.image)
+        answers.append(Grounding().format(example.answer, family.frame(*image.size)).text)
+        question = [{"type": "image", "image": image}, {"type": "text", "text": example.prompt}]
+        conversations.append(
+            [
+                {"role": "user", "content": question},
+                {"role": "assistant", "content": [{"type": "text", "text": answers[-1]}]},
+            ]
+        )
+    batch = family.processor.apply_chat_template(
+        conversations,
+        tokenize=True,
+        return_dict=True,
+        return_tensors="pt",
+        processor_kwargs={"padding": True, "padding_side": "right"},
+    )
+    end = family.stop_ids[0]
+    batch["labels"] = torch.full_like(batch["input_ids"], -100)
+    for i, answer in enumerate(answers):
+        ids = batch["input_ids"][i].tolist()
+        last = len(ids) - 1 - ids[::-1].index(end)
+        first = last
+        while family.tokenizer.decode(ids[first:last]).strip() != answer:
+            first -= 1
+        if family.tokenizer.decode(ids[first - 1]) == family.lead:  # a token of its own
+            first -= 1
+        batch["labels"][i, first : last + 1] = batch["input_ids"][i, first : last + 1]
+    return batch
+
+
+@each
+def test_the_first_loss_is_that_of_the_official_processor(twin, rows, name):
+    family = Chat.load(str(twin(name)), CHAT)
+    model = family.load_model(str(twin(name)), CHAT).eval()
+    batch = TrainingCollator(family, Grounding(), family.vocabulary())(rows)
+    labels, supervised, spans, _ = (batch.pop(key) for key in BATCH_KEYS)
+    official = official_batch(family, rows)
+    width = batch["input_ids"].shape[1]
+    for key in batch.keys() & {"token_type_ids", "mm_token_type_ids"}:
+        assert torch.equal(batch[key], official[key][:, :width])
+    assert ("token_type_ids" in batch) == (name == "gemma3")
+    for row, mask, whole in zip(
+        batch["input_ids"], batch["attention_mask"], official["input_ids"], strict=True
+    ):
+        length = int(mask.sum())
+        assert row[:length].tolist() == whole[:length].tolist()
+    with torch.no_grad():
+        wanted = model(**official).loss
+        logits = model(**batch, logits_to_keep=supervised).logits
+        batch["pixel_values"] = batch["pixel_values"].flip(0)
+        blind = model(**batch, logits_to_keep=supervised).logits
+    found = Objective(PRESETS["ce"], family.vocabulary())(logits, labels, spans).loss
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-4)
+    assert (logits - blind).abs().max() > 1e-3  # the model sees its images
+    assert len(spans.boxes) == len(SIZES)
+
+
+@each
+def test_lengths_are_known_without_the_pixels(twin, rows, name):
+    family = Chat.load(str(twin(name)), CHAT)
+    batch = TrainingCollator(family, Grounding(), family.vocabulary())(rows)
+    lengths = batch["attention_mask"].sum(1).tolist()
+    frames = [family.frame(*size) for size in SIZES]
+    pairs = zip(rows, frames, strict=True)
+    assert [count_tokens(family, Grounding(), row, frame)[0] for row, frame in pairs] == lengths
+    if name != "gemma3":
+        assert len({family.image_tokens(*size) for size in SIZES}) > 2
+    for size in SIZES:  # a processor that cannot count
+        assert family.image_tokens(*size) == family._expanded(*size)
+
+
+@each
+def test_prompts_with_and_without_an_image_share_a_batch(twin, rows, name):
+    family = Chat.load(str(twin(name)), CHAT)
+    model = family.load_model(str(twin(name)), CHAT).eval()
+    blind = type(rows[0])(id="x", prompt="Why?", answer=None, image=None, where="rows:9")
+    mixed = [rows[0], blind, rows[1]]
+    batch, _ = prompt_batch(family, mixed)
+    with torch.no_grad():
+        together = model(**batch).logits[:, -1]
+        for i, example in enumerate(mixed):
+            alone = model(**prompt_batch(family, [example])[0]).logits[0, -1]
+            torch.testing.assert_close(together[i], alone, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gemma3", "idefics3"])  # InternVL's needs torchvision
+def test_an_exported_model_writes_the_same_text_in_plain_transformers(twin, rows, tmp_path, name):
+    data = {"path": str(rows[0].image.parent / "rows.jsonl")}
+    config = config_from_dict(
+        {
+            "task": {"name": "grounding"},
+            "data": {"train": data, "test": data},
+            "model": {"name": str(twin(name)), "family": "chat", "dtype": "float32"},
+            "modules": {"language": "adapted"},
+            "lora": {"rank": 2},
+            "trainer": {
+                "output_dir": str(tmp_path / "run"),
+                "max_steps": 2,
+                "learning_rate": 1.0e-2,
+                "save_strategy": "no",
+            },
+            "predict": {"max_new_tokens": 8},
+        },
+        where="test",
+        title="test",
+    )
+    train(config)
+    predict(tmp_path / "run", None, tmp_path / "predictions.jsonl")
+    export(tmp_path / "run", tmp_path / "out")
+    processor = AutoProcessor.from_pretrained(tmp_path / "out")
+    model = AutoModelForImageTextToText.from_pretrained(tmp_path / "out")
+    answers = (tmp_path / "predictions.jsonl").read_text(encoding="utf-8").splitlines()
+    for example, answer in zip(rows, map(json.loads, answers), strict=True):
+        question = {"type": "text", "text": example.prompt}
+        image = {"type": "image", "image": Image.open(example.image)}
+        inputs = processor.apply_chat_template(
+            [{"role": "user", "content": [image, question]}],
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=True,
+            return_tensors="pt",
+        )
+        written = model.generate(**inputs, max_new_tokens=8, do_sample=False)
+        new = written[0, inputs["input_ids"].shape[1] :]
+        assert processor.decode(new).strip() == answer["text"].strip()
+    assert len({json.loads(answer)["text"] for answer in answers}) > 1
+
+
+@each
+def test_answers_end_like_the_template_ends_them(twin, name):
+    family = Chat.load(str(twin(name)), CHAT)
+    answer = family.answer("11:30")
+    assert family.text(answer.ids) == "11:30"
+    ends = {"gemma3": "<end_of_turn>", "internvl": "<|im_end|>", "idefics3": "<end_of_utterance>"}
+    assert family.tokenizer.decode(answer.ids[-1]) == ends[name]
+    assert family.lead == (" " if name == "idefics3" else "")
+    first = next(i for i, offset in enumerate(answer.offsets) if offset != (0, 0))
+    assert answer.offsets[first:-1] == [(i, i + 1) for i in range(len("11:30"))]
+
+
+def test_the_settings_of_a_video_processor_are_kept_without_torchvision(twin, tmp_path):
+    family = Chat.load(str(twin("internvl")), CHAT)
+    family.save(tmp_path)
+    saved = json.loads((tmp_path / "processor_config.json").read_text(encoding="utf-8"))
+    assert saved["video_processor"]["num_frames"] == 7
+    again = Chat.load(str(tmp_path), CHAT)
+    assert again.prompts(["?"], [Image.new("RGB", (99, 50))]).ids == (
+        family.prompts(["?"], [Image.new("RGB", (99, 50))]).ids
+    )
+
+
+def test_a_shipped_family_and_chat_agree():
+    source, image = checkpoint(Qwen3VL), Image.new("RGB", (90, 70), (9, 99, 200))
+    model = ModelConfig(name="tiny", family="qwen3_vl", dtype="float32")
+    one, other = Qwen3VL.load(source, model), Chat.load(source, CHAT)
+    ours, theirs = (f.prompts(["Where?", "Why?"], [image, None]) for f in (one, other))
+    assert ours.ids == theirs.ids
+    for name, tensor in ours.images.items():
+        torch.testing.assert_close(tensor, theirs.images[name])
+    assert theirs.aligned["mm_token_type_ids"][0].count(1) == one.image_tokens(90, 70)
+    assert one.stop_ids[0] == other.stop_ids[0]
+    assert other.coordinates == one.coordinates
+    box = Box(5, 6, 70, 60)
+    written = [Grounding().format(box, f.frame(90, 70)).text for f in (one, other)]
+    assert written[0] == written[1]
+
+
+def test_what_chat_cannot_do_is_one_sentence(twin, tmp_path):
+    folder = tmp_path / "no_template"
+    shutil.copytree(twin("gemma3"), folder)
+    (folder / "chat_template.jinja").unlink()
+    with pytest.raises(ValueError, match="has no chat template, no padding token, or"):
+        Chat.load(str(folder), CHAT)
+    pixels = ModelConfig(name="tiny", family="chat", coordinates="qwen2_5_vl")
+    with pytest.raises(ValueError, match="pixels of the resized image, which family chat does not"):
+        Chat.load(str(twin("gemma3")), pixels)
+    family = Chat.load(str(twin("gemma3")), CHAT)
+    with pytest.raises(ValueError, match=r"rows:3: the question .* has <start_of_image>"):
+        family.prompts(["a <start_of_image>"], [Image.new("RGB", (9, 9))], ["rows:3"])

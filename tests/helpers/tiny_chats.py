@@ -1,0 +1,134 @@
+"""Tiny random models for the family ``chat``, with the classes of the full-size models."""
+
+from pathlib import Path
+
+import torch
+from transformers import (
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
+    Gemma3ImageProcessorPil,
+    Gemma3Processor,
+    Idefics3Config,
+    Idefics3ForConditionalGeneration,
+    Idefics3ImageProcessorPil,
+    Idefics3Processor,
+)
+
+from mm_numeric.families.tiny import save_tiny
+from mm_numeric.families.tiny_internvl import chat_tokenizer, make_tiny_internvl, text_config
+from mm_numeric.families.tiny_paligemma import plain_gemma_tokenizer
+
+_WIDTH, _SIDE_PX, _PATCH_PX = 64, 56, 14
+_IMAGE_TOKENS = (_SIDE_PX // _PATCH_PX // 2) ** 2  # patches, merged 2 x 2
+
+# Gemma 3's template for messages of the user and the assistant.
+_GEMMA3_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}"
+    "<start_of_turn>{{ 'model' if message['role'] == 'assistant' else message['role'] }}\n"
+    "{% for part in message['content'] %}{% if part['type'] == 'image' %}<start_of_image>"
+    "{% else %}{{ part['text'] | trim }}{% endif %}{% endfor %}<end_of_turn>\n{% endfor %}"
+    "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+)
+_IDEFICS3_TEMPLATE = (
+    "<|im_start|>{% for message in messages %}{{message['role'].capitalize()}}"
+    "{% if message['content'][0]['type'] == 'image' %}{{':'}}{% else %}{{': '}}{% endif %}"
+    "{% for line in message['content'] %}{% if line['type'] == 'text' %}{{line['text']}}"
+    "{% elif line['type'] == 'image' %}{{ '<image>' }}{% endif %}{% endfor %}<end_of_utterance>\n"
+    "{% endfor %}{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
+)
+
+
+def make_tiny_gemma3(folder: Path, seed: int) -> None:
+    """Save a Gemma 3 model for images of 56 x 56 pixels (16 patches, 4 image tokens)."""
+    tokenizer = plain_gemma_tokenizer(
+        extra_special_tokens={
+            "image_token": "<image_soft_token>",
+            "boi_token": "<start_of_image>",
+            "eoi_token": "<end_of_image>",
+        },
+    )
+    tokenizer.add_tokens(["<start_of_turn>", "<end_of_turn>"], special_tokens=True)
+    ids = tokenizer.get_vocab()
+    spread = _WIDTH**-0.5  # like in tiny_paligemma
+    config = Gemma3Config(
+        text_config={
+            "vocab_size": len(tokenizer),
+            "hidden_size": _WIDTH,
+            "intermediate_size": 2 * _WIDTH,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 1,
+            "head_dim": _WIDTH // 4,
+            "query_pre_attn_scalar": _WIDTH // 4,
+            "max_position_embeddings": 2048,
+            "initializer_range": spread,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "pad_token_id": ids["<pad>"],
+            "bos_token_id": ids["<bos>"],
+            "eos_token_id": ids["<eos>"],
+        },
+        vision_config={
+            "hidden_size": _WIDTH,
+            "intermediate_size": 2 * _WIDTH,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "image_size": _SIDE_PX,
+            "patch_size": _PATCH_PX,
+            "vision_use_head": False,
+        },
+        mm_tokens_per_image=_IMAGE_TOKENS,
+        image_token_index=ids["<image_soft_token>"],
+        boi_token_index=ids["<start_of_image>"],
+        eoi_token_index=ids["<end_of_image>"],
+        initializer_range=spread,
+    )
+    images = Gemma3ImageProcessorPil(size={"height": _SIDE_PX, "width": _SIDE_PX})
+    processor = Gemma3Processor(
+        images, tokenizer, chat_template=_GEMMA3_TEMPLATE, image_seq_length=_IMAGE_TOKENS
+    )
+    save_tiny(folder, seed, _gemma3, config, processor)
+
+
+def _gemma3(config: Gemma3Config) -> Gemma3ForConditionalGeneration:
+    """Create a model that sees its images: transformers initialises the projector with zeros."""
+    model = Gemma3ForConditionalGeneration(config)
+    torch.nn.init.normal_(model.model.multi_modal_projector.mm_input_projection_weight, std=0.1)
+    return model
+
+
+def make_tiny_idefics3(folder: Path, seed: int) -> None:
+    """Save an Idefics3, which splits images into rows and columns of tiles, each with a token."""
+    tiles = [f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)]
+    special = ["<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>"]
+    tokenizer = chat_tokenizer(folder, [*special, *tiles])
+    processor = Idefics3Processor(
+        Idefics3ImageProcessorPil(
+            size={"longest_edge": 2 * _SIDE_PX}, max_image_size={"longest_edge": _SIDE_PX}
+        ),
+        tokenizer,
+        image_seq_len=_IMAGE_TOKENS,
+        chat_template=_IDEFICS3_TEMPLATE,
+    )
+    config = Idefics3Config(
+        vision_config={
+            "hidden_size": _WIDTH,
+            "intermediate_size": 2 * _WIDTH,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "image_size": _SIDE_PX,
+            "patch_size": _PATCH_PX,
+        },
+        text_config={"model_type": "llama", **text_config(tokenizer)},
+        image_token_id=processor.image_token_id,
+        scale_factor=2,
+        tie_word_embeddings=True,
+    )
+    save_tiny(folder, seed, Idefics3ForConditionalGeneration, config, processor)
+
+
+CHATS = {
+    "gemma3": make_tiny_gemma3,
+    "internvl": make_tiny_internvl,
+    "idefics3": make_tiny_idefics3,
+}
+"""Functions of a folder and a seed, by ``model_type``."""
