@@ -19,7 +19,7 @@ _IMAGE_TOKENS = (_SIDE_PX // _PATCH_PX // 2) ** 2  # patches, merged 2 x 2
 
 _VIDEO = {"video_processor_type": "InternVLVideoProcessor", "num_frames": 7}
 
-_CHAT_TEMPLATE = (
+CHAT_TEMPLATE = (
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n'}}"
     "{% for content in message['content'] %}{% if content['type'] == 'image' %}"
     "{{ '<IMG_CONTEXT>\n' }}{% else %}{{ content['text'] }}{% endif %}{% endfor %}"
@@ -47,7 +47,7 @@ def make_tiny_internvl(folder: Path, seed: int) -> None:
             tokenizer,
             VideoSettings(_VIDEO),
             image_seq_length=_IMAGE_TOKENS,
-            chat_template=_CHAT_TEMPLATE,
+            chat_template=CHAT_TEMPLATE,
         )
     config = InternVLConfig(
         vision_config={

@@ -8,14 +8,28 @@ from transformers import (
     Gemma3ForConditionalGeneration,
     Gemma3ImageProcessorPil,
     Gemma3Processor,
+    Glm4vConfig,
+    Glm4vForConditionalGeneration,
+    Glm4vImageProcessorPil,
+    Glm4vProcessor,
     Idefics3Config,
     Idefics3ForConditionalGeneration,
     Idefics3ImageProcessorPil,
     Idefics3Processor,
+    LlavaOnevisionConfig,
+    LlavaOnevisionForConditionalGeneration,
+    LlavaOnevisionImageProcessorPil,
+    LlavaOnevisionProcessor,
 )
 
+from mm_numeric.compat import VideoSettings, video_settings_alone
 from mm_numeric.families.tiny import save_tiny
-from mm_numeric.families.tiny_internvl import chat_tokenizer, make_tiny_internvl, text_config
+from mm_numeric.families.tiny_internvl import (
+    CHAT_TEMPLATE,
+    chat_tokenizer,
+    make_tiny_internvl,
+    text_config,
+)
 from mm_numeric.families.tiny_paligemma import plain_gemma_tokenizer
 
 _WIDTH, _SIDE_PX, _PATCH_PX = 64, 56, 14
@@ -126,9 +140,90 @@ def make_tiny_idefics3(folder: Path, seed: int) -> None:
     save_tiny(folder, seed, Idefics3ForConditionalGeneration, config, processor)
 
 
+def make_tiny_llava_onevision(folder: Path, seed: int) -> None:
+    """Save a LLaVA-OneVision, which pads tiles and adds a token after each row of patches."""
+    tokenizer = chat_tokenizer(folder, ["<image>", "<video>"])
+    tiles = [[_SIDE_PX, 2 * _SIDE_PX], [2 * _SIDE_PX, _SIDE_PX], [2 * _SIDE_PX, 2 * _SIDE_PX]]
+    images = LlavaOnevisionImageProcessorPil(
+        size={"height": _SIDE_PX, "width": _SIDE_PX}, image_grid_pinpoints=tiles
+    )
+    with video_settings_alone():
+        processor = LlavaOnevisionProcessor(
+            images,
+            tokenizer,
+            VideoSettings(video_processor_type="LlavaOnevisionVideoProcessor"),
+            num_image_tokens=(_SIDE_PX // _PATCH_PX) ** 2,
+            vision_feature_select_strategy="full",
+            chat_template=CHAT_TEMPLATE.replace("<IMG_CONTEXT>", "<image>"),
+        )
+    config = LlavaOnevisionConfig(
+        vision_config={
+            "model_type": "siglip_vision_model",
+            "hidden_size": _WIDTH,
+            "intermediate_size": 2 * _WIDTH,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "image_size": _SIDE_PX,
+            "patch_size": _PATCH_PX,
+            "vision_use_head": False,
+        },
+        text_config={"model_type": "qwen2", **text_config(tokenizer)},
+        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+        video_token_index=tokenizer.convert_tokens_to_ids("<video>"),
+        image_grid_pinpoints=tiles,
+        vision_feature_select_strategy="full",
+        tie_word_embeddings=True,
+    )
+    save_tiny(folder, seed, LlavaOnevisionForConditionalGeneration, config, processor)
+
+
+def make_tiny_glm4v(folder: Path, seed: int) -> None:
+    """Save a GLM-4.1V, which resizes images to multiples of 28 pixels and has M-RoPE."""
+    begin, end = "<|begin_of_image|>", "<|end_of_image|>"
+    videos = ["<|begin_of_video|>", "<|video|>", "<|end_of_video|>"]
+    tokenizer = chat_tokenizer(folder, [begin, "<|image|>", end, *videos])
+    images = Glm4vImageProcessorPil(
+        size={"shortest_edge": _SIDE_PX**2, "longest_edge": 4 * _SIDE_PX**2},
+        patch_size=_PATCH_PX,
+        merge_size=2,
+    )
+    template = CHAT_TEMPLATE.replace("<IMG_CONTEXT>", f"{begin}<|image|>{end}")
+    with video_settings_alone():
+        video = VideoSettings(video_processor_type="Glm4vVideoProcessor")
+        processor = Glm4vProcessor(images, tokenizer, video, chat_template=template)
+    token_id = tokenizer.convert_tokens_to_ids
+    rope = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [2, 3, 3]}
+    config = Glm4vConfig(
+        vision_config={
+            "depth": 2,
+            "num_heads": 4,
+            "hidden_size": _WIDTH,
+            "intermediate_size": 2 * _WIDTH,
+            "out_hidden_size": _WIDTH,
+            "image_size": _SIDE_PX,
+            "patch_size": _PATCH_PX,
+            "spatial_merge_size": 2,
+        },
+        text_config={
+            **text_config(tokenizer),
+            "rope_parameters": {**rope, "partial_rotary_factor": 1.0},
+        },
+        image_token_id=token_id("<|image|>"),
+        image_start_token_id=token_id(begin),
+        image_end_token_id=token_id(end),
+        video_start_token_id=token_id(videos[0]),
+        video_token_id=token_id(videos[1]),
+        video_end_token_id=token_id(videos[2]),
+        tie_word_embeddings=True,
+    )
+    save_tiny(folder, seed, Glm4vForConditionalGeneration, config, processor)
+
+
 CHATS = {
     "gemma3": make_tiny_gemma3,
     "internvl": make_tiny_internvl,
     "idefics3": make_tiny_idefics3,
+    "llava_onevision": make_tiny_llava_onevision,
+    "glm4v": make_tiny_glm4v,
 }
 """Functions of a folder and a seed, by ``model_type``."""
