@@ -20,7 +20,6 @@ def grpo_arguments(config: Config, settings: dict[str, Any], *, cpu: bool) -> GR
     grpo = _section(config)
     return GRPOConfig(
         **{
-            "max_completion_length": config.predict.max_new_tokens,
             "bf16": None if not cpu else False,
             **settings,
             **grpo.trainer,
@@ -44,6 +43,8 @@ def make_grpo_trainer(
         )
     model, args = options["model"], options["args"]
     model.generation_config.eos_token_id = list(family.stop_ids)
+    if "max_completion_length" not in _section(config).trainer:
+        args.max_completion_length = config.predict.new_tokens
     if args.use_vllm:
         ends = {"stop_token_ids": list(family.stop_ids), "skip_special_tokens": False}
         args.generation_kwargs = {**ends, **(args.generation_kwargs or {})}

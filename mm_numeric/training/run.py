@@ -1,7 +1,6 @@
 """Train a model from a config and save it in a run folder."""
 
 import gc
-import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -16,19 +15,17 @@ from transformers import PrinterCallback, ProgressCallback, TrainerState, Traini
 
 from mm_numeric.answers import Example
 from mm_numeric.config.schema import Config
-from mm_numeric.config.training_arguments import find_deepspeed
 from mm_numeric.data.answer_lengths import with_new_tokens
 from mm_numeric.data.collator import has_mixed_modalities, make_collator
 from mm_numeric.data.streaming import ExampleStream
 from mm_numeric.data.training_set import TrainingRows
 from mm_numeric.families.family import Family
 from mm_numeric.files import read_json, stored_content
-from mm_numeric.log import NO_PREFIX, logger, shows_progress
+from mm_numeric.log import NO_PREFIX, logger
 from mm_numeric.losses.objective import make_term
 from mm_numeric.losses.term_settings import with_box_scale
 from mm_numeric.models.adapters import add_adapters
 from mm_numeric.models.loading import (
-    device_type,
     load_family,
     load_model,
     model_source,
@@ -46,12 +43,10 @@ from mm_numeric.run_folder import (
     last_checkpoint,
     locked,
 )
+from mm_numeric.training.arguments import training_arguments
 from mm_numeric.training.deepspeed import (
-    join_ranks,
     make_universal,
     num_parameters,
-    require_deepspeed,
-    validate_deepspeed,
     validate_sharding,
     with_universal_checkpoint,
     without_zero3_init,
@@ -64,7 +59,7 @@ from mm_numeric.training.evaluation_callback import (
     evaluation_data,
 )
 from mm_numeric.training.gradient_check import GradientCheck
-from mm_numeric.training.json_log import JsonLog, validate_report_to
+from mm_numeric.training.json_log import JsonLog
 from mm_numeric.training.log_lines import BarOnly, LogLines
 from mm_numeric.training.manifest import check_files
 from mm_numeric.training.questions import asked_rows, check_numbers
@@ -328,55 +323,6 @@ def fit(trainer: RunTrainer, checkpoint: Path | None) -> None:
             accumulated = trainer.args.gradient_accumulation_steps
             trainer.train_dataset.skipped = state.global_step * accumulated
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-
-
-def training_arguments(config: Config) -> TrainingArguments:
-    """Create and check the TrainingArguments of a config.
-
-    With a launcher such as torchrun this also initialises the process group.
-    """
-    cpu = device_type() == "cpu"
-    if cpu:  # otherwise DeepSpeed, if installed, warns at each start that it found no accelerator
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    settings = {
-        "dataloader_pin_memory": not cpu,
-        "use_cpu": cpu,  # required with several ranks on CPUs
-        "disable_tqdm": not shows_progress(),
-        **config.trainer,
-    }
-    if settings.get("deepspeed"):
-        where = f"{config.title}, trainer.deepspeed"
-        require_deepspeed(where)
-        if isinstance(settings["deepspeed"], str):
-            settings["deepspeed"] = str(find_deepspeed(settings["deepspeed"], where))
-    try:
-        if config.grpo is not None:
-            from mm_numeric.training.grpo import grpo_arguments  # requires TRL
-
-            args = grpo_arguments(config, settings, cpu=cpu)
-        else:
-            args = TrainingArguments(**settings)
-        _ = args.device  # joins the process group
-        join_ranks(args)
-    except (ValueError, TypeError, ImportError, KeyError) as error:
-        # transformers does not name the setting: "adamx is not a valid OptimizerNames, ..."
-        value = str(error).partition(" is not a valid ")[0]
-        names = [f".{name}" for name, own in config.trainer.items() if own == value]
-        raise ValueError(f"{config.title}, trainer{''.join(names[:1])}: {error}") from error
-    validate_deepspeed(args, f"{config.title}, trainer.deepspeed")
-    sharing = args.accelerator_config
-    if sharing.split_batches or sharing.dispatch_batches or not sharing.even_batches:
-        raise ValueError(
-            f"{config.title}, trainer.accelerator_config: each rank must read the same number of "
-            "its own batches; remove split_batches, dispatch_batches and even_batches."
-        )
-    validate_report_to(args, f"{config.title}, trainer")
-    if args.n_gpu > 1:
-        raise ValueError(
-            f"one process sees {args.n_gpu} GPUs; start one process per GPU with `torchrun "
-            f"--nproc-per-node {args.n_gpu} -m mm_numeric train ...`, or set CUDA_VISIBLE_DEVICES."
-        )
-    return args
 
 
 def claim_for_training(folder: Path, config: Config, *, resume: bool) -> None:
