@@ -154,8 +154,12 @@ def test_a_watched_page_is_made_anew_until_ctrl_c(run, capsys):
         answers.extend([get(port), get(port, "/config.yaml"), get(port, host="elsewhere.example")])
 
     thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    assert main(["report", str(run), "--watch", "--port", str(port)]) == 0
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # pytest-xdist ignores it
+    try:
+        thread.start()
+        assert main(["report", str(run), "--watch", "--port", str(port)]) == 0
+    finally:
+        signal.signal(signal.SIGINT, before)
     thread.join()
     out, err = capsys.readouterr()
     assert out.startswith(f"report: http://127.0.0.1:{port}/, ")
