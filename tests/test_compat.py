@@ -406,3 +406,22 @@ def test_write_universal_checkpoint(tmp_path, monkeypatch):
     compat.write_universal_checkpoint(tmp_path / "a", tmp_path / "b")
     used = {name for name in vars(seen[0]) if f"args.{name}" in own}
     assert used == vars(seen[0]).keys(), message
+
+
+def test_num_image_tokens():
+    name = "_get_num_multimodal_tokens"
+    assert hasattr(transformers.Gemma3Processor, name), gone(
+        "transformers", f"Gemma3Processor.{name}", "num_image_tokens"
+    )
+    assert compat.num_image_tokens(object(), 8, 8) is None
+
+
+def test_video_settings_alone():
+    name = "check_argument_for_proper_class"
+    mixin = transformers.ProcessorMixin
+    original = vars(mixin).get(name)
+    assert original is not None, gone("transformers", f"ProcessorMixin.{name}", "video_settings")
+    with compat.video_settings_alone():
+        found = getattr(mixin, name)(None, "video_processor", compat.VideoSettings())
+        assert found is compat.VideoSettings
+    assert vars(mixin)[name] is original

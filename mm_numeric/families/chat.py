@@ -33,7 +33,8 @@ from mm_numeric.geometry.frames import Resize
 _SIDE_PX = 224  # of the image whose tokens are counted once
 _ANSWER = "ANSWER"
 _PROJECTORS = (
-    r"multi_modal_projector\.|connector\.|image_newline|visual\.(merger|deepstack_merger_list)\."
+    r"multi_modal_projector\.|connector\.|embed_vision\.|image_newline|"
+    r"visual\.(merger|deepstack_merger_list)\."
 )
 _LANGUAGE = r"model\.(language_model|text_model)\."
 
@@ -68,7 +69,8 @@ class Chat(Family):
         processor.tokenizer = tokenizer
         self.processor = processor
         self.resize = Resize(kind="none")
-        self.template = processor.chat_template or tokenizer.chat_template
+        template = processor.chat_template or tokenizer.chat_template
+        self.template = template["default"] if isinstance(template, dict) else template
         image_token = getattr(processor, "image_token", None)
         if not self.template or image_token is None or tokenizer.pad_token_id is None:
             raise ValueError(
@@ -80,7 +82,8 @@ class Chat(Family):
         self.image_id = self.token_id(image_token)
         self.pad_id = tokenizer.pad_token_id
         self.lead, end_id = self._around_answer()
-        self.stop_ids = list(dict.fromkeys([end_id, tokenizer.eos_token_id]))
+        ends = (end_id, tokenizer.eos_token_id)
+        self.stop_ids = list(dict.fromkeys(token for token in ends if token is not None))
 
     # -- prompting ----------------------------------------------------------------------------
 
@@ -116,16 +119,14 @@ class Chat(Family):
             if not rows:
                 continue
             encoded = self._encode([_turn(texts[i], with_image, images[i]) for i in rows])
+            masks = encoded.pop("attention_mask").bool()
             for name, tensor in encoded.items():
-                if name == "input_ids" or name.endswith("token_type_ids"):
-                    found = ids if name == "input_ids" else aligned.setdefault(name, [])
-                    found += [[] for _ in range(len(texts) - len(found))]
-                    for i, values, mask in zip(
-                        rows, tensor, encoded["attention_mask"], strict=True
-                    ):
-                        found[i] = values[mask.bool()].tolist()
-                elif name != "attention_mask":
+                if name != "input_ids" and not name.endswith("token_type_ids"):
                     tensors[name] = tensor
+                    continue
+                found = ids if name == "input_ids" else aligned.setdefault(name, [[] for _ in ids])
+                for i, values, mask in zip(rows, tensor, masks, strict=True):
+                    found[i] = values[mask].tolist()
         for values in aligned.values():
             values[:] = [row or [0] * len(i) for row, i in zip(values, ids, strict=True)]
         return Prompts(ids=ids, images=tensors, aligned=aligned)
@@ -168,7 +169,7 @@ class Chat(Family):
                 "question or the template."
             )
 
-    def _around_answer(self) -> tuple[str, int]:
+    def _around_answer(self) -> tuple[str, int | None]:
         """Return the text between a prompt and its answer, and the id of the end token.
 
         Most templates have no such text; in that of Idefics3 it is a space. If the template writes

@@ -57,6 +57,7 @@ CHAT: Mapping[str, Convention] = {
     "Gemma3Processor": Convention(
         "Gemma 3", "gemma3", f"{_GEMINI}; {NONE_PUBLISHED} for Gemma 3 itself"
     ),
+    "Gemma4Processor": Convention("Gemma 4", "gemma3", _GEMINI),
     "Glm4vProcessor": Convention("GLM-4.1V, 4.5V", "glm_v", "zai-org/GLM-V, skill glmv-grounding"),
     "Glm46VProcessor": Convention("GLM-4.6V", "glm_v", "zai-org/GLM-V, skill glmv-grounding"),
     "SmolVLMProcessor": Convention("SmolVLM2", "relative_1000"),
