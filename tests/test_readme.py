@@ -14,7 +14,7 @@ from documents import PAGES, blocks, pages_with
 from tiny_models import tiny_byt5, tiny_causal_lm, tiny_checkpoint
 from torch.utils.data import DataLoader
 from transformers import ByT5Tokenizer, Seq2SeqTrainingArguments, TrainingArguments
-from trl import SFTConfig
+from trl import GRPOConfig, SFTConfig
 
 from mm_numeric import cli
 from mm_numeric.cli_arguments import make_parser
@@ -65,6 +65,7 @@ def stand_ins(folder):
         "rows": rows,
         "collate": tiny_integrations.COLLATE,
         "sft_args": SFTConfig(**settings, bf16=False),
+        "grpo_args": GRPOConfig(**settings, bf16=False, num_generations=4, max_completion_length=4),
         "texts": Dataset.from_list(tiny_integrations.TEXTS),
         "steps": [batches[:2], batches[2:]],
         "loader": DataLoader(batches, batch_size=None),

@@ -82,7 +82,10 @@ def test_an_experiment_trains_as_the_config_that_it_names(path):
         found["trainer"].pop("output_dir")
         found["task"] = {key: v for key, v in found["task"].items() if key not in noise}
     assert {k: own[k] for k in _TRAINED} == {k: its[k] for k in _TRAINED}
-    assert own["compare"]["warm_start"] == its["compare"]["warm_start"]
+    starts = [found["compare"]["warm_start"] for found in (own, its)]
+    if path.stem == "grpo_grounding":  # rewards are for a model that is still uncertain
+        starts = [{**start, "max_steps": None} for start in starts]
+    assert starts[0] == starts[1]
     assert config.compare.output_dir == f"runs/{path.stem}"
 
 
