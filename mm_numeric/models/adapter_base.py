@@ -54,7 +54,8 @@ def find_base(adapters: Path, name: str) -> tuple[str, str] | None:
     if "fingerprint" not in found:
         return name, str(found.get("commit") or found.get("revision") or "main")
     sibling = adapters.resolve().parent.parent / Path(name).name
-    paths = [adapters / str(found.get("relative")), sibling, Path(str(found.get("absolute")))]
+    near = (adapters / str(found.get("relative"))).resolve()
+    paths = [near, sibling, Path(str(found.get("absolute")))]
     folders = [path for path in paths if path.is_dir()]
     for folder in folders:
         if fingerprint(folder) == found["fingerprint"]:

@@ -107,7 +107,7 @@ def test_adapters_without_the_model_they_belong_on_are_one_sentence(tmp_path):
     train(config)
     shutil.rmtree(tmp_path / "base")
     folder = str(config.output_dir / "model")
-    with pytest.raises(ValueError, match=r"belong to '.*base', which cannot be loade"):
+    with pytest.raises(ValueError, match=r"belong to the folder '.*base', but that folder is m"):
         load_model(config, load_family(config, folder), folder)
 
 
