@@ -261,7 +261,7 @@ def test_a_failed_trial_is_the_worst_of_its_row_and_is_not_repeated(tmp_path, mo
         (f"tune: {{trainer.seed: [1]}}, {ON}", r"tune: 'trainer\.seed' cannot be tuned"),
         (f"tune: {{trainer.learning_rate: 1}}, {ON}", r"learning_rate: expected a list of values"),
         (f"tune: {{trainer.learning_rat: [1]}}, {ON}", r"no setting of tr.* 'learning_rat'"),
-        (f"tune: {{objective.weight: [-1]}}, {ON}", r"tune, ntl_was, objective: weight must be >= 0"),
+        (f"tune: {{objective.weight: [-1]}}, {ON}", r"ntl_was, objective: weight must be >= 0"),
         (
             f"{RATES}, {ON}, grid: {{trainer.learning_rate: [1.0e-3]}}",
             r"tune: 'trainer\.learning_rate' is also set by a row or the grid; remove one\.",
