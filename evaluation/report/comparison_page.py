@@ -25,6 +25,7 @@ from mm_numeric.evaluation.report.sections import (
     note,
 )
 from mm_numeric.evaluation.report.steps_to_target import steps_section
+from mm_numeric.evaluation.report.summary_file import SUMMARY
 from mm_numeric.evaluation.report.sweeps import grid_sweeps, sweeps_data, sweeps_section
 from mm_numeric.evaluation.report.task_sections import may_import, task_sections
 from mm_numeric.evaluation.report.tuning_section import trials_table, tuning_section
@@ -75,8 +76,8 @@ def _sections(comparison: Comparison, *, trust_remote_code: bool) -> list[Sectio
         found.append(curves_section(styles, summary["baseline"], summary["seeds"], logs, starts))
     found.append(steps_section(comparison, styles, logs, starts))
     found += [digits_section(comparison, styles), confidence_section(comparison)]
-    where = f"{comparison.folder}/summary.json"
-    if may_import(summary["task"], where, trust_remote_code=trust_remote_code):
+    file = comparison.folder / SUMMARY
+    if may_import(summary["task"], file, trust_remote_code=trust_remote_code):
         found += task_sections(summary["task"], comparison.folder, styles, scores)
     found += [_failures(comparison, failures), _facts(comparison)]
     return [section for section in found if section is not None]

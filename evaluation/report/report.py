@@ -20,6 +20,7 @@ from mm_numeric.evaluation.report.comparison_page import comparison_page
 from mm_numeric.evaluation.report.page import Page
 from mm_numeric.evaluation.report.results import read_comparison
 from mm_numeric.evaluation.report.run_page import run_page
+from mm_numeric.evaluation.report.summary_file import SUMMARY
 from mm_numeric.files import write_text
 from mm_numeric.registry import unknown
 from mm_numeric.run_folder import CONFIG, LOG
@@ -33,7 +34,7 @@ def is_comparison(folder: Path) -> bool:
 
     Raises ValueError for other folders, and for a comparison that is not finished.
     """
-    if (folder / "summary.json").is_file():
+    if (folder / SUMMARY).is_file():
         return True
     if not (folder / CONFIG).is_file():
         raise ValueError(
@@ -59,9 +60,9 @@ def table_text(
     folder: Path, name: str, form: str | None, *, trust_remote_code: bool = False
 ) -> str:
     """Return one table of a report as text in the format ``form``: md, latex or csv."""
-    tables = read_page(folder, trust_remote_code=trust_remote_code).tables
     if form not in ("md", "latex", "csv"):
         raise ValueError("--table prints one table; add --format md, latex or csv.")
+    tables = read_page(folder, trust_remote_code=trust_remote_code).tables
     if name not in tables:
         raise unknown(name, tables, "table", f"{folder}, the report")
     table = tables[name]

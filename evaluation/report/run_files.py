@@ -20,7 +20,6 @@ from mm_numeric.run_folder import (
     RESULTS,
     SCORES,
     decoded_name,
-    import_plugins,
     stored_settings,
 )
 
@@ -89,8 +88,8 @@ def read_run_files(folder: Path, *, trust_remote_code: bool) -> RunFiles:
     """
     settings = stored_settings(folder)
     finished = folder / FINISHED
-    task, where = task_of(settings), f"{folder / CONFIG}"
-    is_trusted = may_import(task, where, trust_remote_code=trust_remote_code)
+    task = task_of(settings)
+    is_trusted = may_import(task, folder / CONFIG, trust_remote_code=trust_remote_code)
     results = _results(folder)
     rows: Sequence[ScoredRow] = []
     if results:
@@ -99,7 +98,6 @@ def read_run_files(folder: Path, *, trust_remote_code: bool) -> RunFiles:
     answers = folder / EVALUATION / PREDICTIONS
     during_training = not results and is_trusted and answers.is_file()
     if during_training:
-        import_plugins(settings)
         scores = read_scores(answers, task_name=task)
         results, rows = {GREEDY: results_body(scores)}, scores.rows
     return RunFiles(

@@ -11,16 +11,21 @@ from mm_numeric.run_folder import CONFIG, import_plugins, stored_settings
 from mm_numeric.tasks.base import task_class
 
 
-def may_import(name: str, where: str, *, trust_remote_code: bool) -> bool:
+def may_import(name: str, file: Path, *, trust_remote_code: bool) -> bool:
     """Return True if the module of a task may be imported; otherwise warn and return False.
 
     ``name`` is the name of a built-in task, or an import path such as ``my_tasks:Thermometer`` in
-    the file ``where``. A stored import path is imported only with ``trust_remote_code``.
+    ``file``. A stored import path is imported only with ``trust_remote_code``, which also puts the
+    folder ``plugins`` of the stored config on the import path.
     """
-    if trust_remote_code or name in TASKS or ":" not in name:
+    if name in TASKS or ":" not in name:
+        return True
+    if trust_remote_code:
+        if (file.parent / CONFIG).is_file():
+            import_plugins(stored_settings(file.parent))
         return True
     warnings.warn(
-        f"{where}: the task {name!r} is an import path, and a stored result may not import code. "
+        f"{file}: the task {name!r} is an import path, and a stored result may not import code. "
         f"The chapters of the task are left out; if you trust the module, add {FLAG}.",
         stacklevel=4,
     )
@@ -32,8 +37,6 @@ def task_sections(name: str, folder: Path, styles: Styles, scores: Scores) -> li
 
     If the module of the task cannot be imported, warn and return no sections.
     """
-    if ":" in name and (folder / CONFIG).is_file():  # the user trusts the module
-        import_plugins(stored_settings(folder))
     try:
         names = task_class(name, "the report").report_sections
     except ValueError as error:

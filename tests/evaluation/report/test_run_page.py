@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import sys
 import threading
 import time
 
@@ -117,6 +118,19 @@ def test_folders_without_a_report_are_one_sentence(tmp_path, capsys):
     (tmp_path / "seed0").mkdir()
     assert main(["report", str(tmp_path)]) == 2
     assert "contains a comparison that is not finished" in capsys.readouterr().err
+
+
+def test_a_stored_run_of_a_built_in_task_adds_nothing_to_the_import_path(run, tmp_path):
+    config = run / "config.yaml"
+    stored = config.read_text(encoding="utf-8")
+    assert "plugins: null\n" in stored
+    config.write_text(stored.replace("plugins: null\n", f"plugins: {tmp_path}\n"))
+    (run / "evaluation").mkdir()
+    write_lines(run / "evaluation" / "predictions.jsonl", answers())
+    before = list(sys.path)
+    _, twin = report(run)
+    assert "on 6 answers of the evaluation at step 100" in twin  # the task is imported
+    assert sys.path == before
 
 
 def get(port, path="/", host=None):
