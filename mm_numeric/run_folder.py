@@ -48,9 +48,7 @@ STEP, MANIFEST = "step.json", "manifest.json"  # in a checkpoint
 WARM_START = "warm_start"
 """Prefix of the folder names of warm starts; no other run of a comparison may begin with it."""
 
-_MAY_DIFFER = frozenset(
-    {"predict", "compare", "plugins"}
-)  # sections that do not change the training
+_MAY_DIFFER = frozenset({"predict", "compare", "plugins"})  # they do not change the training
 _LEFTOVERS = (CONFIG, LOG, EVALUATION, BEST, "init", "checkpoint-*", "report.*", "*.unfinished")
 _HEADER = "# Written by mm-numeric: the config of this folder, every default filled in.\n"
 _PACKAGES = ("torch", "transformers", "accelerate", "peft", "numpy", "pillow")

@@ -150,13 +150,14 @@ class Detection(NoisyBoxTask, ShapeListTask):
         self, items: Sequence[Instance], classes: Sequence[str], where: str
     ) -> Sequence[Instance]:
         """Return the objects whose label is in ``classes``, and ignored regions without a label."""
-        other = [i for i in items if i.label not in classes and not (i.ignore and not i.label)]
-        if other and self.other_labels == "refuse":
+        asked = [i for i in items if i.label in classes or (i.ignore and not i.label)]
+        if len(asked) < len(items) and self.other_labels == "refuse":
+            other = next(item for item in items if item not in asked)
             raise ValueError(
-                f"{where}: the label {other[0].label!r} is not among the classes asked for "
+                f"{where}: the label {other.label!r} is not among the classes asked for "
                 f"({', '.join(classes):.100}); add it to `classes`, or set other_labels: drop."
             )
-        return [item for item in items if item not in other]
+        return asked
 
     @property
     def scorer(self) -> str:
