@@ -10,14 +10,13 @@ shapes, such as polylines and masks, are counted and left out.
 Source: https://docs.cvat.ai/docs/manual/advanced/xml_format.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from mm_numeric.importers.files import FileImporter, ImageFolder, image_row
+from mm_numeric.importers.files import FileImporter, ImageFolder, image_row, parsed_root
 from mm_numeric.importers.importer import (
     ImagesFolder,
     ImportedItem,
@@ -28,8 +27,8 @@ from mm_numeric.importers.importer import (
     parse_number,
     parse_polygon,
     parse_text,
+    rotated_box,
 )
-from mm_numeric.importers.voc import parsed_root
 
 _NO_SHAPES = ("tag",)  # labels of the whole image
 
@@ -85,25 +84,5 @@ def _object(shape: Element) -> dict[str, Any] | SkippedLine:
     edges = [parse_number(shape.get(name) or "") for name in ("xtl", "ytl", "xbr", "ybr")]
     degrees = parse_number(shape.get("rotation") or "0")
     box = parse_box(edges)
-    if not degrees:
-        return {"box": box, "label": label}
-    x1, y1, x2, y2 = box
-    centre = (x1 + x2) / 2, (y1 + y2) / 2
-    corners = [(x1, y1), (x2, y1), (x2, y2), (x1, y2)]
-    return {"polygon": parse_polygon(turned(corners, centre, degrees)), "label": label}
-
-
-def turned(
-    points: Sequence[tuple[float, float]], centre: tuple[float, float], degrees: float
-) -> list[float]:
-    """Turn points clockwise about a centre, in an image with y downwards; return [x1, y1, ...]."""
-    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-    cx, cy = centre
-    return [
-        coordinate
-        for x, y in points
-        for coordinate in (
-            cx + (x - cx) * cos - (y - cy) * sin,
-            cy + (x - cx) * sin + (y - cy) * cos,
-        )
-    ]
+    centre = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
+    return {**rotated_box(box, centre, degrees), "label": label}

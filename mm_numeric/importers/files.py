@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
+from xml.etree.ElementTree import Element
 
 from mm_numeric.archives import zipped_files
 from mm_numeric.data.images import image_size
-from mm_numeric.files import rows_or_errors
+from mm_numeric.files import parse_xml, rows_or_errors
 from mm_numeric.importers.importer import (
     ImportedItem,
     InvalidLine,
@@ -108,6 +109,17 @@ def rows_from_objects(
                 yield from read(where, f"{Path(path.name.removesuffix('.gz')).stem}.{count}", raw)
             except InvalidRowError as error:
                 yield error.at(where)
+
+
+def parsed_root(path: Path, tag: str) -> Element:
+    """Parse an XML file, and return its root, whose name is ``tag``."""
+    try:
+        root = parse_xml(path.read_bytes())
+    except ValueError as error:
+        raise InvalidRowError("xml", f"{error}.") from error
+    if root.tag != tag:
+        raise InvalidRowError("xml", f"expected <{tag}>, found <{root.tag[:40]}>.")
+    return root
 
 
 def image_row(

@@ -4,6 +4,7 @@ An importer reads files in a published format. It yields ``Row`` for each conver
 ``InvalidLine`` for each error in the files, and ``SkippedLine`` for what is left out on purpose.
 """
 
+import math
 import re
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -139,6 +140,23 @@ def declared_size(fields: Mapping[str, Any]) -> tuple[int, int] | None:
             "image", f"width {width!r:.20} and height {height!r:.20} are not a size in pixels."
         )
     return width, height
+
+
+def rotated_box(
+    box: Sequence[float], centre: tuple[float, float], degrees: float
+) -> dict[str, list[float]]:
+    """Return the field of a box turned clockwise about a centre, in pixels with y downwards.
+
+    It is ``box`` as [x1, y1, x2, y2] for 0 degrees, otherwise ``polygon`` as [x1, y1, ...].
+    """
+    if not degrees:
+        return {"box": list(box)}
+    x1, y1, x2, y2 = box
+    cx, cy = centre
+    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    corners = [(x - cx, y - cy) for x, y in ((x1, y1), (x2, y1), (x2, y2), (x1, y2))]
+    turned = [(cx + x * cos - y * sin, cy + x * sin + y * cos) for x, y in corners]
+    return {"polygon": parse_polygon([n for point in turned for n in point])}
 
 
 def parse_size(text: str | None) -> tuple[int, int] | None:

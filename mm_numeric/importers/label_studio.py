@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from mm_numeric.importers.cvat import turned
 from mm_numeric.importers.files import FileImporter, ImageFolder, image_row, rows_from_objects
 from mm_numeric.importers.importer import (
     ImagesFolder,
@@ -33,6 +32,7 @@ from mm_numeric.importers.importer import (
     parse_number_list,
     parse_polygon,
     parse_text,
+    rotated_box,
     shorten,
 )
 
@@ -113,9 +113,5 @@ def _object(result: Mapping[str, Any]) -> dict[str, Any] | SkippedLine:
         return {"polygon": parse_polygon(pixels), "label": label}
     x, y, w, h = parse_number_list([value.get(name) for name in ("x", "y", "width", "height")])
     (degrees,) = parse_number_list([value.get("rotation", 0)])
-    box = [x * width, y * height, (x + w) * width, (y + h) * height]
-    if not degrees:
-        return {"box": parse_box(box), "label": label}
-    x1, y1, x2, y2 = parse_box(box)
-    corners = [(x1, y1), (x2, y1), (x2, y2), (x1, y2)]
-    return {"polygon": parse_polygon(turned(corners, (x1, y1), degrees)), "label": label}
+    box = parse_box([x * width, y * height, (x + w) * width, (y + h) * height])
+    return {**rotated_box(box, (box[0], box[1]), degrees), "label": label}

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any
 from xml.etree.ElementTree import Element
 
-from mm_numeric.files import parse_xml
-from mm_numeric.importers.files import FileImporter, ImageFolder, image_row
+from mm_numeric.importers.files import FileImporter, ImageFolder, image_row, parsed_root
 from mm_numeric.importers.importer import (
     ImagesFolder,
     ImportedItem,
@@ -57,17 +56,6 @@ class Voc(FileImporter):
                 continue
             objects = ((f"object {i}", o) for i, o in enumerate(root.iter("object"), start=1))
             yield from image_row(str(path), fields, objects, read)
-
-
-def parsed_root(path: Path, tag: str) -> Element:
-    """Parse an XML file, and return its root, whose name is ``tag``."""
-    try:
-        root = parse_xml(path.read_bytes())
-    except ValueError as error:
-        raise InvalidRowError("xml", f"{error}.") from error
-    if root.tag != tag:
-        raise InvalidRowError("xml", f"expected <{tag}>, found <{root.tag[:40]}>.")
-    return root
 
 
 def _size(root: Element) -> tuple[int, int] | None:
