@@ -17,6 +17,7 @@ from mm_numeric.geometry.frames import Frame, Resize
 from mm_numeric.registry import REWARDS
 from mm_numeric.rewards import reward, reward_columns
 from mm_numeric.tasks.clock import Clock
+from mm_numeric.tasks.detection import Detection
 from mm_numeric.tasks.grounding import Grounding
 from mm_numeric.tasks.multirc import MultiRC
 from mm_numeric.tasks.numbers import Numbers
@@ -26,7 +27,7 @@ PIXELS = Frame(
     WIDTH, HEIGHT, Resize(kind="none").view(WIDTH, HEIGHT), COORDINATES["pixels_original"]
 )
 QWEN = FrameRule.of_family("qwen2_vl").frame(WIDTH, HEIGHT)
-BOX, LIST = Grounding(), Grounding(answer="list")
+BOX, LIST = Grounding(), Detection()
 TRUE = Box(100, 50, 200, 150)
 CATS = Instances((Instance(TRUE, "cat"), Instance(Box(400, 300, 500, 400), "dog")))
 
@@ -186,7 +187,7 @@ RIGHT = [((100, 50, 200, 150), "cat"), ((400, 300, 500, 400), "dog")]
 )  # fmt: skip
 def test_a_list_cannot_be_exploited(text, most):
     for name in ("f1", "iou"):
-        task_reward = reward(name, task={"name": "grounding", "answer": "list"})
+        task_reward = reward(name, task="detection")
         assert task_reward.score(text, CATS, PIXELS).value <= most
         assert task_reward.score(listed(*RIGHT), CATS, PIXELS).value == 1
 
