@@ -287,6 +287,14 @@ def numel(parameter: Any) -> int:
     return int(getattr(parameter, "ds_numel", parameter.numel()))
 
 
+def dim(parameter: Any) -> int:
+    """Return the number of dimensions of a parameter over all ranks.
+
+    DeepSpeed (0.19) stores the shape of a parameter that ZeRO-3 has sharded as ``ds_shape``.
+    """
+    return len(getattr(parameter, "ds_shape", parameter.shape))
+
+
 def unpacked_numel(parameter: Any) -> int:
     """Return the number of elements that a parameter had before 4-bit quantisation.
 

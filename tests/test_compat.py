@@ -301,7 +301,12 @@ def source_of(name):
 
 @pytest.mark.parametrize(
     ("function", "attribute"),
-    [("is_partitioned", "ds_id"), ("numel", "ds_numel"), ("local_values", "ds_tensor")],
+    [
+        ("is_partitioned", "ds_id"),
+        ("dim", "ds_shape"),
+        ("numel", "ds_numel"),
+        ("local_values", "ds_tensor"),
+    ],
 )
 def test_attributes_of_a_partitioned_parameter(function, attribute):
     text = source_of("deepspeed.runtime.zero.partition_parameters")
@@ -322,6 +327,13 @@ def test_numel():
     assert compat.numel(parameter) == 2
     parameter.ds_numel = 6
     assert compat.numel(parameter) == 6
+
+
+def test_dim():
+    parameter = nn.Parameter(torch.zeros(2, 3))
+    assert compat.dim(parameter) == 2
+    parameter.ds_shape = torch.Size([4, 5, 6])
+    assert compat.dim(parameter) == 3
 
 
 def test_unpacked_numel():

@@ -23,6 +23,7 @@ attention): the tensors that autograd saves in transformers' Qwen2 and Qwen3, ro
 CUDA's own memory and fragmentation of the allocator, 1 to 2 GiB, are not included.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -35,7 +36,7 @@ from mm_numeric.config.schema import Config
 from mm_numeric.data.lengths import row_tokens
 from mm_numeric.families.family import Family
 from mm_numeric.losses.linear_cross_entropy import CHUNKED_FROM
-from mm_numeric.models.adapters import adapted_layers
+from mm_numeric.models.adapters import adapted_experts, adapted_layers
 from mm_numeric.models.parameter_groups import ModelModules
 
 GIB = 1 << 30
@@ -174,9 +175,10 @@ def _adapter_parameters(model: nn.Module, modules: ModelModules, config: Config)
     """Return the number of parameters of all LoRA adapters; 0 without LoRA."""
     if config.lora is None:
         return 0
-    names = adapted_layers(model, modules)
-    sizes = (model.get_parameter(f"{name}.weight").shape for name in names)
-    return config.lora.rank * sum(map(sum, sizes))
+    weights = [f"{name}.weight" for name in adapted_layers(model, modules)]
+    weights += adapted_experts(model, modules, config.lora)
+    shapes = [model.get_parameter(name).shape for name in weights]
+    return config.lora.rank * sum(math.prod(shape[:-2]) * sum(shape[-2:]) for shape in shapes)
 
 
 def _parameter_bytes(

@@ -84,6 +84,10 @@ class LoraSettings:
     dora: bool = False
     """Use DoRA, which trains the norm of each weight vector separately from its direction."""
 
+    experts: bool = True
+    """Adapt the weights of a mixture of experts too, with ``rank`` for each expert. PEFT can do so
+    without ``dropout`` and ``dora``."""
+
     def __post_init__(self) -> None:
         check_at_least_1(self, "rank", "alpha")
         if not 0 <= self.dropout < 1:

@@ -33,7 +33,8 @@ class CausalLM(TextFamily):
         "head": _HEAD,
     }
     lora_targets = (
-        r".*\.\d+\.(.*\.)?(\w+_proj|c_attn|c_fc|fc_in|fc_out|fc[12]|query_key_value|dense\w*)"
+        r".*\.\d+\.(.*\.)?"
+        r"(\w+_proj\w*|c_attn|c_fc|fc_in|fc_out|fc[12]|w[123]|query_key_value|dense\w*)"
     )
 
     def __init__(self, tokenizer: Any, image_processor: Any, model: ModelConfig) -> None:

@@ -54,7 +54,10 @@ class Chat(Family):
     processor: Any
     """The checkpoint's whole processor, with this family's tokenizer."""
 
-    lora_targets = rf"{_LANGUAGE}layers\.\d+\.(self_attn|linear_attn|mlp|feed_forward)\.\w+"
+    lora_targets = (  # no router
+        rf"{_LANGUAGE}layers\.\d+\.(self_attn|linear_attn|mlp|feed_forward)\."
+        r"(\w+\.)?\w+(?<!router)(?<!gate)"
+    )
 
     def __init__(self, tokenizer: Any, image_processor: Any, model: ModelConfig) -> None:
         processor = image_processor  # the whole processor; see load_image_processor

@@ -50,18 +50,26 @@ def load_weights(
         )
     check_model_type(model_class, family, source, model)
     require_attention(model.attention)
-    loaded, info = model_class.from_pretrained(
-        source,
-        revision=model.revision,
-        dtype=model.dtype,
-        attn_implementation=model.attention,
-        use_safetensors=True,
-        trust_remote_code=model.trust_remote_code,
-        quantization_config=quantization(model),
-        ignore_mismatched_sizes=True,  # require_all_weights has a shorter error message
-        output_loading_info=True,
-        **({"distributed_config": DistributedConfig(tp_size=ranks)} if ranks > 1 else {}),
-    )
+    try:
+        loaded, info = model_class.from_pretrained(
+            source,
+            revision=model.revision,
+            dtype=model.dtype,
+            attn_implementation=model.attention,
+            use_safetensors=True,
+            trust_remote_code=model.trust_remote_code,
+            quantization_config=quantization(model),
+            ignore_mismatched_sizes=True,  # require_all_weights has a shorter error message
+            output_loading_info=True,
+            **({"distributed_config": DistributedConfig(tp_size=ranks)} if ranks > 1 else {}),
+        )
+    except ValueError as error:
+        if "does not support an attention implementation" not in str(error):
+            raise
+        raise ValueError(
+            f"model.attention: {str(error).split()[0]} does not support {model.attention}; set "
+            "model.attention to eager."
+        ) from error
     if new is not None:
         missing = {name for name in info["missing_keys"] if not name.startswith(new)}
         info = {**info, "missing_keys": missing}

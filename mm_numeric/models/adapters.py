@@ -24,7 +24,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from mm_numeric.compat import ADAPTED_MODEL, is_adapter, is_partitioned, original_layer
+from mm_numeric.compat import (
+    ADAPTED_MODEL,
+    dim,
+    is_adapter,
+    is_partitioned,
+    original_layer,
+    unwrapped_name,
+)
 from mm_numeric.config.modules import ADAPTED, MODULE_NAMES, TRAINED, LoraSettings
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
@@ -55,13 +62,14 @@ def add_adapters(
         return model
     if lora is None:
         return model
-    targets = adapted_layers(model, modules)
+    targets, experts = adapted_layers(model, modules), adapted_experts(model, modules, lora)
     config = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
         use_dora=lora.dora,
         target_modules=targets,
+        target_parameters=experts or None,
         fan_in_fan_out=all(isinstance(model.get_submodule(name), Conv1D) for name in targets),
     )
     config.base_model_name_or_path, config.revision = base, revision
@@ -194,6 +202,30 @@ def adapted_layers(model: nn.Module, modules: ModelModules) -> list[str]:
     return list(found)
 
 
+def adapted_experts(model: nn.Module, modules: ModelModules, lora: LoraSettings) -> list[str]:
+    """Return the full names of the weights of experts that get adapters.
+
+    transformers 5 holds a matrix of all experts of a layer in one parameter of three dimensions.
+    It is no layer that PEFT could wrap; PEFT adapts the parameter.
+    """
+    if not lora.experts:
+        return []
+    stacked = (unwrapped_name(name) for name, p in model.named_parameters() if dim(p) == 3)
+    found = [
+        name
+        for name in stacked
+        if re.search(r"\bexperts\.\w+$", name)
+        and modules.settings.of(modules.module_of(name)).how == ADAPTED
+    ]
+    if found and (lora.dropout or lora.dora):
+        raise ValueError(
+            f"{modules.where}, lora: PEFT cannot adapt experts, such as {found[0]}, with dropout "
+            "or DoRA; remove dropout and dora, or adapt the other layers only with "
+            "`lora.experts: false`."
+        )
+    return found
+
+
 def _require_same_adapters(
     model: PeftModel, lora: LoraSettings | None, modules: ModelModules, source: str
 ) -> None:
@@ -204,11 +236,15 @@ def _require_same_adapters(
         "alpha": saved.lora_alpha,
         "dropout": saved.lora_dropout,
         "dora": saved.use_dora,
-        "layers": sorted(model.base_model.targeted_module_names),
+        "layers": sorted(
+            [*model.base_model.targeted_module_names, *(saved.target_parameters or ())]
+        ),
     }
     ours: dict[str, Any] = {"layers": []}
     if lora is not None:
-        ours = {**asdict(lora), "layers": sorted(adapted_layers(model.get_base_model(), modules))}
+        base = model.get_base_model()
+        layers = [*adapted_layers(base, modules), *adapted_experts(base, modules, lora)]
+        ours = {**asdict(lora), "layers": sorted(layers)}
     differs = [name for name in theirs if theirs[name] != ours.get(name)]
     whole = {modules.module_of(name) for name in _trained_parameters(model)}
     kept = {name for name in MODULE_NAMES if modules.settings.of(name).how == TRAINED}

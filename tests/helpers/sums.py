@@ -71,7 +71,7 @@ EXACT = Scorer(
 )
 
 
-def sums_config(folder: Path, family: str, objective="ce", **trainer) -> Config:
+def sums_config(folder: Path, family: str, objective="ce", sections=None, **trainer) -> Config:
     """Return a config that trains the tiny model of a family on the sums, all eight at a time."""
     rows = folder / "rows.jsonl"
     lines = [{"id": str(i), "sum": s, "answer": a} for i, (s, a) in enumerate(SUMS.items())]
@@ -90,6 +90,7 @@ def sums_config(folder: Path, family: str, objective="ce", **trainer) -> Config:
             "seed": 0,
             **trainer,
         },
+        **(sections or {}),
     }
     return config_from_dict(raw, where="sums", title="sums")
 

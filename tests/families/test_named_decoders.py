@@ -1,0 +1,138 @@
+"""Language models by name: the loss, what LoRA adapts, and the experts of mixtures of experts."""
+
+import functools
+from dataclasses import replace
+
+import pytest
+import torch
+from sums import sums_config
+from tiny_models import ROOT, TINY, examples_of
+from torch import nn
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+from mm_numeric.data.collator import BATCH_KEYS
+from mm_numeric.families.causal_lm import CausalLM
+from mm_numeric.families.tiny_text import tiny_gpt2_tokenizer
+from mm_numeric.models.adapters import load_adapted, merged, save_adapted
+from mm_numeric.training.run import make_trainer, training_arguments
+
+SIZES = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 8,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
+    "pad_token_id": 0,
+}  # fmt: skip
+LATENT = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8}
+EXPERTS = {
+    "num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16,
+}  # fmt: skip
+LINEAR = {
+    "linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8, "layer_types": ["linear_attention", "full_attention"],
+}  # fmt: skip
+PLAIN = {
+    "llama": {}, "qwen3": {}, "gemma3_text": {}, "phi3": {}, "granite": {}, "smollm3": {},
+    "minicpm3": {"num_key_value_heads": 4, **LATENT}, "qwen3_5_text": LINEAR,
+}  # fmt: skip
+MIXTURES = {
+    "gpt_oss": EXPERTS, "mixtral": EXPERTS, "qwen3_moe": EXPERTS, "granitemoe": EXPERTS,
+    "qwen3_5_moe_text": EXPERTS | LINEAR,
+}  # fmt: skip
+TWINS = PLAIN | MIXTURES
+"""model_type of transformers: Phi-4 is phi3, Yi is llama."""
+
+TINY_EAGER = replace(TINY, attention="eager")  # gpt-oss has no other
+
+
+@functools.cache
+def checkpoint(name: str) -> str:
+    """Save a tiny model of a type, with the tokenizer of the tiny GPT-2; return its folder."""
+    folder, tokenizer = ROOT / f"twin-{name}", tiny_gpt2_tokenizer()
+    own = {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id}
+    torch.manual_seed(0)
+    config = CONFIG_MAPPING[name](**SIZES | own | TWINS[name])
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def trainer_of(name: str, folder, **lora):
+    """Return a trainer of adapters on a tiny model, and a batch of the sums."""
+    sections = {"modules": {"language": "adapted"}, "lora": {"rank": 2, **lora}}
+    config = replace(sums_config(folder, "causal_lm", sections=sections), model=TINY_EAGER)
+    family = CausalLM.load(checkpoint(name), TINY_EAGER)
+    trainer = make_trainer(
+        config, training_arguments(config), examples_of(config), family, checkpoint(name)
+    )
+    return trainer, trainer.data_collator(trainer.train_dataset)
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_the_first_loss_is_that_of_the_model_by_hand(tmp_path, name):
+    trainer, batch = trainer_of(name, tmp_path)
+    model = AutoModelForCausalLM.from_pretrained(checkpoint(name), dtype=torch.float32).eval()
+    labels = torch.full(batch["supervised"].shape, -100)
+    behind = batch["supervised"].roll(1, dims=1)
+    labels[behind] = batch["input_ids"][behind]
+    inputs = {key: value for key, value in batch.items() if key not in BATCH_KEYS}
+    with torch.no_grad():
+        ours = trainer.compute_loss(trainer.model.eval(), batch)
+        by_hand = model(**inputs, labels=labels).loss
+    torch.testing.assert_close(ours, by_hand, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_every_linear_layer_but_routers_and_the_head_is_adapted(tmp_path, name):
+    trainer, batch = trainer_of(name, tmp_path)
+    base = trainer.model.base_model
+    linear = [n for n, layer in trainer.model.get_base_model().named_modules()
+              if isinstance(layer, nn.Linear) and "lora_" not in n]  # fmt: skip
+    left_out = {
+        n for n in linear if n.removesuffix(".base_layer") not in base.targeted_module_names
+    }
+    assert {n.rpartition(".")[2] for n in left_out} - {"base_layer"} <= {
+        "lm_head",
+        "shared_expert_gate",
+    }
+    experts = trainer.model.peft_config["default"].target_parameters
+    assert len(experts or ()) == (4 if name in MIXTURES else 0)
+    trainer.compute_loss(trainer.model, batch).backward()
+    for own, parameter in trainer.model.named_parameters():
+        assert (parameter.grad is not None) == parameter.requires_grad == (".lora_" in own), own
+
+
+@pytest.mark.parametrize("name", ["gpt_oss", "qwen3_moe"])
+def test_adapted_experts_are_saved_loaded_and_merged(tmp_path, name):
+    trainer, batch = trainer_of(name, tmp_path)
+    ids = batch["input_ids"]
+    with torch.no_grad():
+        before = trainer.model.eval()(ids).logits
+        for parameter in trainer.model.parameters():
+            if parameter.requires_grad:
+                parameter.normal_(std=0.1)
+        trained = trainer.model(ids).logits
+        assert (trained - before).abs().max() > 1e-2
+        (tmp_path / "model").mkdir()
+        save_adapted(trainer.model, tmp_path / "model")
+        loaded = load_adapted(
+            CausalLM.load(checkpoint(name), TINY_EAGER), str(tmp_path / "model"), TINY_EAGER
+        ).eval()
+        torch.testing.assert_close(loaded(ids).logits, trained)
+        torch.testing.assert_close(merged(loaded)(ids).logits, trained, rtol=1e-4, atol=1e-4)
+
+
+def test_experts_can_be_left_out_and_need_plain_lora(tmp_path):
+    trainer, _ = trainer_of("qwen3_moe", tmp_path, experts=False, dropout=0.1)
+    assert trainer.model.peft_config["default"].target_parameters == set()
+    message = r"lora: PEFT cannot adapt experts, such as model\.layers\.0\.mlp\.experts\.\w+, with"
+    with pytest.raises(ValueError, match=message):
+        trainer_of("qwen3_moe", tmp_path, dora=True)
+
+
+def test_an_attention_that_a_model_lacks_is_one_sentence():
+    family = CausalLM.load(checkpoint("gpt_oss"), TINY)
+    message = (
+        "model.attention: GptOssForCausalLM does not support sdpa; set model.attention to eager"
+    )
+    with pytest.raises(ValueError, match=message):
+        family.load_model(checkpoint("gpt_oss"), TINY)
