@@ -74,6 +74,8 @@ class Number:
 
     def __post_init__(self) -> None:
         """Parse ``text`` and store its exact value, or raise ValueError if it is not a number."""
+        if not isinstance(self.text, str):
+            raise ValueError(f"a Number is made of its text, such as '3.50', not of {self.text!r}")
         if not _NUMBER.fullmatch(self.text):
             raise ValueError(
                 f"{self.text!r:.60} is not a number; write -12, 3.5, 2/7 or 1.5e3, with ASCII "

@@ -364,7 +364,7 @@ def unknown(name: object, known: Iterable[str], what: str, where: str) -> ValueE
     Its message lists the known names, or the nearest three if there are more than 40.
     """
     names = sorted(known)
-    near = get_close_matches(str(name), names, n=1)
+    near = get_close_matches(str(name), names, n=1) or [n for n in names if n == str(name).lower()]
     hint = f" Did you mean {near[0]!r}?" if near else ""
     if not near and "." in str(name) and what != "setting":
         hint = " An import path has a colon before the name: package.module:Name."

@@ -77,6 +77,17 @@ class Objective:
         check_terms(spec, self.terms, vocabulary)
         warn_of_large_distances(spec, self.terms, vocabulary)
 
+    def __repr__(self) -> str:
+        terms = " + ".join(
+            term.name if term.weight == 1 else f"{term.weight:g} {term.name}"
+            for term in self.spec.terms
+        )
+        numeric = f" + {self.spec.weight:g} ({terms})" if terms else ""
+        return (
+            f"<Objective {self.spec.ce_weight:g} ce{numeric}, balance {self.spec.balance}, "
+            f"{len(self.vocabulary.tokens)} number tokens>"
+        )
+
     def __call__(
         self,
         logits: Tensor,
@@ -392,8 +403,10 @@ def objective(name: str | ObjectiveSpec, vocabulary: NumberVocabulary, **changes
     Args:
         name: A name in ``mm_numeric.losses.presets.PRESETS``, or an ``ObjectiveSpec``.
         vocabulary: The number tokens of the tokenizer.
-        **changes: Fields of the ``ObjectiveSpec`` to override, for example ``weight=0.8``. If the
-            objective has one term, also options of this term, for example ``squash=3``.
+        **changes: Fields of the ``ObjectiveSpec`` to override, for example ``weight=0.8``. Terms
+            are mappings or ``mm_numeric.TermSpec``: ``terms=[{"name": "emd_exp"}, {"name":
+            "relative", "weight": 0.2}]``. If the objective has one term, also options of this
+            term, for example ``squash=3``.
     """
     spec = choose(name, PRESETS, "objective", "objective") if isinstance(name, str) else name
     changes = RENAMED.translate_arguments("objective", changes)

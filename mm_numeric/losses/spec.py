@@ -30,13 +30,18 @@ class TermSpec:
 
     def __post_init__(self) -> None:
         """Validate the fields."""
-        if not 0 <= self.weight < math.inf:
-            raise ValueError(f"weight must be >= 0 and finite, not {self.weight}")
+        check_weight("weight", self.weight)
         for role, weight in self.roles.items():
             if role not in ROLES:
                 raise unknown(role, ROLES, "role", f"roles of the term {self.name}")
-            if type(weight) not in (int, float) or not 0 <= weight < math.inf:
-                raise ValueError(f"roles.{role} must be >= 0 and finite, not {weight!r}")
+            check_weight(f"roles.{role}", weight)
+
+
+def check_weight(name: str, weight: Any) -> None:
+    """Raise ValueError unless a weight is a finite number of at least 0."""
+    is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
+    if not is_number or not 0 <= weight < math.inf:
+        raise ValueError(f"{name} must be >= 0 and finite, not {weight!r}")
 
 
 RENAMED = RenamedSettings(
@@ -110,12 +115,12 @@ class ObjectiveSpec:
             tokens=("all", "digits"),
             on_nan=("keep", "error"),
         )
-        for name, weight in (("weight", self.weight), ("ce_weight", self.ce_weight)):
-            if not 0 <= weight < math.inf:
-                raise ValueError(f"{name} must be >= 0 and finite, not {weight}")
+        check_weight("weight", self.weight)
+        check_weight("ce_weight", self.ce_weight)
         if not all(isinstance(term, TermSpec) for term in self.terms):
             raise ValueError(
-                f"terms must be TermSpecs, such as (TermSpec(name='emd'),), not {self.terms!r:.60}"
+                "terms must be mm_numeric.TermSpecs, such as (TermSpec(name='emd'),), not "
+                f"{self.terms!r:.60}"
             )
         if self.ce_on == "text" and not self.terms:
             raise ValueError("ce_on: text without terms does not train the numbers")

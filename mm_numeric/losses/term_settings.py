@@ -11,6 +11,7 @@ from mm_numeric.log import logger
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.losses.term import Term
 from mm_numeric.numbers.vocabulary import NumberVocabulary
+from mm_numeric.parsing import read_dataclass
 from mm_numeric.registry import TERMS, choose, unknown
 
 _DIGIT_RANGE = 9.0
@@ -87,7 +88,10 @@ def with_changes(spec: ObjectiveSpec, changes: Mapping[str, Any]) -> ObjectiveSp
             ``squash``, and the objective does not have exactly one numeric loss.
     """
     known = [field.name for field in fields(ObjectiveSpec)]
-    spec = replace(spec, **{name: value for name, value in changes.items() if name in known})
+    own = {name: value for name, value in changes.items() if name in known}
+    if isinstance(own.get("terms"), (list, tuple)):
+        own["terms"] = tuple(_read_term(term) for term in own["terms"])
+    spec = replace(spec, **own)
     options = {name: value for name, value in changes.items() if name not in known}
     if not options:
         return spec
@@ -100,9 +104,16 @@ def with_changes(spec: ObjectiveSpec, changes: Mapping[str, Any]) -> ObjectiveSp
             error = unknown(name, known, "setting", "objective")
             raise ValueError(
                 f"{error} Settings of a term are in its options: "
-                f'terms=(TermSpec(name=..., options={{"{name}": ...}}),).'
+                "terms=[{'name': ..., 'weight': ..., 'options': {...}}]."
             )
     return replace(spec, terms=(_with_options(term, options),))
+
+
+def _read_term(term: Any) -> TermSpec:
+    if isinstance(term, TermSpec):
+        return term
+    read: TermSpec = read_dataclass(TermSpec, term, "objective, terms")
+    return read
 
 
 def _with_options(term: TermSpec, options: Mapping[str, Any]) -> TermSpec:

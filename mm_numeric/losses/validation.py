@@ -69,7 +69,8 @@ def supervised_rows(
             f"an objective takes {what} [b, t, :] with labels [b, t], or {what} [n, :] with "
             f"labels [n], already shifted and with spans; got {what} "
             f"{list(inputs.shape)}, labels {list(labels.shape)}, shift={shift}, "
-            f"spans={'given' if spans is not None else None}."
+            f"spans={'given' if spans is not None else None}. Pass flattened ones as one sample: "
+            "x[None], labels[None]."
         )
     return inputs, labels, spans, None
 
@@ -126,8 +127,8 @@ def check_labels(labels: Tensor, tokens: int, spans: NumberSpans, ids: Tensor) -
     elif not fine:
         if not known.all():
             raise ValueError(
-                f"the label {labels[~known][0].item()} is not one of the {tokens} tokens; only "
-                f"labels [b, t] may have rows without a label ({IGNORE_INDEX})."
+                f"the label {labels[~known][0].item()} is not one of the {tokens} tokens; the "
+                f"label of a position without a loss is {IGNORE_INDEX}, in labels [b, t]."
             )
         raise ValueError(
             "the spans are not those of these labels: make them from the labels as the rows "

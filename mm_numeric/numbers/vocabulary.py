@@ -72,6 +72,11 @@ class NumberVocabulary:
         The tokenizer is any object with ``get_vocab() -> dict[str, int]``, and optionally
         ``all_special_ids``. Each of the ten digits must be one of its tokens.
         """
+        if not hasattr(tokenizer, "get_vocab"):
+            raise ValueError(
+                "NumberVocabulary.from_tokenizer takes a tokenizer, such as that of "
+                f"AutoTokenizer.from_pretrained(...), not {tokenizer!r:.60}."
+            )
         vocabulary: dict[str, int] = tokenizer.get_vocab()
         missing = [digit for digit in "0123456789" if digit not in vocabulary]
         if missing:
@@ -91,8 +96,7 @@ class NumberVocabulary:
         for token, index in vocabulary.items():
             if not _MATTERS.search(token) or index in special or _NAME.fullmatch(token):
                 continue
-            text = re.sub(f"[{_SPACE_MARKS}]", " ", token)
-            spelling[index] = text
+            spelling[index] = text = _spelled(token)
             if _PIECE.fullmatch(text):
                 digits = "".join(_DIGIT.findall(text))
                 tokens.append(NumberToken(index, float(int(digits)), _DIGIT.sub("0", text), digits))
@@ -130,6 +134,21 @@ class NumberVocabulary:
         ]
         return cls(tuple(sorted(found, key=_order)))
 
+    def require_tokenizer(self, tokenizer: Any) -> None:
+        """Raise ValueError if a number token is another token in ``tokenizer``.
+
+        The tokenizer has ``convert_ids_to_tokens``, as those of transformers. Tokens that were
+        passed to ``from_tokens`` are not compared.
+        """
+        ids = [token.id for token in self.tokens if token.id in self.spelling]
+        for index, token in zip(ids, tokenizer.convert_ids_to_tokens(ids), strict=True):
+            if token is None or _spelled(token) != self.spelling[index]:
+                raise ValueError(
+                    f"the token {index} is {self.spelling[index]!r} in the number vocabulary and "
+                    f"{token!r} in the tokenizer {_name(tokenizer)}: make the vocabulary from it, "
+                    "with NumberVocabulary.from_tokenizer(tokenizer)."
+                )
+
     def __or__(self, other: "NumberVocabulary") -> "NumberVocabulary":
         """Return the union of two vocabularies.
 
@@ -165,6 +184,11 @@ class NumberVocabulary:
 
 def _order(token: NumberToken) -> tuple[str, float, int]:
     return token.digit_group, token.value, token.id
+
+
+def _spelled(token: str) -> str:
+    """Return the text of a token in a vocabulary: its space markers become spaces."""
+    return re.sub(f"[{_SPACE_MARKS}]", " ", token)
 
 
 def _name(tokenizer: Any) -> str:

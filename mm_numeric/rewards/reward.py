@@ -217,7 +217,7 @@ def reward(
             ``relative_error``, ``correct`` or ``format``, or the import path of a ``Rule``. See
             ``mm_numeric.rewards.rules``.
         task: Name or import path of the task, whose parser and scorer are used; or a mapping with
-            ``name`` and options, such as ``{"name": "grounding", "answer": "list"}``.
+            ``name`` and options, such as ``{"name": "numbers", "prompt": "{question}="}``.
         frame: How all images are resized and coordinates are written. None: each row has its own,
             or the task has no coordinates.
         tokenizer: Tokenizer of the model, to decode ``completion_ids`` with special tokens. It is
@@ -244,12 +244,18 @@ def reward(
     return Reward(rule, task_name, read, frame, tokenizer, answer_after)
 
 
-def reward_columns(task: Task, answer: Any, frame: Frame | None = None) -> dict[str, str | None]:
+def reward_columns(
+    task: str | Mapping[str, Any] | Task, answer: Any, frame: Frame | None = None
+) -> dict[str, str | None]:
     """Return the columns ``target`` and ``frame`` of a data set's row, as JSON.
 
-    For verl, ``target`` is the ground truth of ``reward_model``, and ``frame`` belongs in
-    ``extra_info``.
+    ``answer`` is an answer of the task, such as ``Box(10, 20, 30, 40)``, or what predictions.jsonl
+    records of it, such as 146 for a number. For verl, ``target`` is the ground truth of
+    ``reward_model``, and ``frame`` belongs in ``extra_info``.
     """
+    _, task = _task(task, "reward_columns")
+    if isinstance(answer, str | int | float | list | dict):
+        answer = task.recorded(answer)
     return {
         "target": json.dumps(task.record(answer)),
         "frame": None if frame is None else json.dumps(frame.to_dict()),

@@ -29,7 +29,8 @@ def loss_func(objective: Objective, *, shift: bool) -> Callable[..., Tensor]:
 
     Raises:
         ValueError: If the objective weights its losses by running means (``balance: running``).
-            The means must be updated after each step, but this function cannot detect its end.
+            The means must be updated after each step, but this function cannot detect its end. If
+            the outputs of the model show that it requires the other ``shift``.
     """
     if objective.spec.balance == "running":
         raise ValueError(
@@ -40,6 +41,7 @@ def loss_func(objective: Objective, *, shift: bool) -> Callable[..., Tensor]:
     def compute_loss(
         outputs: Any, labels: Tensor | None, num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
+        _check_shift_of(outputs, shift)
         labels = aligned_labels(labels, shift)
         loss = objective(outputs.logits, labels, shift=False).loss
         if num_items_in_batch is None:
@@ -47,6 +49,22 @@ def loss_func(objective: Objective, *, shift: bool) -> Callable[..., Tensor]:
         return loss * (labels != IGNORE_INDEX).sum() / num_items_in_batch
 
     return compute_loss
+
+
+def _check_shift_of(outputs: Any, shift: bool) -> None:
+    """Raise ValueError if ``shift`` does not fit the type of a transformers model's outputs."""
+    name = type(outputs).__name__  # CausalLMOutput..., Qwen2VLCausalLMOutput..., Seq2SeqLMOutput
+    if shift and name.startswith("Seq2Seq"):
+        raise ValueError(
+            "the labels of an encoder-decoder are aligned with its logits: "
+            "loss_func(objective, shift=False)."
+        )
+    if not shift and "CausalLMOutput" in name:
+        raise ValueError(
+            "the model is a decoder, whose labels are aligned with input_ids: "
+            "loss_func(objective, shift=True). If your collator has shifted them, use "
+            "`lambda outputs, labels, **_: objective(outputs.logits, labels, shift=False).loss`."
+        )
 
 
 def step_counts(

@@ -7,6 +7,7 @@ Alternatives in ``mm_numeric.training.integrations``: ``loss_func`` for an unmod
 """
 
 import inspect
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from mm_numeric.files import read_json, stored_content, write_json
+from mm_numeric.log import logger
 from mm_numeric.losses.normalization import Counts
 from mm_numeric.losses.number_metrics import named_metrics
 from mm_numeric.losses.objective import Objective, ObjectiveResult
@@ -82,6 +84,9 @@ class NumericLossMixin(_Trainer):
                 f"objective is {objective!r:.60}; create it with mm_numeric.objective(name, ...)."
             )
         super().__init__(*args, **kwargs)
+        tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
+        if hasattr(tokenizer, "convert_ids_to_tokens"):
+            objective.vocabulary.require_tokenizer(tokenizer)
         self.objective = objective
         self._validate_settings()
         self._is_encoder_decoder = getattr(self.model.config, "is_encoder_decoder", False)
@@ -93,6 +98,7 @@ class NumericLossMixin(_Trainer):
         self._step_sums: dict[str, LossSum] = {}
         self._seen: dict[str, LossSum] = {}
         self._figures: Tensor | None = None
+        self._warned: set[str] = set()
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Reset the running means of the losses (for ``balance: running``), then train."""
@@ -205,13 +211,37 @@ class NumericLossMixin(_Trainer):
         """Log the values of the trainer, the unweighted loss components and the number metrics."""
         if "loss" in logs and self._seen:
             means = torch.stack([part.mean for part in self._seen.values()]).tolist()
-            logs.update({f"parts/{n}": m for n, m in zip(self._seen, means, strict=True)})
+            items = torch.stack([part.items for part in self._seen.values()]).tolist()
+            found = zip(self._seen, means, items, strict=True)
+            parts = {f"parts/{name}": mean for name, mean, count in found if count}
+            self._warn_of_parts(parts)
+            logs.update(parts)
             self._seen = {}
         if "loss" in logs and self._figures is not None:
             figures = named_metrics(self.accelerator.reduce(self._figures, reduction="sum").cpu())
             logs.update({f"numbers/{n}": s.mean.item() for n, s in figures.items() if s.items})
             self._figures = None
         super().log(logs, start_time)
+
+    def _warn_of_parts(self, parts: Mapping[str, float]) -> None:
+        """Warn once if the labels since the last log had no number, or a loss is not finite."""
+        wrong = [name for name, mean in parts.items() if not math.isfinite(mean)]
+        if wrong:
+            self._warn_once(
+                f"{wrong[0]} is {parts[wrong[0]]}: the logits have NaN or infinity, and the model "
+                "may be lost. Lower the learning rate, or train in bf16 instead of float16; "
+                "on_nan: error ends the training at such a step."
+            )
+        elif self.objective.terms and not parts.keys() - {"parts/ce"}:
+            self._warn_once(
+                "the labels since the last log have no number, so that the loss is cross-entropy "
+                "alone: are the answers in the labels, and the vocabulary that of the tokenizer?"
+            )
+
+    def _warn_once(self, message: str) -> None:
+        if message not in self._warned and self.is_world_process_zero():
+            logger.warning("step %d: %s", self.state.global_step, message)
+        self._warned.add(message)
 
     def _end_step(self) -> None:
         """Sum the losses of a step over all ranks, for the log and for ``balance: running``."""

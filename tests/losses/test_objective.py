@@ -445,6 +445,9 @@ def test_unknown_names_say_the_nearest():
         ({"reduction": "mean"}, "reduction is one of items, samples, not 'mean'"),
         ({"weight": -0.1}, "weight must be >= 0"),
         ({"ce_weight": -1}, "weight must be >= 0"),
+        ({"weight": "0.5"}, "weight must be >= 0 and finite, not '0.5'"),
+        ({"terms": [{"name": "emd", "wieght": 2}]}, "terms: there is no setting 'wieght'. Did you"),
+        ({"terms.0.weight": 2}, r"terms=\[{'name': ..., 'weight': ..., 'options': {...}}\]"),
         (
             {"terms": (TermSpec(name="emd"), TermSpec(name="emd"))},
             "terms must be different, and ce is",
@@ -455,6 +458,14 @@ def test_unknown_names_say_the_nearest():
 def test_changes_that_mean_nothing_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         objective("emd", VOCABULARY, **changes)
+
+
+def test_terms_may_be_mappings_and_are_shown():
+    terms = [{"name": "emd_exp"}, TermSpec(name="relative", weight=0.2)]
+    own = objective("ce", VOCABULARY, terms=terms, weight=0.5)
+    assert own.spec.terms == (TermSpec(name="emd_exp"), TermSpec(name="relative", weight=0.2))
+    shown = "<Objective 1 ce + 0.5 (emd_exp + 0.2 relative), balance fixed, "
+    assert repr(own).startswith(shown + f"{len(VOCABULARY.tokens)} number tokens")
 
 
 def test_a_negative_weight_of_a_term_is_refused():

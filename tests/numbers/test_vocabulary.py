@@ -49,6 +49,12 @@ def test_a_tokenizer_without_digits_is_refused():
         NumberVocabulary.from_tokenizer(ToyTokenizer({"a": 0, "<0x30>": 1, "१": 2}))
 
 
+@pytest.mark.parametrize("wrong", ["gpt2", None])
+def test_what_is_no_tokenizer_is_one_sentence(wrong):
+    with pytest.raises(ValueError, match=r"takes a tokenizer, such as .* not (None|'gpt2')"):
+        NumberVocabulary.from_tokenizer(wrong)
+
+
 def test_one_missing_digit_is_named():
     seven = {digit: i for digit, i in DIGITS.items() if digit != "7"}
     with pytest.raises(ValueError, match=r"no token for the digit 7\. Use a tokenizer"):

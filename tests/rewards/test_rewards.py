@@ -295,6 +295,10 @@ def test_the_answer_follows_the_reasoning():
     assert own.score("[100, 50, 200, 150]", TRUE) == (0, "no </think>")
 
 
+def test_columns_of_a_plain_number_are_those_of_its_answer():
+    assert reward_columns("numbers", 146) == reward_columns(Numbers(), Number("146"))
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -307,6 +311,8 @@ def test_the_answer_follows_the_reasoning():
         (lambda: reward("iou", task="clock").score("1:00", ClockTime(1, 0)), "does not fit"),
         (lambda: reward("correct", task=LIST).score("none", CATS, PIXELS), "another reward"),
         (lambda: reward("time", task="clock")(["1:00"]), "the column target"),
+        (lambda: reward_columns("numbers", "twelve"), "'twelve'"),
+        (lambda: Number(146), "made of its text, such as '3.50', not of 146"),
         (lambda: reward("time", task="clock").score_json("1:00", "1:00"), "reward_columns"),
     ],
 )

@@ -1,6 +1,7 @@
 """Each integration trains the same model to the same weights."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import tiny_integrations
@@ -33,6 +34,7 @@ from transformers import (
     Trainer,
     TrainingArguments,
 )
+from transformers.modeling_outputs import CausalLMOutputWithPast, Seq2SeqLMOutput
 from trl import SFTTrainer
 
 from mm_numeric import NumberVocabulary, NumericLossMixin, loss_func, objective, step_counts
@@ -405,6 +407,37 @@ def test_nothing_to_train_on_is_one_sentence(tmp_path):
         )  # fmt: skip
     with pytest.raises(ValueError, match="a batch has no labels"):
         loss_func(loss_of, shift=True)(None, None)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "shift", "message"),
+    [
+        (CausalLMOutputWithPast, False, r"is a decoder, .*: loss_func\(objective, shift=True\)"),
+        (Seq2SeqLMOutput, True, r"an encoder-decoder are .*: loss_func\(objective, shift=False\)"),
+    ],
+)
+def test_the_wrong_shift_is_refused(outputs, shift, message):
+    with pytest.raises(ValueError, match=message):
+        loss_func(objective("ce", NUMBERS), shift=shift)(outputs(), torch.zeros(1, 2))
+
+
+def test_a_vocabulary_of_another_tokenizer_is_refused(tmp_path):
+    shifted = {
+        token: (i + 1) % len(tiny_integrations.TOKENIZER)
+        for token, i in tiny_integrations.TOKENIZER.get_vocab().items()
+    }
+    other = NumberVocabulary.from_tokenizer(SimpleNamespace(get_vocab=lambda: shifted))
+    with pytest.raises(ValueError, match=r"in the number vocabulary and .* make the vocabulary"):
+        by_sft_trainer(tmp_path, objective=objective("ce", other))
+
+
+def test_labels_without_numbers_are_warned_about_once(tmp_path, caplog):
+    words = Dataset.from_list([{"prompt": "a", "completion": "b c"}] * 40)
+    trainer = by_sft_trainer(tmp_path, data=words, objective=objective("ntil", NUMBERS))
+    names = {name for line in trainer.state.log_history for name in line}
+    assert "parts/ce" in names
+    assert "parts/emd_exp" not in names
+    assert caplog.text.count("have no number, so that the loss is cross-entropy alone") == 1
 
 
 @pytest.mark.slow
