@@ -140,8 +140,9 @@ def test_every_rule_names_modules_that_exist():
 
 
 def test_imports_are_absolute(tmp_path):
-    for path in [*modules().values(), *ROOT.glob("tests/**/*.py"), *ROOT.glob("scripts/*.py")]:
-        imports_of(path)
+    for path in [*ROOT.glob("tests/**/*.py"), *ROOT.glob("scripts/*.py")]:  # EDGES has the others
+        if "from ." in path.read_text(encoding="utf-8"):
+            imports_of(path)
     (tmp_path / "new.py").write_text("from . import answers", encoding="utf-8")
     with pytest.raises(AssertionError, match="line 1: a relative import"):
         imports_of(tmp_path / "new.py")

@@ -24,6 +24,7 @@ class Imports(NamedTuple):
     """Imported inside a function, or for type checkers only."""
 
 
+@functools.cache
 def packages() -> dict[str, Path]:
     """Return the name and the folder of every package on the disk."""
     found = {}
@@ -38,6 +39,7 @@ def packages() -> dict[str, Path]:
     return found
 
 
+@functools.cache
 def modules() -> dict[str, Path]:
     """Return the name and the file of every module of the package."""
     return {
