@@ -4,6 +4,7 @@ import gc
 import os
 from collections import Counter
 
+import examples  # noqa: F401  registers the profiles of hypothesis
 import pytest
 
 # Before torch and transformers are imported. No test asks the network. One thread: the models are

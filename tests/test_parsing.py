@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mm_numeric.parsing import parse_yaml, read_dataclass, read_value, read_yaml, with_override
@@ -112,7 +113,7 @@ def test_a_wrong_setting_is_one_sentence(text, message):
     number=st.floats(allow_nan=False, allow_infinity=False),
     way=st.sampled_from([repr, "{:e}".format, "{:g}".format]),
 )
-@settings(derandomize=True, deadline=None, max_examples=300)
+@examples(300)
 def test_what_the_sentence_says_to_write_is_that_number(number, way):
     written = way(number)
     value = parse_yaml(written, "x")
@@ -207,7 +208,7 @@ PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) |
 
 
 @given(path=st.lists(KEYS, min_size=1, max_size=4), value=PLAIN | st.lists(PLAIN, max_size=3))
-@settings(derandomize=True, deadline=None, max_examples=200)
+@examples(200)
 def test_an_override_sets_what_yaml_can_say(path, value):
     text = yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("...\n")
     found = with_override({}, f"{'.'.join(path)}={text}")

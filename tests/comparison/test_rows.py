@@ -5,7 +5,8 @@ from dataclasses import asdict, replace
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from tiny_models import small_config
 
@@ -88,7 +89,7 @@ def test_without_an_objective_the_config_s_own_is_varied(tmp_path):
     assert [term.weight for term in terms] == [1.0, 0.0, 0.2]
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(chosen=st.sets(st.sampled_from(list(AXES)), min_size=1, max_size=4))
 @pytest.mark.slow
 def test_every_combination_is_one_row_that_is_read_again_the_same(tmp_path_factory, chosen):

@@ -4,7 +4,8 @@ import csv
 import json
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from tiny_models import small_config
 
@@ -85,7 +86,7 @@ def test_every_row_has_the_same_number_of_trials_from_one_warm_start(tmp_path):
     assert [len(row.trials) for row in compared_rows(only_weight)] == [1, 2]
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(
     values=st.lists(st.integers(-20, 5000), min_size=2, max_size=5, unique=True),
     scale=st.sampled_from([1, 0.001]),

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mm_numeric.comparison.rows import compared_rows
@@ -171,7 +172,7 @@ POSITIVE = st.floats(min_value=0, max_value=1e300, allow_subnormal=True)
     lam=POSITIVE,
     seeds=st.lists(st.integers(0, 2**40), min_size=1, max_size=4, unique=True),
 )
-@settings(derandomize=True, deadline=None, max_examples=60)
+@examples(60)
 def test_whatever_is_set_reads_back(prompt, noise, rate, weights, lam, seeds):
     config = read_config(
         "clock_tiny", [f"objective.weight={yaml_number(lam)}", f"compare.seeds={seeds}"]

@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 from check_data_runs import config_of, kinds
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from rectangles import write_rectangles
 from sums import sums_config
@@ -160,7 +161,7 @@ def test_rows_that_fit_in_any_case_are_not_opened(tmp_path):
 
 
 @given(st.integers(1, 3000), st.integers(1, 3000), st.sampled_from([56 * 56, 100 * 100, 10**6]))
-@settings(max_examples=200, deadline=None, derandomize=True)
+@examples(200)
 def test_no_image_has_more_tokens_than_the_bound(width, height, max_pixels):
     if max(width, height) > 200 * min(width, height):
         return

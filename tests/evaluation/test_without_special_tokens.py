@@ -4,7 +4,8 @@ import json
 import re
 
 import pytest
-from hypothesis import assume, given, settings
+from examples import examples
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mm_numeric.answers import Box, Instance, Instances, Polygon, Unreadable
@@ -133,7 +134,7 @@ def written(frame, shapes_and_labels):
 
 @pytest.mark.parametrize("name", ["qwen2_vl", "paligemma", "llava", "yi_vl", "qwen3_vl", "gemma3"])
 @given(items=items)
-@settings(max_examples=50, deadline=None, derandomize=True)
+@examples(50)
 def test_an_answer_without_special_tokens_is_the_same_or_has_a_reason(name, items):
     frame = frame_of(name)
     text = written(frame, items)
@@ -147,7 +148,7 @@ def test_an_answer_without_special_tokens_is_the_same_or_has_a_reason(name, item
 
 
 @given(items=items, part=st.floats(0, 1))
-@settings(max_examples=200, deadline=None, derandomize=True)
+@examples(200)
 def test_a_truncated_answer_without_special_tokens_has_no_shape_of_its_own(items, part):
     """Only the last shape may be one that looks complete after its second or fourth point."""
     frame = frame_of("qwen2_vl")
@@ -168,7 +169,7 @@ def test_a_truncated_answer_without_special_tokens_has_no_shape_of_its_own(items
 
 
 @given(items=st.lists(shapes, min_size=2, max_size=4), between=st.sampled_from([", ", " ,", ",\n"]))
-@settings(max_examples=50, deadline=None, derandomize=True)
+@examples(50)
 def test_shapes_that_are_joined_by_another_separator_are_not_one_shape(items, between):
     frame = frame_of("qwen2_vl")
     plain = between.join(stripped(frame.write([Instance(s)]).text, PLAIN) for s in items)

@@ -4,7 +4,8 @@ import json
 import shutil
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from tiny_models import TINY, tiny_family
@@ -130,7 +131,7 @@ def test_the_frame_is_what_the_real_image_processor_makes(cls, size):
 
 @given(st.integers(1, 4000), st.integers(1, 4000), st.sampled_from([28, 32]),
        st.integers(1, 200_000), st.integers(0, 200_000))  # fmt: skip
-@settings(max_examples=300, deadline=None, derandomize=True)
+@examples(300)
 def test_smart_resize_is_that_of_transformers(width, height, factor, min_pixels, more):
     limits = {"factor": factor, "min_pixels": min_pixels, "max_pixels": min_pixels + more}
     if max(width, height) <= 200 * min(width, height):

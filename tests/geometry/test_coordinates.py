@@ -5,7 +5,8 @@ import time
 from dataclasses import replace
 
 import pytest
-from hypothesis import example, given, settings
+from examples import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mm_numeric.answers import Box, Instance, Polygon, Unreadable
@@ -93,7 +94,7 @@ def points_in_images(draw):
 @given(case=points_in_images())
 @example(case=((1, 1), (1.0, 0.0)))
 @example(case=((4000, 3000), (4000.0, 3000.0)))
-@settings(max_examples=30, deadline=None, derandomize=True)
+@examples(30)
 def test_an_error_is_at_most_half_a_step(resize, coordinates, case):
     size, point = case
     if resize.kind == "smart" and max(size) > 200 * min(size):
@@ -112,7 +113,7 @@ def test_an_error_is_at_most_half_a_step(resize, coordinates, case):
 
 @pytest.mark.parametrize(("resize", "coordinates"), WAYS)
 @given(size=st.tuples(st.integers(1, 4000), st.integers(1, 3000)), part=st.floats(0, 1))
-@settings(max_examples=30, deadline=None, derandomize=True)
+@examples(30)
 def test_a_grid_s_own_points_come_back_as_they_are(resize, coordinates, size, part):
     if resize.kind == "smart" and max(size) > 200 * min(size):
         return

@@ -1,7 +1,8 @@
 """Frames: there and back, and the size that the real image processor makes."""
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from tiny_models import tiny_family
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
@@ -23,7 +24,7 @@ def views(width, height):
 
 
 @given(EDGES, EDGES, st.floats(0, 1), st.floats(0, 1))
-@settings(max_examples=200, deadline=None, derandomize=True)
+@examples(200)
 def test_there_and_back(width, height, u, v):
     for frame in views(width, height):
         x, y = frame.to_resized(u * width, v * height)
@@ -33,7 +34,7 @@ def test_there_and_back(width, height, u, v):
 
 
 @given(EDGES, EDGES)
-@settings(max_examples=300, deadline=None, derandomize=True)
+@examples(300)
 def test_smart_resize_is_that_of_transformers(width, height):
     if max(width, height) > 200 * min(width, height):
         with pytest.raises(ValueError, match="aspect ratio above 200"):

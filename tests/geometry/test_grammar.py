@@ -3,7 +3,8 @@
 import re
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mm_numeric.answers import Box, Instance, Instances, Polygon, Unreadable
@@ -26,7 +27,7 @@ RESIZES = {
     "none": Resize(kind="none"),
 }
 EVERY = [(name, kind) for name in COORDINATES for kind in RESIZES]
-OFTEN = settings(max_examples=25, deadline=None, derandomize=True)
+OFTEN = examples(25)
 
 
 @st.composite
@@ -46,7 +47,7 @@ def frame_of(size, name, kind):
 
 
 @given(low=st.integers(0, 3000), more=st.integers(0, 3000), decimals=st.integers(0, 6))
-@settings(max_examples=200, deadline=None, derandomize=True)
+@examples(200)
 def test_a_number_is_in_the_range_and_nothing_else(low, more, decimals):
     pattern = re.compile(number_regex(low, low + more, decimals))
     near = {*range(30), *range(low - 15, low + 15), *range(low + more - 15, low + more + 15)}

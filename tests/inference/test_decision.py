@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 import shapely
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mm_numeric.answers import (
@@ -24,7 +25,7 @@ from mm_numeric.inference.decision import Candidate, decide, merge_equal
 from mm_numeric.inference.risks import Risk, find_risk, risk_of
 from mm_numeric.tasks.gsm8k import GSM8K
 
-RANDOM = settings(derandomize=True, deadline=None, max_examples=100)
+RANDOM = examples(100)
 WEIGHT = st.floats(0.001, 0.08)
 TIMES = st.lists(st.tuples(st.integers(0, 719), WEIGHT), min_size=1, max_size=12)
 NUMBERS = st.lists(st.tuples(st.integers(-30, 30), WEIGHT), min_size=1, max_size=12)

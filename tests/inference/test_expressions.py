@@ -4,7 +4,8 @@ import random
 import re
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from walks import EVERY_BYTE, Walks
 
@@ -35,7 +36,7 @@ def matches(make, expression, text):
 
 @pytest.mark.slow
 @given(regex=REGEXES, texts=st.lists(TEXTS, max_size=6))
-@settings(max_examples=400, deadline=None, derandomize=True)
+@examples(400)
 def test_expressions_match_what_python_matches(regex, texts):
     make = Expressions(EVERY_BYTE)
     expression = parse_regex(regex, make)
@@ -57,7 +58,7 @@ def test_a_token_is_found_by_its_escaped_name(name):
 
 @pytest.mark.slow
 @given(regex=REGEXES)
-@settings(max_examples=200, deadline=None, derandomize=True)
+@examples(200)
 def test_costs_are_those_of_the_shortest_and_the_longest_text(regex):
     make = Expressions(EVERY_BYTE)
     start = parse_regex(regex, make)

@@ -5,13 +5,14 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from examples import examples
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mm_numeric import NumberDistribution
 from mm_numeric.inference.number_distribution import distance
 
-RANDOM = settings(derandomize=True, deadline=None, max_examples=150)
+RANDOM = examples(150)
 WEIGHT = st.floats(0.001, 1.0)
 ON_DIAL = st.lists(st.tuples(st.integers(0, 719), WEIGHT), min_size=1, max_size=12)
 ON_LINE = st.lists(st.tuples(st.integers(-50, 50), WEIGHT), min_size=1, max_size=12)

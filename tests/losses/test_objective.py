@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import reference_losses as reference
 import torch
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from objective_steps import OF_LABELS as PRESETS
 from objective_steps import made, stepped
@@ -68,7 +69,7 @@ DEFINITIONS = {
 NUMERIC = [name for name, spec in PRESETS.items() if spec.terms]
 ADDED = [name for name in NUMERIC if PRESETS[name].ce_on == "all"]  # to all of cross-entropy
 SOUND = [name for name in ADDED if PRESETS[name].reduction == "items"]
-property_test = settings(max_examples=25, deadline=None, derandomize=True)
+property_test = examples(25)
 seeds = st.integers(0, 10_000)
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from tokens import TOKENIZER, VOCABULARY, labels_of
 
@@ -35,7 +36,7 @@ def marked(text, marks=None, offsets=None, ids=None):
 
 
 @given(st.text(alphabet="0123456789.-:, ab", max_size=20))
-@settings(max_examples=100, deadline=None, derandomize=True)
+@examples(100)
 def test_labels_and_marks_agree(text):
     assert numbers_in_labels(TOKENIZER.ids(text), VOCABULARY) == marked(text)
 

@@ -3,7 +3,8 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from tokens import ToyTokenizer
 
@@ -12,7 +13,7 @@ from mm_numeric.numbers.numerals import find_numerals
 from mm_numeric.numbers.spans import numbers_in_answer, numbers_in_labels
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 
-few = settings(max_examples=200, deadline=None, derandomize=True)
+few = examples(200)
 PARTS = [*"0123456789..,,--- :a", "12", "007", "345", "0.5", "-6", "1,234", ",000", " 98", "3.015"]
 texts = st.lists(st.sampled_from(PARTS), min_size=3, max_size=12).map("".join)
 cuts = st.integers(0, 2**60)
@@ -54,7 +55,7 @@ def scanned(text, *, digit_runs=False, thousands_separators=False):
 
 @pytest.mark.slow
 @given(texts, readings)
-@settings(max_examples=500, deadline=None, derandomize=True)
+@examples(500)
 def test_numerals_are_those_of_the_scanner(text, reading):
     found = find_numerals(text, **reading)
     assert [(n.start, n.end) for n in found] == scanned(text, **reading)

@@ -6,7 +6,8 @@ import pickle
 import time
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mm_numeric.answers import Box, ClockTime, Instance, Instances, Number
@@ -62,7 +63,7 @@ def literal_pairs(found, true):
     return ious
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(boxes(), boxes())
 def test_rewards_of_a_box_equal_the_formulas(answer, target):
     text = BOX.format(answer, PIXELS).text
@@ -80,7 +81,7 @@ def test_rewards_of_a_box_equal_the_formulas(answer, target):
         assert scored.value == pytest.approx(math.exp(-(dx**2 + dy**2) / 2))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(*2 * [st.lists(st.tuples(boxes(), st.sampled_from(["cat", "dog"])), max_size=4)])
 def test_rewards_of_a_list_equal_the_formulas(found, true):
     found, true = (Instances(tuple(Instance(*item) for item in side)) for side in (found, true))

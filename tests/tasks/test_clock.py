@@ -4,7 +4,8 @@ import statistics
 import time
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mm_numeric.answers import ClockTime, Unreadable
@@ -118,7 +119,7 @@ def test_a_text_without_a_time_has_no_lenient_answer(text):
 
 
 @given(text=st.text() | st.text("0123456789: ", max_size=30))
-@settings(derandomize=True, deadline=None, max_examples=500)
+@examples(500)
 def test_every_text_is_read_or_counted(text):
     answer = Clock().parse(text)
     assert isinstance(answer, ClockTime | Unreadable)

@@ -4,7 +4,8 @@ import random
 import re
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from rows_of_tasks import ROWS, written_rows
 from walks import Walks
@@ -125,7 +126,7 @@ numerals = st.one_of(
 
 
 @given(text=numerals)
-@settings(max_examples=200, deadline=None, derandomize=True)
+@examples(200)
 def test_numbers_match_and_come_back(text):
     task = task_class("numbers", "test")()
     written = task.format(Number(text)).text
@@ -134,7 +135,7 @@ def test_numbers_match_and_come_back(text):
 
 
 @given(text=st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1))
-@settings(max_examples=200, deadline=None, derandomize=True)
+@examples(200)
 def test_texts_with_a_letter_or_sign_match(text):
     task = task_class("multirc", "test")()
     written = task.format(Text(text)).text

@@ -8,7 +8,8 @@ import re
 import time
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from importing import SHARED, json_file, outcome
 
@@ -82,7 +83,7 @@ def test_what_is_not_final_is_read_leniently(text, reason, lenient):
 
 
 @given(text=st.text("A:#answer is$,.0159-\n /e½", max_size=30) | st.text(max_size=30))
-@settings(max_examples=500, deadline=None, derandomize=True)
+@examples(500)
 def test_any_text_is_a_number_or_a_reason(text):
     found = GSM8K().parse(text)
     assert isinstance(found, Solution) or found.reason
@@ -111,7 +112,7 @@ def published(completion):
 
 
 @given(number=st.integers(-(10**9), 10**9), steps=st.text("a 1.=\n", max_size=20))
-@settings(max_examples=200, deadline=None, derandomize=True)
+@examples(200)
 def test_solutions_are_read_as_the_published_code_does(number, steps):
     for text in (f"{steps}\n#### {number}", f"{steps}\n#### {number:,}"):
         assert GSM8K().parse(text) == Solution(published(text))

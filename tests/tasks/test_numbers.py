@@ -4,7 +4,8 @@ import json
 import re
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mm_numeric.answers import Number, Unreadable
@@ -16,7 +17,7 @@ from mm_numeric.tasks.multiplication import Multiplication
 from mm_numeric.tasks.numbers import Numbers, last_number
 from mm_numeric.tasks.rjokes import RJokes
 
-RANDOM = settings(derandomize=True, deadline=None, max_examples=200)
+RANDOM = examples(200)
 WRITTEN = st.one_of(
     st.integers(-(10**60), 10**60).map(str),
     st.decimals(-1000, 1000, places=3).map(str),

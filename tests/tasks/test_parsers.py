@@ -5,7 +5,8 @@ import random
 import time
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mm_numeric.answers import Box, ClockTime, Instance, Instances, Polygon, Unreadable
@@ -89,7 +90,7 @@ def test_any_text_is_a_time_or_a_reason():
 
 
 @given(st.text(max_size=200))
-@settings(max_examples=300, deadline=None, derandomize=True)
+@examples(300)
 def test_any_unicode_is_read(text):
     for name in ("qwen2_vl", "qwen3_vl", "paligemma", "llava", "yi_vl"):
         for task, kind in PARSERS.values():
@@ -109,7 +110,7 @@ labels = st.sampled_from(["", "a", "red car", "naïve 図", "7 dogs", "x-y", "it
 
 @pytest.mark.parametrize("name", COORDINATES)
 @given(items=st.lists(st.builds(Instance, shapes, labels), max_size=6))
-@settings(max_examples=30, deadline=None, derandomize=True)
+@examples(30)
 def test_every_written_answer_is_read_as_itself(name, items):
     frame, task = frame_of(name), Detection(shape="polygon", order="rows")
     if not frame.coordinates.text.close:  # nothing says where a shape ends but that all are alike

@@ -5,7 +5,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mm_numeric.evaluation.metrics.calibration import (
@@ -21,7 +22,7 @@ from mm_numeric.evaluation.metrics.calibration import (
     selections,
 )
 
-RANDOM = settings(derandomize=True, deadline=None, max_examples=200)
+RANDOM = examples(200)
 CONFIDENCES = st.one_of(st.floats(0, 1), st.integers(0, 10).map(lambda tenth: tenth / 10))
 ANSWERS = st.lists(st.tuples(CONFIDENCES, st.booleans()), min_size=1, max_size=40)
 """Pairs (confidence, correct), with many equal confidences at the limits of bins."""

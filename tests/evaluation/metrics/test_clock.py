@@ -5,7 +5,8 @@ import statistics
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mm_numeric.answers import ClockTime
@@ -20,7 +21,7 @@ from mm_numeric.tasks.clock import Clock
 TIME = st.builds(ClockTime.from_minutes, st.integers(0, 719))
 ANSWER = st.none() | TIME
 MINUTE = "minute_accuracy it_is_about_time_minute"
-RANDOM = settings(derandomize=True, deadline=None, max_examples=200)
+RANDOM = examples(200)
 
 
 def slow_deviation(one, other):
@@ -161,7 +162,7 @@ def slow_figures(predictions, targets):
 
 
 @given(pairs=st.lists(st.tuples(ANSWER, TIME), min_size=1, max_size=8), near=st.booleans())
-@settings(derandomize=True, deadline=None, max_examples=60)
+@examples(60)
 def test_every_figure_equals_the_loop(pairs, near):
     predictions, targets = [p for p, _ in pairs], [t for _, t in pairs]
     if near:  # answers that are a few minutes off, or swapped

@@ -5,7 +5,8 @@ import math
 from statistics import median
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mm_numeric.answers import ClockReading
@@ -131,7 +132,7 @@ ANSWER = st.fixed_dictionaries(
 
 @pytest.mark.slow
 @given(target=TARGET, answer=ANSWER)
-@settings(derandomize=True, deadline=None, max_examples=600)
+@examples(600)
 def test_every_answer_is_judged_as_by_the_official_script(target, answer):
     wanted = target["valid"] is answer["valid"] and (
         not target["valid"]

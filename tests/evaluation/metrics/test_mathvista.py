@@ -8,7 +8,8 @@ from contextlib import suppress
 from functools import cache
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mm_numeric.answers import JudgedText, ShortAnswer, Text
@@ -235,7 +236,7 @@ def test_a_published_extraction_is_normalised_and_not_extracted_again(
 
 
 @given(extraction=st.deferred(lambda: TEXTS), asked=st.deferred(lambda: ASKED))
-@settings(max_examples=400, deadline=None, derandomize=True)
+@examples(400)
 def test_any_extraction_is_scored_as_the_published_script_does(extraction, asked):
     columns = JUDGED_MATHVISTA.judge([JudgedText("B", extraction)], [asked])
     for name, rule in (("official", "rules"), ("official_2023", "rules_2023")):
@@ -257,7 +258,7 @@ ASKED = st.sampled_from([choice(), choice("B", tuple("ABCDE")), FIVE, ONE, TWO, 
 
 @pytest.mark.slow
 @given(text=TEXTS, asked=ASKED)
-@settings(max_examples=600, deadline=None, derandomize=True)
+@examples(600)
 def test_any_text_is_normalised_as_the_published_script_does(text, asked):
     for rule in ("rules", "rules_2023"):
         wanted = slow_normalised(text, asked, rule)
@@ -266,7 +267,7 @@ def test_any_text_is_normalised_as_the_published_script_does(text, asked):
 
 @pytest.mark.slow
 @given(text=TEXTS, asked=ASKED)
-@settings(max_examples=600, deadline=None, derandomize=True)
+@examples(600)
 def test_any_text_is_judged_as_the_published_script_does(text, asked):
     columns, found = judged(text, asked), extract(text, asked)
     for rule in ("rules", "rules_2023"):
@@ -277,7 +278,7 @@ def test_any_text_is_judged_as_the_published_script_does(text, asked):
 
 
 @given(text=st.text(max_size=30), asked=ASKED)
-@settings(max_examples=300, deadline=None, derandomize=True)
+@examples(300)
 def test_what_the_published_rules_read_is_extracted(text, asked):
     """The branches of extract_answer that ask nobody."""
     if asked.question_type == "multi_choice" and text in asked.choices:
@@ -290,7 +291,7 @@ def test_what_the_published_rules_read_is_extracted(text, asked):
 
 
 @given(one=st.text("abc", max_size=7), other=st.text("abc", max_size=7))
-@settings(max_examples=300, deadline=None, derandomize=True)
+@examples(300)
 def test_edit_distance(one, other):
     assert edit_distance(one, other) == slow_distance(one, other)
 

@@ -7,7 +7,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mm_numeric.answers import Number
@@ -22,7 +23,7 @@ from mm_numeric.evaluation.metrics.numbers import (
 from mm_numeric.evaluation.results_table import results_table
 from mm_numeric.evaluation.score import read_scores, score
 
-RANDOM = settings(derandomize=True, deadline=None, max_examples=100)
+RANDOM = examples(100)
 WRITTEN = st.one_of(
     st.integers(-50, 50).map(str),
     st.integers(-(10**40), 10**40).map(str),

@@ -8,7 +8,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mm_numeric.answers import Choice, Text
@@ -40,7 +41,7 @@ SAID = st.text("ab theTHE.,|5-", max_size=20)
 
 
 @given(prediction=SAID, target=SAID)
-@settings(max_examples=300, deadline=None, derandomize=True)
+@examples(300)
 def test_words_are_judged_as_squad_does(prediction, target):
     columns = TEXTS.judge([Text(prediction)], [Text(target)])
     assert columns["f1"][0] == pytest.approx(slow_f1(prediction, target))

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 from device_waits import Waits
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from term_losses import digit_logits, losses_of, marked_spans
 from tokens import TOKENIZER, VOCABULARY, ToyTokenizer, labels_of
@@ -201,7 +202,7 @@ texts = st.one_of(
 
 
 @given(text=texts, cap=st.floats(0.1, 1e6))
-@settings(max_examples=50, deadline=None, derandomize=True)
+@examples(50)
 def test_the_label_costs_nothing_and_no_number_costs_less(text, cap):
     """It is 0 with a gradient of 0 at the label, never negative, and at most the cap."""
     spans = marked_spans((text, TIME if ":" in text else "free"))
@@ -215,7 +216,7 @@ OPEN_TIMES = begin_with(TIMES)
 
 
 @given(text=st.sampled_from(list(TIMES)), at=st.integers(0, 3), seed=st.integers(0, 999))
-@settings(max_examples=50, deadline=None, derandomize=True)
+@examples(50)
 def test_a_digit_whose_best_completion_is_farther_is_never_rewarded(text, at, seed):
     """Probability that moves to such a digit never lowers the loss, and raises it below the cap."""
     digits = [i for i, character in enumerate(text) if character != ":"]
