@@ -22,6 +22,9 @@ DEFAULT_LIMIT_MIB = 256
 MAX_FILES = 1_000_000
 """Maximum number of files that are read from a zip archive."""
 
+MAX_RATIO = 200
+"""Maximum unpacked size of a zip archive, as a multiple of its own, if it is above 16 MiB."""
+
 _MIB = 1 << 20
 
 
@@ -69,7 +72,8 @@ def zipped_files(
 ) -> Iterator[tuple[str, bytes]]:
     """Yield the name and content of the files of certain types in a zip archive.
 
-    Hidden files are left out. If the files exceed the size limit, none of them is unpacked.
+    Hidden files are left out. If the files exceed a limit (their number, their size, or their size
+    as a multiple of the archive's), none of them is unpacked.
 
     Args:
         path: The zip file.
@@ -85,6 +89,11 @@ def zipped_files(
             size = sum(info.file_size for info in wanted)
             if size > _limit():
                 raise _too_large(path, f"unpacks to {-(-size // _MIB)} MiB")
+            if size > max(16 * _MIB, MAX_RATIO * path.stat().st_size):
+                raise UnpackedSizeError(
+                    f"{path}: unpacks to {-(-size // _MIB)} MiB, more than {MAX_RATIO} times its "
+                    "size; if you trust the file, unpack it yourself."
+                )
             for name in sorted((info.filename for info in wanted), key=order):
                 yield name, archive.read(name)
     except FileNotFoundError as error:

@@ -5,6 +5,7 @@ import resource
 import sys
 import zipfile
 
+import numpy as np
 import pytest
 
 from mm_numeric import cli
@@ -43,6 +44,20 @@ def test_a_zip_bomb_is_refused_by_its_sizes_without_unpacking(tmp_path):
     with pytest.raises(ValueError, match=message):
         read_text_files(path, truth=True)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 << 10
+
+
+@pytest.mark.parametrize(("mib", "is_read"), [(15, True), (17, False)])
+def test_a_zip_of_more_than_200_times_its_size_is_refused_above_16_mib(tmp_path, mib, is_read):
+    path = bomb(tmp_path / "bomb.zip", mib)
+    if is_read:
+        assert len(list(zipped_files(path, (".txt",)))) == 2
+        return
+    message = rf"bomb\.zip: unpacks to {mib + 1} MiB, more than 200 times its size; if you trust"
+    with pytest.raises(ValueError, match=message):
+        next(zipped_files(path, (".txt",)))
+    with zipfile.ZipFile(path, "a") as archive:  # 120 kB that are not compressible
+        archive.writestr("noise.jpg", np.random.default_rng(0).bytes(120_000))
+    assert next(zipped_files(path, (".txt",)))[0] == "gt_img_1.txt"
 
 
 def test_files_that_are_not_read_do_not_count(tmp_path):
