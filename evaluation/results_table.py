@@ -32,7 +32,8 @@ def results_table(scores: Scores) -> str:
         if found["value"] is None:
             missing.append(label)
         else:
-            rows.append([label, value, "" if found["low"] is None else f"{low} to {high}"])
+            no_interval = "no interval: the rows do not differ"
+            rows.append([label, value, no_interval if low == "-" else f"{low} to {high}"])
     lines.append(indented_table(rows))
     if missing:
         lines.append(f"metrics without a value: {'; '.join(map(plain, missing))}")

@@ -4,6 +4,7 @@
 intervals reproducible.
 """
 
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -34,16 +35,23 @@ def metric_interval(figure: MetricOnRows, columns: Columns) -> tuple[float, floa
     """Compute a metric of one run, and the two ends of its 95 % confidence interval.
 
     If all n rows are right, or all are wrong, each resample has the same value. The interval of a
-    share is then the exact one of Clopper and Pearson, whose width is 1 - 0.025^(1/n).
+    share is then the exact one of Clopper and Pearson, whose width is 1 - 0.025^(1/n). Another
+    metric then has no interval (both ends are nan): equal rows, or a single one, do not show how
+    much rows vary.
     """
     columns = select_rows(columns, figure.rows)
     value = float(figure.metric.value(columns))
     ends = interval(columns, figure.metric.value)
+    if ends[0] != ends[1]:
+        return value, *ends
+    of_rows = figure.metric.value({name: own[:, None] for name, own in columns.items()})
+    known = of_rows[np.isfinite(of_rows)]  # a row without the share has nan
     is_share = figure.metric.unit == "%" and not figure.metric.name.startswith("mape")
-    if is_share and value in (0, 1) and ends == (value, value):
-        of_rows = figure.metric.value({name: own[:, None] for name, own in columns.items()})
-        width = 1 - 0.025 ** (1 / np.isfinite(of_rows).sum())  # a row without the share has nan
-        ends = (0.0, float(width)) if value == 0 else (1 - float(width), 1.0)
+    if is_share and value in (0, 1):
+        width = float(1 - 0.025 ** (1 / len(known)))
+        ends = (0.0, width) if value == 0 else (1 - width, 1.0)
+    elif len(np.unique(known)) < 2:  # a median of many equal rows has an interval of one point
+        ends = (math.nan, math.nan)
     return value, *ends
 
 

@@ -125,7 +125,10 @@ def _metrics_table(run: RunFiles) -> Table:
 
 def _metrics_section(run: RunFiles, table: Table) -> Section:
     results = next(iter(run.results.values()))
-    text = "95% bootstrap intervals over the rows, which do not include the variation of training."
+    text = (
+        "95% bootstrap intervals over the rows, which do not include the variation of training; "
+        "there is none if the rows do not differ."
+    )
     if len(run.results) > 1:
         text += " There is a column for each decoding rule."
     text += " ↑ higher is better, ↓ lower is better."

@@ -195,6 +195,14 @@ def test_a_figure_is_written_with_its_unit(value, unit, text):
     assert in_unit(value, unit) == text
 
 
+def test_a_single_row_has_the_interval_of_its_shares_alone(tmp_path):
+    scores = score(predictions(tmp_path, ROWS[1:2], task="clock"))
+    figures = [" ".join(line.split()) for line in results_table(scores).splitlines()]
+    assert figures[1] == "within 5 min 100.00 % 2.50 % to 100.00 %"
+    assert figures[4] == "mean deviation 3.00 min no interval: the rows do not differ"
+    assert scores.metrics()["mean_deviation_minutes"] == {"value": 3.0, "low": None, "high": None}
+
+
 def test_metrics_without_a_value_are_listed_after_the_table(tmp_path):
     rows = [
         {"id": str(n), "text": "no idea", "target": target, "task": "numbers"}

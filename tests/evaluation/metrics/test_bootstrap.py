@@ -133,4 +133,31 @@ def test_a_share_at_its_limit_has_the_interval_of_clopper_and_pearson(rows, end)
 def test_a_percentage_that_may_exceed_100_has_no_exact_interval():
     (mape,) = (m for m in NUMBERS.metrics if m.name == "mape")
     columns = NUMBERS.columns([Number("3")] * 4, [Number("3")] * 4)
-    assert metric_interval(MetricOnRows(mape, None), columns) == (0, 0, 0)
+    assert metric_interval(MetricOnRows(mape, None), columns) == pytest.approx(
+        (0, math.nan, math.nan), nan_ok=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("answers", "targets", "names"),
+    [
+        (["5"], ["3"], "mae median_absolute_error rmse log_mae mape mae_parsed_only"),
+        (["4", "5", "6"], ["3", "4", "5"], "mae median_absolute_error rmse"),
+        (["3", "4", "5"], ["3", "4", "5"], "mae r2"),
+        (["5", None], ["3", "4"], "mae_parsed_only"),
+    ],
+)
+def test_rows_that_do_not_differ_have_no_interval(answers, targets, names):
+    """One row, or several of the same error, do not show how much errors vary."""
+    columns = NUMBERS.columns([text and Number(text) for text in answers], [*map(Number, targets)])
+    metrics = {metric.name: MetricOnRows(metric, None) for metric in NUMBERS.metrics}
+    for name in names.split():
+        value, *ends = metric_interval(metrics[name], columns)
+        assert math.isfinite(value), name
+        assert all(map(math.isnan, ends)), name
+
+
+def test_a_median_of_many_equal_rows_has_an_interval_of_one_point():
+    metric = percentage("minutes", "minutes", median_of("minutes"))
+    rows = {"minutes": np.array([*[2.0] * 95, *[30.0] * 5])}
+    assert metric_interval(MetricOnRows(metric, None), rows) == (2, 2, 2)
