@@ -102,6 +102,8 @@ def show(text: object = "", *, end: str = "\n") -> None:
 
 
 def _write(text: str, file: TextIO) -> None:
+    encoding = getattr(file, "encoding", None) or "utf-8"  # cp1252 for a pipe on Windows
+    text = text.encode(encoding, "backslashreplace").decode(encoding)
     tqdm = sys.modules.get("tqdm")
     if tqdm is None:
         file.write(text)

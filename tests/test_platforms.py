@@ -1,33 +1,49 @@
-"""The library imports where the Unix modules fcntl and resource are missing, as on Windows."""
+"""The library works where the modules and functions of Unix are missing, as on Windows."""
 
+import json
+
+import like_windows
 import pytest
+from chat_server import chat_server
+from faulty_server import Server
 from import_graph import graph
-from processes import python
+from processes import Job
+from tiny_models import small_config
+
+from mm_numeric.families.qwen2_5_vl import Qwen2_5VL
 
 # transformers, which other rooms load, imports these modules itself where it is not on Windows.
 ROOMS = ("losses", "numbers", "tasks", "evaluation.metrics", "config", "importers", "geometry")
 
 
 @pytest.mark.slow
-def test_losses_tasks_scorers_and_the_command_line_import_without_unix_modules():
+def test_losses_scorers_and_predict_by_endpoint_work_without_unix(tmp_path):
     modules = [
         name for name in sorted(graph()) if name.startswith(tuple(f"mm_numeric.{r}" for r in ROOMS))
     ]
     modules += ["mm_numeric.cli", "mm_numeric.run_folder", "mm_numeric.training.throughput"]
     assert len(modules) > 60
-    code = f"""
-import sys
-for name in [*sys.modules]:
-    if name.partition(".")[0] in ("mm_numeric", "fcntl", "resource"):
-        del sys.modules[name]
-for name in ("fcntl", "resource"):
-    sys.modules[name] = None
-import importlib
-for name in {modules}:
-    importlib.import_module(name)
-from mm_numeric.cli import main
-assert main(["check", "clock_tiny"]) == 0
-"""
-    done = python("-c", code)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    folder = tmp_path / "größe 1"  # a space, and letters that UTF-8 and cp1252 write differently
+    Qwen2_5VL.make_tiny(folder / "model", seed=0)
+    model = f"model={{family: qwen2_5_vl, name: '{folder / 'model'}', dtype: float32}}"
+    data = "data={train: {render: 2}, test: {render: 4, seed: 2}}"
+    words = ["task=arithmetic", "objective=ce", "predict.max_new_tokens=16", data, model]
+    made = small_config(folder, *words)
+    config = folder / "config.yaml"
+    config.write_text(made.to_yaml(), encoding="utf-8")
+    row = {"text": "7:05 🕖", "target": "7:05", "task": "clock"}
+    rows = [{"id": name, "buckets": {"category": name}, **row} for name in ("→", "钟")]
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    (folder / "others.jsonl").write_text(lines, encoding="utf-8")
+    with chat_server(Server(), of=lambda body: body) as (url, requests):
+        words = [str(folder), url, *modules]
+        job = Job(like_windows.use, words, tmp_path / "output.txt")
+        assert job.wait() == [0], job.text()
+    assert len(requests) >= 4
+    assert "Traceback" not in job.text()
+    text = job.output.read_text(encoding="cp1252")
+    assert "größe 1" in text
+    assert r"\u2192 within 5 min" in text
+    assert "unfinished" not in str([*folder.rglob("*")])
+    for name in ("predictions.jsonl", "others.jsonl"):
+        assert (folder / "scores" / name / "results.json").is_file()
