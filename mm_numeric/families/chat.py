@@ -26,12 +26,11 @@ from transformers.utils import is_torchvision_available
 from mm_numeric.compat import concrete_classes, num_image_tokens, video_settings_alone
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
-from mm_numeric.families.prompting import Prompts, Tokens
+from mm_numeric.families.prompting import Prompts, message
 from mm_numeric.geometry.conventions import convention_of
 from mm_numeric.geometry.frames import Resize
 
 _SIDE_PX = 224  # of the image whose tokens are counted once
-_ANSWER = "ANSWER"
 _PROJECTORS = (
     r"multi_modal_projector\.|connector\.|embed_vision\.|image_newline|"
     r"visual\.(merger|deepstack_merger_list)\."
@@ -51,9 +50,6 @@ class Chat(Family):
         "language": rf"{_LANGUAGE}(?!embed_tokens\.)",
         "head": r"lm_head\.",
     }
-    processor: Any
-    """The checkpoint's whole processor, with this family's tokenizer."""
-
     lora_targets = (  # no router
         rf"{_LANGUAGE}layers\.\d+\.(self_attn|linear_attn|mlp|feed_forward)\."
         r"(\w+\.)?\w+(?<!router)(?<!gate)"
@@ -70,7 +66,7 @@ class Chat(Family):
                 "not know; set pixels_original, relative_1000 or another preset."
             )
         processor.tokenizer = tokenizer
-        self.processor = processor
+        self.processor: Any = processor
         self.resize = Resize(kind="none")
         template = processor.chat_template or tokenizer.chat_template
         self.template = template["default"] if isinstance(template, dict) else template
@@ -89,10 +85,6 @@ class Chat(Family):
         self.stop_ids = list(dict.fromkeys(token for token in ends if token is not None))
 
     # -- prompting ----------------------------------------------------------------------------
-
-    def chat_prompt(self, text: str, with_image: bool) -> str:
-        """Apply the processor's chat template to a question, and add the generation prompt."""
-        return self._apply_template([_turn(text, with_image)], add_generation_prompt=True)
 
     def tokenize_question(self, text: str, with_image: bool) -> list[int]:
         """Return a question's token ids, with one placeholder token in place of the image."""
@@ -121,7 +113,7 @@ class Chat(Family):
             rows = [i for i, image in enumerate(images) if (image is not None) is with_image]
             if not rows:
                 continue
-            encoded = self._encode([_turn(texts[i], with_image, images[i]) for i in rows])
+            encoded = self._encode([message("user", texts[i], with_image, images[i]) for i in rows])
             masks = encoded.pop("attention_mask").bool()
             for name, tensor in encoded.items():
                 if name != "input_ids" and not name.endswith("token_type_ids"):
@@ -134,18 +126,8 @@ class Chat(Family):
             values[:] = [row or [0] * len(i) for row, i in zip(values, ids, strict=True)]
         return Prompts(ids=ids, images=tensors, aligned=aligned)
 
-    def answer(self, text: str) -> Tokens:
-        """Tokenise an answer, with the text that the chat template writes before it."""
-        tokens = super().answer(self.lead + text)
-        cut = len(self.lead)
-        offsets = [(max(start - cut, 0), max(end - cut, 0)) for start, end in tokens.offsets]
-        return Tokens(ids=tokens.ids, offsets=offsets)
-
-    def text(self, ids: Sequence[int]) -> str:
-        """Decode the generated tokens that come before the first end token."""
-        return super().text(ids).removeprefix(self.lead)
-
-    def _apply_template(self, turns: list[dict[str, Any]], **options: Any) -> Any:
+    def apply_template(self, turns: list[dict[str, Any]], **options: Any) -> Any:
+        """Apply the processor's chat template to the messages of a conversation."""
         if "enable_thinking" in self.template:  # an answer follows the prompt at once
             options["enable_thinking"] = False
         return self.processor.apply_chat_template(
@@ -154,7 +136,7 @@ class Chat(Family):
 
     def _encode(self, turns: list[dict[str, Any]]) -> dict[str, Tensor]:
         """Apply the processor to conversations of one turn each, and return padded tensors."""
-        encoded: dict[str, Tensor] = self._apply_template(
+        encoded: dict[str, Tensor] = self.apply_template(
             [[turn] for turn in turns],  # type: ignore[misc]
             add_generation_prompt=True,
             tokenize=True,
@@ -178,11 +160,7 @@ class Chat(Family):
         Most templates have no such text; in that of Idefics3 it is a space. If the template writes
         no special token after an answer, the end token is that of the tokenizer.
         """
-        prompt = self.chat_prompt("?", False)
-        turns = [_turn("?", False), {**_turn(_ANSWER, False), "role": "assistant"}]
-        whole = self._apply_template(turns)
-        before, _, after = whole.rpartition(_ANSWER)
-        lead = before[len(prompt) :] if before.startswith(prompt) else ""
+        lead, after = self.text_around_answer()
         added = self.tokenizer.added_tokens_decoder
         for token in self.tokenizer(after, add_special_tokens=False)["input_ids"]:
             if token in added and added[token].special:
@@ -233,10 +211,9 @@ class Chat(Family):
             )
         return found
 
-    def save(self, folder: Path) -> None:
-        """Save the whole processor with its tokenizer, and ``frame.json``."""
-        super().save(folder)
-        self.processor.save_pretrained(folder)
+    def make_processor(self, source: str, model: ModelConfig) -> ProcessorMixin:
+        """Return the processor of the checkpoint."""
+        return self.processor
 
     def load_model(self, source: str, model: ModelConfig) -> Any:
         """Load all weights, and raise ValueError if the checkpoint is no image-text model."""
@@ -254,10 +231,3 @@ class Chat(Family):
         from mm_numeric.families.tiny_internvl import make_tiny_internvl
 
         make_tiny_internvl(folder, seed)
-
-
-def _turn(text: str, with_image: bool, image: Image.Image | None = None) -> dict[str, Any]:
-    """Return a user's message in a conversation; its image may follow later."""
-    shown = {"type": "image"} if image is None else {"type": "image", "image": image}
-    content = [shown] if with_image else []
-    return {"role": "user", "content": [*content, {"type": "text", "text": text}]}

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from transformers import AutoConfig, AutoProcessor, AutoTokenizer, ProcessorMixin
+from transformers import AutoConfig, AutoTokenizer, ProcessorMixin
 
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.loading import load_weights
@@ -58,20 +58,13 @@ class Checkpoint(ABC):
     def load_image_processor(cls, source: str, model: ModelConfig) -> Any:
         """Load the image processor, with the sizes of ``model.image_size``; None if text-only."""
 
-    @classmethod
-    def load_processor(cls, source: str, model: ModelConfig) -> ProcessorMixin | None:
-        """Load the transformers processor of a checkpoint, or return None if this is not possible.
+    def make_processor(self, source: str, model: ModelConfig) -> ProcessorMixin | None:
+        """Return a transformers processor with this tokenizer and this image processor.
 
-        The processors of the Qwen-VL families cannot be created without torchvision, which their
-        video processor needs. There is no torchvision for the CPU build of torch 2.13.
+        It is saved with every model, so that other tools load it with ``AutoProcessor``. If it is
+        None, only the tokenizer and the image processor are saved.
         """
-        try:
-            found = AutoProcessor.from_pretrained(
-                source, revision=model.revision, trust_remote_code=model.trust_remote_code
-            )
-        except (ImportError, AttributeError, OSError, ValueError):
-            return None
-        return found if isinstance(found, ProcessorMixin) else None
+        return None
 
     @classmethod
     @abstractmethod

@@ -11,7 +11,6 @@ Training and prediction access models only through ``Family``.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -37,8 +36,9 @@ __all__ = ["Family", "Prompts", "Tokens"]
 class Family(Prompting, ImageGeometry, Checkpoint):
     """Base class of model families. An instance holds a checkpoint's tokenizer and processor."""
 
-    _source: tuple[str, ModelConfig] | None = None
-    """Hub name or folder, and settings, that ``load`` was called with."""
+    processor: ProcessorMixin | None = None
+    """A transformers processor with this family's tokenizer and image processor; None in families
+    of text and in those that make none."""
 
     max_positions: int | None = None
     """Length of the longest sequence that the model can process, in tokens; None if there is no
@@ -76,28 +76,15 @@ class Family(Prompting, ImageGeometry, Checkpoint):
             resize = cls(tokenizer, cls.load_image_processor(source, own), own).resize
             where = f"the image processor in {source}"
             check_saved_frame(source, resize, family.coordinates, where)
-        family._source = source, model
+        if cls.takes_images:
+            family.processor = family.make_processor(source, model)
         return family
 
-    @cached_property
-    def processor(self) -> ProcessorMixin | None:
-        """Return a transformers processor with this family's tokenizer and image processor.
-
-        It is None for text-only families, and if ``load_processor`` cannot load the processor.
-        """
-        if self._source is None or not self.takes_images:
-            return None
-        processor = self.load_processor(*self._source)
-        if processor is not None:
-            processor.tokenizer = self.tokenizer
-            processor.image_processor = self.image_processor
-        return processor
-
     def save(self, folder: Path) -> None:
-        """Save tokenizer, image processor and ``frame.json`` (resizing, coordinate format)."""
-        self.tokenizer.save_pretrained(folder)
-        if self.image_processor is not None:
-            self.image_processor.save_pretrained(folder)
+        """Save the tokenizer, the processors and ``frame.json`` (resizing, coordinate format)."""
+        apart = [p for p in (self.tokenizer, self.image_processor) if p is not None]
+        for part in apart if self.processor is None else [self.processor]:
+            part.save_pretrained(folder)
         save_frame(folder, self.resize, self.coordinates)
 
     def prompts(

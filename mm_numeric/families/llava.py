@@ -3,9 +3,9 @@ r"""The LLaVA-1.5 model family.
 Image         padded to a square with the mean colour, then resized to the vision tower's input size
               (336 pixels); one token per patch. The image processor of transformers crops by
               default; here it pads
-Prompt        the checkpoint's chat template. If it has none, the prompt of llava-hf is used:
-              ``USER: <image>\n... ASSISTANT:``
-Answer        the text, then ``</s>``
+Prompt        the checkpoint's chat template. If it has none, that of the original code, with its
+              system prompt (original layout), or that of llava-hf: ``USER: <image>\n... ASSISTANT:``
+Answer        a space, the text, then ``</s>``
 Coordinates   relative to the padded square, from 0 to 1, three decimals: ``[x1, y1, x2, y2]``
 
 A checkpoint can have the file layout of transformers or of the original LLaVA code (see
@@ -25,6 +25,7 @@ from transformers import (
     LlavaConfig,
     LlavaForConditionalGeneration,
     LlavaImageProcessorPil,
+    LlavaProcessor,
 )
 from transformers.utils import has_file
 
@@ -32,6 +33,7 @@ from mm_numeric.compat import tokenizer_settings
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
 from mm_numeric.families.llava_layout import OriginalLayout, read_raw_config
+from mm_numeric.families.llava_templates import IMAGE, LLAVA_HF, LLAVA_V1
 from mm_numeric.geometry.frames import Resize
 
 
@@ -42,9 +44,6 @@ class Llava(Family):
     model_class: ClassVar[Any] = LlavaForConditionalGeneration
     default_coordinates = "llava"
 
-    image_placeholder: ClassVar[str] = "<image>"
-    """Placeholder text of the image in a prompt. Some tokenizers have it as a token."""
-
     projector_type: ClassVar[str] = "mlp2x_gelu"
     """Required value of ``mm_projector_type`` in config.json of the original layout."""
 
@@ -53,42 +52,30 @@ class Llava(Family):
 
     def __init__(self, tokenizer: Any, image_processor: Any, model: ModelConfig) -> None:
         super().__init__(tokenizer, image_processor, model)
-        vocabulary = tokenizer.get_vocab()
-        self.placeholder_is_token = self.image_placeholder in vocabulary
-        uses_unknown = "<unk>" in vocabulary and not self.placeholder_is_token
-        self.image_id = self.token_id("<unk>" if uses_unknown else self.image_placeholder)
+        self.image_token = image_token(tokenizer)
+        self.image_id = self.token_id(self.image_token)
         self.stop_ids = [tokenizer.eos_token_id]
         pad_id = tokenizer.pad_token_id
         # Padding must not be read as an image.
         self.pad_id = self.stop_ids[0] if pad_id in (None, self.image_id) else pad_id
         self.resize = Resize(kind="letterbox", side=image_processor.size["height"])
+        if not tokenizer.tokenize("(")[0].startswith("▁"):  # the tokenizer writes no space itself
+            self.lead, _ = self.text_around_answer()
 
     # -- prompting ----------------------------------------------------------------------------
 
     def prompt_text(self, text: str, with_image: bool) -> str:
         """Return the text of the prompt for a question, without the BOS token."""
-        if not self.tokenizer.chat_template:
-            image = f"{self.image_placeholder}\n" if with_image else ""
-            return f"USER: {image}{text} ASSISTANT:"
         return self.chat_prompt(text, with_image).removeprefix(self.tokenizer.bos_token or "")
 
     def tokenize_question(self, text: str, with_image: bool) -> list[int]:
-        """Return a question's token ids, with one placeholder token in place of the image.
-
-        If the tokenizer has no image token, the texts before and after the image are tokenised
-        separately, like in the original LLaVA code.
-        """
+        """Return a question's token ids, with one placeholder token in place of the image."""
         prompt = self.prompt_text(text, with_image)
-        first, *rest = (
-            [prompt] if self.placeholder_is_token else prompt.split(self.image_placeholder)
-        )
-        ids: list[int] = self.tokenizer(first)["input_ids"]
-        for piece in rest:
-            ids += [self.image_id, *self.tokenizer(piece, add_special_tokens=False)["input_ids"]]
+        ids: list[int] = self.tokenizer(prompt)["input_ids"]
         if ids.count(self.image_id) != with_image:
             raise ValueError(
                 f"the prompt {prompt!r:.200} has {ids.count(self.image_id)} image placeholders "
-                f"instead of {int(with_image)}; remove {self.image_placeholder} from the question, "
+                f"instead of {int(with_image)}; remove {self.image_token} from the question, "
                 "or correct the chat template."
             )
         return ids
@@ -117,7 +104,25 @@ class Llava(Family):
 
     @classmethod
     def load_tokenizer(cls, source: str, model: ModelConfig) -> Any:
-        """Load the tokenizer of a checkpoint."""
+        """Load the tokenizer of a checkpoint, and set its chat template if it has none."""
+        tokenizer = cls._plain_tokenizer(source, model)
+        template = cls.template(tokenizer.chat_template, source, model)
+        shown = image_token(tokenizer)
+        if shown != IMAGE and tokenizer.tokenize(f"{shown}\n")[1:] != tokenizer.tokenize("\n"):
+            # The LLaVA code tokenises the text after an image alone, so that it begins with a space.
+            shown += " "
+        tokenizer.chat_template = template.replace(IMAGE, shown)
+        return tokenizer
+
+    @classmethod
+    def template(cls, own: str | None, source: str, model: ModelConfig) -> str:
+        """Return the chat template of a checkpoint whose tokenizer has the template ``own``."""
+        if own:
+            return own
+        return LLAVA_HF if OriginalLayout.find(source, model.revision) is None else LLAVA_V1
+
+    @classmethod
+    def _plain_tokenizer(cls, source: str, model: ModelConfig) -> Any:
         if has_file(source, "tokenizer.json", revision=model.revision):
             return super().load_tokenizer(source, model)
         if not has_file(source, "tokenizer.model", revision=model.revision):
@@ -169,6 +174,19 @@ class Llava(Family):
             )
         return LlavaConfig.from_dict(raw)
 
+    def make_processor(self, source: str, model: ModelConfig) -> LlavaProcessor:
+        """Return a LlavaProcessor that writes one image token per image feature."""
+        config = self.load_config(source, model)
+        return LlavaProcessor(
+            self.image_processor,
+            self.tokenizer,
+            patch_size=config.vision_config.patch_size,
+            vision_feature_select_strategy=config.vision_feature_select_strategy,
+            num_additional_image_tokens=_class_tokens(config),
+            image_token=self.image_token,
+            chat_template=self.tokenizer.chat_template,
+        )
+
     @classmethod
     def make_tiny(cls, folder: Path, seed: int) -> None:
         """Save a randomly initialised model with half a million parameters."""
@@ -193,9 +211,19 @@ class Llava(Family):
         return loaded
 
 
+def image_token(tokenizer: Any) -> str:
+    """Return the token that stands for an image feature in LLaVA's prompts."""
+    vocabulary = tokenizer.get_vocab()
+    return "<unk>" if "<unk>" in vocabulary and IMAGE not in vocabulary else IMAGE
+
+
+def _class_tokens(config: LlavaConfig) -> int:
+    """Return how many features of one image are of no patch."""
+    return int(config.vision_config.model_type == "clip_vision_model")
+
+
 def _features_per_image(height: int, width: int, config: LlavaConfig) -> int:
     """Return the number of image features of one resized image, computed like in LlavaProcessor."""
     vision = config.vision_config
     patches = (height // vision.patch_size) * (width // vision.patch_size)
-    class_tokens = int(vision.model_type == "clip_vision_model")
-    return int(patches + class_tokens - (config.vision_feature_select_strategy == "default"))
+    return int(patches + _class_tokens(config) - (config.vision_feature_select_strategy == "default"))

@@ -16,7 +16,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from torch import Tensor
-from transformers import PaliGemmaForConditionalGeneration, SiglipImageProcessorPil
+from transformers import (
+    PaliGemmaForConditionalGeneration,
+    PaliGemmaProcessor,
+    SiglipImageProcessorPil,
+)
 
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
@@ -86,6 +90,10 @@ class PaliGemma(Family):
     def load_image_processor(cls, source: str, model: ModelConfig) -> Any:
         """Load the image processor of a checkpoint."""
         return SiglipImageProcessorPil.from_pretrained(source, revision=model.revision)
+
+    def make_processor(self, source: str, model: ModelConfig) -> PaliGemmaProcessor:
+        """Return a PaliGemmaProcessor, which writes the prompt of a question."""
+        return PaliGemmaProcessor(self.image_processor, self.tokenizer)
 
     @classmethod
     def make_tiny(cls, folder: Path, seed: int) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
+from PIL import Image
 from torch import Tensor
 
 from mm_numeric.answers import Mark
@@ -13,6 +14,7 @@ from mm_numeric.geometry.coordinates import Coordinates
 from mm_numeric.numbers.spans import TokenNumber, numbers_in_answer
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 
+_ANSWER = "ANSWER"
 _CACHED_QUESTIONS = 10_000  # most tasks ask the same question about every image
 
 
@@ -57,6 +59,9 @@ class Prompting(ABC):
     turn: ClassVar[str] = ""
     """Text that ends an answer when it is decoded, such as ``###``; empty if only tokens do."""
 
+    lead: str = ""
+    """Text between a prompt and its answer, such as the space after ``ASSISTANT:``."""
+
     tokenizer: Any
     coordinates: Coordinates
 
@@ -92,32 +97,47 @@ class Prompting(ABC):
     def tokenize_question(self, text: str, with_image: bool) -> list[int]:
         """Return a question's token ids, with one placeholder token in place of the image."""
 
-    def chat_prompt(self, text: str, with_image: bool) -> str:
-        """Apply the tokenizer's chat template to a question, and add the generation prompt."""
+    def chat_prompt(self, text: str, with_image: bool, answer: str | None = None) -> str:
+        """Apply the chat template to a question and the generation prompt, or to its answer."""
         if not self.tokenizer.chat_template:
             raise ValueError(
                 f"model.name: the tokenizer has no chat template, which the prompts of {self.name} "
                 "need; copy chat_template.jinja from the instruction-tuned checkpoint."
             )
-        content = [{"type": "image"}] if with_image else []
+        turns = [message("user", text, with_image)]
+        turns += [] if answer is None else [message("assistant", answer)]
+        return self.apply_template(turns, add_generation_prompt=answer is None)
+
+    def apply_template(self, turns: list[dict[str, Any]], *, add_generation_prompt: bool) -> str:
+        """Apply the chat template of the tokenizer to the messages of a conversation."""
         return self.tokenizer.apply_chat_template(
-            [{"role": "user", "content": [*content, {"type": "text", "text": text}]}],
-            add_generation_prompt=True,
-            tokenize=False,
+            turns, add_generation_prompt=add_generation_prompt, tokenize=False
         )
 
+    def text_around_answer(self) -> tuple[str, str]:
+        """Return the text that the chat template writes between prompt and answer, and after it."""
+        prompt, whole = self.chat_prompt("?", False), self.chat_prompt("?", False, _ANSWER)
+        before, _, after = whole.rpartition(_ANSWER)
+        return before[len(prompt) :] if before.startswith(prompt) else "", after
+
     def answer(self, text: str) -> Tokens:
-        """Tokenise an answer and append the end token."""
-        tokens = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        offsets = [(start, end) for start, end in tokens["offset_mapping"]]
+        """Tokenise ``lead`` and an answer, and append the end token."""
+        tokens = self.tokenizer(
+            self.lead + text, add_special_tokens=False, return_offsets_mapping=True
+        )
+        offsets = [
+            (max(start - len(self.lead), 0), max(end - len(self.lead), 0))
+            for start, end in tokens["offset_mapping"]
+        ]
         return Tokens(ids=[*tokens["input_ids"], self.stop_ids[0]], offsets=[*offsets, (0, 0)])
 
     def text(self, ids: Sequence[int]) -> str:
-        """Decode the generated tokens that come before the first end token.
+        """Decode the generated tokens that come before the first end token, without ``lead``.
 
         Special tokens are kept in the text, because some families write coordinates with them.
         """
-        return self.tokenizer.decode(self.before_end(ids), skip_special_tokens=False)
+        written: str = self.tokenizer.decode(self.before_end(ids), skip_special_tokens=False)
+        return written.removeprefix(self.lead)
 
     def before_end(self, ids: Sequence[int]) -> Sequence[int]:
         """Return the generated tokens before the first end token or padding token."""
@@ -165,3 +185,12 @@ class Prompting(ABC):
                 f"it is not a {self.name} checkpoint; correct model.family."
             )
         return vocabulary[token]
+
+
+def message(
+    role: str, text: str, with_image: bool = False, image: Image.Image | None = None
+) -> dict[str, Any]:
+    """Return a message of a conversation; its image may follow later."""
+    shown = {"type": "image"} if image is None else {"type": "image", "image": image}
+    content = [shown] if with_image else []
+    return {"role": role, "content": [*content, {"type": "text", "text": text}]}

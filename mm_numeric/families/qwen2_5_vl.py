@@ -9,7 +9,7 @@ These limits are saved with the model in ``frame.json``. Loading it with other l
 
 from typing import Any, ClassVar
 
-from transformers import Qwen2_5_VLForConditionalGeneration
+from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLProcessor
 
 from mm_numeric.families.qwen2_vl import Qwen2VL
 
@@ -19,4 +19,5 @@ class Qwen2_5VL(Qwen2VL):  # noqa: N801, the authors' spelling
 
     name = "Qwen2.5-VL"
     model_class: ClassVar[Any] = Qwen2_5_VLForConditionalGeneration
+    processor_class: ClassVar[Any] = Qwen2_5_VLProcessor
     default_coordinates = "qwen2_5_vl"

@@ -14,8 +14,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from torch import Tensor
-from transformers import Qwen2VLForConditionalGeneration, Qwen2VLImageProcessorPil
+from transformers import (
+    ProcessorMixin,
+    Qwen2VLForConditionalGeneration,
+    Qwen2VLImageProcessorPil,
+    Qwen2VLProcessor,
+)
 
+from mm_numeric.compat import processor_with_video_settings
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
 from mm_numeric.geometry.frames import Resize
@@ -30,6 +36,7 @@ class Qwen2VL(Family):
 
     name = "Qwen2-VL"
     model_class: ClassVar[Any] = Qwen2VLForConditionalGeneration
+    processor_class: ClassVar[Any] = Qwen2VLProcessor
     default_coordinates = "qwen2_vl"
     image_settings = ("min_pixels", "max_pixels")
     image_inputs = ("pixel_values", "image_grid_thw")
@@ -111,6 +118,14 @@ class Qwen2VL(Family):
             "longest_edge": model.image_size.get("max_pixels", processor.size["longest_edge"]),
         }
         return Qwen2VLImageProcessorPil.from_dict({**processor.to_dict(), "size": size})
+
+    def make_processor(self, source: str, model: ModelConfig) -> ProcessorMixin:
+        """Return the processor, with the unchanged settings of the checkpoint's video processor.
+
+        The video processor itself needs torchvision, and is not loaded.
+        """
+        own = self.image_processor, self.tokenizer
+        return processor_with_video_settings(self.processor_class, *own, source, model.revision)
 
     @classmethod
     def make_tiny(cls, folder: Path, seed: int) -> None:

@@ -10,7 +10,7 @@ Modules       some vision layers have a projector of their own (deepstack). Thes
 
 from typing import Any, ClassVar
 
-from transformers import Qwen3VLForConditionalGeneration
+from transformers import Qwen3VLForConditionalGeneration, Qwen3VLProcessor
 
 from mm_numeric.families.qwen2_vl import Qwen2VL
 
@@ -20,6 +20,7 @@ class Qwen3VL(Qwen2VL):
 
     name = "Qwen3-VL"
     model_class: ClassVar[Any] = Qwen3VLForConditionalGeneration
+    processor_class: ClassVar[Any] = Qwen3VLProcessor
     default_coordinates = "qwen3_vl"
     module_patterns: ClassVar = {
         **Qwen2VL.module_patterns,

@@ -33,9 +33,10 @@ def make_tiny_llava(folder: Path, seed: int) -> None:
 
 def make_tiny_yi_vl(folder: Path, seed: int) -> None:
     """Save a Yi-VL model with half a million parameters. Its tokenizer has no image token."""
-    text = f"▁{SYSTEM_PROMPT} ### Human Assistant Locate".replace(" ", "▁")
+    text = f"{SYSTEM_PROMPT} ### Human Assistant Locate".replace(" ", "▁")
     words = re.findall("▁?[^▁。，]+[。，]?", text)
-    tokenizer = _llama_tokenizer(words, "<|startoftext|>", "<|endoftext|>")
+    ends = "<|startoftext|>", "<|endoftext|>"
+    tokenizer = _llama_tokenizer(words, *ends, add_prefix_space=False)  # like Yi's
     tokenizer.pad_token = "<unk>"
     _save(folder, seed, YiVLForConditionalGeneration, tokenizer, tokenizer.unk_token_id)
 
@@ -76,7 +77,9 @@ def _save(folder: Path, seed: int, model_class: Any, tokenizer: Any, image_id: i
     save_tiny(folder, seed, model_class, config, tokenizer, processor)
 
 
-def _llama_tokenizer(words: Iterable[str], begin: str, end: str) -> LlamaTokenizer:
+def _llama_tokenizer(
+    words: Iterable[str], begin: str, end: str, **options: Any
+) -> LlamaTokenizer:
     """Return a tokenizer like LLaMA's, with one token per digit and a small vocabulary."""
     tokens = ["<unk>", begin, end, *(f"<0x{byte:02X}>" for byte in range(256))]
     tokens += ["▁", *string.ascii_letters, *string.digits, *string.punctuation]
@@ -90,4 +93,5 @@ def _llama_tokenizer(words: Iterable[str], begin: str, end: str) -> LlamaTokeniz
         bos_token=begin,
         eos_token=end,
         add_bos_token=True,
+        **options,
     )

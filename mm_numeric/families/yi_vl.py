@@ -2,8 +2,8 @@ r"""The Yi-VL model family.
 
 Image         like LLaVA-1.5, but 448 x 448 pixels
 Prompt        Yi-VL's own: a system prompt in English and Chinese, then
-              ``### Human: <image_placeholder>\n...\n### Assistant:``
-Answer        the text, then ``<|endoftext|>``
+              ``### Human: <unk>\n...\n### Assistant:``
+Answer        a space, the text, then ``<|endoftext|>``
 Coordinates   relative to the padded square, from 0 to 999: ``(x1,y1),(x2,y2)``
 
 The published Yi-VL models end an answer with ``\n###``, which is several tokens. Models trained
@@ -18,8 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.llava import Llava
-from mm_numeric.families.yi_vl_model import SYSTEM_PROMPT, YiVLForConditionalGeneration
+from mm_numeric.families.llava_templates import IMAGE, YI_VL, YI_VL_WITHOUT_SPACE
+from mm_numeric.families.yi_vl_model import YiVLForConditionalGeneration
+from mm_numeric.geometry.frame_presets import FRAME
 
 TURN = "###"
 
@@ -30,20 +33,24 @@ class YiVL(Llava):
     name = "Yi-VL"
     model_class: ClassVar[Any] = YiVLForConditionalGeneration
     default_coordinates = "yi_vl"
-    image_placeholder = "<image_placeholder>"
     turn = TURN
     projector_type = "mlp2x_gelu_Norm"
     projector: ClassVar = {"0": "linear_1", "1": "norm_1", "3": "linear_2", "4": "norm_2"}
-
-    def prompt_text(self, text: str, with_image: bool) -> str:
-        """Return the text of the prompt for a question, in Yi-VL's own format."""
-        image = f"{self.image_placeholder}\n" if with_image else ""
-        return f"{SYSTEM_PROMPT}\n\n{TURN} Human: {image}{text}\n{TURN} Assistant:"
 
     def text(self, ids: Sequence[int]) -> str:
         """Decode the tokens before the end token, and remove ``###`` and all text after it."""
         written, turn, _ = super().text(ids).partition(TURN)
         return written.rstrip() if turn else written
+
+    @classmethod
+    def template(cls, own: str | None, source: str, model: ModelConfig) -> str:
+        """Return Yi-VL's chat template, also if its tokenizer has that of the language model.
+
+        A run of an earlier version, which stored no template, keeps its form of answers.
+        """
+        is_run = Path(source, FRAME).is_file()
+        is_new = own is not None and own.startswith(YI_VL.partition(IMAGE)[0])
+        return YI_VL if is_new or not is_run else YI_VL_WITHOUT_SPACE
 
     @classmethod
     def make_tiny(cls, folder: Path, seed: int) -> None:

@@ -189,6 +189,24 @@ def test_what_was_loaded_is_saved_as_transformers_does(made, tmp_path, image, fa
     assert torch.equal(first.images["pixel_values"], second.images["pixel_values"])
 
 
+def test_the_original_layout_asks_as_it_was_trained(made, tmp_path):
+    model, folder = made[Llava]
+    tiny = Llava.load(str(folder), TINY)
+    prompt = tiny.prompt_text("Where?", True)
+    assert prompt == (
+        "A chat between a curious user and an artificial intelligence assistant. The assistant "
+        "gives helpful, detailed, and polite answers to the user's questions. "
+        "USER: <image>\nWhere? ASSISTANT:"
+    )
+    model.save_pretrained(tmp_path)
+    tiny.save(tmp_path)  # a run keeps its prompts
+    again = Llava.load(str(tmp_path), TINY)
+    assert again.prompt_text("Where?", True) == prompt
+    (tmp_path / "chat_template.jinja").unlink()  # as in runs of earlier versions
+    old = Llava.load(str(tmp_path), TINY)
+    assert old.prompt_text("Where?", True) == "USER: <image>\nWhere? ASSISTANT:"
+
+
 def test_a_tokenizer_without_an_image_token_needs_no_new_embedding(made):
     model, folder = made[YiVL]
     family = YiVL.load(str(folder), TINY)

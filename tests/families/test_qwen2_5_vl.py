@@ -73,8 +73,8 @@ def said(capsys, *arguments):
 def test_the_frame_lies_beside_the_weights_with_its_image_processor(run):
     frame = json.loads((run / "model" / "frame.json").read_text())
     assert frame["resize"]["max_pixels"] == MAX_PIXELS
-    processor = json.loads((run / "model" / "preprocessor_config.json").read_text())
-    assert processor["size"] == {"shortest_edge": 56**2, "longest_edge": MAX_PIXELS}
+    processor = json.loads((run / "model" / "processor_config.json").read_text())
+    assert processor["image_processor"]["size"] == {"shortest_edge": 56**2, "longest_edge": MAX_PIXELS}
 
 
 def test_predict_sees_images_as_training_did(run, tmp_path):
@@ -114,9 +114,9 @@ def test_predict_refuses_another_frame_in_the_config(run, capsys, setting, messa
 @pytest.mark.parametrize("edge", ["shortest_edge", "longest_edge"])
 def test_predict_refuses_an_image_processor_that_was_changed(run, capsys, edge):
     """Also if config.yaml sets the limit again, because other engines read this file only."""
-    file = run / "model" / "preprocessor_config.json"
+    file = run / "model" / "processor_config.json"
     raw = json.loads(file.read_text())
-    raw["size"][edge] += 784
+    raw["image_processor"]["size"][edge] += 784
     file.write_text(json.dumps(raw))
     sentence = said(capsys, "predict", "--model", run)
     assert (

@@ -1,5 +1,7 @@
 """Yi-VL: its projector, its prompt, and images at the token ``<unk>``."""
 
+import shutil
+
 import pytest
 import torch
 from PIL import Image
@@ -58,11 +60,9 @@ def test_the_prompt_is_yi_s_own(family):
     text = family.prompt_text("Where is the cat?", with_image=True)
     assert text.startswith("This is a chat between an inquisitive human and an AI assistant. Assu")
     assert "answers. 这是一个好奇的人类和一个人工智能助手之间的对话。假设" in text
-    assert text.endswith("\n\n### Human: <image_placeholder>\nWhere is the cat?\n### Assistant:")
+    assert text.endswith("\n\n### Human: <unk>\nWhere is the cat?\n### Assistant:")
     plain = family.prompt_text("Where is the cat?", with_image=False)
     assert plain == f"{SYSTEM_PROMPT}\n\n### Human: Where is the cat?\n### Assistant:"
-    family.tokenizer.chat_template = "{{ messages[0]['content'] }}"  # of the language model
-    assert family.prompt_text("Where is the cat?", with_image=True) == text
 
 
 def test_the_image_stands_where_the_mark_was(family):
@@ -71,10 +71,45 @@ def test_the_image_stands_where_the_mark_was(family):
     at = ids.index(family.image_id)
     before, after = ids[:at], ids[at + 16 :]
     tokenizer = family.tokenizer
-    first, second = family.prompt_text("Where is the cat?", True).split("<image_placeholder>")
+    first, second = family.prompt_text("Where is the cat?", True).split("<unk>")
     assert before == tokenizer(first)["input_ids"]
     assert after == tokenizer(second, add_special_tokens=False)["input_ids"]
     assert family.image_id == tokenizer.unk_token_id
+
+
+def test_an_answer_begins_with_the_space_after_the_prompt(family):
+    """Yi's tokenizer writes no space itself, and mm_default has one after ``Assistant:``."""
+    tokenizer = family.tokenizer
+    assert tokenizer.tokenize("(1") == ["(", "1"]
+    answer = family.answer("(1,2)")
+    tokens = tokenizer.convert_ids_to_tokens(answer.ids)
+    assert tokens == ["▁(", "1", ",", "2", ")", "<|endoftext|>"]
+    assert answer.offsets == [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (0, 0)]
+    assert family.text(answer.ids) == "(1,2)"
+    (prompt,) = family.prompts(["Where?"], [None]).ids
+    whole = tokenizer(f"{family.prompt_text('Where?', False)} (1,2)")["input_ids"]
+    assert prompt + answer.ids[:-1] == whole
+
+
+def test_a_run_of_an_earlier_version_keeps_its_answers(family, tiny, tmp_path):
+    """It stored no template, or that of the language model, and its answers have no space."""
+    folder = tmp_path / "run"
+    shutil.copytree(tiny, folder)
+    template = folder / "chat_template.jinja"
+    template.write_text("{{ messages[0]['content'] }}", encoding="utf-8")
+    published = YiVL.load(str(folder), TINY)
+    assert published.lead == " "
+    published.save(folder)  # as a run
+    assert YiVL.load(str(folder), TINY).lead == " "
+    for old in ("{{ messages[0]['content'] }}", None):
+        template.unlink()
+        if old:
+            template.write_text(old, encoding="utf-8")
+        found = YiVL.load(str(folder), TINY)
+        assert found.prompt_text("Where?", True) == family.prompt_text("Where?", True)
+        assert found.tokenizer.convert_ids_to_tokens(found.answer("(").ids)[0] == "("
+        found.save(folder)
+        assert YiVL.load(str(folder), TINY).lead == ""
 
 
 def test_no_text_becomes_the_token_that_stands_for_an_image(family):
