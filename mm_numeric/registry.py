@@ -62,8 +62,8 @@ HABITS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
     },
     "llava": {
         "grounding": {
-            "prompt": "Provide the bounding box coordinate of the region this sentence describes: "
-            "{phrase}"
+            "prompt": "Please provide the bounding box coordinate of the region this sentence "
+            "describes: {phrase}"
         }
     },
     "qwen2_5_vl": {

@@ -72,6 +72,17 @@ class Checkpoint(ABC):
         """Save a small, randomly initialised model with a tokenizer and an image processor."""
 
     def load_model(self, source: str, model: ModelConfig) -> Any:
-        """Load all weights of a checkpoint from safetensors, or this rank's part of them."""
+        """Load all weights of a checkpoint from safetensors, or this rank's part of them.
+
+        Raises ValueError if the image tokens of its model and its tokenizer differ.
+        """
+        ours = getattr(self, "image_id", None)
+        theirs = getattr(self.load_config(source, model), "image_token_id", ours)
+        if theirs != ours:
+            raise ValueError(
+                f"model.name: in {source!r} the image token of the tokenizer is {ours}, and that "
+                f"of the model is {theirs}; correct image_token_id (or image_token_index) in its "
+                "config.json."
+            )
         ranks = self.tensor_parallel
         return load_weights(self.model_class, self.name, source, model, ranks=ranks)

@@ -198,17 +198,9 @@ class Llava(Family):
         """Load safetensors weights, saved in the file layout of transformers or of LLaVA's code."""
         original = OriginalLayout.find(source, model.revision)
         if original is None:
-            loaded = super().load_model(source, model)
-        else:
-            layers = self.projector_type, self.projector
-            loaded = original.load_model(self.model_class, *layers, self.image_id, model)
-        if loaded.config.image_token_id != self.image_id:
-            raise ValueError(
-                f"model.name: in {source!r} the image token of the tokenizer is {self.image_id}, "
-                f"and that of the model is {loaded.config.image_token_id}; correct "
-                "image_token_index in its config.json."
-            )
-        return loaded
+            return super().load_model(source, model)
+        layers = self.projector_type, self.projector
+        return original.load_model(self.model_class, *layers, self.image_id, model)
 
 
 def image_token(tokenizer: Any) -> str:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import TrainerCallback
 
+from mm_numeric.compat import local_values
 from mm_numeric.config.modules import FROZEN, MODULE_NAMES
 from mm_numeric.models.parameter_groups import VISION_MODULES, ModelModules
 
@@ -18,6 +19,8 @@ class GradientCheck(TrainerCallback):
     A module passes if any of its parameters has a gradient. Some parameters may have none: LLaVA,
     for example, does not use the last layer of its CLIP tower. Modules that process images are
     checked at the first step with an image. A step whose samples were all skipped is not checked.
+    The vision tower has no gradient yet while a weight of the projector is zero, as in a new
+    Gemma 3; it is then checked again at later steps.
     """
 
     def __init__(self, modules: ModelModules) -> None:
@@ -53,12 +56,17 @@ class GradientCheck(TrainerCallback):
                 self._add(module, grad.to_local() if hasattr(grad, "to_local") else grad)
         seen = [*(module in self._found for module in self._waiting)]
         seen += [self._seen_image, self._seen_answer]
+        weights = self._projector_weights(model) if "vision" in self._waiting else []
+        seen += [bool(weight.any()) for weight in weights]
         flags = torch.tensor(seen, dtype=torch.int32, device=args.device)
         if args.world_size > 1:
             torch.distributed.all_reduce(flags, op=torch.distributed.ReduceOp.MAX)
-        *found, image, answer = flags.tolist()
+        count = len(self._waiting)
+        found, (image, answer, *nonzero) = flags.tolist()[:count], flags.tolist()[count:]
         missing = [module for module, seen in zip(self._waiting, found, strict=True) if not seen]
         without = [module for module in missing if image or module not in VISION_MODULES]
+        if not all(nonzero):
+            without = [module for module in without if module != "vision"]
         if without and answer:
             how = self.modules.settings.of(without[0]).how
             raise ValueError(
@@ -88,6 +96,15 @@ class GradientCheck(TrainerCallback):
     def _add(self, module: str, grad: Tensor) -> None:
         if module not in self._found and bool(grad.any()):
             self._found.add(module)
+
+    def _projector_weights(self, model: nn.Module) -> list[Tensor]:
+        """Return this rank's part of each trained weight of the projector, without biases."""
+        named = [(name, local_values(p)) for name, p in model.named_parameters() if p.requires_grad]
+        return [
+            values.to_local() if hasattr(values, "to_local") else values
+            for name, values in named
+            if self.modules.module_of(name) == "projector" and not name.endswith("bias")
+        ]
 
     def _trained(self, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         for name, parameter in model.named_parameters():

@@ -164,6 +164,27 @@ def test_a_trained_part_without_a_gradient_ends_the_run(tmp_path, monkeypatch):
     assert train(seen).is_dir()
 
 
+@pytest.mark.parametrize("detached", [False, True])
+def test_a_vision_tower_behind_a_zero_projector_is_checked_later(tmp_path, monkeypatch, detached):
+    load = type(tiny_family()).load_model
+
+    def zero_projector(self, source, settings):
+        model = load(self, source, settings)
+        torch.nn.init.zeros_(model.model.visual.merger.mlp[2].weight)
+        if detached:
+            model.model.visual.merger.register_forward_pre_hook(lambda m, i: (i[0].detach(),))
+        return model
+
+    monkeypatch.setattr(type(tiny_family()), "load_model", zero_projector)
+    settings = "trainer.max_steps=4", "trainer.save_strategy='no'", "trainer.warmup_steps=1"
+    config = small_config(tmp_path, *settings)
+    if not detached:
+        assert train(config).is_dir()
+        return
+    with pytest.raises(ValueError, match=r"modules\.vision: it is trained, but step 3 left no grad"):
+        train(config)
+
+
 class TextOnly:
     """Makes batches without their images."""
 

@@ -1,7 +1,9 @@
 """The models of Qwen2-VL, Qwen2.5-VL and Qwen3-VL: modules, positions, padding, model types."""
 
 import itertools
+import json
 import re
+import shutil
 
 import pytest
 import torch
@@ -84,6 +86,16 @@ def test_a_checkpoint_of_another_family_is_refused(asked, given_):
         asked.load(folder, TINY)
     with pytest.raises(ValueError, match=message):
         qwen(asked).load_model(folder, TINY)
+
+
+def test_another_token_for_an_image_is_refused(tmp_path):
+    folder = shutil.copytree(checkpoint(Qwen2VL), tmp_path / "copy")
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    config["image_token_id"] += 1
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    family = Qwen2VL.load(str(folder), TINY)
+    with pytest.raises(ValueError, match=r"and that of the model is \d+; correct image_token_id"):
+        family.load_model(str(folder), TINY)
 
 
 def test_a_folder_with_a_tokenizer_alone_is_taken(tmp_path):
