@@ -11,6 +11,7 @@ from old_files import copy_and_enter
 
 from mm_numeric import cli
 
+LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4665\nsize 123456\n"
 PREDICT = ["predict", "--model", "run", "--out", "new.jsonl"]
 EXPORT = ["export", "run", "--out", "new"]
 RESUME = ["train", "checkpoint.yaml", "--resume"]
@@ -44,6 +45,8 @@ def sentence(capsys, words):
         (PREDICT, "run/model/generation_config.json", '{"a', "not valid or not complete JSON"),
         (PREDICT, "run/model/model.safetensors", None, "no file named model.safetensors"),
         (PREDICT, "run/model/model.safetensors", b"\x10", "not a whole file of weights"),
+        (PREDICT, "run/model/tokenizer.json", LFS_POINTER, "a git-lfs pointer, not the file; `git"),
+        (PREDICT, "run/model/model.safetensors", LFS_POINTER, "a git-lfs pointer, not the file"),
         (PREDICT, "run/model/tokenizer.json", None, "such as run/model/tokenizer.json"),
         (PREDICT, "run/model/tokenizer.json", '{"a', "not valid or not complete JSON"),
         (PREDICT, "run/model/tokenizer_config.json", "[]", OBJECT),

@@ -4,7 +4,7 @@ Image         padded to a square with the mean colour, then resized to the visio
               (336 pixels); one token per patch. The image processor of transformers crops by
               default; here it pads
 Prompt        the checkpoint's chat template. If it has none, that of the original code, with its
-              system prompt (original layout), or that of llava-hf: ``USER: <image>\n... ASSISTANT:``
+              system prompt (original layout), or llava-hf's: ``USER: <image>\n... ASSISTANT:``
 Answer        a space, the text, then ``</s>``
 Coordinates   relative to the padded square, from 0 to 1, three decimals: ``[x1, y1, x2, y2]``
 
@@ -109,7 +109,7 @@ class Llava(Family):
         template = cls.template(tokenizer.chat_template, source, model)
         shown = image_token(tokenizer)
         if shown != IMAGE and tokenizer.tokenize(f"{shown}\n")[1:] != tokenizer.tokenize("\n"):
-            # The LLaVA code tokenises the text after an image alone, so that it begins with a space.
+            # LLaVA's code tokenises the text after an image alone: it begins with a space.
             shown += " "
         tokenizer.chat_template = template.replace(IMAGE, shown)
         return tokenizer
@@ -218,4 +218,6 @@ def _features_per_image(height: int, width: int, config: LlavaConfig) -> int:
     """Return the number of image features of one resized image, computed like in LlavaProcessor."""
     vision = config.vision_config
     patches = (height // vision.patch_size) * (width // vision.patch_size)
-    return int(patches + _class_tokens(config) - (config.vision_feature_select_strategy == "default"))
+    return int(
+        patches + _class_tokens(config) - (config.vision_feature_select_strategy == "default")
+    )

@@ -59,6 +59,7 @@ class Qwen2VL(Family):
             max_pixels=image_processor.size["longest_edge"],
         )
         self._check_limits()
+        self.chat_prompt("?", False)  # a missing chat template is an error before the weights load
 
     # -- prompting ----------------------------------------------------------------------------
 

@@ -77,9 +77,7 @@ def _save(folder: Path, seed: int, model_class: Any, tokenizer: Any, image_id: i
     save_tiny(folder, seed, model_class, config, tokenizer, processor)
 
 
-def _llama_tokenizer(
-    words: Iterable[str], begin: str, end: str, **options: Any
-) -> LlamaTokenizer:
+def _llama_tokenizer(words: Iterable[str], begin: str, end: str, **options: Any) -> LlamaTokenizer:
     """Return a tokenizer like LLaMA's, with one token per digit and a small vocabulary."""
     tokens = ["<unk>", begin, end, *(f"<0x{byte:02X}>" for byte in range(256))]
     tokens += ["▁", *string.ascii_letters, *string.digits, *string.punctuation]

@@ -28,6 +28,10 @@ from mm_numeric.run_folder import MODEL
 _TOKENIZER_FILES = ("tokenizer*", "vocab.*", "*.model")
 """Patterns of the files of a tokenizer, one of which a folder with a checkpoint needs."""
 
+_FILES = ("*.safetensors", "*.json", "*.model")
+_LFS_POINTER = b"version https://git-lfs."
+"""First bytes of the small files that a `git clone` without git-lfs has in place of large ones."""
+
 _LISTS = ("skipped_rows.json", "left_out.json")
 """JSON files of a checkpoint that hold a list; the other files hold an object."""
 
@@ -188,6 +192,10 @@ def _short_errors(config: Config, source: str) -> Iterator[None]:
 
 def find_damage(folder: Path) -> str | None:
     """Return which file of a checkpoint cannot be read and why, or None if all can."""
+    for file in sorted(file for pattern in _FILES for file in folder.glob(pattern)):
+        with file.open("rb") as content:
+            if content.read(len(_LFS_POINTER)) == _LFS_POINTER:
+                return f"{file}: a git-lfs pointer, not the file; `git lfs pull` downloads it"
     for file in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(file, "pt"):

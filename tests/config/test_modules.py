@@ -181,7 +181,9 @@ def test_a_vision_tower_behind_a_zero_projector_is_checked_later(tmp_path, monke
     if not detached:
         assert train(config).is_dir()
         return
-    with pytest.raises(ValueError, match=r"modules\.vision: it is trained, but step 3 left no grad"):
+    with pytest.raises(
+        ValueError, match=r"modules\.vision: it is trained, but step 3 left no grad"
+    ):
         train(config)
 
 

@@ -74,7 +74,10 @@ def test_the_frame_lies_beside_the_weights_with_its_image_processor(run):
     frame = json.loads((run / "model" / "frame.json").read_text())
     assert frame["resize"]["max_pixels"] == MAX_PIXELS
     processor = json.loads((run / "model" / "processor_config.json").read_text())
-    assert processor["image_processor"]["size"] == {"shortest_edge": 56**2, "longest_edge": MAX_PIXELS}
+    assert processor["image_processor"]["size"] == {
+        "shortest_edge": 56**2,
+        "longest_edge": MAX_PIXELS,
+    }
 
 
 def test_predict_sees_images_as_training_did(run, tmp_path):
