@@ -61,6 +61,16 @@ class ClockReading:
     A target may accept several values: a range ``[4, 5]``, or an object of several numbers."""
 
 
+class Tolerance(NamedTuple):
+    """The largest error of a correct number; an answer is correct within one of the two limits."""
+
+    relative: float = 0.0
+    """Largest relative error: 0.05 is 5 % of the target. It does not apply to the target 0."""
+
+    absolute: float = 0.0
+    """Largest absolute error, in the unit of the number."""
+
+
 @dataclass(frozen=True)
 class Number:
     """A number that keeps its original text, such as ``-12``, ``3.50``, ``2/7`` or ``1.5e3``.
@@ -69,6 +79,9 @@ class Number:
     """
 
     text: str = field(compare=False)
+    tolerance: Tolerance = field(default=Tolerance(), compare=False, repr=False, kw_only=True)
+    """Of a target: the largest error that scorers with a tolerance accept."""
+
     exact: Fraction = field(init=False, repr=False)
     """The value of ``text``, without rounding."""
 

@@ -6,15 +6,16 @@ Answer   the number as written in the row: ``-12``, ``3.50``, ``2/7``
 Scorer   mm_numeric.evaluation.metrics.numbers
 """
 
+import math
 import random
 import re
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mm_numeric.answers import Example, Mark, Number, Unreadable, Written
+from mm_numeric.answers import Example, Mark, Number, Tolerance, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.numbers.numerals import find_numerals
 from mm_numeric.registry import unknown
@@ -62,10 +63,14 @@ class Numbers(BaseTask):
                 id=str(row["id"]),
                 image=Path(image) if isinstance(image, str) and image else None,
                 prompt=self.prompt.replace("{question}", question),
-                answer=self.read_answer(row.get("answer"), where),
+                answer=self.read_target(row, where),
                 where=where,
                 buckets={name: str(row[name]) for name in filled},
             )
+
+    def read_target(self, row: Mapping[str, Any], where: str) -> Number:
+        """Return the correct answer of a row; subclasses may add a tolerance."""
+        return self.read_answer(row.get("answer"), where)
 
     def read_answer(self, value: Any, where: str) -> Number:
         """Convert the field ``answer`` of a row to a number; subclasses may add checks."""
@@ -103,6 +108,40 @@ class Numbers(BaseTask):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ApproximateNumbers(Numbers):
+    """Base class of tasks whose answers are correct within a tolerance, such as chart values."""
+
+    tolerance: float = 0.05
+    """Largest relative error of a correct answer: 0.05 is 5 % of the true number. A row may have
+    its own ``tolerance``: such a number, or ``{"relative": 0.05, "absolute": 2}``, with which an
+    answer is correct within either limit."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        read_tolerance(self.tolerance, "tolerance")
+
+    @property
+    def scorer(self) -> str:
+        """Return the import path of the scorer, which knows tolerances."""
+        return "mm_numeric.evaluation.metrics.tolerance:APPROXIMATE_NUMBERS"
+
+    def read_target(self, row: Mapping[str, Any], where: str) -> Number:
+        """Return the correct answer of a row with its tolerance."""
+        given = row.get("tolerance")
+        tolerance = read_tolerance(self.tolerance if given is None else given, where)
+        return replace(super().read_target(row, where), tolerance=tolerance)
+
+    def record(self, answer: Number) -> Any:
+        """Return the text of a number and its tolerance, for predictions.jsonl."""
+        return {"answer": answer.text, "tolerance": answer.tolerance._asdict()}
+
+    def recorded(self, value: Any) -> Number:
+        """Convert a number in predictions.jsonl, with or without a tolerance, back to an answer."""
+        row = value if isinstance(value, Mapping) else {"answer": value}
+        return ApproximateNumbers.read_target(self, row, "the target")
+
+
+@dataclass(frozen=True, kw_only=True)
 class GeneratedNumbers(Numbers):
     """Base class of tasks that generate questions whose answer is a number.
 
@@ -134,6 +173,19 @@ class GeneratedNumbers(Numbers):
             row = {"id": f"{seed}-{i:06d}", "question": question, "answer": str(answer)}
             rows.append({**row, "category": category})
         return write_rows(folder, rows)
+
+
+def read_tolerance(value: Any, where: str) -> Tolerance:
+    """Read a tolerance: a relative error, or a mapping with ``relative`` and ``absolute``."""
+    fields = value if isinstance(value, Mapping) else {"relative": value}
+    if set(fields) <= set(Tolerance._fields) and all(
+        type(limit) in (int, float) and 0 <= limit < math.inf for limit in fields.values()
+    ):
+        return Tolerance(**fields)
+    raise ValueError(
+        f"{where}: a tolerance is a relative error of at least 0, such as 0.05, or "
+        f'{{"relative": 0.05, "absolute": 2}}, not {value!r:.60}.'
+    )
 
 
 def with_numerals(text: str) -> Written:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from mm_numeric.answers import Number
 from mm_numeric.escaping import plain
@@ -124,7 +125,7 @@ def _buckets(rows: Sequence[ScoredRow]) -> dict[str, dict[str, int]]:
 
 def _label(row: ScoredRow, kind: str) -> str:
     if kind == "digits":
-        return digit_count(Number(str(row["target"])))
+        return digit_count(Number(_number_text(row["target"])))
     return str((row.get("buckets") or {}).get(kind, "none"))
 
 
@@ -158,7 +159,7 @@ def questions_section(styles: Styles, scores: Scores) -> Section:
 def _question_cells(id_: str, answers: Mapping[str, ScoredRow]) -> list[Cell]:
     row = next(iter(answers.values()))
     question = str(row.get("prompt") or id_)
-    return [Cell(content=question, limit=160), Cell(content=str(row["target"]), limit=40)]
+    return [Cell(content=question, limit=160), Cell(content=_number_text(row["target"]), limit=40)]
 
 
 def _answer_cell(row: ScoredRow | None) -> Cell:
@@ -167,4 +168,10 @@ def _answer_cell(row: ScoredRow | None) -> Cell:
     if row["parsed"] is None:
         return Cell(content=f"“{plain(row['text'], 40)}”", css="unread")
     right = bool(row["exact"])
-    return Cell(content=str(row["parsed"]), limit=40, best=right, css="right" if right else "wrong")
+    text = _number_text(row["parsed"])
+    return Cell(content=text, limit=40, best=right, css="right" if right else "wrong")
+
+
+def _number_text(recorded: Any) -> str:
+    """Return the text of a number as ``Task.record`` stores it, with or without a tolerance."""
+    return str(recorded["answer"] if isinstance(recorded, Mapping) else recorded)
