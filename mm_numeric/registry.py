@@ -28,8 +28,10 @@ from mm_numeric.moved import MOVED_MODULES
 
 TASKS: Mapping[str, str] = {
     "arithmetic": "mm_numeric.tasks.arithmetic:Arithmetic",
+    "chart_values": "mm_numeric.tasks.chart_values:ChartValues",
     "clock": "mm_numeric.tasks.clock:Clock",
     "clockbench": "mm_numeric.tasks.clockbench:ClockBench",
+    "counting": "mm_numeric.tasks.counting:Counting",
     "detection": "mm_numeric.tasks.detection:Detection",
     "grounding": "mm_numeric.tasks.grounding:Grounding",
     "gsm8k": "mm_numeric.tasks.gsm8k:GSM8K",
@@ -139,6 +141,8 @@ IMPORTERS: Mapping[str, str] = {
     "clockbench": "mm_numeric.importers.clockbench:ClockBenchImporter",
     "gsm8k": "mm_numeric.importers.gsm8k:GSM8KImporter",
     "multirc": "mm_numeric.importers.multirc:MultiRCImporter",
+    "tallyqa": "mm_numeric.importers.tallyqa:TallyQA",
+    "chartqa": "mm_numeric.importers.chartqa:ChartQA",
 }
 
 TASK_OF_FORMAT: Mapping[str, str] = {
@@ -162,6 +166,8 @@ TASK_OF_FORMAT: Mapping[str, str] = {
     "gsm8k": "gsm8k",
     "multirc": "multirc",
     "clockbench": "clockbench",
+    "tallyqa": "counting",
+    "chartqa": "chart_values",
 }
 """Format of ``mm-numeric prepare`` -> the task that the prepared rows are made for, which ``score``
 uses if no task is named. Rows of ``grounding`` and ``detection`` are distinguished by their fields

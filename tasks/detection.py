@@ -171,7 +171,7 @@ class Detection(NoisyBoxTask, ShapeListTask):
 
     def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
         """Generate images of coloured shapes; return the path of the file with their rows."""
-        return render_scenes(folder, count, seed, self.scene, lists=True)
+        return render_scenes(folder, count, seed, self.scene, rows="objects")
 
 
 def _with_instances(row: Mapping[str, Any], where: str) -> Mapping[str, Any]:

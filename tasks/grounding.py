@@ -132,7 +132,7 @@ class Grounding(NoisyBoxTask):
 
     def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
         """Generate images of coloured shapes; return the path of the file with their rows."""
-        return render_scenes(folder, count, seed, self.scene, lists=False)
+        return render_scenes(folder, count, seed, self.scene, rows="phrase")
 
 
 def _box(row: Mapping[str, Any], where: str) -> Box:

@@ -6,8 +6,9 @@ unambiguous in a scene are equally likely.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from PIL import Image, ImageDraw
@@ -24,6 +25,9 @@ _COLOURS = {
     "white": (245, 245, 245),
 }
 _KINDS = ("circle", "square", "triangle")
+COUNTED = (*(f"{kind}s" for kind in _KINDS), "shapes")
+"""What the questions of rendered rows can count: the shapes of a form, or all shapes."""
+
 _SIDES = {"left": (0, min), "right": (0, max), "top": (1, min), "bottom": (1, max)}
 
 
@@ -39,6 +43,9 @@ class SceneStyle:
     most: int = 4
     """Maximum number of shapes in a scene."""
 
+    large: float = 0.5
+    """Probability that a shape is large; large shapes are about twice as wide as small ones."""
+
     noise: float = 0.02
     """Standard deviation of Gaussian pixel noise, as a fraction of 255."""
 
@@ -48,6 +55,8 @@ class SceneStyle:
                 "width_px and height_px are at least 48 and noise 0 to 1, not "
                 f"{self.width_px}, {self.height_px} and {self.noise}"
             )
+        if not 0 <= self.large <= 1:
+            raise ValueError(f"large is 0 to 1, not {self.large}")
         if not 2 <= self.least <= self.most <= 6:
             raise ValueError(f"2 <= least <= most <= 6, not {self.least} and {self.most}")
 
@@ -69,18 +78,33 @@ class _Shape:
         return f"{self.colour} {self.kind}"
 
 
-def render_scenes(folder: Path, count: int, seed: int, style: SceneStyle, *, lists: bool) -> Path:
+def render_scenes(
+    folder: Path,
+    count: int,
+    seed: int,
+    style: SceneStyle,
+    *,
+    rows: str,
+    counted: Sequence[str] = COUNTED,
+) -> Path:
     """Generate images of coloured shapes; return the path of the .jsonl file with their rows.
 
-    If ``lists`` is True, a row has all shapes, labelled with their form (a circle, a square, a
-    triangle; perhaps none of them); otherwise, a row has a phrase and one shape.
+    ``rows`` is what the rows have. ``phrase``: a phrase and the box of one shape. ``objects``: all
+    shapes, labelled with their form (a circle, a square, a triangle; perhaps none of them).
+    ``count``: one of ``counted``, such as ``circles``, and its number.
     """
+    kinds: Mapping[str, Callable[[Sequence[_Shape], random.Random], dict[str, object]]] = {
+        "phrase": _one,
+        "objects": _list,
+        "count": partial(_count, counted),
+    }
+    row = kinds[rows]
     size = {"width": style.width_px, "height": style.height_px}
 
     def draw(rng: random.Random) -> tuple[Image.Image, dict[str, object]]:
         shapes = _placed(rng, style)
         image = _draw(shapes, rng, style)
-        return image, {**(_list if lists else _one)(shapes, rng), **size}
+        return image, {**row(shapes, rng), **size}
 
     return render_images(folder, count, seed, "scene", draw)
 
@@ -96,6 +120,20 @@ def _list(shapes: Sequence[_Shape], rng: random.Random) -> dict[str, object]:
     instances = [{"box": list(shape.box), "label": shape.kind} for shape in shapes]
     rng.shuffle(instances)
     return {"classes": list(_KINDS), "instances": instances}
+
+
+def _count(
+    counted: Sequence[str], shapes: Sequence[_Shape], rng: random.Random
+) -> dict[str, object]:
+    """Return a row with what to count and its number.
+
+    The numbers that can be asked for in a scene are equally likely.
+    """
+    counts = {"shapes": len(shapes)}
+    counts |= {f"{kind}s": sum(s.kind == kind for s in shapes) for kind in _KINDS}
+    count = rng.choice(sorted({counts[label] for label in counted}))
+    label = rng.choice([label for label in counted if counts[label] == count])
+    return {"label": label, "count": count}
 
 
 def _by_name(shapes: Sequence[_Shape]) -> list[tuple[str, _Shape]]:
@@ -137,7 +175,7 @@ def _placed(rng: random.Random, style: SceneStyle) -> list[_Shape]:
     while len(shapes) < 2:
         shapes = []
         for _ in range(rng.randint(style.least, style.most)):
-            large = rng.random() < 0.5
+            large = rng.random() < style.large
             side = round(short * (rng.uniform(0.3, 0.4) if large else rng.uniform(0.14, 0.2)))
             x = rng.randint(1, style.width_px - side - 1)
             y = rng.randint(1, style.height_px - side - 1)

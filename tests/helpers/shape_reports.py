@@ -64,7 +64,7 @@ def scenes(folder, shifts_px, count=16):
         shifts_px: By objective and seed, how far it moves the box of row i: times i.
         count: Of scenes.
     """
-    file = render_scenes(folder / "scenes", count, 3, SceneStyle(), lists=False)
+    file = render_scenes(folder / "scenes", count, 3, SceneStyle(), rows="phrase")
     runs = {}
     for key, shift in shifts_px.items():
         rows = []

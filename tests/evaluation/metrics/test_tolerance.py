@@ -80,7 +80,7 @@ def test_a_target_keeps_the_tolerance_of_its_row():
 
 @pytest.mark.parametrize("value", [-1, "5 %", float("nan"), {"percent": 5}, True, [0.05]])
 def test_what_is_no_tolerance_is_one_sentence(value):
-    with pytest.raises(ValueError, match=r"^f, line 1: a tolerance is a relative error of at leas"):
+    with pytest.raises(ValueError, match=r"^f, line 1: a tolerance is a relative error of at "):
         ApproximateNumbers().read_target({"answer": 1, "tolerance": value}, "f, line 1")
     if not isinstance(value, list):
         with pytest.raises(ValueError, match=r"^tolerance: a tolerance is"):

@@ -1,0 +1,95 @@
+"""Generate images of bar charts, each with a question about one value or one year.
+
+Three of four questions ask for the value of a bar, the others for the year of the highest one.
+"""
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image, ImageDraw, ImageFont
+
+from mm_numeric.tasks.rendering.rows import render_images, with_noise
+
+_COLOURS = ((38, 84, 210), (214, 40, 40), (42, 157, 70), (140, 60, 180), (230, 130, 20))
+_GREY, _BLACK = (200, 200, 200), (20, 20, 20)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChartStyle:
+    """Options for rendered bar charts."""
+
+    width_px: int = 168
+    height_px: int = 112
+    least: int = 3
+    """Minimum number of bars."""
+
+    most: int = 5
+    """Maximum number of bars."""
+
+    first_year: int = 2011
+    """Year of the first bar; each bar is a year later than the bar before it."""
+
+    highest: int = 100
+    """Highest value of a bar, and the end of the axis; values are whole numbers."""
+
+    noise: float = 0.02
+    """Standard deviation of Gaussian pixel noise, as a fraction of 255."""
+
+    def __post_init__(self) -> None:
+        if min(self.width_px, self.height_px) < 48 or not 0 <= self.noise <= 1:
+            raise ValueError(
+                "width_px and height_px are at least 48 and noise 0 to 1, not "
+                f"{self.width_px}, {self.height_px} and {self.noise}"
+            )
+        if not 2 <= self.least <= self.most <= 8 or self.highest < 20:
+            raise ValueError(
+                "2 <= least <= most <= 8 and highest is at least 20, not "
+                f"{self.least}, {self.most} and {self.highest}"
+            )
+
+
+def render_charts(folder: Path, count: int, seed: int, style: ChartStyle) -> Path:
+    """Generate images of bar charts; return the path of the .jsonl file with their rows."""
+    size = {"width": style.width_px, "height": style.height_px}
+
+    def draw(rng: random.Random) -> tuple[Image.Image, dict[str, object]]:
+        lowest = style.highest // 20  # 5 % of a smaller value would be less than a pixel
+        values = rng.sample(
+            range(lowest, style.highest + 1), rng.randint(style.least, style.most)
+        )  # all different, so that one is the highest
+        bar = rng.randrange(len(values))
+        row: dict[str, object] = {
+            "question": f"What is the value in {style.first_year + bar}?",
+            "answer": values[bar],
+            "year": False,
+        }
+        if rng.random() < 0.25:
+            answer = style.first_year + values.index(max(values))
+            row = {"question": "Which year has the highest value?", "answer": answer, "year": True}
+        return _draw(values, rng, style), {**row, **size}
+
+    return render_images(folder, count, seed, "chart", draw)
+
+
+def _draw(values: list[int], rng: random.Random, style: ChartStyle) -> Image.Image:
+    """Draw bars with their years below, and an axis with five labelled lines."""
+    width, height = style.width_px, style.height_px
+    image = Image.new("RGB", (width, height), "white")
+    draw = ImageDraw.Draw(image)
+    font = ImageFont.load_default(size=min(width, height) / 12)
+    left = int(draw.textlength(str(style.highest), font=font)) + 4
+    top, bottom = height // 14, height - height // 8
+    for step in range(5):
+        y = bottom - (bottom - top) * step / 4
+        draw.line((left, y, width, y), fill=_GREY)
+        label = f"{style.highest * step / 4:g}"
+        draw.text((left - 2, y), label, fill=_BLACK, font=font, anchor="rm")
+    colour, slot = rng.choice(_COLOURS), (width - left) / len(values)
+    for i, value in enumerate(values):
+        x = left + slot * i
+        y = bottom - (bottom - top) * value / style.highest
+        draw.rectangle((x + slot * 0.2, y, x + slot * 0.8, bottom), fill=colour)
+        year = str(style.first_year + i)
+        draw.text((x + slot / 2, bottom + 2), year, fill=_BLACK, font=font, anchor="mt")
+    return with_noise(image, style.noise, rng)

@@ -1,0 +1,129 @@
+"""The task `counting`: rows of the published data sets, and scores as in loops."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from importing import json_file, outcome
+
+from mm_numeric.answers import Number
+from mm_numeric.config.data import DataSource
+from mm_numeric.data.examples import load_examples
+from mm_numeric.evaluation.metrics.counting import COUNTS, score_counts
+from mm_numeric.importers.prepare import prepare
+from mm_numeric.importers.tallyqa import TallyQA
+from mm_numeric.tasks.counting import Counting
+from mm_numeric.tasks.rendering.scenes import render_scenes
+
+TALLY = {
+    "answer": 4,
+    "data_source": "imported_genome",
+    "image": "VG_100K_2/2410408.jpg",
+    "image_id": 92410408,
+    "issimple": False,
+    "question": "How many headlights does the black bus have?",
+    "question_id": 30095774,
+}
+PAIRS = st.lists(
+    st.tuples(st.none() | st.integers(-1, 40), st.integers(0, 30)), min_size=1, max_size=12
+)
+
+
+def examples(row, task=None):
+    return list((task or Counting()).examples([("f, line 1", row)], training=True))
+
+
+def relative_accuracy(answer, target):
+    """lmms-eval, tasks/vsibench/utils.py: one threshold after the other."""
+    thresholds = np.linspace(0.5, 0.95, int((0.95 - 0.5) / 0.05 + 2))
+    return sum(abs(answer - target) / target <= 1 - t for t in thresholds) / len(thresholds)
+
+
+@given(pairs=PAIRS)
+@example(pairs=[(9, 10), (19, 20), (21, 20), (15, 10), (5, 10), (None, 3), (0, 0), (1, 0)])
+@settings(derandomize=True, deadline=None, max_examples=100)
+def test_every_score_is_that_of_a_loop(pairs):
+    answers = [None if a is None else Number(str(a)) for a, _ in pairs]
+    columns = score_counts(answers, [Number(str(target)) for _, target in pairs])
+    for i, (answer, target) in enumerate(pairs):
+        wanted = float(answer == target)
+        if answer is not None and target:
+            wanted = relative_accuracy(answer, target)
+        assert columns["mra"][i] == pytest.approx(wanted, abs=1e-12)
+        assert columns["within_1"][i] == (answer is not None and abs(answer - target) <= 1)
+    assert [metric.name for metric in COUNTS.metrics[:4]] == ["accuracy", "within_1", "mae", "mra"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "question", "count"),
+    [
+        ({"question": "How many cups?", "answer": "3"}, "How many cups?", "3"),
+        ({"question": "How many cups?", "number": 3, "text": "3 cups"}, "How many cups?", "3"),
+        ({"label": "cups", "count": 0, "points": {"x": []}}, "How many cups are there?", "0"),
+    ],
+    ids=["TallyQA", "CountBench", "PixMo-Count"],
+)
+def test_columns_of_published_data_sets_are_read(columns, question, count):
+    (found,) = examples({"image": "0.png", **columns})
+    assert (found.id, found.prompt, found.answer.text) == ("0.png", question, count)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"answer": 2.5}, "a count is a whole number, 0 to 9999, not 2.5"),
+        ({"answer": -1}, "a count is a whole number"),
+        ({"answer": None}, r'no answer; each row needs "answer"'),
+        ({"question": " "}, r'no question; each row needs "question" or "label"'),
+        ({"image": None}, "no image"),
+    ],
+)
+def test_rows_that_do_not_fit_are_one_sentence(change, message):
+    with pytest.raises(ValueError, match=f"^f, line 1: {message}"):
+        examples({"id": "1", "image": "a.png", "question": "How many?", "answer": 2, **change})
+    with pytest.raises(ValueError, match=r"^label_question needs \{label\}"):
+        Counting(label_question="How many?")
+
+
+def test_rendered_scenes_have_the_count_that_is_asked_for(tmp_path):
+    task = Counting()
+    scenes = [
+        [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        for file in (
+            task.render(tmp_path / "counts", 60, 1),
+            render_scenes(tmp_path / "objects", 60, 1, task.scene, rows="objects"),
+        )
+    ]
+    for asked, shown in zip(*scenes, strict=True):
+        forms = [f"{item['label']}s" for item in shown["instances"]]
+        assert asked["count"] == (forms + ["shapes"] * len(forms)).count(asked["label"])
+    counts = Counter(asked["count"] for asked in scenes[0])
+    assert set(counts) >= {0, 1, 2, 3}
+    assert counts.most_common(1)[0][1] < 30
+
+
+def test_tallyqa(tmp_path):
+    rows = [TALLY, {**TALLY, "question_id": 2, "issimple": True}]
+    rows += [{**TALLY, "question_id": 3, "answer": "four"}, {**TALLY, "issimple": 1}]
+    train = {name: TALLY[name] for name in ("answer", "image", "question")}
+    path = json_file(tmp_path / "test.json", [*rows, train])
+    found = outcome(TallyQA(), path)
+    assert found.rows[0] == {
+        "id": "30095774",
+        "image": "VG_100K_2/2410408.jpg",
+        "question": "How many headlights does the black bus have?",
+        "answer": 4,
+        "category": "complex",
+    }
+    assert [row.get("category") for row in found.rows] == ["complex", "simple", None]
+    assert found.kinds == ["answer", "issimple"]
+    done = prepare("tallyqa", TallyQA(), [path], tmp_path / "rows.jsonl")
+    assert done.record["task"] == "counting"
+    (tmp_path / "VG_100K_2").mkdir()
+    (tmp_path / "VG_100K_2/2410408.jpg").touch()
+    source = DataSource(path=str(tmp_path / "rows.jsonl"))
+    read = load_examples(Counting(), source, tmp_path, training=False)
+    assert [e.buckets for e in read] == [{"category": "complex"}, {"category": "simple"}, {}]
