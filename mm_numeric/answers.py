@@ -111,6 +111,17 @@ class Number:
         return self.text
 
 
+@dataclass(frozen=True)
+class Measurement(Number):
+    """A number with its unit, as an instrument shows it; ``==`` compares the number only."""
+
+    units: tuple[str, ...] = field(default=(), compare=False)
+    """The unit that is written, and other spellings that are accepted; empty for no unit."""
+
+    range: tuple[float, float] | None = field(default=None, compare=False)
+    """Lowest and highest value of the instrument, in its unit; None if unknown."""
+
+
 Point = tuple[float, float]
 """x and y in pixels of the original image; (0, 0) is the top left corner of the image."""
 

@@ -37,6 +37,7 @@ TASKS: Mapping[str, str] = {
     "gsm8k": "mm_numeric.tasks.gsm8k:GSM8K",
     "mathematics": "mm_numeric.tasks.mathematics:Mathematics",
     "mathvista": "mm_numeric.tasks.mathvista:MathVista",
+    "measurement": "mm_numeric.tasks.measurement:ReadInstrument",
     "multiplication": "mm_numeric.tasks.multiplication:Multiplication",
     "multirc": "mm_numeric.tasks.multirc:MultiRC",
     "numbers": "mm_numeric.tasks.numbers:Numbers",

@@ -199,12 +199,24 @@ def last_number(text: str) -> Number | Unreadable:
     Thousands separators and an exponent belong to a number, and a number may begin with its decimal
     point (``.5``). A minus sign after a digit is an operator: the last number of ``3-5`` is 5.
     """
-    found = _NUMBER.findall(text.replace("\N{MINUS SIGN}", "-"))
+    return last_numeral(text)[0]
+
+
+def last_numeral(text: str, *, within_words: bool = True) -> tuple[Number | Unreadable, int]:
+    """Return the last number in a text, as ``last_number`` does, and the index after it.
+
+    Unless ``within_words``, a number after a letter or ^ is not counted, such as the 2 of ``m/s2``.
+    """
+    found = [
+        match
+        for match in _NUMBER.finditer(text.replace("\N{MINUS SIGN}", "-"))
+        if within_words or not re.match(r"[^\W\d_]|\^", text[match.start() - 1 : match.start()])
+    ]
     if not found:
-        return Unreadable("no number" if text.strip() else "empty answer")
-    last = re.sub(r"^(-?)\.", r"\g<1>0.", found[-1].replace(",", ""))
+        return Unreadable("no number" if text.strip() else "empty answer"), 0
+    last = re.sub(r"^(-?)\.", r"\g<1>0.", found[-1][0].replace(",", ""))
     try:
-        return Number(last)
+        return Number(last), found[-1].end()
     except ValueError:
         zero = re.search(r"/0+$", last)
-        return Unreadable("division by zero" if zero else "more than 1000 digits")
+        return Unreadable("division by zero" if zero else "more than 1000 digits"), 0

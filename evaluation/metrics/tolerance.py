@@ -21,6 +21,7 @@ from mm_numeric.evaluation.metrics.base import RowColumns, Success, percentage
 from mm_numeric.evaluation.metrics.numbers import NUMBERS, score_numbers
 
 _RELAXED = 0.05
+_ROUNDED = 1 + 1e-9  # 36.74 - 36.6 is more than 0.14 in floats
 
 
 def score_approximate(
@@ -41,7 +42,7 @@ def score_approximate(
     is_exact = columns["exact"] > 0
     # Errors are rounded: with the limit 0, only ``exact`` decides.
     is_within = (relative > 0) & within(relative)
-    is_within |= (absolute > 0) & is_number & (columns["absolute_error"] <= absolute)
+    is_within |= (absolute > 0) & is_number & (columns["absolute_error"] <= absolute * _ROUNDED)
     return columns | {
         "within_tolerance": (is_exact | is_within).astype(np.float64),
         "within_5_percent": (is_exact | within(_RELAXED)).astype(np.float64),

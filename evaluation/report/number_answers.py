@@ -159,7 +159,7 @@ def questions_section(styles: Styles, scores: Scores) -> Section:
 def _question_cells(id_: str, answers: Mapping[str, ScoredRow]) -> list[Cell]:
     row = next(iter(answers.values()))
     question = str(row.get("prompt") or id_)
-    return [Cell(content=question, limit=160), Cell(content=_number_text(row["target"]), limit=40)]
+    return [Cell(content=question, limit=160), Cell(content=_with_unit(row["target"]), limit=40)]
 
 
 def _answer_cell(row: ScoredRow | None) -> Cell:
@@ -168,10 +168,16 @@ def _answer_cell(row: ScoredRow | None) -> Cell:
     if row["parsed"] is None:
         return Cell(content=f"“{plain(row['text'], 40)}”", css="unread")
     right = bool(row["exact"])
-    text = _number_text(row["parsed"])
+    text = _with_unit(row["parsed"])
     return Cell(content=text, limit=40, best=right, css="right" if right else "wrong")
 
 
 def _number_text(recorded: Any) -> str:
     """Return the text of a number as ``Task.record`` stores it, with or without a tolerance."""
     return str(recorded["answer"] if isinstance(recorded, Mapping) else recorded)
+
+
+def _with_unit(recorded: Any) -> str:
+    """Return the text of a number, and of a measurement also its unit: ``36.6 °C``."""
+    units = recorded.get("unit", []) if isinstance(recorded, Mapping) else []
+    return " ".join([_number_text(recorded), *units[:1]])

@@ -1,0 +1,150 @@
+"""Task: read a measuring instrument, such as a thermometer, a gauge, a ruler or a speedometer.
+
+Rows     {"id": text, "image": path, "question": text, "answer": number or text, "unit": text};
+         "unit" may be a list of spellings, the first of which is written: ["°C", "Celsius"];
+         optionally "range": [lowest, highest] of the instrument, "tolerance" (see the option), and
+         "instrument" and "category", for which metrics are reported separately
+Answer   the number as it is in the row, and its unit: ``36.6 °C``; or the number alone
+Scorer   mm_numeric.evaluation.metrics.measurement
+
+A reading in another unit than the row's is wrong: nothing is converted.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from mm_numeric.answers import Example, Measurement, Number, Tolerance, Unreadable, Written
+from mm_numeric.geometry.frames import Frame
+from mm_numeric.geometry.row_shapes import finite_numbers
+from mm_numeric.tasks.base import Rows
+from mm_numeric.tasks.numbers import ApproximateNumbers, last_numeral, with_numerals
+from mm_numeric.tasks.rendering.instruments import InstrumentStyle, render_readings
+
+# Letters, % ' " / ^ and all that is not ASCII, such as ° and µ; a digit after a letter or ^.
+_CHARACTER = r"""[^\x00-\x20!#$&()*+,\-.0-9:;<=>?@\[\\\]_`{|}~\x7f]"""
+_WORD = rf"(?:[A-Za-z^][0-9]|{_CHARACTER}){{1,20}}"
+_UNIT = rf"{_WORD}(?: {_WORD}){{0,3}}"
+_AFTER_NUMBER = re.compile(rf"[ \t]*({_UNIT})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadInstrument(ApproximateNumbers):
+    """Task: read the number and the unit that an instrument shows."""
+
+    version: ClassVar[int] = 1
+    reads_by: ClassVar[tuple[str, ...]] = ("write_unit",)
+    bucket_fields: ClassVar[tuple[str, ...]] = ("category", "instrument")
+
+    prompt: str = "{question}"
+    """Prompt; ``{question}`` is replaced by the question of the row, ``{unit}`` by its unit."""
+
+    write_unit: bool = True
+    """True to write and to require the unit after the number. False to write the number alone; the
+    question then has to name the unit, such as ``prompt: "{question} Answer in {unit}."``."""
+
+    tolerance: float = 0.02
+    """Largest error of a correct reading, as a fraction of the range of the instrument; of the
+    reading itself in rows without ``range``. A row may have its own ``tolerance``, such as
+    ``{"absolute": 0.1}`` in its unit."""
+
+    style: InstrumentStyle = field(default_factory=InstrumentStyle)
+    """Options for rendered instruments."""
+
+    def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
+        """Yield one example per row, in training and in evaluation alike."""
+        for where, row in rows:
+            for example in super().examples([(where, row)], training=training):
+                prompt = example.prompt.replace("{unit}", example.answer.units[0])
+                yield replace(example, prompt=prompt)
+
+    def read_target(self, row: Mapping[str, Any], where: str) -> Measurement:
+        """Return the correct reading of a row with its unit, range and tolerance."""
+        number = super().read_target(row, where)
+        span = _range(row.get("range"), number, where)
+        tolerance = number.tolerance
+        if span is not None and row.get("tolerance") is None:
+            tolerance = Tolerance(absolute=self.tolerance * (span[1] - span[0]))
+        return Measurement(number.text, _units(row.get("unit"), where), span, tolerance=tolerance)
+
+    def format(self, answer: Any, frame: Frame | None = None) -> Written:
+        """Return the text of a reading, such as ``36.6 °C``, and where its number is."""
+        number = with_numerals(answer.text)
+        if not (self.write_unit and answer.units):
+            return number
+        text = f"{answer.text} {answer.units[0]}"
+        digits = frozenset(i for i in range(len(answer.text), len(text)) if text[i].isdigit())
+        return Written(text, number.marks, digits)
+
+    def parse(self, text: str, frame: Frame | None = None) -> Measurement | Unreadable:
+        """Return the last number in a text, and the words after it as its unit.
+
+        Digits in a unit, such as the 2 of ``m/s2``, are not numbers. A number without a unit is
+        ``Unreadable`` if the answer should have one, with the number as ``lenient``.
+        """
+        found, end = last_numeral(text, within_words=False)
+        if isinstance(found, Unreadable):
+            return found
+        unit = _AFTER_NUMBER.match(text, end)
+        if unit is None:
+            bare = Measurement(found.text)
+            return Unreadable("no unit", bare) if self.write_unit else bare
+        return Measurement(found.text, (unit[1].rstrip("\"'") or unit[1],))
+
+    def grammar(self, frame: Frame | None = None) -> str:
+        """Return a regular expression of a number, and of a unit if answers have one."""
+        number = super().grammar(frame)
+        return f"{number} {_UNIT}" if self.write_unit else number
+
+    def record(self, answer: Any) -> Any:
+        """Convert a reading to JSON for predictions.jsonl."""
+        own = {"unit": list(answer.units), "range": answer.range and list(answer.range)}
+        return {**super().record(answer), **own}
+
+    def recorded(self, value: Any) -> Measurement:
+        """Convert a JSON value in predictions.jsonl back to a reading."""
+        if not isinstance(value, Mapping):
+            raise ValueError(f'the target has "answer" and "unit", and is not {value!r:.60}')
+        return self.read_target(value, "the target")
+
+    @property
+    def scorer(self) -> str:
+        """Return the import path of the scorer."""
+        return "mm_numeric.evaluation.metrics.measurement:MEASUREMENTS"
+
+    @property
+    def render_settings(self) -> dict[str, Any]:
+        """Return the style options of the instruments, which affect the images."""
+        return asdict(self.style)
+
+    def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
+        """Generate images of instruments; return the path of the .jsonl file with their rows."""
+        return render_readings(folder, count, seed, self.style)
+
+
+def _units(value: Any, where: str) -> tuple[str, ...]:
+    units = [value] if isinstance(value, str) else value
+    if not (isinstance(units, list) and units and all(map(_is_unit, units))):
+        raise ValueError(
+            f'{where}: each row needs "unit", such as "°C" or ["°C", "degrees Celsius"], of up to '
+            f"four words, found {value!r:.60}; numbers without a unit are for the task `numbers`."
+        )
+    return tuple(units)
+
+
+def _is_unit(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch(_UNIT, value) is not None
+
+
+def _range(value: Any, number: Number, where: str) -> tuple[float, float] | None:
+    if value is None:
+        return None
+    bounds = finite_numbers(value, f"{where}, range")
+    if len(bounds) != 2 or not bounds[0] <= number.value <= bounds[1] or bounds[0] == bounds[1]:
+        raise ValueError(
+            f"{where}, range: expected [lowest, highest] with the reading {number} between them, "
+            f"found {value!r:.60}."
+        )
+    return bounds[0], bounds[1]
