@@ -205,8 +205,9 @@ def processor_with_video_settings(
 
     video = VideoSettings(get_video_processor_config(source, revision=revision))
     with video_settings_alone():
-        template = tokenizer.chat_template
-        return processor_class(image_processor, tokenizer, video, chat_template=template)
+        return processor_class(
+            image_processor, tokenizer, video, chat_template=tokenizer.chat_template
+        )
 
 
 def concrete_classes(auto_class: Any) -> Mapping[Any, Any] | None:
@@ -303,10 +304,7 @@ def numel(parameter: Any) -> int:
 
 
 def dim(parameter: Any) -> int:
-    """Return the number of dimensions of a parameter over all ranks.
-
-    DeepSpeed (0.19) stores the shape of a parameter that ZeRO-3 has sharded as ``ds_shape``.
-    """
+    """Return the number of dimensions of a whole parameter (``ds_shape`` of DeepSpeed 0.19)."""
     return len(getattr(parameter, "ds_shape", parameter.shape))
 
 

@@ -78,15 +78,7 @@ class Objective:
         warn_of_large_distances(spec, self.terms, vocabulary)
 
     def __repr__(self) -> str:
-        terms = " + ".join(
-            term.name if term.weight == 1 else f"{term.weight:g} {term.name}"
-            for term in self.spec.terms
-        )
-        numeric = f" + {self.spec.weight:g} ({terms})" if terms else ""
-        return (
-            f"<Objective {self.spec.ce_weight:g} ce{numeric}, balance {self.spec.balance}, "
-            f"{len(self.vocabulary.tokens)} number tokens>"
-        )
+        return f"<Objective {self.spec}, {len(self.vocabulary)} number tokens>"
 
     def __call__(
         self,
@@ -119,8 +111,7 @@ class Objective:
             counts: The counts that loss sums are divided by. With gradient accumulation or several
                 ranks, pass those of the whole optimiser step. None: the counts of this batch.
             figures: True computes the metrics in ``ObjectiveResult.figures``.
-            num_items_in_batch: Not supported. transformers.Trainer passes it to its
-                ``compute_loss_func``; set that to ``mm_numeric.loss_func(objective, shift=...)``.
+            num_items_in_batch: Not supported; give Trainer ``loss_func(objective, shift=...)``.
         """
         check_not_called_by_trainer(num_items_in_batch)
         given = labels
@@ -225,8 +216,7 @@ class Objective:
     ) -> ObjectiveResult:
         """Return the loss from the last hidden states, computing the logits in chunks.
 
-        The output head must be ``logits = hidden @ weight.T + bias``, without scaling or
-        soft-capping.
+        The output head must be ``hidden @ weight.T + bias``, without scaling or soft-capping.
 
         ``hidden`` are the last hidden states: [b, t, d], or [n, d] for the n supervised positions.
         ``weight`` [v, d] and ``bias`` [v] belong to the head, ``model.get_output_embeddings()``.
@@ -295,9 +285,7 @@ class Objective:
         has several packed documents, pass the index of each label's document as ``documents``
         (``document_ids(position_ids, shift=True)``).
 
-        Raises:
-            ValueError: If a numeric loss must know which numbers are coordinates or times. This is
-                not visible in token ids. Also if the labels do not have two dimensions.
+        Raises ValueError if a term must know coordinates or times, which token ids do not show.
         """
         for term in self.spec.terms:
             if term.roles or self.terms[term.name].per in ("box", "time"):
@@ -403,10 +391,9 @@ def objective(name: str | ObjectiveSpec, vocabulary: NumberVocabulary, **changes
     Args:
         name: A name in ``mm_numeric.losses.presets.PRESETS``, or an ``ObjectiveSpec``.
         vocabulary: The number tokens of the tokenizer.
-        **changes: Fields of the ``ObjectiveSpec`` to override, for example ``weight=0.8``. Terms
-            are mappings or ``mm_numeric.TermSpec``: ``terms=[{"name": "emd_exp"}, {"name":
-            "relative", "weight": 0.2}]``. If the objective has one term, also options of this
-            term, for example ``squash=3``.
+        **changes: Fields of the ``ObjectiveSpec`` to override, for example ``weight=0.8`` or
+            ``terms=[{"name": "relative", "weight": 0.2}]``. If the objective has one term, also
+            options of this term, for example ``squash=3``.
     """
     spec = choose(name, PRESETS, "objective", "objective") if isinstance(name, str) else name
     changes = RENAMED.translate_arguments("objective", changes)

@@ -105,6 +105,13 @@ class ObjectiveSpec:
     """What to do if the loss is NaN or infinite. ``keep``: return it. ``error``: raise an error
     that names the faulty component; this synchronises the device at every step."""
 
+    def __str__(self) -> str:
+        terms = " + ".join(
+            term.name if term.weight == 1 else f"{term.weight:g} {term.name}" for term in self.terms
+        )
+        numeric = f" + {self.weight:g} ({terms})" if terms else ""
+        return f"{self.ce_weight:g} ce{numeric}, balance {self.balance}"
+
     def __post_init__(self) -> None:
         check_choices(
             self,
