@@ -164,6 +164,9 @@ class Instance:
     """True if metrics ignore the object, such as text labelled ``###`` (illegible) in text
     detection: finding it is not rewarded, and missing it is not an error."""
 
+    point: Point | None = None
+    """A point of the object that was annotated, for tasks whose answers are points."""
+
 
 @dataclass(frozen=True)
 class Instances:

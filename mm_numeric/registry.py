@@ -29,6 +29,7 @@ from mm_numeric.moved import MOVED_MODULES
 TASKS: Mapping[str, str] = {
     "arithmetic": "mm_numeric.tasks.arithmetic:Arithmetic",
     "chart_values": "mm_numeric.tasks.chart_values:ChartValues",
+    "click": "mm_numeric.tasks.click:Click",
     "clock": "mm_numeric.tasks.clock:Clock",
     "clockbench": "mm_numeric.tasks.clockbench:ClockBench",
     "counting": "mm_numeric.tasks.counting:Counting",
@@ -144,6 +145,7 @@ IMPORTERS: Mapping[str, str] = {
     "multirc": "mm_numeric.importers.multirc:MultiRCImporter",
     "tallyqa": "mm_numeric.importers.tallyqa:TallyQA",
     "chartqa": "mm_numeric.importers.chartqa:ChartQA",
+    "screenspot": "mm_numeric.importers.screenspot:ScreenSpot",
 }
 
 TASK_OF_FORMAT: Mapping[str, str] = {
@@ -169,6 +171,7 @@ TASK_OF_FORMAT: Mapping[str, str] = {
     "clockbench": "clockbench",
     "tallyqa": "counting",
     "chartqa": "chart_values",
+    "screenspot": "click",
 }
 """Format of ``mm-numeric prepare`` -> the task that the prepared rows are made for, which ``score``
 uses if no task is named. Rows of ``grounding`` and ``detection`` are distinguished by their fields

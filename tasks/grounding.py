@@ -24,13 +24,12 @@ from mm_numeric.geometry.row_shapes import (
     read_id,
     read_image,
     read_phrases,
+    read_row_box,
     shape_row,
 )
 from mm_numeric.tasks.base import Rows, check_choice
 from mm_numeric.tasks.rendering.scenes import SceneStyle, render_scenes
 from mm_numeric.tasks.shape_lists import NoisyBoxTask
-
-_BOXES = {"box": False, "box_xyxy": False, "box_xywh": True}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +67,7 @@ class Grounding(NoisyBoxTask):
         for where, row in rows:
             image, size_px = read_image(row, where)
             phrases = read_phrases(row, where)
-            answer: Shape = _box(row, where)
+            answer: Shape = read_row_box(row, where)
             identity = read_id(row, ("id", "ref_id"), image)
             if training:
                 answer = self.with_noise([answer], size_px, identity, where)[0]
@@ -133,18 +132,3 @@ class Grounding(NoisyBoxTask):
     def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
         """Generate images of coloured shapes; return the path of the file with their rows."""
         return render_scenes(folder, count, seed, self.scene, rows="phrase")
-
-
-def _box(row: Mapping[str, Any], where: str) -> Box:
-    """Read ``box``, ``box_xyxy`` or ``box_xywh`` of a row; reject ``bbox``, which is ambiguous."""
-    given = [name for name in _BOXES if row.get(name) is not None]
-    if len(given) > 1:
-        raise ValueError(f"{where}: {' and '.join(given)} both define the box; keep one.")
-    if given:
-        return read_box(row[given[0]], f"{where}, {given[0]}", xywh=_BOXES[given[0]])
-    if row.get("bbox") is not None:
-        raise ValueError(
-            f'{where}: "bbox" may be x1, y1, x2, y2 or x, y, width, height; name it "box" or '
-            '"box_xywh".'
-        )
-    raise ValueError(f'{where}: no box; each row needs "box" as [x1, y1, x2, y2].')

@@ -227,7 +227,10 @@ def _other_task(task: Task, row: SourceRow) -> ValueError | None:
     """Return the error for a row of objects that a shipped task of something else cannot read."""
     shipped = {path: name for name, path in TASKS.items()}
     name = shipped.get(f"{type(task).__module__}:{type(task).__name__}")
-    if name in (None, "detection", "text_detection") or task_of_row(row.row) != "detection":
+    if (
+        name in (None, "click", "detection", "pointing", "text_detection")
+        or task_of_row(row.row) != "detection"
+    ):
         return None
     return ValueError(
         f'{row.where}: the row has "instances", which the task {name} does not read; set `task: '

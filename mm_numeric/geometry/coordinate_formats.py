@@ -77,6 +77,9 @@ class CoordinateFormat:
     polygon_close: str | None = None
     """Text before and after the numerals of a polygon or a point; None: same as for a box."""
 
+    single_open: str | None = None
+    """Text before the numerals of a single point; None: same as for a polygon."""
+
     point_open: str = ""
     point_close: str = ""
     between_numerals: str = ", "
@@ -121,7 +124,8 @@ class CoordinateFormat:
             yield Piece((self.between if i else "") + self.before)
             if label and self.label_first:
                 yield Piece(self._label(label), is_label=True)
-            yield Piece(self.open if is_box or self.polygon_open is None else self.polygon_open)
+            opened, closed = self.enclosing(is_box=is_box, is_point=len(numerals) == 2)
+            yield Piece(opened)
             for number, numeral in enumerate(numerals):
                 if number % 2:
                     yield Piece(self.between_numerals)
@@ -129,11 +133,20 @@ class CoordinateFormat:
                     yield Piece((self.between_points if number else "") + self.point_open)
                 yield Piece(numeral, number)
                 yield Piece(self.point_close if number % 2 else "")
-            yield Piece(self.close if is_box or self.polygon_close is None else self.polygon_close)
+            yield Piece(closed)
             if label and not self.label_first:
                 yield Piece(self._label(label), is_label=True)
             yield Piece(self.after)
         yield Piece(self.list_close)
+
+    def enclosing(self, *, is_box: bool, is_point: bool) -> tuple[str, str]:
+        """Return the text before and after the numerals of a box, a polygon or a point."""
+        if is_box:
+            return self.open, self.close
+        opened = self.open if self.polygon_open is None else self.polygon_open
+        if is_point and self.single_open is not None:
+            opened = self.single_open
+        return opened, self.close if self.polygon_close is None else self.polygon_close
 
     def bin(self, level: int) -> str:
         """Return the location token that encodes a coordinate: ``<loc0012>`` for 12."""
@@ -230,7 +243,7 @@ class CoordinateFormat:
     @cached_property
     def _shape(self) -> re.Pattern[str]:
         """Return a regex that matches one complete box, polygon or point in this text format."""
-        opens = self._either(self.open, self.polygon_open)
+        opens = self._either(self.open, self.polygon_open, self.single_open)
         closes = self._either(self.close, self.polygon_close)
         if self.bins:
             return re.compile(f"(?P<open>){self._body}")
@@ -246,7 +259,7 @@ class CoordinateFormat:
             return re.compile(r"<loc[0-9]{0,4}$|<lo?$")
         if not self.open:
             return re.compile(r"\([-0-9.,\s]*$")
-        opens = self._either(self.open, self.polygon_open)
+        opens = self._either(self.open, self.polygon_open, self.single_open)
         return re.compile(rf"(?:{opens})[-0-9.,()\s]*$")
 
     @staticmethod
@@ -287,6 +300,7 @@ _JSON = CoordinateFormat(
     open='"bbox_2d": [',
     close="]",
     polygon_open='"poly_2d": [',
+    single_open='"point_2d": [',
     label_open=', "label": "',
     label_close='"',
     label_first=False,
@@ -328,7 +342,7 @@ COORDINATE_FORMATS: Mapping[str, CoordinateFormat] = {
         label_close=" ",
     ),
     "json": _JSON,
-    "json_box_2d": replace(_JSON, open='"box_2d": ['),
+    "json_box_2d": replace(_JSON, open='"box_2d": [', single_open='"point": ['),
     "loc": CoordinateFormat(
         between_numerals="",
         between_points="",

@@ -101,22 +101,43 @@ def list_regex(frame: Frame, *, polygons: bool = False, labels: bool = False) ->
         labels: True if a box or polygon may have a label. Labels have up to ``LABEL_LENGTH``
             characters, without those that enclose labels and shapes in this format.
     """
-    text = frame.coordinates.text
-    first, second = (level_regex(frame.coordinates, *bounds) for bounds in _ranges(frame))
-    point = escape(text.point_open) + first + escape(text.between_numerals) + second
-    point += escape(text.point_close)
+    text, point = frame.coordinates.text, _point(frame)
     after = f"(?:{escape(text.between_points)}{point})"
     shapes = [escape(text.open) + point + after + escape(text.close)]
     if polygons:
-        opens = text.open if text.polygon_open is None else text.polygon_open
-        closes = text.close if text.polygon_close is None else text.polygon_close
-        shapes.append(f"{escape(opens)}{point}{after}{{2,}}{escape(closes)}")
+        opened, closed = text.enclosing(is_box=False, is_point=False)
+        shapes.append(f"{escape(opened)}{point}{after}{{2,}}{escape(closed)}")
     label = f"(?:{_label(text)})?" if labels else ""
     shape = _either(shapes)
-    one = label + shape if text.label_first else shape + label
-    one = escape(text.before) + one + escape(text.after)
-    items = f"{one}(?:{escape(text.between)}{one})*"
+    return _list(text, label + shape if text.label_first else shape + label)
+
+
+def points_regex(frame: Frame, *, several: bool) -> str:
+    """Return a regular expression of one point within the image, or of none.
+
+    ``several`` is True if there may be any number of points.
+    """
+    text = frame.coordinates.text
+    opened, closed = text.enclosing(is_box=False, is_point=True)
+    return _list(text, escape(opened) + _point(frame) + escape(closed), several=several)
+
+
+def _list(text: CoordinateFormat, shape: str, *, several: bool = True) -> str:
+    """Return an expression of a list of shapes, given that of one shape; it may be empty."""
+    items = one = escape(text.before) + shape + escape(text.after)
+    if several:
+        items = f"{one}(?:{escape(text.between)}{one})*"
     return _either([escape(text.list_open) + items + escape(text.list_close), escape(text.nothing)])
+
+
+def _point(frame: Frame) -> str:
+    """Return an expression of the two numbers of a point, with the text that encloses them."""
+    text = frame.coordinates.text
+    first, second = (level_regex(frame.coordinates, *bounds) for bounds in _ranges(frame))
+    return (
+        f"{escape(text.point_open)}{first}{escape(text.between_numerals)}{second}"
+        f"{escape(text.point_close)}"
+    )
 
 
 def _ranges(frame: Frame) -> _Ranges:

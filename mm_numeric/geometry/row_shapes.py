@@ -10,6 +10,8 @@ from mm_numeric.answers import Box, Instance, Instances, Point, Polygon, Shape
 LONGEST_PX = 1_000_000_000
 """Largest width or height of an image; far above it a float is infinite."""
 
+_BOX_FIELDS = {"box": False, "box_xyxy": False, "box_xywh": True}  # True: x, y, width, height
+
 
 def read_id(row: Mapping[str, Any], names: Sequence[str], image: Path) -> str:
     """Return a row's id: its first non-empty field among ``names``, or else its image path."""
@@ -73,6 +75,21 @@ def read_box(value: Any, where: str, *, xywh: bool = False) -> Box:
     return Box(x1, y1, x2, y2)
 
 
+def read_row_box(row: Mapping[str, Any], where: str) -> Box:
+    """Read ``box``, ``box_xyxy`` or ``box_xywh`` of a row; reject ``bbox``, which is ambiguous."""
+    given = [name for name in _BOX_FIELDS if row.get(name) is not None]
+    if len(given) > 1:
+        raise ValueError(f"{where}: {' and '.join(given)} both define the box; keep one.")
+    if given:
+        return read_box(row[given[0]], f"{where}, {given[0]}", xywh=_BOX_FIELDS[given[0]])
+    if row.get("bbox") is not None:
+        raise ValueError(
+            f'{where}: "bbox" may be x1, y1, x2, y2 or x, y, width, height; name it "box" or '
+            '"box_xywh".'
+        )
+    raise ValueError(f'{where}: no box; each row needs "box" as [x1, y1, x2, y2].')
+
+
 def read_polygon(value: Any, where: str) -> Polygon:
     """Read a polygon from ``[x1, y1, x2, y2, x3, y3, ...]`` or ``[[x1, y1], [x2, y2], ...]``."""
     if isinstance(value, list) and all(isinstance(p, list) and len(p) == 2 for p in value):
@@ -86,22 +103,38 @@ def read_polygon(value: Any, where: str) -> Polygon:
     return Polygon(tuple(zip(numbers[::2], numbers[1::2], strict=True)))
 
 
-def read_instances(row: Mapping[str, Any], where: str) -> Instances:
-    """Read the objects of a dataset row from the list in its field ``instances``."""
+def read_point(value: Any, where: str) -> Point:
+    """Read a point from ``[x, y]``, in pixels."""
+    numbers = finite_numbers(value, where)
+    if len(numbers) != 2:
+        raise ValueError(f"{where}: a point is [x, y], not {len(numbers)} numbers.")
+    return numbers[0], numbers[1]
+
+
+def read_instances(row: Mapping[str, Any], where: str, *, points: bool = False) -> Instances:
+    """Read the objects of a dataset row from the list in its field ``instances``.
+
+    With ``points``, an object may have only a ``point``, [x, y], which becomes its shape.
+    """
     raw = row.get("instances")
     if not isinstance(raw, list):
         raise ValueError(f'{where}: no "instances" (a list); use an empty list for no objects.')
-    return Instances(tuple(_instance(r, f"{where}, instances.{i}") for i, r in enumerate(raw)))
+    return Instances(
+        tuple(_instance(r, f"{where}, instances.{i}", points) for i, r in enumerate(raw))
+    )
 
 
-def _instance(row: Any, where: str) -> Instance:
+def _instance(row: Any, where: str, points: bool) -> Instance:
     if not isinstance(row, Mapping):
         raise ValueError(f'{where}: expected an object {{"polygon": [...]}}, found {row!r:.40}.')
+    point = None if row.get("point") is None else read_point(row["point"], f"{where}, point")
     shape: Shape
     if row.get("polygon") is not None:
         shape = read_polygon(row["polygon"], f"{where}, polygon")
     elif row.get("box") is not None:
         shape = read_box(row["box"], f"{where}, box")
+    elif points and point is not None:
+        shape, point = Polygon((point,)), None
     else:
         raise ValueError(f'{where}: no shape; each instance needs "polygon" or "box".')
     ignore = row.get("ignore", False)
@@ -110,7 +143,7 @@ def _instance(row: Any, where: str) -> Instance:
     label = "" if row.get("label") is None else row["label"]
     if not isinstance(label, str):
         raise ValueError(f"{where}: a label is a text, not {label!r:.20}.")
-    return Instance(shape, label, ignore)
+    return Instance(shape, label, ignore, point)
 
 
 def instance_row(instance: Instance) -> dict[str, Any]:
@@ -120,6 +153,8 @@ def instance_row(instance: Instance) -> dict[str, Any]:
         row["label"] = instance.label
     if instance.ignore:
         row["ignore"] = True
+    if instance.point is not None:
+        row["point"] = list(instance.point)
     return row
 
 

@@ -5,8 +5,8 @@
                      list             2 * (sum of the IoUs of pairs) / (answered + true objects)
     acc@T            box, polygon     1 if IoU >= T
     f1@T             list             F1 of pairs with IoU >= T
-    point_gaussian   box, polygon     exp(-(dx^2 + dy^2) / 2) between the centres; dx and dy are in
-                                      units of half the width and half the height of the target
+    point_gaussian   box, polygon,    exp(-(dx^2 + dy^2) / 2) between the centres; dx and dy are in
+                     click            units of half the width and half the height of the target
     time             clock time       1 - (circular deviation in minutes) / 360
     relative_error   number           1 - |answer - target| / |target|, at least 0
     correct          all but lists    1 if the task's scorer counts the answer as correct
@@ -100,6 +100,11 @@ def f1(threshold: float = THRESHOLDS[0]) -> Rule:
 
 def _dice(parsed: ParsedAnswer, column: str) -> float:
     """Return twice the sum of a column of pairs, divided by the number of objects on both sides."""
+    if column not in parsed.columns:
+        raise ValueError(
+            "this reward needs a task that pairs objects by their IoU; choose another reward, such "
+            "as point_gaussian or correct"
+        )
     total = parsed.columns["counted"] + parsed.columns["truths"]
     return 2 * parsed.columns[column] / total if total else 1.0
 
@@ -111,11 +116,18 @@ def _iou(parsed: ParsedAnswer) -> float:
 
 
 def _point_gaussian(parsed: ParsedAnswer) -> float:
-    (x, y, _, _), (true_x, true_y, width, height) = map(
-        _centre_and_size, (parsed.answer, parsed.target)
-    )
+    answer, target = parsed.answer, parsed.target
+    if isinstance(target, Instances):
+        if len(target.items) > 1:
+            raise ValueError(
+                f"point_gaussian needs one object, not {len(target.items)}; choose another reward"
+            )
+        if not (target.items and answer.items):
+            return float(not target.items and not answer.items)
+        answer, target = answer.items[0].shape, target.items[0].shape
+    (x, y, _, _), (true_x, true_y, width, height) = map(_centre_and_size, (answer, target))
     if not (width > 0 and height > 0):
-        raise ValueError(f"point_gaussian needs a target with an area, not {parsed.target}")
+        raise ValueError(f"point_gaussian needs a target with an area, not {target}")
     dx, dy = (x - true_x) / (_DEVIATIONS * width), (y - true_y) / (_DEVIATIONS * height)
     return math.exp(-(dx * dx + dy * dy) / 2)
 
@@ -174,7 +186,7 @@ def _respaced(match: re.Match[str]) -> str:
 
 
 IOU = Rule("iou", (Box, Polygon, Instances), _iou)
-POINT_GAUSSIAN = Rule("point_gaussian", (Box, Polygon), _point_gaussian)
+POINT_GAUSSIAN = Rule("point_gaussian", (Box, Polygon, Instances), _point_gaussian)
 TIME = Rule("time", (ClockTime,), _time)
 RELATIVE_ERROR = Rule("relative_error", (Number,), _relative_error)
 CORRECT = Rule("correct", (object,), _correct)

@@ -211,7 +211,7 @@ def read_with_rows(override):
         ("task=clok", r"task\.name: there is no task 'clok'\. Did you mean 'clock'\? Known: "),
         (
             "task={prompt: a}",
-            r"task\.name: name a task\. Known: .*chart_values, clock, clockbench, counting, .*dete",
+            r"task\.name: name a task\. Known: .*clock, .*detection, .*",
         ),
         ("task=7", r"task\.name: name a task\."),
         ("task=a.b:C", r"task\.name: 'a\.b:C' cannot be imported \(No module named 'a'\)\."),

@@ -13,12 +13,14 @@ from mm_numeric.answers import Box, ClockTime, Instance, Instances, Polygon, Unr
 from mm_numeric.geometry.coordinate_formats import COORDINATE_FORMATS
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frames import Frame, Resize
+from mm_numeric.tasks.click import Click
 from mm_numeric.tasks.clock import Clock
 from mm_numeric.tasks.detection import Detection
 from mm_numeric.tasks.grounding import Grounding
 from mm_numeric.tasks.text_detection import TextDetection
 
 PARSERS = {
+    "click": (Click(), Instances),
     "grounding": (Grounding(), Box),
     "detection": (Detection(), Instances),
     "text_detection": (TextDetection(), Instances),
@@ -29,6 +31,7 @@ WHOLE = [
     "<|box_start|>(1,2),(3,4)<|box_end|>",
     '"bbox_2d": [1, 2, 3, 4]',
     '"box_2d": [1, 2, 3, 4]',
+    '"point_2d": [1, 2]',
     "(1,2),(3,4)",
     "<box>[[1, 2, 3, 4]]</box>",
     "<|begin_of_box|>[[1,2,3,4]]<|end_of_box|>",

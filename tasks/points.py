@@ -1,0 +1,79 @@
+"""Base class of tasks whose answers are points in an image, such as clicks."""
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from mm_numeric.answers import Box, Instance, Instances, Point, Polygon, Shape, Unreadable, Written
+from mm_numeric.geometry.frames import Frame
+from mm_numeric.geometry.grammar import points_regex
+from mm_numeric.geometry.row_shapes import around, instance_row, read_instances
+from mm_numeric.tasks.base import BaseTask
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointTask(BaseTask):
+    """Base class of tasks whose answers are points. A target is a list of regions to point at.
+
+    A box or a polygon in an answer is read as the point at its centre.
+    """
+
+    several: ClassVar[bool] = True
+    """True if an answer may have several points, False if it has one at most."""
+
+    def format(self, answer: Instances, frame: Frame | None = None) -> Written:
+        """Return the text of one point in each region, in the format of the model family."""
+        if frame is None:
+            raise ValueError("points need the frame of their image")
+        regions = [item for item in answer.items if not item.ignore]
+        return frame.write([Instance(Polygon((point_in(item),))) for item in regions])
+
+    def parse(self, text: str, frame: Frame | None = None) -> Instances | Unreadable:
+        """Parse all points in a generated text; boxes and polygons are read as their centres."""
+        if frame is None:
+            raise ValueError("points need the frame that they were written in")
+        found = frame.read(text)
+        if isinstance(found, Unreadable):
+            return found
+        items = (replace(item, shape=Polygon((centre(item.shape),))) for item in found.items)
+        return replace(found, items=tuple(items))
+
+    def grammar(self, frame: Frame | None = None) -> str:
+        """Return a regular expression of the points of an answer, and of an answer without."""
+        if frame is None:
+            raise ValueError("points need the frame of their image")
+        return points_regex(frame, several=self.several)
+
+    def record(self, answer: Instances) -> list[dict[str, Any]]:
+        """Convert regions or points to JSON, in pixels of the original image."""
+        return [
+            {"point": list(item.shape.points[0])}
+            if len(item.shape.points) == 1
+            else instance_row(item)
+            for item in answer.items
+        ]
+
+    def recorded(self, value: Any) -> Instances:
+        """Convert a JSON value in predictions.jsonl back to regions or points."""
+        return read_instances({"instances": value}, "the target", points=True)
+
+
+def centre(shape: Shape) -> Point:
+    """Return the centre of the bounding box of a shape, in pixels."""
+    box = around(shape)
+    return (box.x1 + box.x2) / 2, (box.y1 + box.y2) / 2
+
+
+def point_in(item: Instance) -> Point:
+    """Return the annotated point of a region, or its centre, or else any point inside it."""
+    if item.point is not None:
+        return item.point
+    middle = centre(item.shape)
+    if isinstance(item.shape, Box) or len(item.shape.points) < 3:
+        return middle
+    import shapely  # here, because tasks without polygons do not need it
+
+    polygon = shapely.make_valid(shapely.Polygon(item.shape.points))
+    if polygon.covers(shapely.Point(middle)):
+        return middle
+    inside = polygon.representative_point()
+    return inside.x, inside.y

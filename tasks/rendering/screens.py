@@ -1,0 +1,124 @@
+"""Generate images of screens with buttons, each with an instruction that names one button.
+
+A button has a word (``text``: the instruction is the word) or a coloured form (``icon``: the
+instruction is, for example, ``the red circle``).
+"""
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image, ImageDraw, ImageFont
+
+from mm_numeric.tasks.rendering.rows import render_images, with_noise
+
+_WORDS = ("Open", "Save", "Copy", "Paste", "Undo", "Help", "Find", "Quit", "Send", "Print")
+_COLOURS = {
+    "red": (214, 40, 40),
+    "green": (42, 157, 70),
+    "blue": (38, 84, 210),
+    "purple": (140, 60, 180),
+}
+_FORMS = ("circle", "square", "triangle")
+_Edges = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScreenStyle:
+    """Options for rendered screens, which are images of buttons in a grid."""
+
+    width_px: int = 168
+    height_px: int = 112
+    columns: int = 3
+    rows: int = 3
+    buttons: int = 5
+    """Number of buttons; the other cells of the grid are empty."""
+
+    icons: float = 0.5
+    """Probability that a button has an icon instead of a word."""
+
+    absent: float = 0.1
+    """Probability that an instruction names a button that is not on the screen."""
+
+    noise: float = 0.02
+    """Standard deviation of Gaussian pixel noise, as a fraction of 255."""
+
+    def __post_init__(self) -> None:
+        shares = (self.icons, self.absent, self.noise)
+        if min(self.width_px, self.height_px) < 48 or not all(0 <= s <= 1 for s in shares):
+            raise ValueError(
+                "width_px and height_px are at least 48, and icons, absent and noise 0 to 1, not "
+                f"{self.width_px}, {self.height_px}, {self.icons}, {self.absent} and {self.noise}"
+            )
+        if not 1 <= self.buttons <= min(self.columns * self.rows, 9):
+            raise ValueError(
+                f"buttons is 1 to the number of cells, at most 9, not {self.buttons} in "
+                f"{self.columns} x {self.rows} cells"
+            )
+
+
+def render_screens(folder: Path, count: int, seed: int, style: ScreenStyle) -> Path:
+    """Generate images of buttons; return the path of the .jsonl file with their rows."""
+    icons = [f"the {colour} {form}" for colour in _COLOURS for form in _FORMS]
+
+    def draw(rng: random.Random) -> tuple[Image.Image, dict[str, object]]:
+        kinds = ["icon" if rng.random() < style.icons else "text" for _ in range(style.buttons)]
+        names = {"icon": rng.sample(icons, len(icons)), "text": rng.sample(_WORDS, len(_WORDS))}
+        buttons = [(kind, names[kind].pop()) for kind in kinds]
+        cells = rng.sample(range(style.columns * style.rows), style.buttons)
+        boxes = [_cell_box(cell, rng, style) for cell in cells]
+        image = _draw(buttons, boxes, rng, style)
+        size = {"width": style.width_px, "height": style.height_px}
+        if rng.random() < style.absent:
+            kind = rng.choice(kinds)
+            row: dict[str, object] = {"phrase": names[kind].pop(), "instances": []}
+        else:
+            at = rng.randrange(style.buttons)
+            kind = kinds[at]
+            row = {"phrase": buttons[at][1], "box": list(boxes[at])}
+        return image, {**row, "ui_type": kind, **size}
+
+    return render_images(folder, count, seed, "screen", draw)
+
+
+def _cell_box(cell: int, rng: random.Random, style: ScreenStyle) -> tuple[int, int, int, int]:
+    """Return the edges of a button, in pixels, at a random position within its cell."""
+    row, column = divmod(cell, style.columns)
+    width, height = style.width_px // style.columns, style.height_px // style.rows
+    w, h = round(width * 0.7), round(height * 0.6)
+    x = column * width + rng.randint(1, max(1, width - w - 2))
+    y = row * height + rng.randint(1, max(1, height - h - 2))
+    return x, y, x + w, y + h
+
+
+def _draw(
+    buttons: list[tuple[str, str]],
+    boxes: list[tuple[int, int, int, int]],
+    rng: random.Random,
+    style: ScreenStyle,
+) -> Image.Image:
+    image = Image.new("RGB", (style.width_px, style.height_px), (225, 228, 232))
+    draw = ImageDraw.Draw(image)
+    for (kind, name), (x1, y1, x2, y2) in zip(buttons, boxes, strict=True):
+        draw.rectangle((x1, y1, x2 - 1, y2 - 1), fill="white", outline=(120, 120, 120))
+        middle, side = ((x1 + x2) / 2, (y1 + y2) / 2), min(x2 - x1, y2 - y1) * 0.35
+        if kind == "text":
+            font = ImageFont.load_default(size=min((y2 - y1) * 0.6, (x2 - x1) * 0.3))
+            draw.text(middle, name, fill=(20, 20, 20), font=font, anchor="mm")
+            continue
+        _, colour, form = name.split()
+        edges = middle[0] - side, middle[1] - side, middle[0] + side, middle[1] + side
+        _draw_form(draw, form, edges, _COLOURS[colour])
+    return with_noise(image, style.noise, rng)
+
+
+def _draw_form(
+    draw: ImageDraw.ImageDraw, form: str, edges: _Edges, colour: tuple[int, int, int]
+) -> None:
+    x1, y1, x2, y2 = edges
+    if form == "circle":
+        draw.ellipse(edges, fill=colour)
+    elif form == "square":
+        draw.rectangle(edges, fill=colour)
+    else:
+        draw.polygon(((x1, y2), ((x1 + x2) / 2, y1), (x2, y2)), fill=colour)
