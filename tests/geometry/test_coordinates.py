@@ -126,6 +126,15 @@ def test_a_grid_s_own_points_come_back_as_they_are(resize, coordinates, size, pa
     assert frame.decode(*frame.encode(point)) == point
 
 
+@pytest.mark.parametrize(("resize", "coordinates"), WAYS)
+def test_a_quantised_shape_is_what_is_read_back(resize, coordinates):
+    frame = Frame(640, 480, resize.view(640, 480), coordinates)
+    triangle = Polygon(((10.3, 20.7), (600.1, 30.9), (300.5, 470.2)))
+    for shape in (Box(10.3, 20.7, 600.1, 470.2), triangle):
+        text = frame.write([Instance(shape, "")]).text
+        assert frame.quantised(shape) == frame.read(text).items[0].shape
+
+
 def test_the_far_edge_of_an_exclusive_grid_is_its_last_step():
     ways = Coordinates(max_value=1000, clamp="exclusive"), Coordinates(max_value=1000)
     assert [way.level(640.0, 640) for way in ways] == [999, 1000]

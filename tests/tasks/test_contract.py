@@ -130,6 +130,7 @@ def test_an_answer_survives_its_text_and_its_record(name, tmp_path):
         frame = frame_of(example)
         written_answer = task.format(example.answer, frame)
         for mark in written_answer.marks:
+            assert 0 <= mark.start < mark.end <= len(written_answer.text)
             assert any(c.isdigit() for c in written_answer.text[mark.start : mark.end])
         parsed = task.parse(written_answer.text, frame)
         assert not isinstance(parsed, Unreadable)
