@@ -172,6 +172,8 @@ def test_a_point_within_a_pixel_of_the_image_is_on_its_edge():
     [
         ({"space": "padded"}, "space is one of resized, original, not 'padded'"),
         ({"order": "yxyx"}, "order is one of xy, yx"),
+        ({"clamp": "none"}, "clamp is one of inclusive, exclusive, not 'none'"),
+        ({"rounding": "up"}, "rounding is one of round, floor, not 'up'"),
         ({"format": "xml"}, "format is one of brackets"),
         ({"max_value": 0}, "max_value is 1 to 1000000"),
         ({"max_value": 10**400}, "max_value is 1 to 1000000"),
@@ -275,7 +277,22 @@ def test_a_label_that_could_not_be_read_back_is_refused(label):
 
 def test_a_frame_is_plain_data():
     frame = Frame(640, 480, RESIZES["llava"].view(640, 480), COORDINATES["llava"])
-    assert Frame.from_dict(json.loads(json.dumps(frame.to_dict()))) == frame
+    raw = json.loads(json.dumps(frame.to_dict()))
+    assert Frame.from_dict(raw) == frame
+    coordinates = raw["coordinates"]
+    coordinates["layout"], coordinates["top"] = coordinates.pop("format"), coordinates["max_value"]
+    del coordinates["max_value"]  # the names of 0.1
+    assert Frame.from_dict(raw) == frame
+
+
+@pytest.mark.parametrize("name", ["relative_1000", "llava", "pixels_original", "pixels_resized"])
+@pytest.mark.parametrize("space", ["original", "resized"])
+def test_a_step_is_the_distance_of_neighbouring_coordinates(name, space):
+    coordinates = replace(COORDINATES[name], space=space)
+    frame = Frame(640, 480, Resize(kind="squash", side=336).view(640, 480), coordinates)
+    (left, top), (right, bottom) = frame.decode(1, 1), frame.decode(2, 2)
+    assert (right - left, bottom - top) == pytest.approx(frame.step_px)
+    assert frame.step_px[0] != frame.step_px[1] or "pixels" in name
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ def test_questions_depend_on_the_declared_classes_and_never_on_the_objects():
     for row in (ROW, {**ROW, "instances": []}, {**ROW, "instances": [DOG]}):
         (example,) = examples(asked, row)
         assert example.prompt == "Locate every object of these classes: cup, dog, cat."
+        assert example.id == "7"
         (example,) = examples(Detection(), row)
         assert example.prompt == "Locate every object of these classes: every object."
     (example,) = examples(asked, {**ROW, "classes": ["dog", "cup"]})
@@ -74,6 +75,7 @@ def test_one_question_per_class_has_negatives():
     assert len(examples(few, training=False)) == 4  # a test that left some out would be easier
     drawn = {examples(few, {**ROW, "id": str(i)})[2].id.partition(".")[2] for i in range(20)}
     assert drawn == {"cat", "cow"}
+    assert [e.id for e in examples(replace(task, negatives=0))] == ["7.cup", "7.dog"]
 
 
 def test_a_class_with_ignored_objects_alone_is_neither_there_nor_absent():

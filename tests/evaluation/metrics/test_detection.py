@@ -12,11 +12,13 @@ from mm_numeric.evaluation.metrics.bootstrap import interval
 from mm_numeric.evaluation.metrics.detection import (
     LABELLED_DETECTION,
     TEXT_DETECTION,
+    count_labels,
     median_size_of,
     number_of,
     objects_right,
     score_instances,
 )
+from mm_numeric.evaluation.metrics.label_scores import label_rows
 from mm_numeric.evaluation.score import score
 from mm_numeric.evaluation.score_external import score_files
 
@@ -219,6 +221,17 @@ def test_labels_must_be_equal_where_they_are_looked_at():
     assert score_instances([prediction], [region], labelled=True)["counted"] == 2
     region = Instances((Instance(box(0, 0), "", ignore=True),))
     assert score_instances([prediction], [region], labelled=True)["counted"] == 1
+
+
+def test_each_label_has_its_own_counts_and_scores():
+    target = Instances((Instance(box(0, 0), "cat"), Instance(box(30, 0), "dog")))
+    prediction = Instances(tuple(Instance(box(x, 0), "cat") for x in (0, 50, 70)))
+    cat, dog = label_rows(count_labels([prediction], [target]))
+    assert cat == {
+        "name": "cat", "truths": 1, "detections": 3, "precision_at_0.5": 1 / 3, "recall_at_0.5": 1,
+        "f1_at_0.5": 0.5, "f1_at_0.75": 0.5, "f1_at_0.9": 0.5,
+    }  # fmt: skip
+    assert (dog["f1_at_0.9"], dog["precision_at_0.5"], dog["recall_at_0.5"]) == (0, None, 0)
 
 
 def test_the_order_of_an_answer_does_not_change_the_pairs():

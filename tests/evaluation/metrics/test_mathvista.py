@@ -251,6 +251,9 @@ def test_the_agreement_of_rules_and_judge_is_a_metric():
     answers = [JudgedText(text, extraction) for text, extraction, _ in rows]
     columns = JUDGED_MATHVISTA.judge(answers, [asked for *_, asked in rows])
     assert columns["rules_agree"].tolist() == [1, 0, 1]
+    assert {metric.name for metric in JUDGED_MATHVISTA.metrics} > {"rules", "rules_2023"}
+    for metric in JUDGED_MATHVISTA.metrics:
+        assert 0 <= metric.value(columns) <= 1, metric.name
 
 
 ASKED = st.sampled_from([choice(), choice("B", tuple("ABCDE")), FIVE, ONE, TWO, LIST])

@@ -205,6 +205,8 @@ def test_one_value_alone_has_no_r2_and_no_correlation():
         ("5", "105", [1, 1, 0]),
         (None, "12", [0, 0]),
         ("12", "2/7", []),
+        ("10", "1e1", []),
+        ("10", "1E1", []),
     ],
 )
 def test_digits_by_place(answer, target, right):
