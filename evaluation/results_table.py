@@ -59,7 +59,7 @@ def label_lines(scores: Scores) -> list[str]:
         found = scores.ranking.results()
         names = {"ap": "AP", "ap_50": "AP50", "ap_75": "AP75"}
         shown = ", ".join(f"{label} {in_unit(found[name], '%')}" for name, label in names.items())
-        lines = [f"COCO {shown}, of objects ranked by confidence"]
+        lines = [f"{scores.ranking.title} {shown}, of objects ranked by confidence"]
     if len(rows) > MOST_LABELS_SHOWN:
         lines.append(f"results.json has the scores of each of the {len(rows)} labels")
     elif rows:

@@ -143,7 +143,7 @@ def results_body(scores: Scores) -> dict[str, Any]:
         "metric_labels": labels,
         **({"calibration": scores.confidences.results()} if scores.confidences else {}),
         **({"labels": scores.label_rows()} if scores.labels is not None else {}),
-        **({"coco_ap": scores.ranking.results()} if scores.ranking else {}),
+        **({scores.ranking.name: scores.ranking.results()} if scores.ranking else {}),
         "failures": scores.failures,
         "buckets": scores.buckets(),
     }
@@ -152,7 +152,8 @@ def results_body(scores: Scores) -> dict[str, Any]:
 def _protocols(scores: Scores) -> dict[str, Any]:
     """Return the rules of the metrics, and those of COCO's AP if it was computed."""
     source = "of the rows (predict: mean probability of tokens)"
-    ranked = {"coco_ap": Rules().protocol(source)} if scores.ranking else {}
+    is_coco = scores.ranking is not None and scores.scorer.rank is None
+    ranked = {"coco_ap": Rules().protocol(source)} if is_coco else {}
     return {**scores.scorer.protocols, **ranked}
 
 
@@ -187,7 +188,7 @@ def read_scores(
 def _ranking(
     scores: Scores, answers: Sequence[Any], targets: Sequence[Instances]
 ) -> Ranking | None:
-    """Return COCO's AP of objects with labels, or None if AP is undefined.
+    """Return COCO's or the scorer's AP of objects with labels, or None if AP is undefined.
 
     AP ranks all objects by their confidence. It is undefined without confidences, if they are all
     equal, and without any true or predicted object.
@@ -201,7 +202,8 @@ def _ranking(
     has_truths = any(target.items for target in targets)
     if not has_truths or len(values) < 2 or None in values:
         return None
-    return rank_answers(read, targets, ranks)
+    ranking: Ranking = (scores.scorer.rank or rank_answers)(read, targets, ranks)
+    return ranking
 
 
 def chosen_scorer(read: ParsedPredictions, protocol: str | None, predictions: Path) -> Scorer:

@@ -55,7 +55,7 @@ class Scores:
     """Counts of each label; None if the scorer does not compare labels."""
 
     ranking: Ranking | None = None
-    """COCO's average precision; None without confidences, or if the scorer compares no labels."""
+    """Average precision; None without confidences, or if the scorer compares no labels."""
 
     apply: Callable[[Callable[..., Any], Sequence[Any], Any], Iterable[Any]] = apply_to_each
     """Function that calls a function with each item of a list and a common argument, and returns

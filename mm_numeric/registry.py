@@ -129,6 +129,7 @@ IMPORTERS: Mapping[str, str] = {
     "labelme": "mm_numeric.importers.labelme:LabelMe",
     "label_studio": "mm_numeric.importers.label_studio:LabelStudio",
     "cvat": "mm_numeric.importers.cvat:Cvat",
+    "dota": "mm_numeric.importers.dota:Dota",
     "refcoco": "mm_numeric.importers.refcoco:RefCoco",
     "icdar2015": "mm_numeric.importers.icdar:Icdar2015",
     "icdar2013": "mm_numeric.importers.icdar:Icdar2013",
@@ -155,6 +156,7 @@ TASK_OF_FORMAT: Mapping[str, str] = {
     "labelme": "detection",
     "label_studio": "detection",
     "cvat": "detection",
+    "dota": "detection",
     "refcoco": "grounding",
     "llava": "grounding",
     "swift": "grounding",
@@ -253,10 +255,11 @@ ENGINES: Mapping[str, str] = {
 PROTOCOLS: Mapping[str, str] = {
     "icdar2015": "mm_numeric.evaluation.metrics.detection:TEXT_DETECTION",
     "labelled": "mm_numeric.evaluation.metrics.detection:LABELLED_DETECTION",
+    "dota": "mm_numeric.evaluation.metrics.dota:DOTA",
     "deteval_total_text": "mm_numeric.evaluation.metrics.deteval:DETEVAL_TOTAL_TEXT",
     "deteval_icdar2013": "mm_numeric.evaluation.metrics.deteval:DETEVAL_ICDAR2013",
 }
-"""Evaluation protocols of text detection; the first is the default."""
+"""Evaluation protocols of lists of shapes; the first is the default of text detection."""
 
 RANK_FIELDS = ("scores", "token_scores")
 """Fields of a row of a predictions file that have one number for each shape of the answer. COCO's

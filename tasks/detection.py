@@ -2,7 +2,8 @@
 
 Rows     {"id": text, "image": path, "instances": [{"box": [x1, y1, x2, y2], "label": text,
          "ignore": true or false}, ...]}, in pixels of the original, upright image; the list is
-         empty for an image without objects; "polygon": [x1, y1, x2, y2, ...] may replace "box";
+         empty for an image without objects; "polygon": [x1, y1, x2, y2, ...] may replace "box",
+         and so may "rotated_box": [centre x, centre y, width, height, degrees clockwise];
          "width" and "height" of the image are optional
 Classes  asked for are those of the option ``classes``, or else the list "classes" of the row, or
          else every object. They never depend on the objects of the image, which a question must
@@ -23,6 +24,7 @@ from typing import Any, ClassVar
 from mm_numeric.answers import Example, Instance, Instances
 from mm_numeric.geometry.row_shapes import is_text, read_id, read_image, read_phrases
 from mm_numeric.tasks.base import Rows, check_choice
+from mm_numeric.tasks.rendering.rotated_scenes import render_rotated_scenes
 from mm_numeric.tasks.rendering.scenes import SceneStyle, render_scenes
 from mm_numeric.tasks.shape_lists import NoisyBoxTask, ShapeListTask
 
@@ -59,7 +61,7 @@ class Detection(NoisyBoxTask, ShapeListTask):
 
     shape: str = "box"
     """``box``: use the bounding boxes of polygons. ``polygon``: use shapes as the rows have them.
-    """
+    ``rotated_box``: shapes have four corners, written clockwise from the topmost one."""
 
     scene: SceneStyle = field(default_factory=SceneStyle)
     """Options for rendered scenes."""
@@ -167,10 +169,16 @@ class Detection(NoisyBoxTask, ShapeListTask):
     @property
     def render_settings(self) -> dict[str, Any]:
         """Return the options that affect the generated images and rows."""
-        return asdict(self.scene)
+        return {**asdict(self.scene), **({"rotated": True} if self._rotated else {})}
+
+    @property
+    def _rotated(self) -> bool:
+        return self.shape == "rotated_box"
 
     def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
         """Generate images of coloured shapes; return the path of the file with their rows."""
+        if self._rotated:
+            return render_rotated_scenes(folder, count, seed, self.scene)
         return render_scenes(folder, count, seed, self.scene, rows="objects")
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 from mm_numeric.answers import Box, Instance, Instances, Shape, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.geometry.grammar import list_regex
-from mm_numeric.geometry.row_shapes import around, clipped, instance_row, read_instances
+from mm_numeric.geometry.row_shapes import around, clipped, corners_of, instance_row, read_instances
 from mm_numeric.tasks.base import BaseTask, check_choice
 
 
@@ -25,7 +25,8 @@ class ShapeListTask(BaseTask):
     """True if the shapes in an answer may have labels."""
 
     shape: str = "polygon"
-    """``polygon``: use shapes as the rows have them. ``box``: replace them by bounding boxes."""
+    """``polygon``: use shapes as the rows have them. ``box``: replace them by bounding boxes.
+    ``rotated_box``: shapes have four corners, written clockwise from the topmost one."""
 
     order: str = "raster"
     """Order of the shapes in the training text. ``raster``: by smallest y, then smallest x.
@@ -37,15 +38,17 @@ class ShapeListTask(BaseTask):
     error. ``clip``: move their points to the image edge in the training text."""
 
     def __post_init__(self) -> None:
-        check_choice("shape", self.shape, ("polygon", "box"))
+        check_choice("shape", self.shape, ("polygon", "box", "rotated_box"))
         check_choice("order", self.order, ("raster", "area", "random", "rows"))
         check_choice("outside", self.outside, ("refuse", "clip"))
 
     def read_shapes(self, row: Any, where: str) -> list[Instance]:
-        """Read the field ``instances`` of a row, with boxes in place of polygons if set so."""
+        """Read the field ``instances`` of a row, as the option ``shape`` names them."""
         items = read_instances(row, where).items
         if self.shape == "box":
             return [replace(item, shape=around(item.shape)) for item in items]
+        if self.shape == "rotated_box":
+            return [replace(item, shape=corners_of(item.shape, where)) for item in items]
         return list(items)
 
     def format(self, answer: Instances, frame: Frame | None = None) -> Written:
@@ -72,7 +75,7 @@ class ShapeListTask(BaseTask):
         """Return a regular expression of a list of shapes: polygons and boxes, or boxes only."""
         if frame is None:
             raise ValueError("shapes need the frame of their image")
-        return list_regex(frame, polygons=self.shape == "polygon", labels=self.labels)
+        return list_regex(frame, polygons=self.shape != "box", labels=self.labels)
 
     def record(self, answer: Instances) -> list[dict[str, Any]]:
         """Convert shapes to JSON, in pixels of the original image."""

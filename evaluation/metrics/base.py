@@ -125,6 +125,10 @@ class Scorer:
     """Function from predictions and targets to the counts of each label; see ``label_scores``. Only
     for objects with labels, whose average precision is computed, too, if they have confidences."""
 
+    rank: Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any] | None = None
+    """Function from predictions, targets and confidences to the average precision (``Ranking``) of
+    objects with labels; None for COCO's."""
+
     judge_rules: JudgeRules | None = None
     """How answers are scored that a judge extracted; None if the benchmark has no judge."""
 

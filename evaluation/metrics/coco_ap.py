@@ -115,7 +115,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Average precision (AP) and recall (AR) of a data set, overall and for each label."""
+    """Average precision (AP), and COCO's recall (AR), of a data set, overall and for each label."""
 
     metrics: dict[str, float]
     """The metrics, 0 to 1, such as ``ap_50``; nan without true shapes, such as ``ap_small`` if no
@@ -124,6 +124,12 @@ class Ranking:
     labels: list[dict[str, Any]]
     """For each label: its ``name``, the number of ``truths`` without crowds, and its ``ap``,
     ``ap_50``, ``ap_75`` and AR."""
+
+    name: str = "coco_ap"
+    """Name in results.json."""
+
+    title: str = "COCO"
+    """Name of the rules in a terminal."""
 
     def results(self) -> dict[str, float | None]:
         """Return the metrics for results.json, with None in place of nan."""

@@ -1,5 +1,6 @@
 """Read image paths, and boxes and polygons in pixels, from the samples of a data set."""
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -111,6 +112,53 @@ def read_point(value: Any, where: str) -> Point:
     return numbers[0], numbers[1]
 
 
+def read_rotated_box(value: Any, where: str) -> Polygon:
+    """Read a rotated box from ``[centre x, centre y, width, height, degrees]``.
+
+    The angle is clockwise in the image, between the width and the x axis. This is the angle of
+    mmcv and mmrotate in degrees, whose conventions oc, le90 and le135 only choose among equal boxes
+    (turned by 90 degrees, with width and height exchanged). detectron2's angle is its negative.
+    """
+    numbers = finite_numbers(value, where)
+    if len(numbers) != 5 or min(numbers[2:4]) <= 0:
+        raise ValueError(
+            f"{where}: a rotated box is [centre x, centre y, width, height, degrees] with a width "
+            f"and height above 0, not {value!r:.60}."
+        )
+    x, y, width, height, degrees = numbers
+    box = Box(x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+    return turned(box, (x, y), degrees)
+
+
+def turned(box: Box, centre: Point, degrees: float) -> Polygon:
+    """Turn a box clockwise about a centre, in pixels with y downwards; return its four corners."""
+    (x1, y1), (x2, y2) = box.points
+    cx, cy = centre
+    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    corners = [(x - cx, y - cy) for x, y in ((x1, y1), (x2, y1), (x2, y2), (x1, y2))]
+    return Polygon(tuple((cx + x * cos - y * sin, cy + x * sin + y * cos) for x, y in corners))
+
+
+def corners_of(shape: Shape, where: str) -> Polygon:
+    """Return the four corners of a box or quadrilateral, clockwise from the topmost one.
+
+    Among several topmost corners, the leftmost is the first.
+    """
+    points = shape.points
+    if isinstance(shape, Box):
+        points = turned(shape, (shape.x1, shape.y1), 0).points
+    if len(points) != 4:
+        raise ValueError(
+            f"{where}: a rotated box has 4 corners, and this polygon has {len(points)}; set "
+            "`shape: polygon` for polygons of any kind."
+        )
+    ring = zip(points, points[1:] + points[:1], strict=True)
+    if sum(x1 * y2 - x2 * y1 for (x1, y1), (x2, y2) in ring) < 0:
+        points = points[::-1]
+    first = min(range(4), key=lambda i: points[i][::-1])
+    return Polygon(points[first:] + points[:first])
+
+
 def read_instances(row: Mapping[str, Any], where: str, *, points: bool = False) -> Instances:
     """Read the objects of a dataset row from the list in its field ``instances``.
 
@@ -135,8 +183,12 @@ def _instance(row: Any, where: str, points: bool) -> Instance:
         shape = read_box(row["box"], f"{where}, box")
     elif points and point is not None:
         shape, point = Polygon((point,)), None
+    elif row.get("rotated_box") is not None:
+        shape = read_rotated_box(row["rotated_box"], f"{where}, rotated_box")
     else:
-        raise ValueError(f'{where}: no shape; each instance needs "polygon" or "box".')
+        raise ValueError(
+            f'{where}: no shape; each instance needs "polygon", "box" or "rotated_box".'
+        )
     ignore = row.get("ignore", False)
     if not isinstance(ignore, bool):
         raise ValueError(f"{where}: ignore is true or false, not {ignore!r:.20}.")

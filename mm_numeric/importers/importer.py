@@ -4,14 +4,14 @@ An importer reads files in a published format. It yields ``Row`` for each conver
 ``InvalidLine`` for each error in the files, and ``SkippedLine`` for what is left out on purpose.
 """
 
-import math
 import re
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
 
-from mm_numeric.geometry.row_shapes import finite_numbers, read_box, read_polygon
+from mm_numeric.answers import Box
+from mm_numeric.geometry.row_shapes import finite_numbers, read_box, read_polygon, turned
 
 _NUMBER = re.compile(r"\s*[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)\s*", re.ASCII)
 
@@ -151,12 +151,8 @@ def rotated_box(
     """
     if not degrees:
         return {"box": list(box)}
-    x1, y1, x2, y2 = box
-    cx, cy = centre
-    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-    corners = [(x - cx, y - cy) for x, y in ((x1, y1), (x2, y1), (x2, y2), (x1, y2))]
-    turned = [(cx + x * cos - y * sin, cy + x * sin + y * cos) for x, y in corners]
-    return {"polygon": parse_polygon([n for point in turned for n in point])}
+    corners = turned(Box(*box), centre, degrees).points
+    return {"polygon": parse_polygon([n for point in corners for n in point])}
 
 
 def parse_size(text: str | None) -> tuple[int, int] | None:

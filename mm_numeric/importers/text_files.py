@@ -39,6 +39,8 @@ class TextFiles(ABC):
 
     version: ClassVar[int] = 1
     endings: ClassVar[tuple[str, ...]] = (".txt",)
+    text_field: ClassVar[str] = "text"
+    """Field of an instance for ``Word.text``: ``text`` for a transcription, or ``label``."""
 
     images: ImagesFolder = None
     encoding: Annotated[str, Option("encoding of the text files (default: utf-8)", name="NAME")] = (
@@ -101,7 +103,7 @@ class TextFiles(ABC):
             try:
                 word = self.word(record)
                 ignore = word.ignore
-                yield _instance(word)
+                yield _instance(word, self.text_field)
             except InvalidRowError as error:
                 # An ignored region without an area excludes nothing, so it may be missing.
                 yield error.at(f"{where}, line {line}"), ignore
@@ -131,13 +133,13 @@ def leading_numbers(parts: Sequence[str]) -> int:
     return len(parts)
 
 
-def _instance(word: Word) -> dict[str, Any]:
+def _instance(word: Word, text_field: str) -> dict[str, Any]:
     if word.is_box:
         instance: dict[str, Any] = {"box": parse_box(word.numbers)}
     else:
         instance = {"polygon": parse_polygon(word.numbers)}
     if word.text is not None:
-        instance["text"] = word.text
+        instance[text_field] = word.text
     if word.ignore:
         instance["ignore"] = True
     return instance

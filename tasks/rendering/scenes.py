@@ -15,8 +15,8 @@ from PIL import Image, ImageDraw
 
 from mm_numeric.tasks.rendering.rows import are_apart, render_images, with_noise
 
-_OVERSAMPLING = 4  # draw larger and average down, because Pillow does not antialias
-_COLOURS = {
+OVERSAMPLING = 4  # draw larger and average down, because Pillow does not antialias
+COLOURS = {
     "red": (214, 40, 40),
     "green": (42, 157, 70),
     "blue": (38, 84, 210),
@@ -179,7 +179,7 @@ def _placed(rng: random.Random, style: SceneStyle) -> list[_Shape]:
             side = round(short * (rng.uniform(0.3, 0.4) if large else rng.uniform(0.14, 0.2)))
             x = rng.randint(1, style.width_px - side - 1)
             y = rng.randint(1, style.height_px - side - 1)
-            kind, colour = rng.choice(_KINDS), rng.choice(list(_COLOURS))
+            kind, colour = rng.choice(_KINDS), rng.choice(list(COLOURS))
             if shapes and rng.random() < 0.4:
                 kind, colour = shapes[-1].kind, shapes[-1].colour
             shape = _Shape(kind, colour, large, (x, y, x + side, y + side))
@@ -193,11 +193,11 @@ def _placed(rng: random.Random, style: SceneStyle) -> list[_Shape]:
 def _draw(shapes: Sequence[_Shape], rng: random.Random, style: SceneStyle) -> Image.Image:
     size = style.width_px, style.height_px
     background = tuple(rng.randint(10, 70) for _ in range(3))
-    image = Image.new("RGB", (size[0] * _OVERSAMPLING, size[1] * _OVERSAMPLING), background)
+    image = Image.new("RGB", (size[0] * OVERSAMPLING, size[1] * OVERSAMPLING), background)
     draw = ImageDraw.Draw(image)
     for shape in shapes:
-        x1, y1, x2, y2 = (edge * _OVERSAMPLING for edge in shape.box)
-        colour = _COLOURS[shape.colour]
+        x1, y1, x2, y2 = (edge * OVERSAMPLING for edge in shape.box)
+        colour = COLOURS[shape.colour]
         if shape.kind == "circle":
             draw.ellipse((x1, y1, x2 - 1, y2 - 1), fill=colour)
         elif shape.kind == "square":

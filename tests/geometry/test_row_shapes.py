@@ -138,7 +138,7 @@ def test_an_image_without_words_says_so():
     ("instance", "message"),
     [
         (5, r"line 1, instances\.0: expected an object"),
-        ({}, r'line 1, instances\.0: no shape; each instance needs "polygon" or "box"'),
+        ({}, r'line 1, instances\.0: no shape; each instance needs "polygon", "box" or'),
         ({"polygon": [1, 2, 3, 4]}, "at least three points, not 4 numbers"),
         ({"polygon": [1, 2, 3, 4, 5, 6, 7]}, "at least three points, not 7 numbers"),
         ({"polygon": QUAD, "ignore": 1}, "ignore is true or false, not 1"),

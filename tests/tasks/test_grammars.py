@@ -30,7 +30,7 @@ from mm_numeric.tasks.base import BaseTask, task_class
 SHAPES = ("click", "detection", "grounding", "text_detection")
 OPTIONS = {
     "detection": [{}, {"shape": "polygon", "ask": "each"}],
-    "text_detection": [{}, {"shape": "box"}],
+    "text_detection": [{"shape": "rotated_box"}, {"shape": "box"}],
     "multirc": [{}, {"answer": "yes_no"}],
     "gsm8k": [{}, {"solution": False}, {"plain": True}],
     "multiplication": [{}, {"digits": 1}],

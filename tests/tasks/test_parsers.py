@@ -24,6 +24,7 @@ PARSERS = {
     "grounding": (Grounding(), Box),
     "detection": (Detection(), Instances),
     "text_detection": (TextDetection(), Instances),
+    "rotated boxes": (Detection(shape="rotated_box"), Instances),
 }
 WORDS = '0 1 23 1000 -5 0.25 1e9 <loc0000> <loc1023> <loc12 : , . ( ) [ ] { } < > " \\ ` é 図'
 WHOLE = [
