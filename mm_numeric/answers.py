@@ -322,6 +322,9 @@ class Example:
     size_px: tuple[int, int] | None = None
     """Width and height of the image after EXIF rotation; None if the row does not give them."""
 
+    dropped: tuple[str, ...] = ()
+    """Labels of the objects of the row that the question does not ask for."""
+
     buckets: Mapping[str, str] = field(default_factory=dict)
     """Properties of the row, such as ``{"category": "interpolation"}``. Metrics are also reported
     for each value of each property, and comparison tables have columns for each ``category``."""

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol
 from mm_numeric.answers import Example, Written
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.registry import REPORT_SECTIONS, TASKS, choose, unknown
+from mm_numeric.tasks.class_counts import ClassCounts
 
 Rows = Iterable[tuple[str, Mapping[str, Any]]]
 """Pairs of a position (file and line, for error messages) and the fields of the row there."""
@@ -143,6 +144,10 @@ class Task(Protocol):
     def describe(self) -> str:
         """Describe training and test data in a sentence, for a report. The text may be empty."""
         return ""
+
+    def count_classes(self, examples: Iterable[Example]) -> ClassCounts | None:
+        """Count the objects of each class in examples; None if answers have no classes."""
+        return None
 
     def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
         """Generate rows and images in a folder. The task must also define ``render_settings``.

@@ -16,7 +16,8 @@ Scorer   mm_numeric.evaluation.metrics.detection; ``order`` does not change the 
 """
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,6 +25,7 @@ from typing import Any, ClassVar
 from mm_numeric.answers import Example, Instance, Instances
 from mm_numeric.geometry.row_shapes import is_text, read_id, read_image, read_phrases
 from mm_numeric.tasks.base import Rows, check_choice
+from mm_numeric.tasks.class_counts import ClassCounts
 from mm_numeric.tasks.rendering.rotated_scenes import render_rotated_scenes
 from mm_numeric.tasks.rendering.scenes import SceneStyle, render_scenes
 from mm_numeric.tasks.shape_lists import NoisyBoxTask, ShapeListTask
@@ -94,7 +96,10 @@ class Detection(NoisyBoxTask, ShapeListTask):
                 shapes = [item.shape for item in items]
                 noisy = self.with_noise(shapes, size_px, identity, where)
                 items = [replace(i, shape=s) for i, s in zip(items, noisy, strict=True)]
-            for ending, asked, own in self._questions(row, where, items, identity, training):
+            classes = self._asked_classes(row, where)
+            dropped = self._dropped(items, classes, where)
+            questions = self._questions(row, where, items, classes, identity, training)
+            for ending, asked, own in questions:
                 yield Example(
                     id=identity + ending,
                     image=image,
@@ -102,35 +107,36 @@ class Detection(NoisyBoxTask, ShapeListTask):
                     answer=Instances(tuple(own)),
                     where=where,
                     size_px=size_px,
+                    dropped=dropped,
                 )
+                dropped = ()  # reported once for each row
 
     def _questions(
         self,
         row: Mapping[str, Any],
         where: str,
         items: Sequence[Instance],
+        classes: Sequence[str],
         identity: str,
         training: bool,
     ) -> Iterator[tuple[str, str, Sequence[Instance]]]:
         """Yield (end of the id, what is asked for, the objects to detect) for each question."""
-        phrases = read_phrases(row, where, optional=True)
-        classes = self.classes or row.get("classes") or ()
-        _check_classes(classes, f"{where}, classes")
-        if phrases or not classes:
+        if not classes:
             if self.ask == "each":
                 raise ValueError(
                     f"{where}: ask: each needs classes and no phrase; set `classes` of the task, "
                     'or give the row "classes".'
                 )
+            phrases = read_phrases(row, where, optional=True)
             for i, phrase in enumerate(phrases or [_EVERYTHING]):
                 yield (f".{i}" if len(phrases) > 1 else "", phrase, items)
             return
-        items = self._asked_for(items, classes, where)
+        # An ignored region without a label is of any class.
+        items = [i for i in items if i.label in classes or (i.ignore and not i.label)]
         if self.ask == "together":
             yield "", self.between_classes.join(classes), items
             return
         for name in self._classes_of_questions(items, classes, identity) if training else classes:
-            # An ignored region without a label is of any class.
             yield f".{name}", name, [i for i in items if i.label == name or not i.label]
 
     def _classes_of_questions(
@@ -148,18 +154,37 @@ class Detection(NoisyBoxTask, ShapeListTask):
             absent = random.Random(identity).sample(absent, min(self.negatives, len(absent)))
         return [name for name in classes if name in present or name in absent]
 
-    def _asked_for(
+    def _asked_classes(self, row: Mapping[str, Any], where: str) -> Sequence[str]:
+        """Return the classes that a row is asked about; () for a phrase, or for every object."""
+        if read_phrases(row, where, optional=True):
+            return ()
+        classes: Sequence[str] = self.classes or row.get("classes") or ()
+        _check_classes(classes, f"{where}, classes")
+        return classes
+
+    def _dropped(
         self, items: Sequence[Instance], classes: Sequence[str], where: str
-    ) -> Sequence[Instance]:
-        """Return the objects whose label is in ``classes``, and ignored regions without a label."""
-        asked = [i for i in items if i.label in classes or (i.ignore and not i.label)]
-        if len(asked) < len(items) and self.other_labels == "refuse":
-            other = next(item for item in items if item not in asked)
+    ) -> tuple[str, ...]:
+        """Return the labels of the objects of a row that are of none of the classes asked for."""
+        if not classes:
+            return ()
+        others = [i.label for i in items if i.label not in classes and (i.label or not i.ignore)]
+        if others and self.other_labels == "refuse":
             raise ValueError(
-                f"{where}: the label {other.label!r} is not among the classes asked for "
-                f"({', '.join(classes):.100}); add it to `classes`, or set other_labels: drop."
+                f"{where}: the label {others[0]!r} is not among the classes asked for "
+                f"({', '.join(classes):.100}); add it to `task.classes`, or set task.other_labels "
+                "to drop."
             )
-        return asked
+        return tuple(others)
+
+    def count_classes(self, examples: Iterable[Example]) -> ClassCounts:
+        """Count the objects of each class in examples, without those to ignore."""
+        objects, dropped = Counter(dict.fromkeys(self.classes, 0)), Counter[str]()
+        for example in examples:
+            items = example.answer.items
+            objects.update(item.label for item in items if item.label and not item.ignore)
+            dropped.update(example.dropped)
+        return ClassCounts(objects, dropped)
 
     @property
     def scorer(self) -> str:

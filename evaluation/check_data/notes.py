@@ -14,6 +14,10 @@ from mm_numeric.evaluation.check_data.findings import (
 def notes(report: DataReport) -> Iterator[str]:
     """Yield one sentence for each property of the data that a user may not expect."""
     sources, tokenizer = report.sources, report.family.tokenizer
+    if sources[0].examples and (
+        counts := report.config.task.count_classes(e.example for e in sources[0].examples)
+    ):
+        yield from counts.warnings()
     tokens = {token for source in sources for token in source.tokens}
     special = sorted(tokens.intersection(tokenizer.all_special_ids))
     if special:

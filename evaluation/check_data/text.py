@@ -75,6 +75,8 @@ def facts(report: DataReport, source: SourceReport) -> Iterator[tuple[str, str]]
         total = max(row_tokens(report.family, *pair) for pair in lengths)
         most = f"the model's {report.positions:,}"
         yield "longest", f"{total:,} tokens of {most}; nothing is truncated"
+    if counts := report.config.task.count_classes(e.example for e in examples):
+        yield from counts.facts()
     supervised = sum(e.answer_tokens for e in examples)
     numbers = sum(e.number_tokens for e in examples)
     yield (

@@ -42,6 +42,11 @@ class TrainingRows:
         for source in listed(config.data.train):
             examples = load_examples(config.task, source, cache, training=True, seen=ids)
             self.sources.append(examples)
+        if counts := config.task.count_classes(self.rows()):
+            for name, value in counts.facts():
+                logger.info("%s: %s", name, value)
+            for warning in counts.warnings():
+                logger.warning("%s", warning)
 
     def rows(self) -> list[Example]:
         """Return the loaded samples of all sources, each once ([] if they are streamed)."""

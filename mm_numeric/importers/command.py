@@ -15,6 +15,7 @@ from mm_numeric.importers.prepare import Prepared, prepare
 from mm_numeric.log import show
 from mm_numeric.moved import warn_renamed
 from mm_numeric.registry import IMPORTERS, choose
+from mm_numeric.tasks.class_counts import in_words
 
 MAX_LISTED = 20
 """Maximum number of invalid lines, of files and of classes in the report; .prepared.json lists all.
@@ -34,6 +35,8 @@ def report_text(prepared: Prepared) -> str:
         lines += [f"  {line['where']}: {line['why']}" for line in listed]
         if prepared.bad > MAX_LISTED:
             lines.append(f"  and {prepared.bad - MAX_LISTED} more in {prepared.out}.prepared.json")
+    if record["labels"]:
+        lines.append(f"objects: {in_words(record['labels'])}")
     files = record["inputs"]
     lines += [f"sha256 {file['sha256']}  {file['path']}" for file in files[:MAX_LISTED]]
     if len(files) > MAX_LISTED:

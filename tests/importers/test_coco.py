@@ -151,7 +151,9 @@ def test_images_are_compared_with_the_file(tmp_path):
 def test_the_report_names_the_task_and_the_classes(tmp_path, capsys):
     path, rows = coco(tmp_path, *GOOD), tmp_path / "rows.jsonl"
     prepare_command.run("coco", [str(path), "--out", str(rows)])
-    setting = capsys.readouterr().out.splitlines()[-1]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "objects: 3 dog, 2 red car"
+    setting = lines[-1]
     assert setting == "config: `task: {name: detection, classes: [dog, red car]}`"
     assert yaml.safe_load(setting.split("`")[1])["task"]["classes"] == ["dog", "red car"]
     prepare_command.run("coco", [str(path), "--out", str(rows), "--force", "--per", "category"])

@@ -18,6 +18,7 @@ from mm_numeric.evaluation.score import read_scores
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frames import Frame, Resize
 from mm_numeric.tasks.base import task_class
+from mm_numeric.tasks.class_counts import ClassCounts
 from mm_numeric.tasks.detection import Detection
 
 CUP, DOG, CROWD = (
@@ -58,6 +59,24 @@ def test_a_label_that_is_not_asked_for_is_an_error_or_dropped():
         examples(Detection(classes=("cup",)))
     (example,) = examples(Detection(classes=("cup",), other_labels="drop"))
     assert [item.label for item in example.answer.items] == ["cup", "cup"]
+    assert example.dropped == ("dog",)
+
+
+@pytest.mark.parametrize("ask", ["together", "each"])
+def test_objects_are_counted_by_class_and_a_class_without_any_is_a_warning(ask):
+    task = Detection(classes=("cup", "dogs"), other_labels="drop", ask=ask)
+    counts = task.count_classes(examples(task))
+    assert list(counts.facts()) == [
+        ("objects", "1 cup, 0 dogs"),
+        ("dropped objects", "1 dog; these classes are not asked for"),
+    ]
+    assert list(counts.warnings()) == [
+        "the class 'dogs' is in no row of the training data; did you mean 'dog'?"
+    ]
+    everything = Detection().count_classes(examples(Detection()))
+    assert (dict(everything.objects), dict(everything.dropped)) == ({"cup": 1, "dog": 1}, {})
+    many = ClassCounts({f"class {i}": i for i in range(23)}, {})
+    assert dict(many.facts())["objects"].endswith(", 19 class 19, and 3 more classes")
 
 
 def test_one_question_per_class_has_negatives():

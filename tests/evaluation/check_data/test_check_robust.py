@@ -7,6 +7,7 @@ from check_data_runs import config_of, kinds
 from PIL import Image
 from rectangles import write_rectangles
 
+from mm_numeric.data.training_set import TrainingRows
 from mm_numeric.evaluation.check_data.check import check_data
 from mm_numeric.evaluation.check_data.html_page import write_check_page
 from mm_numeric.evaluation.check_data.text import report_text
@@ -105,3 +106,23 @@ def test_a_question_that_cannot_be_written_is_named_with_its_row(tmp_path):
     report = check_data(config_of(tmp_path, write_rows(tmp_path / "rows", [good, odd])))
     ((sentence,),) = [problem.messages for problem in report.sources[0].problems.values()]
     assert "rows.jsonl, line 2: " in sentence
+
+
+def test_dropped_objects_and_a_class_in_no_row_are_reported(tmp_path, capsys):
+    objects = [{"box": [1, 1, 30, 30], "label": name} for name in ("bolt", "nut", "nut")]
+    file = write_rows(tmp_path, [{"id": "1", "image": "a.png", "instances": objects}])
+    Image.new("RGB", (64, 48)).save(tmp_path / "a.png")
+    task = {"name": "detection", "classes": ["bolt", "nuts"], "other_labels": "drop"}
+    config = config_of(tmp_path, file, task=task)
+    warning = "the class 'nuts' is in no row of the training data; did you mean 'nut'?"
+    text = report_text(check_data(config))
+    assert text.count("  objects           1 bolt, 0 nuts\n") == 2  # of training and of test data
+    assert text.count("  dropped objects   2 nut; these classes are not asked for\n") == 2
+    assert f"note: {warning}\n" in text
+    capsys.readouterr()
+    TrainingRows(config)
+    assert capsys.readouterr().err.splitlines() == [
+        "mm-numeric: objects: 1 bolt, 0 nuts",
+        "mm-numeric: dropped objects: 2 nut; these classes are not asked for",
+        f"mm-numeric: {warning}",
+    ]

@@ -1,0 +1,42 @@
+"""Counts of the objects of each class, of which ``check-data``, ``prepare`` and training report."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+_MAX_SHOWN = 20  # classes in one line
+
+
+@dataclass(frozen=True)
+class ClassCounts:
+    """Numbers of objects that a task found in the rows of a data source, by class."""
+
+    objects: Mapping[str, int]
+    """Objects in the answers, by class; 0 for a class that is asked for and in no answer."""
+
+    dropped: Mapping[str, int]
+    """Objects that are left out of the answers because their class is not asked for."""
+
+    def facts(self) -> Iterator[tuple[str, str]]:
+        """Yield the counts as pairs of texts (name, value); nothing without any object."""
+        if self.objects:
+            yield "objects", in_words(self.objects)
+        if self.dropped:
+            yield "dropped objects", f"{in_words(self.dropped)}; these classes are not asked for"
+
+    def warnings(self) -> Iterator[str]:
+        """Yield a sentence for each class that is asked for and has no object."""
+        others = [*self.dropped, *(name for name, count in self.objects.items() if count)]
+        for name, count in self.objects.items():
+            if count == 0:
+                near = get_close_matches(name, others, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else "."
+                yield f"the class {name!r} is in no row of the training data{hint}"
+
+
+def in_words(counts: Mapping[str, int]) -> str:
+    """Return counts as text, such as ``7 bolt, 0 nut``, for at most 20 classes."""
+    shown = [f"{count:,} {name}" for name, count in counts.items()]
+    if (rest := len(shown) - _MAX_SHOWN) > 0:
+        shown[_MAX_SHOWN:] = [f"and {rest:,} more classes"]
+    return ", ".join(shown)
