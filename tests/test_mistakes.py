@@ -119,7 +119,7 @@ PATHS = [
     override("data.train.path=r.parquet", "r.parquet: rows are read from .jsonl, .json, .csv or ", "train"),
     override("""'data.train.path="*.nothing"'""", "*.nothing: no file matches this pattern.", "train"),
     override("data.train.path=*.jsonl", "data.train.path=*.jsonl, line 1: expected alphabetic or "),
-    override("data.train.images=nowhere", "rows.jsonl, line 1: there is no image nowhere/a.png.", "train"),
+    override("data.train.images=nowhere", "rows.jsonl, line 1: there is no image nowhere/a.png; set data.train.images to the folder of the", "train"),
     override("data.train.answers=no.jsonl", "no.jsonl: there is no such file.", "train"),
     override("trainer.output_dir=mine.yaml", "mine.yaml is not empty and contains no run. Cho", "train"),
     override("trainer.output_dir=.", ". is not empty and contains no run. Choose another", "train"),
@@ -156,6 +156,10 @@ YAML = [
 ]
 SETTINGS = [
     override("model.nme=tiny", "mine.yaml, model: there is no setting 'nme'. Did you mean 'name'?"),
+    override("images=a", "there is no setting 'images'. Known: compare, data, distil, evaluate, grpo, lora, model, modules, objective, plugins, predict, task, trainer. Did you mean data.train.images or data.test.images?\n"),
+    override("data.images=a", "image_cache, max_tokens, on_bad_image, shuffle_rows, stream, test, too_long, train. Did you mean data.train.images or data.test.images?\n"),
+    override("data.val.images=a", "there is no setting 'val'. Known: cache, image_cache, max_tokens, on_bad_image, shuffle_rows, stream, test, too_long, train. Did you mean data.train.images or"),
+    override("output_dir=a", "predict, task, trainer. Did you mean trainer.output_dir or compare.output_dir?\n"),
     override("trainer.lerning_rate=1.0", "TrainingArguments 'lerning_rate'. Did you mean 'learning_"),
     override("trainer.learning_rate=1e-5", "'1e-5' is not a number. YAML reads 1e-5 as text: write "),
     override("trainer.learning_rate=fast", "mine.yaml, trainer.learning_rate: 'fast' is not a num"),
@@ -216,7 +220,7 @@ DATA = [
     rows(ROW.replace("7:05", "25:00"), "'25:00' is not a time on a 12-hour dial: the hour of a dia"),
     rows(ROW.replace("7:05", "7h05"), """time '7h05' is not written as "H:MM", such as "7:05"; the"""),
     rows(ROW.replace("image", "picture"), 'no image; each row needs "image" (or "file"). This row '),
-    rows(ROW.replace("a.png", "b.png"), "line 1: there is no image b.png or images/b.png."),
+    rows(ROW.replace("a.png", "b.png"), "line 1: there is no image b.png or images/b.png; set data.train.images to"),
     rows(ROW.replace("a.png", "mine.yaml"), "the image mine.yaml cannot be read (cannot identify im"),
     rows(2 * ROW, "line 2: the id '1' is already used in rows.jsonl, line 1; give each row its own"),
     rows(BOX % "[1, 2, 3]", "line 1, box: a box is [x1, y1, x2, y2], not 3 numbers.", task="task=grounding"),

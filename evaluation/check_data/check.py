@@ -21,7 +21,7 @@ from mm_numeric.answers import Box, Example, Instances, Polygon, Unreadable, Wri
 from mm_numeric.config.data import Sources, named
 from mm_numeric.config.schema import TINY, Config
 from mm_numeric.data.collator import TrainingCollator, make_collator
-from mm_numeric.data.examples import examples_and_errors
+from mm_numeric.data.examples import NoRowsError, examples_and_errors
 from mm_numeric.data.framing import check_declared_size, compute_frame, load_framed_image
 from mm_numeric.data.images import image_size, open_image
 from mm_numeric.data.lengths import TooLongError, count_image_tokens, row_tokens
@@ -108,14 +108,16 @@ def _check_example(
 
     With ``decode``, the whole image is decoded. Otherwise, only its file header is read.
     """
+    if isinstance(error, NoRowsError):
+        source.add_problem("no rows", str(error))
+        return
     source.questions += 1
     if error is not None and example is not None:
         source.add_problem(
             "the image is missing",
             str(error),
-            "Set `images` of the data source to the folder of the images. Without images, "
-            "coordinates are checked in rows that have width and height, or with --size "
-            "WIDTHxHEIGHT in all rows.",
+            "If the images are not on this machine, give the rows their width and height, or add "
+            "--size WIDTHxHEIGHT: all else is then checked without them.",
         )
         if example.size_px is None:
             return

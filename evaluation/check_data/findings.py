@@ -142,8 +142,12 @@ class DataReport:
 
     @property
     def max_new_tokens(self) -> int:
-        """Return ``predict.max_new_tokens``, by default from the checked training answers."""
-        longest = max((e.answer_tokens for e in self.sources[0].examples), default=0)
+        """Return ``predict.max_new_tokens``, by default from the checked training answers.
+
+        If no training answer is valid, it is computed from the test answers.
+        """
+        examples = next((source.examples for source in self.sources if source.examples), [])
+        longest = max((e.answer_tokens for e in examples), default=0)
         return self.config.predict.max_new_tokens or new_tokens_for(longest)
 
     @property

@@ -56,7 +56,33 @@ def read_config(name: str | Path, overrides: Sequence[str] = ()) -> Config:
         own = read_value(str | None, raw.get("plugins"), f"{path.name}, plugins")
         raw = {**raw, "plugins": str(Path(own or path.parent).resolve())}
         import_from(raw["plugins"])
-    return config_from_dict(raw, where=path.name, title=path.stem)
+    try:
+        return config_from_dict(raw, where=path.name, title=path.stem)
+    except ValueError as error:
+        if hint := _same_name_elsewhere(str(error), overrides):
+            raise ValueError(f"{error} {hint}") from error
+        raise
+
+
+def _same_name_elsewhere(message: str, overrides: Sequence[str]) -> str:
+    """Return a hint such as "Did you mean data.train.images?" for an override of ``images``.
+
+    ``message`` is the error about the settings. The hint is empty if it has one already, or if no
+    setting in another section has the same last name as the unknown one.
+    """
+    for override in overrides:
+        path = override.partition("=")[0].split(".")
+        unknown_word = any(f"there is no setting {word!r}" in message for word in path)
+        if not unknown_word or "Did you mean" in message:
+            continue
+        from mm_numeric.config.explain import known_settings  # takes a second
+
+        same = {s.path for s in known_settings() if s.path.split(".")[-1] == path[-1]}
+        sections = [*dict.fromkeys((path[0], "data", "trainer", *_SECTIONS))]
+        found = sorted(same, key=lambda name: (sections.index(name.split(".")[0]), name[::-1]))
+        if found:
+            return f"Did you mean {' or '.join(found[:2])}?"
+    return ""
 
 
 def find_config(name: str | Path) -> Path:

@@ -18,6 +18,10 @@ from mm_numeric.registry import TASKS, task_of_row
 from mm_numeric.tasks.base import Task
 
 
+class NoRowsError(ValueError):
+    """Raised if a data source has no row."""
+
+
 class NoAnswersError(ValueError):
     """Raised if none of the decoded answers to train on is kept, such as if none is parseable."""
 
@@ -108,7 +112,7 @@ def examples_and_errors(
                 yield example, error
         if not examples:
             problem = f"none of its {rows} rows contains a question" if rows else "no rows"
-            kind = ValueError
+            kind = ValueError if rows else NoRowsError
             if rows and answers is not None:
                 kind = NoAnswersError
                 problem = f"{answers.file} has no answer to keep for any of its {rows} rows"
@@ -218,7 +222,8 @@ def examples_of_row(
     for example in examples:
         try:
             embedded = None if example.image is None else row.image
-            yield replace(example, image=embedded or _find_image(example, row, folder)), None
+            image = embedded or _find_image(example, row, folder, training=training)
+            yield replace(example, image=image), None
         except ValueError as error:
             yield example, error
 
@@ -276,7 +281,9 @@ def render_rows(task: Task, source: DataSource, cache: Path) -> Path:
     return rows
 
 
-def _find_image(example: Example, row: SourceRow, folder: Path | None) -> Path | None:
+def _find_image(
+    example: Example, row: SourceRow, folder: Path | None, *, training: bool
+) -> Path | None:
     """Return the path of an example's image, or None if the example has no image.
 
     Searches ``folder`` or, if it is None, the folder of the data file and its subfolder ``images``.
@@ -289,4 +296,7 @@ def _find_image(example: Example, row: SourceRow, folder: Path | None) -> Path |
         if os.path.isfile(candidate):  # Path.is_file raises if the name is too long
             return candidate
     tried = " or ".join(map(str, candidates))
-    raise ValueError(f"{example.where}: there is no image {tried}.")
+    key = "data.train.images" if training else "data.test.images (for --data: --images)"
+    raise ValueError(
+        f"{example.where}: there is no image {tried}; set {key} to the folder of the images."
+    )

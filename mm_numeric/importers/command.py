@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import shlex
 import typing
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,20 +35,36 @@ def report_text(prepared: Prepared) -> str:
         listed = record["bad_lines"][:MAX_LISTED]
         lines += [f"  {line['where']}: {line['why']}" for line in listed]
         if prepared.bad > MAX_LISTED:
-            lines.append(f"  and {prepared.bad - MAX_LISTED} more in {prepared.out}.prepared.json")
+            where = f" in {prepared.out}.prepared.json" if record["counts"].get("rows") else ""
+            lines.append(f"  and {prepared.bad - MAX_LISTED} more{where}")
     if record["labels"]:
         lines.append(f"objects: {in_words(record['labels'])}")
     files = record["inputs"]
     lines += [f"sha256 {file['sha256']}  {file['path']}" for file in files[:MAX_LISTED]]
     if len(files) > MAX_LISTED:
         lines.append(f"  and {len(files) - MAX_LISTED} more files in {prepared.out}.prepared.json")
-    lines.append(f"sha256 {record['output']['sha256']}  {prepared.out}")
-    lines += _config_lines(prepared)
+    if not record["counts"].get("rows"):
+        lines.append(f"no row could be converted; {prepared.out} is not written.")
+    else:
+        lines.append(f"sha256 {record['output']['sha256']}  {prepared.out}")
+        lines += _config_lines(prepared)
     return "\n".join(line.replace("\n", r"\n") for line in lines)  # of a file name
 
 
 def _config_lines(prepared: Prepared) -> list[str]:
-    """Return the setting of a config for the prepared rows, as YAML; [] if it is not known."""
+    """Return the settings of a config for the prepared rows: the task as YAML, and overrides."""
+    source = {"path": prepared.out, "images": prepared.record["options"].get("images")}
+    both = (
+        " ".join(
+            shlex.quote(f"data.{name}.{key}={value}") for key, value in source.items() if value
+        )
+        for name in ("train", "test")
+    )
+    return [*_task_lines(prepared), "settings: {} (test rows: {})".format(*both)]
+
+
+def _task_lines(prepared: Prepared) -> list[str]:
+    """Return the setting ``task`` for the prepared rows, as YAML; [] if it is not known."""
     task, counts = prepared.record["task"], len(prepared.record["labels"])
     if task is None:
         return []
@@ -75,7 +92,8 @@ def run(name: str, words: Sequence[str]) -> bool:
     arguments = _parser(name, kind).parse_args(words)
     set_limit(arguments)
     options = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(kind)}
-    importer, flags = kind(**options), {"clip": arguments.clip, "force": arguments.force}
+    importer = kind(**options)
+    flags = {name: getattr(arguments, name) for name in ("clip", "allow_bad", "force")}
     prepared = prepare(name, importer, arguments.inputs, arguments.out, **flags)
     show(report_text(prepared))
     return prepared.bad <= arguments.allow_bad

@@ -11,13 +11,14 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mm_numeric import __version__
 from mm_numeric.answers import Shape
-from mm_numeric.files import atomic_file, sha256_of, write_text
+from mm_numeric.files import atomic_file, read_json, sha256_of, write_text
 from mm_numeric.geometry.row_shapes import clipped, read_box, read_polygon
 from mm_numeric.importers.importer import (
     ImportedItem,
@@ -56,6 +57,7 @@ def prepare(
     out: Path,
     *,
     clip: bool = False,
+    allow_bad: int = 0,
     force: bool = False,
 ) -> Prepared:
     """Convert input files to rows, and write the rows to a .jsonl file.
@@ -66,21 +68,20 @@ def prepare(
         inputs: Input files and folders.
         out: A .jsonl file; ``OUT.prepared.json`` is written next to it.
         clip: Whether to clip boxes and polygons to their images.
+        allow_bad: Number of invalid lines up to which the rows are complete. Rows with more may
+            be replaced without ``force``. Without any valid row, no file is written.
         force: Whether to replace existing output files.
     """
     record_path = out.with_name(f"{out.name}.prepared.json")
-    _check_out(out, record_path, force=force)
+    force = _check_out(out, record_path, force=force)
     files = importer.files(inputs)
     if out.resolve() in [path.resolve() for path in files]:
         raise ValueError(f"{out} is also an input; name another file.")
     checksums = [{"path": str(path), "sha256": sha256_of(path)} for path in files]
-    counts: Counter[str] = Counter()
-    labels: Counter[str] = Counter()
-    tasks: Counter[str] = Counter()
-    skipped: Counter[str] = Counter()
+    counts, labels, tasks, skipped = (Counter[str]() for _ in range(4))
     invalid: list[InvalidLine] = []
     digest = hashlib.sha256()
-    with atomic_file(out) as file:
+    with suppress(_NoRowsError), atomic_file(out) as file:
         rows = _noted(importer.rows(files), name, tasks, labels)
         lines = _checked_lines(rows, counts, clip=clip)
         for item in progress(lines, desc="preparing", unit="row"):
@@ -94,6 +95,8 @@ def prepare(
         if not counts["rows"] and not invalid:
             found = ", ".join(f"{count} {what}" for what, count in skipped.items()) or "nothing"
             raise ValueError(f"{', '.join(map(str, inputs))}: no rows; found {found}.")
+        if not counts["rows"]:
+            raise _NoRowsError  # leaves the files as they are
         if out.exists() and not force:
             if sha256_of(out) != digest.hexdigest():
                 raise _exists(out)
@@ -112,9 +115,11 @@ def prepare(
         "left_out": dict(sorted(skipped.items())),
         "bad_by_kind": dict(sorted(Counter(line.kind for line in invalid).items())),
         "bad_lines": [line._asdict() for line in invalid],
+        "allow_bad": allow_bad,
     }
-    # ASCII, because file names may not be valid UTF-8.
-    write_text(record_path, json.dumps(record, indent=1) + "\n")
+    if counts["rows"]:
+        # ASCII, because file names may not be valid UTF-8.
+        write_text(record_path, json.dumps(record, indent=1) + "\n")
     return Prepared(out, record)
 
 
@@ -144,17 +149,35 @@ def _task_setting(tasks: Counter[str], labels: Counter[str]) -> Any:
     return {"name": task, "classes": sorted(labels)} if labels else None
 
 
-def _check_out(out: Path, record_path: Path, *, force: bool) -> None:
-    """Raise an error if the output is not a .jsonl file, or is complete and ``force`` is False.
+def _check_out(out: Path, record_path: Path, *, force: bool) -> bool:
+    """Return True if existing rows may be replaced: with ``force``, or if they are incomplete.
 
-    Rows without a record are those of a killed process, if the same rows are read again.
+    Raises an error if the output is not a .jsonl file, or is complete and ``force`` is False. Rows
+    without a record are those of a killed process, if the same rows are read again.
     """
     if out.suffix != ".jsonl":
         raise ValueError(f"--out {out}: the file name must end in .jsonl.")
     if not out.parent.is_dir():
         raise ValueError(f"{out.parent}: there is no such folder.")
+    force = force or _has_failed(record_path)
     if out.is_dir() or record_path.is_dir() or (record_path.exists() and not force):
         raise _exists(record_path if record_path.exists() else out)
+    return force
+
+
+def _has_failed(record_path: Path) -> bool:
+    """Return True if the record is of a conversion with more invalid lines than allowed."""
+    if not record_path.is_file():
+        return False
+    try:
+        record = read_json(record_path)
+        return len(record["bad_lines"]) > record["allow_bad"]
+    except (ValueError, LookupError, TypeError):
+        return False  # of an earlier version, or another file
+
+
+class _NoRowsError(Exception):
+    """Raised if every line of the input is invalid."""
 
 
 def _exists(path: Path) -> ValueError:

@@ -36,6 +36,7 @@ def load(path, **more):
     return load_examples(Clock(), DataSource(path=str(path), **more), path.parent, training=False)
 
 
+SET = "set data.test.images (for --data: --images) to the folder of the images"
 TWO_ROWS = (
     '{"id": "one", "image": "a.png", "time": "7:05"}\n\n'
     '{"file": "b.png", "hour": 12, "minute": 0}\n   \n'
@@ -216,14 +217,14 @@ def test_a_missing_image_names_where_it_was_looked_for(tmp_path):
     with pytest.raises(ValueError, match="there is no image") as caught:
         load(path)
     places = f"{tmp_path / 'c.png'} or {tmp_path / 'images' / 'c.png'}"
-    assert str(caught.value) == f"{path}, line 2: there is no image {places}."
+    assert str(caught.value) == f"{path}, line 2: there is no image {places}; {SET}."
 
 
 def test_the_folder_of_the_images_can_be_given(tmp_path):
     path = rows_file(tmp_path, '{"image": "b.png", "time": "7:05"}')
     (example,) = load(path, images=str(tmp_path / "images"))
     assert example.image == tmp_path / "images" / "b.png"
-    with pytest.raises(ValueError, match=r"there is no image \S+/other/b\.png\.$"):
+    with pytest.raises(ValueError, match=r"there is no image \S+/other/b\.png; set "):
         load(path, images=str(tmp_path / "other"))
 
 

@@ -153,8 +153,31 @@ def test_the_report_names_the_task_and_the_classes(tmp_path, capsys):
     prepare_command.run("coco", [str(path), "--out", str(rows)])
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == "objects: 3 dog, 2 red car"
-    setting = lines[-1]
+    assert lines[-1] == f"settings: data.train.path={rows} (test rows: data.test.path={rows})"
+    setting = lines[-2]
     assert setting == "config: `task: {name: detection, classes: [dog, red car]}`"
     assert yaml.safe_load(setting.split("`")[1])["task"]["classes"] == ["dog", "red car"]
     prepare_command.run("coco", [str(path), "--out", str(rows), "--force", "--per", "category"])
-    assert capsys.readouterr().out.splitlines()[-1] == "config: `task: grounding`"
+    assert capsys.readouterr().out.splitlines()[-2] == "config: `task: grounding`"
+
+
+def test_a_wrong_folder_of_images_leaves_no_file_and_a_partial_one_is_replaced(tmp_path, capsys):
+    """The corrected command needs no ``--force``; rows that are complete do."""
+    path, rows = coco(tmp_path, [image(3), image(4)]), tmp_path / "rows.jsonl"
+    folders = [tmp_path / name for name in ("empty", "half", "all images")]
+    for folder, names in zip(folders, ([], ["3"], ["3", "4"]), strict=True):
+        folder.mkdir()
+        for name in names:
+            make_image(folder / f"{name}.jpg")
+    words = ["coco", str(path), "--out", str(rows), "--images"]
+    assert not prepare_command.run(words[0], [*words[1:], str(folders[0])])
+    assert f"no row could be converted; {rows} is not written." in capsys.readouterr().out
+    assert not list(tmp_path.glob("rows*"))
+    assert not prepare_command.run(words[0], [*words[1:], str(folders[1])])
+    assert len(rows.read_text(encoding="utf-8").splitlines()) == 1
+    assert prepare_command.run(words[0], [*words[1:], str(folders[2])])
+    assert len(rows.read_text(encoding="utf-8").splitlines()) == 2
+    *_, settings = capsys.readouterr().out.splitlines()
+    assert f" 'data.train.images={folders[2]}' (test rows: " in settings
+    with pytest.raises(ValueError, match=r"prepared\.json exists; name another file"):
+        prepare_command.run(words[0], [*words[1:], str(folders[0])])

@@ -126,3 +126,13 @@ def test_dropped_objects_and_a_class_in_no_row_are_reported(tmp_path, capsys):
         "mm-numeric: dropped objects: 2 nut; these classes are not asked for",
         f"mm-numeric: {warning}",
     ]
+
+
+def test_an_empty_file_of_training_rows_is_one_thing_to_fix(tmp_path):
+    empty = write_rows(tmp_path, [], "empty.jsonl")
+    config = config_of(tmp_path, empty, write_rectangles(tmp_path / "rows"), predict={})
+    text = report_text(check_data(config))
+    assert "  questions         0 read, 0 usable\n" in text
+    assert text.endswith(
+        f"fix 1 (train): no rows\n    {empty}: no rows; give at least one.\nnot ready: 1 thing to fix"
+    )
