@@ -134,5 +134,6 @@ def test_an_empty_file_of_training_rows_is_one_thing_to_fix(tmp_path):
     text = report_text(check_data(config))
     assert "  questions         0 read, 0 usable\n" in text
     assert text.endswith(
-        f"fix 1 (train): no rows\n    {empty}: no rows; give at least one.\nnot ready: 1 thing to fix"
+        f"fix 1 (train): no rows\n    {empty}: no rows; give at least one.\n"
+        "not ready: 1 thing to fix"
     )
