@@ -60,6 +60,7 @@ def test_a_zip_of_more_than_200_times_its_size_is_refused_above_16_mib(tmp_path,
     assert next(zipped_files(path, (".txt",)))[0] == "gt_img_1.txt"
 
 
+@pytest.mark.slow
 def test_files_that_are_not_read_do_not_count(tmp_path):
     path = bomb(tmp_path / "images.zip", 300, name="photo.jpg")
     assert list(read_text_files(path, truth=True).instances) == ["img_2"]

@@ -35,6 +35,7 @@ def forked(*arguments, cwd):
     return python("-m", "mm_numeric", *arguments, cwd=cwd)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments", [["--help"], ["ls"], ["check", "clock_tiny"], ["check", "--explain", "task"]]
 )
@@ -154,6 +155,7 @@ def test_files_of_other_tools_are_scored(capsys, tmp_path):
     assert "AP 50                         100.00 %" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_scoring_files_loads_no_torch(tmp_path):
     (tmp_path / "gt_1.txt").write_text("0,0,10,0,10,10,0,10,x", encoding="utf-8")
     code = f"""
@@ -190,6 +192,7 @@ def test_a_mistake_is_one_line_of_the_real_command_too(tmp_path):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_with_debug_the_traceback_is_shown(tmp_path):
     debug = {**os.environ, "MM_NUMERIC_DEBUG": "1"}
     done = mm_numeric("check", "none.yaml", cwd=tmp_path, env=debug)
@@ -238,6 +241,7 @@ def test_cp_copies_settings_of_deepspeed_too(capsys, tmp_path):
     assert f"train ... trainer.deepspeed={mine}`" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_reader_who_leaves_is_no_crash():
     """As `mm-numeric ls | head -1`, made certain: nobody reads from the start."""
     reading, writing = os.pipe()
@@ -264,6 +268,7 @@ def test_overrides_may_stand_behind_an_option(tmp_path, capsys):
     assert f"{tmp_path / 'none'}: no checkpoint to resume from" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_module_in_the_working_directory_is_found(tmp_path):
     (tmp_path / f"{thermometer.MODULE}.py").write_text(thermometer.SOURCE, encoding="utf-8")
     command = [Path(sys.executable).with_name("mm-numeric"), "check", "clock_tiny"]

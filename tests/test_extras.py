@@ -116,6 +116,7 @@ def test_a_loss_and_its_gradient_need_no_extra():
     assert {name for name in others if "cython" not in name} == {"mm_numeric", "yaml"}
 
 
+@pytest.mark.slow
 def test_scores_and_reports_need_no_torch(tmp_path):
     shutil.copytree(SCORED, tmp_path / "comparison")
     Image.new("RGB", (112, 84)).save(tmp_path / "1.png")
@@ -148,6 +149,7 @@ def test_scores_and_reports_need_no_torch(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_a_command_names_the_extra_that_it_needs(tmp_path):
     (tmp_path / "found.json").write_text("[]", encoding="utf-8")
     commands = {

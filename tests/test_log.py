@@ -57,6 +57,7 @@ def test_verbose_adds_the_traceback_of_an_error(capsys):
     assert last.startswith("mm-numeric: none.yaml: there is no such file.")
 
 
+@pytest.mark.slow
 def test_a_warning_of_this_library_is_one_line(tmp_path):
     shipped = subprocess.run(
         [sys.executable, "-m", "mm_numeric", "check", "clock_tiny"],

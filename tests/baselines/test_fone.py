@@ -54,6 +54,7 @@ def test_the_features_are_those_of_the_paper():
     torch.testing.assert_close(found, torch.tensor(wanted), atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["causal_lm", "gpt2", "t5-small"])
 def test_answers_come_back(kind, tmp_path):
     family = fitted(kind, tmp_path, integer_digits=12, decimals=6)

@@ -48,6 +48,7 @@ def test_a_seed_draws_what_vary_lists_and_nothing_else(tmp_path, vary, of_0, of_
     assert (drawn(config, 0), drawn(config, 3)) == (of_0, of_3)
 
 
+@pytest.mark.slow
 def test_weights_and_order_are_drawn_apart(tmp_path):
     def first_batches(seed, data_seed):
         config = small_config(

@@ -34,6 +34,7 @@ def changed(config) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "trained"),
     [
@@ -146,6 +147,7 @@ def test_what_a_config_leaves_out_is_trained_and_beside_adapters_frozen(tmp_path
     assert small_config(tmp_path).lora is None
 
 
+@pytest.mark.slow
 def test_a_trained_part_without_a_gradient_ends_the_run(tmp_path, monkeypatch):
     steps = ("trainer.max_steps=1", "trainer.save_strategy='no'")
     load = type(tiny_family()).load_model

@@ -28,6 +28,7 @@ def rows(folder, sizes, *, declared):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("declared", [True, False])
 def test_the_longest_answer_equals_a_loop_over_all(tmp_path, declared):
     path = rows(tmp_path, [0, 3, 12, 12, 5], declared=declared)
@@ -48,6 +49,7 @@ def test_the_longest_answer_equals_a_loop_over_all(tmp_path, declared):
     assert longest_answer(config.task, family, []) == 0
 
 
+@pytest.mark.slow
 def test_a_run_predicts_with_what_its_training_answers_need(tmp_path):
     """A time has up to 6 tokens with its end; config.yaml stays as it was."""
     config = small_config(tmp_path)

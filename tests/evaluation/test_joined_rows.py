@@ -132,6 +132,7 @@ def test_the_images_that_llama_factory_shrinks_are_pointed_out(tmp_path, capsys)
     assert frame["image_max_pixels"] == 589824
 
 
+@pytest.mark.slow
 def test_a_real_run_scores_the_same_in_its_saved_frame(tmp_path):
     config = box_config(tmp_path, "qwen2_5_vl", "predict.max_new_tokens=24")
     train(config)

@@ -49,6 +49,7 @@ def test_a_question_ends_with_a_line_break(family):
     assert texts == ["3+4=\n", "3+4=\n"]
 
 
+@pytest.mark.slow
 def test_the_token_that_begins_a_text_is_there_if_the_tokenizer_adds_it():
     load("llama2")
     llama = transformers.LlamaTokenizer.from_pretrained(REAL / "llama2", add_bos_token=True)
@@ -84,6 +85,7 @@ def test_an_answer_that_would_melt_into_the_question_keeps_all_its_tokens(name):
     assert family.text(family.answer("\n\n7").ids) == "\n\n7"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "llama2", "qwen2"])
 def test_the_labels_of_real_tokenizers_are_the_answers_and_nothing_else(tmp_path, name):
     family = CausalLM(load(name), None, TINY)
@@ -172,6 +174,7 @@ def test_a_tiny_gpt2_learns_eight_sums_by_heart(tmp_path):
     assert {(line["image"], line["frame"]) for line in lines} == {(None, None)}
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_its_checkpoint(tmp_path, family):
     config = sums_config(tmp_path, "causal_lm", max_steps=2, save_steps=1)
     folder = train(config)

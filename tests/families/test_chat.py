@@ -94,6 +94,7 @@ def official_batch(family, examples):
     return batch
 
 
+@pytest.mark.slow
 @each
 def test_the_first_loss_is_that_of_the_official_processor(twin, rows, name):
     family = Chat.load(str(twin(name)), CHAT)

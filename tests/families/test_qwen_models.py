@@ -145,6 +145,7 @@ def test_an_image_has_positions_in_rows_and_columns(cls, tmp_path):
     assert behind.tolist() == [list(range(len(ids) - first - patches))] * 3
 
 
+@pytest.mark.slow
 @each_qwen
 def test_training_and_generation_see_the_same_in_any_batch(cls, tmp_path):
     """Logits of a padded training batch, of each row alone, and of generation step by step.

@@ -197,6 +197,7 @@ def test_a_tiny_t5_learns_eight_sums_by_heart(tmp_path):
     assert {line["image"] for line in lines} == {None}
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_its_checkpoint(tmp_path, family):
     config = sums_config(tmp_path, "t5", max_steps=2, save_steps=1)
     folder = train(config)

@@ -392,6 +392,7 @@ CPPE5 = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lists", [True, False])
 @pytest.mark.parametrize("stream", [True, False])
 def test_objects_of_a_hub_data_set_are_instances(tmp_path, lists, stream):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from each_family import marked
 from PIL import Image
 
 from mm_numeric.answers import ClockTime, Example
@@ -18,7 +19,7 @@ from mm_numeric.tasks.clock import Clock
 STEPS = 3
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=marked(FAMILIES))
 def loaded(request, tmp_path_factory):
     """A tiny random model of a family, and three questions; two are of different length."""
     folder = tmp_path_factory.mktemp(request.param)

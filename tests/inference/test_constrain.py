@@ -12,6 +12,7 @@ import real_tokenizers
 import thermometer
 import torch
 from baseline_runs import family_of
+from each_family import marked
 from PIL import Image
 from tiny_models import ROOT, TINY, small_config
 from transformers import ByT5Tokenizer
@@ -71,7 +72,7 @@ def drawn(constraint, family, seed, stop=0.0):
     return [family.text(ids) for ids in written]
 
 
-@pytest.mark.parametrize(("name", "task", "options"), EVERY)
+@pytest.mark.parametrize(("name", "task", "options"), marked(EVERY))
 def test_random_tokens_make_an_answer_within_any_limit(name, task, options):
     family, _ = tiny(name)
     constrainer = constrainer_of(name, task, tuple(options.items()))
@@ -129,7 +130,7 @@ def viable(family, answers, ids, prefix):
     return found
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", marked(FAMILIES))
 @pytest.mark.parametrize("task", ["clock", "arithmetic", "multirc"])
 def test_masks_equal_brute_force_over_the_vocabulary(name, task):
     family, source = tiny(name)[0], random.Random(0)
@@ -183,7 +184,7 @@ WAYS = [(name, None) for name in FAMILIES] + [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "coordinates"), WAYS)
+@pytest.mark.parametrize(("name", "coordinates"), marked(WAYS))
 def test_the_tokens_of_training_answers_are_allowed(name, coordinates):
     family = tiny(name, coordinates)[0]
     automaton = TokenAutomaton(family)
@@ -337,6 +338,7 @@ def test_predict_writes_only_times(run, tmp_path, capsys):
         predict(run, None, plain, constrain=True)
 
 
+@pytest.mark.slow
 def test_an_evaluation_during_training_is_constrained(tmp_path):
     train(small_config(tmp_path, "trainer.max_steps=2", "predict.constrain=true",
                        "evaluate={every_steps: 2, rows: 4}"))  # fmt: skip

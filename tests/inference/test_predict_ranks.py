@@ -86,6 +86,7 @@ def test_two_ranks_share_the_weights_of_a_model(run, tmp_path):
     assert "3 ranks cannot share the 4 key-value heads of" in text.read_text()
 
 
+@pytest.mark.slow
 def test_weights_that_cannot_be_shared_are_one_sentence(run, tmp_path):
     with pytest.raises(ValueError, match=r"tensor_parallel: there is one rank; start several"):
         predict(run, None, tmp_path / "p.jsonl", tensor_parallel=True)

@@ -256,6 +256,7 @@ def collated(clock_examples, text=TEXT, **settings):
 SECOND = [(12, "hour"), (59, "minute")]
 
 
+@pytest.mark.slow
 def test_marked_numbers_are_those_of_the_task(clock_examples):
     for thousands in (False, True):
         numbers, _ = collated(clock_examples, thousands_separators=thousands)

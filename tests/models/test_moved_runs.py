@@ -25,6 +25,7 @@ def files(tmp_path, monkeypatch):
     return copy_and_enter(tmp_path / "files", monkeypatch)
 
 
+@pytest.mark.slow
 def test_a_renamed_run_resumes(files):
     Path("checkpoint").rename("renamed")
     assert cli.main(["train", "checkpoint.yaml", "trainer.output_dir=renamed", "--resume"]) == 0
@@ -66,6 +67,7 @@ def answers(run) -> str:
     return out.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_adapters_find_their_base_in_order(adapted, capsys):
     files = adapted.parents[1]
     recorded = answers(adapted)  # from another working directory

@@ -122,6 +122,7 @@ TEXT = {  # tokens that only look like numbers, or are a piece of a number witho
 }
 
 
+@pytest.mark.slow
 @each_tokenizer
 def test_how_many_tokens_of_each_shape_are_numbers(name):
     vocabulary = vocabulary_of(name)
@@ -129,6 +130,7 @@ def test_how_many_tokens_of_each_shape_are_numbers(name):
     assert len(vocabulary) == sum(counts(name).values())
 
 
+@pytest.mark.slow
 @each_tokenizer
 def test_the_shapes_of_a_second_count(name):
     """One character at a time: digits become 0, and what stands inside must not be a minus."""
@@ -158,6 +160,7 @@ def test_tokens_that_are_no_numbers(name):
     assert not set(load(name).all_special_ids) & set(vocabulary.classes)
 
 
+@pytest.mark.slow
 @each_tokenizer
 def test_the_tokenizer_is_left_as_it_was(name):
     tokenizer = load(name)
@@ -440,6 +443,7 @@ def test_ntl_does_not_dominate_on_tokens_that_join_digits(name):
     assert 0.5 < 0.3 * scaled["ntl_was"] < 0.3 * 9
 
 
+@pytest.mark.slow
 @each_that_joins
 def test_tokens_digits_is_the_default_of_ntloss(name):
     """Equal to 1e-6, of a copy: NTLoss adds ten tokens to the tokenizer that it is given."""

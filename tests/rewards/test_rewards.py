@@ -203,6 +203,7 @@ def test_negatives_are_paid_for_an_empty_list_only():
         assert [own.reason is None for own in values] == [True, True, False, False]
 
 
+@pytest.mark.slow
 def test_an_endless_list_is_scored_in_linear_time():
     text, start = listed(*RIGHT) + "; " + "cat [1, 2, 30, 40]; " * 20_000, time.process_time()
     for name in ("f1", "iou", "format"):

@@ -155,6 +155,7 @@ def run_all(parts, tmp_path, *names, seconds=20.0, left=lambda: 30.0, **options)
     return list(parts.jobs.run(job, names, left, FORK, tmp_path / "log"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_crash_loses_no_results(parts, tmp_path, shared):
     names = ("first", "error", "memory", "crash", "last", "very last")
@@ -171,6 +172,7 @@ def test_a_crash_loses_no_results(parts, tmp_path, shared):
     assert same == shared
 
 
+@pytest.mark.slow
 def test_a_measurement_that_hangs_is_ended_and_the_next_one_runs(parts, tmp_path):
     start = time.monotonic()
     found = dict(run_all(parts, tmp_path, "hang", "last", seconds=1, shared_process=True))
@@ -179,6 +181,7 @@ def test_a_measurement_that_hangs_is_ended_and_the_next_one_runs(parts, tmp_path
     assert time.monotonic() - start < 20
 
 
+@pytest.mark.slow
 def test_what_is_not_reached_in_time_has_no_record(parts, tmp_path):
     assert run_all(parts, tmp_path, "first", left=lambda: 0.0) == []
     remaining = iter([30.0, 30.0, 0.5, 0.5, 0.0])
@@ -216,6 +219,7 @@ def bench(parts, monkeypatch, tmp_path):
     return start
 
 
+@pytest.mark.slow
 def test_a_second_run_measures_what_has_no_result(bench):
     made, first = bench()
     assert made.exit_code() == 1
@@ -228,6 +232,7 @@ def test_a_second_run_measures_what_has_no_result(bench):
     assert made.exit_code() == 0
 
 
+@pytest.mark.slow
 def test_results_of_another_commit_are_not_mixed_in(bench, tmp_path):
     bench()
     before = (tmp_path / "b.json").read_text()

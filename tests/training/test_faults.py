@@ -205,6 +205,7 @@ def test_sigterm_saves_and_ends_well_and_the_folder_is_locked_until_then(tmp_pat
     assert facts(run)["steps"] == at + 2
 
 
+@pytest.mark.slow
 def test_a_signal_while_the_finished_model_is_saved_does_not_lose_it(tmp_path, monkeypatch):
     """The run may have no checkpoint, and the scheduler's grace is for this."""
     save = NumericTrainer.save_model

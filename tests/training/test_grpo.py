@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from each_family import marked
 from processes import Job
 from safetensors.torch import load_file
 from train_runs import cut_off, same
@@ -104,7 +105,7 @@ def rows_of(config, family):
             replace(second, image=None, size_px=None)]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", marked(DECODERS))
 def test_log_probabilities_equal_those_of_the_familys_own_batches(tmp_path, name):
     """One row at a time, without padding, as the family trains on labels (slow reference)."""
     config = config_of(tmp_path, name)

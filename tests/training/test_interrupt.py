@@ -31,6 +31,7 @@ def press_ctrl_c(monkeypatch, *, at_step, times):
     monkeypatch.setattr(NumericTrainer, "__init__", with_press)
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_a_checkpoint_and_a_second_one_stops_at_once(tmp_path, monkeypatch, capsys):
     config = str(write_config(tmp_path, "trainer.save_strategy='no'"))
     run, before = tmp_path / "run", signal.getsignal(signal.SIGINT)

@@ -12,6 +12,7 @@ from mm_numeric.training.log_lines import WIDTH, wrapped
 NUMBER = r"-?[0-9.]+(?:e-?[0-9]+)?"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("terminal", [False, True])
 def test_a_line_of_each_logged_step(tmp_path, capsys, terminal):
     overrides = (

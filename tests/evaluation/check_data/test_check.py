@@ -105,6 +105,7 @@ def test_the_same_fault_is_one_thing_to_fix(tmp_path):
     assert text.endswith("not ready: 2 things to fix")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coordinates", ["unit_2", "qwen2_vl", "relative_999", "pixels_resized"])
 def test_the_ceiling_is_the_score_of_the_right_answers(tmp_path, coordinates):
     rows = write_rectangles(tmp_path / "rows")

@@ -44,6 +44,7 @@ def test_an_edge_that_rounding_moves_into_the_padding_is_no_fault(tmp_path, task
     assert report.ready, report_text(report)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["jpg", "png", "tif"])
 def test_the_size_in_a_header_is_that_of_the_upright_image(tmp_path, ending):
     exif = Image.Exif()

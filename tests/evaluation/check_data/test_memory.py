@@ -75,6 +75,7 @@ def per_layer(kind, config_class, *, hidden, lora, checkpointed):
     return (found[1] - found[0]) / 2, config
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpointed", [True, False])
 @pytest.mark.parametrize("lora", [True, False])
 @pytest.mark.parametrize(
@@ -172,6 +173,7 @@ PALIGEMMA2_3B = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "cls", "sizes", "billions", "length"),
     [
@@ -208,6 +210,7 @@ def dense_rows(folder, *counts):
     return path
 
 
+@pytest.mark.slow
 def test_the_ceiling_of_a_dense_scene_has_what_truncation_loses(tmp_path):
     """300 boxes need 10,000 tokens of the tiny tokenizer; the first 1,000 hold 29 of them."""
     rows = dense_rows(tmp_path, 300, 280)

@@ -9,6 +9,7 @@ from mm_numeric.evaluation.check_data.check import check_data
 from mm_numeric.evaluation.check_data.text import report_text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "task", "ceiling"),
     [

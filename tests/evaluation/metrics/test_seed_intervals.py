@@ -11,6 +11,7 @@ from interval_coverage import SETTINGS, chosen, coverage
 from mm_numeric.evaluation.metrics.seed_intervals import holm, seed_interval, student_quantile
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
 @pytest.mark.parametrize("seeds", [5, 10])
 def test_an_interval_over_seeds_covers_as_often_as_it_says(setting, seeds):

@@ -27,6 +27,7 @@ from mm_numeric.evaluation.score import read_scores
 from mm_numeric.tasks.text_detection import TextDetection
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [scenes, pages])
 def test_both_forms_have_the_same_numbers(tmp_path, kind):
     keys = {("ce", 0): 1, ("ce", 1): 1.5, ("emd", 0): 0, ("emd", 1): 0.5}
@@ -96,6 +97,7 @@ def test_each_size_has_its_own_figures(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_precision_by_size_is_there_where_the_scorer_says_it(tmp_path):
     runs = pages(tmp_path, [("ce", 0)])
     page, _ = compared(tmp_path, "text_detection", runs)

@@ -82,6 +82,7 @@ def check(term, texts, valid, roles, unit=1.0, circle=np.inf):
 # Compared with loops over all valid numbers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cap", [10.0, 200.0])
 def test_every_time_equals_the_loop(cap):
     check(PathRisk(cap=cap), list(TIMES), TIMES, TIME, circle=720)
@@ -142,6 +143,7 @@ LONG = NumberVocabulary.from_tokenizer(PIECES) | NumberVocabulary.from_tokens(
 )
 
 
+@pytest.mark.slow
 def test_tokens_of_several_digits_equal_the_loop():
     """Tokens of two digits, split from the left, as tokens of three are by Llama 3."""
     open_values = begin_with({str(n): float(n) for n in range(110_000)})

@@ -118,6 +118,7 @@ def test_the_hands_point_where_the_time_says(shown, long_hand, short_hand, seed)
         assert abs((here - wanted + 180) % 360 - 180) < 8  # the middle is off by up to 2 %
 
 
+@pytest.mark.slow
 def test_rotation_tilts_by_up_to_what_it_says():
     style = FaceStyle(size_px=120, rotation_degrees=40.0, noise=0.0)
     tilts = [angles(ClockTime(6, 0), seed, style)[0] for seed in range(16)]
