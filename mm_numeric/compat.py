@@ -194,22 +194,6 @@ def video_settings_alone() -> Iterator[None]:
         AutoVideoProcessor.from_pretrained = from_pretrained
 
 
-def processor_with_video_settings(
-    processor_class: Any, image_processor: Any, tokenizer: Any, source: str, revision: str
-) -> Any:
-    """Return a processor for images, with the settings of a checkpoint's video processor.
-
-    The classes of transformers (5.23) have no image-only form; see ``video_settings_alone``.
-    """
-    from transformers.models.auto.video_processing_auto import get_video_processor_config
-
-    video = VideoSettings(get_video_processor_config(source, revision=revision))
-    with video_settings_alone():
-        return processor_class(
-            image_processor, tokenizer, video, chat_template=tokenizer.chat_template
-        )
-
-
 def concrete_classes(auto_class: Any) -> Mapping[Any, Any] | None:
     """Return the mapping from config classes to model classes of an Auto class (``AutoModel``).
 

@@ -31,6 +31,10 @@ class Checkpoint(ABC):
     """Regular expression that matches the full names of the language model's layers that get LoRA
     adapters, like PEFT's ``target_modules``."""
 
+    processor: ProcessorMixin | None = None
+    """A transformers processor with this family's tokenizer and image processor; None in families
+    of text and in those that make none."""
+
     tensor_parallel: int = 1
     """Number of ranks that share the weights of the model that ``load_model`` loads."""
 
@@ -72,17 +76,6 @@ class Checkpoint(ABC):
         """Save a small, randomly initialised model with a tokenizer and an image processor."""
 
     def load_model(self, source: str, model: ModelConfig) -> Any:
-        """Load all weights of a checkpoint from safetensors, or this rank's part of them.
-
-        Raises ValueError if the image tokens of its model and its tokenizer differ.
-        """
-        ours = getattr(self, "image_id", None)
-        theirs = getattr(self.load_config(source, model), "image_token_id", ours)
-        if theirs != ours:
-            raise ValueError(
-                f"model.name: in {source!r} the image token of the tokenizer is {ours}, and that "
-                f"of the model is {theirs}; correct image_token_id (or image_token_index) in its "
-                "config.json."
-            )
+        """Load all weights of a checkpoint from safetensors, or this rank's part of them."""
         ranks = self.tensor_parallel
         return load_weights(self.model_class, self.name, source, model, ranks=ranks)

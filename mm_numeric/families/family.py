@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from PIL import Image
-from transformers import ProcessorMixin
 
 from mm_numeric.answers import Example
 from mm_numeric.config.reader import read_coordinates
@@ -35,10 +34,6 @@ __all__ = ["Family", "Prompts", "Tokens"]
 
 class Family(Prompting, ImageGeometry, Checkpoint):
     """Base class of model families. An instance holds a checkpoint's tokenizer and processor."""
-
-    processor: ProcessorMixin | None = None
-    """A transformers processor with this family's tokenizer and image processor; None in families
-    of text and in those that make none."""
 
     max_positions: int | None = None
     """Length of the longest sequence that the model can process, in tokens; None if there is no

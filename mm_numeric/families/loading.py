@@ -93,6 +93,19 @@ def check_model_type(model_class: Any, family: str, source: str, model: ModelCon
         )
 
 
+def check_image_token(image_id: int, config: Any, source: str) -> None:
+    """Raise ValueError if ``image_id`` of a tokenizer is not that in the model's configuration.
+
+    The model would find no place in a prompt for the features of its images.
+    """
+    if config.image_token_id != image_id:
+        raise ValueError(
+            f"model.name: in {source!r} the image token of the tokenizer is {image_id}, and that "
+            f"of the model is {config.image_token_id}; correct image_token_id (or "
+            "image_token_index) in its config.json."
+        )
+
+
 def require_attention(attention: str) -> None:
     """Raise ValueError if ``attention`` is a version of flash attention that is not available."""
     usable = {

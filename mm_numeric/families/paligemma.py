@@ -24,6 +24,7 @@ from transformers import (
 
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
+from mm_numeric.families.loading import check_image_token
 from mm_numeric.geometry.frames import Resize
 
 IMAGE_TOKEN = "<image>"
@@ -111,6 +112,7 @@ class PaliGemma(Family):
                 "(bidirectional over the question, causal over the answer); set sdpa or eager."
             )
         config = self.load_config(source, model)
+        check_image_token(self.image_id, config, source)
         if model.attention == "sdpa" and config.get_text_config().model_type == "gemma2":
             raise ValueError(
                 f"model.attention: sdpa cannot soft-cap the logits of {source!r}, a PaliGemma 2; "

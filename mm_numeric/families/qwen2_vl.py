@@ -20,10 +20,12 @@ from transformers import (
     Qwen2VLImageProcessorPil,
     Qwen2VLProcessor,
 )
+from transformers.models.auto.video_processing_auto import get_video_processor_config
 
-from mm_numeric.compat import processor_with_video_settings
+from mm_numeric.compat import VideoSettings, video_settings_alone
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
+from mm_numeric.families.loading import check_image_token
 from mm_numeric.geometry.frames import Resize
 
 IMAGE_TOKEN = "<|image_pad|>"
@@ -125,8 +127,15 @@ class Qwen2VL(Family):
 
         The video processor itself needs torchvision, and is not loaded.
         """
-        own = self.image_processor, self.tokenizer
-        return processor_with_video_settings(self.processor_class, *own, source, model.revision)
+        video = VideoSettings(get_video_processor_config(source, revision=model.revision))
+        parts = self.image_processor, self.tokenizer, video
+        with video_settings_alone():
+            return self.processor_class(*parts, chat_template=self.tokenizer.chat_template)
+
+    def load_model(self, source: str, model: ModelConfig) -> Any:
+        """Load all weights of a checkpoint, and check its image token."""
+        check_image_token(self.image_id, self.load_config(source, model), source)
+        return super().load_model(source, model)
 
     @classmethod
     def make_tiny(cls, folder: Path, seed: int) -> None:

@@ -89,7 +89,7 @@ def test_plain_transformers_says_the_same(exported, name):
     for way in said:
         torch.testing.assert_close(said[way], logits[name], rtol=1e-5, atol=1e-5)
     assert (folder / name / "frame.json").is_file()
-    assert (folder / name / "preprocessor_config.json").is_file() == (name not in BLIND)
+    assert (folder / name / "processor_config.json").is_file() == (name not in BLIND)
 
 
 def test_yi_vl_says_what_it_needs(exported, monkeypatch):
