@@ -42,6 +42,7 @@ TASKS: Mapping[str, str] = {
     "multiplication": "mm_numeric.tasks.multiplication:Multiplication",
     "multirc": "mm_numeric.tasks.multirc:MultiRC",
     "numbers": "mm_numeric.tasks.numbers:Numbers",
+    "pointing": "mm_numeric.tasks.pointing:Pointing",
     "rjokes": "mm_numeric.tasks.rjokes:RJokes",
     "text_detection": "mm_numeric.tasks.text_detection:TextDetection",
 }
@@ -227,6 +228,7 @@ REWARDS: Mapping[str, str] = {
     "f1": "mm_numeric.rewards.rules:f1",
     "format": "mm_numeric.rewards.rules:FORMAT",
     "iou": "mm_numeric.rewards.rules:IOU",
+    "point_f1": "mm_numeric.rewards.rules:POINT_F1",
     "point_gaussian": "mm_numeric.rewards.rules:POINT_GAUSSIAN",
     "relative_error": "mm_numeric.rewards.rules:RELATIVE_ERROR",
     "time": "mm_numeric.rewards.rules:TIME",

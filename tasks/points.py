@@ -21,11 +21,12 @@ class PointTask(BaseTask):
     """True if an answer may have several points, False if it has one at most."""
 
     def format(self, answer: Instances, frame: Frame | None = None) -> Written:
-        """Return the text of one point in each region, in the format of the model family."""
+        """Return the text of one point in each region, by y, then x."""
         if frame is None:
             raise ValueError("points need the frame of their image")
         regions = [item for item in answer.items if not item.ignore]
-        return frame.write([Instance(Polygon((point_in(item),))) for item in regions])
+        points = sorted((point_in(item) for item in regions), key=lambda point: point[::-1])
+        return frame.write([Instance(Polygon((point,))) for point in points])
 
     def parse(self, text: str, frame: Frame | None = None) -> Instances | Unreadable:
         """Parse all points in a generated text; boxes and polygons are read as their centres."""

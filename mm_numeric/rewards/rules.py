@@ -7,6 +7,7 @@
     f1@T             list             F1 of pairs with IoU >= T
     point_gaussian   box, polygon,    exp(-(dx^2 + dy^2) / 2) between the centres; dx and dy are in
                      click            units of half the width and half the height of the target
+    point_f1         pointing         F1 of the points that are in the object assigned to them
     time             clock time       1 - (circular deviation in minutes) / 360
     relative_error   number           1 - |answer - target| / |target|, at least 0
     correct          all but lists    1 if the task's scorer counts the answer as correct
@@ -132,6 +133,14 @@ def _point_gaussian(parsed: ParsedAnswer) -> float:
     return math.exp(-(dx * dx + dy * dy) / 2)
 
 
+def _point_f1(parsed: ParsedAnswer) -> float:
+    if not parsed.columns.get("scored"):
+        raise ValueError(
+            "point_f1 needs the task pointing, and a polygon or a box for each true object"
+        )
+    return parsed.columns["f1"]
+
+
 def _centre_and_size(shape: Shape) -> tuple[float, float, float, float]:
     """Return centre (x, y), width and height of a shape in pixels."""
     box = around(shape)
@@ -187,6 +196,7 @@ def _respaced(match: re.Match[str]) -> str:
 
 IOU = Rule("iou", (Box, Polygon, Instances), _iou)
 POINT_GAUSSIAN = Rule("point_gaussian", (Box, Polygon, Instances), _point_gaussian)
+POINT_F1 = Rule("point_f1", (Instances,), _point_f1)
 TIME = Rule("time", (ClockTime,), _time)
 RELATIVE_ERROR = Rule("relative_error", (Number,), _relative_error)
 CORRECT = Rule("correct", (object,), _correct)

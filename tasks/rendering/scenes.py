@@ -5,6 +5,7 @@ large red circle"), and form and position ("the circle at the left"). The types 
 unambiguous in a scene are equally likely.
 """
 
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -74,6 +75,22 @@ class _Shape:
         return (self.box[0] + self.box[2]) / 2, (self.box[1] + self.box[3]) / 2
 
     @property
+    def outline(self) -> list[float]:
+        """Return the corners x1, y1, x2, y2, ... of the shape; a circle has 24 of them."""
+        x1, y1, x2, y2 = self.box
+        if self.kind == "square":
+            return [x1, y1, x2, y1, x2, y2, x1, y2]
+        if self.kind == "triangle":
+            return [x1, y2, (x1 + x2) / 2, y1, x2, y2]
+        (x, y), radius = self.middle, (x2 - x1) / 2
+        angles = [2 * math.pi * i / 24 for i in range(24)]
+        return [
+            round(edge, 2)
+            for angle in angles
+            for edge in (x + radius * math.cos(angle), y + radius * math.sin(angle))
+        ]
+
+    @property
     def name(self) -> str:
         return f"{self.colour} {self.kind}"
 
@@ -91,12 +108,14 @@ def render_scenes(
 
     ``rows`` is what the rows have. ``phrase``: a phrase and the box of one shape. ``objects``: all
     shapes, labelled with their form (a circle, a square, a triangle; perhaps none of them).
-    ``count``: one of ``counted``, such as ``circles``, and its number.
+    ``count``: one of ``counted``, such as ``circles``, and its number. ``points``: a form, such as
+    ``circles``, and the outlines of these shapes.
     """
     kinds: Mapping[str, Callable[[Sequence[_Shape], random.Random], dict[str, object]]] = {
         "phrase": _one,
         "objects": _list,
         "count": partial(_count, counted),
+        "points": _points,
     }
     row = kinds[rows]
     size = {"width": style.width_px, "height": style.height_px}
@@ -134,6 +153,13 @@ def _count(
     count = rng.choice(sorted({counts[label] for label in counted}))
     label = rng.choice([label for label in counted if counts[label] == count])
     return {"label": label, "count": count}
+
+
+def _points(shapes: Sequence[_Shape], rng: random.Random) -> dict[str, object]:
+    """Return a row with the outlines of the shapes of a form; the list may be empty."""
+    kind = rng.choice(_KINDS)
+    outlines = [{"polygon": shape.outline} for shape in shapes if shape.kind == kind]
+    return {"phrase": f"{kind}s", "instances": outlines}
 
 
 def _by_name(shapes: Sequence[_Shape]) -> list[tuple[str, _Shape]]:

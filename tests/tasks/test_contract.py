@@ -29,7 +29,7 @@ EVERY = [*TASKS, thermometer.NAME]
 CHAPTERS = {
     "clock": ("clock",), "detection": ("shapes",), "grounding": ("shapes",),
     "text_detection": ("shapes",),
-    "click": (), "clockbench": (), "mathvista": (), "multirc": (),
+    "click": (), "clockbench": (), "mathvista": (), "multirc": (), "pointing": (),
     thermometer.NAME: ("numbers", f"{thermometer.MODULE}:sections"),
 }  # fmt: skip
 

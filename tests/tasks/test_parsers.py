@@ -17,12 +17,14 @@ from mm_numeric.tasks.click import Click
 from mm_numeric.tasks.clock import Clock
 from mm_numeric.tasks.detection import Detection
 from mm_numeric.tasks.grounding import Grounding
+from mm_numeric.tasks.pointing import Pointing
 from mm_numeric.tasks.text_detection import TextDetection
 
 PARSERS = {
     "click": (Click(), Instances),
     "grounding": (Grounding(), Box),
     "detection": (Detection(), Instances),
+    "pointing": (Pointing(), Instances),
     "text_detection": (TextDetection(), Instances),
     "rotated boxes": (Detection(shape="rotated_box"), Instances),
 }

@@ -1,0 +1,188 @@
+"""The task `pointing`: assignment, F1, masks and counts equal to slow loops and to pycocotools."""
+
+import json
+import random
+from itertools import permutations
+from math import dist
+
+import numpy as np
+import pytest
+import shapely
+from pycocotools import mask
+
+from mm_numeric.answers import Box, Instance, Instances, Polygon
+from mm_numeric.evaluation.metrics.assignment import assign
+from mm_numeric.evaluation.metrics.pointing import POINTS, score_points
+from mm_numeric.evaluation.metrics.points import contains
+from mm_numeric.geometry.coordinates import COORDINATES
+from mm_numeric.geometry.frames import Frame, Resize
+from mm_numeric.rewards import reward
+from mm_numeric.tasks.pointing import Pointing
+
+SIZE = (100, 100)
+PIXELS = Frame(*SIZE, Resize(kind="none").view(*SIZE), COORDINATES["qwen2_5_vl"])
+ROW = {"id": "1", "image": "a.png", "width": 100, "height": 100, "phrase": "cups"}
+
+
+def points(*places):
+    return Instances(tuple(Instance(Polygon((place,))) for place in places))
+
+
+def regions(*items):
+    return Instances(tuple(Instance(Box(*box), point=point) for box, point in items))
+
+
+def examples(**fields):
+    return list(Pointing().examples([("f, line 1", {**ROW, **fields})], training=True))
+
+
+def slow_pointing(answer, target):
+    """PointingEval of Molmo, with every assignment tried, and RoboPoint's share of points."""
+    given = [item.shape.points[0] for item in answer.items]
+    true = [(item.shape, item.point) for item in target.items]
+    if not true or not given:
+        return (float(not true and not given),) * 4
+
+    def inside(point, box):
+        return box.x1 <= point[0] <= box.x2 and box.y1 <= point[1] <= box.y2
+
+    short, long = sorted((len(given), len(true)))
+    best = min(
+        (
+            list(enumerate(order)) if len(given) == short else [(g, t) for t, g in enumerate(order)]
+            for order in permutations(range(long), short)
+        ),
+        key=lambda pairs: sum(dist(given[g], true[t][1]) for g, t in pairs),
+    )
+    right = sum(inside(given[g], true[t][0]) for g, t in best)
+    precision, recall = right / len(given), right / len(true)
+    f1 = 0.0 if right == 0 else 2 * precision * recall / (precision + recall + 1e-10)
+    share = np.mean([any(inside(point, box) for box, _ in true) for point in given])
+    return f1, precision, recall, share
+
+
+def test_every_score_is_that_of_a_slow_loop():
+    rng = random.Random(0)
+    answers, targets = [], []
+    for _ in range(150):
+        boxes = [(rng.uniform(0, 80), rng.uniform(0, 80)) for _ in range(rng.randint(0, 5))]
+        found = [((x, y, x + 20, y + 15), (x + rng.uniform(0, 20), y + 5)) for x, y in boxes]
+        near = [point for _, point in found if rng.random() < 0.8]
+        moved = [(x + rng.gauss(0, 8), y + rng.gauss(0, 8)) for x, y in near]
+        more = [(rng.uniform(0, 100), rng.uniform(0, 100)) for _ in range(rng.randint(0, 2))]
+        answers.append(points(*moved, *more))
+        targets.append(regions(*found))
+    columns = score_points(answers, targets)
+    names = ("f1", "precision", "recall", "in_region")
+    for i, (answer, target) in enumerate(zip(answers, targets, strict=True)):
+        assert [columns[name][i] for name in names] == pytest.approx(
+            slow_pointing(answer, target), abs=1e-9
+        )
+        assert columns["count_error"][i] == abs(len(answer.items) - len(target.items))
+    assert 0.1 < columns["f1"].mean() < 0.9
+
+
+def test_an_assignment_has_the_least_sum_of_costs():
+    rng = np.random.default_rng(0)
+    for rows, columns in [(1, 1), (3, 3), (2, 5), (5, 2), (4, 5), (1, 6), (0, 3), (3, 0)]:
+        for _ in range(20):
+            costs = rng.integers(0, 6, (rows, columns)).astype(float)
+            pairs = assign(costs)
+            least = min(
+                sum(costs.T[c, r] if rows > columns else costs[r, c] for r, c in found)
+                for found in (
+                    [(order[i], i) if rows > columns else (i, order[i]) for i in range(len(order))]
+                    for order in permutations(range(max(costs.shape)), min(costs.shape))
+                )
+            )
+            assert sum(costs[pair] for pair in pairs) == least
+            assert len(pairs) == min(rows, columns) == len({r for r, _ in pairs})
+            assert len({c for _, c in pairs}) == len(pairs)
+
+
+def test_a_point_is_in_a_polygon_as_for_shapely_and_in_the_mask_of_pycocotools():
+    corners = [(10, 10), (60, 20), (80, 80), (40, 50), (15, 85)]
+    region = Instance(Polygon(tuple(corners)))
+    pixels = mask.decode(mask.frPyObjects([[n for c in corners for n in c]], *SIZE)[0])
+    places = [(x + 0.5, y + 0.5) for y in range(100) for x in range(100)]
+    found = contains(region, places)
+    polygon = shapely.Polygon(corners)
+    assert [bool(value) for value in found] == [polygon.covers(shapely.Point(p)) for p in places]
+    far = np.array([polygon.boundary.distance(shapely.Point(p)) > 1 for p in places])
+    assert (found == pixels.ravel().astype(bool))[far].all()
+    assert contains(region, corners).all()  # the region is closed
+    assert not contains(Instance(Polygon(((5, 5),))), [(5, 5)]).any()
+
+
+def test_a_point_in_another_object_is_wrong_and_a_second_one_too():
+    """The nearest annotated point decides, as in the official script, not the region."""
+    cups = regions(((0, 0, 20, 20), (10, 10)), ((30, 0, 50, 20), (40, 10)))
+    columns = score_points([points((11, 10), (12, 10)), points((40, 10), (9, 9))], [cups] * 2)
+    assert list(columns["f1"]) == [0.5, 1]
+    assert list(columns["in_region"]) == [1, 1]
+    assert list(columns["same_count"]) == [1, 1]
+
+
+def test_unparseable_answers_and_objects_without_a_region():
+    cup = regions(((0, 0, 20, 20), None))
+    columns = score_points([None, points(), points((3, 3))], [cup, cup, points((5, 5))])
+    assert list(columns["scored"]) == [1, 1, 0]
+    found = {metric.name: float(metric.value(columns)) for metric in POINTS.metrics}
+    assert (found["f1"], found["in_region"]) == (0, 0)
+    assert found["count_accuracy"] == found["unreadable"] == pytest.approx(1 / 3)
+    only = score_points([points((3, 3))], [points((5, 5))])
+    assert np.isnan(float(POINTS.metrics[0].value(only)))
+
+
+def test_rows_have_regions_or_points():
+    (one,) = examples(instances=[{"box": [10, 10, 30, 30], "point": [12, 13]}, {"point": [70, 5]}])
+    (two,) = examples(points=[[50, 60], [10, 20]])
+    text = Pointing().format(one.answer, PIXELS).text
+    assert text == '[{"point_2d": [70, 5]}, {"point_2d": [12, 13]}]'
+    assert Pointing().format(two.answer, PIXELS).text.startswith('[{"point_2d": [10, 20]}')
+    assert Pointing().format(examples(points=[])[0].answer, PIXELS).text == "[]"
+    for example in (one, two):
+        record = json.loads(json.dumps(Pointing().record(example.answer)))
+        assert Pointing().recorded(record) == example.answer
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, r', line 1: no "instances" \(a list\)'),
+        ({"points": [[1, 2, 3]]}, r", line 1, instances.0, point: a point is \[x, y\], not 3"),
+        ({"points": [["a", 2]]}, r", line 1, instances.0, point: 'a' is not a number"),
+        ({"points": [], "phrase": None}, ", line 1: no phrase"),
+    ],
+)
+def test_rows_that_do_not_fit_are_one_sentence(fields, message):
+    with pytest.raises(ValueError, match=f"^f{message}"):
+        examples(**fields)
+    with pytest.raises(ValueError, match=r"prompt needs \{phrase\}"):
+        Pointing(prompt="Point.")
+
+
+def test_rewards_of_points():
+    cups = regions(((0, 0, 20, 20), None), ((30, 0, 50, 20), None))
+    text = '[{"point_2d": [10, 10]}, {"point_2d": [12, 10]}]'
+    assert reward("point_f1", task="pointing").score(text, cups, PIXELS).value == 0.5
+    assert reward("correct", task="pointing").score(text, cups, PIXELS).value == 0
+    assert reward("format", task="pointing").score(text, cups, PIXELS).value == 1
+    with pytest.raises(ValueError, match="point_f1 needs the task pointing, and a polygon"):
+        reward("point_f1", task="pointing").score(text, points((1, 1)), PIXELS)
+
+
+def test_rendered_outlines_are_those_of_the_shapes(tmp_path):
+    task = Pointing()
+    file = task.render(tmp_path, 30, 1)
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    assert {len(row["instances"]) for row in rows} >= {0, 1, 2}
+    for example, row in zip(
+        task.examples([("f", r) for r in rows], training=True), rows, strict=True
+    ):
+        frame = Frame(
+            *example.size_px, Resize(kind="none").view(*example.size_px), PIXELS.coordinates
+        )
+        answer = task.parse(task.format(example.answer, frame).text, frame)
+        columns = score_points([answer], [example.answer])
+        assert (columns["f1"], columns["in_region"], row["id"]) == (1, 1, example.id)
