@@ -10,7 +10,7 @@ from typing import Any
 from mm_numeric.comparison.rows import ComparisonRow
 from mm_numeric.comparison.seeds import describe_seeds, run_of_seed
 from mm_numeric.comparison.selection import chosen_rows, read_selection
-from mm_numeric.comparison.tables import SATURATED, MetricTables, calibration_table, metric_tables
+from mm_numeric.comparison.tables import calibration_table, headline_fact, metric_tables
 from mm_numeric.config.data import Sources, listed
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.config.schema import Config
@@ -70,8 +70,7 @@ def write_summary(config: Config, folder: Path) -> dict[str, Any]:
         "decoding": tables.decoding,
         "calibration": calibration_table(runs),
         "tuning": _tuning(config, entries),
-        "facts": _headline(tables, first.figures[0][0], entries[0].name)
-        | _facts(config, entries, folder, len(first.rows)),
+        "facts": headline_fact(tables, runs) | _facts(config, entries, folder, len(first.rows)),
         "runs": [
             {
                 "objective": row.name,
@@ -341,18 +340,6 @@ def _control(config: Config, rows: Sequence[ComparisonRow]) -> dict[str, str]:
         "control": f"{control.name} is {first.name} with its loss times "
         f"{control.spec.ce_weight:g}, which Adam hardly notices except where gradients are "
         "clipped; their difference shows how much two runs of the same objective differ"
-    }
-
-
-def _headline(tables: MetricTables, main: Metric, name: str) -> dict[str, str]:
-    """Explain why the tables do not begin with the main metric of the task; {} if they do."""
-    if tables.metrics[0].name == main.name:
-        return {}
-    low = tables.table[name][main.name]["mean"] < 0.5
-    end = f"below {100 * SATURATED:g} %" if low else f"above {100 * (1 - SATURATED):g} %"
-    return {
-        "headline": f"{main.label} is {end} for every objective, so close to its limit that it "
-        f"cannot show differences; the first metric is {tables.metrics[0].label} instead"
     }
 
 

@@ -4,6 +4,7 @@ A run has the key (name, rule): the name of its objective or warm start, and the
 answers were decoded with. The runs of one key are those of the training seeds, in the same order.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from mm_numeric.evaluation.metrics import calibration
 from mm_numeric.evaluation.metrics.base import Metric, select_rows
 from mm_numeric.evaluation.metrics.bootstrap import run_draws
 from mm_numeric.evaluation.metrics.seed_intervals import ENOUGH_SEEDS, holm, seed_interval
+from mm_numeric.evaluation.results_table import in_unit
 from mm_numeric.evaluation.scores import Scores
 
 _CURVE_POINTS = 100
@@ -87,10 +89,14 @@ def headline_first(
 ) -> list[Metric]:
     """Return metrics in their order, but first the first one that can show differences, if any.
 
+    A metric without a value for some objective does not take the place of the first.
     ``means`` maps the name of a metric to its means for all objectives that are compared.
     """
-    found = (metric for metric in metrics if not _is_saturated(metric, means[metric.name]))
-    headline = next(found, metrics[0])
+    headline = metrics[0]
+    if _is_saturated(headline, means[headline.name]):
+        known = (metric for metric in metrics if None not in means[metric.name])
+        found = (metric for metric in known if not _is_saturated(metric, means[metric.name]))
+        headline = next(found, headline)
     return [headline, *(metric for metric in metrics if metric != headline)]
 
 
@@ -100,6 +106,32 @@ def _is_saturated(metric: Metric, means: Sequence[float | None]) -> bool:
     if metric.unit != "%" or len(known) < len(means):
         return False
     return max(known) < SATURATED or min(known) > 1 - SATURATED
+
+
+def headline_fact(tables: MetricTables, runs: Runs) -> dict[str, str]:
+    """Explain why the main metric of the task shows no differences; {} if it may show some."""
+    scores = [own for name in tables.table for own in runs[name, GREEDY]]
+    main = scores[0].figures[0][0]
+    means = [entry[main.name]["mean"] for entry in tables.table.values()]
+    if not _is_saturated(main, means):
+        return {}
+    is_low = max(means) < SATURATED
+    end = f"below {100 * SATURATED:g} %" if is_low else f"above {100 * (1 - SATURATED):g} %"
+    text = (
+        f"{main.label} is {end} for every objective, so close to its limit that it cannot show "
+        "differences"
+    )
+    if tables.metrics[0].name != main.name:
+        text += f"; the first metric is {tables.metrics[0].label} instead"
+    reasons = sum((Counter(own.failures) for own in scores), Counter[str]())
+    if is_low and reasons:
+        share = reasons.total() / sum(len(own.rows) for own in scores)
+        ((reason, count),) = reasons.most_common(1)
+        text += (
+            f"; {in_unit(share, '%')} of the answers could not be parsed, most of them "
+            f"({count:,}) for the reason: {reason}"
+        )
+    return {"headline": text}
 
 
 @dataclass(frozen=True, eq=False)

@@ -140,6 +140,21 @@ def test_a_metric_at_its_limit_gives_way_to_the_next(tmp_path):
     assert f"{said[0].upper()}{said[1:]}." in verdict(read_comparison(tmp_path))
 
 
+def test_without_a_parseable_answer_the_metric_stays_and_the_reason_is_named(tmp_path):
+    """No other metric has a value that differs, and a metric without values never comes first."""
+    none = dict.fromkeys(TARGETS, "it is late")
+    config = comparison(tmp_path, {"ce": [none] * 2, "emd": [none] * 2})
+    summary = write_summary(config, tmp_path)
+    first = summary["metrics"][0]["name"]
+    assert all(own[first]["mean"] is not None for own in summary["table"].values())
+    assert summary["facts"]["headline"].startswith("within 5 min is below 2 % for every objective")
+    end = (
+        "; 100.00 % of the answers could not be parsed, most of them (16) for the reason: "
+        f"{config.task.parse('it is late').reason}"
+    )
+    assert summary["facts"]["headline"].endswith(end)
+
+
 def test_one_objective_away_from_the_limit_keeps_the_metric(tmp_path):
     summary = write_summary(comparison(tmp_path, {"ce": [NONE] * 2, "emd": [POOR] * 2}), tmp_path)
     assert summary["metrics"][0]["name"] == "within_5_minutes"
