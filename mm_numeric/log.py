@@ -28,6 +28,9 @@ ALL_RANKS = {"all_ranks": True}
 NO_PREFIX = {"prefix": ""}
 """Value for the argument ``extra`` of a log call, to omit the prefix ``mm-numeric:``."""
 
+ONCE = {"once": True}
+"""Value for the argument ``extra`` of a log call, to write the message once in a comparison."""
+
 _PACKAGE = Path(__file__).resolve().parent
 
 _LIBRARIES = r"(?!transformers\.training_args$)(transformers|accelerate|peft|torch)\."
@@ -94,6 +97,24 @@ def warnings_as_messages() -> Iterator[None]:
 
         warnings.showwarning = handle
         yield
+
+
+@contextmanager
+def without_repeats() -> Iterator[None]:
+    """Return a context in which each message with ``extra=ONCE`` is written once."""
+    logged = set[str]()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        repeated = "once" in record.__dict__ and text in logged
+        logged.add(text)
+        return not repeated
+
+    logger.addFilter(is_new)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_new)
 
 
 def show(text: object = "", *, end: str = "\n") -> None:

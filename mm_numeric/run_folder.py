@@ -54,39 +54,73 @@ _HEADER = "# Written by mm-numeric: the config of this folder, every default fil
 _PACKAGES = ("torch", "transformers", "accelerate", "peft", "numpy", "pillow")
 
 
-def claim(folder: Path, config: Config, *, ignore: Set[str] = _MAY_DIFFER) -> bool:
+def claim(
+    folder: Path,
+    config: Config,
+    *,
+    ignore: Set[str] = _MAY_DIFFER,
+    key: str = "trainer.output_dir",
+) -> bool:
     """Prepare a folder for a run: write config.yaml, or check the run that the folder contains.
 
     Raises ValueError if the folder contains a run with another config, or other files. The config
     sections in ``ignore`` may differ. If the run in the folder stopped before the first checkpoint,
-    its files are deleted, and config.yaml is written again.
+    its files are deleted, and config.yaml is written again. ``key`` is the setting that names
+    another folder.
 
     Returns:
         True if the folder already contained a run with this config.
     """
-    entries = list(folder.iterdir()) if folder.is_dir() else []
-    left = [p for p in entries if any(p.match(name) for name in _LEFTOVERS)]
-    begun = len(left) < len(entries) or last_checkpoint(folder)
-    if (folder / CONFIG).is_file() and begun:
-        stored, own = stored_settings(folder), config.to_dict()
-        # Before the stored config is read, because that would import what only it names.
-        difference = _first_difference(named_code(stored), named_code(own))
-        if difference is None:
-            theirs = _moved(_read(folder, stored).to_dict(), own)
-            difference = _first_difference(_without(theirs, ignore), _without(own, ignore))
-        if difference:
-            raise ValueError(
-                f"{folder} contains another run: {difference}. Choose another folder, or delete it."
-            )
+    if contains_run(folder, config, ignore=ignore, key=key):
         return True
+    entries, left = _entries(folder)
+    begun = len(left) < len(entries) or last_checkpoint(folder)
     # Names alone do not make files ours to delete: a config.yaml may be the user's own.
     if (folder.exists() and not folder.is_dir()) or (entries and (begun or not _is_ours(folder))):
-        raise ValueError(f"{folder} is not empty and contains no run. Choose another folder.")
+        raise ValueError(
+            f"{folder} is not empty and contains no run. Choose another folder, such as "
+            f"{key}=runs/other."
+        )
     for path in left:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     folder.mkdir(parents=True, exist_ok=True)
     write_config(folder, config)
     return False
+
+
+def contains_run(
+    folder: Path,
+    config: Config,
+    *,
+    ignore: Set[str] = _MAY_DIFFER,
+    key: str = "trainer.output_dir",
+) -> bool:
+    """Return True if a folder contains a run with this config, that got to its first checkpoint.
+
+    Raises ValueError if the run has another config. The arguments are those of ``claim``.
+    """
+    entries, left = _entries(folder)
+    begun = len(left) < len(entries) or last_checkpoint(folder)
+    if not (folder / CONFIG).is_file() or not begun:
+        return False
+    stored, own = stored_settings(folder), config.to_dict()
+    # Before the stored config is read, because that would import what only it names.
+    difference = _first_difference(named_code(stored), named_code(own))
+    if difference is None:
+        theirs = _moved(_read(folder, stored).to_dict(), own)
+        difference = _first_difference(_without(theirs, ignore), _without(own, ignore))
+    if difference:
+        raise ValueError(
+            f"{folder} contains another run: {difference}. Choose another folder, such as "
+            f"{key}=runs/other, or delete this one."
+        )
+    return True
+
+
+def _entries(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return the files in a folder, and those of them that a run leaves before a checkpoint."""
+    entries = list(folder.iterdir()) if folder.is_dir() else []
+    return entries, [p for p in entries if any(p.match(name) for name in _LEFTOVERS)]
 
 
 def decoded_name(name: str, rule: str) -> str:

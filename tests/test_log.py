@@ -8,7 +8,15 @@ import pytest
 from tqdm import tqdm
 
 from mm_numeric import cli
-from mm_numeric.log import ALL_RANKS, logger, progress, set_verbosity, warnings_as_messages
+from mm_numeric.log import (
+    ALL_RANKS,
+    ONCE,
+    logger,
+    progress,
+    set_verbosity,
+    warnings_as_messages,
+    without_repeats,
+)
 from mm_numeric.registry import choose
 
 
@@ -25,6 +33,16 @@ def test_only_rank_0_writes_unless_the_record_is_for_all(capsys, monkeypatch):
         logger.error("bad row", extra=ALL_RANKS)
     lines = ["mm-numeric: step 3", "mm-numeric: bad row", "mm-numeric: bad row"]
     assert capsys.readouterr().err.splitlines() == lines
+
+
+def test_a_comparison_writes_the_same_table_once(capsys):
+    with without_repeats():
+        for text in ("a", "b", "a"):
+            logger.info(text, extra=ONCE)
+            logger.info("step 1")
+    logger.info("a", extra=ONCE)
+    lines = [line.removeprefix("mm-numeric: ") for line in capsys.readouterr().err.splitlines()]
+    assert lines == ["a", "step 1", "b", "step 1", "step 1", "a"]
 
 
 @pytest.mark.parametrize(

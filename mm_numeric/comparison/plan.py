@@ -13,7 +13,7 @@ from mm_numeric.config.data import DataSource
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.config.reader import read_objective
 from mm_numeric.config.schema import Config
-from mm_numeric.run_folder import MODEL, RESULTS, WARM_START, decoded_name
+from mm_numeric.run_folder import MODEL, RESULTS, WARM_START, contains_run, decoded_name
 
 
 class Run(NamedTuple):
@@ -157,6 +157,23 @@ def check_compared(config: Config, seeds: Sequence[int] | None) -> CompareConfig
     return config.compare
 
 
+def overview(config: Config, seeds: Sequence[int]) -> str:
+    """Return a sentence with the number of runs of a comparison, and what they are."""
+    assert config.compare is not None
+    rows, runs = compared_rows(config), first_runs(config, seeds)
+    starts = len({row.warm_start for row in rows})
+    names = [row.name for row in rows]
+    if config.compare.control:
+        names[1] += " as a control (compare.control=null leaves it out)"
+    trials = sum(len(row.trials) for row in rows)
+    each = f"{trials} trials of " if trials > len(rows) else ""
+    return (
+        f"{len(runs)} runs: for each of {len(seeds)} seeds {starts} warm start"
+        f"{'s' * (starts > 1)} and {each}{', '.join(names)}; "
+        f"{sum(run.is_finished() for run in runs)} are finished."
+    )
+
+
 def plan_text(config: Config, seeds: Sequence[int] | None = None) -> str:
     """Format the runs of a comparison, what each waits for, and the resources that it asks for.
 
@@ -166,9 +183,14 @@ def plan_text(config: Config, seeds: Sequence[int] | None = None) -> str:
     assert config.compare is not None
     runs = first_runs(config, seeds or config.compare.seeds)
     waits = waits_for(runs)
-    cells = [("run", "waits for", "state")]
+    cells, problems = [("run", "waits for", "state")], list[str]()
     for run in runs:
         state = "finished" if run.is_finished() else "open"
+        try:
+            contains_run(run.config.output_dir, run.config, key="compare.output_dir")
+        except ValueError as error:
+            state = "another run"
+            problems.append(str(error))
         cells.append((run.name, ", ".join(waits[run.name]) or "-", state))
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["  ".join(c.ljust(w) for c, w in zip(own, widths, strict=True)) for own in cells]
@@ -176,5 +198,6 @@ def plan_text(config: Config, seeds: Sequence[int] | None = None) -> str:
         rows = ", ".join(row.name for row in compared_rows(config))
         lines += [f"then, for each seed: the best trial of {rows} answers the test rows"]
     asked = config.compare.resources
-    lines += [f"each run asks for {asked}" if asked else "compare.resources is not set"]
+    unset = "compare.resources is not set (--engine ray and --engine slurm use it)"
+    lines += [f"each run asks for {asked}" if asked else unset, *problems[:1]]
     return "\n".join(line.rstrip() for line in lines)

@@ -27,7 +27,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from mm_numeric.comparison.plan import Run, check_compared, open_runs, seed_runs
+from mm_numeric.comparison.plan import Run, check_compared, open_runs, overview, seed_runs
 from mm_numeric.comparison.rows import compared_rows, read_comparison
 from mm_numeric.comparison.seeds import run_of_seed, with_resolved_vary
 from mm_numeric.comparison.selection import (
@@ -44,7 +44,7 @@ from mm_numeric.config.schema import Config
 from mm_numeric.evaluation.results_table import in_unit
 from mm_numeric.evaluation.score import score
 from mm_numeric.files import read_rows
-from mm_numeric.log import progress, show
+from mm_numeric.log import logger, progress, show, without_repeats
 from mm_numeric.losses.term import make_term
 from mm_numeric.registry import ENGINES, LOCAL_ENGINE, choose
 from mm_numeric.run_folder import (
@@ -62,6 +62,7 @@ from mm_numeric.run_folder import (
 )
 
 _MAY_DIFFER = {"compare", "objective", "plugins"}  # sections that do not change existing runs
+_KEY = "compare.output_dir"
 _LOCK_WAIT_S = 300.0
 
 
@@ -100,18 +101,19 @@ def compare(
                 f"{config.title}, compare.decode: the baseline {row.name} predicts its answers "
                 f"without a distribution over texts; use [{GREEDY}], or compare it on its own."
             )
+    logger.info("%s", overview(config, seeds or config.compare.seeds))
     _load_data_once(config, (seeds or config.compare.seeds)[0])
     if seeds is not None:
-        claim(folder, config, ignore=_MAY_DIFFER)
+        claim(folder, config, ignore=_MAY_DIFFER, key=_KEY)
         while left := open_runs(config, seeds):
             execute_here(left)
         return folder
     with locked(folder):
-        claim(folder, config, ignore=_MAY_DIFFER)
+        claim(folder, config, ignore=_MAY_DIFFER, key=_KEY)
         for seed in config.compare.seeds:
             for run in seed_runs(config, seed):
                 if (run.output_dir / CONFIG).is_file():
-                    claim(run.output_dir, run)
+                    claim(run.output_dir, run, key=_KEY)
         # Seeds and objectives may be added; claim has rejected other changes.
         write_config(folder, config)
         while left := open_runs(config, config.compare.seeds):
@@ -122,8 +124,9 @@ def compare(
 
 def execute_here(runs: Sequence[Run]) -> None:
     """Execute runs in this process, one after the other."""
-    for run in progress(runs, desc="comparing", unit="run"):
-        _run(run)
+    with without_repeats():
+        for run in progress(runs, desc="comparing", unit="run"):
+            _run(run)
 
 
 def execute_one(folder: Path, name: str) -> None:
@@ -185,6 +188,7 @@ def _is_trained(run: Run) -> bool:
         return True
     if run.config.distil:
         link_teacher(run.config)
+    logger.info("training %s", run.name)
     try:
         train(run.config, resume=is_resumable(folder))
     except (NotFiniteError, NoAnswersError) as error:

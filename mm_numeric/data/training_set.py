@@ -18,7 +18,7 @@ from mm_numeric.data.lengths import TooLongError
 from mm_numeric.data.mixing import mixed_epoch
 from mm_numeric.data.positions import check_row, fits_in_any_case
 from mm_numeric.data.streaming import ExampleStream
-from mm_numeric.log import logger, progress
+from mm_numeric.log import ONCE, logger, progress
 
 _MAX_NAMED = 3  # rows named in a message
 
@@ -44,9 +44,9 @@ class TrainingRows:
             self.sources.append(examples)
         if counts := config.task.count_classes(self.rows()):
             for name, value in counts.facts():
-                logger.info("%s: %s", name, value)
+                logger.info("%s: %s", name, value, extra=ONCE)
             for warning in counts.warnings():
-                logger.warning("%s", warning)
+                logger.warning("%s", warning, extra=ONCE)
 
     def rows(self) -> list[Example]:
         """Return the loaded samples of all sources, each once ([] if they are streamed)."""

@@ -59,11 +59,12 @@ def with_same_rows(config: Config, checkpoint: Path) -> Config:
             f"cannot share them equally; resume with a number of ranks that divides {rows}."
         )
     logger.info(
-        "%d ranks, previously %d; set %s, so that a step keeps its %d rows.",
-        ranks,
+        "the run was started with %d processes and resumes with %d; so that a step keeps its %d "
+        "rows, it continues with %s.",
         step["ranks"],
-        " and ".join(f"trainer.{name}={value}" for name, value in changes.items()),
+        ranks,
         rows,
+        " and ".join(f"trainer.{name}={value}" for name, value in changes.items()),
     )
     return with_trainer(config, **changes)
 

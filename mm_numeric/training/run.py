@@ -21,7 +21,7 @@ from mm_numeric.data.streaming import ExampleStream
 from mm_numeric.data.training_set import TrainingRows
 from mm_numeric.families.family import Family
 from mm_numeric.files import read_json, stored_content
-from mm_numeric.log import NO_PREFIX, logger
+from mm_numeric.log import NO_PREFIX, ONCE, logger
 from mm_numeric.losses.objective import make_term
 from mm_numeric.losses.term_settings import with_box_scale
 from mm_numeric.models.adapters import add_adapters
@@ -38,6 +38,7 @@ from mm_numeric.run_folder import (
     LOG,
     MODEL,
     claim,
+    contains_run,
     finish,
     is_resumable,
     last_checkpoint,
@@ -92,6 +93,7 @@ def train(
     """
     train_part = partial(_train, stoppable=stoppable, trust_remote_code=trust_remote_code)
     if config.distil is None:
+        contains_run(config.output_dir, config)  # raises if it is another, before rows are loaded
         with translate_disk_full(config.output_dir):
             return train_part(config, resume=resume)
     started, folder = time.monotonic(), config.output_dir
@@ -166,7 +168,7 @@ def _train(
         trainer.trust_remote_code = trust_remote_code
         assert trainer.modules is not None
         modules = trainer.modules.table(trainer.model)
-        logger.info("%s", table_text(modules), extra=NO_PREFIX)
+        logger.info("%s", table_text(modules), extra={**NO_PREFIX, **ONCE})
 
         def facts() -> dict[str, Any]:
             return {

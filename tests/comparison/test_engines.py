@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import signal
 import threading
 import time
@@ -15,7 +16,7 @@ from train_runs import same
 from mm_numeric import cli
 from mm_numeric.comparison.engines.resources import required_resources, run_failed
 from mm_numeric.comparison.engines.slurm import execute as execute_jobs
-from mm_numeric.comparison.plan import open_runs
+from mm_numeric.comparison.plan import open_runs, overview, seed_runs
 from mm_numeric.comparison.run import compare, execute_one
 from mm_numeric.config.resources import Resources
 from mm_numeric.evaluation.report.summary_file import read_summary
@@ -24,7 +25,7 @@ from mm_numeric.files import read_json
 from mm_numeric.inference.generate import predict
 from mm_numeric.ray_tasks import map_tasks
 from mm_numeric.registry import import_extra
-from mm_numeric.run_folder import LockedError
+from mm_numeric.run_folder import LockedError, claim
 
 DISTILLED = "{name: distilled, preset: ce, with: {distil: {decode: median, keep: all}}}"
 SMALL = ("compare.objectives=[ce]", "compare.control=null", "compare.seeds=[0, 1]",
@@ -140,7 +141,7 @@ def test_the_plan_names_the_runs_in_order_and_what_they_wait_for(tmp_path, capsy
     text = capsys.readouterr().out
     assert "seed3/plain_learning_rate_0.002" in text
     assert "for each seed: the best trial of emd, distilled, plain answers the test rows" in text
-    assert text.endswith("compare.resources is not set\n")
+    assert text.endswith("compare.resources is not set (--engine ray and --engine slurm use it)\n")
     assert cli.main(["compare", str(file), "compare.seeds=[3, 4]", "--plan", "--seeds", "4"]) == 0
     text = capsys.readouterr().out
     assert "seed4/plain" in text
@@ -150,6 +151,24 @@ def test_the_plan_names_the_runs_in_order_and_what_they_wait_for(tmp_path, capsy
     assert cli.main(["compare", str(file), "--plan", "compare=null"]) == 2
     assert "no section `compare`; see" in capsys.readouterr().err
     assert not (tmp_path / "compare").exists()
+    other = small_config(
+        tmp_path, *SMALL, rows, "compare.seeds=[3]", "trainer.seed=9", "task.prompt=When"
+    )
+    warm = seed_runs(other, 3)[0].output_dir
+    claim(warm, other)
+    (warm / "run.json").touch()
+    assert cli.main(["compare", str(file), "--plan"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split() == ["seed3/warm_start", "-", "another", "run"]
+    assert re.search("another run: .* folder, such as compare.output_dir=", lines[-1])
+
+
+def test_a_comparison_says_how_many_runs_it_trains(tmp_path):
+    config = small_config(tmp_path, "compare.seeds=[3, 4]", "compare.objectives=[ce, emd]")
+    assert overview(config, (3, 4)) == (
+        "8 runs: for each of 2 seeds 1 warm start and ce, ce_times_1.3 as a control "
+        "(compare.control=null leaves it out), emd; 0 are finished."
+    )
 
 
 @pytest.mark.parametrize(
