@@ -51,6 +51,7 @@ _CURES = {
     "'\\t' that cannot start": " Indent with spaces, not with tabs.",
     "expected ',' or": " A bracket or brace may not be closed, here or in a line above.",
     "end of stream": " A quote is not closed.",
+    "'<stream end>'": " On the command line, put a setting with spaces or brackets in quotes.",
     "that cannot start any token": " Put the text in quotes.",
     "alphabetic or numeric character": " Put the text in quotes.",
     "expected '<document start>'": " A config is one YAML file, not a file of rows.",
