@@ -5,6 +5,7 @@
     python scripts/figures_losses.py --out figures --bench bench.json
 
 predicted_digit     loss of each term if the model is nearly certain of one digit (figure 1)
+                    (with --pages: only the terms of a page, without title)
 two_probabilities   loss of some terms if the probability is split between digits (figure 2)
 overhead            duration of a step of each objective (figure 3): from bench.json, or from a run
                     of a few seconds at a small size
@@ -48,6 +49,16 @@ HEAT_TERMS = {  # formulas for these digits; a and b are the probabilities of 0 
     "ntl_mse": "16 (b − a)²",
     "rps": "4 (a² + b²)",
 }
+PAGES = {  # pages of docs/losses, and the terms that they explain
+    "cross-entropy": ["digit_ce"],
+    "ntl": ["ntl_was", "ntl_mse", "ntl_mae", "ntl_huber", "nl_ntl"],
+    "ntil": ["emd_exp", "relative", "magnitude"],
+    "soft-targets": ["gce", "dist2"],
+    "proper-scores": ["rps", "smmd"],
+    "digit-entropy": ["del"],
+    "pathrisk": ["pathrisk"],
+    "raft": ["raft"],
+}
 SMALL = Setting(vocabulary=32000, rows=256)
 
 
@@ -62,7 +73,17 @@ def main() -> None:
     parser.add_argument(
         "--bench", type=Path, metavar="FILE", help="output of bench_losses.py --json"
     )
+    parser.add_argument(
+        "--pages", action="store_true", help="only draw the figures of the pages of docs/losses"
+    )
     options = parser.parse_args()
+    if options.pages:
+        numbers = predicted_digit()
+        options.out.mkdir(parents=True, exist_ok=True)
+        for page, names in PAGES.items():
+            drawn = panels_of_terms(numbers, names, across=len(names), top=10)
+            (options.out / f"predicted_digit_{page}.svg").write_text(drawn, encoding="utf-8")
+        return
     try:
         bench = read_bench(options.bench) if options.bench else small_bench()
         options.out.mkdir(parents=True, exist_ok=True)
@@ -163,28 +184,35 @@ def overhead(
 
 
 def draw_predicted_digit(numbers: Mapping[str, Any]) -> str:
+    """Draw a panel per term under a title."""
+    title = (
+        f"The loss of a model that gives {numbers['certainty']:.0%} to one digit, "
+        f"where {numbers['label']} is right"
+    )
+    about = (
+        "Solid: the term, as a share of its largest value, shown above it. "
+        "Dashed: cross-entropy, scaled likewise. Each label is a number of one digit."
+    )
+    texts = [words(20, 28, title, "title"), words(20, 48, about)]
+    names = [name for name in numbers["losses"] if name != "ce"]
+    return panels_of_terms(numbers, names, across=6, top=74, texts=texts)
+
+
+def panels_of_terms(
+    numbers: Mapping[str, Any],
+    names: Sequence[str],
+    *,
+    across: int,
+    top: float,
+    texts: Sequence[str] = (),
+) -> str:
     """Draw a panel per term, with cross-entropy dashed; each curve is scaled to its maximum."""
     losses = numbers["losses"]
-    names = [name for name in losses if name != "ce"]
-    across, wide, tall, top = 6, 190, 170, 74
+    wide, tall = 190, 170
     down = -(-len(names) // across)
     ticks = [(digit, str(digit)) for digit in numbers["digits"]]
     y = Axis(low=0, high=1.06, ticks=[(0, "0"), (0.5, "0.5"), (1, "1")])
-    parts = [
-        words(
-            20,
-            28,
-            f"The loss of a model that gives {numbers['certainty']:.0%} to one digit, "
-            f"where {numbers['label']} is right",
-            "title",
-        ),
-        words(
-            20,
-            48,
-            "Solid: the term, as a share of its largest value, shown above it. "
-            "Dashed: cross-entropy, scaled likewise. Each label is a number of one digit.",
-        ),
-    ]
+    parts = [*texts]
     for i, name in enumerate(names):
         at = (20 + wide * (i % across), top + tall * (i // across))
         lines = [
