@@ -22,7 +22,13 @@ from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-PRELOADED = ["mm_numeric.cli", "mm_numeric.training.run", "mm_numeric.inference.generate"]
+PRELOADED = [
+    "mm_numeric.cli",
+    "mm_numeric.training.run",
+    "mm_numeric.inference.generate",
+    "mm_numeric.families.causal_lm",
+    "deepspeed.runtime.zero.muon.muon_optimizer",  # which accelerate imports for any training
+]
 TRAIN = [
     "train", "arithmetic_tiny", "trainer.max_steps=20", "trainer.save_steps=2",
     "trainer.use_cpu=true", "trainer.logging_steps=2", "data.train.render=200",

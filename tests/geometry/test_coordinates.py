@@ -130,6 +130,9 @@ def test_a_grid_s_own_points_come_back_as_they_are(resize, coordinates, size, pa
 def test_a_quantised_shape_is_what_is_read_back(resize, coordinates):
     frame = Frame(640, 480, resize.view(640, 480), coordinates)
     triangle = Polygon(((10.3, 20.7), (600.1, 30.9), (300.5, 470.2)))
+    x, y = (coordinates.largest(edge) for edge in frame.edges)
+    far, beyond = frame.decode(x, y), frame.decode(x + 2, y + 2)  # not moved to the edge
+    assert all(b > max(edge, f) for b, f, edge in zip(beyond, far, (640, 480), strict=True))
     for shape in (Box(10.3, 20.7, 600.1, 470.2), triangle):
         text = frame.write([Instance(shape, "")]).text
         assert frame.quantised(shape) == frame.read(text).items[0].shape
@@ -194,6 +197,7 @@ UNCLEAR = [
     "car(12,3)",  # a point, or a truncated box
     "seat (4,2)(12,3),(45,67)",  # the label may be "seat (4,2)"
     "(1,2),(3,2),(3,4),(1,4)(5,6),(7,8)",  # a box, or the first half of a quadrilateral
+    "(1,2),(3,2), (3,4),(1,4)",  # two boxes, or a quadrilateral
 ]
 
 

@@ -109,7 +109,10 @@ def test_an_option_of_the_only_term():
         ("ntl_was", {"squish": 3}, "squish.*squash"),
         ("ntil", {"growth": 1.5}, r"options=\{\"growth\": \.\.\.\}"),
         ("ce", {"squash": 3}, r"options=\{\"squash\": \.\.\.\}"),
-        ("ntl_was", {"scale": "digit"}, "scale is one of range, published, not 'digit'"),
+        *(
+            (name, {"scale": "digit"}, f"{name}: scale is one of range, published, not 'digit'")
+            for name in ("ntl_was", "ntl_was_cdf", "rps")
+        ),
     ],
 )
 def test_options_that_are_refused(name, option, message):

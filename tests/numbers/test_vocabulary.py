@@ -125,6 +125,8 @@ def test_location_tokens_are_worth_their_position():
     places = {f"<loc{i:04d}>": 3000 - i for i in range(1024)}
     vocabulary = NumberVocabulary.from_tokens(ToyTokenizer({**DIGITS, **places}), list(places))
     assert [token.value for token in vocabulary.tokens] == list(range(1024))
+    (zero,) = numbers_in_labels([3000], vocabulary)
+    assert (zero.value, zero.sign) == (0, 1)
     found = numbers_in_labels([3000 - 12, 3000 - 1023, DIGITS["3"]], vocabulary)
     assert [(n.value, n.positions, n.places) for n in found] == [
         (12, (0,), (0,)),

@@ -163,6 +163,7 @@ def test_right_answers_score_as_right(name, tmp_path):
     scorer = scorer_of(task_of(name), name, example.answer, "test")
     assert isinstance(scorer, Scorer)
     scores = score(predictions_of(name, tmp_path), task_name=name)
+    assert {type(metric.higher_is_better) for metric in scores.scorer.metrics} == {bool}
     headline = scores.scorer.metrics[0]
     assert scores.metrics()[headline.name]["value"] == (1 if headline.unit == "%" else 0)
     results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))

@@ -60,6 +60,10 @@ def test_final_numbers(text, number):
     assert GSM8K().parse(text) == Solution(number)
 
 
+def test_the_steps_are_what_comes_before_the_last_final_answer():
+    assert GSM8K().parse("#### 1\nNo.\n#### 18\n").steps == "#### 1\nNo."
+
+
 @pytest.mark.parametrize(
     ("text", "reason", "lenient"),
     [

@@ -126,6 +126,7 @@ def test_a_threshold_is_chosen_by_coverage_or_by_share_correct():
 def test_a_table_by_hand():
     bins = reliability([0.0, 0.5, 0.55, 1.0], [0, 1, 0, 1], bins=2)
     assert bins == [Bin(0.0, 0.5, 2, 0.25, 0.5), Bin(0.5, 1.0, 2, pytest.approx(0.775), 0.5)]
+    assert expected_calibration_error([0.0], [0]) == 0
     error = expected_calibration_error([0.0, 0.5, 0.55, 1.0], [0, 1, 0, 1], bins=2)
     assert error == pytest.approx((0.25 + 0.275) / 2)
 

@@ -348,6 +348,7 @@ def test_the_order_of_options_decides_nothing_strictly():
 )
 def test_what_is_no_answer_has_its_reason(text, asked, reason):
     assert MATHVISTA.reason(Text(text), asked) == reason
+    assert isinstance(MATHVISTA.extraction(Text(text), asked), str)
     assert judged(text, asked)["unreadable"] == 1
 
 
