@@ -90,11 +90,11 @@ class _Mutants(cst.CSTVisitor):
         self.first_lines = [1]
 
     def on_visit(self, node: cst.CSTNode) -> bool:
-        if isinstance(node, cst.Annotation | cst.Decorator | cst.Parameters | cst.Raise):
-            return False
         if isinstance(node, cst.BaseStatement | cst.BaseSmallStatement):
             self.first_lines.append(self._position(node).start.line)
         self.functions += isinstance(node, cst.FunctionDef)
+        if isinstance(node, cst.Annotation | cst.Decorator | cst.Parameters | cst.Raise):
+            return False  # on_leave is called nevertheless
         for kind, operator in mutation_operators if self.functions else ():
             if isinstance(node, kind):
                 self.found += [self._mutant(node, new) for new in operator(node)]

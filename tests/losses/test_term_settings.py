@@ -109,6 +109,8 @@ def test_an_option_of_the_only_term():
         ("ntl_was", {"squish": 3}, "squish.*squash"),
         ("ntil", {"growth": 1.5}, r"options=\{\"growth\": \.\.\.\}"),
         ("ce", {"squash": 3}, r"options=\{\"squash\": \.\.\.\}"),
+        ("emd_exp", {"growth": 0.0}, "growth must be > 0, not 0"),
+        ("emd_exp", {"places": "linear", "growth": 0.5}, "growth must be >= 1 where places is lin"),
         *(
             (name, {"scale": "digit"}, f"{name}: scale is one of range, published, not 'digit'")
             for name in ("ntl_was", "ntl_was_cdf", "rps")
