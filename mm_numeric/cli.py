@@ -42,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "score": _score,
             "compare": _compare,
             "export": _export,
+            "push": _push,
             "report": _report,
             "doctor": _doctor,
         }
@@ -359,6 +360,14 @@ def _export(arguments: argparse.Namespace) -> None:
 
     export(arguments.run, arguments.out, trust_remote_code=arguments.trust_remote_code)
     show(f"exported: {arguments.out}; {arguments.out / CARD} describes it and how to load it")
+
+
+def _push(arguments: argparse.Namespace) -> None:
+    from mm_numeric.models.push import push
+
+    trust = arguments.trust_remote_code
+    url = push(arguments.run, arguments.repo, private=arguments.private, trust_remote_code=trust)
+    show(f"uploaded: {url}")
 
 
 def _report(arguments: argparse.Namespace) -> None:

@@ -344,6 +344,11 @@ def _add_export(add: _Add) -> None:
         help="folder to create; an existing folder is not overwritten",
     )
     _add_trust(export, "the config of the run")
+    push = add("push", "export a run and upload it to the Hugging Face hub")
+    push.add_argument("run", type=Path, help="folder of a finished run")
+    push.add_argument("repo", help="repository of the hub, USER/NAME; created if it is missing")
+    push.add_argument("--private", action="store_true", help="create a private repository")
+    _add_trust(push, "the config of the run")
 
 
 def _add_report(add: _Add) -> None:

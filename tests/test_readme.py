@@ -28,7 +28,7 @@ from mm_numeric.registry import IMPORTERS, choose
 
 BYT5 = ByT5Tokenizer()
 COMMANDS = ("ls", "cp", "check", "prepare", "check-data", "train", "grpo", "predict", "score",
-            "compare", "export", "report", "doctor")  # fmt: skip
+            "compare", "export", "push", "report", "doctor")  # fmt: skip
 YOURS = "clock_qwen2_vl_2b"
 """The config that stands for mine.yaml, which a reader has copied from a shipped one."""
 

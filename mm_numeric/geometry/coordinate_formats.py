@@ -230,6 +230,14 @@ class CoordinateFormat:
         kept = {name: _SPECIAL_TOKEN.sub("", text) for name, text in literals.items()}
         return frozenset(tokens), replace(self, **kept)  # type: ignore[arg-type]
 
+    @property
+    def box_pattern(self) -> str:
+        """Return a regex of a box as ``write`` writes it, with one group for each coordinate."""
+        number = r"<loc(\d{4})>" if self.bins else r"([-.\d]+)"
+        _, _, *box, _, _ = self.write([(["0"] * 4, "", True)])  # without text around the box
+        pieces = (number if piece.number is not None else re.escape(piece.text) for piece in box)
+        return "".join(pieces).replace("\\ ", " ")
+
     @cached_property
     def _numeral(self) -> re.Pattern[str]:
         digits = r"-?(?:[0-9]+(?:\.[0-9]+)?|(?<![0-9])\.[0-9]+)"  # .5 is 0.5, not 5

@@ -1,12 +1,16 @@
 """Exported models: the same logits from plain transformers and PEFT, without mm-numeric."""
 
+import json
 import re
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
-from adapted_runs import BLIND, a_batch, adapted_config, run_of, twin
+from adapted_runs import BLIND, adapted_config, twin
+from huggingface_hub import HfApi, ModelCard, RepoUrl
 from safetensors.torch import load_file
 
 from mm_numeric.cli import main
@@ -22,39 +26,65 @@ WITH_PROJECTOR = ("llava", "yi_vl", "qwen2_5_vl")  # trained, not adapted: PEFT 
 DORA = ("qwen2_vl", "t5", "yi_vl")
 
 PLAIN = """
-import re, sys
+import json, re, shutil, sys
+from importlib.util import find_spec
 from pathlib import Path
-import torch
+import transformers
 sys.modules["mm_numeric"] = None  # cannot be imported
 from peft import PeftModel
+from transformers import pipeline
+
+if find_spec("torchvision") is None:  # without their video processors, which need it
+    for kind in ("Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "InternVL"):
+        processor = getattr(transformers, f"{kind}Processor")
+        processor.get_attributes = classmethod(lambda _: ["image_processor", "tokenizer"])
+
+
+def answers(code, found, facts):
+    # Execute the text of the card for each row, but what loads the model once.
+    for image, question in facts["rows"]:
+        if image:
+            shutil.copy(image, "image.png")
+        printed = []
+        found["print"] = printed.append
+        exec(code.replace(facts["prompt"], question), found)
+        yield [printed[0], printed[1:]]
+
 
 for card in sorted(Path().glob("*/README.md")):
-    name = card.parent.name
-    batch = torch.load(f"{name}.batch.pt")
+    name, found = card.parent.name, {}
     (code,) = re.findall("```python\\n(.*?)```", card.read_text(encoding="utf-8"), re.DOTALL)
-    found = {}
+    facts = json.loads(Path(f"{name}.json").read_text())
+    load, begin, ask = code.partition(facts["begin"])
     try:
-        exec(code, found)
+        exec(load, found)
     except ImportError:
-        print(name, "needs mm_numeric")
+        facts["needs"] = "mm_numeric"
+        Path(f"{name}.json").write_text(json.dumps(facts))
         continue
-    assert ("image_processor" in found) == ("pixel_values" in batch)
-    with torch.no_grad():
-        said = {"merged": found["model"].eval()(**batch).logits}
-        adapters = Path(f"{name}.adapters")
-        if adapters.exists():
-            base = type(found["model"]).from_pretrained(Path(f"{name}.base").read_text())
-            said["adapted"] = PeftModel.from_pretrained(base, adapters).eval()(**batch).logits
-    torch.save(said, f"{name}.said.pt")
-    print(name, found["model"].dtype)
+    facts["merged"] = list(answers(begin + ask, found, facts))
+    if "base" in facts:
+        base = type(found["model"]).from_pretrained(facts["base"])
+        base.generation_config = found["model"].generation_config
+        found["model"] = PeftModel.from_pretrained(base, facts["adapters"]).eval()
+        facts["adapted"] = list(answers(begin + ask, found, facts))
+    if facts["rows"][0][0]:
+        pipe = pipeline("image-text-to-text", model=name, processor=found["processor"])
+        image, text = found["image"], "<image>box"
+        if found["processor"].chat_template:
+            content = [{"type": "image", "image": image}, {"type": "text", "text": "box"}]
+            image, text = None, [{"role": "user", "content": content}]
+        (piped,) = pipe(images=image, text=text, return_full_text=False)
+        facts["piped"] = piped["generated_text"].strip()
+        facts["decoded"] = found["processor"].decode(found["ids"], skip_special_tokens=True).strip()
+    Path(f"{name}.json").write_text(json.dumps(facts))
 """
 
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """Train every family for a few steps, export it, and compute logits with transformers alone."""
+    """Train every family for a few steps, export it, and run its card with transformers alone."""
     folder = tmp_path_factory.mktemp("exported")
-    logits = {}
     for name in FAMILIES:
         projector = {"projector": "trained"} if name in WITH_PROJECTOR else {}
         config = adapted_config(
@@ -62,48 +92,64 @@ def exported(tmp_path_factory):
             name,
             {"language": "adapted", **projector},
             {"rank": 4, "dora": name in DORA},
+            max_steps=40 if name in BLIND else 3,
         )
+        config = replace(config, predict=replace(config.predict, max_new_tokens=12))
         train(config)
         run = config.output_dir
+        predict(run, None, run / "predictions.jsonl", trust_remote_code=True)
         export(run, folder / name, trust_remote_code=True)
-        family, model = run_of(config)
-        batch = a_batch(config, family)
-        torch.save(dict(batch), folder / f"{name}.batch.pt")
+        lines = (run / "predictions.jsonl").read_text(encoding="utf-8").splitlines()
+        rows = [json.loads(line) for line in lines]
+        blind = name in BLIND
+        facts = {
+            "prompt": "{sum}" if blind else "{phrase}",
+            "begin": "prompt = " if blind else "image = ",
+            "rows": [[row["image"], row["prompt"]] for row in rows],
+            "predicted": [[row["text"].strip(), row["parsed"]] for row in rows],
+        }
         if name not in WITH_PROJECTOR:
-            (folder / f"{name}.adapters").symlink_to(run / "model")
-            (folder / f"{name}.base").write_text(twin(name))
-        with torch.no_grad():
-            logits[name] = model(**batch).logits
+            facts |= {"base": twin(name), "adapters": str(run / "model")}
+        (folder / f"{name}.json").write_text(json.dumps(facts), encoding="utf-8")
     command = [sys.executable, "-c", PLAIN]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return folder, logits, dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    return folder
+
+
+def facts_of(folder, name):
+    return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name != "yi_vl"])
-def test_plain_transformers_says_the_same(exported, name):
-    folder, logits, printed = exported
-    assert printed[name] == "torch.float32"
-    said = torch.load(folder / f"{name}.said.pt")
-    assert set(said) == ({"merged"} if name in WITH_PROJECTOR else {"merged", "adapted"})
-    for way in said:
-        torch.testing.assert_close(said[way], logits[name], rtol=1e-5, atol=1e-5)
-    assert (folder / name / "frame.json").is_file()
-    assert (folder / name / "processor_config.json").is_file() == (name not in BLIND)
+def test_the_program_of_the_card_writes_what_predict_writes(exported, name):
+    facts = facts_of(exported, name)
+    assert ("adapted" in facts) == (name not in WITH_PROJECTOR)
+    for way in {"merged", "adapted"} & facts.keys():
+        for (text, boxes), (wanted, parsed) in zip(facts[way], facts["predicted"], strict=True):
+            assert text == wanted
+            if parsed is not None and name not in BLIND:
+                assert boxes[0] == pytest.approx(parsed, abs=0.1)
+    assert len({text for text, _ in facts["merged"]}) > 1
+    if name not in BLIND:
+        assert facts["piped"] == facts["decoded"]
+    settings = json.loads((exported / name / "generation_config.json").read_text())
+    assert (settings["do_sample"], settings["max_new_tokens"]) == (False, 12)
+    assert (exported / name / "frame.json").is_file()
 
 
 def test_yi_vl_says_what_it_needs(exported, monkeypatch):
-    folder, logits, printed = exported
-    assert printed["yi_vl"] == "needs mm_numeric"
-    card = (folder / "yi_vl" / "README.md").read_text(encoding="utf-8")
+    facts = facts_of(exported, "yi_vl")
+    assert facts["needs"] == "mm_numeric"
+    card = (exported / "yi_vl" / "README.md").read_text(encoding="utf-8")
     assert "needs mm-numeric (`pip install 'mm-numeric[train]'`): transformers has no class" in card
     (code,) = re.findall("```python\n(.*?)```", card, re.DOTALL)
-    monkeypatch.chdir(folder)
-    found = {}
-    exec(code, found)
-    with torch.no_grad():
-        said = found["model"].eval()(**torch.load("yi_vl.batch.pt")).logits
-    torch.testing.assert_close(said, logits["yi_vl"], rtol=1e-5, atol=1e-5)
+    monkeypatch.chdir(exported)
+    for (image, question), (wanted, _) in zip(facts["rows"], facts["predicted"], strict=True):
+        shutil.copy(image, "image.png")
+        found = {}
+        exec(code.replace(facts["prompt"], question), found)
+        assert found["text"] == wanted
 
 
 def test_the_card_says_what_the_model_is(tmp_path, capsys):
@@ -132,6 +178,11 @@ def test_the_card_says_what_the_model_is(tmp_path, capsys):
     ):
         assert said in card, said
     assert re.search("fingerprint `[0-9a-f]{64}`", card)
+    known = ModelCard(card).data
+    assert (known.pipeline_tag, known.library_name) == ("image-text-to-text", "transformers")
+    results = {result.metric_type: result.metric_value for result in known.eval_results}
+    scored = json.loads((run / "results.json").read_text())["metrics"]
+    assert results["accuracy_at_0.5"] == scored["accuracy_at_0.5"]["value"]
     assert not list(out.parent.glob("*.unfinished"))
     assert main(["export", str(run), "--out", str(out)]) == 2
     assert f"{out} exists; name a folder that does not" in capsys.readouterr().err
@@ -151,3 +202,33 @@ def test_the_dtype_of_the_weights_stays(tmp_path, parts):
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert "Weights are bfloat16." in card
     assert "Not scored: " in card
+
+
+def test_a_run_is_pushed_to_the_hub(tmp_path, capsys, monkeypatch):
+    config = adapted_config(tmp_path, "paligemma", {"vision": "frozen"}, max_steps=1)
+    train(config)
+    run, uploaded = config.output_dir, {}
+    assert main(["push", str(run), "me/boxes"]) == 2
+    sentence = "me/boxes: HF_HUB_OFFLINE is set, so nothing can be uploaded; unset it, or run"
+    assert sentence in capsys.readouterr().err
+    assert main(["push", str(tmp_path), "me/boxes"]) == 2
+    assert "contains no run" in capsys.readouterr().err
+    assert main(["push", str(run), "me/b/c"]) == 2
+    assert "me/b/c: the hub did not accept the upload (Repo id must be" in capsys.readouterr().err
+
+    def upload(api, repo_id, folder_path, commit_message):
+        files = {path.name: path.read_bytes() for path in folder_path.iterdir()}
+        uploaded.update(repo=repo_id, files=files)
+
+    def create(api, repo, private, exist_ok):
+        assert (private, exist_ok) == (True, True)
+        return RepoUrl(f"https://huggingface.co/{repo}")
+
+    monkeypatch.setattr(HfApi, "create_repo", create)
+    monkeypatch.setattr(HfApi, "upload_folder", upload)
+    assert main(["push", str(run), "me/boxes", "--private"]) == 0
+    assert "uploaded: https://huggingface.co/me/boxes" in capsys.readouterr().out
+    names = {"README.md", "config.json", "model.safetensors", "processor_config.json"}
+    assert names <= uploaded["files"].keys()
+    assert b'from_pretrained("boxes")' in uploaded["files"]["README.md"]
+    assert not list(run.glob("*.unfinished"))

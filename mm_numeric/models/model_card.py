@@ -1,0 +1,270 @@
+"""The model card of an exported model: metadata for the hub, a program that uses it, its training.
+
+The program is plain transformers and Python: an image in, the answer and boxes in pixels out.
+"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import yaml
+from huggingface_hub import metadata_load, try_to_load_from_cache
+
+from mm_numeric.answers import Box, Instance, Instances
+from mm_numeric.config.data import listed, named
+from mm_numeric.config.schema import Config
+from mm_numeric.escaping import markdown_code, markdown_fence, markdown_text
+from mm_numeric.families.family import Family
+from mm_numeric.geometry.coordinates import Coordinates
+from mm_numeric.models.parameter_groups import table_text
+
+CARD = "README.md"
+
+
+class CardResults:
+    """The metrics of results.json (None: not scored), for a model card."""
+
+    def __init__(self, results: dict[str, Any] | None) -> None:
+        self.values: list[dict[str, Any]] = []
+        self.table = "Not scored: `mm-numeric predict` and `mm-numeric score` before `export` do."
+        if results is None:
+            return
+        lines = ["| metric | value | 95 % interval |", "|---|---|---|"]
+        for name, found in results["metrics"].items():
+            keys = ("value", "low", "high")
+            shown = ("none" if found[key] is None else f"{1.0 * found[key]:.4g}" for key in keys)
+            lines.append("| {} | {} | {} to {} |".format(markdown_text(name), *shown))
+            if found["value"] is not None:
+                self.values.append({"type": name, "value": found["value"]})
+        failed = sum(results["failures"].values())
+        lines += ["", f"{results['rows']} rows, {failed} answers could not be parsed."]
+        self.table = "\n".join(lines)
+
+
+def model_card(
+    config: Config,
+    family: Family,
+    model: Any,
+    facts: dict[str, Any],
+    results: CardResults,
+    folder: str,
+) -> str:
+    """Return the model card of a fine-tuned model as Markdown text.
+
+    ``facts`` is the content of run.json, and ``folder`` is the folder name in the example code.
+    """
+    whole = config.to_dict()
+    frame = "None: the model reads text alone."
+    if family.takes_images:
+        fields = {"resize": _set(family.resize), "coordinates": _set(family.coordinates)}
+        frame = f"Image resizing and coordinate format:\n\n{_yaml(fields)}"
+    modules = facts.get("modules", facts.get("parts"))  # version 0.1 wrote "parts"
+    read = facts["rows"] if facts["rows"] is not None else "a stream of"
+    rows = f"{read} rows of {named(config.data.train)}"
+    steps = f"{facts['steps']} steps of {facts['batch_rows']} rows; {rows}"
+    fingerprint = facts.get("rows_sha256") or "not kept"
+    sections = {
+        "Use": _use(config, family, model, folder),
+        "Task": _yaml({**whole["task"], "version": facts["task_version"]}),
+        "Prompt": _prompt(config, family),
+        "Frame": frame,
+        "Training": f"From {markdown_code(config.model.name)} (revision "
+        f"{markdown_text(config.model.revision)}), {markdown_text(steps, 600)}, "
+        f"fingerprint {markdown_code(fingerprint)}.\n\n"
+        + (markdown_fence(table_text(modules)) if modules else "")
+        + (f"\n\nAdapters, merged:\n\n{_yaml(whole['lora'])}" if config.lora else ""),
+        "Objective": _yaml(whole["objective"]),
+        "Metrics": results.table,
+        "Versions": _yaml({"python": facts["python"], **facts["versions"]}),
+    }
+    body = "\n\n".join(f"## {title}\n\n{text}" for title, text in sections.items())
+    front = yaml.safe_dump(_metadata(config, family, results, folder), sort_keys=False)
+    return f"---\n{front}---\n\n# {markdown_text(config.title)}\n\n{body}\n"
+
+
+def _metadata(config: Config, family: Family, results: CardResults, name: str) -> dict[str, Any]:
+    """Return the metadata that the hub reads, for search and for the table of results."""
+    kinds = {True: "image-text-to-text", False: "text-generation"}
+    kind = "text2text-generation" if family.encoder_decoder else kinds[family.takes_images]
+    base = config.model.name
+    head: dict[str, Any] = {"library_name": "transformers", "pipeline_tag": kind}
+    if "/" in base and not Path(base).exists():
+        head["base_model"] = base
+    head |= _license(base, config.model.revision)
+    if datasets := [s.dataset for s in listed(config.data.train) if _is_hub_name(s.dataset)]:
+        head["datasets"] = datasets
+    head["tags"] = ["mm-numeric", config.task_name]
+    if results.values:
+        test = config.data.test
+        rows = {"type": test.dataset or config.task_name, "name": test.name}
+        task = {"type": kind, "name": config.task_name}
+        result = {"task": task, "dataset": rows, "metrics": results.values}
+        head["model-index"] = [{"name": name, "results": [result]}]
+    return head
+
+
+def _is_hub_name(dataset: str | None) -> bool:
+    return dataset is not None and not Path(dataset).exists()
+
+
+def _license(base: str, revision: str) -> dict[str, Any]:
+    """Return the license in the model card of the base model, if this machine has that card."""
+    file = Path(base, CARD)
+    if not Path(base).is_dir():
+        cached = try_to_load_from_cache(base, CARD, revision=revision) if "/" in base else None
+        file = Path(cached) if isinstance(cached, str) else file
+    found = (metadata_load(file) or {}) if file.is_file() else {}
+    return {key: value for key, value in found.items() if key.startswith("license")}
+
+
+def _use(config: Config, family: Family, model: Any, folder: str) -> str:
+    """Return what loading needs, and the program."""
+    kind = type(model)
+    text = f"Weights are {str(model.dtype).removeprefix('torch.')}."
+    if getattr(family.processor, "video_processor", None) is not None:
+        text += " The processor also reads videos, so that it needs torchvision."
+    autos = ["AutoProcessor" if family.takes_images else "AutoTokenizer"]
+    own = ""
+    if not kind.__module__.startswith("transformers."):
+        own = f"from {kind.__module__} import {kind.__name__}\n"
+        text += (
+            " Loading needs mm-numeric (`pip install 'mm-numeric[train]'`): transformers has no "
+            f"class for {family.name}, and the class in its config.json would leave weights out."
+        )
+    elif family.takes_images:
+        autos.append("AutoModelForImageTextToText")
+    else:
+        autos.append(kind.__name__)
+    name = kind.__name__ if own else autos[-1]
+    imports = f"from transformers import {', '.join(sorted(autos))}\n{own}"
+    path = json.dumps(folder, ensure_ascii=False)  # a Python text too
+    question = str(config.task.options().get("prompt", "{question}"))
+    boxes = _boxes(config, family)
+    lines = [f"model = {name}.from_pretrained({path})"]
+    if family.takes_images:
+        imports = f"{'import re' * bool(boxes)}\n\nfrom PIL import Image, ImageOps\n{imports}"
+        lines += [
+            f"processor = AutoProcessor.from_pretrained({path})",
+            'image = ImageOps.exif_transpose(Image.open("image.png")).convert("RGB")',
+            f"question = {json.dumps(question, ensure_ascii=False)}",
+            *_image_inputs(family),
+            'ids = model.generate(**inputs)[0, inputs["input_ids"].shape[1] :]',
+            f"text = processor.decode(ids).partition({_end(family)})[0].strip()",
+        ]
+    else:
+        begin = "" if family.encoder_decoder else ', inputs["input_ids"].shape[1] :'
+        prompt = json.dumps(family.tokenizer.decode(family.question(question, 0)))
+        lines += [
+            f"tokenizer = AutoTokenizer.from_pretrained({path})",
+            f"prompt = {prompt}",
+            'inputs = tokenizer(prompt, add_special_tokens=False, return_tensors="pt")',
+            f"ids = model.generate(**inputs)[0{begin}]",
+            "text = tokenizer.decode(ids, skip_special_tokens=True).strip()",
+        ]
+    code = "\n".join([f"{imports.lstrip()}", *lines, "print(text)", *boxes])
+    return f"{text}\n\n{markdown_fence(code, 'python')}"
+
+
+def _end(family: Family) -> str:
+    return json.dumps(family.tokenizer.convert_ids_to_tokens(family.stop_ids[0]))
+
+
+def _image_inputs(family: Family) -> list[str]:
+    """Return the lines of the program that turn ``image`` and ``question`` into ``inputs``."""
+    template = getattr(family.processor, "chat_template", None)
+    if not template:
+        text = f'"{family.tokenizer.convert_ids_to_tokens(family.image_id)}" + question'
+        return [f'inputs = processor(images=image, text={text}, return_tensors="pt")']
+    thinking = "    enable_thinking=False,\n" * ("enable_thinking" in str(template))
+    return [
+        'content = [{"type": "image", "image": image}, {"type": "text", "text": question}]',
+        "inputs = processor.apply_chat_template(",
+        '    [{"role": "user", "content": content}],',
+        "    add_generation_prompt=True,",
+        f"{thinking}    tokenize=True,",
+        "    return_dict=True,",
+        '    return_tensors="pt",',
+        ")",
+    ]
+
+
+def _boxes(config: Config, family: Family) -> list[str]:
+    """Return the lines of the program that print the boxes in ``text``, in pixels of ``image``.
+
+    They are empty if answers of the task have no boxes.
+    """
+    if not family.takes_images:
+        return []
+    frame = family.frame(640, 480)
+    written = frame.write([Instance(Box(64, 48, 320, 240), "")]).text
+    if not isinstance(config.task.parse(written, frame), Box | Instances):
+        return []
+    coordinates = family.coordinates
+    names = "x1, y1, x2, y2" if coordinates.order == "xy" else "y1, x1, y2, x2"
+    pattern = coordinates.text.box_pattern
+    quote = "'" if '"' in pattern else '"'
+    left, top = (" - left", " - top") if _is_padded(family) else ("", "")
+    return [
+        "",
+        "# Boxes in pixels of the image: x1, y1, x2, y2",
+        "width, height = image.size",
+        *_steps(family),
+        f"for box in re.findall(r{quote}{pattern}{quote}, text):",
+        f"    {names} = {_levels(coordinates)}",
+        f"    print([x1 * step_x{left}, y1 * step_y{top}, x2 * step_x{left}, y2 * step_y{top}])",
+    ]
+
+
+def _is_padded(family: Family) -> bool:
+    return family.coordinates.space == "resized" and family.resize.kind == "letterbox"
+
+
+def _steps(family: Family) -> list[str]:
+    """Return the lines that compute how many pixels of the image a step of a coordinate is."""
+    most, resize = family.coordinates.max_value, family.resize
+    if _is_padded(family):
+        return [
+            "side = max(width, height)  # of the padded image",
+            "left, top = (side - width) // 2, (side - height) // 2",
+            f"step_x = step_y = side / {most or resize.side}",
+        ]
+    if most is not None:
+        return [f"step_x, step_y = width / {most}, height / {most}"]
+    if family.coordinates.space == "original" or resize.kind == "none":
+        return ["step_x = step_y = 1"]
+    if resize.kind == "squash":
+        return [f"step_x, step_y = width / {resize.side}, height / {resize.side}"]
+    patch = family.image_processor.patch_size
+    return [
+        f'_, rows, columns = inputs["image_grid_thw"][0].tolist()  # of {patch} pixels each',
+        f"step_x, step_y = width / (columns * {patch}), height / (rows * {patch})",
+    ]
+
+
+def _levels(coordinates: Coordinates) -> str:
+    """Return the code of the coordinates in ``box``: with ``floor``, the middles of their steps."""
+    if coordinates.rounding != "floor":
+        return "map(float, box)"
+    middle = f"float(n) + {0.5 / 10**coordinates.decimals:g}"
+    most = coordinates.max_value
+    return f"({middle} for n in box)" if most is None else f"(min({middle}, {most}) for n in box)"
+
+
+def _prompt(config: Config, family: Family) -> str:
+    question = str(config.task.options().get("prompt", "{question}"))
+    ids = family.question(question, int(family.takes_images))
+    note = "One image token stands for all tokens of the image.\n\n" if family.takes_images else ""
+    return note + markdown_fence(family.tokenizer.decode(ids))
+
+
+def _yaml(value: dict[str, Any]) -> str:
+    """Return settings as YAML in a Markdown code block."""
+    plain = json.loads(json.dumps(value))
+    text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=100)
+    return markdown_fence(text, "yaml")
+
+
+def _set(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass object as a dict, without fields that are None."""
+    return {name: own for name, own in asdict(value).items() if own is not None}

@@ -1,0 +1,70 @@
+"""The program of a model card: its arithmetic of boxes, and the metadata that the hub reads."""
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+
+from mm_numeric.answers import Box, Instance
+from mm_numeric.geometry.coordinates import COORDINATES
+from mm_numeric.geometry.frames import Frame, Resize
+from mm_numeric.models.model_card import _boxes
+from mm_numeric.tasks.clock import Clock
+from mm_numeric.tasks.detection import Detection
+from mm_numeric.tasks.grounding import Grounding
+
+RESIZES = {
+    "squash": Resize(kind="squash", side=448),
+    "letterbox": Resize(kind="letterbox", side=336),
+    "smart": Resize(kind="smart", factor=28, min_pixels=3136, max_pixels=200_000),
+    "none": Resize(kind="none"),
+}
+
+
+class Sees:
+    """The geometry of a family."""
+
+    takes_images = True
+    image_processor = SimpleNamespace(patch_size=14)
+
+    def __init__(self, resize, coordinates):
+        self.resize, self.coordinates = resize, coordinates
+
+    def frame(self, width, height):
+        return Frame(width, height, self.resize.view(width, height), self.coordinates)
+
+
+@pytest.mark.parametrize(("kind", "preset"), itertools.product(RESIZES, COORDINATES))
+def test_the_program_prints_the_boxes_that_the_task_parses(kind, preset):
+    family = Sees(RESIZES[kind], COORDINATES[preset])
+    for width, height in ((640, 480), (333, 501)):
+        frame = family.frame(width, height)
+        boxes = [Box(10.2, 20, 300.7, 400), Box(0, 0, width, height), Box(31, 7, 60, 80)]
+        text = frame.write([Instance(box, "red 7") for box in boxes]).text
+        rows, columns = frame.view.height_px // 14, frame.view.width_px // 14
+        grid = SimpleNamespace(tolist=lambda size=(1, rows, columns): size)
+        printed = []
+        found = {
+            "text": text,
+            "image": SimpleNamespace(size=(width, height)),
+            "inputs": {"image_grid_thw": [grid]},
+            "print": printed.append,
+        }
+        code = "\n".join(_boxes(SimpleNamespace(task=Detection()), family))
+        exec(f"import re\n{code}", found)
+        parsed = [instance.shape for instance in frame.read(text).items]
+        assert len(printed) == len(parsed) == 3
+        steps = frame.step_px  # parsing moves what is less than half a step outside to the edge
+        for numbers, box in zip(printed, parsed, strict=True):
+            wanted = [box.x1, box.y1, box.x2, box.y2]
+            assert numbers == pytest.approx(wanted, abs=max(steps) / 2 + 1e-9)
+        inner = [parsed[0].x1, parsed[0].y1]
+        assert printed[0][:2] == pytest.approx(inner, abs=1e-9)
+
+
+def test_only_tasks_with_boxes_print_boxes():
+    family = Sees(RESIZES["none"], COORDINATES["relative_1000"])
+    assert _boxes(SimpleNamespace(task=Grounding()), family)
+    assert not _boxes(SimpleNamespace(task=Clock()), family)
+    family.takes_images = False
+    assert not _boxes(SimpleNamespace(task=Grounding()), family)
