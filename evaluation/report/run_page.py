@@ -42,11 +42,9 @@ def run_page(folder: Path, *, trust_remote_code: bool) -> Page:
         sections += own or [_answers_section(run)]
     sections += [_failures_section(run) if run.results else None]
     sections += [run_curves_section(style, run.log), _facts_section(run)]
-    objective = run.settings["objective"]
-    about = objective.get("name") if isinstance(objective, Mapping) else objective
     return Page(
         title=name,
-        kicker=f"one run, task {run.task}, objective {about or 'of its own'}",
+        kicker=f"one run, task {run.task}, objective {_objective(run)}",
         about="",
         verdict=_verdict(run),
         caveats=list(_progress(run)),
@@ -193,15 +191,37 @@ def _texts_table(rows: Sequence[ScoredRow], title: str) -> Table:
     return Table.of(header, lines, title=title, css="texts", align="left")
 
 
+def _objective(run: RunFiles) -> str:
+    objective = run.settings["objective"]
+    name = objective.get("name") if isinstance(objective, Mapping) else objective
+    return str(name or "of its own")
+
+
+def _batch(run: RunFiles) -> str:
+    """Return the number of rows of an optimiser step, and what it is the product of."""
+    trainer = run.settings["trainer"]
+    size = trainer.get("per_device_train_batch_size", 8)
+    accumulated = trainer.get("gradient_accumulation_steps", 1)
+    text = f"{size} per device × {accumulated} of gradient accumulation"
+    rows = (run.finished or {}).get("batch_rows", 0)
+    if not rows or rows % (size * accumulated):  # a run that resumed on other ranks
+        return f"{rows:,}" if rows else text
+    return f"{rows:,} = {text} × {rows // (size * accumulated)} devices"
+
+
 def _facts_section(run: RunFiles) -> Section:
     """Return the section with the model, the most important settings and the machine."""
     settings, finished = run.settings, run.finished or {}
     model, trainer = settings["model"], settings["trainer"]
     facts = [("model", f"{model.get('name')} ({model.get('family')})")]
-    facts += [("adapters", "LoRA")] if settings.get("lora") else []
+    facts += [("objective", _objective(run))]
+    if lora := settings.get("lora"):
+        kind = "DoRA" if lora.get("dora") else "LoRA"
+        facts.append(("adapters", f"{kind}, rank {lora['rank']}, alpha {lora['alpha']}"))
+    facts.append(("rows per step", _batch(run)))
     facts += [
         (name.replace("_", " "), str(trainer[name]))
-        for name in ("learning_rate", "per_device_train_batch_size", "max_steps", "seed")
+        for name in ("learning_rate", "num_train_epochs", "max_steps", "seed")
         if name in trainer
     ]
     if "rows" in finished:

@@ -18,7 +18,7 @@ from PIL import Image
 from mm_numeric.cli import main
 from mm_numeric.config.reader import read_config
 from mm_numeric.evaluation.score import score
-from mm_numeric.run_folder import claim
+from mm_numeric.run_folder import claim, write_config
 
 MINUTES = (0, 40, 3, None, 12, 90)
 """How late the answer to each test row is; None for one that cannot be parsed."""
@@ -73,9 +73,18 @@ def test_a_run_that_trains_shows_its_curves_and_the_last_evaluation(run):
     assert "Answers on the dial" in page
 
 
-def test_a_trained_run_names_the_command_that_makes_the_rest(run):
-    (run / "run.json").write_text(json.dumps({"steps": 100, "rows": 5, "seconds": 75.2}))
+def test_a_trained_run_names_its_settings_and_the_command_that_makes_the_rest(run):
+    adapted = ["modules={language: adapted}", "lora={rank: 4, alpha: 8}", "objective=ntil"]
+    batch = ["trainer.per_device_train_batch_size=2", "trainer.gradient_accumulation_steps=4"]
+    config = read_config("clock_tiny", [f"trainer.output_dir={run}", *adapted, *batch])
+    write_config(run, config)
+    facts = {"steps": 100, "rows": 5, "seconds": 75.2}
+    (run / "run.json").write_text(json.dumps(facts | {"batch_rows": 16}))
     _, twin = report(run)
+    assert "| objective | ntil" in twin
+    assert "| adapters | LoRA, rank 4, alpha 8" in twin
+    assert "| rows per step | 16 = 2 per device × 4 of gradient accumulation × 2 devices" in twin
+    assert "| learning rate | 0." in twin
     assert "- Training finished: 100 steps in 1 min 15 s." in twin
     assert f"`mm-numeric predict --model {run}` answers them" in twin.replace("\\", "")
     write_lines(run / "predictions.jsonl", answers())
