@@ -220,10 +220,13 @@ def _predict(arguments: argparse.Namespace) -> None:
 
     if arguments.images and not arguments.data:
         raise ValueError("--images is the image folder of --data; add --data or remove --images.")
+    from mm_numeric.run_folder import PREDICTIONS, TRAINING_ANSWERS, check_test_rows, decoded_name
+
+    if not arguments.data and not arguments.training_rows:
+        check_test_rows(arguments.model)
     from mm_numeric.cli_decoding import endpoint_of, predict_settings, ray_resources
     from mm_numeric.inference.generate import predict, read_model
     from mm_numeric.ranks import leave_process_group
-    from mm_numeric.run_folder import PREDICTIONS, TRAINING_ANSWERS, decoded_name
 
     settings, endpoint = predict_settings(arguments), endpoint_of(arguments)
     on_ray = ray_resources(arguments)

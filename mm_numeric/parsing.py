@@ -123,6 +123,11 @@ def with_override(
     path, equals, text = override.partition("=")
     if not equals or not path:
         raise ValueError(f"{override}: write an override as name.of.setting=value.")
+    if text.startswith(("[", "{")) and text[-1] not in "]}":  # the shell has split it at a space
+        raise ValueError(
+            f"{override}: the bracket is not closed; put a setting with spaces in quotes, such as "
+            f'"{path}={text} ...".'
+        )
     value = parse_yaml(text, override)
     if translate is not None:
         path, value = translate(raw, path, value, override)

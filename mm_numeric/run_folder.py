@@ -17,6 +17,7 @@ decodes by several rules, it also adds predictions.median.jsonl, scores.median.j
 results.median.json, and the same for each other rule.
 """
 
+import glob
 import os
 import platform
 import shutil
@@ -190,6 +191,19 @@ def read_run(folder: Path, *, trust_remote_code: bool = False) -> Config:
         number = read_json(folder / FINISHED).get("max_new_tokens")
         config = replace(config, predict=replace(config.predict, max_new_tokens=number))
     return config
+
+
+def check_test_rows(folder: Path) -> None:
+    """Raise ValueError if the test rows of a finished run are missing, before torch is loaded."""
+    if (folder / CONFIG).is_file() and (folder / FINISHED).is_file():
+        path: Any = stored_settings(folder)
+        for key in ("data", "test", "path"):
+            path = path.get(key) if isinstance(path, dict) else None
+        if isinstance(path, str) and not glob.has_magic(path) and not Path(path).exists():
+            raise ValueError(
+                f"{path}: there is no such file. The run stores it relative to the folder where it "
+                "was trained; predict there, or name the file with --data and --images."
+            )
 
 
 def stored_settings(folder: Path) -> dict[str, Any]:

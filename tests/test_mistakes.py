@@ -173,6 +173,7 @@ SETTINGS = [
     override("trainer.optim=adamx", "mine, trainer.optim: adamx is not a valid Optimiz", "train"),
     override("trainer.report_to=wandbb", "mine, trainer.report_to: 'wandbb' is not available", "train"),
     override("trainer.push_to_hub=true", "trainer.push_to_hub: no repository can be created", "train"),
+    override("data.train.path=[a.jsonl, b.jsonl]", 'the bracket is not closed; put a setting with spaces in quotes, such as "data.train.path=[a.jsonl, ..."'),
     override("task=clok", "mine.yaml, task.name: there is no task 'clok'. Did you mean 'clock'?"),
     override("task.promt=x", "mine.yaml, task: there is no setting 'promt'. Did you mean 'prompt'?"),
     override("task.prompt=7:05", "task.prompt: 425 is not text. YAML reads 12:30, 7 and on as other"),
@@ -231,6 +232,7 @@ DATA = [
 MODELS = [
     override("model.name=./my-model", "mine, model.name: './my-model': there is no such fol", "train"),
     override("model.name=./tinny", "there is no such folder. Did you mean 'tinyy'?", "train"),
+    override("model.name=tiny-y", "There is no such folder here. Did you mean 'tinyy'? Give a hub na", "train"),
     override("model.name=my/model", "model.name: 'my/model' cannot be loaded (We couldn't conn", "train"),
     override("model.name=a.png", "mine, model.name: 'a.png': a file, not a folder.", "train"),
     override("model.name=.", "the folder '.' has no tokenizer (tokenizer*, vocab.*, *.model); cop", "train"),
@@ -240,6 +242,7 @@ MODELS = [
     override("model.attention=flash_attention_2", "model.attention: flash_attention_2 needs its", "train"),
 ]
 ORDER = [
+    Mistake(f"predict --model {OLD}/run", ": there is no such file. The run stores it relative to the fo"),
     override("--resume", "run: no checkpoint to resume from; train without --resume.", "train"),
     override(f"trainer.output_dir={OLD}/run", f"{OLD}/run contains another run: data.test.path is", "train"),
     Mistake(f"predict --model {OLD}/checkpoint", "is not finished; resume with `mm-numeric train ..."),

@@ -102,10 +102,14 @@ def _check_source(source: str, where: str) -> None:
         return
     if path.is_file() or source.startswith((".", "~", os.sep)):
         found = "a file, not a folder" if path.is_file() else "there is no such folder"
-        siblings = [p.name for p in path.parent.glob("*") if (p / "config.json").is_file()]
-        near = get_close_matches(path.name, siblings, n=1)
-        hint = f" Did you mean {str(path.parent / near[0])!r}?" if near else ""
-        raise ValueError(f"{where}: {source!r}: {found}.{hint}")
+        raise ValueError(f"{where}: {source!r}: {found}.{_nearest_folder(path)}")
+
+
+def _nearest_folder(path: Path) -> str:
+    """Return a hint with the folder of a checkpoint whose name is the nearest; "" without one."""
+    siblings = [p.name for p in path.parent.glob("*") if (p / "config.json").is_file()]
+    near = get_close_matches(path.name, siblings, n=1)
+    return f" Did you mean {str(path.parent / near[0])!r}?" if near else ""
 
 
 def _max_positions(family: Family, source: str, model: ModelConfig) -> int | None:
@@ -215,9 +219,11 @@ def _reason(error: Exception, source: str) -> str | None:
     """Return a short message for an error of ``from_pretrained``, or None for other errors."""
     first, *_ = [line.strip() for line in str(error).splitlines()] or [""]
     if isinstance(error, OSError | ImportError | KeyError):
+        path = Path(source)
+        here = "" if path.exists() else f" There is no such folder here.{_nearest_folder(path)}"
         return (
-            f"{source!r} cannot be loaded ({first}). Give a hub name, a folder with a checkpoint, "
-            f"or {TINY!r}."
+            f"{source!r} cannot be loaded ({first}).{here} Give a hub name, a folder with a "
+            f"checkpoint, or {TINY!r}."
         )
     if isinstance(error, ValueError) and "trust_remote_code=True" in str(error):
         classes = checkpoint_code(Path(source)) or ["see its files on the hub"]

@@ -26,7 +26,8 @@ def is_logged(step: int, args: TrainingArguments, state: TrainerState) -> bool:
     """
     if step == 1 and args.logging_first_step:
         return True
-    return args.logging_strategy == "steps" and step % state.logging_steps == 0
+    at_end = step == state.max_steps  # which LogLines adds
+    return args.logging_strategy == "steps" and (at_end or step % state.logging_steps == 0)
 
 
 class GradientNorms:

@@ -24,6 +24,11 @@ class LogLines(TrainerCallback):
         """Remember the time and the step, to estimate the time left."""
         self.began, self.first = time.monotonic(), state.global_step
 
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Log the last step too, so that a run of fewer than ``logging_steps`` has a loss."""
+        if state.global_step >= state.max_steps and args.logging_strategy == "steps":
+            control.should_log = True
+
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Write the line of a logged step, or of an evaluation."""
         step = f"step {state.global_step}/{state.max_steps}"

@@ -16,22 +16,22 @@ NUMBER = r"-?[0-9.]+(?:e-?[0-9]+)?"
 @pytest.mark.parametrize("terminal", [False, True])
 def test_a_line_of_each_logged_step(tmp_path, capsys, terminal):
     overrides = (
-        "objective=ntil", "trainer.max_steps=4", "trainer.logging_steps=2",
+        "objective=ntil", "trainer.max_steps=5", "trainer.logging_steps=2",
         "trainer.save_strategy='no'", f"trainer.disable_tqdm={str(not terminal).lower()}",
     )  # fmt: skip
     config = str(write_config(tmp_path, *overrides))
     assert cli.main(["train", config]) == 0
     said = capsys.readouterr().err
-    assert ("4/4" in said.replace("step 4/4", "")) is terminal  # the progress bar
+    assert ("5/5" in said.replace("step 5/5", "")) is terminal  # the progress bar
     assert "{'" not in said
     logged = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").open()]
-    assert [line["step"] for line in logged] == [2, 4]
+    assert [line["step"] for line in logged] == [2, 4, 5]  # and the last
     found = re.findall(r"(?<![^\r\n])step \d.*\n(?: {4}.*\n)*", said)
-    assert len(found) == 2
+    assert len(found) == 3
     for text, line in zip(found, logged, strict=True):
         assert all(len(part) <= WIDTH for part in text.split("\n"))
         pattern = (
-            rf"step (\d)/4  loss ({NUMBER})  lr ({NUMBER})  {NUMBER} rows/s  \d:\d\d:\d\d left  "
+            rf"step (\d)/5  loss ({NUMBER})  lr ({NUMBER})  {NUMBER} rows/s  \d:\d\d:\d\d left  "
         )
         step, loss, rate = re.match(pattern, text).groups()
         assert int(step) == line["step"]
@@ -41,7 +41,7 @@ def test_a_line_of_each_logged_step(tmp_path, capsys, terminal):
             assert float(re.search(rf"  {name} ({NUMBER})", text)[1]) == pytest.approx(
                 value, rel=6e-3
             )
-    assert "0:00:00 left" in found[1]
+    assert "0:00:00 left" in found[2]
 
 
 def test_items_are_wrapped_and_none_is_lost():
