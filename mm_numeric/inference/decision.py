@@ -57,7 +57,7 @@ CONFIDENCE: Mapping[type, Risk] = {
 }
 """The confidence of an answer is 1 minus its expected cost under this risk; ``EXACT`` for other
 types. It is the probability that a time is within 5 minutes, that a box has an IoU of at least 0.5
-or that another answer is equal; for a list it is the expected F1."""
+or that another answer is equal, such as points; for a list of objects it is the expected F1."""
 
 _FRACTION_DECIMALS = 6  # of a mean whose candidates include a fraction, such as 2/7
 
@@ -141,9 +141,13 @@ def decide(
     if not merged:
         return Decision(answer, text, covered, 0)
     truths = [candidate.answer for candidate in merged]
-    costs = by_type(CONFIDENCE, type(answer), EXACT).costs([answer], truths)
+    has_points = isinstance(answer, Instances) and any(
+        len(item.shape.points) == 1 for item in answer.items
+    )
+    measure = EXACT if has_points else by_type(CONFIDENCE, type(answer), EXACT)
+    costs = measure.costs([answer], truths)
     objects = None
-    if isinstance(answer, Instances):
+    if isinstance(answer, Instances) and not has_points:  # points have no IoU
         matched, truth = matched_objects([answer], truths, OBJECT_IOU)
         sums = np.bincount(matched, probs[truth], minlength=len(answer.items))
         objects = tuple(sums.clip(0, 1).tolist())

@@ -14,6 +14,8 @@ from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frames import Frame, Resize
 from mm_numeric.importers.prepare import prepare
 from mm_numeric.importers.screenspot import ScreenSpot
+from mm_numeric.inference.decision import Candidate, decide
+from mm_numeric.inference.risks import find_risk
 from mm_numeric.rewards import reward
 from mm_numeric.tasks.click import Click
 from mm_numeric.tasks.rendering.screens import ScreenStyle
@@ -149,6 +151,16 @@ def test_rewards_of_clicks():
     for name in ("iou", "f1"):
         with pytest.raises(ValueError, match="needs a task that pairs objects"):
             reward(name, task="click").score(text, target, PIXELS)
+
+
+def test_decoding_finds_the_most_probable_point():
+    texts = {"(30,80)": 0.3, "(31,80)": 0.5, "none": 0.2}
+    frame = Frame(*SIZE, PIXELS.view, COORDINATES["yi_vl"])
+    candidates = [Candidate(Click().parse(t, frame), t, p) for t, p in texts.items()]
+    risk = find_risk(Click().risk, "test")
+    found = decide("mbr", candidates, risk)
+    assert (found.text, found.confidence) == ("(31,80)", pytest.approx(0.5))
+    assert found.object_confidences is None
 
 
 @pytest.mark.parametrize(
