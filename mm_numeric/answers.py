@@ -186,6 +186,14 @@ class Instances:
 
 
 @dataclass(frozen=True)
+class TimeSpans:
+    """Spans of a video, in seconds from its beginning."""
+
+    spans: tuple[tuple[float, float], ...]
+    """Start and end of each span. A parsed span may be reversed; those of targets are not."""
+
+
+@dataclass(frozen=True)
 class Text:
     """An answer that is free text."""
 
@@ -305,6 +313,9 @@ class EmbeddedImage:
 
 ImageSource = Path | EmbeddedImage
 
+IMAGE = "\N{OBJECT REPLACEMENT CHARACTER}"
+"""Marks in a prompt where each image goes. Without it, one image precedes the text."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
@@ -328,3 +339,12 @@ class Example:
     buckets: Mapping[str, str] = field(default_factory=dict)
     """Properties of the row, such as ``{"category": "interpolation"}``. Metrics are also reported
     for each value of each property, and comparison tables have columns for each ``category``."""
+
+    more_images: tuple[ImageSource, ...] = ()
+    """Images after the first one, such as frames of a video, all of the same size. The prompt has
+    ``IMAGE`` once for each image."""
+
+    @property
+    def images(self) -> tuple[ImageSource, ...]:
+        """Return all images of the sample."""
+        return () if self.image is None else (self.image, *self.more_images)

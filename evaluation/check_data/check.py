@@ -36,6 +36,7 @@ from mm_numeric.evaluation.check_data.memory import RowLength, estimate_memory
 from mm_numeric.evaluation.check_data.notes import notes
 from mm_numeric.evaluation.score import scorer_of
 from mm_numeric.families.family import Tokens
+from mm_numeric.families.prompting import listed
 from mm_numeric.geometry.row_shapes import clipped
 from mm_numeric.log import progress
 from mm_numeric.models.loading import family_class, load_family, quiet_unless_terminal
@@ -170,7 +171,7 @@ def _encoded(
     frame = None if size is None else compute_frame(family, example, size)
     if collator.length_limit is not None:
         frame = collator.length_limit.frame(example, frame)
-    image_tokens = count_image_tokens(family, frame)
+    image_tokens = count_image_tokens(family, example, frame)
     answer, numbers = collator.answer(example, frame)
     try:
         question = family.question(example.prompt, image_tokens)
@@ -212,8 +213,7 @@ def _check_batches(
             continue
         if encoded.has_image:
             seen, _ = load_framed_image(family, example, length_limit=collator.length_limit)
-            assert seen is not None
-            features = family.num_image_features(family.images([seen]), settings)
+            features = family.num_image_features(family.images(listed(seen)), settings)
             if features not in (None, encoded.image_tokens):
                 source.add_problem(
                     "image tokens and features differ",

@@ -20,6 +20,7 @@ from mm_numeric.data.images import UnreadableImageError, image_size
 from mm_numeric.data.lengths import LengthLimit, TooLongError, count_tokens, row_tokens
 from mm_numeric.data.positions import check_row
 from mm_numeric.families.family import Family, Prompts, Tokens
+from mm_numeric.families.prompting import image_count
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans, TokenNumber, numbers_in_labels
 from mm_numeric.numbers.vocabulary import NumberVocabulary
@@ -54,7 +55,7 @@ def prompt_batch(
     images = [load_framed_image(family, example) for example in examples]
     frames = [frame for _, frame in images]
     if add_dummy_image_row and not _has_image(images):
-        examples, images = [*examples, examples[0]], [*images, (_DUMMY_IMAGE, None)]
+        examples, images = [*examples, examples[0]], [*images, (_dummy_images(examples[0]), None)]
     prompts = _prompts(family, examples, images)
     return padded_inputs(family, prompts, prompts.ids, left=not family.encoder_decoder), frames
 
@@ -117,7 +118,7 @@ class TrainingCollator:
         spans = self._spans(answer_ids, [numbers for _, numbers in answers])
         origin = Origin(tuple(example.id for example in kept), skipped)
         if not kept or (self.add_dummy_image_row and not _has_image(images)):
-            dummy = _DUMMY_IMAGE if self.family.takes_images else None
+            dummy = _dummy_images(examples[0]) if self.family.takes_images else None
             kept, images = [*kept, examples[0]], [*images, (dummy, None)]
             answer_ids = [*answer_ids, []]
         prompts = _prompts(self.family, kept, images)
@@ -249,6 +250,10 @@ def has_mixed_modalities(family: Family, examples: Sequence[Example]) -> bool:
 
 def _has_image(images: Sequence[FramedImage]) -> bool:
     return any(image is not None for image, _ in images)
+
+
+def _dummy_images(example: Example) -> list[Image.Image]:
+    return [_DUMMY_IMAGE] * image_count(example.prompt)
 
 
 def _prompts(family: Family, examples: Sequence[Example], images: Sequence[FramedImage]) -> Prompts:

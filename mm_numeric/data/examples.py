@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mm_numeric.answers import EmbeddedImage, Example
+from mm_numeric.answers import EmbeddedImage, Example, ImageSource
 from mm_numeric.config.data import DataSource, Sources, listed
 from mm_numeric.data.decoded_answers import DecodedAnswers
 from mm_numeric.files import atomic_folder, rows_or_errors
@@ -70,7 +70,8 @@ def fingerprint(examples: Iterable[Example]) -> str:
     digest = hashlib.sha256()
     for example in examples:
         image = example.image.name if example.image else None
-        digest.update(repr((example.id, image, example.prompt, example.answer)).encode())
+        more = [tuple(own.name for own in example.more_images)] if example.more_images else []
+        digest.update(repr((example.id, image, example.prompt, example.answer, *more)).encode())
     return digest.hexdigest()
 
 
@@ -222,8 +223,15 @@ def examples_of_row(
     for example in examples:
         try:
             embedded = None if example.image is None else row.image
-            image = embedded or _find_image(example, row, folder, training=training)
-            yield replace(example, image=image), None
+            if embedded is not None:
+                yield replace(example, image=embedded), None
+                continue
+            found = [
+                _find_image(example, image, row, folder, training=training)
+                for image in example.images
+            ]
+            first = found[0] if found else None
+            yield replace(example, image=first, more_images=tuple(found[1:])), None
         except ValueError as error:
             yield example, error
 
@@ -282,16 +290,14 @@ def render_rows(task: Task, source: DataSource, cache: Path) -> Path:
 
 
 def _find_image(
-    example: Example, row: SourceRow, folder: Path | None, *, training: bool
-) -> Path | None:
-    """Return the path of an example's image, or None if the example has no image.
+    example: Example, image: ImageSource, row: SourceRow, folder: Path | None, *, training: bool
+) -> Path:
+    """Return the path of an image of an example.
 
     Searches ``folder`` or, if it is None, the folder of the data file and its subfolder ``images``.
     """
-    if example.image is None:
-        return None
     folders = [folder] if folder is not None else [row.folder, row.folder / "images"]
-    candidates = [parent / str(example.image) for parent in folders]
+    candidates = [parent / str(image) for parent in folders]
     for candidate in candidates:
         if os.path.isfile(candidate):  # Path.is_file raises if the name is too long
             return candidate

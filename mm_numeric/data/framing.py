@@ -1,16 +1,18 @@
 """Load an image, and compute its frame, which converts pixels to coordinates for the model."""
 
-from PIL import Image
+from dataclasses import replace
 
 from mm_numeric.answers import Example
 from mm_numeric.data.image_cache import ImageCache
 from mm_numeric.data.images import open_image
 from mm_numeric.data.lengths import LengthLimit
 from mm_numeric.families.family import Family
+from mm_numeric.families.prompting import Shown
 from mm_numeric.geometry.frames import Frame
 
-FramedImage = tuple[Image.Image | None, Frame | None]
-"""An image and its frame (how the model sees it); (None, None) if the row has no image."""
+FramedImage = tuple[Shown, Frame | None]
+"""The image of a row (or its images, of one size) and their frame, which is how the model sees
+them; (None, None) if the row has no image."""
 
 
 def load_framed_image(
@@ -20,7 +22,7 @@ def load_framed_image(
     length_limit: LengthLimit | None = None,
     image_cache: ImageCache | None = None,
 ) -> FramedImage:
-    """Load the image of an example and compute its frame; both are None without an image.
+    """Load the images of an example and compute their frame; both are None without an image.
 
     The frame converts between pixels of the image and the coordinates that the model reads and
     writes. If the example exceeds the token limit ``length_limit``, the image is downscaled or
@@ -30,20 +32,31 @@ def load_framed_image(
         if length_limit is not None:
             length_limit.frame(example, None)
         return None, None
-    if image_cache is None or not family.takes_images:
-        image = open_image(example)
-        size = image.size
-    else:
-        image, size = image_cache.open(family, example)
-    check_declared_size(example, size)
-    frame = compute_frame(family, example, size)
+    opened = []
+    for source in example.images:
+        own = replace(example, image=source)
+        if image_cache is None or not family.takes_images:
+            image = open_image(own)
+            opened.append((image, image.size))
+        else:
+            opened.append(image_cache.open(family, own))
+    images, sizes = zip(*opened, strict=True)
+    if len(set(sizes)) > 1:
+        raise ValueError(
+            f"{example.where}: the images of a row have one size, and these have "
+            f"{' and '.join(f'{w} x {h}' for w, h in dict.fromkeys(sizes))}; resize them."
+        )
+    check_declared_size(example, sizes[0])
+    frame = compute_frame(family, example, sizes[0])
     limited = frame if length_limit is None else length_limit.frame(example, frame)
     if limited is not None and limited != frame:
-        # Downscale the original: a cached image has been resized already.
-        image = open_image(example) if image_cache is not None else image
-        new_size = limited.view.width_px, limited.view.height_px
-        return image.resize(new_size, family.image_processor.resample), limited
-    return image, frame
+        # Downscale the originals: cached images have been resized already.
+        size = limited.view.width_px, limited.view.height_px
+        if image_cache is not None:
+            images = tuple(open_image(replace(example, image=own)) for own in example.images)
+        images = tuple(image.resize(size, family.image_processor.resample) for image in images)
+        frame = limited
+    return images if len(images) > 1 else images[0], frame
 
 
 def check_declared_size(example: Example, size: tuple[int, int]) -> None:

@@ -58,7 +58,10 @@ class LengthLimit:
         """
         resize, size = self.family.resize, (frame.width_px, frame.height_px)
         while image_tokens > 0:
-            view = replace(resize, max_pixels=image_tokens * resize.factor**2).view(*size)
+            most = image_tokens // max(len(example.images), 1) * resize.factor**2
+            if not most:
+                return None
+            view = replace(resize, max_pixels=most).view(*size)
             resized = resize.view(view.width_px, view.height_px)
             if (resized.width_px, resized.height_px) != (view.width_px, view.height_px):
                 return None  # the family would enlarge the image again
@@ -79,7 +82,7 @@ def count_tokens(
     For a decoder-only model, the first number is the length of the question (with image tokens)
     plus that of the answer. For an encoder-decoder, it is the longer of the two lengths.
     """
-    image_tokens = count_image_tokens(family, frame)
+    image_tokens = count_image_tokens(family, example, frame)
     try:
         question = len(family.question(example.prompt, image_tokens))
         answer = len(family.answer(task.format(example.answer, frame).text).ids)
@@ -96,11 +99,14 @@ def row_tokens(family: Family, question: int, answer: int) -> int:
     return max(question, answer) if family.encoder_decoder else question + answer
 
 
-def count_image_tokens(family: Family, frame: Frame | None) -> int:
-    """Return the number of image tokens after the resizing that ``frame`` describes; 0 if None."""
+def count_image_tokens(family: Family, example: Example, frame: Frame | None) -> int:
+    """Return the number of tokens of all images of a sample, resized as ``frame`` describes.
+
+    All images have one size. The number is 0 if ``frame`` is None.
+    """
     if frame is None:
         return 0
     size = frame.width_px, frame.height_px
     if frame.view != family.frame(*size).view:
         size = frame.view.width_px, frame.view.height_px
-    return family.image_tokens(*size)
+    return family.image_tokens(*size) * max(len(example.images), 1)

@@ -72,7 +72,7 @@ def check_questions(family: Family, examples: Sequence[Example], max_new_tokens:
     if positions is None:
         return
     for example in examples:
-        image_tokens = 0 if example.image is None else most_image_tokens(family)
+        image_tokens = most_image_tokens(family) * len(example.images)
         question = _question_tokens(family, example, image_tokens)
         if row_tokens(family, question, max_new_tokens) <= positions:
             continue
@@ -103,7 +103,8 @@ def fits_in_any_case(family: Family, task: Task, example: Example) -> bool:
     # In the frame of the image, each coordinate may have more digits, and other merged tokens.
     largest = frame.coordinates.numeral(frame.coordinates.largest(_ANY_EDGE_PX))
     answer = len(family.answer(written.text).ids) + (len(largest) + 2) * len(written.marks)
-    question = _question_tokens(family, example, most_image_tokens(family))
+    most = most_image_tokens(family) * max(len(example.images), 1)
+    question = _question_tokens(family, example, most)
     return row_tokens(family, question, answer) <= positions
 
 
@@ -123,9 +124,10 @@ def most_image_tokens(family: Family) -> int:
 
 
 def _question_tokens(family: Family, example: Example, image_tokens: int) -> int:
-    """Return the number of tokens of a question with an image of ``image_tokens`` tokens."""
+    """Return the number of tokens of a question whose images have ``image_tokens`` tokens."""
+    placeholders = min(image_tokens, max(len(example.images), 1))
     try:
-        return len(family.question(example.prompt, min(image_tokens, 1))) + max(image_tokens - 1, 0)
+        return len(family.question(example.prompt, placeholders)) + image_tokens - placeholders
     except ValueError as error:
         raise ValueError(f"{example.where}: {error}") from error
 
@@ -137,4 +139,4 @@ def _image_tokens(family: Family, example: Example) -> int:
         size = example.size_px or image_size(example.image)
     except ValueError as error:
         raise UnreadableImageError(f"{example.where}: {error}") from error
-    return count_image_tokens(family, compute_frame(family, example, size))
+    return count_image_tokens(family, example, compute_frame(family, example, size))

@@ -26,7 +26,7 @@ from transformers.utils import is_torchvision_available
 from mm_numeric.compat import concrete_classes, num_image_tokens, video_settings_alone
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
-from mm_numeric.families.prompting import Prompts, message
+from mm_numeric.families.prompting import Prompts, Shown, image_count, message
 from mm_numeric.geometry.conventions import convention_of
 from mm_numeric.geometry.frames import Resize
 
@@ -42,6 +42,7 @@ class Chat(Family):
     """Any model of ``AutoModelForImageTextToText`` that has a processor and a chat template."""
 
     name = "chat"
+    takes_several_images = True
     model_class: ClassVar[Any] = AutoModelForImageTextToText
     module_patterns: ClassVar[Mapping[str, str]] = {
         "vision": rf"model\.(?!language_model\.|text_model\.|{_PROJECTORS})",
@@ -87,17 +88,17 @@ class Chat(Family):
     # -- prompting ----------------------------------------------------------------------------
 
     def tokenize_question(self, text: str, with_image: bool) -> list[int]:
-        """Return a question's token ids, with one placeholder token in place of the image."""
+        """Return a question's token ids, with one placeholder token in place of each image."""
         prompt, bos = self.chat_prompt(text, with_image), self.tokenizer.bos_token
         has_bos = bos is not None and prompt.startswith(bos)
         ids: list[int] = self.tokenizer(prompt, add_special_tokens=not has_bos)["input_ids"]
-        self._check_placeholders(text, ids.count(self.image_id) == with_image)
+        self._check_placeholders(text, ids.count(self.image_id) == with_image * image_count(text))
         return ids
 
     def prompts(
         self,
         texts: Sequence[str],
-        images: Sequence[Image.Image | None],
+        images: Sequence[Shown],
         where: Sequence[str] | None = None,
     ) -> Prompts:
         """Apply the processor to a batch of questions and their images."""
@@ -150,7 +151,7 @@ class Chat(Family):
         if not correct:
             raise ValueError(
                 f"the question {text!r:.80} has {self.image_token}, or the chat template of "
-                f"{self.tokenizer.name_or_path} does not write it once for an image; correct the "
+                f"{self.tokenizer.name_or_path} does not write it once for each image; correct the "
                 "question or the template."
             )
 

@@ -23,7 +23,7 @@ from mm_numeric.families.checkpoint import Checkpoint
 from mm_numeric.families.digits import with_digits
 from mm_numeric.families.image_geometry import ImageGeometry
 from mm_numeric.families.loading import check_model_type, check_saved_frame, save_frame
-from mm_numeric.families.prompting import Prompting, Prompts, Tokens
+from mm_numeric.families.prompting import Prompting, Prompts, Shown, Tokens, listed
 from mm_numeric.losses.objective import Objective
 from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.numbers.vocabulary import NumberVocabulary
@@ -85,22 +85,23 @@ class Family(Prompting, ImageGeometry, Checkpoint):
     def prompts(
         self,
         texts: Sequence[str],
-        images: Sequence[Image.Image | None],
+        images: Sequence[Shown],
         where: Sequence[str] | None = None,
     ) -> Prompts:
         """Tokenise a batch of questions and preprocess their images.
 
-        ``images`` has one entry per question, which is None for a question without an image.
+        ``images`` has one entry per question, which is None for a question without an image, and a
+        list of images of one size for a question with several.
         ``where`` has the file and line of each question, for error messages.
         """
         ids = []
         for i, (text, image) in enumerate(zip(texts, images, strict=True)):
             try:
-                image_tokens = 0 if image is None else self.image_tokens(*image.size)
-                ids.append(self.question(text, image_tokens))
+                tokens = sum(self.image_tokens(*own.size) for own in listed(image))
+                ids.append(self.question(text, tokens))
             except ValueError as error:
                 raise ValueError(f"{where[i]}: {error}" if where else str(error)) from error
-        shown = [image for image in images if image is not None]
+        shown = [own for image in images for own in listed(image)]
         return Prompts(ids=ids, images=self.images(shown) if shown else {})
 
     def fit(self, task: Task, examples: Sequence[Example]) -> None:

@@ -20,6 +20,9 @@ class ImageGeometry(ABC):
     takes_images: ClassVar[bool] = True
     """True if models of the family accept images."""
 
+    takes_several_images: ClassVar[bool] = False
+    """True if a question may have several images, such as frames of a video."""
+
     image_settings: ClassVar[tuple[str, ...]] = ()
     """Names of the settings that ``model.image_size`` may have, such as ``max_pixels``."""
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from PIL import Image
 from torch import Tensor
 
-from mm_numeric.answers import Mark
+from mm_numeric.answers import IMAGE, Mark
 from mm_numeric.geometry.coordinates import Coordinates
 from mm_numeric.numbers.spans import TokenNumber, numbers_in_answer
 from mm_numeric.numbers.vocabulary import NumberVocabulary
@@ -33,6 +33,42 @@ class Prompts:
     the tokens of answers."""
 
 
+Shown = Image.Image | Sequence[Image.Image] | None
+"""The images of a question: none, one, or several of one size."""
+
+
+def listed(shown: Shown) -> list[Image.Image]:
+    """Return the images of a question as a list."""
+    if shown is None:
+        return []
+    return [shown] if isinstance(shown, Image.Image) else list(shown)
+
+
+def image_count(text: str) -> int:
+    """Return the number of images of a question with images: the number of ``IMAGE``, or 1."""
+    return max(text.count(IMAGE), 1)
+
+
+def message_content(text: str, images: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the content of a chat message: each image in place of an ``IMAGE`` of the text.
+
+    A text without ``IMAGE`` follows its image. Without images, the text is returned unchanged.
+    """
+    if not images:
+        return [{"type": "text", "text": text}]
+    first, *rest = text.split(IMAGE) if IMAGE in text else ("", text)
+    if len(rest) != len(images):
+        raise ValueError(
+            f"the question has {len(rest)} places for images, and {len(images)} images"
+        )
+    content: list[Mapping[str, Any]] = [{"type": "text", "text": first}] if first else []
+    for image, piece in zip(images, rest, strict=True):
+        content.append(image)
+        if piece:
+            content.append({"type": "text", "text": piece})
+    return content
+
+
 @dataclass(frozen=True)
 class Tokens:
     """The token ids of an answer, and the start and end of each token in the answer's text."""
@@ -50,6 +86,7 @@ class Prompting(ABC):
     name: ClassVar[str]
     """Name of the family as its authors write it, for error messages: ``Qwen2-VL``."""
 
+    takes_several_images: ClassVar[bool]
     encoder_decoder: ClassVar[bool] = False
     """True for encoder-decoder models, such as T5."""
 
@@ -81,7 +118,16 @@ class Prompting(ABC):
         return {}
 
     def question(self, text: str, image_tokens: int) -> list[int]:
-        """Return a question's token ids, with ``image_tokens`` placeholder tokens for its image."""
+        """Return a question's token ids, with placeholder tokens for its images.
+
+        ``image_tokens`` is the number of placeholders of all images, which have equal numbers.
+        """
+        count = image_count(text)
+        if image_tokens and count > 1 and not self.takes_several_images:
+            raise ValueError(
+                f"the question has {count} images, and model.family {self.name} accepts one; set "
+                "model.family to qwen2_vl, qwen2_5_vl, qwen3_vl or chat."
+            )
         key = text, image_tokens > 0
         if key not in self._questions:
             if len(self._questions) >= _CACHED_QUESTIONS:
@@ -90,8 +136,8 @@ class Prompting(ABC):
         ids = self._questions[key]
         if not image_tokens:
             return list(ids)
-        at = ids.index(self.image_id)
-        return [*ids[:at], *[self.image_id] * image_tokens, *ids[at + 1 :]]
+        own = [self.image_id] * (image_tokens // count)
+        return [token for i in ids for token in (own if i == self.image_id else (i,))]
 
     @abstractmethod
     def tokenize_question(self, text: str, with_image: bool) -> list[int]:
@@ -187,10 +233,9 @@ class Prompting(ABC):
         return vocabulary[token]
 
 
-def message(
-    role: str, text: str, with_image: bool = False, image: Image.Image | None = None
-) -> dict[str, Any]:
-    """Return a message of a conversation; its image may follow later."""
-    shown = {"type": "image"} if image is None else {"type": "image", "image": image}
-    content = [shown] if with_image else []
-    return {"role": role, "content": [*content, {"type": "text", "text": text}]}
+def message(role: str, text: str, with_image: bool = False, shown: Shown = None) -> dict[str, Any]:
+    """Return a message of a conversation; its images may follow later."""
+    images: list[dict[str, Any]] = [{"type": "image"}] * (with_image * image_count(text))
+    if shown is not None:
+        images = [{"type": "image", "image": image} for image in listed(shown)]
+    return {"role": role, "content": message_content(text, images)}

@@ -26,6 +26,7 @@ from mm_numeric.compat import VideoSettings, video_settings_alone
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
 from mm_numeric.families.loading import check_image_token
+from mm_numeric.families.prompting import image_count
 from mm_numeric.geometry.frames import Resize
 
 IMAGE_TOKEN = "<|image_pad|>"
@@ -40,6 +41,7 @@ class Qwen2VL(Family):
     model_class: ClassVar[Any] = Qwen2VLForConditionalGeneration
     processor_class: ClassVar[Any] = Qwen2VLProcessor
     default_coordinates = "qwen2_vl"
+    takes_several_images = True
     image_settings = ("min_pixels", "max_pixels")
     image_inputs = ("pixel_values", "image_grid_thw")
     module_patterns: ClassVar = {
@@ -66,13 +68,14 @@ class Qwen2VL(Family):
     # -- prompting ----------------------------------------------------------------------------
 
     def tokenize_question(self, text: str, with_image: bool) -> list[int]:
-        """Return a question's token ids, with one placeholder token in place of the image."""
+        """Return a question's token ids, with one placeholder token in place of each image."""
         prompt = self.chat_prompt(text, with_image)
         ids: list[int] = self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
-        if ids.count(self.image_id) != with_image:
+        count = with_image * image_count(text)
+        if ids.count(self.image_id) != count:
             raise ValueError(
                 f"model.name: the chat template of {self.tokenizer.name_or_path} writes "
-                f"{ids.count(self.image_id)} {IMAGE_TOKEN} instead of {int(with_image)} for the "
+                f"{ids.count(self.image_id)} {IMAGE_TOKEN} instead of {count} for the "
                 f"question {text!r:.60}; correct the question or the template."
             )
         return ids

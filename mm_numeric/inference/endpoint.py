@@ -26,6 +26,7 @@ from mm_numeric.answers import Example
 from mm_numeric.config.schema import Config
 from mm_numeric.data.framing import load_framed_image
 from mm_numeric.families.family import Family
+from mm_numeric.families.prompting import listed, message_content
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.inference.candidates import Explored
 from mm_numeric.inference.chat_client import ChatClient, TryAgainError
@@ -178,12 +179,11 @@ class _Served:
         content: Any = example.prompt
         image_tokens = 0
         if image is not None:
-            image_tokens = self.family.image_tokens(*image.size)
-            url = _data_url(self.family.resize_image_once(image))
-            content = [
-                {"type": "image_url", "image_url": {"url": url}},
-                {"type": "text", "text": example.prompt},
-            ]
+            images = listed(image)
+            image_tokens = sum(self.family.image_tokens(*own.size) for own in images)
+            urls = [_data_url(self.family.resize_image_once(own)) for own in images]
+            shown = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+            content = message_content(example.prompt, shown)
         body = {
             "model": self.endpoint.model,
             "messages": [{"role": "user", "content": content}],
