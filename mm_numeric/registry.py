@@ -22,6 +22,7 @@ from mm_numeric.answers import (
     Number,
     ShortAnswer,
     Text,
+    TimeSpans,
 )
 from mm_numeric.log import logger
 from mm_numeric.moved import MOVED_MODULES
@@ -44,6 +45,7 @@ TASKS: Mapping[str, str] = {
     "numbers": "mm_numeric.tasks.numbers:Numbers",
     "pointing": "mm_numeric.tasks.pointing:Pointing",
     "rjokes": "mm_numeric.tasks.rjokes:RJokes",
+    "temporal_spans": "mm_numeric.tasks.temporal_spans:FindSpans",
     "text_detection": "mm_numeric.tasks.text_detection:TextDetection",
 }
 
@@ -132,6 +134,9 @@ IMPORTERS: Mapping[str, str] = {
     "cvat": "mm_numeric.importers.cvat:Cvat",
     "dota": "mm_numeric.importers.dota:Dota",
     "refcoco": "mm_numeric.importers.refcoco:RefCoco",
+    "charades_sta": "mm_numeric.importers.moments:CharadesSta",
+    "qvhighlights": "mm_numeric.importers.moments:QvHighlights",
+    "activitynet": "mm_numeric.importers.moments:ActivityNet",
     "icdar2015": "mm_numeric.importers.icdar:Icdar2015",
     "icdar2013": "mm_numeric.importers.icdar:Icdar2013",
     "mmocr": "mm_numeric.importers.mmocr:MMOCR",
@@ -159,6 +164,9 @@ TASK_OF_FORMAT: Mapping[str, str] = {
     "cvat": "detection",
     "dota": "detection",
     "refcoco": "grounding",
+    "charades_sta": "temporal_spans",
+    "qvhighlights": "temporal_spans",
+    "activitynet": "temporal_spans",
     "llava": "grounding",
     "swift": "grounding",
     "icdar2015": "text_detection",
@@ -196,6 +204,7 @@ SCORERS: Mapping[type, str] = {
     Number: "mm_numeric.evaluation.metrics.numbers:NUMBERS",
     ShortAnswer: "mm_numeric.evaluation.metrics.mathvista:MATHVISTA",
     Text: "mm_numeric.evaluation.metrics.text:TEXTS",
+    TimeSpans: "mm_numeric.evaluation.metrics.temporal_spans:SPANS",
     Choice: "mm_numeric.evaluation.metrics.text:CHOICES",
 }
 """Maps each answer type to its scorer. A task with the attribute ``scorer`` overrides it."""

@@ -14,8 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from PIL import Image
-
 from mm_numeric.answers import Example
 from mm_numeric.config.reader import read_coordinates
 from mm_numeric.config.schema import ModelConfig

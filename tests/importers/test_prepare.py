@@ -19,6 +19,7 @@ from mm_numeric.importers.prepare import prepare
 from mm_numeric.registry import IMPORTERS
 from mm_numeric.tasks.text_detection import TextDetection
 
+VIDEOS = ("activitynet", "charades_sta", "qvhighlights")
 TEXT_ALONE = ("gsm8k", "mathematics", "multirc", "rjokes")
 LINE = "377,117,463,117,465,130,378,130,Genaxis Theatre"
 
@@ -250,7 +251,7 @@ def test_help_says_what_a_format_takes(capsys, name):
     assert said.startswith(f"usage: mm-numeric prepare {name} ")
     for option in ("--out", "--clip", "--allow-bad", "--force"):
         assert option in said
-    assert ("--images" in said) == (name not in (*TEXT_ALONE, "yolo"))
+    assert ("--images" in said) == (name not in (*TEXT_ALONE, *VIDEOS, "yolo"))
 
 
 def test_no_torch_is_loaded(tmp_path, gt):

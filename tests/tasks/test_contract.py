@@ -30,6 +30,7 @@ CHAPTERS = {
     "clock": ("clock",), "detection": ("shapes",), "grounding": ("shapes",),
     "text_detection": ("shapes",),
     "click": (), "clockbench": (), "mathvista": (), "multirc": (), "pointing": (),
+    "temporal_spans": (),
     thermometer.NAME: ("numbers", f"{thermometer.MODULE}:sections"),
 }  # fmt: skip
 

@@ -1,0 +1,92 @@
+"""Generate clips of moving squares, as folders of frames, and the span in which one is visible."""
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image, ImageDraw
+
+from mm_numeric.log import progress
+from mm_numeric.tasks.rendering.rows import with_noise, write_rows
+from mm_numeric.tasks.rendering.scenes import COLOURS
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipStyle:
+    """Options for rendered clips."""
+
+    frames: int = 8
+    """Number of frames."""
+
+    seconds_per_frame: float = 1.0
+    """Time between two frames."""
+
+    size_px: int = 56
+    """Width and height of a frame."""
+
+    noise: float = 0.02
+    """Standard deviation of Gaussian pixel noise, as a fraction of 255."""
+
+    def __post_init__(self) -> None:
+        if self.frames < 2 or self.size_px < 28 or self.seconds_per_frame <= 0:
+            raise ValueError(
+                "frames is at least 2, size_px at least 28 and seconds_per_frame above 0, not "
+                f"{self.frames}, {self.size_px} and {self.seconds_per_frame}"
+            )
+        if not 0 <= self.noise <= 1:
+            raise ValueError(f"noise is 0 to 1, not {self.noise}")
+
+
+def render_clips(folder: Path, count: int, seed: int, style: ClipStyle) -> Path:
+    """Generate clips in a folder; return the path of the .jsonl file with their rows.
+
+    A square of one colour moves through some of the frames, and a square of another colour through
+    others. The row asks for the first one. Its span is from the time of the first frame with it to
+    the time of the frame after the last.
+    """
+    rows = []
+    for i in progress(range(count), desc="rendering clips", unit="clip"):
+        rng = random.Random(f"{seed}:{i}")
+        asked, other = rng.sample(list(COLOURS), 2)
+        shown = {
+            colour: sorted(rng.sample(range(style.frames + 1), 2)) for colour in (asked, other)
+        }
+        names = []
+        (folder / f"images/{i:06d}").mkdir(parents=True)
+        paths = {colour: _path(rng, style) for colour in shown}
+        background = tuple(rng.randint(10, 70) for _ in range(3))
+        for frame in range(style.frames):
+            image = Image.new("RGB", (style.size_px, style.size_px), background)
+            for colour, (first, after) in shown.items():
+                if first <= frame < after:
+                    _square(image, paths[colour][frame], colour)
+            names.append(f"images/{i:06d}/{frame:02d}.png")
+            with_noise(image, style.noise, rng).save(folder / names[-1])
+        span = [frame * style.seconds_per_frame for frame in shown[asked]]
+        rows.append(
+            {
+                "id": f"{seed}-{i:06d}",
+                "query": f"the {asked} square is visible",
+                "frames": names,
+                "seconds": [frame * style.seconds_per_frame for frame in range(style.frames)],
+                "spans": [span],
+            }
+        )
+    return write_rows(folder, rows)
+
+
+def _path(rng: random.Random, style: ClipStyle) -> list[tuple[float, float]]:
+    """Return the centre of a square in each frame, on a straight line."""
+    margin = 0.2 * style.size_px
+    (x1, y1), (x2, y2) = (
+        (rng.uniform(margin, style.size_px - margin), rng.uniform(margin, style.size_px - margin))
+        for _ in range(2)
+    )
+    parts = [frame / (style.frames - 1) for frame in range(style.frames)]
+    return [(x1 + part * (x2 - x1), y1 + part * (y2 - y1)) for part in parts]
+
+
+def _square(image: Image.Image, centre: tuple[float, float], colour: str) -> None:
+    half = 0.16 * image.width
+    x, y = centre
+    ImageDraw.Draw(image).rectangle((x - half, y - half, x + half, y + half), fill=COLOURS[colour])

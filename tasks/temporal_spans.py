@@ -1,0 +1,185 @@
+"""Task: find when a described event happens in a video, as spans of seconds.
+
+Rows     {"id": text, "frames": [path, ...], "seconds": [0.0, 0.5, ...], "query": text,
+         "spans": [[24.3, 30.4], ...]}; "seconds" has the time of each frame, or "fps": 2 tells how
+         many frames follow each other in a second, the first at 0. Video files are not decoded
+Prompt   each frame after its time, ``<24.5 seconds>``, then the question
+Answer   ``24.3 - 30.4 seconds``; further spans before the unit: ``1.0 - 2.5, 24.3 - 30.4 seconds``
+Scorer   mm_numeric.evaluation.metrics.temporal_spans
+
+The model needs a family that accepts several images: qwen2_vl, qwen2_5_vl, qwen3_vl or chat.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mm_numeric.answers import IMAGE, Example, TimeSpans, Unreadable, Written
+from mm_numeric.geometry.frames import Frame
+from mm_numeric.geometry.row_shapes import finite_numbers, is_text
+from mm_numeric.tasks.base import BaseTask, Rows
+from mm_numeric.tasks.numbers import with_numerals
+from mm_numeric.tasks.rendering.clips import ClipStyle, render_clips
+
+_TIME = r"(?:[0-9]{1,3}:){0,2}[0-9]{1,6}(?:\.[0-9]{1,6})?"
+_UNIT = r"(?:[ ]?(?:s|secs?|seconds?)\b)?"
+_SPAN = re.compile(
+    rf"(?<![0-9.:])({_TIME}){_UNIT}[ ]{{0,4}}(?:-|–|—|to|and|until)[ ]{{0,4}}({_TIME})(?![0-9:])",
+    re.IGNORECASE,
+)
+_JSON_SPAN = re.compile(
+    rf'"start(?:_time)?"\s{{0,8}}:\s{{0,8}}"?({_TIME})"?\s{{0,8}},\s{{0,8}}'
+    rf'"end(?:_time)?"\s{{0,8}}:\s{{0,8}}"?({_TIME})"?'
+)
+_ONE_TIME = re.compile(rf"(?<![0-9.:]){_TIME}(?![0-9:])")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindSpans(BaseTask):
+    """Task: find the spans of a video in which a described event happens."""
+
+    prompt: str = (
+        "When does this happen in the video: {query}? Answer with the start and the end in seconds."
+    )
+    """Question after the frames; ``{query}`` is replaced by the event that the row describes."""
+
+    max_frames: int = 16
+    """Largest number of frames to show. A row with more frames shows as many of them, from the
+    first to the last at equal distances."""
+
+    decimals: int = 1
+    """Number of decimals of the seconds in an answer."""
+
+    clip: ClipStyle = field(default_factory=ClipStyle)
+    """Options for rendered clips."""
+
+    def __post_init__(self) -> None:
+        if "{query}" not in self.prompt or IMAGE in self.prompt:
+            raise ValueError(f"prompt needs {{query}} in it, not {self.prompt!r:.60}")
+        if self.max_frames < 1 or not 0 <= self.decimals <= 3:
+            raise ValueError(
+                "max_frames is at least 1 and decimals 0 to 3, not "
+                f"{self.max_frames} and {self.decimals}"
+            )
+
+    def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
+        """Yield one example per row, with its frames as images."""
+        for where, row in rows:
+            if row.get("id") in (None, ""):
+                raise ValueError(f'{where}: no id; each row needs an "id" of its own.')
+            if not is_text(row.get("query")):
+                raise ValueError(f'{where}: no query; each row needs "query" (a text).')
+            frames = _frames(row, where)
+            shown = [frames[i] for i in evenly(len(frames), self.max_frames)]
+            times = "".join(f"<{seconds:.1f} seconds>{IMAGE}" for _, seconds in shown)
+            first, *others = (Path(name) for name, _ in shown)
+            yield Example(
+                id=str(row["id"]),
+                image=first,
+                more_images=tuple(others),
+                prompt=times + self.prompt.replace("{query}", row["query"].rstrip(". ")),
+                answer=read_spans(row.get("spans"), f"{where}, spans"),
+                where=where,
+            )
+
+    def format(self, answer: TimeSpans, frame: Frame | None = None) -> Written:
+        """Return spans as text, such as ``24.3 - 30.4 seconds``, and where their numbers are."""
+        spans = [f"{a:.{self.decimals}f} - {b:.{self.decimals}f}" for a, b in answer.spans]
+        return with_numerals(f"{', '.join(spans)} seconds")
+
+    def parse(self, text: str, frame: Frame | None = None) -> TimeSpans | Unreadable:
+        """Return the spans in a generated text, in the order of the text.
+
+        Spans are ``24.3 - 30.4``, ``from 24.3 to 30.4 seconds``, ``24.3s - 30.4s``, ``0:24.3 -
+        0:30.4`` (minutes and seconds), or JSON objects with ``start`` and ``end``. For another text
+        with exactly two times, return ``Unreadable`` with them as ``lenient``.
+        """
+        found = _JSON_SPAN.findall(text) or _SPAN.findall(text)
+        if found:
+            return TimeSpans(tuple((_seconds(a), _seconds(b)) for a, b in found))
+        if not text.strip():
+            return Unreadable("empty answer")
+        times = _ONE_TIME.findall(text)
+        lenient = (
+            TimeSpans(((_seconds(times[0]), _seconds(times[1])),)) if len(times) == 2 else None
+        )
+        return Unreadable("no span as START - END", lenient)
+
+    def grammar(self, frame: Frame | None = None) -> str:
+        """Return a regular expression of spans: ``24.3 - 30.4 seconds``."""
+        decimals = rf"\.[0-9]{{{self.decimals}}}" if self.decimals else ""
+        number = rf"(?:0|[1-9][0-9]{{0,4}}){decimals}"
+        span = f"{number} - {number}"
+        return f"{span}(?:, {span})* seconds"
+
+    def record(self, answer: TimeSpans) -> list[list[float]]:
+        """Convert spans to a JSON list for predictions.jsonl."""
+        return [list(span) for span in answer.spans]
+
+    def recorded(self, value: Any) -> TimeSpans:
+        """Convert a JSON list in predictions.jsonl back to spans."""
+        return read_spans(value, "the target")
+
+    @property
+    def render_settings(self) -> dict[str, Any]:
+        """Return the options of the clips, which affect the images."""
+        return asdict(self.clip)
+
+    def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
+        """Generate clips as folders of frames; return the path of the file with their rows."""
+        return render_clips(folder, count, seed, self.clip)
+
+
+def evenly(count: int, most: int) -> list[int]:
+    """Return up to ``most`` of the indices 0 to count - 1, first and last included.
+
+    They are at equal distances, rounded to the nearest index; of one index, it is the middle.
+    """
+    if count <= most:
+        return list(range(count))
+    if most == 1:
+        return [count // 2]
+    return [(i * (count - 1) + (most - 1) // 2) // (most - 1) for i in range(most)]
+
+
+def read_spans(value: Any, where: str) -> TimeSpans:
+    """Read a list of at least one span ``[start, end]``, with 0 <= start < end."""
+    if not isinstance(value, list) or not value:
+        raise ValueError(f"{where}: expected a list such as [[24.3, 30.4]], found {value!r:.60}.")
+    spans = [tuple(finite_numbers(span, where)) for span in value]
+    for span in spans:
+        if len(span) != 2 or not 0 <= span[0] < span[1]:
+            raise ValueError(
+                f"{where}: a span is [start, end] in seconds, the smaller one first, not "
+                f"{list(span)!r:.60}."
+            )
+    return TimeSpans(tuple((start, end) for start, end in spans))
+
+
+def _frames(row: Mapping[str, Any], where: str) -> list[tuple[str, float]]:
+    """Return the path and the time of each frame of a row."""
+    paths, fps = row.get("frames"), row.get("fps")
+    if not (isinstance(paths, list) and paths and all(map(is_text, paths))):
+        raise ValueError(
+            f'{where}: no frames; each row needs "frames" (a list of image paths) and their '
+            '"seconds". Video files are not decoded: extract frames first, such as with ffmpeg.'
+        )
+    if row.get("seconds") is None and isinstance(fps, int | float) and 0 < fps < 10_000:
+        return [(path, i / fps) for i, path in enumerate(paths)]
+    seconds = finite_numbers(row.get("seconds"), f"{where}, seconds")
+    if len(seconds) != len(paths) or sorted(set(seconds)) != seconds or seconds[0] < 0:
+        raise ValueError(
+            f"{where}, seconds: expected {len(paths)} ascending times, one for each frame, found "
+            f"{row['seconds']!r:.60}."
+        )
+    return list(zip(paths, seconds, strict=True))
+
+
+def _seconds(text: str) -> float:
+    """Convert ``24.3``, ``0:24.3`` or ``1:00:24`` to seconds."""
+    total = 0.0
+    for part in text.split(":"):
+        total = 60 * total + float(part)
+    return total

@@ -1,0 +1,339 @@
+"""Temporal spans: seconds in text, IoU as in the official scripts, and frames as images."""
+
+import json
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from importing import outcome
+from PIL import Image
+from tiny_chats import CHATS
+from tiny_models import TINY
+from tiny_qwens import each_qwen, qwen, qwen_model
+
+from mm_numeric.answers import IMAGE, TimeSpans, Unreadable
+from mm_numeric.config.data import DataSource
+from mm_numeric.config.schema import ModelConfig
+from mm_numeric.data.collator import BATCH_KEYS, TrainingCollator, prompt_batch
+from mm_numeric.data.examples import fingerprint, load_examples
+from mm_numeric.data.image_cache import ImageCache
+from mm_numeric.data.lengths import LengthLimit, TooLongError, count_tokens
+from mm_numeric.evaluation.metrics.temporal_spans import SPANS, temporal_iou
+from mm_numeric.families.chat import Chat
+from mm_numeric.families.llava import Llava
+from mm_numeric.families.paligemma import PaliGemma
+from mm_numeric.families.qwen2_5_vl import Qwen2_5VL
+from mm_numeric.families.qwen2_vl import Qwen2VL
+from mm_numeric.importers.moments import ActivityNet, CharadesSta, QvHighlights
+from mm_numeric.losses.objective import Objective
+from mm_numeric.losses.presets import PRESETS
+from mm_numeric.tasks.temporal_spans import FindSpans, evenly
+
+TASK = FindSpans()
+ROW = {"id": "1", "frames": ["a.png", "b.png"], "seconds": [0, 1.5], "query": "a person sits.",
+       "spans": [[24.3, 30.4]]}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "spans"),
+    [
+        ("24.3 - 30.4 seconds", [(24.3, 30.4)]),
+        ("The event happens in 24.3-30.4 seconds.", [(24.3, 30.4)]),
+        ("It happens from 24.3 to 30.4 seconds", [(24.3, 30.4)]),
+        ("between 3 and 7.5 s", [(3, 7.5)]),
+        ("24.3s – 30.4s", [(24.3, 30.4)]),
+        ("from 3 seconds until 7 seconds", [(3, 7)]),
+        ("0:24.30 - 1:30.4", [(24.3, 90.4)]),
+        ("1.0 - 2.5, 24.3 - 30.4 seconds", [(1, 2.5), (24.3, 30.4)]),
+        ('```json\n[{"start": "00:24.3", "end": "00:30.4", "description": "1 - 2"}]\n```',
+         [(24.3, 30.4)]),
+        ('{"start_time": 24.3, "end_time": 30.4}', [(24.3, 30.4)]),
+        ("30.4 - 24.3 seconds", [(30.4, 24.3)]),
+    ],
+)  # fmt: skip
+def test_spans_are_read_in_the_forms_that_models_write(text, spans):
+    assert TASK.parse(text) == TimeSpans(tuple(spans))
+
+
+@pytest.mark.parametrize(
+    ("text", "lenient"),
+    [
+        ("", None),
+        ("at the end", None),
+        ("24.3", None),
+        ("1, 2, 3", None),
+        ("It starts at 24.3 s and it ends at 30.4 s.", ((24.3, 30.4),)),
+    ],
+)
+def test_other_texts_have_a_reason(text, lenient):
+    found = TASK.parse(text)
+    assert isinstance(found, Unreadable)
+    assert found.reason
+    assert (found.lenient and found.lenient.spans) == lenient
+
+
+@given(text=st.text(st.sampled_from('0139.:-– to{}"startendconds,\n\ud800')))
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_any_text_is_a_list_of_spans_or_a_reason(text):
+    found = TASK.parse(text)
+    assert found.reason if isinstance(found, Unreadable) else found.spans
+
+
+def test_parsing_takes_linear_time():
+    for text in ("1 - " * 30_000, '"start": 1, ' * 20_000, "1:" * 50_000, "9" * 100_000):
+        TASK.parse(text)  # quadratic time would take minutes
+
+
+def official_r1(predicted, truths, threshold):
+    """compute_mr_r1 of moment_detr for one query, as loops."""
+    best = 0.0
+    for start, end in truths:
+        left, right = max(start, predicted[0][0]), min(end, predicted[0][1])
+        intersection = max(0, right - left)
+        union = (end - start) + (predicted[0][1] - predicted[0][0]) - intersection
+        best = max(best, intersection / union)
+    return best, best >= threshold
+
+
+def test_recall_is_that_of_the_official_script():
+    rng = random.Random(4)
+    answers, targets = [], []
+    for _ in range(300):
+        spans = [tuple(sorted(rng.sample(range(40), 2))) for _ in range(4)]
+        answers.append(TimeSpans(tuple(spans[: rng.randint(1, 2)])))
+        targets.append(TimeSpans(tuple(spans[2 : rng.randint(3, 4)])))
+    columns = SPANS.columns(answers, targets)
+    for threshold in (0.3, 0.5, 0.7):
+        found = [official_r1(a.spans, t.spans, threshold)
+                 for a, t in zip(answers, targets, strict=True)]  # fmt: skip
+        assert columns["iou"] == pytest.approx([iou for iou, _ in found])
+        assert columns[f"r1_at_{threshold:g}"].tolist() == [hit for _, hit in found]
+        assert 0.01 < columns[f"r1_at_{threshold:g}"].mean() < 0.9
+
+
+def test_only_the_first_span_counts_and_a_reversed_one_is_wrong():
+    """Trap: many spans are one attempt, and TALL's IoU of distant spans is negative."""
+    target = TimeSpans(((10.0, 20.0),))
+    texts = ["0 - 1, 10 - 20 seconds", "10 - 20, 0 - 1 seconds", "20 - 10 seconds", "10 - 15 s",
+             "15 - 15 seconds", "100 - 200 seconds"]  # fmt: skip
+    columns = SPANS.judge([TASK.parse(text) for text in texts], [target] * len(texts))
+    assert columns["iou"].tolist() == [0, 1, 0, 0.5, 0, 0]
+    assert columns["r1_at_0.5"].tolist() == [0, 1, 0, 1, 0, 0]
+    assert temporal_iou((0, 4), (1, 3)) == 0.5
+
+
+def test_frames_are_shown_with_their_times():
+    (example,) = TASK.examples([("rows.jsonl:1", ROW)], training=True)
+    assert example.prompt.startswith(f"<0.0 seconds>{IMAGE}<1.5 seconds>{IMAGE}When does this")
+    assert "a person sits? Answer" in example.prompt
+    assert [image.name for image in example.images] == ["a.png", "b.png"]
+    written = TASK.format(example.answer)
+    assert [written.text[m.start : m.end] for m in written.marks] == ["24.3", "30.4"]
+    many = {**ROW, "frames": [f"{i}.png" for i in range(31)], "seconds": None, "fps": 2}
+    (example,) = FindSpans(max_frames=4).examples([("x", many)], training=True)
+    assert [image.name for image in example.images] == ["0.png", "10.png", "20.png", "30.png"]
+    assert "<5.0 seconds>" in example.prompt
+    assert [evenly(5, most) for most in (1, 2, 4, 9)] == [
+        [2], [0, 4], [0, 1, 3, 4], [0, 1, 2, 3, 4]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"frames": "clip.mp4"}, "no frames; .*Video files are not decoded: extract frames first"),
+        ({"seconds": [0, 0]}, "seconds: expected 2 ascending times, one for each frame"),
+        ({"seconds": [0]}, "seconds: expected 2 ascending times"),
+        ({"seconds": None}, "seconds: expected a list of numbers"),
+        ({"spans": [[3, 2]]}, r"spans: a span is \[start, end\] in seconds"),
+        ({"spans": []}, r"spans: expected a list such as \[\[24.3, 30.4\]\], found \[\]"),
+        ({"query": ""}, "no query"),
+        ({"id": None}, "no id"),
+    ],
+)
+def test_a_row_that_cannot_be_used_is_an_error(fields, message):
+    with pytest.raises(ValueError, match=f"^rows.jsonl:1.*{message}"):
+        list(TASK.examples([("rows.jsonl:1", {**ROW, **fields})], training=True))
+
+
+def test_a_clip_shows_the_square_in_its_span(tmp_path):
+    task = FindSpans()
+    source = DataSource(render=6, seed=2)
+    for example in load_examples(task, source, tmp_path, training=True):
+        ((start, end),) = example.answer.spans
+        first = np.asarray(Image.open(example.image), dtype=float)
+        assert first.shape == (56, 56, 3)
+        colour = example.prompt.split("the ")[1].split()[0]
+        channel = {"red": 0, "green": 1, "blue": 2}.get(colour)
+        if channel is None:
+            continue
+        for i, image in enumerate(example.images):
+            pixels = np.asarray(Image.open(image), dtype=float)
+            others = [c for c in range(3) if c != channel]
+            seen = (pixels[..., channel] - pixels[..., others].max(axis=-1) > 60).sum() > 50
+            assert seen == (start <= i < end)
+
+
+def clips(folder, count=3, sizes=((56, 56),)):
+    """Rows of clips with 2, 3, ... frames, whose images differ; return their examples."""
+    lines, rng = [], np.random.default_rng(0)
+    for i in range(count):
+        names = [f"{i}_{frame}.png" for frame in range(i + 2)]
+        for frame, name in enumerate(names):
+            width, height = sizes[frame % len(sizes)]
+            pixels = rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / name)
+        row = {"frames": names, "fps": 1, "query": f"event {i}", "spans": [[i, i + 1.5]]}
+        lines.append(json.dumps({"id": str(i), **row}) + "\n")
+    path = folder / "rows.jsonl"
+    path.write_text("".join(lines), encoding="utf-8")
+    return load_examples(TASK, DataSource(path=str(path)), folder, training=True)
+
+
+def conversation(example, answer):
+    """The messages of a row as a user of transformers writes them."""
+    texts = example.prompt.split(IMAGE)
+    content = [{"type": "text", "text": texts[0]}]
+    for image, text in zip(example.images, texts[1:], strict=True):
+        content.append({"type": "image", "image": Image.open(image)})
+        content.append({"type": "text", "text": text})
+    return [{"role": "user", "content": content}, {"role": "assistant", "content": answer}]
+
+
+@each_qwen
+def test_the_first_loss_is_that_of_a_conversation_with_several_images(tmp_path, cls):
+    """Next to the chat template and the image processor alone, with placeholders by hand."""
+    family, model = qwen(cls), qwen_model(cls)
+    rows = clips(tmp_path)
+    batch = TrainingCollator(family, TASK, family.vocabulary())(rows)
+    labels, supervised, spans, _ = (batch.pop(key) for key in BATCH_KEYS)
+    tokenizer, processor = family.tokenizer, family.image_processor
+    losses, count = torch.zeros(()), 0
+    for example in rows:
+        answer = TASK.format(example.answer).text
+        turns = conversation(example, [{"type": "text", "text": answer}])
+        text = tokenizer.apply_chat_template(turns, tokenize=False)
+        shown = [Image.open(image).convert("RGB") for image in example.images]
+        inputs = processor(images=shown, return_tensors="pt")
+        for grid in inputs["image_grid_thw"]:
+            tokens = int(grid.prod()) // processor.merge_size**2
+            text = text.replace("<|image_pad|>", "<|held|>" * tokens, 1)
+        ids = tokenizer(text.replace("<|held|>", "<|image_pad|>"), return_tensors="pt")["input_ids"]
+        end = tokenizer(f"{answer}<|im_end|>", add_special_tokens=False)["input_ids"]
+        row = ids[0].tolist()
+        start = next(i for i in range(len(row), 0, -1) if row[i : i + len(end)] == end)
+        targets = torch.full_like(ids, -100)
+        targets[0, start : start + len(end)] = ids[0, start : start + len(end)]
+        with torch.no_grad():
+            out = model(input_ids=ids, labels=targets, **inputs,
+                        mm_token_type_ids=(ids == family.image_id).int())  # fmt: skip
+        losses, count = losses + out.loss * len(end), count + len(end)
+        frame = family.frame(*shown[0].size)
+        assert count_tokens(family, TASK, example, frame)[0] == start + len(end)
+    with torch.no_grad():
+        logits = model(**batch, logits_to_keep=supervised).logits
+        batch["pixel_values"] = batch["pixel_values"].flip(0)
+        other = model(**batch, logits_to_keep=supervised).logits
+    found = Objective(PRESETS["ce"], family.vocabulary())(logits, labels, spans).loss
+    torch.testing.assert_close(found, losses / count, rtol=0, atol=1e-4)
+    assert (logits - other).abs().max() > 1e-3  # the model sees its images
+
+
+def test_the_chat_family_takes_several_images(tmp_path):
+    CHATS["internvl"](tmp_path / "model", seed=0)
+    config = ModelConfig(name="tiny", family="chat", dtype="float32")
+    family = Chat.load(str(tmp_path / "model"), config)
+    model = family.load_model(str(tmp_path / "model"), config).eval()
+    rows = clips(tmp_path)
+    batch = TrainingCollator(family, TASK, family.vocabulary())(rows)
+    labels, supervised, spans, _ = (batch.pop(key) for key in BATCH_KEYS)
+    lengths = batch["attention_mask"].sum(1).tolist()
+    frame = family.frame(56, 56)
+    assert lengths == [count_tokens(family, TASK, row, frame)[0] for row in rows]
+    official = family.processor.apply_chat_template(
+        [conversation(row, [{"type": "text", "text": "?"}])[:1] for row in rows],
+        add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt",
+        processor_kwargs={"padding": True},
+    )  # fmt: skip
+    prompts, _ = prompt_batch(family, rows)
+    assert torch.equal(prompts["input_ids"], official["input_ids"])
+    torch.testing.assert_close(prompts["pixel_values"], official["pixel_values"])
+    with torch.no_grad():
+        logits = model(**batch, logits_to_keep=supervised).logits
+    assert torch.isfinite(Objective(PRESETS["ce"], family.vocabulary())(logits, labels, spans).loss)
+
+
+def test_limits_and_the_cache_know_all_images(tmp_path):
+    family = qwen(Qwen2_5VL)
+    rows = clips(tmp_path, sizes=((112, 112),))
+    plain = TrainingCollator(family, TASK, family.vocabulary())
+    whole = plain(rows)
+    cached = TrainingCollator(
+        family, TASK, family.vocabulary(), image_cache=ImageCache(tmp_path / "cache")
+    )
+    for _ in range(2):
+        torch.testing.assert_close(cached(rows)["pixel_values"], whole["pixel_values"])
+    tokens, image_tokens = count_tokens(family, TASK, rows[2], family.frame(112, 112))
+    assert (image_tokens, tokens) == (4 * 16, plain.length(rows[2]))
+    limit = LengthLimit(family, TASK, tokens - 10, "resize")
+    smaller = TrainingCollator(family, TASK, family.vocabulary(), length_limit=limit)
+    assert smaller([rows[2]])["attention_mask"].sum() <= tokens - 10
+    with pytest.raises(TooLongError, match="64 of them for its image"):
+        LengthLimit(family, TASK, tokens - 10, "stop").frame(rows[2], family.frame(112, 112))
+    changed = replace(rows[0], more_images=rows[1].more_images)
+    assert fingerprint(rows[:1]) != fingerprint([changed])
+
+
+def test_what_cannot_be_shown_is_one_sentence(tmp_path):
+    rows = clips(tmp_path, sizes=((56, 56), (84, 56)))
+    family = qwen(Qwen2VL)
+    with pytest.raises(ValueError, match="images of a row have one size, and these have 56 x 56"):
+        TrainingCollator(family, TASK, family.vocabulary())(rows)
+    for one in (PaliGemma, Llava):
+        one.make_tiny(tmp_path / one.name, seed=0)
+        family = one.load(str(tmp_path / one.name), TINY)
+        with pytest.raises(ValueError, match=r"has 2 images, and model\.family \w+.* accepts one"):
+            TrainingCollator(family, TASK, family.vocabulary())(clips(tmp_path)[:1])
+    (tmp_path / "0_1.png").unlink()
+    with pytest.raises(ValueError, match=r"there is no image .*0_1\.png"):
+        load_examples(TASK, DataSource(path=str(tmp_path / "rows.jsonl")), tmp_path, training=True)
+
+
+def test_published_files_are_imported(tmp_path):
+    for video, count in (("AO8RW", 12), ("NUsG9", 1), ("v_QO", 2)):
+        (tmp_path / "frames" / video).mkdir(parents=True)
+        for i in range(count):
+            Image.new("RGB", (56, 56)).save(tmp_path / "frames" / video / f"{i}.jpg")
+    options = {"frames": tmp_path / "frames", "fps": 2.0}
+    text = "AO8RW 0.0 6.9##a person is putting a book on a shelf.\r\nAO8RW 7 6##x\nnothing\n"
+    (tmp_path / "a.txt").write_text(f"{text}gone 0 1##y\n", encoding="utf-8")
+    done = outcome(CharadesSta(**options), tmp_path / "a.txt")
+    assert done.row["spans"] == [[0, 6.9]]
+    assert done.row["query"] == "a person is putting a book on a shelf."
+    assert done.row["frames"][:3] == ["AO8RW/0.jpg", "AO8RW/1.jpg", "AO8RW/2.jpg"]
+    assert done.row["frames"][-1] == "AO8RW/11.jpg"
+    assert done.kinds == ["spans", "line", "frames"]
+    row = {"qid": 2579, "query": "A girl cooked.", "duration": 150, "vid": "NUsG9",
+           "relevant_windows": [[82, 150], [4, 6]], "saliency_scores": [[3, 3, 2]]}  # fmt: skip
+    lines = [row, {**row, "relevant_windows": None}, {**row, "vid": "../x"}, {"query": "x"}]
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = outcome(QvHighlights(**options), tmp_path / "q.jsonl")
+    assert (done.row["id"], done.row["spans"]) == ("2579", [[82, 150], [4, 6]])
+    assert done.kinds == ["spans", "frames", "spans"]
+    times, sentences = [[0.8, 19.9], [5, 1]], [" A woman stands.", "x"]
+    videos = {
+        "v_QO": {"duration": 82.7, "timestamps": times, "sentences": sentences},
+        "v_a": {"timestamps": [[1, 2]]},
+    }
+    (tmp_path / "c.json").write_text(json.dumps(videos), encoding="utf-8")
+    done = outcome(ActivityNet(**options), tmp_path / "c.json")
+    assert (done.row["id"], done.row["query"]) == ("v_QO-0", "A woman stands.")
+    assert done.kinds == ["spans", "fields"]
+    (example,) = TASK.examples([("x", done.row)], training=True)
+    assert "<0.5 seconds>" in example.prompt
+    with pytest.raises(ValueError, match="--fps: expected a number above 0, found 0"):
+        CharadesSta(frames=tmp_path, fps=0)
