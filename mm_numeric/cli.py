@@ -359,7 +359,8 @@ def _compare(arguments: argparse.Namespace) -> None:
 
 
 def _export(arguments: argparse.Namespace) -> None:
-    from mm_numeric.models.export import CARD, export
+    from mm_numeric.models.export import export
+    from mm_numeric.models.model_card import CARD
 
     export(arguments.run, arguments.out, trust_remote_code=arguments.trust_remote_code)
     show(f"exported: {arguments.out}; {arguments.out / CARD} describes it and how to load it")
