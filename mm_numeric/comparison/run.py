@@ -101,10 +101,10 @@ def compare(
                 f"{config.title}, compare.decode: the baseline {row.name} predicts its answers "
                 f"without a distribution over texts; use [{GREEDY}], or compare it on its own."
             )
-    logger.info("%s", overview(config, seeds or config.compare.seeds))
     _load_data_once(config, (seeds or config.compare.seeds)[0])
     if seeds is not None:
         claim(folder, config, ignore=_MAY_DIFFER, key=_KEY)
+        logger.info("%s", overview(config, seeds))
         while left := open_runs(config, seeds):
             execute_here(left)
         return folder
@@ -116,6 +116,7 @@ def compare(
                     claim(run.output_dir, run, key=_KEY)
         # Seeds and objectives may be added; claim has rejected other changes.
         write_config(folder, config)
+        logger.info("%s", overview(config, config.compare.seeds))
         while left := open_runs(config, config.compare.seeds):
             execute(config, folder, left)
         write_summary(config, folder)

@@ -59,12 +59,12 @@ def with_same_rows(config: Config, checkpoint: Path) -> Config:
             f"cannot share them equally; resume with a number of ranks that divides {rows}."
         )
     logger.info(
-        "the run was started with %d processes and resumes with %d; so that a step keeps its %d "
-        "rows, it continues with %s.",
+        "the run was started with %d processes and resumes with %d: it continues with %s, so that "
+        "a step keeps its %d rows.",
         step["ranks"],
         ranks,
-        rows,
         " and ".join(f"trainer.{name}={value}" for name, value in changes.items()),
+        rows,
     )
     return with_trainer(config, **changes)
 
