@@ -1,6 +1,7 @@
 """Fixtures that several rooms use, and the groups of tests that run in one process."""
 
 import gc
+import itertools
 import os
 from collections import Counter
 
@@ -74,6 +75,16 @@ def pytest_runtest_teardown(item, nextitem):
     if nextitem is None or nextitem.module is not item.module:
         gc.collect()
         gc.freeze()
+
+
+FOLDERS = itertools.count()
+
+
+@pytest.fixture
+def tmp_path(request, tmp_path_factory):
+    """A folder of a test. pytest's own lists those of all earlier tests first, and adds a link."""
+    name = f"{request.node.originalname[:30]}{next(FOLDERS)}"
+    return tmp_path_factory.mktemp(name, numbered=False)
 
 
 @pytest.fixture(scope="session")
