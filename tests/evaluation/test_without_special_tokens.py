@@ -88,6 +88,7 @@ def scored(folder, task, name, change):
     return score(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ANSWERS)
 @pytest.mark.parametrize("name", COORDINATES)
 def test_each_format_scores_the_same_without_special_tokens(tmp_path, name, task):

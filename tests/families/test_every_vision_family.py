@@ -8,6 +8,7 @@ from importlib.util import find_spec
 
 import pytest
 import torch
+from each_family import marked
 from PIL import Image
 from rectangles import write_rectangles
 from transformers import AutoProcessor
@@ -101,7 +102,7 @@ def test_the_answer_and_its_end_are_labels_and_nothing_else(checkpoint, rows, na
     assert torch.equal(batch["input_ids"][after], batch["labels"])
 
 
-@pytest.mark.parametrize(("name", "coordinates"), WAYS)
+@pytest.mark.parametrize(("name", "coordinates"), marked(WAYS))
 @pytest.mark.parametrize("objective", ["emd", "ntil"])
 def test_numeric_losses_see_the_numbers(checkpoint, rows, name, coordinates, objective):
     family, model = load(checkpoint, name, coordinates)

@@ -160,6 +160,7 @@ def image():
     return Image.fromarray(noise.numpy())
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize("sharded", [False, True])
 @pytest.mark.parametrize("apart", ["inside", "alone", "a whole CLIP"])

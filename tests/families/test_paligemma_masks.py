@@ -83,6 +83,7 @@ def test_the_question_is_seen_in_both_directions_and_the_answer_in_one(
     assert 0 in batch["attention_mask"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [(0, 1, 2, 3), (1,), (2,)])
 @models
 def test_generation_gives_the_logits_of_training(text_model, attention, rows, asked):

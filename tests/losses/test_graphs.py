@@ -50,7 +50,10 @@ def test_a_head_without_logits_reads_nothing_back(name):
     assert waits.found == ["aten._local_scalar_dense.default"]
 
 
-@pytest.mark.parametrize("form", ["rows", "full", "full logits", "hidden"])
+@pytest.mark.parametrize(
+    "form",
+    ["rows", "hidden", *(pytest.param(f, marks=pytest.mark.slow) for f in ("full", "full logits"))],
+)
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_step_elsewhere_needs_no_value(name, form):
     """On the device "meta" tensors have shapes and no values: what asks for one fails."""
