@@ -37,14 +37,18 @@ def render_rotated_scenes(folder: Path, count: int, seed: int, style: SceneStyle
 
 
 def _placed(rng: random.Random, style: SceneStyle) -> list[list[float]]:
-    """Return rotated boxes inside the image whose upright bounding boxes do not touch."""
+    """Return rotated boxes inside the image whose upright bounding boxes do not touch.
+
+    There are fewer than ``style.least`` if no more fit in 20 tries for each.
+    """
     short = min(style.width_px, style.height_px)
     boxes: list[list[float]] = []
     wanted = rng.randint(style.least, style.most)
-    while len(boxes) < wanted:
+    while not boxes:
         boxes = []
         for _ in range(20 * wanted):
-            width = short * rng.uniform(0.25, 0.45)
+            is_large = rng.random() < style.large
+            width = short * (rng.uniform(0.4, 0.6) if is_large else rng.uniform(0.2, 0.3))
             height = width * rng.uniform(0.35, 0.7)
             centre = rng.uniform(0, style.width_px), rng.uniform(0, style.height_px)
             numbers = [*centre, width, height, rng.uniform(-90, 90)]

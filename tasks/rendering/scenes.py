@@ -39,7 +39,7 @@ class SceneStyle:
     width_px: int = 112
     height_px: int = 112
     least: int = 2
-    """Minimum number of shapes in a scene."""
+    """Minimum number of shapes in a scene, at least 2 unless they are rotated."""
 
     most: int = 4
     """Maximum number of shapes in a scene."""
@@ -58,8 +58,8 @@ class SceneStyle:
             )
         if not 0 <= self.large <= 1:
             raise ValueError(f"large is 0 to 1, not {self.large}")
-        if not 2 <= self.least <= self.most <= 6:
-            raise ValueError(f"2 <= least <= most <= 6, not {self.least} and {self.most}")
+        if not 1 <= self.least <= self.most <= 6:
+            raise ValueError(f"1 <= least <= most <= 6, not {self.least} and {self.most}")
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,8 @@ def render_scenes(
     ``count``: one of ``counted``, such as ``circles``, and its number. ``points``: a form, such as
     ``circles``, and the outlines of these shapes.
     """
+    if style.least < 2:
+        raise ValueError(f"task.scene.least: it is {style.least}; set 2 or more.")
     kinds: Mapping[str, Callable[[Sequence[_Shape], random.Random], dict[str, object]]] = {
         "phrase": _one,
         "objects": _list,
