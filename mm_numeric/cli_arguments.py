@@ -284,8 +284,8 @@ def _add_score(add: _Add) -> None:
     )
     score.add_argument(
         "--protocol",
-        help="how shapes are matched and scored: icdar2015, labelled, deteval_total_text, "
-        "deteval_icdar2013, dota, coco_ap (default: that of the task; "
+        help="how shapes are matched and scored: icdar2015, labelled, dota, "
+        "deteval_total_text, deteval_icdar2013, coco_ap (default: that of the task; "
         "icdar2015 for text files, labelled for COCO results)",
     )
     score.add_argument(

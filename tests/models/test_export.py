@@ -1,4 +1,4 @@
-"""Exported models: the same logits from plain transformers and PEFT, without mm-numeric."""
+"""Exported models: the same texts from plain transformers and PEFT, without mm-numeric."""
 
 import json
 import re
@@ -100,7 +100,8 @@ def exported(tmp_path_factory):
         predict(run, None, run / "predictions.jsonl", trust_remote_code=True)
         export(run, folder / name, trust_remote_code=True)
         lines = (run / "predictions.jsonl").read_text(encoding="utf-8").splitlines()
-        rows = [json.loads(line) for line in lines]
+        different = {row["text"]: row for row in map(json.loads, lines)}
+        rows = list(different.values())[:4]
         blind = name in BLIND
         facts = {
             "prompt": "{sum}" if blind else "{phrase}",
