@@ -21,7 +21,14 @@ from mm_numeric.families.checkpoint import Checkpoint
 from mm_numeric.families.digits import with_digits
 from mm_numeric.families.image_geometry import ImageGeometry
 from mm_numeric.families.loading import check_model_type, check_saved_frame, save_frame
-from mm_numeric.families.prompting import Prompting, Prompts, Shown, Tokens, listed
+from mm_numeric.families.prompting import (
+    Prompting,
+    Prompts,
+    Shown,
+    Tokens,
+    check_image_count,
+    listed,
+)
 from mm_numeric.losses.objective import Objective
 from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.numbers.vocabulary import NumberVocabulary
@@ -95,7 +102,10 @@ class Family(Prompting, ImageGeometry, Checkpoint):
         ids = []
         for i, (text, image) in enumerate(zip(texts, images, strict=True)):
             try:
-                tokens = sum(self.image_tokens(*own.size) for own in listed(image))
+                own = listed(image)
+                if own:
+                    check_image_count(text, len(own))
+                tokens = sum(self.image_tokens(*each.size) for each in own)
                 ids.append(self.question(text, tokens))
             except ValueError as error:
                 raise ValueError(f"{where[i]}: {error}" if where else str(error)) from error

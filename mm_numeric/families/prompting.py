@@ -49,6 +49,15 @@ def image_count(text: str) -> int:
     return max(text.count(IMAGE), 1)
 
 
+def check_image_count(text: str, count: int) -> None:
+    """Raise ValueError if a question with ``count`` images has another number of places."""
+    if image_count(text) != count:
+        raise ValueError(
+            f"the question {text!r:.60} has {image_count(text)} places for images, and {count} "
+            "images; write mm_numeric.answers.IMAGE once for each image."
+        )
+
+
 def message_content(text: str, images: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the content of a chat message: each image in place of an ``IMAGE`` of the text.
 
@@ -56,11 +65,8 @@ def message_content(text: str, images: Sequence[Mapping[str, Any]]) -> list[Mapp
     """
     if not images:
         return [{"type": "text", "text": text}]
+    check_image_count(text, len(images))
     first, *rest = text.split(IMAGE) if IMAGE in text else ("", text)
-    if len(rest) != len(images):
-        raise ValueError(
-            f"the question has {len(rest)} places for images, and {len(images)} images"
-        )
     content: list[Mapping[str, Any]] = [{"type": "text", "text": first}] if first else []
     for image, piece in zip(images, rest, strict=True):
         content.append(image)

@@ -298,6 +298,10 @@ def test_what_cannot_be_shown_is_one_sentence(tmp_path):
         family = one.load(str(tmp_path / one.name), TINY)
         with pytest.raises(ValueError, match=r"has 2 images, and model\.family \w+.* accepts one"):
             TrainingCollator(family, TASK, family.vocabulary())(clips(tmp_path)[:1])
+    (clip,) = clips(tmp_path, 1)
+    family = qwen(Qwen2VL)
+    with pytest.raises(ValueError, match="has 1 places for images, and 2 images; write mm_numeric"):
+        TrainingCollator(family, TASK, family.vocabulary())([replace(clip, prompt="When?")])
     (tmp_path / "0_1.png").unlink()
     with pytest.raises(ValueError, match=r"there is no image .*0_1\.png"):
         load_examples(TASK, DataSource(path=str(tmp_path / "rows.jsonl")), tmp_path, training=True)
