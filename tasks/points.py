@@ -3,10 +3,10 @@
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from mm_numeric.answers import Box, Instance, Instances, Point, Polygon, Shape, Unreadable, Written
+from mm_numeric.answers import Box, Instance, Instances, Point, Polygon, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.geometry.grammar import points_regex
-from mm_numeric.geometry.row_shapes import around, instance_row, read_instances
+from mm_numeric.geometry.row_shapes import centre, instance_row, read_instances
 from mm_numeric.tasks.base import BaseTask
 
 
@@ -56,12 +56,6 @@ class PointTask(BaseTask):
     def recorded(self, value: Any) -> Instances:
         """Convert a JSON value in predictions.jsonl back to regions or points."""
         return read_instances({"instances": value}, "the target", points=True)
-
-
-def centre(shape: Shape) -> Point:
-    """Return the centre of the bounding box of a shape, in pixels."""
-    box = around(shape)
-    return (box.x1 + box.x2) / 2, (box.y1 + box.y2) / 2
 
 
 def point_in(item: Instance) -> Point:

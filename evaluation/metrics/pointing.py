@@ -31,7 +31,7 @@ from mm_numeric.evaluation.metrics.base import (
     unparseable,
 )
 from mm_numeric.evaluation.metrics.points import contains, regions_of
-from mm_numeric.geometry.row_shapes import around
+from mm_numeric.geometry.row_shapes import centre
 
 _SHARES = ("f1", "precision", "recall", "in_region")
 
@@ -62,19 +62,14 @@ def _shares(points: Sequence[Point], regions: Sequence[Instance]) -> tuple[float
     if not points or not regions:
         return (float(not points and not regions),) * 4
     inside = np.array([contains(region, points) for region in regions]).T  # [points, regions]
-    pairs = assign(_distances(points, [_middle(region) for region in regions]))
+    annotated = [
+        centre(region.shape) if region.point is None else region.point for region in regions
+    ]
+    pairs = assign(_distances(points, annotated))
     hits = sum(bool(inside[pair]) for pair in pairs)
     precision, recall = hits / len(points), hits / len(regions)
     f1 = 2 * hits / (len(points) + len(regions))
     return f1, precision, recall, float(inside.any(axis=1).mean())
-
-
-def _middle(region: Instance) -> Point:
-    """Return the annotated point of an object, or the centre of its region."""
-    if region.point is not None:
-        return region.point
-    box = around(region.shape)
-    return (box.x1 + box.x2) / 2, (box.y1 + box.y2) / 2
 
 
 def _distances(a: Sequence[Point], b: Sequence[Point]) -> NDArray[np.float64]:

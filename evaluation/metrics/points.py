@@ -1,11 +1,10 @@
-"""Metrics for points: clicks on one element of a screen, and points at several objects.
+"""Metrics for clicks on one element of a screen (ScreenSpot v1, v2, Pro; OSWorld-G).
 
-Clicks (ScreenSpot v1, v2, Pro; OSWorld-G)
-    ``accuracy`` is the share of clicks in the closed region of the element, and of empty answers
-    where there is none, as ``eval_sample_positive_gt`` and ``eval_sample_negative_gt`` of
-    ScreenSpot-Pro, eval_screenspot_pro.py. An unparseable answer is wrong (``wrong_format`` there).
-    A group, such as icons, has the share over its rows. VLMEvalKit weighs the platforms of a group
-    by the square of their size: 10 right of 10 and 0 right of 30 are 10 %, instead of 25 %.
+``accuracy`` is the share of clicks in the closed region of the element, and of empty answers where
+there is none, as ``eval_sample_positive_gt`` and ``eval_sample_negative_gt`` of ScreenSpot-Pro,
+eval_screenspot_pro.py. An unparseable answer is wrong (``wrong_format`` there). A group, such as
+icons, has the share over its rows. VLMEvalKit weighs the platforms of a group by the square of
+their size: 10 right of 10 and 0 right of 30 are 10 %, instead of 25 %.
 
 The first point of an answer counts. Points are in pixels, not rounded.
 """

@@ -222,6 +222,12 @@ def around(shape: Shape) -> Box:
     return Box(min(xs), min(ys), max(xs), max(ys))
 
 
+def centre(shape: Shape) -> Point:
+    """Return the centre of the bounding box of a shape, in pixels."""
+    box = around(shape)
+    return (box.x1 + box.x2) / 2, (box.y1 + box.y2) / 2
+
+
 def clipped(shape: Shape, width: float, height: float) -> Shape:
     """Clamp every point of a shape to the image, or raise ValueError if no area is left."""
     points: tuple[Point, ...] = tuple(

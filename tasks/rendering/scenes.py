@@ -224,13 +224,20 @@ def _draw(shapes: Sequence[_Shape], rng: random.Random, style: SceneStyle) -> Im
     image = Image.new("RGB", (size[0] * OVERSAMPLING, size[1] * OVERSAMPLING), background)
     draw = ImageDraw.Draw(image)
     for shape in shapes:
-        x1, y1, x2, y2 = (edge * OVERSAMPLING for edge in shape.box)
-        colour = COLOURS[shape.colour]
-        if shape.kind == "circle":
-            draw.ellipse((x1, y1, x2 - 1, y2 - 1), fill=colour)
-        elif shape.kind == "square":
-            draw.rectangle((x1, y1, x2 - 1, y2 - 1), fill=colour)
-        else:
-            draw.polygon(((x1, y2 - 1), ((x1 + x2) / 2, y1), (x2 - 1, y2 - 1)), fill=colour)
+        edges = [edge * OVERSAMPLING for edge in shape.box]
+        draw_shape(draw, shape.kind, edges, COLOURS[shape.colour])
     small = image.resize(size, Image.Resampling.BOX)
     return with_noise(small, style.noise, rng)
+
+
+def draw_shape(
+    draw: ImageDraw.ImageDraw, kind: str, edges: Sequence[float], colour: tuple[int, int, int]
+) -> None:
+    """Draw a circle, a square or a triangle within the edges x1, y1, x2, y2, in pixels."""
+    x1, y1, x2, y2 = edges
+    if kind == "circle":
+        draw.ellipse((x1, y1, x2 - 1, y2 - 1), fill=colour)
+    elif kind == "square":
+        draw.rectangle((x1, y1, x2 - 1, y2 - 1), fill=colour)
+    else:
+        draw.polygon(((x1, y2 - 1), ((x1 + x2) / 2, y1), (x2 - 1, y2 - 1)), fill=colour)

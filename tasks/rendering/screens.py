@@ -11,16 +11,11 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont
 
 from mm_numeric.tasks.rendering.rows import render_images, with_noise
+from mm_numeric.tasks.rendering.scenes import COLOURS, draw_shape
 
 _WORDS = ("Open", "Save", "Copy", "Paste", "Undo", "Help", "Find", "Quit", "Send", "Print")
-_COLOURS = {
-    "red": (214, 40, 40),
-    "green": (42, 157, 70),
-    "blue": (38, 84, 210),
-    "purple": (140, 60, 180),
-}
+_COLOURS = ("red", "green", "blue", "purple")
 _FORMS = ("circle", "square", "triangle")
-_Edges = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,17 +103,5 @@ def _draw(
             continue
         _, colour, form = name.split()
         edges = middle[0] - side, middle[1] - side, middle[0] + side, middle[1] + side
-        _draw_form(draw, form, edges, _COLOURS[colour])
+        draw_shape(draw, form, edges, COLOURS[colour])
     return with_noise(image, style.noise, rng)
-
-
-def _draw_form(
-    draw: ImageDraw.ImageDraw, form: str, edges: _Edges, colour: tuple[int, int, int]
-) -> None:
-    x1, y1, x2, y2 = edges
-    if form == "circle":
-        draw.ellipse(edges, fill=colour)
-    elif form == "square":
-        draw.rectangle(edges, fill=colour)
-    else:
-        draw.polygon(((x1, y2), ((x1 + x2) / 2, y1), (x2, y2)), fill=colour)
