@@ -44,7 +44,7 @@ def test_the_best_weights_may_be_those_of_a_category(tmp_path):
     kept = json.loads((config.output_dir / "best" / "run.json").read_text(encoding="utf-8"))
     assert kept["best"]["metric"] == "mae_extrapolation"
     with pytest.raises(ValueError, match=r"evaluate\.best: there is no metric 'mae_far'"):
-        train(settings(tmp_path, evaluate.replace("extrapolation", "far")))
+        train(settings(tmp_path / "other", evaluate.replace("extrapolation", "far")))
 
 
 @pytest.mark.parametrize(("family", "task"), [("t5", "arithmetic"), ("causal_lm", "mathematics")])
