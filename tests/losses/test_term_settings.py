@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from tokens import VOCABULARY, ToyTokenizer, batch
+from tokens import TOKENIZER, VOCABULARY, ToyTokenizer, batch
 
 from mm_numeric.losses.objective import objective
 from mm_numeric.losses.presets import PRESETS
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
+from mm_numeric.losses.term import NumberClasses, largest_distance
 from mm_numeric.losses.term_settings import with_box_scale
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 
@@ -107,8 +108,8 @@ def test_an_option_of_the_only_term():
     ("name", "option", "message"),
     [
         ("ntl_was", {"squish": 3}, "squish.*squash"),
-        ("ntil", {"growth": 1.5}, r"options=\{\"growth\": \.\.\.\}"),
-        ("ce", {"squash": 3}, r"options=\{\"squash\": \.\.\.\}"),
+        ("ntil", {"growth": 1.5}, "no setting 'growth'.* Settings of a term are in its options"),
+        ("ce", {"squash": 3}, "no setting 'squash'.* Settings of a term are in its options"),
         ("emd_exp", {"growth": 0.0}, "growth must be > 0, not 0"),
         ("emd_exp", {"places": "linear", "growth": 0.5}, "growth must be >= 1 where places is lin"),
         *(
@@ -146,3 +147,13 @@ def test_the_scale_of_boxes_is_the_largest_coordinate_unless_it_is_set():
     chosen = ObjectiveSpec(terms=(TermSpec(name="box_l1", options={"scale": 7}),))
     assert scale(with_box_scale(chosen, 1)) == 7
     assert with_box_scale(PRESETS["ntil"], 1) == PRESETS["ntil"]
+
+
+def test_distances_are_within_a_digit_group():
+    tokens = ToyTokenizer({**TOKENIZER.vocabulary, "zero": 90, "half": 91, "three": 92})
+    words = NumberVocabulary.from_tokens(tokens, {"zero": 0, "half": 0.5, "three": 3})
+    both = NumberVocabulary.from_tokenizer(tokens) | words
+    classes = NumberClasses.of(both, torch.device("cpu"), torch.float64)
+    assert classes.reach.tolist() == [3.0 if own.id >= 90 else 9.0 for own in both.tokens]
+    far = [token._replace(value=token.value + 100) for token in words.tokens]
+    assert largest_distance([*VOCABULARY.tokens, *far], "published") == 9

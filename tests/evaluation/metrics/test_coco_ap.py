@@ -260,6 +260,8 @@ def test_predictions_are_ranked_by_the_scores_that_stand_beside_them(tmp_path, c
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["metrics"]["ap_50"] == wanted["ap_50"]
     assert results["protocols"]["all"]["scores"].endswith("mean probability of tokens)")
+    assert results["protocols"]["all"]["thresholds"][::9] == [0.5, 0.95]
+    assert results["protocols"]["all"]["comparison"] == "IoU >= t"
     assert (results["task"], results["rows"]) == ("text_detection", 3)
 
 

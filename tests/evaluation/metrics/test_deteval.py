@@ -141,12 +141,6 @@ def test_a_detection_that_fits_an_ignored_region_too_is_no_one_to_one_match():
     assert (columns["detected"], columns["recall_credit"]) == (1, 0)
 
 
-def test_boxes_that_do_not_touch_do_not_overlap():
-    found = words(*(Box(x, y, x + 9, y + 9) for x in (0, 50) for y in (0, 50)))
-    columns = score_icdar2013([found], [found])
-    assert (columns["recall_credit"], columns["precision_credit"]) == (4, 4)
-
-
 def test_a_last_pixel_belongs_to_an_upright_box():
     # 40 x 1 pixels of 50 x 1: just enough, as boxes from 0 to 39 and from 0 to 49 are counted
     columns = score_icdar2013([words(Box(0, 5, 39, 5))], [words(Box(0, 5, 49, 5))])
