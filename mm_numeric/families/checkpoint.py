@@ -48,9 +48,12 @@ class Checkpoint(ABC):
     @classmethod
     def load_tokenizer(cls, source: str, model: ModelConfig) -> Any:
         """Load the tokenizer of a checkpoint."""
-        tokenizer = AutoTokenizer.from_pretrained(
-            source, revision=model.revision, trust_remote_code=model.trust_remote_code
-        )
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(
+                source, revision=model.revision, trust_remote_code=model.trust_remote_code
+            )
+        except TypeError as error:  # of tokenizers, for some values in tokenizer.json
+            raise OSError(f"{source}/tokenizer.json is damaged ({error})") from error
         if not tokenizer("a", add_special_tokens=False)["input_ids"]:
             raise OSError(
                 f"there is no vocabulary of its tokenizer, such as {source}/tokenizer.json"
