@@ -167,6 +167,13 @@ class Instance:
     point: Point | None = None
     """A point of the object that was annotated, for tasks whose answers are points."""
 
+    def __repr__(self) -> str:
+        # Hashes of rows are made of it: without a point they stay those of earlier versions.
+        point = "" if self.point is None else f", point={self.point!r}"
+        return (
+            f"Instance(shape={self.shape!r}, label={self.label!r}, ignore={self.ignore!r}{point})"
+        )
+
 
 @dataclass(frozen=True)
 class Instances:
@@ -319,7 +326,10 @@ IMAGE = "\N{OBJECT REPLACEMENT CHARACTER}"
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """One sample of a dataset: a prompt, its correct answer if known, and possibly an image."""
+    """One sample of a dataset: a prompt, its correct answer if known, and possibly an image.
+
+    Hashes of rows are made of its repr: a new field with ``repr=False`` leaves them as they are.
+    """
 
     id: str
     image: ImageSource | None
@@ -333,14 +343,14 @@ class Example:
     size_px: tuple[int, int] | None = None
     """Width and height of the image after EXIF rotation; None if the row does not give them."""
 
-    dropped: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = field(default=(), repr=False)
     """Labels of the objects of the row that the question does not ask for."""
 
     buckets: Mapping[str, str] = field(default_factory=dict)
     """Properties of the row, such as ``{"category": "interpolation"}``. Metrics are also reported
     for each value of each property, and comparison tables have columns for each ``category``."""
 
-    more_images: tuple[ImageSource, ...] = ()
+    more_images: tuple[ImageSource, ...] = field(default=(), repr=False)
     """Images after the first one, such as frames of a video, all of the same size. The prompt has
     ``IMAGE`` once for each image."""
 

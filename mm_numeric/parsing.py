@@ -51,7 +51,7 @@ _CURES = {
     "'\\t' that cannot start": " Indent with spaces, not with tabs.",
     "expected ',' or": " A bracket or brace may not be closed, here or in a line above.",
     "end of stream": " A quote is not closed.",
-    "'<stream end>'": " On the command line, put a setting with spaces or brackets in quotes.",
+    "'<stream end>'": " A bracket is not closed; put a setting with spaces in quotes.",
     "that cannot start any token": " Put the text in quotes.",
     "alphabetic or numeric character": " Put the text in quotes.",
     "expected '<document start>'": " A config is one YAML file, not a file of rows.",
@@ -123,11 +123,6 @@ def with_override(
     path, equals, text = override.partition("=")
     if not equals or not path:
         raise ValueError(f"{override}: write an override as name.of.setting=value.")
-    if text.startswith(("[", "{")) and text[-1] not in "]}":  # the shell has split it at a space
-        raise ValueError(
-            f"{override}: the bracket is not closed; put a setting with spaces in quotes, such as "
-            f'"{path}={text} ...".'
-        )
     value = parse_yaml(text, override)
     if translate is not None:
         path, value = translate(raw, path, value, override)

@@ -173,7 +173,7 @@ SETTINGS = [
     override("trainer.optim=adamx", "mine, trainer.optim: adamx is not a valid Optimiz", "train"),
     override("trainer.report_to=wandbb", "mine, trainer.report_to: 'wandbb' is not available", "train"),
     override("trainer.push_to_hub=true", "trainer.push_to_hub: no repository can be created", "train"),
-    override("data.train.path=[a.jsonl, b.jsonl]", 'the bracket is not closed; put a setting with spaces in quotes, such as "data.train.path=[a.jsonl, ..."'),
+    override("data.train.path=[a.jsonl, b.jsonl]", "A bracket is not closed; put a setting with spaces in quotes."),
     override("task=clok", "mine.yaml, task.name: there is no task 'clok'. Did you mean 'clock'?"),
     override("task.promt=x", "mine.yaml, task: there is no setting 'promt'. Did you mean 'prompt'?"),
     override("task.prompt=7:05", "task.prompt: 425 is not text. YAML reads 12:30, 7 and on as other"),

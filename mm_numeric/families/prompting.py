@@ -162,9 +162,16 @@ class Prompting(ABC):
 
     def apply_template(self, turns: list[dict[str, Any]], *, add_generation_prompt: bool) -> str:
         """Apply the chat template of the tokenizer to the messages of a conversation."""
-        return self.tokenizer.apply_chat_template(
-            turns, add_generation_prompt=add_generation_prompt, tokenize=False
-        )
+        try:
+            return self.tokenizer.apply_chat_template(
+                turns, add_generation_prompt=add_generation_prompt, tokenize=False
+            )
+        except TypeError as error:  # it adds the parts of a message to a text
+            raise ValueError(
+                f"model.name: the chat template of the tokenizer takes texts alone ({error}), and "
+                f"the prompts of {self.name} have images; copy chat_template.jinja from a "
+                "checkpoint of this family."
+            ) from error
 
     def text_around_answer(self) -> tuple[str, str]:
         """Return the text that the chat template writes between prompt and answer, and after it."""

@@ -48,7 +48,7 @@ def claim_predictions(
     """
     made_by = {
         "run": _digest(run),
-        "rows": _digest(*(repr(example).encode() for example in examples)),
+        "rows": _digest(*("".join(map(repr, (e, *e.more_images))).encode() for e in examples)),
         **settings,
     }
     record = out.with_name(out.name + ".made_by.json")

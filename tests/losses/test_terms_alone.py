@@ -122,9 +122,10 @@ def test_label_ids_know_no_roles(term):
 def test_mistakes_are_one_sentence():
     with pytest.raises(ValueError, match=r"takes a NumberVocabulary, not a ToyTokenizer: make"):
         objective("ce", TOKENIZER)
-    with pytest.raises(ValueError, match=r"terms must be TermSpecs, such as .* not \('emd',\)"):
+    message = r"terms: expected settings .* found 'emd'\. Write {name: emd}"
+    with pytest.raises(ValueError, match=message):
         objective("ce", VOCABULARY, terms=("emd",))
-    with pytest.raises(ValueError, match=r"no setting 'squash'.*in its options: terms=\(TermS"):
+    with pytest.raises(ValueError, match=r"no setting 'squash'.*in its options: terms=\[{'name'"):
         objective("ntil", VOCABULARY, squash=3.0)
     with pytest.raises(ValueError, match=r"labels must be \[b, t\], not \[3\]"):
         made("ce").spans(torch.zeros(3, dtype=torch.long))
