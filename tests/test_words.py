@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from documents import PAGES
-from import_graph import ROOT, modules, syntax_tree
+from import_graph import ROOT, by_room, modules, syntax_tree
 
 BANNED = {
     r"pictures?": "image",
@@ -54,6 +54,8 @@ SOURCES = {name: path for name, path in modules().items() if name not in OLD_NAM
     f"scripts/{path.name}": path for path in sorted((ROOT / "scripts").glob("*.py"))
 }
 
+ROOMS = by_room(SOURCES)
+
 
 def prose(path: Path) -> str:
     """Return the comments, docstrings and messages of a Python file, one for each line."""
@@ -91,9 +93,10 @@ def banned_in(text: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", SOURCES)
-def test_prose_is_plain(name):
-    assert banned_in(prose(SOURCES[name])) == []
+@pytest.mark.parametrize("room", ROOMS)
+def test_prose_is_plain(room):
+    found = {name: banned_in(prose(SOURCES[name])) for name in ROOMS[room]}
+    assert {name: phrases for name, phrases in found.items() if phrases} == {}
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -101,10 +104,11 @@ def test_documents_are_plain(name):
     assert banned_in((ROOT / name).read_text(encoding="utf-8")) == []
 
 
-@pytest.mark.parametrize("name", SOURCES)
-def test_names_are_plain(name):
+@pytest.mark.parametrize("room", ROOMS)
+def test_names_are_plain(room):
     odd = {
-        f"{identifier} -> {instead}"
+        f"{name}: {identifier} -> {instead}"
+        for name in ROOMS[room]
         for identifier in identifiers(SOURCES[name])
         for word, instead in NAMES.items()
         if any(re.fullmatch(word, part) for part in words_of(identifier))
