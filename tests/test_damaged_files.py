@@ -49,6 +49,12 @@ def sentence(capsys, words):
         (PREDICT, "run/model/model.safetensors", LFS_POINTER, "a git-lfs pointer, not the file"),
         (PREDICT, "run/model/tokenizer.json", None, "such as run/model/tokenizer.json"),
         (PREDICT, "run/model/tokenizer.json", '{"a', "not valid or not complete JSON"),
+        (
+            PREDICT,
+            "run/model/tokenizer.json",
+            '{"added_tokens": []}',
+            "tokenizer.json is damaged (M",
+        ),
         (PREDICT, "run/model/tokenizer_config.json", "[]", OBJECT),
         (PREDICT, "run/model/tokenizer_config.json", b"\x80", "not UTF-8"),
         (PREDICT, "run/model/frame.json", DEEP, ""),

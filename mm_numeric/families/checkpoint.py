@@ -52,7 +52,9 @@ class Checkpoint(ABC):
             tokenizer = AutoTokenizer.from_pretrained(
                 source, revision=model.revision, trust_remote_code=model.trust_remote_code
             )
-        except TypeError as error:  # of tokenizers, for some values in tokenizer.json
+        except Exception as error:
+            if type(error) not in (Exception, TypeError):  # of tokenizers, for wrong values
+                raise
             raise OSError(f"{source}/tokenizer.json is damaged ({error})") from error
         if not tokenizer("a", add_special_tokens=False)["input_ids"]:
             raise OSError(
