@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from tokens import VOCABULARY
 
 from mm_numeric.losses.objective import objective
@@ -9,6 +10,12 @@ from mm_numeric.losses.presets import PRESETS
 
 OF_LABELS = {name: spec for name, spec in PRESETS.items() if not name.startswith("box_")}
 """The presets whose numbers are found in label ids alone; those of boxes need to know the boxes."""
+
+QUICK = ("ce", "emd", "gce+ntl_was", "ntil", "ntl_was", "pathrisk", "rps")
+EACH_OF_LABELS = [
+    name if name in QUICK else pytest.param(name, marks=pytest.mark.full) for name in OF_LABELS
+]
+"""Parameters of the tests of every preset: with --quick, a few of them."""
 
 
 def made(name, vocabulary=VOCABULARY, **changes):

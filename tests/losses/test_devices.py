@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+from objective_steps import EACH_OF_LABELS as EACH
 from objective_steps import OF_LABELS as PRESETS
 from tokens import SIZE, VOCABULARY, batch
 
@@ -62,7 +63,7 @@ def test_float32_on_the_device_equals_float64_on_the_cpu(name, form):
 
 @pytest.mark.skipif(device_type() != "cuda", reason="a CPU has nothing to wait for")
 @pytest.mark.parametrize("form", ["logits", "all logits", "hidden"])
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", EACH)
 def test_a_step_never_waits_for_the_gpu(name, form):
     leaves, labels, spans = inputs_of(form, torch.float32, "cuda")
     made = objective(name, VOCABULARY)

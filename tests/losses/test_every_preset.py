@@ -3,6 +3,7 @@
 import pytest
 import reference_losses as reference
 import torch
+from objective_steps import EACH_OF_LABELS as EACH
 from objective_steps import OF_LABELS as PRESETS
 from objective_steps import made, stepped
 from term_losses import certain, losses_of, marked_spans
@@ -26,7 +27,7 @@ but that of a sharp softmax, so that no difference quotient can confirm it; a fo
 # Vocabularies and batches that are as small as can be
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", EACH)
 @pytest.mark.parametrize("text", ["7", "0", "a"])
 def test_one_token(name, text):
     labels = labels_of(text)
@@ -49,7 +50,7 @@ DIGITS_ONLY = "7302945861"
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", EACH)
 def test_a_vocabulary_of_ten_digits(name, dtype):
     """There is no text at all: no other token, and none in the batch."""
     tokenizer = ToyTokenizer({digit: i for i, digit in enumerate(DIGITS_ONLY)})
@@ -95,7 +96,7 @@ WITH_E = NumberVocabulary.from_tokenizer(
         ("7", [7]),
     ],
 )
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", EACH)
 def test_numbers_to_try(name, text, values):
     """Each is read, costs something finite, and has a gradient at each of its digits."""
     spelled = (SPELLED + "e").index

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from chunked_heads import full, head
-from objective_steps import OF_LABELS as PRESETS
+from objective_steps import EACH_OF_LABELS as EACH
 from objective_steps import made
 from tokens import SIZE, batch
 from torch.nn import functional
@@ -19,7 +19,7 @@ def prepared():
     return [tensor.requires_grad_() for tensor in inputs], labels
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", EACH)
 def test_equals_the_logits(name):
     leaves, labels = prepared()
     wanted = labels[labels != IGNORE_INDEX]

@@ -5,6 +5,7 @@ import shutil
 import pytest
 import torch
 from device_waits import Waits
+from objective_steps import EACH_OF_LABELS as EACH
 from objective_steps import OF_LABELS as PRESETS
 from tokens import SIZE, VOCABULARY, batch
 
@@ -29,7 +30,7 @@ def test_the_count_counts():
     assert len(waits.found) == 3
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", EACH)
 def test_a_step_reads_nothing_back(name):
     """But for one look at the labels, which on a CPU costs nothing and names what is wrong."""
     made, logits, labels, spans = prepared(name)
@@ -40,7 +41,7 @@ def test_a_step_reads_nothing_back(name):
     assert waits.found == ["aten._local_scalar_dense.default"]
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", EACH)
 def test_a_head_without_logits_reads_nothing_back(name):
     made, hidden, labels, spans = prepared(name)
     weight = torch.randn(SIZE, SIZE).requires_grad_()
@@ -54,7 +55,7 @@ def test_a_head_without_logits_reads_nothing_back(name):
     "form",
     ["rows", "hidden", *(pytest.param(f, marks=pytest.mark.slow) for f in ("full", "full logits"))],
 )
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", EACH)
 def test_a_step_elsewhere_needs_no_value(name, form):
     """On the device "meta" tensors have shapes and no values: what asks for one fails."""
     logits, labels = batch(1, torch.float32)

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from chunked_heads import WIDTH, full, head
-from objective_steps import OF_LABELS as PRESETS
+from objective_steps import EACH_OF_LABELS as EACH
 from objective_steps import made
 from tokens import SIZE, VOCABULARY, batch, labels_of
 from torch.nn import functional
@@ -42,7 +42,7 @@ def assert_same(found, expected, **tolerance):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("form", ["rows", "shifted"])
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", EACH)
 def test_equals_the_logits(name, form, dtype):
     """Of float64 to 1e-9. In float32 the softmax of temperature 0.1 makes ten errors of one."""
     _, labels = batch(0)
@@ -63,7 +63,7 @@ def test_equals_the_logits(name, form, dtype):
 
 
 @pytest.mark.parametrize("dtype", HALF)
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", EACH)
 def test_half_precision_is_as_good_as_that_of_the_logits(name, dtype):
     """Both against the same weights in float64; the logits themselves are rounded in both."""
     _, labels = batch(1)

@@ -13,6 +13,7 @@ import torch
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from objective_steps import EACH_OF_LABELS as EACH
 from objective_steps import OF_LABELS as PRESETS
 from objective_steps import made, stepped
 from tokens import SIZE, SPELLED, VOCABULARY, batch, labels_of, random_logits, random_text
@@ -83,7 +84,7 @@ def test_every_preset_is_held_to_a_definition():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", EACH)
 @pytest.mark.parametrize("balance", ["fixed", "ratio"])
 @pytest.mark.parametrize("seed", range(2))
 def test_equals_the_loop(name, balance, seed):
@@ -105,7 +106,7 @@ def test_equals_the_loop(name, balance, seed):
     )
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", EACH)
 def test_presets_as_they_ship(name):
     """Nothing overridden: balance, weights, options and reading are those of the definition."""
     logits, labels = batch(5)
@@ -123,7 +124,7 @@ def test_presets_as_they_ship(name):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", EACH)
 def test_lower_precision_is_calculated_in_float32(name, dtype):
     logits, labels = batch(1, dtype)
     expected, wanted = stepped(made(name), logits.double(), labels)
@@ -193,7 +194,7 @@ def test_the_ratio_makes_the_loss_1_3_times_cross_entropy():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("balance", ["fixed", "ratio"])
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", EACH)
 def test_weight_0_is_cross_entropy_exactly(name, balance, dtype):
     logits, labels = batch(3, dtype)
     plain, expected = stepped(objective("ce", VOCABULARY), logits, labels)
@@ -257,7 +258,7 @@ def test_a_batch_without_numbers_is_cross_entropy(name, balance):
     assert all(result.sums[term.name].total == 0 for term in PRESETS[name].terms)
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", EACH)
 @pytest.mark.parametrize("balance", ["fixed", "ratio"])
 @pytest.mark.parametrize("shape", [(2, 5), (0, 5), (2, 0)])
 def test_a_batch_without_labels_is_0_with_a_gradient(name, balance, shape):
@@ -295,7 +296,7 @@ def test_sixty_digits_are_finite(name, balance, dtype):
     assert not torch.equal(gradient, stepped(made("ce"), logits, labels)[1])
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", EACH)
 def test_the_largest_logits_of_fp16_are_finite(name):
     labels = labels_of("12.5, ab", "-7")
     logits = random_logits(labels, 0, torch.float16).sign() * 65504
@@ -304,7 +305,7 @@ def test_the_largest_logits_of_fp16_are_finite(name):
     assert gradient.isfinite().all()
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", EACH)
 def test_nan_is_never_hidden(name):
     logits, labels = batch(0)
     spans = made(name).spans(labels)

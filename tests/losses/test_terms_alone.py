@@ -3,6 +3,7 @@
 import pytest
 import torch
 from chunked_heads import head
+from objective_steps import EACH_OF_LABELS as EACH
 from objective_steps import OF_LABELS as PRESETS
 from objective_steps import made, stepped
 from tokens import SIZE, TOKENIZER, VOCABULARY, ToyTokenizer, batch, labels_of
@@ -57,7 +58,7 @@ def test_a_term_alone_without_numbers_is_0_with_a_gradient():
     assert not gradient.any()
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", EACH)
 def test_autocast_changes_nothing(name):
     """Terms are calculated in float32, and not as products of matrices in bf16."""
     logits, labels = batch(0, torch.float32)
