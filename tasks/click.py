@@ -10,25 +10,15 @@ Answer   the centre of the element as a point, in the coordinate format of the m
 Scorer   mm_numeric.evaluation.metrics.points
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mm_numeric.answers import Example, Instance, Instances
-from mm_numeric.geometry.row_shapes import (
-    read_id,
-    read_image,
-    read_instances,
-    read_phrases,
-    read_polygon,
-    read_row_box,
-)
-from mm_numeric.tasks.base import Rows
+from mm_numeric.answers import Instance, Instances
+from mm_numeric.geometry.row_shapes import read_instances, read_polygon, read_row_box
 from mm_numeric.tasks.points import PointTask
 from mm_numeric.tasks.rendering.screens import ScreenStyle, render_screens
-
-_BUCKETS = ("ui_type", "platform", "application", "group", "category")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +26,7 @@ class Click(PointTask):
     """Task: click on one element of a screen."""
 
     several: ClassVar[bool] = False
+    bucket_fields: ClassVar = ("ui_type", "platform", "application", "group", "category")
 
     prompt: str = "Click on: {phrase}"
     """Prompt; ``{phrase}`` is replaced by the instruction of the row."""
@@ -43,36 +34,24 @@ class Click(PointTask):
     screen: ScreenStyle = field(default_factory=ScreenStyle)
     """Options for rendered screens."""
 
-    def __post_init__(self) -> None:
-        if "{phrase}" not in self.prompt:
-            raise ValueError(f"prompt needs {{phrase}} where the phrase goes, not {self.prompt!r}")
-
-    def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Yield one example per instruction, in training and in evaluation alike."""
-        for where, row in rows:
-            image, size_px = read_image(row, where)
-            answer, phrases = _element(row, where), read_phrases(row, where)
-            identity = read_id(row, ("id",), image)
-            for i, phrase in enumerate(phrases):
-                yield Example(
-                    id=identity if len(phrases) == 1 else f"{identity}.{i}",
-                    image=image,
-                    prompt=self.prompt.replace("{phrase}", phrase),
-                    answer=answer,
-                    where=where,
-                    size_px=size_px,
-                    buckets={name: str(row[name]) for name in _BUCKETS if row.get(name)},
-                )
+    def regions(self, row: Mapping[str, Any], where: str) -> Instances:
+        """Return the element to click on, as a list of one region; the list is empty for none."""
+        if row.get("polygon") is not None:
+            return Instances((Instance(read_polygon(row["polygon"], f"{where}, polygon")),))
+        if row.get("instances") is None:
+            return Instances((Instance(read_row_box(row, where)),))
+        found = read_instances(row, where)
+        if len(found.items) > 1:
+            raise ValueError(
+                f"{where}: {len(found.items)} instances; a click has one element or none. Set "
+                "`task: pointing` for several."
+            )
+        return found
 
     @property
     def scorer(self) -> str:
         """Return the import path of the scorer of clicks."""
         return "mm_numeric.evaluation.metrics.points:CLICKS"
-
-    @property
-    def risk(self) -> str:
-        """Return the name of the cost that decoding minimises: points are equal or not."""
-        return "exact"
 
     @property
     def render_settings(self) -> dict[str, Any]:
@@ -82,18 +61,3 @@ class Click(PointTask):
     def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
         """Generate images of screens with buttons; return the path of the file with their rows."""
         return render_screens(folder, count, seed, self.screen)
-
-
-def _element(row: Mapping[str, Any], where: str) -> Instances:
-    """Return the element to click on, as a list of one region; the list is empty for none."""
-    if row.get("polygon") is not None:
-        return Instances((Instance(read_polygon(row["polygon"], f"{where}, polygon")),))
-    if row.get("instances") is None:
-        return Instances((Instance(read_row_box(row, where)),))
-    found = read_instances(row, where)
-    if len(found.items) > 1:
-        raise ValueError(
-            f"{where}: {len(found.items)} instances; a click has one element or none. Set `task: "
-            "pointing` for several."
-        )
-    return found

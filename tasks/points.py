@@ -1,13 +1,31 @@
 """Base class of tasks whose answers are points in an image, such as clicks."""
 
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from mm_numeric.answers import Box, Instance, Instances, Point, Polygon, Unreadable, Written
+from mm_numeric.answers import (
+    Box,
+    Example,
+    Instance,
+    Instances,
+    Point,
+    Polygon,
+    Unreadable,
+    Written,
+)
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.geometry.grammar import points_regex
-from mm_numeric.geometry.row_shapes import centre, instance_row, read_instances
-from mm_numeric.tasks.base import BaseTask
+from mm_numeric.geometry.row_shapes import (
+    centre,
+    instance_row,
+    read_id,
+    read_image,
+    read_instances,
+    read_phrases,
+)
+from mm_numeric.tasks.base import BaseTask, Rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +37,42 @@ class PointTask(BaseTask):
 
     several: ClassVar[bool] = True
     """True if an answer may have several points, False if it has one at most."""
+
+    bucket_fields: ClassVar[tuple[str, ...]] = ("category",)
+    """Fields of a row for whose values metrics are also reported."""
+
+    prompt: str
+    """Prompt; ``{phrase}`` is replaced by the phrase of the row."""
+
+    def __post_init__(self) -> None:
+        if "{phrase}" not in self.prompt:
+            raise ValueError(f"prompt needs {{phrase}} where the phrase goes, not {self.prompt!r}")
+
+    def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
+        """Yield one example per phrase, in training and in evaluation alike."""
+        for where, row in rows:
+            image, size_px = read_image(row, where)
+            answer, phrases = self.regions(row, where), read_phrases(row, where)
+            identity = read_id(row, ("id",), image)
+            for i, phrase in enumerate(phrases):
+                yield Example(
+                    id=identity if len(phrases) == 1 else f"{identity}.{i}",
+                    image=image,
+                    prompt=self.prompt.replace("{phrase}", phrase),
+                    answer=answer,
+                    where=where,
+                    size_px=size_px,
+                    buckets={name: str(row[name]) for name in self.bucket_fields if row.get(name)},
+                )
+
+    @abstractmethod
+    def regions(self, row: Mapping[str, Any], where: str) -> Instances:
+        """Read the regions to point at from a row; the list may be empty."""
+
+    @property
+    def risk(self) -> str:
+        """Return the name of the cost that decoding minimises: answers are equal or not."""
+        return "exact"
 
     def format(self, answer: Instances, frame: Frame | None = None) -> Written:
         """Return the text of one point in each region, by y, then x."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-from mm_numeric.tasks.rendering.rows import render_images, with_noise
+from mm_numeric.tasks.rendering.rows import check_image, render_images, with_noise
 
 _COLOURS = ((38, 84, 210), (214, 40, 40), (42, 157, 70), (140, 60, 180), (230, 130, 20))
 _GREY, _BLACK = (200, 200, 200), (20, 20, 20)
@@ -37,11 +37,7 @@ class ChartStyle:
     """Standard deviation of Gaussian pixel noise, as a fraction of 255."""
 
     def __post_init__(self) -> None:
-        if min(self.width_px, self.height_px) < 48 or not 0 <= self.noise <= 1:
-            raise ValueError(
-                "width_px and height_px are at least 48 and noise 0 to 1, not "
-                f"{self.width_px}, {self.height_px} and {self.noise}"
-            )
+        check_image(self.width_px, self.height_px, self.noise)
         if not 2 <= self.least <= self.most <= 8 or self.highest < 20:
             raise ValueError(
                 "2 <= least <= most <= 8 and highest is at least 20, not "

@@ -36,6 +36,15 @@ def render_images(
     return write_rows(folder, rows)
 
 
+def check_image(width_px: int, height_px: int, noise: float) -> None:
+    """Raise ValueError if an image is too small to draw in, or its noise is not from 0 to 1."""
+    if min(width_px, height_px) < 48 or not 0 <= noise <= 1:
+        raise ValueError(
+            "width_px and height_px are at least 48 and noise 0 to 1, not "
+            f"{width_px}, {height_px} and {noise}"
+        )
+
+
 def write_rows(folder: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
     """Write rows to ``rows.jsonl`` in a folder, and return its path."""
     file = folder / "rows.jsonl"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw
 
-from mm_numeric.tasks.rendering.rows import are_apart, render_images, with_noise
+from mm_numeric.tasks.rendering.rows import are_apart, check_image, render_images, with_noise
 
 OVERSAMPLING = 4  # draw larger and average down, because Pillow does not antialias
 COLOURS = {
@@ -51,11 +51,7 @@ class SceneStyle:
     """Standard deviation of Gaussian pixel noise, as a fraction of 255."""
 
     def __post_init__(self) -> None:
-        if min(self.width_px, self.height_px) < 48 or not 0 <= self.noise <= 1:
-            raise ValueError(
-                "width_px and height_px are at least 48 and noise 0 to 1, not "
-                f"{self.width_px}, {self.height_px} and {self.noise}"
-            )
+        check_image(self.width_px, self.height_px, self.noise)
         if not 0 <= self.large <= 1:
             raise ValueError(f"large is 0 to 1, not {self.large}")
         if not 1 <= self.least <= self.most <= 6:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from mm_numeric.answers import Point
-from mm_numeric.tasks.rendering.rows import are_apart, render_images, with_noise
+from mm_numeric.tasks.rendering.rows import are_apart, check_image, render_images, with_noise
 
 _LETTER_PX = 48  # font size before a word is scaled down
 _EDGE_POINTS = 7  # points of a curved polygon on each long side: 14 in total, as in CTW1500
@@ -54,11 +54,7 @@ class PageStyle:
     """Standard deviation of Gaussian pixel noise, as a fraction of 255."""
 
     def __post_init__(self) -> None:
-        if min(self.width_px, self.height_px) < 48 or not 0 <= self.noise <= 1:
-            raise ValueError(
-                "width_px and height_px are at least 48 and noise 0 to 1, not "
-                f"{self.width_px}, {self.height_px} and {self.noise}"
-            )
+        check_image(self.width_px, self.height_px, self.noise)
         if not 1 <= self.least <= self.most:
             raise ValueError(f"1 <= least <= most, not {self.least} and {self.most}")
         if len(self.letters_px) != 2 or not 6 <= self.letters_px[0] <= self.letters_px[1]:
