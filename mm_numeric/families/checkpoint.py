@@ -53,7 +53,9 @@ class Checkpoint(ABC):
                 source, revision=model.revision, trust_remote_code=model.trust_remote_code
             )
         except Exception as error:
-            if type(error) not in (Exception, TypeError):  # of tokenizers, for wrong values
+            # tokenizers raises these types for wrong values; a model's own code may, too.
+            its_file = Path(source, "tokenizer.json").is_file() and not model.trust_remote_code
+            if type(error) not in (Exception, TypeError) or not its_file:
                 raise
             raise OSError(f"{source}/tokenizer.json is damaged ({error})") from error
         if not tokenizer("a", add_special_tokens=False)["input_ids"]:
