@@ -28,6 +28,7 @@ from mm_numeric.geometry.row_shapes import (
     shape_row,
 )
 from mm_numeric.tasks.base import Rows, check_choice
+from mm_numeric.tasks.phrases import check_phrase_prompt, one_per_phrase
 from mm_numeric.tasks.rendering.scenes import SceneStyle, render_scenes
 from mm_numeric.tasks.shape_lists import NoisyBoxTask
 
@@ -55,8 +56,7 @@ class Grounding(NoisyBoxTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if "{phrase}" not in self.prompt:
-            raise ValueError(f"prompt needs {{phrase}} where the phrase goes, not {self.prompt!r}")
+        check_phrase_prompt(self.prompt)
         check_choice("outside", self.outside, ("refuse", "clip"))
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
@@ -71,15 +71,15 @@ class Grounding(NoisyBoxTask):
             identity = read_id(row, ("id", "ref_id"), image)
             if training:
                 answer = self.with_noise([answer], size_px, identity, where)[0]
-            for i, phrase in enumerate(phrases):
-                yield Example(
-                    id=identity if len(phrases) == 1 else f"{identity}.{i}",
-                    image=image,
-                    prompt=self.prompt.replace("{phrase}", phrase),
-                    answer=answer,
-                    where=where,
-                    size_px=size_px,
-                )
+            example = Example(
+                id=identity,
+                image=image,
+                prompt=self.prompt,
+                answer=answer,
+                where=where,
+                size_px=size_px,
+            )
+            yield from one_per_phrase(example, phrases)
 
     def format(self, answer: Box, frame: Frame | None = None) -> Written:
         """Format a box as text."""

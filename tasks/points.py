@@ -26,6 +26,7 @@ from mm_numeric.geometry.row_shapes import (
     read_phrases,
 )
 from mm_numeric.tasks.base import BaseTask, Rows
+from mm_numeric.tasks.phrases import check_phrase_prompt, one_per_phrase
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,25 +48,23 @@ class PointTask(BaseTask):
     """Prompt; ``{phrase}`` is replaced by the phrase of the row."""
 
     def __post_init__(self) -> None:
-        if "{phrase}" not in self.prompt:
-            raise ValueError(f"prompt needs {{phrase}} where the phrase goes, not {self.prompt!r}")
+        check_phrase_prompt(self.prompt)
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
         """Yield one example per phrase, in training and in evaluation alike."""
         for where, row in rows:
             image, size_px = read_image(row, where)
             answer, phrases = self.regions(row, where), read_phrases(row, where)
-            identity = read_id(row, ("id",), image)
-            for i, phrase in enumerate(phrases):
-                yield Example(
-                    id=identity if len(phrases) == 1 else f"{identity}.{i}",
-                    image=image,
-                    prompt=self.prompt.replace("{phrase}", phrase),
-                    answer=answer,
-                    where=where,
-                    size_px=size_px,
-                    buckets={name: str(row[name]) for name in self.bucket_fields if row.get(name)},
-                )
+            example = Example(
+                id=read_id(row, ("id",), image),
+                image=image,
+                prompt=self.prompt,
+                answer=answer,
+                where=where,
+                size_px=size_px,
+                buckets={name: str(row[name]) for name in self.bucket_fields if row.get(name)},
+            )
+            yield from one_per_phrase(example, phrases)
 
     @abstractmethod
     def regions(self, row: Mapping[str, Any], where: str) -> Instances:
