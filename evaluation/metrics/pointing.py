@@ -64,20 +64,29 @@ def _shares(points: Sequence[Point], regions: Sequence[Instance]) -> tuple[float
     """Return F1, precision, recall, and the share of points in any region."""
     if not points or not regions:
         return (float(not points and not regions),) * 4
-    hits = len(right_pairs(points, regions))
+    pairs, inside = right_pairs(points, regions)
+    hits = len(pairs)
     precision, recall = hits / len(points), hits / len(regions)
     f1 = 2 * hits / (len(points) + len(regions))
-    inside = np.any([contains(region, points) for region in regions], axis=0)
-    return f1, precision, recall, float(inside.mean())
+    return f1, precision, recall, float(inside.any(axis=1).mean())
 
 
-def right_pairs(points: Sequence[Point], regions: Sequence[Instance]) -> list[tuple[int, int]]:
-    """Return the indices of each point and its region that are assigned, if it is in the region."""
+def right_pairs(
+    points: Sequence[Point], regions: Sequence[Instance]
+) -> tuple[list[tuple[int, int]], NDArray[np.bool_]]:
+    """Return the pairs of a point and the region assigned to it, if the point is in the region.
+
+    Also return whether each point is in each region, [points, regions].
+    """
+    inside = np.zeros((len(points), len(regions)), dtype=np.bool_)
+    if not inside.size:
+        return [], inside
+    for i, region in enumerate(regions):
+        inside[:, i] = contains(region, points)
     annotated = [
         centre(region.shape) if region.point is None else region.point for region in regions
     ]
-    pairs = assign(_distances(points, annotated)) if points and regions else []
-    return [(p, r) for p, r in pairs if contains(regions[r], [points[p]])[0]]
+    return [pair for pair in assign(_distances(points, annotated)) if inside[pair]], inside
 
 
 def match_points(row: Mapping[str, Any], where: str) -> MatchedShapes:
@@ -91,7 +100,8 @@ def match_points(row: Mapping[str, Any], where: str) -> MatchedShapes:
     )
     truths = regions_of(target)
     answers = answer.items[:1] if "correct" in row else answer.items
-    partner = {r: p for p, r in right_pairs([i.shape.points[0] for i in answers], truths)}
+    pairs, _ = right_pairs([item.shape.points[0] for item in answers], truths)
+    partner = {region: point for point, region in pairs}
     return MatchedShapes(
         truths=truths,
         ignored=[item for item in target.items if item.ignore],
