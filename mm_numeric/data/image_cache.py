@@ -10,9 +10,9 @@ import numpy as np
 from PIL import Image
 
 from mm_numeric.answers import Example
+from mm_numeric.data.cache_files import cache_file, cache_writer
 from mm_numeric.data.images import DECODING, open_image
 from mm_numeric.families.family import Family
-from mm_numeric.files import atomic_file
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,7 @@ class ImageCache:
 
     def open(self, family: Family, example: Example) -> tuple[Image.Image, tuple[int, int]]:
         """Return the resized image, and the (width, height) of the upright original image."""
-        key = _key(family, example)
-        file = self.folder / key[:2] / f"{key}.npz"
+        file = cache_file(self.folder, _key(family, example), ".npz")
         if not file.is_file():
             return _add(file, family, open_image(example))
         try:
@@ -60,13 +59,8 @@ def _add(file: Path, family: Family, image: Image.Image) -> tuple[Image.Image, t
         return image, image.size
     if resized is image:
         return image, image.size  # a second resize would change it; see ImageCache
-    try:
-        _write(file, pixels=np.asarray(resized), size=np.array(image.size))
-    except OSError as error:
-        raise ValueError(
-            f"{file}: an image cannot be written to the cache ({error.strerror or error}); free "
-            "some space, or set data.image_cache to another folder."
-        ) from error
+    with cache_writer(file, "an image", "data.image_cache") as opened:
+        np.savez(opened, pixels=np.asarray(resized), size=np.array(image.size))
     return resized, image.size
 
 
@@ -84,10 +78,3 @@ def _key(family: Family, example: Example) -> str:
         origin = str(image)
     settings = (DECODING, family.name, family.resize, family.image_processor.resample)
     return hashlib.sha256(repr((origin, settings)).encode()).hexdigest()
-
-
-def _write(file: Path, **arrays: Any) -> None:
-    """Write an .npz file atomically, because other processes may write the same file."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_file(file) as opened:
-        np.savez(opened, **arrays)

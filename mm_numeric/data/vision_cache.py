@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mm_numeric.data.cache_files import cache_file, cache_writer
 from mm_numeric.families.prompting import Prompts
-from mm_numeric.files import atomic_file
 
 GRID = "image_grid_thw"
 """Image input that also determines positions (M-RoPE), so that the model needs it with features."""
@@ -52,20 +52,11 @@ class VisionCache:
 
     def write(self, key: str, features: Mapping[str, Any]) -> None:
         """Add the features of a row's images, which are dicts and lists of tensors."""
-        file = self._file(key)
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_file(file) as opened:
-                torch.save(features, opened)
-        except OSError as error:
-            raise ValueError(
-                f"{file}: image features cannot be written to the cache "
-                f"({error.strerror or error}); free some space, or set data.vision_cache to "
-                "another folder."
-            ) from error
+        with cache_writer(self._file(key), "image features", "data.vision_cache") as opened:
+            torch.save(features, opened)
 
     def _file(self, key: str) -> Path:
-        return self.folder / key[:2] / f"{key}.pt"
+        return cache_file(self.folder, key, ".pt")
 
 
 def joined(prompts: Sequence[Prompts], cache: VisionCache) -> tuple[Prompts, dict[str, Any]]:
