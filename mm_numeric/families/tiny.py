@@ -44,6 +44,19 @@ def save_tiny(folder: Path, seed: int, model_class: Any, config: Any, *processor
         part.save_pretrained(folder)
 
 
+def vision_settings(width: int, side_px: int, patch_px: int, **more: Any) -> dict[str, Any]:
+    """Return settings of a small CLIP or SigLIP vision tower; ``more`` are further ones."""
+    return {
+        "hidden_size": width,
+        "intermediate_size": 2 * width,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "image_size": side_px,
+        "patch_size": patch_px,
+        **more,
+    }
+
+
 def add_words(tokens: list[str], words: Iterable[str]) -> list[tuple[str, str]]:
     """Add words to a BPE vocabulary ``tokens``; return the BPE merges, such as (pl, u)."""
     merges = []

@@ -12,7 +12,7 @@ from transformers import (
     XLMRobertaTokenizer,
 )
 
-from mm_numeric.families.tiny import save_tiny
+from mm_numeric.families.tiny import save_tiny, vision_settings
 
 _NAMED = ("<s>", "<pad>", "</s>", "<unk>")
 _WORDS = ("What", "Locate", "time", "is", "it", "red", "blue", "the", "box")
@@ -36,15 +36,7 @@ def make_tiny_kosmos2(folder: Path, seed: int) -> None:
             "attention_dropout": 0.0,
             "init_std": _WIDTH**-0.5,
         },
-        vision_config={
-            "hidden_size": _WIDTH,
-            "intermediate_size": 2 * _WIDTH,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "image_size": _SIDE_PX,
-            "patch_size": _PATCH_PX,
-            "initializer_range": _WIDTH**-0.5,
-        },
+        vision_config=vision_settings(_WIDTH, _SIDE_PX, _PATCH_PX, initializer_range=_WIDTH**-0.5),
         latent_query_num=Kosmos2Processor.num_image_tokens,
     )
     save_tiny(folder, seed, _model, config, processor)

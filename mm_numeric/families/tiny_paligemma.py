@@ -10,7 +10,7 @@ from transformers import (
     SiglipImageProcessorPil,
 )
 
-from mm_numeric.families.tiny import add_words, save_tiny
+from mm_numeric.families.tiny import add_words, save_tiny, vision_settings
 
 _NAMED = ("<pad>", "<eos>", "<bos>", "<unk>", "<mask>")
 _LOCATIONS = [f"<loc{level:04d}>" for level in range(1024)]
@@ -43,16 +43,9 @@ def make_tiny_paligemma(folder: Path, seed: int, **changes: Any) -> None:
             "initializer_range": spread,
             **changes,
         },
-        vision_config={
-            "model_type": "siglip_vision_model",
-            "hidden_size": _WIDTH,
-            "intermediate_size": 2 * _WIDTH,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "image_size": _SIDE_PX,
-            "patch_size": _PATCH_PX,
-            "vision_use_head": False,
-        },
+        vision_config=vision_settings(
+            _WIDTH, _SIDE_PX, _PATCH_PX, model_type="siglip_vision_model", vision_use_head=False
+        ),
         projection_dim=_WIDTH,
         hidden_size=_WIDTH,
         vocab_size=len(tokenizer),

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from adapted_runs import twin
 from PIL import Image
 from sized_rows import SIZES, sized_rows
-from tiny_models import ROOT, TINY
+from tiny_models import TINY
 
 from mm_numeric.answers import Box, Instance
 from mm_numeric.data.collator import BATCH_KEYS, TrainingCollator
@@ -20,21 +21,14 @@ TASK = Grounding()
 
 
 @functools.cache
-def checkpoint():
-    folder = ROOT / "florence2"
-    Florence2.make_tiny(folder, seed=0)
-    return str(folder)
-
-
-@functools.cache
 def family():
-    return Florence2.load(checkpoint(), MODEL)
+    return Florence2.load(twin("florence2"), MODEL)
 
 
 def test_the_first_loss_is_that_of_the_official_processor():
     asked = "<CAPTION_TO_PHRASE_GROUNDING>"
     rows = [replace(row, prompt=row.prompt.replace("Locate: ", asked)) for row in sized_rows()]
-    model = family().load_model(checkpoint(), MODEL).eval()
+    model = family().load_model(twin("florence2"), MODEL).eval()
     images = [Image.open(row.image) for row in rows]
     processor, frames = family().processor, [family().frame(*image.size) for image in images]
     texts = [TASK.format(row.answer, f).text for row, f in zip(rows, frames, strict=True)]

@@ -36,7 +36,7 @@ from transformers import (
 )
 
 from mm_numeric.compat import VideoSettings, video_settings_alone
-from mm_numeric.families.tiny import save_tiny
+from mm_numeric.families.tiny import save_tiny, vision_settings
 from mm_numeric.families.tiny_internvl import (
     CHAT_TEMPLATE,
     chat_tokenizer,
@@ -112,15 +112,7 @@ def make_tiny_gemma3(folder: Path, seed: int) -> None:
             "bos_token_id": ids["<bos>"],
             "eos_token_id": ids["<eos>"],
         },
-        vision_config={
-            "hidden_size": _WIDTH,
-            "intermediate_size": 2 * _WIDTH,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "image_size": _SIDE_PX,
-            "patch_size": _PATCH_PX,
-            "vision_use_head": False,
-        },
+        vision_config=vision_settings(_WIDTH, _SIDE_PX, _PATCH_PX, vision_use_head=False),
         mm_tokens_per_image=_IMAGE_TOKENS,
         image_token_index=ids["<image_soft_token>"],
         boi_token_index=ids["<start_of_image>"],
@@ -155,14 +147,7 @@ def make_tiny_idefics3(folder: Path, seed: int) -> None:
         chat_template=_IDEFICS3_TEMPLATE,
     )
     config = Idefics3Config(
-        vision_config={
-            "hidden_size": _WIDTH,
-            "intermediate_size": 2 * _WIDTH,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "image_size": _SIDE_PX,
-            "patch_size": _PATCH_PX,
-        },
+        vision_config=vision_settings(_WIDTH, _SIDE_PX, _PATCH_PX),
         text_config={"model_type": "llama", **text_config(tokenizer)},
         image_token_id=processor.image_token_id,
         scale_factor=2,
@@ -188,16 +173,9 @@ def make_tiny_llava_onevision(folder: Path, seed: int) -> None:
             chat_template=CHAT_TEMPLATE.replace("<IMG_CONTEXT>", "<image>"),
         )
     config = LlavaOnevisionConfig(
-        vision_config={
-            "model_type": "siglip_vision_model",
-            "hidden_size": _WIDTH,
-            "intermediate_size": 2 * _WIDTH,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "image_size": _SIDE_PX,
-            "patch_size": _PATCH_PX,
-            "vision_use_head": False,
-        },
+        vision_config=vision_settings(
+            _WIDTH, _SIDE_PX, _PATCH_PX, model_type="siglip_vision_model", vision_use_head=False
+        ),
         text_config={"model_type": "qwen2", **text_config(tokenizer)},
         image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
         video_token_index=tokenizer.convert_tokens_to_ids("<video>"),
@@ -370,16 +348,9 @@ def make_tiny_deepseek_vl_hybrid(folder: Path, seed: int) -> None:
         num_image_tokens=(_SIDE_PX // _PATCH_PX) ** 2,
     )
     config = DeepseekVLHybridConfig(
-        vision_config={
-            "model_type": "siglip_vision_model",
-            "hidden_size": _WIDTH,
-            "intermediate_size": 2 * _WIDTH,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "image_size": _SIDE_PX,
-            "patch_size": _PATCH_PX,
-            "vision_use_head": False,
-        },
+        vision_config=vision_settings(
+            _WIDTH, _SIDE_PX, _PATCH_PX, model_type="siglip_vision_model", vision_use_head=False
+        ),
         high_res_vision_config={
             "hidden_size": _WIDTH // 2,
             "mlp_dim": _WIDTH,
