@@ -141,6 +141,10 @@ class Chat(Family):
             values[:] = [row or [0] * len(i) for row, i in zip(values, ids, strict=True)]
         return Prompts(ids=ids, images=tensors, aligned=aligned)
 
+    def prompt_ids(self, text: str, image: Shown) -> list[int]:
+        """Return the token ids that the processor writes, also those between and around tiles."""
+        return self.prompts([text], [image]).ids[0]
+
     def apply_template(self, turns: list[dict[str, Any]], **options: Any) -> Any:
         """Apply the processor's chat template to the messages of a conversation."""
         if "enable_thinking" in self.template:  # an answer follows the prompt at once

@@ -102,15 +102,18 @@ class Family(Prompting, ImageGeometry, Checkpoint):
         ids = []
         for i, (text, image) in enumerate(zip(texts, images, strict=True)):
             try:
-                own = listed(image)
-                if own:
-                    check_image_count(text, len(own))
-                tokens = sum(self.image_tokens(*each.size) for each in own)
-                ids.append(self.question(text, tokens))
+                ids.append(self.prompt_ids(text, image))
             except ValueError as error:
                 raise ValueError(f"{where[i]}: {error}" if where else str(error)) from error
         shown = [own for image in images for own in listed(image)]
         return Prompts(ids=ids, images=self.images(shown) if shown else {})
+
+    def prompt_ids(self, text: str, image: Shown) -> list[int]:
+        """Return the token ids that the model reads for a question and its image or images."""
+        own = listed(image)
+        if own:
+            check_image_count(text, len(own))
+        return self.question(text, sum(self.image_tokens(*each.size) for each in own))
 
     def fit(self, task: Task, examples: Sequence[Example]) -> None:
         """Do nothing. Baselines override this method to compute statistics of the training data."""

@@ -197,10 +197,8 @@ class _Served:
         """Return the request for the answer to a question."""
         image, frame = load_framed_image(self.family, example)
         content: Any = example.prompt
-        image_tokens = 0
         if image is not None:
             images = listed(image)
-            image_tokens = sum(self.family.image_tokens(*own.size) for own in images)
             urls = [_data_url(self.family.resize_image_once(own)) for own in images]
             shown = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
             content = message_content(example.prompt, shown)
@@ -215,7 +213,7 @@ class _Served:
         if self.settings.constrain:
             grammar = grammar_of(self.task, frame)
         with self.lock:
-            ids = self.family.question(example.prompt, image_tokens)
+            ids = self.family.prompt_ids(example.prompt, image)
         return _Question(example.where, body, ids, frame, grammar)
 
     def _ask(

@@ -21,6 +21,7 @@ from mm_numeric.config.decoding import PredictConfig
 from mm_numeric.config.reader import read_config
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.data.images import open_image
+from mm_numeric.families.chat import Chat
 from mm_numeric.families.llava import Llava
 from mm_numeric.families.qwen2_5_vl import Qwen2_5VL
 from mm_numeric.inference.endpoint import ENDPOINT_KEY, Endpoint, endpoint_answers
@@ -375,6 +376,29 @@ def test_the_image_that_is_sent_has_the_pixels_that_the_family_sees(tmp_path, cl
     for name, tensor in family.images([original]).items():
         assert torch.equal(tensor, family.images([decoded])[name])
     assert decoded.size == (found.frame.view.width_px, found.frame.view.height_px)
+
+
+def test_a_prompt_has_the_tokens_of_the_processor(tmp_path):
+    """Those of InternVL begin and end the features of an image with tokens of their own."""
+    Chat.make_tiny(tmp_path / "model", seed=0)
+    family = Chat.load(str(tmp_path / "model"), ModelConfig(name=str(tmp_path / "model")))
+    made = small_config(tmp_path, "task=grounding", "predict.max_new_tokens=16")
+    Image.new("RGB", (60, 40)).save(tmp_path / "a.png")
+    example = Example(id="1", image=tmp_path / "a.png", prompt="where?", answer=None, where="row 1")
+    content = [{"type": "image", "image": Image.open(example.image)}]
+    turn = {"role": "user", "content": [*content, {"type": "text", "text": "where?"}]}
+    ids = family.apply_template([turn], tokenize=True, add_generation_prompt=True, return_dict=True)
+    ids = ids["input_ids"][0]
+    assert {"<img>", "</img>"} < set(family.tokenizer.convert_ids_to_tokens(ids))
+    choice = {"finish_reason": "stop", "message": {"content": "there"}}
+    found = {"choices": [choice], "usage": {"prompt_tokens": len(ids)}, "prompt_token_ids": ids}
+    with chat_server(lambda body: (200, found), of=lambda body: body) as (url, _):
+        endpoint = Endpoint(url=url, model="tiny")
+        (answer,) = endpoint_answers(endpoint, made, family, [example], None)
+        assert answer.text == "there"
+        found["prompt_token_ids"] = ids[::-1]
+        with pytest.raises(ValueError, match="of which some differ on the server"):
+            list(endpoint_answers(endpoint, made, family, [example], None))
 
 
 @pytest.mark.parametrize(
