@@ -41,7 +41,10 @@ def main() -> None:
         "--metric", help="name of the metric, such as mean_iou (default: the first)"
     )
     args = parser.parse_args()
-    report = check_data(read_config(args.config, args.settings), limit=args.rows)
+    try:
+        report = check_data(read_config(args.config, args.settings), limit=args.rows)
+    except (OSError, ValueError) as error:
+        sys.exit(f"blind_answers: {error}")
     train, test = (source.examples for source in report.sources)
     scorer = report.sources[1].scorer
     assert scorer is not None

@@ -31,6 +31,7 @@ from mm_numeric.importers.importer import (
 )
 
 _PERCENT = 100
+_BEYOND = 1  # percent of the image by which a point may lie outside; it is moved to the edge
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +47,10 @@ class PixMoPoints(ObjectImporter):
             )
         name = raw.get("image") or hashlib.sha256(url.encode()).hexdigest()
         image = images.fields_with_size(parse_text(name, "image"), None)
-        shares = [parse_number_list([point.get("x"), point.get("y")]) for point in points]
+        edges = image["width"], image["height"]
         places = [
-            round_coordinates(
-                min(max(n, 0), _PERCENT) / _PERCENT * edge
-                for n, edge in zip(share, (image["width"], image["height"]), strict=True)
-            )
-            for share in shares
+            round_coordinates(n / _PERCENT * edge for n, edge in zip(_percents(p), edges, strict=True))
+            for p in points
         ]
         found: dict[str, Any] = {"points": places}
         if raw.get("masks"):
@@ -68,6 +66,17 @@ class PixMoPoints(ObjectImporter):
             **found,
             **({} if method is None else {"category": parse_text(method, "collection_method")}),
         }
+
+
+def _percents(point: Mapping[str, Any]) -> list[float]:
+    """Return x and y of a point in percent, moved to the edge of the image if just outside."""
+    found = parse_number_list([point.get("x"), point.get("y")])
+    if not all(-_BEYOND <= n <= _PERCENT + _BEYOND for n in found):
+        raise InvalidRowError(
+            "points",
+            f"x and y are percent of width and height, from 0 to {_PERCENT}, not {shorten(found)}.",
+        )
+    return [min(max(n, 0), _PERCENT) for n in found]
 
 
 def _masks(value: Any, shape: tuple[int, int, int]) -> list[dict[str, Any]]:

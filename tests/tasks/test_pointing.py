@@ -230,9 +230,11 @@ def test_pixmo_points(tmp_path):
     name = hashlib.sha256(one["image_url"].encode()).hexdigest()
     Image.new("RGB", (200, 100)).save(tmp_path / name, format="JPEG")
     bad = [{**one, "points": [[1, 2]]}, {**one, "points": [{"x": 1}]}, {**one, "image": "c.jpg"}]
+    bad.append({**one, "points": [{"x": 150, "y": 80}]})  # pixels
     file = json_file(tmp_path / "pixmo_points.jsonl", [one, {**one, "points": []}, *bad])
     found = outcome(PixMoPoints(images=tmp_path), file)
-    assert found.kinds == ["points", "numbers", "image"]
+    assert found.kinds == ["points", "numbers", "image", "points"]
+    assert "x and y are percent of width and height, from 0 to 100" in found.bad[-1].why
     assert found.rows[0] == {
         "id": "pixmo_points.1", "image": name, "width": 200, "height": 100, "phrase": "dogs",
         "points": [[71, 40], [200, 0]], "category": "counting",
