@@ -1,7 +1,9 @@
 """Fixtures that several rooms use, and the groups of tests that run in one process."""
 
 import gc
+import io
 import itertools
+import logging
 import os
 from collections import Counter
 
@@ -12,6 +14,7 @@ import pytest
 # tiny, and the processes of pytest-xdist would wait for each other's threads.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"  # threads for weights that are there at once
 
 gc.disable()  # until all is imported and collected: a third of the time, and there is no garbage
 
@@ -19,13 +22,18 @@ gc.disable()  # until all is imported and collected: a third of the time, and th
 CHUNK = 20
 """How many quick tests of a module one process runs in turn: pytest-xdist hands out groups."""
 
+FORKED = "forked"
+FORKING = {"predict_ranks", "processes", "rank_runs", "served_models", "train_runs"}
+"""Helpers that start processes. Tests with them are one group, of about a third of the time: the
+process that all are forked from takes five seconds to start."""
+
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config, items):
     """Assign tests to the processes of pytest-xdist in groups, the longest groups first.
 
-    The tests of a module that share a fixture of it are one group. A slow test is a group of its
-    own. The others are cut into chunks.
+    Those that start processes are one group, and so are those of a module that share a fixture of
+    it. A slow test is a group of its own. The others are cut into chunks.
     """
     if not getattr(config.option, "loadgroup", False):  # set in the processes of pytest-xdist
         return
@@ -35,12 +43,17 @@ def pytest_collection_modifyitems(config, items):
         item.add_marker(pytest.mark.xdist_group(group))
     # Backwards by name: the rooms that train models come before data and config.
     numbers = {group: i for i, group in enumerate(sorted(set(groups), reverse=True))}
-    order = {item: (g not in slow, numbers[g]) for g, item in zip(groups, items, strict=True)}
+    order = {
+        item: (g != FORKED, g not in slow, numbers[g])
+        for g, item in zip(groups, items, strict=True)
+    }
     items.sort(key=order.__getitem__)
 
 
 def _group(item, chunk):
     """Return the name of the group of a test."""
+    if any(getattr(each, "__module__", "") in FORKING for each in vars(item.module).values()):
+        return FORKED
     fixtures = item._fixtureinfo.name2fixturedefs.values()
     if any(fixture[-1].scope == "module" for fixture in fixtures):
         return item.module.__name__
@@ -88,6 +101,18 @@ def tmp_path(request, tmp_path_factory):
     """A folder of a test. pytest's own lists those of all earlier tests first, and adds a link."""
     name = f"{request.node.originalname[:30]}{next(FOLDERS)}"
     return tmp_path_factory.mktemp(name, numbered=False)
+
+
+@pytest.fixture
+def logged():
+    """A stream of what mm-numeric logs. pytest's own fixture costs three milliseconds a test."""
+    logger, stream = logging.getLogger("mm_numeric"), io.StringIO()
+    handler, level = logging.StreamHandler(stream), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield stream
+    logger.removeHandler(handler)
+    logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")

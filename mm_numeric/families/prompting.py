@@ -251,13 +251,13 @@ class Prompting(ABC):
 
     def token_id(self, token: str) -> int:
         """Return the id of a token, or raise ValueError if the tokenizer has no such token."""
-        vocabulary = self.tokenizer.get_vocab()
-        if token not in vocabulary:
+        found: int | None = self.tokenizer.convert_tokens_to_ids(token)
+        if found is None or self.tokenizer.convert_ids_to_tokens(found) != token:  # <unk>
             raise ValueError(
                 f"model.family: the tokenizer of {self.tokenizer.name_or_path} has no {token}, so "
                 f"it is not a {self.name} checkpoint; correct model.family."
             )
-        return vocabulary[token]
+        return found
 
 
 def message(role: str, text: str, with_image: bool = False, shown: Shown = None) -> dict[str, Any]:

@@ -49,7 +49,9 @@ class PixMoPoints(ObjectImporter):
         image = images.fields_with_size(parse_text(name, "image"), None)
         edges = image["width"], image["height"]
         places = [
-            round_coordinates(n / _PERCENT * edge for n, edge in zip(_percents(p), edges, strict=True))
+            round_coordinates(
+                n / _PERCENT * edge for n, edge in zip(_percents(p), edges, strict=True)
+            )
             for p in points
         ]
         found: dict[str, Any] = {"points": places}

@@ -22,6 +22,7 @@ from mm_numeric.config.schema import ModelConfig
 from mm_numeric.data.collator import TrainingCollator, prompt_batch
 from mm_numeric.families.llava import Llava
 from mm_numeric.families.qwen2_vl import Qwen2VL
+from mm_numeric.families.tiny_text import tiny_gpt2_tokenizer
 from mm_numeric.families.yi_vl import YiVL
 from mm_numeric.inference.generate import generate
 from mm_numeric.tasks.grounding import Grounding
@@ -340,14 +341,10 @@ def test_another_token_for_an_image_is_refused(tiny, tmp_path):
 
 
 def test_a_tokenizer_without_any_token_for_an_image_is_refused():
-    class OtherTokenizer:
-        name_or_path = "other/model"
-
-        def get_vocab(self):
-            return {"a": 0}
-
+    tokenizer = tiny_gpt2_tokenizer()
+    tokenizer.name_or_path = "other/model"
     with pytest.raises(ValueError, match=r"other/model has no <image>.*not a LLaVA-1\.5 checkp"):
-        Llava(OtherTokenizer(), None, TINY)
+        Llava(tokenizer, None, TINY)
 
 
 def test_the_side_is_that_of_the_vision_tower(tiny):

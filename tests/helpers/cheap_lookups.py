@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import accelerate.utils.imports
+import accelerate.utils.memory
 from transformers import PreTrainedConfig
 
 KEPT = "MM_NUMERIC_TEST_MODELS"
@@ -30,7 +31,14 @@ def make_cheap() -> None:
     # What is imported is frozen, and tests leave little else: by default it is searched for garbage
     # ninety times a second.
     gc.set_threshold(50_000, 20, 100)
+    # At the end of each training; what tests leave is collected at the end of each module.
+    memory = accelerate.utils.memory
+    memory.clear_device_cache = functools.partial(_clear_device_cache, memory.clear_device_cache)
     _copy_tiny_models()
+
+
+def _clear_device_cache(clear: Callable[[], None], garbage_collection: bool = False) -> None:
+    clear()
 
 
 def _copy_tiny_models() -> None:
