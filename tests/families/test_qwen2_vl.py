@@ -15,6 +15,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_res
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.data.images import open_image
 from mm_numeric.families.qwen2_vl import Qwen2VL
+from mm_numeric.families.tiny_text import tiny_gpt2_tokenizer
 from mm_numeric.geometry.frames import Resize
 
 PICTURE = Image.new("RGB", (70, 100), (200, 100, 50))
@@ -101,14 +102,10 @@ def test_markers_of_coordinates_survive_and_end_nothing(cls):
 
 
 def test_another_family_s_tokenizer_is_refused():
-    class OtherTokenizer:
-        name_or_path = "other/model"
-
-        def get_vocab(self):
-            return {"a": 0}
-
+    tokenizer = tiny_gpt2_tokenizer()
+    tokenizer.name_or_path = "other/model"
     with pytest.raises(ValueError, match=r"other/model has no <\|image_pad\|>.*model\.family"):
-        Qwen2VL(OtherTokenizer(), None, TINY)
+        Qwen2VL(tokenizer, None, TINY)
 
 
 # Images
