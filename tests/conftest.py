@@ -69,7 +69,6 @@ def pytest_collection_finish(session):
     from cheap_lookups import make_cheap
 
     make_cheap()
-    gc.collect()
     gc.freeze()
     gc.enable()
 

@@ -35,6 +35,5 @@ make_cheap()
 PIL.Image.init()
 get_checkpoint_conversion_mapping("qwen2_vl")  # makes the table of all models
 trainer_settings()  # parses the source of TrainingArguments
-gc.collect()
 gc.freeze()  # accelerate runs the garbage collector in every training
 gc.enable()
