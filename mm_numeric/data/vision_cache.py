@@ -38,7 +38,8 @@ class VisionCache:
         digest = hashlib.sha256(self.settings.encode())
         for name, tensor in sorted(images.items()):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.numpy().tobytes())
+            # as bytes: NumPy has no bfloat16
+            digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
         key = digest.hexdigest()
         file = self._file(key)
         if not file.is_file():

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
+from traceback import clear_frames
 from typing import Any
 
 import torch
@@ -123,6 +124,8 @@ class RunTrainer(Trainer):
             batches = list(islice(epoch_iterator, num_batches))
         except ValueError as error:
             message = worker_error_message(error)
+            # The workers of a data loader that is left to the garbage collector run 5 s longer.
+            clear_frames(error.__traceback__)
         self.ranks.exchange(message)
         return batches
 

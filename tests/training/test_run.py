@@ -1,6 +1,7 @@
 """Training as a user starts it: real processes, killed and resumed, on one rank and on two."""
 
 import json
+import multiprocessing
 import shutil
 from pathlib import Path
 
@@ -114,6 +115,7 @@ def test_an_unreadable_image_in_a_worker_is_one_sentence_too(tmp_path):
     with pytest.raises(ValueError, match=r"^\S*rows\.jsonl, line 1: the image") as error:
         train(small_config(tmp_path, source, "trainer.dataloader_num_workers=1"))
     assert "\n" not in str(error.value)
+    assert not multiprocessing.active_children()
 
 
 @pytest.mark.slow

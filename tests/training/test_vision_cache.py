@@ -52,6 +52,17 @@ def test_loss_and_gradients_are_those_of_the_vision_tower(tmp_path, name, projec
     assert len(list(tmp_path.rglob("*.pt"))) == len(rows)
 
 
+def test_images_in_bfloat16(tmp_path):
+    """Those of family chat have the dtype of the model."""
+    rows, (collator, model) = sized_rows(), loaded("internvl")
+    model.to(torch.bfloat16)
+    collator.family.dtype = torch.bfloat16
+    with_cache = cached(collator, model, tmp_path, projector=FROZEN)
+    losses = [gradients(model, with_cache(rows), collator.vocabulary)[0] for _ in range(2)]
+    assert losses[0] == losses[1]
+    assert len(list(tmp_path.rglob("*.pt"))) == len(rows)
+
+
 @pytest.mark.slow
 def test_a_run_computes_the_features_of_an_image_once(tmp_path, monkeypatch):
     """Two epochs in another order, with rows without an image, and then once more."""
