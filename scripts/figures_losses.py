@@ -5,7 +5,8 @@
     python scripts/figures_losses.py --out figures --bench bench.json
 
 predicted_digit     loss of each term if the model is nearly certain of one digit (figure 1)
-                    (with --pages: only the terms of a page, without title)
+                    (with --pages: only the terms of a page, without title; for boxes and times
+                    by the predicted answer)
 two_probabilities   loss of some terms if the probability is split between digits (figure 2)
 overhead            duration of a step of each objective (figure 3): from bench.json, or from a run
                     of a few seconds at a small size
@@ -20,12 +21,13 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler prints two lines a time
 sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, whether installed or not
 
 import torch
+from _answer_figures import MOST, losses_by_shift, losses_by_time
 from _bench import CE, DIGITS, FULL, Setting, Stand, blocks, known_names
 from _measure import machine, measure
 from svg import colour_bar, heat, image, placed, words
@@ -83,6 +85,8 @@ def main() -> None:
         for page, names in PAGES.items():
             drawn = panels_of_terms(numbers, names, across=len(names), top=10)
             (options.out / f"predicted_digit_{page}.svg").write_text(drawn, encoding="utf-8")
+        drawn = draw_whole_answers()
+        (options.out / "predicted_answer_boxes-and-times.svg").write_text(drawn, encoding="utf-8")
         return
     try:
         bench = read_bench(options.bench) if options.bench else small_bench()
@@ -208,32 +212,77 @@ def panels_of_terms(
 ) -> str:
     """Draw a panel per term, with cross-entropy dashed; each curve is scaled to its maximum."""
     losses = numbers["losses"]
-    wide, tall = 190, 170
-    down = -(-len(names) // across)
     ticks = [(digit, str(digit)) for digit in numbers["digits"]]
-    y = Axis(low=0, high=1.06, ticks=[(0, "0"), (0.5, "0.5"), (1, "1")])
-    parts = [*texts]
+    panels = []
     for i, name in enumerate(names):
-        at = (20 + wide * (i % across), top + tall * (i // across))
-        lines = [
-            Line(points=scaled(losses["ce"]), colour="var(--base)", width=1.6, dash="4 3"),
-            Line(points=scaled(losses[name]), colour="var(--ours)", width=2.4),
-        ]
-        spoken = f"{name} by predicted digit"
         is_last = i + across >= len(names)
         x = Axis(low=0, high=9, ticks=ticks, label="predicted digit" if is_last else "")
-        parts.append(words(at[0] + 12, at[1] + 12, name, "name"))
-        parts.append(
-            words(at[0] + wide - 10, at[1] + 12, f"max {max(losses[name]):.3g}", anchor="end")
-        )
-        chart = line_chart(lines, x, y, description=spoken, width=wide, height=tall - 20).svg
+        points = (list(enumerate(map(float, losses[own]))) for own in (name, "ce"))
+        panels.append(Panel(name, x, *points))
+    return draw_panels(panels, "by predicted digit", across, top, texts)
+
+
+class Panel(NamedTuple):
+    """The loss of a term, and cross-entropy, by what the model predicts."""
+
+    name: str
+    x: Axis
+    points: Sequence[tuple[float, float]]
+    of_ce: Sequence[tuple[float, float]]
+
+
+def draw_panels(
+    panels: Sequence[Panel], by: str, across: int, top: float, texts: Sequence[str] = ()
+) -> str:
+    """Draw panels of which each curve is scaled to its maximum."""
+    wide, tall = 190, 170
+    y = Axis(low=0, high=1.06, ticks=[(0, "0"), (0.5, "0.5"), (1, "1")])
+    parts = [*texts]
+    for i, panel in enumerate(panels):
+        at = (20 + wide * (i % across), top + tall * (i // across))
+        lines = [
+            Line(points=scaled(panel.of_ce), colour="var(--base)", width=1.6, dash="4 3"),
+            Line(points=scaled(panel.points), colour="var(--ours)", width=2.4),
+        ]
+        most = max(loss for _, loss in panel.points)
+        parts.append(words(at[0] + 12, at[1] + 12, panel.name, "name"))
+        parts.append(words(at[0] + wide - 10, at[1] + 12, f"max {most:.3g}", anchor="end"))
+        about = f"{panel.name} {by}"
+        chart = line_chart(lines, panel.x, y, description=about, width=wide, height=tall - 20).svg
         parts.append(placed(chart, at[0], at[1] + 16, wide, tall - 20))
-    return image(40 + across * wide, top + down * tall + 4, "Loss by predicted digit", parts)
+    down = -(-len(panels) // across)
+    return image(40 + across * wide, top + down * tall + 4, f"Loss {by}", parts)
 
 
-def scaled(values: Sequence[float]) -> list[tuple[float, float]]:
+def draw_whole_answers() -> str:
+    """Draw a panel per term of boxes and times."""
+    shift = Axis(
+        low=-MOST,
+        high=MOST,
+        ticks=[(own, str(own)) for own in (-200, 0, 200)],
+        label="shift of the box",
+    )
+    hour = Axis(
+        low=0,
+        high=12,
+        ticks=[(own, str(own or 12)) for own in range(0, 12, 3)],
+        label="predicted time (o'clock)",
+    )
+    panels = [
+        Panel(name, x, losses(name), losses("ce"))
+        for name, x, losses in (
+            ("box_l1", shift, losses_by_shift),
+            ("box_giou", shift, losses_by_shift),
+            ("time", hour, losses_by_time),
+        )
+    ]
+    return draw_panels(panels, "by predicted answer", len(panels), 10)
+
+
+def scaled(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """Return the points of a curve whose largest value is 1."""
-    return [(float(digit), value / max(values)) for digit, value in enumerate(values)]
+    most = max(value for _, value in points)
+    return [(x, value / most) for x, value in points]
 
 
 def draw_two_probabilities(numbers: Mapping[str, Any]) -> str:
