@@ -1,9 +1,7 @@
 """Fixtures that several rooms use, and the groups of tests that run in one process."""
 
 import gc
-import io
 import itertools
-import logging
 import os
 from collections import Counter
 
@@ -100,18 +98,6 @@ def tmp_path(request, tmp_path_factory):
     """A folder of a test. pytest's own lists those of all earlier tests first, and adds a link."""
     name = f"{request.node.originalname[:30]}{next(FOLDERS)}"
     return tmp_path_factory.mktemp(name, numbered=False)
-
-
-@pytest.fixture
-def logged():
-    """A stream of what mm-numeric logs. pytest's own fixture costs half a millisecond a test."""
-    logger, stream = logging.getLogger("mm_numeric"), io.StringIO()
-    handler, level = logging.StreamHandler(stream), logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    yield stream
-    logger.removeHandler(handler)
-    logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")
