@@ -94,9 +94,21 @@ def _image_bytes_of_row(images: Any, number: int, column: str | None) -> bytes:
 
 
 def _image_bytes(stored: dict[str, Any]) -> bytes:
-    """Return the bytes of an image: those stored in the table, or else those of its file."""
+    """Return the bytes of an image: those stored in the table, or else those of its file.
+
+    The file may be in an archive (``zip://0.png::train.zip``) or on the hub (``hf://...``).
+    """
     inside: bytes | None = stored["bytes"]
-    return Path(stored["path"]).read_bytes() if inside is None else inside
+    if inside is not None:
+        return inside
+    path = str(stored["path"])
+    if "://" not in path:
+        return Path(path).read_bytes()
+    import fsspec  # a dependency of `datasets`
+
+    with fsspec.open(path, "rb") as file:
+        content: bytes = file.read()
+    return content
 
 
 def _without_decoding(dataset: Any) -> tuple[Any, str | None]:

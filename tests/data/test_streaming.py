@@ -4,6 +4,7 @@ import gzip
 import json
 import pickle
 import random
+import zipfile
 from collections import Counter
 from datetime import datetime
 from itertools import chain, islice
@@ -200,6 +201,22 @@ def test_images_of_a_data_set_are_those_in_it(images, tmp_path, kind, streamed):
         if image is not None:
             assert image_size(example.image) == image.size
             assert open_image(example).tobytes() == image.tobytes()
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_images_of_a_data_set_may_be_in_an_archive(tmp_path, streamed):
+    (tmp_path / "set").mkdir()
+    with zipfile.ZipFile(tmp_path / "set" / "train.zip", "w") as archive:
+        archive.write(make_image(tmp_path / "a.png"), "a.png")
+        row = {"file_name": "a.png", "id": "a", "ask": "1=", "answer": "1"}
+        archive.writestr("metadata.jsonl", json.dumps(row))
+    source = DataSource(dataset=str(tmp_path / "set"))
+    if streamed:
+        stream = ExampleStream(Counts(), data(source, cache=str(tmp_path)), seed=None)
+        (found,) = islice(stream.examples(), 1)
+    else:
+        (found,) = load(source, tmp_path)
+    assert open_image(found).size == image_size(found.image) == (4, 4)
 
 
 def test_a_data_set_that_is_not_there_is_one_sentence(tmp_path):
