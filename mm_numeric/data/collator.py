@@ -21,7 +21,6 @@ from mm_numeric.data.lengths import LengthLimit, TooLongError, count_tokens, row
 from mm_numeric.data.positions import check_row
 from mm_numeric.data.vision_cache import VisionCache, joined
 from mm_numeric.families.family import Family, Prompts, Tokens
-from mm_numeric.families.prompting import image_count
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans, TokenNumber, numbers_in_labels
 from mm_numeric.numbers.vocabulary import NumberVocabulary
@@ -31,6 +30,7 @@ BATCH_KEYS = ("labels", "supervised", "spans", "origin")
 """Entries of a training batch that are not passed to the model."""
 
 _DUMMY_IMAGE = Image.new("RGB", (64, 64))
+_DUMMY_QUESTION = "?"
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,8 @@ def prompt_batch(
     images = [load_framed_image(family, example) for example in examples]
     frames = [frame for _, frame in images]
     if add_dummy_image_row and not _has_image(images):
-        examples, images = [*examples, examples[0]], [*images, (_dummy_images(examples[0]), None)]
+        dummy, image = _dummy_row(family, examples[0])
+        examples, images = [*examples, dummy], [*images, image]
     prompts = _prompts(family, examples, images)
     return padded_inputs(family, prompts, prompts.ids, left=not family.encoder_decoder), frames
 
@@ -96,8 +97,8 @@ class TrainingCollator:
     """Append a dummy image row to a batch without images, so that every rank runs the vision tower.
 
     Otherwise training hangs when only some ranks have images, in the gathers of ZeRO-3 or the
-    gradient reductions of DDP and ZeRO. The row repeats the first question, without an answer, and
-    adds nothing to the loss. A batch whose rows are all skipped gets this row in any case."""
+    gradient reductions of DDP and ZeRO. The row has a short question, without an answer, and adds
+    nothing to the loss. A batch whose rows are all skipped gets this row in any case."""
 
     length_limit: LengthLimit | None = None
     image_cache: ImageCache | None = None
@@ -123,8 +124,8 @@ class TrainingCollator:
         spans = self._spans(answer_ids, [numbers for _, numbers in answers])
         origin = Origin(tuple(example.id for example in kept), skipped)
         if not kept or (self.add_dummy_image_row and not _has_image(images)):
-            dummy = _dummy_images(examples[0]) if self.family.takes_images else None
-            kept, images = [*kept, examples[0]], [*images, (dummy, None)]
+            dummy, image = _dummy_row(self.family, examples[0])
+            kept, images = [*kept, dummy], [*images, image]
             answer_ids = [*answer_ids, []]
         vision: dict[str, Any] = {}
         if self.vision_cache is None:
@@ -263,8 +264,11 @@ def _has_image(images: Sequence[FramedImage]) -> bool:
     return any(image is not None for image, _ in images)
 
 
-def _dummy_images(example: Example) -> list[Image.Image]:
-    return [_DUMMY_IMAGE] * image_count(example.prompt)
+def _dummy_row(family: Family, example: Example) -> tuple[Example, FramedImage]:
+    """Return a row to add to a batch, and its image, if the family accepts any."""
+    # Not the question of the example: it may have been skipped because it is too long.
+    dummy = replace(example, prompt=_DUMMY_QUESTION, image=None, more_images=())
+    return dummy, (_DUMMY_IMAGE if family.takes_images else None, None)
 
 
 def _prompts(family: Family, examples: Sequence[Example], images: Sequence[FramedImage]) -> Prompts:

@@ -9,6 +9,7 @@ from tiny_models import tiny_family, tiny_model
 
 from mm_numeric.answers import ROLES, ClockTime
 from mm_numeric.data.collator import BATCH_KEYS, TrainingCollator
+from mm_numeric.data.lengths import LengthLimit
 from mm_numeric.losses.objective import objective
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
 from mm_numeric.numbers.vocabulary import NumberVocabulary
@@ -124,3 +125,15 @@ def test_a_batch_without_a_readable_image_is_nothing_to_learn(
     assert result.loss == 0
     gradients = [parameter.grad for parameter in model.parameters()]
     assert all(gradient is not None and not gradient.any() for gradient in gradients)
+
+
+def test_a_batch_of_rows_that_are_too_long_has_a_short_row(collator, clock_examples):
+    """The model has no positions for their questions, even unanswered."""
+    collator.family.max_positions = 60
+    limit = LengthLimit(collator.family, collator.task, 60, "drop")
+    collator = dataclasses.replace(collator, length_limit=limit)
+    long = dataclasses.replace(clock_examples[1][0], id="long", prompt="time " * 60, image=None)
+    batch = collator([long])
+    assert batch["origin"].skipped.keys() == {"long"}
+    assert batch["input_ids"].shape[1] < 60
+    assert len(batch["labels"]) == 0
