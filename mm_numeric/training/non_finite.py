@@ -72,6 +72,8 @@ class FiniteCheck:
         if not self._fp16 and norm is not None:  # the loss scaler of fp16 skips such a step
             names.append("the gradient")
             values.append(torch.as_tensor(norm, device=self._losses[0].device))
+        if not values:  # GRPO with fp16: it has no sums, and its loss scaler skips bad gradients
+            return
         finite = torch.stack([value.isfinite() for value in values])
         self._steps.append(_Step(number, names, finite, torch.stack(self._losses), self._ids))
         if len(self._steps) >= self._steps_per_check:

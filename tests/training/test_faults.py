@@ -126,6 +126,16 @@ def test_a_device_is_asked_at_the_tenth_step_and_the_first_broken_one_is_named(t
         step(10, 1.0)
 
 
+def test_a_step_without_sums_in_fp16_has_nothing_to_check(tmp_path):
+    """As with GRPO, whose trainer has no sums of losses; the scaler skips a broken gradient."""
+    args = SimpleNamespace(output_dir=str(tmp_path), device=torch.device("cpu"), world_size=1)
+    check = FiniteCheck(Ranks(), args, fp16=True)
+    check.begin_step([["row1"]])
+    check.add_loss(torch.tensor(1.0))
+    check.end_step(1, {}, torch.tensor(torch.inf))
+    check.check()
+
+
 @pytest.mark.slow
 def test_an_image_that_cannot_be_read_stops_all_ranks_with_its_line(tmp_path):
     config = job(tmp_path, write_rows(tmp_path, unreadable=(7,)))
