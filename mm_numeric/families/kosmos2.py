@@ -77,7 +77,7 @@ class Kosmos2(Family):
     def question(self, text: str, image_tokens: int) -> list[int]:
         """Return a question's token ids; those of image features are the ids of the processor."""
         ids = super().question(text, image_tokens)
-        if image_tokens:
+        if image_tokens > 1:  # one placeholder stands for all tokens of the image
             ids[_FIRST : _FIRST + _FEATURES] = (self.first_feature_id + i for i in range(_FEATURES))
         return ids
 

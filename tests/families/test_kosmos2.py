@@ -75,6 +75,12 @@ def test_the_first_loss_is_that_of_the_official_processor():
     assert (logits - blind[supervised]).abs().max() > 1e-3  # the model sees its images
 
 
+def test_one_placeholder_of_an_image_keeps_the_question():
+    """As a model card shows it."""
+    whole, short = (family().question("Where is it?", tokens) for tokens in (65, 1))
+    assert short == [*whole[:2], *whole[66:]]
+
+
 def test_an_answer_does_not_depend_on_the_other_prompts_of_its_batch():
     rows = questions()
     blind = replace(rows[0], prompt="Why?", image=None)
