@@ -88,8 +88,9 @@ def peak_gib(device: torch.device) -> float:
         return float(torch.accelerator.max_memory_allocated(device) / _GIB)
     status = Path("/proc/self/status")
     if status.is_file():  # after a fork, getrusage returns the peak of the parent process
-        line = next(x for x in status.read_text("utf-8").splitlines() if x.startswith("VmHWM"))
-        return int(line.split()[1]) * 1024 / _GIB
+        lines = status.read_text("utf-8").splitlines()
+        for line in (line for line in lines if line.startswith("VmHWM")):  # not in gVisor
+            return int(line.split()[1]) * 1024 / _GIB
     if sys.platform == "win32":
         return float("nan")
     import resource
