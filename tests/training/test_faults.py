@@ -14,6 +14,9 @@ import torch
 from PIL import Image
 from processes import Job
 from tiny_models import small_config
+from torch.distributed import HashStore
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate
 from train_runs import command, run_to_error, start, write_config
 
 from mm_numeric.config.reader import read_config
@@ -124,6 +127,22 @@ def test_a_device_is_asked_at_the_tenth_step_and_the_first_broken_one_is_named(t
         ValueError, match="step 4: ce is not finite, in a batch with the rows row4;"
     ):
         step(10, 1.0)
+
+
+def test_a_gradient_norm_of_fsdp2_that_is_not_finite_is_named(tmp_path):
+    torch.distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        norm = DTensor.from_local(torch.tensor(torch.inf), mesh, [Replicate()])
+        args = SimpleNamespace(output_dir=str(tmp_path), device=torch.device("cpu"), world_size=1)
+        check = FiniteCheck(Ranks(), args, fp16=False)
+        check.begin_step([["row1"]])
+        check.add_loss(torch.tensor(1.0))
+        ce = SimpleNamespace(total=torch.tensor(1.0))
+        with pytest.raises(ValueError, match=r"step 1: the gradient is not finite, .* row1;"):
+            check.end_step(1, {"ce": ce}, norm)
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_a_step_without_sums_in_fp16_has_nothing_to_check(tmp_path):
