@@ -15,19 +15,19 @@ from typing import Any
 from tokenizers import Regex, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from mm_numeric.geometry.frame_presets import FRAME
+from mm_numeric.families.loading import saved_frame
 
 _DIGITS = "0123456789"
 _NAMED = re.compile(r"<.+>", re.DOTALL)  # <0x31>, <extra_id_7>: names of tokens, not text
 _SPACE_MARKS = str.maketrans("▁Ġ", "  ")
 
 
-def with_digits(tokenizer: Any, digits: str | None, source: str) -> Any:
+def with_digits(tokenizer: Any, digits: str | None, source: str, revision: str = "main") -> Any:
     """Return a tokenizer that follows the setting ``model.digits``: ``single``, ``merged`` or None.
 
     ``single``: a tokenizer with one token per digit. ``merged``: the given tokenizer; an error is
     raised if it has no tokens of several digits. None: the given tokenizer. ``source`` is the
-    checkpoint of the tokenizer, for error messages.
+    checkpoint of the tokenizer, a folder or a name on the hub, which has the ``revision``.
     """
     if digits is None:
         return tokenizer
@@ -48,10 +48,11 @@ def with_digits(tokenizer: Any, digits: str | None, source: str) -> Any:
         )
     if not merges:
         return tokenizer
-    if Path(source, FRAME).is_file():
+    if frame := saved_frame(source, revision):
+        delete = f"delete {frame}" if Path(source).is_dir() else f"delete {frame.name} in a copy"
         raise ValueError(
             f"model.digits: the model in {source} was trained with digits merged; remove "
-            f"model.digits, or delete {Path(source, FRAME)} to train it for single digits."
+            f"model.digits, or {delete} to train it for single digits."
         )
     if not getattr(tokenizer, "is_fast", False):
         raise ValueError(

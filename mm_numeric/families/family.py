@@ -68,14 +68,15 @@ class Family(Prompting, ImageGeometry, Checkpoint):
                 image resizing or coordinate format than that of the config.
         """
         check_model_type(cls.model_class, cls.name, source, model)
-        tokenizer = with_digits(cls.load_tokenizer(source, model), model.digits, source)
+        tokenizer = cls.load_tokenizer(source, model)
+        tokenizer = with_digits(tokenizer, model.digits, source, model.revision)
         family = cls(tokenizer, cls.load_image_processor(source, model), model)
-        check_saved_frame(source, family.resize, family.coordinates)
+        check_saved_frame(source, family.resize, family.coordinates, revision=model.revision)
         if model.image_size:  # would hide a changed image processor next to the weights
             own = replace(model, image_size={})
             resize = cls(tokenizer, cls.load_image_processor(source, own), own).resize
             where = f"the image processor in {source}"
-            check_saved_frame(source, resize, family.coordinates, where)
+            check_saved_frame(source, resize, family.coordinates, where, revision=model.revision)
         if cls.takes_images:
             family.processor = family.make_processor(source, model)
         return family

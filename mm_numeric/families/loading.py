@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import hf_hub_download
 from transformers import BitsAndBytesConfig, PreTrainedConfig
 from transformers.distributed import DistributedConfig
 from transformers.utils import (
+    has_file,
     is_flash_attn_2_available,
     is_flash_attn_3_available,
     is_flash_attn_4_available,
@@ -165,16 +167,31 @@ def save_frame(folder: Path, resize: Resize, coordinates: Coordinates) -> None:
     (folder / FRAME).write_text(json.dumps(frame, indent=1) + "\n", encoding="utf-8")
 
 
+def saved_frame(source: str, revision: str) -> Path | None:
+    """Return the frame.json of a model, a folder or a name on the hub; None if it has none."""
+    if Path(source).is_dir():
+        file = Path(source, FRAME)
+        return file if file.is_file() else None
+    if not has_file(source, FRAME, revision=revision):
+        return None
+    return Path(hf_hub_download(source, FRAME, revision=revision))
+
+
 def check_saved_frame(
-    source: str, resize: Resize, coordinates: Coordinates, where: str = "model.image_size"
+    source: str,
+    resize: Resize,
+    coordinates: Coordinates,
+    where: str = "model.image_size",
+    *,
+    revision: str = "main",
 ) -> None:
     """Raise ValueError if a model was trained with another image resizing or coordinate format.
 
     Its coordinates would then be wrong. The values used in training are in frame.json. ``where`` is
     shown in error messages: the setting or file that determines the current image resizing.
     """
-    file = Path(source, FRAME)
-    if not file.is_file():
+    file = saved_frame(source, revision)
+    if file is None:
         return
     try:
         saved = json.loads(file.read_text(encoding="utf-8"))
@@ -184,8 +201,9 @@ def check_saved_frame(
     for name, ours in {**asdict(resize), **asdict(coordinates)}.items():
         if theirs.get(name) != ours:
             setting = where if name in asdict(resize) else "model.coordinates"
+            delete = f"delete {file}" if Path(source).is_dir() else f"delete {FRAME} in a copy"
             raise ValueError(
                 f"{setting}: the model in {source} was trained with {name} {theirs.get(name)!r}, "
                 f"and here it is {ours!r}: its coordinates would be read in another frame. Set the "
-                f"same value, or delete {file} to train the model for the new frame."
+                f"same value, or {delete} to train the model for the new frame."
             )

@@ -21,8 +21,8 @@ from typing import Any, ClassVar
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.llava import Llava
 from mm_numeric.families.llava_templates import IMAGE, YI_VL, YI_VL_WITHOUT_SPACE
+from mm_numeric.families.loading import saved_frame
 from mm_numeric.families.yi_vl_model import YiVLForConditionalGeneration
-from mm_numeric.geometry.frame_presets import FRAME
 
 TURN = "###"
 
@@ -48,7 +48,7 @@ class YiVL(Llava):
 
         A run of an earlier version, which stored no template, keeps its form of answers.
         """
-        is_run = Path(source, FRAME).is_file()
+        is_run = saved_frame(source, model.revision) is not None
         is_new = own is not None and own.startswith(YI_VL.partition(IMAGE)[0])
         return YI_VL if is_new or not is_run else YI_VL_WITHOUT_SPACE
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from tiny_models import TINY, tiny_causal_lm, tiny_checkpoint, tiny_family
 
@@ -132,6 +133,22 @@ def test_coordinates_may_be_changed_in_part(checkpoint):
 def test_a_setting_for_images_that_the_family_lacks_is_refused(checkpoint):
     with pytest.raises(ValueError, match=r"\.side: Qwen2-VL has no such setting\. Known: min"):
         loads(checkpoint, image_size={"side": 336})
+
+
+def test_the_frame_of_a_model_on_the_hub_is_checked_too(tmp_path, monkeypatch):
+    """Here it is in the cache of downloads."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    folder = tmp_path / "models--someone--model"
+    weights = folder / "snapshots" / ("0" * 40)
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text(weights.name)
+    shutil.copytree(tiny_checkpoint(), weights)
+    model = ModelConfig(name="someone/model", coordinates="llava")
+    Qwen2VL.load(tiny_checkpoint(), model).save(weights)
+    assert Qwen2VL.load("someone/model", model).coordinates.decimals == 3
+    message = r"in someone/model was .* delete frame\.json in a copy to train the model for the new"
+    with pytest.raises(ValueError, match=message):
+        Qwen2VL.load("someone/model", replace(model, coordinates="unit_2"))
 
 
 def test_the_frame_is_kept_beside_the_weights(tmp_path):
