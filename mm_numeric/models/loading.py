@@ -35,8 +35,8 @@ _LFS_POINTER = b"version https://git-lfs."
 _MISSING_PACKAGES = "Missing optional dependencies: "
 """Text of the ValueError of transformers 5.23 before the names of packages."""
 
-_LISTS = ("skipped_rows.json", "left_out.json")
-"""JSON files of a checkpoint that hold a list; the other files hold an object."""
+_NO_OBJECTS = ("skipped_rows.json", "left_out.json", "generated_tokens.json")
+"""JSON files of a checkpoint that hold a list or a number; the other files hold an object."""
 
 
 def device_type() -> str:
@@ -211,7 +211,7 @@ def find_damage(folder: Path) -> str | None:
             return f"{file}: not a whole file of weights ({error})"
     for file in sorted(folder.glob("*.json")):
         try:
-            if not isinstance(read_json(file), dict) and file.name not in _LISTS:
+            if not isinstance(read_json(file), dict) and file.name not in _NO_OBJECTS:
                 return f"{file}: expected a JSON object"
         except ValueError as error:
             return str(error).removesuffix(".")

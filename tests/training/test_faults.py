@@ -22,7 +22,7 @@ from train_runs import command, run_to_error, start, write_config
 from mm_numeric.config.reader import read_config
 from mm_numeric.ranks import Ranks
 from mm_numeric.run_folder import last_checkpoint
-from mm_numeric.training.errors import worker_error_message
+from mm_numeric.training.errors import translate_corrupt_checkpoint, worker_error_message
 from mm_numeric.training.non_finite import FiniteCheck
 from mm_numeric.training.preemption import IgnoreSignalsInWorker
 from mm_numeric.training.run import train
@@ -127,6 +127,15 @@ def test_a_device_is_asked_at_the_tenth_step_and_the_first_broken_one_is_named(t
         ValueError, match="step 4: ce is not finite, in a batch with the rows row4;"
     ):
         step(10, 1.0)
+
+
+def test_a_whole_checkpoint_is_not_blamed_for_another_error(tmp_path):
+    """Of GRPO, which stores a number of tokens."""
+    (tmp_path / "generated_tokens.json").write_text("42\n")
+    (tmp_path / "skipped_rows.json").write_text("[]\n")
+    error = pytest.raises(RuntimeError, match=r"^out of memory$")
+    with error, translate_corrupt_checkpoint(tmp_path):
+        raise RuntimeError("out of memory")
 
 
 def test_a_gradient_norm_of_fsdp2_that_is_not_finite_is_named(tmp_path):
