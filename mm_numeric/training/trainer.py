@@ -117,6 +117,19 @@ class RunTrainer(Trainer):
         except TypeError as error:
             raise ValueError(f"trainer.lr_scheduler_kwargs: {error}.") from error
 
+    def get_train_dataloader(self) -> Any:
+        """Return the training dataloader, whose workers ignore signals that stop the run."""
+        return self.ignoring_signals(super().get_train_dataloader())
+
+    def ignoring_signals(self, loader: Any) -> Any:
+        """Make the workers of a dataloader ignore signals that stop the run; return the loader."""
+        if self.args.dataloader_num_workers > 0:
+            base = base_dataloader(loader)
+            base.worker_init_fn = IgnoreSignalsInWorker(
+                base.worker_init_fn, self.stopping.is_listening
+            )
+        return loader
+
     def read_batches(self, epoch_iterator: Iterator[Any], num_batches: int) -> list[Any]:
         """Read the micro-batches of one step. If a row is invalid, all ranks raise an error."""
         batches, message = [], None
@@ -331,19 +344,11 @@ class NumericTrainer(RunTrainer, NumericLossMixin, Trainer):
     """Check that the next micro-batch, which is padding-free, has the logits of a padded one."""
 
     def get_train_dataloader(self) -> Any:
-        """Return the training dataloader, whose workers ignore signals that stop the run."""
-        if isinstance(self.train_dataset, ExampleStream):
-            loader = stream_loader(
-                self.train_dataset, self.args, self.accelerator, self.data_collator
-            )
-        else:
-            loader = super().get_train_dataloader()
-        if self.args.dataloader_num_workers > 0:
-            base = base_dataloader(loader)
-            base.worker_init_fn = IgnoreSignalsInWorker(
-                base.worker_init_fn, self.stopping.is_listening
-            )
-        return loader
+        """Return the training dataloader of a list or of a stream of rows."""
+        if not isinstance(self.train_dataset, ExampleStream):
+            return super().get_train_dataloader()
+        loader = stream_loader(self.train_dataset, self.args, self.accelerator, self.data_collator)
+        return self.ignoring_signals(loader)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         """Return the sampler; with ``group_by_length``, a batch has samples of similar length."""

@@ -17,16 +17,18 @@ from tiny_models import small_config
 from torch.distributed import HashStore
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate
+from torch.utils.data import DataLoader
 from train_runs import command, run_to_error, start, write_config
+from transformers import Trainer
 
 from mm_numeric.config.reader import read_config
 from mm_numeric.ranks import Ranks
 from mm_numeric.run_folder import last_checkpoint
 from mm_numeric.training.errors import translate_corrupt_checkpoint, worker_error_message
 from mm_numeric.training.non_finite import FiniteCheck
-from mm_numeric.training.preemption import IgnoreSignalsInWorker
+from mm_numeric.training.preemption import IgnoreSignalsInWorker, StopOnSignal
 from mm_numeric.training.run import train
-from mm_numeric.training.trainer import NumericTrainer
+from mm_numeric.training.trainer import NumericTrainer, RunTrainer
 
 FAULTY = "objective={preset: ce, terms: [{name: 'faulty_terms:NotANumber', weight: 1.0}]}"
 LONG = ("trainer.max_steps=4000", "trainer.save_steps=1000", "trainer.logging_steps=1")
@@ -127,6 +129,14 @@ def test_a_device_is_asked_at_the_tenth_step_and_the_first_broken_one_is_named(t
         ValueError, match="step 4: ce is not finite, in a batch with the rows row4;"
     ):
         step(10, 1.0)
+
+
+def test_the_workers_of_every_trainer_ignore_signals(monkeypatch):
+    """Also those of GRPO, whose class is not a NumericTrainer."""
+    monkeypatch.setattr(Trainer, "get_train_dataloader", lambda _: DataLoader([1], num_workers=1))
+    trainer = object.__new__(RunTrainer)
+    trainer.args, trainer.stopping = SimpleNamespace(dataloader_num_workers=1), StopOnSignal(None)
+    assert isinstance(trainer.get_train_dataloader().worker_init_fn, IgnoreSignalsInWorker)
 
 
 def test_a_whole_checkpoint_is_not_blamed_for_another_error(tmp_path):
