@@ -81,7 +81,8 @@ def _instance(
     if xywh and len(box) == 4:
         box = [box[0], box[1], box[0] + box[2], box[1] + box[3]]
     label = next((item[name] for name in _LABELS if item.get(name) is not None), "")
-    if names is not None and type(label) is int:
+    if names is not None and type(label) is int and item.get(names[0]) is not None:
+        label = item[names[0]]  # another field may have numbers of its own, as of COCO
         if not 0 <= label < len(names[1]):
             raise ValueError(
                 f"{where}, {names[0]}: {label} is not the number of one of {len(names[1])} classes."

@@ -11,6 +11,7 @@ from PIL import Image
 from mm_numeric.answers import Box, Instance
 from mm_numeric.config.data import DataSource
 from mm_numeric.data.examples import examples_and_errors, load_examples, rows_of_dataset
+from mm_numeric.data.objects_column import with_instances
 from mm_numeric.files import parse_xml
 from mm_numeric.geometry.row_shapes import around, read_polygon
 from mm_numeric.importers.coco import Coco
@@ -412,6 +413,18 @@ def test_objects_of_a_hub_data_set_are_instances(tmp_path, lists, stream):
     found = load_examples(Detection(classes=("Mask", "Coverall")), source, tmp_path, training=True)
     assert around(found[0].answer.items[0].shape) == Box(10, 20, 40, 60)
     assert found[1].image is not None
+
+
+def test_a_number_is_named_by_the_classes_of_its_own_field():
+    """An object may have two numbers, of which one field has the names."""
+    names = ("label", ["Coverall", "Mask"])
+    objects = [
+        {"bbox": [0, 0, 5, 6], "category": 0, "label": 1},
+        {"bbox": [0, 0, 5, 6], "category": 17, "label": None},
+        {"bbox": [0, 0, 5, 6], "category": "glove", "label": 1},
+    ]
+    row = with_instances({"objects": objects}, names, "row 0", xywh=True)
+    assert [own["label"] for own in row["instances"]] == ["Mask", "17", "glove"]
 
 
 def test_bad_objects_and_boxes_by_corners(tmp_path):
