@@ -213,7 +213,8 @@ def _checked_lines(
         if "question" in fields and "image" not in fields:  # all other counts are of images
             yield line
             continue
-        counts["instances"] += bool(_SHAPES & set(fields)) + len(instances or ())
+        has_shape = any(fields.get(name) is not None for name in _SHAPES)
+        counts["instances"] += has_shape + len(instances or ())
         counts["ignored"] += sum(bool(i.get("ignore")) for i in instances or ())
         counts["rows without instances"] += instances == []
         counts["sentences"] += len(fields.get("sentences", ()))
@@ -243,13 +244,17 @@ def _count_outside(fields: dict[str, Any], *, clip: bool) -> int:
     width, height = fields["width"], fields["height"]
     outside = 0
     for holder in (fields, *fields.get("instances", ())):
-        for name in _SHAPES & set(holder):
+        # A table writes null into the columns that a row does not use.
+        for name in (name for name in _SHAPES & set(holder) if holder[name] is not None):
             xywh = name == "box_xywh"
             shape: Shape
-            if name == "polygon":
-                shape = read_polygon(holder[name], name)
-            else:
-                shape = read_box(holder[name], name, xywh=xywh)
+            try:
+                if name == "polygon":
+                    shape = read_polygon(holder[name], name)
+                else:
+                    shape = read_box(holder[name], name, xywh=xywh)
+            except ValueError as error:  # in a field that the task does not read
+                raise InvalidRowError(name, f"{error}") from error
             tolerance = 0.0 if clip else _TOLERANCE_PX
             if all(
                 -tolerance <= x <= width + tolerance and -tolerance <= y <= height + tolerance

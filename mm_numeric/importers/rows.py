@@ -44,5 +44,9 @@ class Rows(ObjectImporter):
         except ValueError as error:
             why = str(error).removeprefix(identity).lstrip(":, ")
             raise InvalidRowError("row", why) from error
-        kept = {_OTHER_NAMES.get(name, name): value for name, value in raw.items()}
+        kept: dict[str, Any] = {}
+        for name, value in raw.items():
+            current = _OTHER_NAMES.get(name, name)
+            if kept.get(current) is None:  # a null "box" is no box where "box_xyxy" has one
+                kept[current] = value
         return {**kept, "id": own_id, **images.fields(str(image), size_px)}

@@ -71,3 +71,33 @@ def test_rows_of_other_tasks_are_read_by_the_task_that_is_named(tmp_path):
     json_file(tmp_path / "clicks.json", [{**click, "polygon": None, "box": [1, 2, 3, 4]}])
     record = prepare("rows", importer, [tmp_path / "clicks.json"], tmp_path / "out.jsonl").record
     assert record["task"] == "click"
+
+
+def test_a_null_is_a_field_that_the_row_does_not_have(tmp_path):
+    row = {"image": "1.jpg", "width": 60, "height": 40}
+    named = {**row, "phrase": "a bush", "polygon": None}
+    found = [
+        {**named, "id": "1", "box": None, "box_xywh": [1, 2, 30, 40], "box_xyxy": None},
+        {**named, "id": "2", "box_xyxy": [1, 2, 30, 40], "box": None},
+        {**named, "id": "3", "box": [1, 2, 30, 40], "box_xyxy": None},
+        {**row, "id": "4", "instances": [{"box": [1, 2, 30, 70], "polygon": None}]},
+    ]
+    path, out = tmp_path / "own.jsonl", tmp_path / "out.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in found))
+    done = prepare("rows", Rows(), [path], out)
+    assert not done.bad
+    counts = done.record["counts"]
+    assert (counts["rows"], counts["instances"], counts["outside"]) == (4, 4, 2)
+    written = [json.loads(line) for line in out.read_text().splitlines()]
+    assert written[0]["box_xywh"] == written[1]["box"] == written[2]["box"] == [1, 2, 30, 40]
+
+
+def test_a_shape_that_the_task_does_not_read_is_a_bad_line(tmp_path):
+    row = {"image": "1.jpg", "width": 60, "height": 40, "question": "How many?", "answer": 2}
+    path, out = tmp_path / "own.jsonl", tmp_path / "out.jsonl"
+    lines = [{**row, "id": "1"}, {**row, "id": "2", "box": [1, 2]}]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in lines))
+    done = prepare("rows", Rows(task="counting"), [path], out, allow_bad=1)
+    assert done.bad == 1
+    assert done.record["bad_lines"][0]["where"] == f"{path}, line 2"
+    assert "a box is [x1, y1, x2, y2], not 2 numbers" in done.record["bad_lines"][0]["why"]
