@@ -50,10 +50,13 @@ def curves_section(
     rows = [row for name in styles for seed in seeds for row in logs.get((name, seed), [])]
     # log.jsonl stores the components of a loss under the key `parts`.
     components = list(dict.fromkeys(part for row in rows for part in row.get("parts") or {}))
-    figures, lines = [], []
+    figures, lines, lost = [], [], []
     for component in components:
         found = {n: [_values(logs.get((n, s), []), component) for s in seeds] for n in styles}
         found = {name: curves for name, curves in found.items() if any(curves)}
+        if not found:  # of runs that diverged before the first log
+            lost.append(component)
+            continue
         figures.append(_chart(styles, component, found, warm))
         for name, curves in found.items():
             lines.append([Cell(content=component, is_name=True, limit=60), styles[name].cell()])
@@ -63,7 +66,10 @@ def curves_section(
         "The same in numbers, mean over seeds",
         [Table.of(header, lines, title="Components of the loss")],
     )
-    about, legend = note(_explanation(warm, baseline)), charts.legend(styles.values())
+    text = _explanation(warm, baseline)
+    if lost:
+        text += f" Not drawn, because no finite value was logged: {', '.join(lost)}."
+    about, legend = note(text), charts.legend(styles.values())
     clipped = [(styles[name].cell(), share) for name, share in _clipped(styles, logs).items()]
     clips = (
         [Table.of(["objective", "clipped"], clipped, title="Steps with clipped gradient")]

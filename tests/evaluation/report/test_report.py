@@ -189,6 +189,17 @@ def test_curves_start_and_end_where_the_logs_do(tmp_path):
     assert "| `emd` | `ce` | 0" not in twin
 
 
+def test_a_component_that_was_never_finite_is_named_and_not_drawn(tmp_path):
+    summary = compare_folder(tmp_path)
+    for seed in (0, 1):  # log.jsonl has null in place of NaN
+        lines = [{"step": k, "parts": {"ce": 1.0 / k, "emd": None}} for k in (1, 2)]
+        write_lines(tmp_path / f"seed{seed}" / "run1" / "log.jsonl", lines)
+    page, twin = written(tmp_path, summary)
+    assert "Not drawn, because no finite value was logged: emd." in twin
+    assert "ce by training step for" in page
+    assert "emd by training step" not in page
+
+
 def test_the_share_of_clipped_steps_is_a_mean_over_the_log_and_seeds(tmp_path):
     summary = compare_folder(tmp_path)
     for seed, shares in ((0, (0.2, 0.4)), (1, (0.0, 0.2))):
