@@ -46,7 +46,17 @@ class ShapeListTask(BaseTask):
         """Read the field ``instances`` of a row, as the option ``shape`` names them."""
         items = read_instances(row, where).items
         if self.shape == "box":
-            return [replace(item, shape=around(item.shape)) for item in items]
+            boxes = []
+            for i, item in enumerate(items):
+                box = around(item.shape)
+                if box.x1 < box.x2 and box.y1 < box.y2:
+                    boxes.append(replace(item, shape=box))
+                elif not item.ignore:  # an ignored region without an area excludes nothing
+                    raise ValueError(
+                        f"{where}, instances.{i}: the box around the polygon, [{box.x1:g}, "
+                        f"{box.y1:g}, {box.x2:g}, {box.y2:g}], has no area; remove the polygon."
+                    )
+            return boxes
         if self.shape == "rotated_box":
             return [replace(item, shape=corners_of(item.shape, where)) for item in items]
         return list(items)

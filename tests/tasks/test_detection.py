@@ -204,6 +204,10 @@ def test_options_that_do_not_fit_are_one_sentence(options, message):
         ({"instances": None}, r'^f, line 1: no "instances" \(a list\)'),
         ({"classes": "cup"}, r"^f, line 1, classes: expected a list of different names"),
         ({"phrase": 3}, r"^f, line 1: no phrase"),
+        (
+            {"instances": [CUP, {"polygon": [0, 5, 9, 5, 4, 5], "label": "cup"}]},
+            r"^f, line 1, instances\.1: the box around the polygon, \[0, 5, 9, 5\], has no area",
+        ),
     ],
 )
 def test_rows_that_do_not_fit_are_one_sentence(change, message):
@@ -214,6 +218,13 @@ def test_rows_that_do_not_fit_are_one_sentence(change, message):
     grounding = {"id": "1", "image": "a.png", "phrase": "cup", "box": [1, 2, 3, 4]}
     with pytest.raises(ValueError, match=r'^f, line 1: the row has one "box".* `task: grounding`'):
         examples(Detection(), grounding)
+
+
+def test_an_ignored_region_without_an_area_is_left_out():
+    line = {"polygon": [0, 5, 9, 5, 4, 5], "label": "cup", "ignore": True}
+    (example,) = examples(Detection(), {**ROW, "instances": [CUP, line]})
+    assert example.answer == Instances((Instance(Box(10, 60, 50, 90), "cup"),))
+    assert Detection().recorded(Detection().record(example.answer)) == example.answer
 
 
 @pytest.mark.parametrize("name", ["clock", "grounding", "numbers", "gsm8k"])
