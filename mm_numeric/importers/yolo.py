@@ -52,6 +52,7 @@ class Yolo:
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
         """Yield one row per image of the split, or instead one error per invalid line."""
         path, settings = files[0], read_yaml(files[0])
+        _check_kind(path, settings)
         names, root = _class_names(path, settings), _root(path, settings)
         folder = ImageFolder(root)
         for image in self._images(path, settings):
@@ -95,6 +96,15 @@ class Yolo:
         if not found:
             raise ValueError(f"{path}: no images in {', '.join(sources)}.")
         return found
+
+
+def _check_kind(path: Path, settings: Mapping[str, Any]) -> None:
+    """Raise ValueError for a data set of poses, whose keypoints would be read as a polygon."""
+    if settings.get("kpt_shape") is not None:
+        raise ValueError(
+            f"{path}: kpt_shape declares keypoints (pose), which are not imported; give the labels "
+            "of a detection or segmentation data set."
+        )
 
 
 def _root(path: Path, settings: Mapping[str, Any]) -> Path:

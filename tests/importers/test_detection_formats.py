@@ -107,6 +107,8 @@ def test_a_bad_line_of_yolo_leaves_its_image_out(tmp_path, line, kind, why):
         ("names: [a]\nval: images/train\n", r"no split 'train' \(a folder of images\); it has val"),
         ("names: [a]\ntrain: images/none\n", r"the images of train are missing"),
         ("- a\n", r"data\.yaml: expected settings as"),
+        # Four keypoints of x and y are eight more numbers: as many as a polygon may have.
+        ("names: [a]\ntrain: images/train\nkpt_shape: [4, 2]\n", r"kpt_shape declares keypoints"),
     ],
 )
 def test_a_bad_data_yaml_is_one_sentence(tmp_path, config, why):
