@@ -66,7 +66,8 @@ def _collapsed(encoded: EncodedExample) -> int:
     answer = encoded.parsed
     items = answer.items if isinstance(answer, Instances) else [answer]
     shapes = [item.shape if isinstance(item, Instance) else item for item in items]
-    points = [shape.points for shape in shapes if isinstance(shape, Box | Polygon)]
+    outlines = [shape.points for shape in shapes if isinstance(shape, Box | Polygon)]
+    points = [own for own in outlines if len(own) > 1]  # the answer to a click has no area to lose
     return sum(min(len({p[0] for p in ps}), len({p[1] for p in ps})) < 2 for ps in points)
 
 

@@ -164,6 +164,13 @@ def test_clocks_have_a_ceiling_in_minutes(tmp_path):
     assert report.sources[0].ceiling["exact"] == 1
 
 
+def test_a_point_is_no_shape_without_area(tmp_path):
+    data = {"train": {"render": 4}, "test": {"render": 2}, "cache": str(tmp_path / "cache")}
+    report = check_data(config_of(tmp_path, "-", task="click", data=data))
+    assert report.ready
+    assert not [note for note in report.notes if "no area" in note]
+
+
 def test_rows_without_images_are_looked_at_too(tmp_path):
     config = read_config(
         "arithmetic_tiny",
