@@ -222,7 +222,10 @@ def read_value(hint: Any, value: Any, where: str) -> Any:
 def read_scalar(kind: type, value: Any, where: str) -> Any:
     """Return a YAML value of type ``kind``, or raise ValueError. An int is accepted as a float."""
     if kind is float and type(value) in (int, float) and value == value:  # not nan
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise ValueError(f"{where}: {value!r:.20}... is larger than any float.") from None
     if type(value) is kind and kind is not float:
         return value
     reason = f"{where}: {value!r:.60} is not {_NAMES.get(kind, kind.__name__)}."

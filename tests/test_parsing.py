@@ -83,6 +83,10 @@ def test_every_setting_arrives_in_its_type():
         ("{name: a, weight: heavy}", r"car\.weight: 'heavy' is not a number\.$"),
         ("{name: a, weight: inf}", r"'inf' is not a number\.$"),
         ("{name: a, weight: .nan}", r"nan is not a number\.$"),
+        (
+            f"{{name: a, weight: {'9' * 400}}}",
+            r"car\.weight: 9{20}\.\.\. is larger than any float\.$",
+        ),
         ("{name: a, weight: true}", r"True is not a number\.$"),
         ("{name: a, doors: 1e6}", r"'1e6' is not a whole number\. .* write 1000000\."),
         ("{name: a, doors: '1234567'}", r"write 1234567\."),
