@@ -47,7 +47,8 @@ class Confidences:
     """True for lists of objects: there is one value per object instead of one per answer."""
 
     rows: int
-    """Number of answers, also unparseable ones; of lists of objects, only the parseable ones."""
+    """Number of answers that can be judged, also unparseable ones; of lists of objects, only the
+    parseable ones."""
 
     confidence: NDArray[np.float64]
     """Confidence, 0 to 1, of each answer or object, [n]; 0 for an answer without one, such as an
@@ -138,9 +139,10 @@ def collect_confidences(
     else:
         if not any("confidence" in row["decode"] for row in rows):
             return None
-        known = list(range(len(rows)))
-        rights = (columns[success.column] >= success.least).astype(np.float64)
-        confidences = [row["decode"].get("confidence") or 0.0 for row in rows]
+        judged = columns[success.scored] if success.scored else np.ones(len(rows))
+        known = np.flatnonzero(judged).tolist()
+        rights = (columns[success.column][known] >= success.least).astype(np.float64)
+        confidences = [rows[i]["decode"].get("confidence") or 0.0 for i in known]
     scored = ~np.isnan(rights)  # not objects in ignored regions
     if not scored.any():
         return None

@@ -76,6 +76,10 @@ class Success:
     """Name of a column; an answer is correct if its value is at least ``least``."""
 
     least: float = 1.0
+    scored: str = ""
+    """Name of a column that is 0 for answers that ``column`` cannot judge; empty if there are
+    none."""
+
     objects: ObjectsRight | None = None
     """For lists of objects, which are correct or wrong one by one; used instead of ``column``."""
 

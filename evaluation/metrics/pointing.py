@@ -138,7 +138,7 @@ POINTS = Scorer(
     ),
     buckets={},
     by_category=("f1", "in_region", "count_accuracy"),
-    success=Success(label="all objects, and nothing else", column="f1"),
+    success=Success(label="all objects, and nothing else", column="f1", scored="scored"),
     protocols={
         "f1, precision, recall": {
             "variant": "PointingEval of Molmo (olmo/eval/evaluators.py)",

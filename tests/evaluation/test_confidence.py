@@ -169,6 +169,22 @@ def test_invalid_confidences_are_one_sentence(tmp_path, change, message):
         read_scores(write(tmp_path, rows))
 
 
+def test_points_at_objects_without_a_region_are_neither_correct_nor_wrong(tmp_path):
+    size = {"width_px": 100, "height_px": 100}
+    frame = {**size, "view": {**size, "scale_x": 1, "scale_y": 1}, "coordinates": {}}
+    targets = [{"point": [50, 50]}, {"box": [40, 40, 60, 60]}, {"box": [0, 0, 9, 9]}]
+    rows = [
+        {"id": f"{i}", "task": "pointing", "text": "[50, 50]", "target": [target], "frame": frame,
+         "decode": decode(0.9 - 0.1 * i, "mbr")}
+        for i, target in enumerate(targets)
+    ]  # fmt: skip
+    found = read_scores(write(tmp_path, rows)).confidences
+    assert found.rows == 2
+    assert found.right.tolist() == [1, 0]
+    assert found.confidence.tolist() == pytest.approx([0.8, 0.7])
+    assert read_scores(write(tmp_path, rows[:1])).confidences is None
+
+
 def test_rows_may_be_decoded_for_different_risks(tmp_path):
     rows = clock_rows()
     for row, risk in zip(rows, ["absolute", None, "exact"], strict=False):
