@@ -29,9 +29,22 @@ class _StrictLoader(yaml.SafeLoader):
             raise RecursionError
         super().fetch_flow_collection_start(TokenClass)
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._flat = set[int]()
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        # Before the keys of a merge (<<: *base) are added, which the node's own keys replace.
+        if id(node) not in self._flat:
+            self._flat.add(id(node))
+            self._check_keys(node)
+        super().flatten_mapping(node)
+
+    def _check_keys(self, node: yaml.MappingNode) -> None:
         seen = set()
         for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, Hashable):
                 continue  # the base class raises an error
@@ -40,7 +53,6 @@ class _StrictLoader(yaml.SafeLoader):
                     None, None, f"the key {key!r} appears twice", key_node.start_mark
                 )
             seen.add(key)
-        return super().construct_mapping(node, deep)
 
 
 _CURES = {

@@ -147,6 +147,21 @@ def test_what_is_not_yaml_is_answered_with_its_line(text, message):
         parse_yaml(text, "mine.yaml")
 
 
+def test_a_merge_adds_the_settings_of_another_section():
+    text = """
+        base: &base {seed: 1, steps: 2}
+        own: {inner: &inner {<<: *base, steps: 3}}
+        both: {<<: [*inner, *base], seed: 4}
+        """
+    assert parse_yaml(text, "x") == {
+        "base": {"seed": 1, "steps": 2},
+        "own": {"inner": {"seed": 1, "steps": 3}},
+        "both": {"seed": 4, "steps": 3},
+    }
+    with pytest.raises(ValueError, match=r"^x, line 3: the key 'seed' appears twice\.$"):
+        parse_yaml("a: &a {b: 1}\nc:\n  {<<: *a, seed: 1, seed: 2}", "x")
+
+
 def test_read_yaml_says_what_is_wrong_with_the_file(tmp_path):
     with pytest.raises(ValueError, match=r"none\.yaml: cannot be read \("):
         read_yaml(tmp_path / "none.yaml")
