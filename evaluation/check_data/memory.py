@@ -26,6 +26,7 @@ CUDA's own memory and fragmentation of the allocator, 1 to 2 GiB, are not includ
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -69,6 +70,9 @@ class MemoryEstimate:
     tokens: int
     """Tokens of its longest row."""
 
+    has_unknown_vision: bool = False
+    """True if ``activations`` lack those of the vision tower, the sizes of which are not known."""
+
     @property
     def total(self) -> float:
         """Return the sum of all parts, in bytes."""
@@ -80,7 +84,9 @@ class MemoryEstimate:
         names = ("weights", "gradients", "optimiser", "activations", "logits")
         parts = ", ".join(f"{name} {_size(getattr(self, name))}" for name in names)
         batch = f"{self.rows} row{'s' if self.rows > 1 else ''} of up to {self.tokens:,} tokens"
-        return f"{_size(self.total)} by estimate ({parts}), for {batch} on one GPU without sharding"
+        text = f"{_size(self.total)} by estimate ({parts}), for {batch} on one GPU without sharding"
+        unknown = "; without the activations of the vision tower, whose sizes are not known"
+        return text + unknown * self.has_unknown_vision
 
 
 def estimate_memory(
@@ -116,12 +122,16 @@ def estimate_memory(
         text, config, rows * longest, longest, compute, _how(modules, "language")
     )
     vision = getattr(settings, "vision_config", None)
+    stages: list[tuple[Any, int]] | None = []
     if vision is not None and _how(modules, "vision") != FROZEN:
+        stages = vision_stages(vision)
         patches = max(row.image for row in lengths)
         patches *= getattr(vision, "spatial_merge_size", 1) ** 2
-        activations += layer_bytes(
-            vision, config, rows * patches, patches, compute, _how(modules, "vision")
-        )
+        for stage, factor in stages or ():
+            count = factor * patches
+            activations += layer_bytes(
+                stage, config, rows * count, count, compute, _how(modules, "vision")
+            )
     return MemoryEstimate(
         weights=weights + 4.0 * adapters,
         gradients=trained * dtype + 4.0 * adapters,
@@ -130,7 +140,38 @@ def estimate_memory(
         logits=_LOGIT_BYTES * float(min(logits, CHUNKED_FROM) if chunked else logits),
         rows=rows,
         tokens=longest,
+        has_unknown_vision=stages is None,
     )
+
+
+def vision_stages(vision: Any) -> list[tuple[Any, int]] | None:
+    """Return the stacks of layers of a vision tower, and the tokens of each per token of the last.
+
+    ``vision`` is its configuration (transformers). Most towers are a single stack. That of
+    Florence-2 (DaViT) has several: each has more units and fewer tokens than the one before, and
+    two layers for each of ``depths``. The result is None if the sizes are not known.
+    """
+    if isinstance(getattr(vision, "depths", None), list | tuple):
+        stages, factor = [], 1
+        sizes = zip(
+            vision.embed_dim, vision.num_heads, vision.depths, vision.patch_stride, strict=True
+        )
+        for units, heads, depth, stride in reversed(list(sizes)):
+            stack = SimpleNamespace(
+                hidden_size=units,
+                num_attention_heads=heads,
+                num_hidden_layers=2 * depth,
+                intermediate_size=round(vision.mlp_ratio * units),
+            )
+            stages.append((stack, factor))
+            factor *= stride**2
+        return stages
+    sizes_of_one = (
+        _units(vision),
+        _first(vision, "num_attention_heads", "num_heads"),
+        _first(vision, "num_hidden_layers", "depth"),
+    )
+    return [(vision, 1)] if all(isinstance(size, int) for size in sizes_of_one) else None
 
 
 def layer_bytes(
@@ -147,7 +188,7 @@ def layer_bytes(
         how: ``trained``, ``adapted`` or ``frozen``. A frozen language model passes gradients on to
             adapters elsewhere, and stores as much as a trained one.
     """
-    hidden, heads = stack.hidden_size, _first(stack, "num_attention_heads", "num_heads")
+    hidden, heads = _units(stack), _first(stack, "num_attention_heads", "num_heads")
     layers = _first(stack, "num_hidden_layers", "depth")
     inner = _first(stack, "intermediate_size", "d_ff", "n_inner") or 4 * hidden
     head = getattr(stack, "head_dim", None) or hidden // heads
@@ -201,6 +242,12 @@ def _dtype(config: Config, settings: Any) -> float:
 
 def _how(modules: ModelModules, module: str) -> str:
     return modules.settings.of(module).how
+
+
+def _units(stack: Any) -> Any:
+    """Return the hidden units of a layer; those of Qwen2-VL's vision tower are ``embed_dim``."""
+    units = getattr(stack, "embed_dim", None)
+    return units if isinstance(units, int) else getattr(stack, "hidden_size", None)
 
 
 def _first(stack: Any, *names: str) -> Any:

@@ -3,18 +3,23 @@
 import copy
 import json
 import re
+from dataclasses import replace
 
 import pytest
 import torch
 from check_data_runs import config_of
 from peft import LoraConfig, get_peft_model
 from PIL import Image
+from rectangles import write_rectangles
 from tiny_models import small_config
 from transformers import (
+    Florence2VisionConfig,
+    Gemma3nVisionConfig,
     PaliGemmaConfig,
     Qwen2_5_VLConfig,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen2VLVisionConfig,
     Qwen3Config,
     Qwen3ForCausalLM,
     Qwen3VLConfig,
@@ -29,6 +34,7 @@ from mm_numeric.evaluation.check_data.memory import (
     empty_model,
     estimate_memory,
     layer_bytes,
+    vision_stages,
 )
 from mm_numeric.evaluation.check_data.text import report_text
 from mm_numeric.families.paligemma import PaliGemma
@@ -171,6 +177,26 @@ PALIGEMMA2_3B = {
     },
     "dtype": "bfloat16",
 }  # fmt: skip
+
+
+def test_a_vision_tower_may_have_several_stacks_or_unknown_sizes(tmp_path):
+    """Florence-2's has four, of which the first has most tokens; Qwen2-VL's has its own width."""
+    found = vision_stages(Florence2VisionConfig())
+    assert [(s.hidden_size, s.num_hidden_layers, factor) for s, factor in found] == [
+        (1024, 2, 1), (512, 18, 4), (256, 2, 16), (128, 2, 64)
+    ]  # fmt: skip
+    rows = write_rectangles(tmp_path / "rows")
+    model = {"family": "florence2", "name": "tiny", "dtype": "float32"}
+    report = check_data(config_of(tmp_path, rows, model=model))
+    assert report.ready
+    assert report.memory.activations > 0
+    assert not report.memory.has_unknown_vision
+    config = config_with(tmp_path)
+    wide, narrow = Qwen2VLVisionConfig(hidden_size=3584), Qwen2VLVisionConfig(hidden_size=8)
+    assert len({layer_bytes(own, config, 64, 64, 2, "trained") for own in (wide, narrow)}) == 1
+    assert vision_stages(Gemma3nVisionConfig()) is None
+    text = replace(report.memory, has_unknown_vision=True).text()
+    assert text.endswith("; without the activations of the vision tower, whose sizes are not known")
 
 
 @pytest.mark.slow
