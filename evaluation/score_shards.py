@@ -129,6 +129,11 @@ def _merged(scored: Sequence[_ScoredShard], predictions: Path) -> Scores:
                 f"{predictions}: rows of {kinds[0]} and of {kinds[1]} (task, options, rule); score "
                 "each in a file of its own."
             )
+    if len(scored) > 1 and first.scorer.joins_rows:  # a question may be in two shards
+        raise ValueError(
+            f"{predictions}: scores of a row depend on the other rows of its question, so that "
+            f"--engine ray cannot score more than {SHARD_ROWS:,} rows; use --engine local."
+        )
     confidences = [own.confidences for own in all_scores]
     known = [own for own in confidences if own is not None]
     if 0 < len(known) < len(confidences):

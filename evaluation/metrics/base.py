@@ -133,6 +133,10 @@ class Scorer:
     """Function from predictions, targets and confidences to the average precision (``Ranking``) of
     objects with labels; None for COCO's."""
 
+    joins_rows: bool = False
+    """True if columns of a row depend on other rows, such as those of the same question, so that
+    all rows have to be scored together."""
+
     judge_rules: JudgeRules | None = None
     """How answers are scored that a judge extracted; None if the benchmark has no judge."""
 

@@ -175,6 +175,7 @@ CHOICES = Scorer(
     ),
     buckets={"answer": lambda target: target.chosen},
     success=Success(label="the correct choice", column="right"),
+    joins_rows=True,
     protocols={
         "f1_answers, exact_questions": {
             "variant": "SuperGLUE, MultiRC: F1a over all answers, EM over questions",

@@ -143,3 +143,17 @@ def test_options_that_need_all_rows_are_one_sentence(tmp_path, capsys):
     assert "--protocol coco_ap requires --engine local." in capsys.readouterr().err
     assert cli.main(["score", file, "--engine", "ray"]) == 0
     assert "30 rows, task clock" in capsys.readouterr().out
+
+
+def test_rows_of_one_question_are_not_scored_apart(tmp_path):
+    """Six rows of each of two questions, so that the second one would be in two shards of 8."""
+    rows = [
+        {"id": str(i), "task": "multirc", "task_options": {"answer": "yes_no"}, "text": "yes",
+         "target": {"chosen": "no" if i == 6 else "yes", "question": str(i // 6)}}
+        for i in range(12)
+    ]  # fmt: skip
+    assert score(write(tmp_path, rows)).metrics()["exact_questions"]["value"] == 0.5
+    with pytest.raises(ValueError, match=r"cannot score more than 8 rows; use --engine local\.$"):
+        score_shards.score_on_ray(write(tmp_path, rows))
+    found = score_shards.score_on_ray(write(tmp_path, rows[:6]))
+    assert found.metrics()["exact_questions"]["value"] == 1
