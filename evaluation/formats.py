@@ -90,7 +90,9 @@ def read_text_files(path: Path, *, truth: bool, lines: str | None = None) -> Det
 def _text_files(path: Path) -> Iterator[tuple[str, str, str]]:
     """Yield the path (for error messages), name and content of each text file, sorted by name."""
     if path.is_dir():
-        for file in sorted(path.glob("*.txt")):
+        # As in a zip: also .TXT, and no hidden file, such as ._1.txt of macOS.
+        files = (file for file in path.iterdir() if file.suffix.lower() == ".txt")
+        for file in sorted(file for file in files if not file.name.startswith(".")):
             yield str(file), file.name, _decoded(file.read_bytes(), str(file))
         return
     for name, content in zipped_files(path, (".txt",)):

@@ -185,6 +185,12 @@ def test_an_empty_file_is_an_image_without_shapes_and_names_go_together(tmp_path
     assert {name: len(i.items) for name, i in found.instances.items()} == {"img_1": 1, "img_2": 0}
 
 
+def test_a_folder_has_the_files_that_a_zip_of_it_has(tmp_path):
+    files = {"gt_1.txt": SQUARE, "gt_2.TXT": SQUARE, "._gt_1.txt": "\0\1", "notes.md": "a"}
+    for path in (folder(tmp_path / "gt", files), zipped(tmp_path / "gt.zip", files)):
+        assert list(read_text_files(path, truth=True).instances) == ["1", "2"]
+
+
 def written(instances, *, texts):
     """Lines as ICDAR has them."""
     lines = []
