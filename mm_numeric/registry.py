@@ -158,9 +158,10 @@ uses if no task is named. Rows of ``grounding`` and ``detection`` are distinguis
 
 def task_of_row(row: Mapping[str, Any]) -> str | None:
     """Return the task that reads a row with shapes: ``grounding``, ``detection`` or None."""
-    if {"box", "box_xyxy", "box_xywh"} & set(row):
+    # A table writes null into the columns that a row does not use.
+    if any(row.get(name) is not None for name in ("box", "box_xyxy", "box_xywh")):
         return "grounding"
-    return "detection" if "instances" in row else None
+    return "detection" if row.get("instances") is not None else None
 
 
 SCORERS: Mapping[type, str] = {

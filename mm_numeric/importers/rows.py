@@ -31,7 +31,7 @@ class Rows(ObjectImporter):
     def row(self, raw: Mapping[str, Any], identity: str, images: ImageFolder) -> dict[str, Any]:
         """Validate a row, rename its fields (``file`` to ``image``), and add its image size."""
         has_image = any(raw.get(name) for name in ("image", "file", "img_path"))
-        guess = "detection" if "instances" in raw else "grounding"
+        guess = "grounding" if raw.get("instances") is None else "detection"
         if {"question", "answer"} <= set(raw) and not has_image:
             guess = "numbers"
         try:

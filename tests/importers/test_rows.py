@@ -101,3 +101,16 @@ def test_a_shape_that_the_task_does_not_read_is_a_bad_line(tmp_path):
     assert done.bad == 1
     assert done.record["bad_lines"][0]["where"] == f"{path}, line 2"
     assert "a box is [x1, y1, x2, y2], not 2 numbers" in done.record["bad_lines"][0]["why"]
+
+
+def test_a_null_does_not_decide_which_task_reads_a_row(tmp_path):
+    row = {"id": "1", "image": "1.jpg"}
+    box = {**row, "phrase": "a bush", "box": [1, 2, 30, 40], "instances": None}
+    objects = {**row, "box": None, "instances": [{"box": [1, 2, 30, 40], "label": "bush"}]}
+    for name, found, task in (
+        ("box", box, "grounding"),
+        ("objects", objects, {"name": "detection", "classes": ["bush"]}),
+    ):
+        path, out = tmp_path / f"{name}.json", tmp_path / f"{name}.jsonl"
+        json_file(path, [found])
+        assert prepare("rows", Rows(), [path], out).record["task"] == task
