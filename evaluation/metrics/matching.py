@@ -93,20 +93,23 @@ def is_drawable(shape: Shape) -> bool:
 def match_rows(rows: Sequence[Mapping[str, Any]], where: str) -> list[MatchedShapes]:
     """Match the predicted with the true shapes of each row of ``scores.jsonl``.
 
-    If any true shape has a label, only shapes with the same label match. ``where`` names the file
-    in error messages.
+    If any true shape has a label, only shapes with the same label match, and a predicted shape in
+    an ignored region counts if it is matched. ``where`` names the file in error messages.
     """
     targets, predictions = (
         [read_shapes(row[key], f"{where}, {row['id']!r:.40}, {key}") for row in rows]
         for key in ("target", "parsed")
     )
+    labelled = any(truth.label for items in targets for truth in items)
     found = pair_detections(
         [Instances(tuple(items)) for items in predictions],
         [Instances(tuple(items)) for items in targets],
-        labelled=any(truth.label for items in targets for truth in items),
+        labelled=labelled,
     )
     pairs, care = found.pairs, found.care
-    outside = found.outside_ignored(found.detections.areas)
+    # As the scorers do: an object in a crowd can be found, a word in an illegible area cannot.
+    areas = found.detections.areas
+    outside = found.best_pairs()[2] if labelled else found.outside_ignored(areas)
     iou = ious(found.detections, found.truths, pairs)
     order = np.argsort(-iou, kind="stable")
     order = order[outside[pairs.detection[order]]]

@@ -35,6 +35,14 @@ def test_what_covers_an_ignored_shape_does_not_count():
     assert len(found.truths) == len(found.ignored) == 1
 
 
+def test_an_object_in_a_crowd_can_be_found():
+    crowd = {"box": [0, 0, 100, 100], "label": "person", "ignore": True}
+    truths = [crowd, {"box": [10, 10, 30, 30], "label": "person"}]
+    answers = [{"box": box, "label": "person"} for box in ([10, 10, 30, 30], [50, 50, 80, 80])]
+    found = paired(truths, answers)
+    assert (found.ious, found.partners, found.counts) == ([1], [0], [True, False])
+
+
 def test_labels_must_agree_where_there_are_any():
     truths = [{"box": [0, 0, 10, 10], "label": "cat"}]
     assert paired(truths, [{"box": [0, 0, 10, 10], "label": "dog"}]).found == [False]
