@@ -10,6 +10,7 @@ from mm_numeric.config.baseline import read_baseline
 from mm_numeric.config.schema import Config
 from mm_numeric.families.family import Family
 from mm_numeric.files import read_json, stored_content
+from mm_numeric.log import logger
 from mm_numeric.models.adapters import merged
 from mm_numeric.models.loading import load_family, load_model, quiet_unless_terminal
 from mm_numeric.models.model_card import CARD, CardResults, model_card
@@ -66,6 +67,11 @@ def _save(config: Config, run: Path, folder: Path, name: str) -> None:
 
 def _greedy(config: Config, family: Family) -> GenerationConfig:
     """Return settings of ``model.generate`` for the same answers as ``predict``."""
+    if config.predict.max_new_tokens is None:  # the training rows were streamed
+        logger.warning(
+            "predict.max_new_tokens is not set, and no training answers were measured: without "
+            "max_new_tokens, transformers stops the answers of the exported model at 20 tokens"
+        )
     start = family.decoder_start_id if family.encoder_decoder else None
     return GenerationConfig(
         do_sample=False,
