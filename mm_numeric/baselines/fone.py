@@ -31,6 +31,7 @@ from mm_numeric.baselines.number_token import (
 from mm_numeric.baselines.values import FIRST_VALUE
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.loading import BASELINE
+from mm_numeric.losses.cross_entropy import full_precision
 from mm_numeric.losses.objective import Objective
 from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.numbers.spans import TokenNumber
@@ -88,7 +89,8 @@ class DigitHead(nn.Module):
         """Map hidden states [b, t, d] to logits [b, t, digits, 10], the last digit first."""
         digits = _digits_of(self.config)
         pairs = hidden[..., : 2 * digits].float().unflatten(-1, (digits, 2))
-        return pairs @ fourier_features(torch.arange(10, device=hidden.device), 1).T
+        with full_precision(hidden.device):  # of autocast
+            return pairs @ fourier_features(torch.arange(10, device=hidden.device), 1).T
 
 
 class WithFourierFeatures(WithNumberToken):

@@ -13,6 +13,8 @@ from torch.nn import functional
 from transformers import initialization
 from transformers.utils import ModelOutput
 
+from mm_numeric.losses.cross_entropy import full_precision
+
 
 @dataclass
 class NumberOutput(ModelOutput):
@@ -66,10 +68,11 @@ class NumberHead(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """Map hidden states [b, t, d] (b samples, t positions, d hidden size) to numbers [b, t]."""
         hidden = hidden.float()
-        if self.inner is not None and self.inner_bias is not None:
-            hidden = functional.linear(hidden, self.inner.float(), self.inner_bias.float())
-            hidden = functional.gelu(hidden)
-        return functional.linear(hidden, self.weight.float(), self.bias.float()).squeeze(-1)
+        with full_precision(hidden.device):  # autocast would round numbers to 3 digits in bf16
+            if self.inner is not None and self.inner_bias is not None:
+                hidden = functional.linear(hidden, self.inner.float(), self.inner_bias.float())
+                hidden = functional.gelu(hidden)
+            return functional.linear(hidden, self.weight.float(), self.bias.float()).squeeze(-1)
 
 
 class WithNumberHead:
