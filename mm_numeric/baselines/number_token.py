@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from transformers.integrations import is_deepspeed_zero3_enabled, is_fsdp_managed_module
 
 from mm_numeric.baselines.baseline import Baseline
 from mm_numeric.baselines.number_head import NumberOutput, WithNumberHead, with_position_ids
@@ -215,10 +216,22 @@ class NumberTokenBaseline(Baseline):
             ids = torch.cat([ids, tokens[:, None]], dim=1)
             steps.append(probs)
             ended |= torch.isin(tokens, stops)
-            if ended.all():
+            if _all_ended(ended, model):
                 break
         written = ids[:, 1:] if self.encoder_decoder else ids
         return list(zip(written.tolist(), torch.stack(steps, dim=1).tolist(), strict=True))
+
+
+def _all_ended(ended: Tensor, model: Any) -> bool:
+    """Return True if all answers have ended: on all ranks, if they share the weights of the model.
+
+    Under ZeRO-3 and FSDP, all ranks must take part in each forward pass, as in ``model.generate``.
+    """
+    going = (~ended).sum()
+    is_shared = is_deepspeed_zero3_enabled() or is_fsdp_managed_module(model)
+    if is_shared and torch.distributed.is_initialized():
+        torch.distributed.all_reduce(going)
+    return not going
 
 
 class NumberTokenObjective(Objective):
