@@ -141,5 +141,6 @@ class RegressionObjective(Objective):
         here = Counts.of(labels, spans)
         total = errors.square().sum()
         loss = total / (counts or here).rows.clamp(min=1)
-        loss = loss + 0 * outputs.logits.sum()  # DDP requires a gradient for the output head too
+        # DDP requires a gradient for the output head too. The sum of many logits overflows in fp16.
+        loss = loss + 0 * outputs.logits.float().sum()
         return ObjectiveResult(loss, {"mse": LossSum(total.detach(), here.rows)})

@@ -84,6 +84,16 @@ def test_the_loss_is_the_mean_squared_error(tmp_path):
     assert list(result.sums) == ["mse"]
 
 
+def test_the_logits_of_a_large_vocabulary_do_not_overflow_in_fp16(tmp_path):
+    family, examples = fitted("causal_lm", tmp_path)
+    batch = TrainingCollator(family, Numbers(), family.vocabulary())(examples)
+    objective = family.objective(PRESETS["ce"], family.vocabulary())
+    logits = torch.full((len(examples), 1, 150_000), -5.0, dtype=torch.float16)
+    numbers = torch.zeros(batch["input_ids"].shape)
+    outputs = NumberOutput(logits=logits, numbers=numbers)
+    assert objective.of_outputs(outputs, batch["labels"], batch["spans"]).loss.isfinite()
+
+
 def test_an_answer_of_two_numbers_is_refused(tmp_path):
     family, examples = fitted("t5", tmp_path)
     two = dataclasses.replace(examples[0], answer=Number("2/7"), where="x, line 3")
