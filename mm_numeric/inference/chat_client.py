@@ -169,12 +169,13 @@ _OPENER = urllib.request.build_opener(_RejectRedirects)
 
 def _detail(error: urllib.error.HTTPError, key: str | None) -> str:
     """Return the message in the body of an HTTP error without the API key, or else the reason."""
-    text = error.read(10_000).decode("utf-8", "replace")
     try:
-        body = json.loads(text)
+        body = json.loads(error.read(10_000).decode("utf-8", "replace"))
         found = body.get("error", body.get("detail"))  # "detail" of FastAPI, as in transformers
         text = found["message"] if isinstance(found, dict) else str(found or error.reason)
     except (ValueError, KeyError, TypeError, AttributeError):
-        text = str(error.reason)
-    hidden = text.replace(key, "***") if key else text
+        text = error.reason
+    except (OSError, http.client.HTTPException):  # the connection ended within the body
+        text = error.reason
+    hidden = str(text).replace(key, "***") if key else str(text)
     return " ".join(hidden.split())[:200]
