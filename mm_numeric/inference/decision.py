@@ -20,7 +20,7 @@ to sum to 1 over the candidates; ``Decision.covered`` is their sum before.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -239,10 +239,14 @@ def _of_numbers(rule: str, answers: Sequence[Number], probs: Any) -> Number:
 
 
 def _rounded_mean(answers: Sequence[Number], probs: Floats, factor: float = 1.0) -> Number:
-    """Return ``factor`` times the mean, rounded to the most decimals of a candidate."""
+    """Return ``factor`` times the mean, rounded to the most decimals of a candidate.
+
+    A mean of measurements has the unit of the most probable one.
+    """
     values = clipped([number.value for number in answers])
     mean = factor * NumberDistribution.of(values, probs).mean()
-    return Number(f"{mean:z.{max(map(_decimals, answers))}f}")
+    text = f"{mean:z.{max(map(_decimals, answers))}f}"
+    return replace(answers[int(np.argmax(probs))], text=text)
 
 
 def _decimals(number: Number) -> int:

@@ -23,3 +23,10 @@ def test_boxes_beyond_the_image_have_a_mean_at_its_edge(rule):
     assert isinstance(answer, Box)
     assert answer.y2 == 84
     assert answer.y1 < answer.y2
+
+
+@pytest.mark.parametrize(("rule", "text"), [("mean", "36.7 °C"), ("raft", "36.7 °C")])
+def test_a_mean_of_measurements_has_their_unit(rule, text):
+    task = task_class("measurement", "test")()
+    candidates = [Candidate(task.parse(each, None), each, 0.5) for each in ("36.6 °C", "36.8 °C")]
+    assert decode(task, None, "36.6 °C", candidates, rule, None).text == text
