@@ -232,6 +232,8 @@ def _parse(config: Config, draft: _Draft) -> _Parsed:
             raise ValueError(f"{draft.where}: {path!r} is the same for all rows; remove it.")
         raw = with_setting(raw, str(path), value, f"{draft.where}, {path}")
     own = config_from_dict(raw, where=draft.where, title=config.title)
+    if own.data.test != config.data.test:  # changed with the whole section
+        raise ValueError(f"{draft.where}: 'data.test' is the same for all rows; do not change it.")
     assert own.compare is not None
     warm_settings = own.compare.warm_start
     return _Parsed(draft=draft, config=replace(own, compare=None), warm_settings=warm_settings)

@@ -249,6 +249,10 @@ def test_the_control_has_the_settings_of_the_row_that_it_is_the_control_of(tmp_p
         ({"trainer.seed": [0, 1]}, r"'trainer\.seed' is the same for all rows; remove it\."),
         ({"data.test.render": [5]}, r"'data\.test\.render' is the same for all rows"),
         ({"data.test": {"a": {"render": 5}}}, r"'data\.test' is the same for all rows"),
+        (
+            {"data": {"a": {"train": {"render": 5}, "test": {"render": 5, "seed": 9}}}},
+            r"'data\.test' is the same for all rows; do not change it\.",
+        ),
         ({"compare.jobs": [1]}, r"'compare\.jobs' is the same for all rows"),
         ({}, r"objectives must name at least one preset if there is no grid"),
     ],
