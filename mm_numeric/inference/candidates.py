@@ -27,6 +27,7 @@ from torch import Tensor
 from mm_numeric.inference.branch_cache import Ints, count_equal_before, read_prompts
 from mm_numeric.inference.constrain import Constraint
 from mm_numeric.losses.cross_entropy import chunks, most_likely, to_compute_dtype
+from mm_numeric.losses.term import cumulative_sum
 
 Floats = NDArray[np.float64]
 
@@ -380,8 +381,7 @@ def _draw(scores: Tensor, branch: Ints, random: Floats) -> Ints:
     """
     found = np.empty(len(branch), np.int64)
     for chunk in chunks(len(scores), scores.shape[-1], scores.device):
-        cumulative = to_compute_dtype(scores[chunk]).softmax(dim=-1)
-        cumulative = cumulative.cumsum(dim=-1, dtype=torch.float64)
+        cumulative = cumulative_sum(to_compute_dtype(scores[chunk]).softmax(dim=-1).double())
         own = np.flatnonzero((branch >= chunk.start) & (branch < chunk.stop))
         rows = branch[own] - chunk.start
         place = count_equal_before(rows)

@@ -123,4 +123,6 @@ def digit_differences(scores: Tensor, target: Tensor, vocabulary: NumberVocabula
     digits = classes.digits[:, 0].long()
     at = (digits - digits[target][:, None] + _MAX_DIFFERENCE)[is_digit]
     size = 2 * _MAX_DIFFERENCE + 1
-    return torch.stack([at.bincount(probs[is_digit], minlength=size), at.bincount(minlength=size)])
+    # Not bincount, whose weighted sums torch rejects on CUDA with trainer.full_determinism.
+    each = torch.stack([probs[is_digit], torch.ones_like(at).to(probs)])
+    return each.new_zeros(2, size).index_add(1, at, each)

@@ -174,6 +174,20 @@ def one_hot(target: Tensor, classes: int) -> Tensor:
     return (target[:, None] == torch.arange(classes, device=target.device)).long()
 
 
+def cumulative_sum(values: Tensor) -> Tensor:
+    """Return ``values.cumsum(-1)``, also where only deterministic operations are allowed.
+
+    With ``trainer.full_determinism``, torch rejects ``cumsum`` of floats on CUDA.
+    """
+    if not torch.are_deterministic_algorithms_enabled():
+        return values.cumsum(dim=-1)
+    step = 1
+    while step < values.shape[-1]:
+        values = values + torch.nn.functional.pad(values[..., :-step], (step, 0))
+        step *= 2
+    return values
+
+
 class Term(Protocol):
     """Interface of a numeric loss, which is independent of models, trainers and tasks."""
 

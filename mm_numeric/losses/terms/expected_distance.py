@@ -24,6 +24,7 @@ from mm_numeric.losses.term import (
     NumberClasses,
     NumberLogits,
     check_scale,
+    cumulative_sum,
     largest_distance,
     one_hot,
 )
@@ -215,7 +216,7 @@ def cumulative_difference(
     ``wanted`` [k, c]. The last token is left out, because both CDFs are 1 there. With ``scale``
     equal to ``range``, the values are rescaled to the range 0 to 9.
     """
-    difference = (numbers.probs - wanted).cumsum(dim=-1)[:, :-1]
+    difference = cumulative_sum(numbers.probs - wanted)[:, :-1]
     if numbers.present is not None:
         # Rounding errors must not be multiplied by the gaps between digit groups.
         inside = numbers.present[:, :-1] & numbers.present[:, 1:]

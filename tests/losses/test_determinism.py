@@ -1,0 +1,80 @@
+"""``trainer.full_determinism``: torch rejects some operations on CUDA then."""
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from mm_numeric.baselines.fone import CrossEntropyAndDigits
+from mm_numeric.baselines.values import FIRST_VALUE
+from mm_numeric.inference.candidates import _draw
+from mm_numeric.inference.digit_distribution import digit_differences
+from mm_numeric.losses.objective import objective
+from mm_numeric.losses.term import cumulative_sum
+from mm_numeric.numbers.vocabulary import NumberToken, NumberVocabulary
+
+DIGITS = NumberVocabulary(
+    tuple(NumberToken(i, float(i), "0", str(i)) for i in range(10)), {i: str(i) for i in range(10)}
+)
+
+
+class _AsOnCuda(TorchDispatchMode):
+    """Rejects on the CPU what ``torch.use_deterministic_algorithms`` rejects on CUDA."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name, kwargs = func.name(), kwargs or {}
+        is_float = bool(args) and isinstance(args[0], torch.Tensor) and args[0].is_floating_point()
+        weighted = len(args) > 1 or kwargs.get("weights") is not None
+        if (
+            (name.startswith("aten::cumsum") and is_float)
+            or name.startswith("aten::nll_loss2d")
+            or (name.startswith("aten::bincount") and weighted)
+        ):
+            raise RuntimeError(f"{name} has no deterministic implementation")
+        return func(*args, **kwargs)
+
+
+@pytest.fixture(autouse=True)
+def deterministic():
+    torch.use_deterministic_algorithms(True)
+    with _AsOnCuda():
+        yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("preset", ["ntl_was_cdf", "rps"])
+def test_losses_of_cumulative_probabilities(preset):
+    logits = torch.randn(1, 4, 10, requires_grad=True)
+    labels = torch.tensor([[1, 2, 3, 4]])
+    objective(preset, DIGITS)(logits, labels, shift=True).loss.backward()
+    assert logits.grad.isfinite().all()
+
+
+def test_the_loss_of_fone():
+    ids = torch.tensor([FIRST_VALUE + 120, FIRST_VALUE + 7])
+    logits = torch.randn(2, 3, 10)
+    wanted = torch.tensor([[0, 2, 1], [7, 0, 0]])
+    found = CrossEntropyAndDigits.number_losses(None, logits, ids)
+    expected = -logits.log_softmax(-1).gather(-1, wanted[..., None]).squeeze(-1).mean(dim=1)
+    torch.testing.assert_close(found, expected)
+    assert CrossEntropyAndDigits.number_losses(None, logits[:0], ids[:0]).shape == (0,)
+
+
+def test_digit_distributions():
+    scores = torch.zeros(1, 10)
+    sums, counts = digit_differences(scores, torch.tensor([9]), DIGITS)
+    assert sums.tolist() == pytest.approx([0.1] * 10 + [0.0] * 9)
+    assert counts.tolist() == [1.0] * 10 + [0.0] * 9
+
+
+def test_drawn_tokens():
+    scores = torch.tensor([[0.0, 0.0, -torch.inf, 0.0]])
+    drawn = _draw(scores, np.zeros(3, np.int64), np.array([0.1, 0.5, 0.9]))
+    assert drawn.tolist() == [0, 1, 3]
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 64, 1110])
+def test_cumulative_sums(length):
+    values = torch.arange(2 * length).reshape(2, length).double()
+    expected = [[sum(row[: i + 1]) for i in range(length)] for row in values.tolist()]
+    assert cumulative_sum(values).tolist() == expected
