@@ -46,6 +46,7 @@ from mm_numeric.evaluation.score import score
 from mm_numeric.files import read_rows
 from mm_numeric.log import logger, progress, show, without_repeats
 from mm_numeric.losses.term import make_term
+from mm_numeric.ranks import EveryRankError, num_ranks
 from mm_numeric.registry import ENGINES, LOCAL_ENGINE, choose
 from mm_numeric.run_folder import (
     CONFIG,
@@ -79,6 +80,11 @@ def compare(
     work can be split between machines. ``engine`` is a name in ``mm_numeric.registry.ENGINES``, of
     what executes the runs.
     """
+    if num_ranks() > 1:  # they would write the same files, and wait for each other
+        raise EveryRankError(
+            "compare: a run of a comparison is one process; start compare without a launcher such "
+            "as torchrun. --seeds and --engine split the runs between GPUs."
+        )
     execute = choose(engine, ENGINES, "engine", "--engine")
     if seeds is not None and engine != LOCAL_ENGINE:
         raise ValueError(

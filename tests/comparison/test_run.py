@@ -22,10 +22,20 @@ from mm_numeric.comparison.summary import summary_table
 from mm_numeric.evaluation.report.report import write_report
 from mm_numeric.evaluation.report.summary_file import read_summary
 from mm_numeric.inference import generate
+from mm_numeric.ranks import EveryRankError
 
 SMALL = ("compare.objectives=[ce, {name: strong, preset: ntl_was, weight: 0.8}]",
          "compare.seeds=[0]", "trainer.max_steps=2", "compare.warm_start.max_steps=2",
          "compare.jobs=1")  # fmt: skip
+
+
+@pytest.mark.parametrize("seeds", [None, [0]])
+def test_a_launcher_is_refused_before_anything_is_written(tmp_path, monkeypatch, seeds):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    config = small_config(tmp_path, *SMALL)
+    with pytest.raises(EveryRankError, match=r"start compare without a launcher such as torchrun"):
+        compare(config, seeds=seeds)
+    assert not Path(config.compare.output_dir).exists()
 
 
 def test_every_objective_starts_from_the_warm_start_of_its_seed(tmp_path):
