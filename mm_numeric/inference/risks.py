@@ -87,11 +87,13 @@ def _exact_costs(candidates: Sequence[Any], truths: Sequence[Any]) -> Floats:
 
 def first_equal(answers: Sequence[Any]) -> Ints:
     """Return, for each answer, the index of the first answer that is equal to it, [n]."""
+    # Measurements are equal if their numbers are, but 37 °C and 37 °F are different answers.
+    keys = [(answer, getattr(answer, "units", ())) for answer in answers]
     seen: dict[Any, int] = {}
     try:
-        firsts = [seen.setdefault(answer, i) for i, answer in enumerate(answers)]
+        firsts = [seen.setdefault(key, i) for i, key in enumerate(keys)]
     except TypeError:  # an answer that contains a dictionary, such as ClockReading, has no hash
-        firsts = [list(answers).index(answer) for answer in answers]
+        firsts = [keys.index(key) for key in keys]
     return np.array(firsts, dtype=np.int64)
 
 

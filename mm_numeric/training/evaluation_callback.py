@@ -125,10 +125,10 @@ class EvaluationCallback(TrainerCallback):
 
     def _make_explorer(self, settings: PredictConfig) -> Explorer:
         plugin = self.trainer.args.deepspeed_plugin
-        if plugin is not None and plugin.zero_stage == 3:
+        if self.trainer.args.fsdp or (plugin is not None and plugin.zero_stage == 3):
             raise ValueError(
-                f"evaluate.decode: {settings.decode} needs different numbers of forward "
-                "passes on the ranks, which ZeRO-3 does not permit; use greedy, or ZeRO-2."
+                f"evaluate.decode: {settings.decode} needs different numbers of forward passes on "
+                "the ranks, which ZeRO-3 and FSDP do not permit; use greedy, DDP or ZeRO-2."
             )
         check_rules(settings, [settings.rule], self.config.task, self.examples)
         return Explorer(settings, self.family, self.config.task)

@@ -16,6 +16,7 @@ from mm_numeric.answers import (
     ClockTime,
     Instance,
     Instances,
+    Measurement,
     Number,
     Text,
 )
@@ -224,6 +225,9 @@ def test_equal_answers_count_as_one():
     found = run("mbr", candidates)
     assert (found.text, found.answer.text) == ("3", "3")
     assert found.confidence == pytest.approx(0.45 / 0.7)
+    units = [(("°C",), 0.4), (("°F",), 0.35), (("°C",), 0.25)]
+    merged = merge_equal([Candidate(Measurement("37", units=u), "37", p) for u, p in units])
+    assert [(c.answer.units, c.probability) for c in merged] == [(("°C",), 0.65), (("°F",), 0.35)]
     readings = [Candidate(ClockReading({"hours": h}), str(h), 0.3) for h in (1, 2, 1)]
     assert run("mbr", readings).text == "1"
 

@@ -117,11 +117,13 @@ def test_answers_are_decoded_as_predict_decodes_them(tmp_path):
     assert any(row["text"] != row["greedy"] for row in rows)
 
 
-def test_zero3_cannot_decode_by_a_rule(tmp_path):
+@pytest.mark.parametrize(("fsdp", "stage"), [("", 3), ("full_shard", 0)])
+def test_ranks_that_share_weights_cannot_decode_by_a_rule(tmp_path, fsdp, stage):
     config = job(tmp_path, "every_steps: 6, decode: median")
-    plugin = SimpleNamespace(zero_stage=3)
-    trainer = SimpleNamespace(args=SimpleNamespace(deepspeed_plugin=plugin, should_save=False))
-    with pytest.raises(ValueError, match=r"evaluate\.decode: median .* use greedy, or ZeRO-2\."):
+    plugin = SimpleNamespace(zero_stage=stage)
+    args = SimpleNamespace(deepspeed_plugin=plugin, fsdp=fsdp, should_save=False)
+    trainer = SimpleNamespace(args=args)
+    with pytest.raises(ValueError, match=r"evaluate\.decode: median .* use greedy, DDP or ZeRO-2"):
         EvaluationCallback(
             trainer, config, tiny_family(), evaluated_rows(config, evaluation_data(config)), dict
         )
