@@ -79,9 +79,16 @@ class CausalLM(TextFamily):
             offsets=[*((first - start, last - start) for _, (first, last) in answer), (0, 0)],
         )
 
+    def chat_prompt(self, text: str, with_image: bool, answer: str | None = None) -> str:
+        """Apply the chat template to a question and the generation prompt, or to its answer.
+
+        Messages are texts: templates such as Llama-2's and Mistral's read no lists of parts.
+        """
+        turns = [{"role": "user", "content": text}]
+        turns += [] if answer is None else [{"role": "assistant", "content": answer}]
+        return self.apply_template(turns, add_generation_prompt=answer is None)
+
     def _prompt_text(self, text: str) -> str:
         if not self.tokenizer.chat_template:
             return text if text.endswith("\n") else text + "\n"
-        return self.tokenizer.apply_chat_template(
-            [{"role": "user", "content": text}], add_generation_prompt=True, tokenize=False
-        )
+        return self.chat_prompt(text, with_image=False)

@@ -106,7 +106,8 @@ def _bos_field(family: Family) -> dict[str, bool]:
     vLLM leaves it out otherwise; transformers does not.
     """
     bos = family.tokenizer.bos_token_id
-    if bos is None or family.tokenizer("")["input_ids"][:1] != [bos]:
+    # Not what the tokenizer adds to a text: causal_lm has the tokens of the template alone.
+    if bos is None or family.tokenize_question("?", family.takes_images)[:1] != [bos]:
         return {}
     is_written = family.chat_prompt("?", family.takes_images).startswith(family.tokenizer.bos_token)
     return {} if is_written else {"add_special_tokens": True}

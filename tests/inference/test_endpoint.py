@@ -14,6 +14,7 @@ from faulty_server import Server
 from PIL import Image
 from tiny_models import small_config
 from tiny_qwens import qwen
+from tokenizers.processors import TemplateProcessing
 
 from mm_numeric import cli
 from mm_numeric.answers import Example
@@ -21,9 +22,11 @@ from mm_numeric.config.decoding import PredictConfig
 from mm_numeric.config.reader import read_config
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.data.images import open_image
+from mm_numeric.families.causal_lm import CausalLM
 from mm_numeric.families.chat import Chat
 from mm_numeric.families.llava import Llava
 from mm_numeric.families.qwen2_5_vl import Qwen2_5VL
+from mm_numeric.families.tiny_text import tiny_gpt2_tokenizer
 from mm_numeric.inference.endpoint import ENDPOINT_KEY, Endpoint, endpoint_answers
 from mm_numeric.inference.endpoint_probe import prompt_tokens
 from mm_numeric.inference.generate import predict
@@ -376,6 +379,33 @@ def test_the_image_that_is_sent_has_the_pixels_that_the_family_sees(tmp_path, cl
     for name, tensor in family.images([original]).items():
         assert torch.equal(tensor, family.images([decoded])[name])
     assert decoded.size == (found.frame.view.width_px, found.frame.view.height_px)
+
+
+@pytest.mark.parametrize("bos", ["{{ bos_token }}", ""])
+def test_a_language_model_whose_tokenizer_adds_a_bos_token_is_served(tmp_path, bos):
+    """Llama-2's template takes texts alone, and its prompt has the tokens of the template alone."""
+    tokenizer = tiny_gpt2_tokenizer()
+    begin = tokenizer.bos_token
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"{begin} $A", special_tokens=[(begin, tokenizer.bos_token_id)]
+    )
+    tokenizer.chat_template = bos + "[INST] {{ messages[0]['content'].strip() }} [/INST]"
+    assert tokenizer("")["input_ids"] == [tokenizer.bos_token_id]
+    family = CausalLM(tokenizer, None, ModelConfig(name="llama", family="causal_lm"))
+    made = small_config(tmp_path, "task=numbers", "predict.max_new_tokens=16")
+    example = Example(id="1", image=None, prompt="3 + 4 =", answer=None, where="row 1")
+
+    def answer(body):  # as vLLM, which adds no token to the text of the template
+        text = tokenizer.apply_chat_template(
+            body["messages"], tokenize=False, add_generation_prompt=True
+        )
+        ids = tokenizer(text, add_special_tokens=body.get("add_special_tokens", False))["input_ids"]
+        choice = {"finish_reason": "stop", "message": {"content": "7"}}
+        return 200, {"choices": [choice], "prompt_token_ids": ids}
+
+    with chat_server(answer, of=lambda body: body) as (url, _):
+        (found,) = endpoint_answers(Endpoint(url=url, model="tiny"), made, family, [example], None)
+    assert found.text == "7"
 
 
 def test_a_prompt_has_the_tokens_of_the_processor(tmp_path):
