@@ -52,9 +52,7 @@ def label_lines(scores: Scores) -> list[str]:
     if scores.labels is None:
         return []
     if scores.ranking is None:
-        lines = [
-            "AP: not computed, because it ranks objects by confidence, and all are equal or missing"
-        ]
+        lines = [f"AP: not computed, because {scores.unranked}"]
     else:
         found = scores.ranking.results()
         names = {"ap": "AP", "ap_50": "AP50", "ap_75": "AP75"}

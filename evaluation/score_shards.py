@@ -166,6 +166,7 @@ def _merged(scored: Sequence[_ScoredShard], predictions: Path) -> Scores:
         labels=None
         if first.labels is None
         else add_labels([own.labels or {} for own in all_scores]),
+        unranked="it ranks the objects of all rows; score with --engine local",
         apply=map_tasks,
     )
 

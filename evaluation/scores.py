@@ -57,6 +57,9 @@ class Scores:
     ranking: Ranking | None = None
     """Average precision; None without confidences, or if the scorer compares no labels."""
 
+    unranked: str = "it ranks objects by confidence, and all are equal or missing"
+    """Why there is no ``ranking`` if the scorer compares labels."""
+
     apply: Callable[[Callable[..., Any], Sequence[Any], Any], Iterable[Any]] = apply_to_each
     """Function that calls a function with each item of a list and a common argument, and returns
     the results: here, or in parallel on several machines."""

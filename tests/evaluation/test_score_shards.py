@@ -10,6 +10,7 @@ from decoded_runs import decoded_rows
 
 from mm_numeric import cli
 from mm_numeric.evaluation import score_shards
+from mm_numeric.evaluation.results_table import results_table
 from mm_numeric.evaluation.score import score
 from mm_numeric.evaluation.scores import apply_to_each
 
@@ -75,6 +76,23 @@ def test_the_files_are_those_of_one_process(tmp_path, rows, name, results):
         assert (alone / path).read_bytes() == (shards / path).read_bytes()
     assert many.failures == one.failures
     assert many.counts() == one.counts()
+
+
+def test_the_ap_that_is_left_out_has_its_own_reason(tmp_path):
+    """The objects have confidences that differ, so that one process ranks them."""
+    rows = [{**row, "task": "detection", "scores": [i / 20]} for i, row in enumerate(shape_rows())]
+    file = write(tmp_path, rows)
+    one, many = score(file, out=tmp_path / "alone"), score_shards.score_on_ray(file, out=tmp_path)
+    assert one.ranking is not None
+    assert many.ranking is None
+    table = results_table(many)
+    assert "AP: not computed, because it ranks the objects of all rows; score with" in table
+    assert "equal or missing" not in table
+    keys = [
+        json.loads((folder / "results.json").read_text())
+        for folder in (tmp_path / "alone", tmp_path)
+    ]
+    assert keys[0].keys() - keys[1].keys() == {one.ranking.name}
 
 
 def test_errors_are_those_of_one_process(tmp_path):
