@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,16 @@ def test_many_nodes(started):
     again = started("train_slurm", "my job.yaml", PORT="1234", SLURM_RESTART_COUNT="1", **SLURM)
     assert again[-2:] == ["my job.yaml", "--resume"]
     assert "a1:1234" in again
+
+
+def test_a_job_that_starts_again_resumes_what_it_has_saved(started, tmp_path):
+    """A job that was stopped before its first checkpoint begins anew."""
+    python = 'if [ "$1" = -c ]; then exec ' + sys.executable + ' "$@"; fi; printf "%s\\n" "$@"'
+    (tmp_path / "python").write_text(f"#!/bin/sh\n{python}\n")
+    words = ["clock_tiny", f"trainer.output_dir={tmp_path / 'my run'}"]
+    again = {"SLURM_RESTART_COUNT": "1", "PYTHONPATH": str(SCRIPTS.parent), **SLURM}
+    assert started("train_slurm", *words, **again)[-2:] == words
+    (tmp_path / "my run" / "checkpoint-5").mkdir(parents=True)
+    assert started("train_slurm", *words, **again)[-2:] == words  # killed while it was saved
+    (tmp_path / "my run" / "checkpoint-5" / "manifest.json").write_text("{}")
+    assert started("train_slurm", *words, **again)[-3:] == [*words, "--resume"]
