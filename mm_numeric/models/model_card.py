@@ -4,6 +4,7 @@ The program is plain transformers and Python: an image in, the answer and boxes 
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -33,13 +34,17 @@ class CardResults:
             return
         lines = ["| metric | value | 95 % interval |", "|---|---|---|"]
         for name, found in results["metrics"].items():
-            keys = ("value", "low", "high")
-            shown = ("none" if found[key] is None else f"{1.0 * found[key]:.4g}" for key in keys)
+            # The metrics of `score --protocol coco_ap` are numbers, without intervals.
+            value = found["value"] if isinstance(found, Mapping) else found
+            ends = (found["low"], found["high"]) if isinstance(found, Mapping) else (None, None)
+            shown = ("none" if n is None else f"{1.0 * n:.4g}" for n in (value, *ends))
             lines.append("| {} | {} | {} to {} |".format(markdown_text(name), *shown))
-            if found["value"] is not None:
-                self.values.append({"type": name, "value": found["value"]})
-        failed = sum(results["failures"].values())
-        lines += ["", f"{results['rows']} rows, {failed} answers could not be parsed."]
+            if value is not None:
+                self.values.append({"type": name, "value": value})
+        lines += ["", f"{results['rows']} rows."]
+        if "failures" in results:
+            failed = sum(results["failures"].values())
+            lines[-1] = f"{results['rows']} rows, {failed} answers could not be parsed."
         self.table = "\n".join(lines)
 
 

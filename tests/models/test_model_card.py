@@ -1,14 +1,16 @@
 """The program of a model card: its arithmetic of boxes, and the metadata that the hub reads."""
 
 import itertools
+import json
 from types import SimpleNamespace
 
 import pytest
 
 from mm_numeric.answers import Box, Instance
+from mm_numeric.evaluation.score_external import rank_predictions
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frames import Frame, Resize
-from mm_numeric.models.model_card import _boxes
+from mm_numeric.models.model_card import CardResults, _boxes
 from mm_numeric.tasks.clock import Clock
 from mm_numeric.tasks.detection import Detection
 from mm_numeric.tasks.grounding import Grounding
@@ -68,3 +70,30 @@ def test_only_tasks_with_boxes_print_boxes():
     assert not _boxes(SimpleNamespace(task=Clock()), family)
     family.takes_images = False
     assert not _boxes(SimpleNamespace(task=Grounding()), family)
+
+
+def test_the_card_has_the_average_precision_of_coco(tmp_path):
+    """Score --protocol coco_ap writes a results.json without intervals and without failures."""
+    view = {"width_px": 100, "height_px": 100, "scale_x": 1, "scale_y": 1}
+    row = {
+        "id": "1",
+        "task": "detection",
+        "text": "<|box_start|>(100,100),(200,200)<|box_end|>",
+        "scores": [0.5],
+        "target": [{"box": [10, 10, 20, 20]}],
+        "frame": {
+            "width_px": 100,
+            "height_px": 100,
+            "view": view,
+            "coordinates": {"max_value": 1000, "format": "qwen_vl"},
+        },
+    }
+    two = [row, {**row, "id": "2", "scores": [0.75]}]
+    file = tmp_path / "predictions.jsonl"
+    file.write_text("".join(json.dumps(own) + "\n" for own in two), encoding="utf-8")
+    rank_predictions(file)
+    found = CardResults(json.loads((tmp_path / "results.json").read_text(encoding="utf-8")))
+    assert {"type": "ap", "value": pytest.approx(1)} in found.values
+    assert "ap_large" not in [own["type"] for own in found.values]
+    assert "| ap | 1 | none to none |" in found.table
+    assert found.table.endswith("\n2 rows.")
