@@ -48,8 +48,8 @@ MAY_IMPORT = {
     "evaluation.score evaluation.metrics rewards tasks.base",
     "evaluation": f"{LEAVES} ray_tasks numbers losses config run_folder data families baselines "
     "models inference tasks evaluation",
-    "comparison": f"{LEAVES} ray_tasks numbers losses config run_folder {LIBRARY} tasks evaluation "
-    "comparison",
+    "comparison": f"{LEAVES} ranks ray_tasks numbers losses config run_folder {LIBRARY} tasks "
+    "evaluation comparison",
 }
 """The modules of this package that a room may import, at load or lazily; the first line that
 contains a module holds for it. ``tasks.base`` is the contract of a task: every room that receives a
