@@ -23,23 +23,25 @@ from mm_numeric.tasks.base import BaseTask, Rows
 from mm_numeric.tasks.numbers import with_numerals
 from mm_numeric.tasks.rendering.clips import ClipStyle, render_clips
 
-_TIME = r"(?:[0-9]{1,3}:){0,2}[0-9]{1,6}(?:\.[0-9]{1,6})?"
+_TIME = r"(?:[0-9]{1,3}:){0,2}[0-9]{1,6}(?:\.[0-9]{1,20})?"
+_END = r"(?![0-9:]|\.[0-9])"  # a longer number is not read in part
 _UNIT = r"(?:[ ]?(?:s|secs?|seconds?)\b)?"
 _SPAN = re.compile(
-    rf"(?<![0-9.:])({_TIME}){_UNIT}[ ]{{0,4}}(?:-|–|—|to|and|until)[ ]{{0,4}}({_TIME})(?![0-9:])",
+    rf"(?<![0-9.:])({_TIME}){_UNIT}[ ]{{0,4}}(?:-|–|—|to|and|until)[ ]{{0,4}}({_TIME}){_END}",
     re.IGNORECASE,
 )
 _JSON_SPAN = re.compile(
     rf'"start(?:_time)?"\s{{0,8}}:\s{{0,8}}"?({_TIME})"?\s{{0,8}},\s{{0,8}}'
-    rf'"end(?:_time)?"\s{{0,8}}:\s{{0,8}}"?({_TIME})"?'
+    rf'"end(?:_time)?"\s{{0,8}}:\s{{0,8}}"?({_TIME}){_END}'
 )
-_ONE_TIME = re.compile(rf"(?<![0-9.:]){_TIME}(?![0-9:])")
+_ONE_TIME = re.compile(rf"(?<![0-9.:]){_TIME}{_END}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FindSpans(BaseTask):
     """Task: find the spans of a video in which a described event happens."""
 
+    version: ClassVar[int] = 2
     report_sections: ClassVar[tuple[str, ...]] = ("spans",)
 
     prompt: str = (

@@ -54,6 +54,9 @@ ROW = {"id": "1", "frames": ["a.png", "b.png"], "seconds": [0, 1.5], "query": "a
          [(24.3, 30.4)]),
         ('{"start_time": 24.3, "end_time": 30.4}', [(24.3, 30.4)]),
         ("30.4 - 24.3 seconds", [(30.4, 24.3)]),
+        ("24.3 - 30.400000000000002 seconds", [(24.3, 30.400000000000002)]),
+        ('{"start": 24.299999999999997, "end": 30.400000000000002}',
+         [(24.299999999999997, 30.400000000000002)]),
     ],
 )  # fmt: skip
 def test_spans_are_read_in_the_forms_that_models_write(text, spans):
@@ -67,6 +70,7 @@ def test_spans_are_read_in_the_forms_that_models_write(text, spans):
         ("at the end", None),
         ("24.3", None),
         ("1, 2, 3", None),
+        ('{"start": 24.3, "end": 1234567.5}', None),
         ("It starts at 24.3 s and it ends at 30.4 s.", ((24.3, 30.4),)),
     ],
 )
