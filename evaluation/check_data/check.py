@@ -10,7 +10,7 @@ Ceiling  the score of the correct answers after they are formatted as text and p
 """
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -19,6 +19,7 @@ from typing import Any
 
 from mm_numeric.answers import Box, Example, Instances, Polygon, Unreadable, Written
 from mm_numeric.config.data import Sources, named
+from mm_numeric.config.data import listed as listed_sources
 from mm_numeric.config.schema import TINY, Config
 from mm_numeric.data.collator import TrainingCollator, make_collator
 from mm_numeric.data.examples import NoRowsError, examples_and_errors
@@ -54,7 +55,7 @@ def check_data(
 
     Args:
         config: The config.
-        limit: Maximum number of examples to check, for training and test data each; None for all.
+        limit: Maximum number of examples of each data source to check; None for all.
         images: Number of images to decode. For all others, only the file header is read.
         size_px: Width and height to assume if an image is missing and its row has no size.
     """
@@ -67,19 +68,18 @@ def check_data(
         family = load_family(config, checkpoint)
         settings = family.load_config(checkpoint, config.model)
     collator = make_collator(config, family)
-    cache = Path(config.data.cache)
     if config.model.baseline is not None:
-        found = examples_and_errors(config.task, config.data.train, cache, training=True)
-        family.fit(config.task, [e for e, error in islice(found, limit) if e and error is None])
+        found = _examples(config, config.data.train, limit, training=True)
+        family.fit(config.task, [e for e, error in found if e and error is None])
     report = DataReport(config, collator, family.max_positions, [], [])
     wanted: dict[str, Sources] = {"train": config.data.train, "test": config.data.test}
     for name, data in wanted.items():
-        found = examples_and_errors(config.task, data, cache, training=name == "train")
+        found = _examples(config, data, limit, training=name == "train")
         source = SourceReport(name, named(data))
         # The length limit applies to training rows only.
         checked_with = collator if name == "train" else replace(collator, length_limit=None)
         report.sources.append(source)
-        rows = progress(islice(found, limit), desc=f"checking {name} data", unit="question")
+        rows = progress(found, desc=f"checking {name} data", unit="question")
         for count, (example, error) in enumerate(rows):
             if example is not None and example.size_px is None and error is not None:
                 example = replace(example, size_px=size_px)
@@ -95,6 +95,16 @@ def check_data(
         report.memory = estimate_memory(config, family, settings, lengths)
     report.notes += notes(report)
     return report
+
+
+def _examples(
+    config: Config, data: Sources, limit: int | None, *, training: bool
+) -> Iterator[tuple[Any, ValueError | None]]:
+    """Yield the first ``limit`` examples and errors of each source; all if None."""
+    cache, seen = Path(config.data.cache), dict[str, str]()
+    for own in listed_sources(data):
+        found = examples_and_errors(config.task, own, cache, training=training, seen=seen)
+        yield from islice(found, limit)
 
 
 def _check_example(

@@ -105,6 +105,20 @@ def test_the_same_fault_is_one_thing_to_fix(tmp_path):
     assert text.endswith("not ready: 2 things to fix")
 
 
+def test_a_limit_is_of_each_source(tmp_path):
+    """The first source has more rows than the limit, and the second one has a fault."""
+    good, other = write_rectangles(tmp_path / "good"), tmp_path / "good" / "other.jsonl"
+    row = {"id": "own", "image": "0.png", "phrase": "a", "box": [5, 4, 200, 16]}
+    first = good.read_text(encoding="utf-8").splitlines()[0]  # its id is that of the other file
+    other.write_text(f"{json.dumps(row)}\n{first}\n", encoding="utf-8")
+    data = {"train": [{"path": str(good)}, {"path": str(other)}], "test": {"path": str(good)}}
+    report = check_data(config_of(tmp_path, good, data=data), limit=2)
+    assert [source.questions for source in report.sources] == [4, 2]
+    assert len(kinds(report)) == 2
+    assert "is outside the image" in report_text(report)
+    assert "is already used in" in report_text(report)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("coordinates", ["unit_2", "qwen2_vl", "relative_999", "pixels_resized"])
 def test_the_ceiling_is_the_score_of_the_right_answers(tmp_path, coordinates):
