@@ -23,6 +23,7 @@ from xml.parsers import expat
 from mm_numeric.archives import UnpackedSizeError, limited_lines, read_gzip
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_LONGEST_FIELD = 16 << 20  # characters: of an image in base64; Python's own limit is 131,072
 _LIST = " Name a file with a list of rows .json."
 
 
@@ -172,6 +173,7 @@ def _object(row: Any, where: str) -> tuple[str, dict[str, Any]] | ValueError:
 def _csv_rows(
     text: str, path: Path, delimiter: str
 ) -> Iterator[tuple[str, dict[str, Any]] | ValueError]:
+    csv.field_size_limit(_LONGEST_FIELD)
     lines = io.StringIO(text)
     reader = csv.DictReader(lines, restkey="(more)", restval=None, delimiter=delimiter)
     try:

@@ -167,13 +167,20 @@ def test_a_bad_jsonl_row_is_one_sentence(tmp_path, text, message):
         ("file,hour\na.png,7\n", r"rows\.csv, line 2: no time"),
         ("file,hour,minute\na.png,,5\n", r"line 2: 'hour , minute 5' is not a time"),
         ("file,hour,minute\na.png,7.5,5\n", r"line 2: 'hour 7\.5, minute 5' is not a time"),
-        ("file,hour,minute\na.png," + "7" * 200_000, r"line 2: not CSV \(field larger than"),
+        ("file,hour,minute\na.png," + "7" * (17 << 20), r"line 2: not CSV \(field larger than"),
         ("hour,minute\n7,5\n", r"line 2: no image"),
     ],
 )
 def test_a_bad_csv_row_is_one_sentence(tmp_path, text, message):
     with pytest.raises(ValueError, match=message):
         load(rows_file(tmp_path, text, "rows.csv"))
+
+
+def test_a_field_of_a_table_may_be_long(tmp_path):
+    """As an answer with its reasoning, or an image in base64."""
+    file = rows_file(tmp_path, "question\tanswer\n1=\t" + "b" * 200_000, "rows.tsv")
+    ((_, row),) = read_rows(file)
+    assert len(row["answer"]) == 200_000
 
 
 @pytest.mark.parametrize("text", ["[%s]", '{"data_list": [%s], "metainfo": {}}'])
