@@ -205,10 +205,13 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     the new file is ``NAME.*.unfinished``; those of killed processes are deleted.
     """
     unfinished = _unfinished(path)
+    file = unfinished.open("wb")
+    while not _is_kept(unfinished, file.fileno()):
+        file.close()
+        unfinished = _unfinished(path)
+        file = unfinished.open("wb")
     try:
-        with unfinished.open("wb") as file:
-            with suppress(OSError):  # a file system without locks: leftovers are kept
-                lock(file.fileno())
+        with file:
             yield file
             file.flush()
             if sys.platform != "win32":  # while it is locked
@@ -230,11 +233,13 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     those of killed processes are deleted.
     """
     unfinished = _unfinished(path)
-    unfinished.mkdir()
-    handle = None if sys.platform == "win32" else os.open(unfinished, os.O_RDONLY)
+    handle = _new_folder(unfinished)
+    while not _is_kept(unfinished, handle):
+        if handle is not None:
+            os.close(handle)
+        unfinished = _unfinished(path)
+        handle = _new_folder(unfinished)
     try:
-        with suppress(OSError):
-            lock(handle)
         yield unfinished
         unfinished.rename(path)
     except OSError as error:
@@ -249,21 +254,51 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 def _unfinished(path: Path) -> Path:
     """Return a new name for what will become ``path``; delete what killed processes have left."""
     for left in path.parent.glob(f"{glob.escape(path.name)}.{'?' * 32}.unfinished"):
-        if _is_abandoned(left):
-            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink()
+        _delete_abandoned(left)
     return path.with_name(f"{path.name}.{uuid.uuid4().hex}.unfinished")
 
 
-def _is_abandoned(path: Path) -> bool:
-    """Return True if no process has locked a file or folder. Locks end with their process."""
-    with suppress(OSError):
+def _new_folder(path: Path) -> int | None:
+    """Create a folder, and open it, so that it can be locked; None if it cannot be opened."""
+    path.mkdir()
+    if sys.platform == "win32":
+        return None
+    try:
+        return os.open(path, os.O_RDONLY)
+    except FileNotFoundError:  # another process has deleted it
+        return None
+
+
+def _is_kept(unfinished: Path, handle: int | None) -> bool:
+    """Lock a new file or folder; return False if another process deletes it.
+
+    Until it is locked, others that write the same path take it for one of a killed process.
+    """
+    try:
+        lock(handle)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks: leftovers are kept
+        pass
+    return unfinished.exists()
+
+
+def _delete_abandoned(path: Path) -> None:
+    """Delete a file or folder that no process has locked. Locks end with their process."""
+    with suppress(OSError):  # it is locked, or another process has deleted or renamed it
         handle = os.open(path, os.O_RDONLY)
         try:
             lock(handle)
-            return True
+            if sys.platform != "win32":  # while it is locked, or its process could just do that
+                _delete(path)
         finally:
             os.close(handle)
-    return False
+        if sys.platform == "win32":  # which deletes no open file
+            _delete(path)
+
+
+def _delete(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
 
 
 def lock(handle: int | None) -> None:

@@ -8,7 +8,7 @@ import sys
 import pytest
 from importing import text_folder
 
-from mm_numeric import cli
+from mm_numeric import cli, files
 from mm_numeric.config.data import DataSource
 from mm_numeric.data.examples import render_rows
 from mm_numeric.files import atomic_file, atomic_folder, write_text
@@ -75,6 +75,45 @@ def test_what_a_killed_process_left_is_deleted_and_that_of_a_running_one_is_not(
         "a.txt": "ours again",
         "b.txt": "of another name",
     }
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_another_process_deletes_before_it_is_locked_is_made_again(
+    tmp_path, monkeypatch, kind
+):
+    """Two workers fill a cache: one sees the new file of the other, which is not locked yet."""
+    path, lock, others = tmp_path / "a", files.lock, []
+
+    def lock_late(handle):
+        if not others:
+            others.append("another process")
+            write_text(path, "of another process")
+            path.unlink()
+        lock(handle)
+
+    monkeypatch.setattr(files, "lock", lock_late)
+    if kind == "file":
+        write_text(path, "ours")
+        assert path.read_text() == "ours"
+    else:
+        with atomic_folder(path) as folder:
+            (folder / "b.txt").write_text("ours")
+        assert (path / "b.txt").read_text() == "ours"
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_another_process_may_delete_what_a_killed_one_left(tmp_path, monkeypatch):
+    left = tmp_path / f"a.{'0' * 32}.unfinished"
+    left.write_text("half")
+    lock = files.lock
+
+    def lock_late(handle):
+        lock(handle)
+        left.unlink(missing_ok=True)  # another process is as fast
+
+    monkeypatch.setattr(files, "lock", lock_late)
+    write_text(tmp_path / "a", "ours")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["ours"]
 
 
 def test_rendering_deletes_what_a_killed_process_has_rendered(tmp_path):
