@@ -51,6 +51,7 @@ _SHARDS = "torch.distributed.checkpoint"
 SHARD_METADATA_GLOBALS = frozenset(
     {
         ("pathlib", "PosixPath"),
+        ("pathlib._local", "PosixPath"),  # its module in Python 3.13 alone
         ("torch", "Size"),
         ("torch.serialization", "_get_layout"),
         (f"{_SHARDS}.filesystem", "_StorageInfo"),

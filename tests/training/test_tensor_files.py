@@ -102,6 +102,13 @@ def test_sharded_checkpoints_of_torch_are_accepted(tmp_path):
         require_tensor_files(tmp_path)
 
 
+@pytest.mark.parametrize("module", ["pathlib", "pathlib._local"])
+def test_sharded_checkpoints_of_each_python_are_accepted(tmp_path, module):
+    """Python 3.13 pickles the path in the metadata under another module than 3.12 and 3.14."""
+    (tmp_path / ".metadata").write_bytes(f"c{module}\nPosixPath\n(S'/a'\ntR.".encode())
+    require_tensor_files(tmp_path)
+
+
 @pytest.mark.parametrize("before", [{}, {"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}])
 def test_every_load_inside_the_context_accepts_only_tensors(tmp_path, monkeypatch, before):
     for name, value in before.items():
