@@ -6,6 +6,7 @@ Here an objective with numeric terms has 9 trials. Plain cross-entropy has no te
 be tuned as hard, it is trained with 9 learning rates from 3.0e-4 to 3.0e-3. Does not import torch.
 """
 
+import glob
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -80,8 +81,14 @@ def _overlap(one: DataSource, other: DataSource) -> bool:
 
 
 def _files(source: DataSource) -> set[Path]:
+    """Return the files of a source, with patterns expanded as when its rows are read."""
     paths = [source.path] if isinstance(source.path, str) else source.path or ()
-    return {Path(path).resolve() for path in paths}
+    found: set[Path] = set()
+    for path in paths:
+        is_pattern = glob.has_magic(path) and not Path(path).exists()
+        files = glob.glob(path, recursive=True) if is_pattern else [path]
+        found.update(Path(file).resolve() for file in files)
+    return found
 
 
 def make_trials(row: Config, axes: Mapping[str, Axis], where: str) -> list[Trial]:

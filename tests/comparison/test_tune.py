@@ -273,3 +273,14 @@ def test_wrong_tuning_is_one_sentence(tmp_path, section, message):
     with pytest.raises(ValueError, match=message) as caught:
         tuned(tmp_path, section)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["'{}/*.jsonl'", "'{}/**/b.jsonl'", "['{}/c.jsonl', '{}/[ab]*']"])
+def test_patterns_that_match_the_test_rows_are_noticed(tmp_path, path):
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.jsonl").write_text("{}", "utf-8")
+    test = f"data.test={{path: '{tmp_path / 'b.jsonl'}'}}"
+    path = path.replace("{}", str(tmp_path))
+    with pytest.raises(ValueError, match=r"would be chosen on rows of data\.test"):
+        tuned(tmp_path, f"{RATES}, select_on: {{path: {path}}}", test)
+    tuned(tmp_path, f"{RATES}, select_on: {{path: '{tmp_path}/[ac].jsonl'}}", test)
