@@ -6,8 +6,8 @@
 any question    one answer to all test rows
 each question   one answer to all test rows with the same question
 
-The answers are up to 100 of the training rows, as a model writes them. The one with the highest
-metric on the training rows answers the test rows.
+The answers are up to 100 of the training rows, as a model writes them. The one with the best metric
+on the training rows answers the test rows.
 """
 
 import argparse
@@ -80,11 +80,12 @@ def answered_blindly(
 
 
 def best_answer(scorer: Scorer, metric: Metric, rows: Sequence[EncodedExample]) -> Any:
-    """Return the answer with the highest metric if it is given to all rows."""
+    """Return the answer with the best metric if it is given to all rows."""
     targets = [row.example.answer for row in rows]
     answers = list({repr(row.parsed): row.parsed for row in rows}.values())[:ANSWERS]
     values = [metric.value(scorer.judge([a] * len(rows), targets)) for a in answers]
-    return answers[int(np.nanargmax(values))]
+    best = np.nanargmax if metric.higher_is_better else np.nanargmin
+    return answers[int(best(values))]
 
 
 if __name__ == "__main__":

@@ -26,3 +26,10 @@ def test_the_most_frequent_training_count_answers_the_test_rows():
     assert one["exact"].tolist() == [0, 0, 1, 0, 1, 0, 1]
     each = answered_blindly(COUNTS, COUNTS.metrics[0], train, test, by_question=True)
     assert each["exact"].tolist() == [1, 1, 0, 0, 1, 0, 1]  # 2 for triangles, as for all
+
+
+def test_an_error_is_made_small():
+    (error,) = (metric for metric in COUNTS.metrics if metric.name == "mae")
+    train, test = encoded("circles", 1, 3, 3, 4, 90), encoded("circles", 3, 5)
+    columns = answered_blindly(COUNTS, error, train, test, by_question=False)
+    assert error.value(columns) == 1  # the answer is 3, not 90
