@@ -208,8 +208,12 @@ STEPS: Mapping[str, Callable[[Path, list[str], str], Record]] = {
 def _last_logged(folder: Path) -> Record:
     """Return loss, speed and memory of the last training step in the log of the run."""
     lines = (folder / "run" / LOG).read_text(encoding="utf-8").splitlines()
-    logged = [each for each in map(json.loads, lines) if "loss" in each]
-    return {key: logged[-1].get(key) for key in ("loss", "speed/seconds", "memory/peak_gib")}
+    last = [each for each in map(json.loads, lines) if "loss" in each][-1]
+    return {
+        "loss": last["loss"],
+        "speed/seconds": last["speed"]["seconds"],  # what is logged as speed/seconds
+        "memory/peak_gib": last["memory"]["peak_gib"],
+    }
 
 
 def weights(folder: Path) -> dict[str, Tensor]:

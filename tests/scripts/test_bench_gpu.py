@@ -15,6 +15,8 @@ import torch
 from processes import python
 from torch import nn
 
+from mm_numeric.training.json_log import JsonLog
+
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 FORK = multiprocessing.get_context("fork")
 
@@ -32,6 +34,18 @@ def parts(monkeypatch):
     return SimpleNamespace(
         bench=bench_gpu, facts=_gpu_facts, jobs=_gpu_jobs, model=_gpu_model, table=_gpu_table
     )
+
+
+def test_speed_and_memory_of_a_run_are_read_from_its_log(parts, tmp_path):
+    import _gpu_works
+
+    log = JsonLog(tmp_path / "run" / "log.jsonl")
+    log.path.parent.mkdir()
+    logs = {"loss": 0.5, "speed/seconds": 3.0, "memory/peak_gib": 1.5}
+    state = SimpleNamespace(is_world_process_zero=True, global_step=4)
+    log.on_log(None, state, None, logs=logs)
+    log.on_log(None, state, None, logs={"eval_accuracy": 0.1})
+    assert _gpu_works._last_logged(tmp_path) == logs
 
 
 # -- the whole benchmark at toy size --------------------------------------------------------------
