@@ -45,7 +45,7 @@ from mm_numeric.geometry.row_shapes import around
 from mm_numeric.tasks.base import Task
 
 _DEVIATIONS = 0.5  # standard deviation, in widths and heights of the target
-_FENCED = re.compile(r"```(?:json)?\s*(.*?)\s*```", re.DOTALL)
+_FENCED = re.compile(r"```(?:json)?(.*)```", re.DOTALL)
 _JSON_SPACING = re.compile(r'("(?:[^"\\]|\\.)*+")|\s+|([,:])')
 
 
@@ -180,7 +180,8 @@ def _format(parsed: ParsedAnswer) -> float | str:
     if frame is not None and frame.coordinates.text.quoted:
         # As Qwen2.5-VL and Qwen3-VL write lists: in a code block, with line breaks and tabs.
         fenced = _FENCED.fullmatch(text)
-        text = _JSON_SPACING.sub(_respaced, fenced[1] if fenced else text)
+        # Stripped here, because a pattern that does it takes cubic time for many spaces.
+        text = _JSON_SPACING.sub(_respaced, fenced[1].strip() if fenced else text)
     if re.fullmatch(grammar, text):
         return 1.0
     if frame is not None and isinstance(parsed.answer, Box):

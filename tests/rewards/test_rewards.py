@@ -130,6 +130,16 @@ def test_json_as_qwen2_5_vl_writes_it_is_in_the_format():
             assert reward("format", task=task).score(bad, target, frame).value == 0
 
 
+@pytest.mark.parametrize("space", ["\n", " ", "\t \n"])
+def test_many_spaces_in_a_code_block_take_linear_time(space):
+    frame = FrameRule.of_family("qwen2_5_vl").frame(644, 476)
+    text = "```json" + space * 3_000 + '[{"bbox_2d": [10, 20, 30, 40], "label": "a"}]'
+    format_, start = reward("format", task=BOX), time.process_time()
+    assert format_.score(text, Box(10, 20, 30, 40), frame).value == 0  # the block is not closed
+    assert format_.score(f"{text}{space * 3_000}```", Box(10, 20, 30, 40), frame).value == 1
+    assert time.process_time() - start < 5
+
+
 def one(box):
     return BOX.format(Box(*box), PIXELS).text
 
