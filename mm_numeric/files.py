@@ -185,6 +185,13 @@ def _csv_rows(
                 f"{delimiter!r} instead of {others[0]!r}."
             )
             return
+        # Spreadsheets write empty names after the last column.
+        twice = [name for i, name in enumerate(names) if name and name in names[:i]]
+        if twice:
+            yield ValueError(
+                f"{path}, line 1: the header has {twice[0]!r:.60} twice; rename or delete a column."
+            )
+            return
         for record in reader:
             where = f"{path}, line {reader.line_num}"
             if "(more)" in record or None in record.values():

@@ -169,6 +169,7 @@ def test_a_bad_jsonl_row_is_one_sentence(tmp_path, text, message):
         ("file,hour,minute\na.png,7.5,5\n", r"line 2: 'hour 7\.5, minute 5' is not a time"),
         ("file,hour,minute\na.png," + "7" * (17 << 20), r"line 2: not CSV \(field larger than"),
         ("hour,minute\n7,5\n", r"line 2: no image"),
+        ("file,time,time\na.png,7:05,8:05\n", r"line 1: the header has 'time' twice; rename or"),
     ],
 )
 def test_a_bad_csv_row_is_one_sentence(tmp_path, text, message):
@@ -181,6 +182,11 @@ def test_a_field_of_a_table_may_be_long(tmp_path):
     file = rows_file(tmp_path, "question\tanswer\n1=\t" + "b" * 200_000, "rows.tsv")
     ((_, row),) = read_rows(file)
     assert len(row["answer"]) == 200_000
+
+
+def test_columns_without_a_name_are_ignored(tmp_path):
+    text = "file,time,,\na.png,7:05,,\n"  # as a spreadsheet writes empty columns
+    assert len(load(rows_file(tmp_path, text, "rows.csv"))) == 1
 
 
 @pytest.mark.parametrize("text", ["[%s]", '{"data_list": [%s], "metainfo": {}}'])
