@@ -13,12 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import BatchFeature, ProcessorMixin
+from transformers import BatchFeature, ProcessorMixin, Trainer
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from mm_numeric.data.collator import padded_inputs
 from mm_numeric.families.family import Family
 from mm_numeric.files import read_json, write_json
+from mm_numeric.training.evaluation_callback import FAILURES
 from mm_numeric.training.trainer import RunTrainer
 
 GENERATED_TOKENS = "generated_tokens.json"
@@ -109,7 +110,14 @@ class RunGRPOTrainer(RunTrainer, GRPOTrainer):
         return super().compute_loss(model, inputs, **kwargs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log the values of GRPOTrainer, and the number of generated tokens so far."""
+        """Log the values of GRPOTrainer, and the number of generated tokens so far.
+
+        An evaluation is logged alone: GRPOTrainer would add the rewards since the last training
+        line to it, and they would be missing in the next one.
+        """
+        if FAILURES in logs:
+            Trainer.log(self, logs, start_time)
+            return
         if "loss" in logs:
             logs["generated_tokens"] = self.generated_tokens
         super().log(logs, start_time)

@@ -97,6 +97,23 @@ def test_a_run_counts_its_tokens_logs_its_rewards_evaluates_and_resumes(tmp_path
     assert predict(again, None, again / "predictions.jsonl") == 4
 
 
+def test_an_evaluation_leaves_the_rewards_to_the_next_line_of_the_training(tmp_path):
+    config = config_of(tmp_path, evaluate={"every_steps": 1, "rows": 2})
+    source = model_source(config, tmp_path)
+    family = load_family(config, source)
+    examples = load_examples(config.task, config.data.train, tmp_path / "cache", training=True)
+    trainer = make_trainer(config, training_arguments(config), examples, family, source)
+    trainer.model.train()
+    (tmp_path / "run").mkdir(exist_ok=True)
+    trainer._metrics["train"]["reward"] += [0.25, 0.75]
+    trainer.log({"eval_mae_minutes": 2.0, "eval_failures": 1})
+    assert "reward" not in trainer.state.log_history[-1]
+    assert trainer.state.log_history[-1]["eval_mae_minutes"] == 2
+    assert log_of(tmp_path / "run")[-1]["eval"] == {"mae_minutes": 2, "failures": 1}
+    trainer.log({"train_runtime": 1.0})
+    assert trainer.state.log_history[-1]["reward"] == 0.5
+
+
 def rows_of(config, family):
     """Return two examples, the second without its image; a family of texts has no images."""
     source = config.data.train
