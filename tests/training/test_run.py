@@ -141,6 +141,12 @@ def test_a_schedule_without_such_a_setting_is_one_sentence(tmp_path):
         train(config)
 
 
+def test_a_batch_size_that_would_change_silently_is_rejected(tmp_path):
+    config = small_config(tmp_path, "trainer.auto_find_batch_size=true")
+    with pytest.raises(ValueError, match=r"trainer\.auto_find_batch_size: a step would have oth"):
+        train(config)
+
+
 @pytest.mark.parametrize(
     "setting", ["split_batches: true", "dispatch_batches: true", "even_batches: false"]
 )
