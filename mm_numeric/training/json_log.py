@@ -39,7 +39,8 @@ class JsonLog(TrainerCallback):
         if "loss" in logs:
             line: dict[str, Any] = {"step": state.global_step}
             for name, value in logs.items():
-                *groups, last = name.split("/")
+                # At most two groups: the reason in unparseable/iou/no </think> has a slash, too.
+                *groups, last = name.split("/", 2)
                 target = line
                 for group in groups:
                     target = target.setdefault(group, {})

@@ -70,3 +70,11 @@ def test_tensorboard_draws_every_figure(tmp_path, monkeypatch):
     assert [point.step for point in points] == [line["step"] for line in lines] == [1, 2]
     written = [line["numbers"]["error"]["free"] for line in lines]
     assert [point.value for point in points] == pytest.approx(written)
+
+
+def test_a_slash_in_the_reason_of_a_reward_is_kept(tmp_path):
+    log = JsonLog(tmp_path / "log.jsonl")
+    logs = {"loss": 0.5, "unparseable/iou/all": 0.25, "unparseable/iou/no </think>": 0.25}
+    log.on_log(None, FIRST, None, logs=logs)
+    (line,) = map(json.loads, log.path.read_text("utf-8").splitlines())
+    assert line["unparseable"] == {"iou": {"all": 0.25, "no </think>": 0.25}}
