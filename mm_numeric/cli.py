@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from mm_numeric.archives import set_limit
+from mm_numeric.atomic_files import atomic_file
 from mm_numeric.cli_arguments import GLOBAL_FLAGS, make_parser
 from mm_numeric.cli_completion import complete
 from mm_numeric.cli_joined_rows import check_predictions, prepared_rows
 from mm_numeric.cli_ranking import ranking_settings
-from mm_numeric.files import atomic_file, disk_full_message, is_disk_full
+from mm_numeric.files import disk_full_message, is_disk_full
 from mm_numeric.log import ALL_RANKS, logger, rank, set_verbosity, show, warnings_as_messages
 from mm_numeric.ranks import EveryRankError, is_lost_rank
 from mm_numeric.registry import LOCAL_ENGINE, missing_package

@@ -1,26 +1,23 @@
-"""Read rows from JSONL, JSON, CSV and TSV files, and write files atomically."""
+"""Read rows from JSONL, JSON, CSV and TSV files; read and write other small files."""
 
 import codecs
 import csv
 import errno
-import glob
 import gzip
 import hashlib
 import io
 import json
 import os
-import shutil
-import sys
-import uuid
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 from xml.etree.ElementTree import Element, ParseError, fromstring
 from xml.parsers import expat
 
 from mm_numeric.archives import UnpackedSizeError, limited_lines, read_gzip
+from mm_numeric.atomic_files import atomic_file
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _LONGEST_FIELD = 16 << 20  # characters: of an image in base64; Python's own limit is 131,072
@@ -202,127 +199,6 @@ def _csv_rows(
                 yield where, dict(record)
     except csv.Error as error:
         yield ValueError(f"{path}, line {reader.line_num + 1}: not CSV ({error}).")
-
-
-@contextmanager
-def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """Return a context that writes a new file, which replaces ``path`` at its end.
-
-    If an error is raised or the process is killed, the old file remains unchanged. Until its end,
-    the new file is ``NAME.*.unfinished``; those of killed processes are deleted.
-    """
-    unfinished = _unfinished(path)
-    file = unfinished.open("wb")
-    while not _is_kept(unfinished, file.fileno()):
-        file.close()
-        unfinished = _unfinished(path)
-        file = unfinished.open("wb")
-    try:
-        with file:
-            yield file
-            file.flush()
-            if sys.platform != "win32":  # while it is locked
-                unfinished.replace(path)
-        if sys.platform == "win32":  # which renames no open file
-            unfinished.replace(path)
-    except OSError as error:
-        error.filename = error.filename or str(path)
-        raise
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-@contextmanager
-def atomic_folder(path: Path) -> Iterator[Path]:
-    """Return a context that fills a new folder, which becomes ``path`` at its end.
-
-    If an error is raised, the new folder is deleted. Until its end, it is ``NAME.*.unfinished``;
-    those of killed processes are deleted.
-    """
-    unfinished = _unfinished(path)
-    handle = _new_folder(unfinished)
-    while not _is_kept(unfinished, handle):
-        if handle is not None:
-            os.close(handle)
-        unfinished = _unfinished(path)
-        handle = _new_folder(unfinished)
-    try:
-        yield unfinished
-        unfinished.rename(path)
-    except OSError as error:
-        error.filename = error.filename or str(path)
-        raise
-    finally:
-        if handle is not None:
-            os.close(handle)
-        shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def _unfinished(path: Path) -> Path:
-    """Return a new name for what will become ``path``; delete what killed processes have left."""
-    for left in path.parent.glob(f"{glob.escape(path.name)}.{'?' * 32}.unfinished"):
-        _delete_abandoned(left)
-    return path.with_name(f"{path.name}.{uuid.uuid4().hex}.unfinished")
-
-
-def _new_folder(path: Path) -> int | None:
-    """Create a folder, and open it, so that it can be locked; None if it cannot be opened."""
-    path.mkdir()
-    if sys.platform == "win32":
-        return None
-    try:
-        return os.open(path, os.O_RDONLY)
-    except FileNotFoundError:  # another process has deleted it
-        return None
-
-
-def _is_kept(unfinished: Path, handle: int | None) -> bool:
-    """Lock a new file or folder; return False if another process deletes it.
-
-    Until it is locked, others that write the same path take it for one of a killed process.
-    """
-    try:
-        lock(handle)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks: leftovers are kept
-        pass
-    return unfinished.exists()
-
-
-def _delete_abandoned(path: Path) -> None:
-    """Delete a file or folder that no process has locked. Locks end with their process."""
-    with suppress(OSError):  # it is locked, or another process has deleted or renamed it
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            lock(handle)
-            if sys.platform != "win32":  # while it is locked, or its process could just do that
-                _delete(path)
-        finally:
-            os.close(handle)
-        if sys.platform == "win32":  # which deletes no open file
-            _delete(path)
-
-
-def _delete(path: Path) -> None:
-    shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
-
-
-def lock(handle: int | None) -> None:
-    """Lock an open file or, on Unix, folder; closing it releases the lock.
-
-    Raises OSError if it is locked already.
-    """
-    if handle is None:
-        return
-    if sys.platform == "win32":
-        import msvcrt
-
-        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-    else:
-        import fcntl
-
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -29,12 +29,13 @@ from pathlib import Path
 from typing import Any
 
 from mm_numeric import __version__
+from mm_numeric.atomic_files import lock
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.config.reader import config_from_dict
 from mm_numeric.config.renamed import with_new_names
 from mm_numeric.config.schema import Config
 from mm_numeric.config.trust import named_code, require_no_code
-from mm_numeric.files import lock, read_json, write_json, write_text
+from mm_numeric.files import read_json, write_json, write_text
 from mm_numeric.machine import machine_name, source_commit
 from mm_numeric.parsing import read_yaml
 from mm_numeric.registry import import_from

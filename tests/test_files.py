@@ -8,10 +8,11 @@ import sys
 import pytest
 from importing import text_folder
 
-from mm_numeric import cli, files
+from mm_numeric import atomic_files, cli
+from mm_numeric.atomic_files import atomic_file, atomic_folder
 from mm_numeric.config.data import DataSource
 from mm_numeric.data.examples import render_rows
-from mm_numeric.files import atomic_file, atomic_folder, write_text
+from mm_numeric.files import write_text
 from mm_numeric.tasks.arithmetic import Arithmetic
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks")
@@ -82,7 +83,7 @@ def test_what_another_process_deletes_before_it_is_locked_is_made_again(
     tmp_path, monkeypatch, kind
 ):
     """Two workers fill a cache: one sees the new file of the other, which is not locked yet."""
-    path, lock, others = tmp_path / "a", files.lock, []
+    path, lock, others = tmp_path / "a", atomic_files.lock, []
 
     def lock_late(handle):
         if not others:
@@ -91,7 +92,7 @@ def test_what_another_process_deletes_before_it_is_locked_is_made_again(
             path.unlink()
         lock(handle)
 
-    monkeypatch.setattr(files, "lock", lock_late)
+    monkeypatch.setattr(atomic_files, "lock", lock_late)
     if kind == "file":
         write_text(path, "ours")
         assert path.read_text() == "ours"
@@ -105,13 +106,13 @@ def test_what_another_process_deletes_before_it_is_locked_is_made_again(
 def test_another_process_may_delete_what_a_killed_one_left(tmp_path, monkeypatch):
     left = tmp_path / f"a.{'0' * 32}.unfinished"
     left.write_text("half")
-    lock = files.lock
+    lock = atomic_files.lock
 
     def lock_late(handle):
         lock(handle)
         left.unlink(missing_ok=True)  # another process is as fast
 
-    monkeypatch.setattr(files, "lock", lock_late)
+    monkeypatch.setattr(atomic_files, "lock", lock_late)
     write_text(tmp_path / "a", "ours")
     assert [path.read_text() for path in tmp_path.iterdir()] == ["ours"]
 

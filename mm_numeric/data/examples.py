@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mm_numeric.answers import EmbeddedImage, Example, ImageSource
+from mm_numeric.atomic_files import atomic_folder
 from mm_numeric.config.data import DataSource, Sources, listed
 from mm_numeric.data.decoded_answers import DecodedAnswers
-from mm_numeric.files import atomic_folder, rows_or_errors
+from mm_numeric.files import rows_or_errors
 from mm_numeric.log import logger
 from mm_numeric.registry import TASKS, task_of_row
 from mm_numeric.tasks.base import Task

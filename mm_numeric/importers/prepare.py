@@ -18,7 +18,8 @@ from typing import Any
 
 from mm_numeric import __version__
 from mm_numeric.answers import Shape
-from mm_numeric.files import atomic_file, read_json, sha256_of, write_text
+from mm_numeric.atomic_files import atomic_file
+from mm_numeric.files import read_json, sha256_of, write_text
 from mm_numeric.geometry.row_shapes import clipped, read_box, read_polygon
 from mm_numeric.importers.importer import (
     ImportedItem,
