@@ -68,7 +68,9 @@ def decoding_chart(comparison: Comparison, metric: ReportedMetric) -> Chart | No
     for index, name in enumerate(names):
         style = comparison.styles[name]
         for column, rule in enumerate(rules):
-            cell = decoding[name][rule][metric.name]
+            cell = decoding[name][rule].get(metric.name)
+            if cell is None:  # a rule without a value, such as the mean IoU of no pairs
+                continue
             at = index + 0.14 * (column - (len(rules) - 1) / 2)
             ends = [metric.scale * end for end in chart_ends(cell)]
             mean = styled_line(style, [(at, metric.scale * cell["mean"])])

@@ -55,6 +55,14 @@ def test_both_forms_have_the_same_numbers(tmp_path, title):
     assert len(numbers[0]) > 20
 
 
+def test_a_rule_without_a_value_is_left_out_of_the_figure(tmp_path):
+    summary = decoded_folder(tmp_path)
+    summary["decoding"]["emd"]["median"]["within"]["mean"] = None
+    page, _ = written(tmp_path, summary)
+    figure = page.split('<section id="decoding">')[1].split("</figure>")[0]
+    assert figure.count('transform="translate(') == 3  # two of ce and one of emd
+
+
 def test_each_rule_is_marked_as_better_worse_or_unclear(tmp_path):
     page, twin = written(tmp_path, decoded_folder(tmp_path, seeds=range(5)))
     chapter = page.split('<section id="decoding">')[1].split("</section>")[0]
