@@ -161,6 +161,17 @@ def test_a_report_shows_an_image_as_the_model_sees_it(tmp_path):
     assert np.array_equal(np.asarray(open_upright(tmp_path / "a.png")), on_white(strokes()))
 
 
+def test_a_report_leaves_out_an_image_that_is_damaged_in_any_way(tmp_path):
+    file = tmp_path / "a.dds"
+    strokes().save(file)
+    damaged = bytearray(file.read_bytes())
+    damaged[80:84] = bytes(4)  # flags of its pixel format
+    file.write_bytes(damaged)
+    with pytest.raises(NotImplementedError), Image.open(file) as image:
+        image.load()
+    assert open_upright(file) is None
+
+
 def test_an_image_cached_by_an_earlier_decoder_is_decoded_again(tmp_path, monkeypatch):
     strokes().resize((80, 60)).save(tmp_path / "a.png")
     example = Example(id="0", image=tmp_path / "a.png", prompt="", answer=None, where="r, line 1")
