@@ -19,9 +19,9 @@ from mm_numeric.families.family import Family
 class ImageCache:
     """Folder of images resized for a model family, one .npz file per image, named by a hash.
 
-    The hash covers the image, the family's resize settings and the version of the decoder; if any
-    of them changes, a new file is written. An image file is identified by its path, modification
-    time and size, and an embedded image by its bytes.
+    The hash covers the image, the family's resize settings, the colour of its padding (if it has
+    one) and the version of the decoder; if any of them changes, a new file is written. An image
+    file is identified by its path, modification time and size, and an embedded image by its bytes.
 
     The image processor is later applied to the cached image. An image is cached only if the
     processor then does not change its size (``resize_image_once``): the model sees the same pixels
@@ -76,5 +76,8 @@ def _key(family: Family, example: Example) -> str:
             origin = hashlib.sha256(image.read()).hexdigest()
     except Exception:  # also of a table reader: open_image reports what is wrong
         origin = str(image)
-    settings = (DECODING, family.name, family.resize, family.image_processor.resample)
+    processor = family.image_processor
+    settings: tuple[Any, ...] = (DECODING, family.name, family.resize, processor.resample)
+    if family.resize.kind == "letterbox":  # its padding has the mean colour of the checkpoint
+        settings += (tuple(processor.image_mean),)
     return hashlib.sha256(repr((origin, settings)).encode()).hexdigest()

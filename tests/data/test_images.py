@@ -13,6 +13,7 @@ from rectangles import write_rectangles
 from tiny_models import tiny_family
 
 from mm_numeric.answers import EmbeddedImage, Example
+from mm_numeric.config.schema import ModelConfig
 from mm_numeric.data import image_cache
 from mm_numeric.data.framing import load_framed_image
 from mm_numeric.data.image_cache import ImageCache
@@ -20,6 +21,7 @@ from mm_numeric.data.images import UnreadableImageError, open_image, upright_rgb
 from mm_numeric.evaluation.check_data.check import check_data
 from mm_numeric.evaluation.check_data.text import report_text
 from mm_numeric.evaluation.report.images import open_upright
+from mm_numeric.families.llava import Llava
 
 CLOCKS = Path(__file__).parents[3] / "shared" / "data" / "clocks"
 
@@ -184,6 +186,19 @@ def test_an_image_cached_by_an_earlier_decoder_is_decoded_again(tmp_path, monkey
     for _ in range(2):
         image, _ = load_framed_image(family, example, image_cache=cache)
         assert np.asarray(image).mean() > 200
+
+
+def test_checkpoints_that_pad_with_another_colour_share_no_cached_image(tmp_path):
+    Image.new("RGB", (80, 40), "red").save(tmp_path / "a.png")
+    example = Example(id="0", image=tmp_path / "a.png", prompt="", answer=None, where="r, line 1")
+    Llava.make_tiny(tmp_path / "model", seed=0)
+    family = Llava.load(str(tmp_path / "model"), ModelConfig(name="tiny", family="llava"))
+    cache = ImageCache(tmp_path / "cache")
+    for mean, grey in (([0.48, 0.46, 0.41], (122, 117, 104)), ([0.5] * 3, (127, 127, 127))):
+        family.image_processor.image_mean = mean
+        for _ in range(2):
+            image, _ = load_framed_image(family, example, image_cache=cache)
+            assert image.getpixel((0, 0)) == grey
 
 
 def test_check_data_warns_of_images_with_one_colour(tmp_path):
