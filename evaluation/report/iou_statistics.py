@@ -70,7 +70,8 @@ class IouStatistics:
     def bins(self) -> list[float]:
         """Return a histogram of IoU as fractions: unparseable answers, IoU 0, then 20 ranges."""
         edges = [step / BINS for step in range(BINS + 1)]
-        counts, _ = np.histogram(self.ious[self.ious > 0], edges)
+        # The areas of equal polygons have rounding errors: their IoU may be a little above 1.
+        counts, _ = np.histogram(self.ious[self.ious > 0].clip(max=1), edges)
         return [self.unparsed, self.without_overlap, *(counts / max(len(self.ious), 1)).tolist()]
 
 

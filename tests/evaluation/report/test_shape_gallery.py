@@ -23,6 +23,7 @@ from shape_reports import (
 from mm_numeric.evaluation.report import shape_gallery as galleries
 from mm_numeric.evaluation.report import shape_tiles as tiles
 from mm_numeric.evaluation.report.images import data_url, open_upright
+from mm_numeric.evaluation.report.iou_statistics import MEAN_BOX, IouStatistics
 from mm_numeric.evaluation.score import read_scores
 from mm_numeric.tasks.text_detection import TextDetection
 
@@ -63,6 +64,13 @@ def test_shares_and_means_are_those_of_all_boxes(tmp_path):
         assert line in twin
     assert table(page, "sizes")[0] == ["objective", "Acc@0.5, small", "mean IoU, small"]
     assert "below 32 × 32 pixels: 5 in the test rows" in page
+
+
+def test_an_equal_polygon_is_in_the_last_bar_whatever_the_rounding_errors_of_its_area():
+    ious = np.array([np.nextafter(1, 2), 1.0, np.nextafter(1, 0), 0.0])
+    sizes, parsed = np.array(["large"] * 4), np.ones(4, dtype=np.bool_)
+    found = IouStatistics(style=MEAN_BOX, ious=ious, parsed=parsed, sizes=sizes, answers=4)
+    assert found.bins() == [0.0, 0.25, *[0.0] * 19, 0.75]
 
 
 def test_the_mean_box_is_what_a_model_gets_that_does_not_look(tmp_path):
