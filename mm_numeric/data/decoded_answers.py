@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,8 @@ def _most_confident(lines: Mapping[str, tuple[str, Mapping[str, Any]]], share: f
         value = decoded["confidence"]
         confidence[name] = -math.inf if value is None else value  # None: unparseable
     order = sorted(confidence, key=lambda name: -confidence[name])  # stable for equal values
-    return set(order[: math.ceil(share * len(order))])
+    # By its decimal digits: as floats, 0.55 of 100 is a little more than 55.
+    return set(order[: math.ceil(Fraction(str(share)) * len(order))])
 
 
 def _check_same_row(

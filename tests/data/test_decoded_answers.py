@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+from fractions import Fraction
 from itertools import islice
 
 import pytest
@@ -97,7 +98,7 @@ def test_a_share_keeps_the_answers_that_a_slow_selection_keeps(tmp_path_factory,
     rows = [{"id": str(i), "text": "", "decode": {"confidence": v}} for i, v in enumerate(values)]
     source = DataSource(render=1, answers=str(write(folder, rows)), keep_answers=share)
     left, kept = [(-1.0 if v is None else v, -i) for i, v in enumerate(values)], set()
-    while len(kept) < math.ceil(share * len(values)):
+    while len(kept) < math.ceil(Fraction(str(share)) * len(values)):
         best = max(left)
         left.remove(best)
         kept.add(str(-best[1]))
@@ -126,6 +127,13 @@ def test_answers_that_do_not_fit_are_one_sentence(tmp_path, change, message):
     with pytest.raises(ValueError, match=message) as caught:
         load(tmp_path, change(lines()))
     assert str(caught.value).count("\n") == 0
+
+
+@pytest.mark.parametrize(("share", "count", "kept"), [(0.55, 100, 55), (0.07, 100, 7), (1, 3, 3)])
+def test_a_share_is_not_rounded_up_for_a_rounding_error(tmp_path, share, count, kept):
+    rows = [{"id": str(i), "text": "", "decode": {"confidence": 0.5}} for i in range(count)]
+    source = DataSource(render=1, answers=str(write(tmp_path, rows)), keep_answers=share)
+    assert DecodedAnswers.of(source).confident == {str(i) for i in range(kept)}
 
 
 def test_a_share_needs_confidences(tmp_path):
