@@ -113,6 +113,11 @@ def _most_confident(lines: Mapping[str, tuple[str, Mapping[str, Any]]], share: f
                 f"{share:g} needs; predict with --decode median, mean or mbr."
             )
         value = decoded["confidence"]
+        if value is not None and (type(value) not in (int, float) or not 0 <= value <= 1):
+            raise ValueError(
+                f"{where}: decode.confidence is {value!r:.40}; it is a probability, 0 to 1, or "
+                "null for an unparseable answer."
+            )
         confidence[name] = -math.inf if value is None else value  # None: unparseable
     order = sorted(confidence, key=lambda name: -confidence[name])  # stable for equal values
     # By its decimal digits: as floats, 0.55 of 100 is a little more than 55.

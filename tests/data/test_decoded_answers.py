@@ -136,6 +136,13 @@ def test_a_share_is_not_rounded_up_for_a_rounding_error(tmp_path, share, count, 
     assert DecodedAnswers.of(source).confident == {str(i) for i in range(kept)}
 
 
+@pytest.mark.parametrize("value", ["0.5", True, -0.1, math.nan])
+def test_a_confidence_that_is_no_probability_is_one_sentence(tmp_path, value):
+    rows = [row | {"decode": {"confidence": value}} for row in lines()]
+    with pytest.raises(ValueError, match=r"line 1: decode\.confidence is .*; it is a probability"):
+        load(tmp_path, rows, keep_answers=0.5)
+
+
 def test_a_share_needs_confidences(tmp_path):
     rows = lines()
     del rows[3]["decode"]
