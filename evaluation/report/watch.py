@@ -6,6 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 HOST = "127.0.0.1"
 SECONDS = 10  # between two refreshes
+_DEFAULT_PORT = 80  # a browser leaves it out of the host name
 
 
 def page_server(make: Callable[[], str], port: int) -> ThreadingHTTPServer:
@@ -20,7 +21,8 @@ def page_server(make: Callable[[], str], port: int) -> ThreadingHTTPServer:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            known = [f"{name}:{server.server_port}" for name in (HOST, "localhost")]
+            ports = [f":{server.server_port}"] + [""] * (server.server_port == _DEFAULT_PORT)
+            known = [f"{name}{port}" for name in (HOST, "localhost") for port in ports]
             if self.headers.get("Host") not in known:
                 self.send_error(HTTPStatus.FORBIDDEN)
             elif self.path != "/":

@@ -17,6 +17,7 @@ from PIL import Image
 
 from mm_numeric.cli import main
 from mm_numeric.config.reader import read_config
+from mm_numeric.evaluation.report import watch
 from mm_numeric.evaluation.score import score
 from mm_numeric.run_folder import claim, write_config
 
@@ -140,6 +141,23 @@ def test_a_stored_run_of_a_built_in_task_adds_nothing_to_the_import_path(run, tm
     _, twin = report(run)
     assert "on 6 answers of the evaluation at step 100" in twin  # the task is imported
     assert sys.path == before
+
+
+def test_a_browser_leaves_the_default_port_out_of_the_host_name(monkeypatch):
+    server = watch.page_server(lambda: "a page", 0)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    port, found = server.server_port, []
+    try:
+        for default in (80, port):  # a test may not listen on port 80
+            monkeypatch.setattr(watch, "_DEFAULT_PORT", default)
+            hosts = ("localhost", "127.0.0.1", f"localhost:{port}", "elsewhere.example")
+            found.append([get(port, host=host)[0] for host in hosts])
+    finally:
+        server.shutdown()
+        server.server_close()
+    thread.join()
+    assert found == [[403, 403, 200, 403], [200, 200, 200, 403]]
 
 
 def get(port, path="/", host=None):
