@@ -34,7 +34,8 @@ def results_table(scores: Scores) -> str:
         else:
             no_interval = "no interval: the rows do not differ"
             rows.append([label, value, no_interval if low == "-" else f"{low} to {high}"])
-    lines.append(indented_table(rows))
+    if rows:
+        lines.append(indented_table(rows))
     if missing:
         lines.append(f"metrics without a value: {'; '.join(map(plain, missing))}")
     lines += label_lines(scores)

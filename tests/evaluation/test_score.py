@@ -1,6 +1,7 @@
 """Predictions from any engine are scored; what could not be read is counted, nothing is dropped."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from tiny_models import small_config
@@ -162,6 +163,17 @@ def test_results_have_a_table_by_hour(tmp_path):
     assert list(hours) == ["2", "7", "12"]
     assert (hours["7"]["rows"], hours["7"]["exact"], hours["7"]["unreadable"]) == (2, 0.5, 0.5)
     assert (hours["12"]["exact"], hours["12"]["mean_deviation_minutes"]) == (0, 3)
+
+
+def test_a_scorer_whose_only_metric_has_no_value_has_a_table(tmp_path):
+    rows = [{"id": "a", "text": "seven", "target": "7:05"}]
+    scores = score(predictions(tmp_path, rows, task="clock"))
+    (parsed_only,) = (m for m in scores.scorer.metrics if m.name.endswith("_parsed_only"))
+    own = replace(scores, scorer=replace(scores.scorer, metrics=(parsed_only,)))
+    assert results_table(own).splitlines()[1:3] == [
+        "metrics without a value: mean deviation, parsed only",
+        "answers that could not be parsed:",
+    ]
 
 
 def test_the_table_has_every_figure_and_every_failure(tmp_path):
