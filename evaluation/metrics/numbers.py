@@ -6,7 +6,7 @@ error is twice the target. If the target is 0, the answer is replaced by 1. Metr
 loss does. The share of unparseable answers is reported as ``unreadable``.
 
 Errors have the unit of the numbers; MAPE is relative. Exact matches are compared without rounding.
-Numbers are clipped to +-1e150 so that sums of squares are finite.
+Numbers are clipped to +-1e150 so that sums of squares are finite, and ratios to +-1e300.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,6 +35,7 @@ WeightedMetric = Callable[[Columns, Any], Any]
 0. The last axis, that of the rows, is reduced."""
 
 _LARGEST = 1e150
+_LARGEST_RATIO = 1e300  # as of squared errors and the variance of tiny targets
 _PLACES = ("units", "tens", "hundreds", "thousands")
 
 
@@ -55,6 +56,8 @@ def score_numbers(predictions: Sequence[Number | None], targets: Sequence[Number
     given = clipped([0.0 if p is None else p.value for p in predictions])
     given = np.where(read > 0, given, np.where(wanted == 0, 1.0, -wanted))
     error = np.abs(given - wanted)
+    with np.errstate(over="ignore"):
+        relative = np.divide(error, np.abs(wanted), out=np.zeros_like(error), where=wanted != 0)
     pairs = list(zip(predictions, targets, strict=True))
     log_wanted, log_given = _signed_log(wanted), _signed_log(given)
     columns = {
@@ -65,9 +68,7 @@ def score_numbers(predictions: Sequence[Number | None], targets: Sequence[Number
         "answer_value": given,
         "absolute_error": error,
         "nonzero": (wanted != 0).astype(np.float64),
-        "relative_error": np.divide(
-            error, np.abs(wanted), out=np.zeros_like(error), where=wanted != 0
-        ),
+        "relative_error": relative.clip(max=_LARGEST_RATIO),
         "log_target_value": log_wanted,
         "log_answer_value": log_given,
         "log_error": np.abs(log_given - log_wanted),
@@ -208,7 +209,9 @@ def _ranks(values: Any) -> Any:
 
 def _ratio(part: Any, whole: Any) -> Any:
     part, whole = np.asarray(part, dtype=np.float64), np.asarray(whole, dtype=np.float64)
-    return np.divide(part, whole, out=np.full_like(part, np.nan), where=whole > 0)
+    with np.errstate(over="ignore"):
+        found = np.divide(part, whole, out=np.full_like(part, np.nan), where=whole > 0)
+    return found.clip(-_LARGEST_RATIO, _LARGEST_RATIO)
 
 
 _ERROR_METRICS: Sequence[tuple[str, str, str, bool, WeightedMetric]] = (

@@ -186,6 +186,15 @@ def test_numbers_beyond_float64_keep_every_figure_finite():
     assert all(math.isfinite(v) for name, v in found.items() if name != "thousands_accuracy")
 
 
+def test_a_long_number_for_tiny_targets_keeps_every_figure_finite():
+    """Infinity is not JSON."""
+    for unit in ("e-6", "e-320"):
+        found = figures([("9" * 200, f"7{unit}"), *((f"{n}{unit}", f"{n}{unit}") for n in (1, 2))])
+        assert found["r2"] < -1e200 or math.isnan(found["r2"])  # without variance in float64
+        assert not any(map(math.isinf, found.values()))
+        assert found["mape"] > 1e100
+
+
 def test_one_value_alone_has_no_r2_and_no_correlation():
     found = figures([("0.3", "0.1"), ("0.4", "0.1"), ("0.4", "0.1")])
     assert all(math.isnan(found[name]) for name in ("r2", "log_r2", "pearson", "spearman"))
