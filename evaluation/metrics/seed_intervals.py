@@ -21,6 +21,7 @@ from mm_numeric.evaluation.metrics.bootstrap import Name, draws_interval
 ENOUGH_SEEDS = 5
 """Number of seeds from which a comparison states whether an objective is better than another."""
 
+_LARGEST_SQUARED = 1e100  # larger values are scaled before they are squared
 _MOST_FREEDOM = 1000.0  # from here on, Student's t is a normal distribution to three digits
 
 
@@ -57,6 +58,10 @@ def seed_interval(values: ArrayLike, draws: NDArray[np.float64]) -> SeedInterval
     known = draws[:, ~np.isnan(draws).any(axis=0)]
     if known.shape[1] < 2:
         return SeedInterval(nan, nan, nan)
+    # A single answer of 150 digits makes R² about -1e296, whose square is infinite.
+    largest = float(max(np.abs(of_seeds).max(), np.abs(known).max()))
+    scale = largest if largest > _LARGEST_SQUARED else 1.0
+    of_seeds, known = of_seeds / scale, known / scale
     covariance = np.cov(known)
     common = (covariance.sum() - covariance.trace()) / (count * (count - 1))
     between = of_seeds.var(ddof=1) / count
@@ -67,7 +72,8 @@ def seed_interval(values: ArrayLike, draws: NDArray[np.float64]) -> SeedInterval
         freedom = min(freedom, (count - 1) * (both / between) ** 2)
     mean, width = of_seeds.mean(), deviation * student_quantile(freedom)
     ratio = abs(mean) / deviation if deviation else math.inf if mean else 0.0
-    return SeedInterval(float(mean - width), float(mean + width), _p_value(ratio, freedom))
+    low, high = scale * (mean - width), scale * (mean + width)
+    return SeedInterval(float(low), float(high), _p_value(ratio, freedom))
 
 
 def holm(p_values: Mapping[Name, float]) -> dict[Name, float]:

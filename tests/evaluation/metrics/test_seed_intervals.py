@@ -30,6 +30,17 @@ def test_quantiles_are_those_of_published_tables(freedom, quantile):
     assert student_quantile(freedom) == pytest.approx(quantile, abs=2e-4)
 
 
+@pytest.mark.parametrize("scale", [1e140, 1e296])
+def test_a_metric_whose_square_is_infinite_has_the_scaled_interval(scale):
+    draw = np.random.default_rng(0)
+    values, draws = draw.normal(-1, 0.1, 5), draw.normal(-1, 0.1, (5, 200))
+    low, high, p = seed_interval(values, draws)
+    scaled = seed_interval(scale * values, scale * draws)
+    assert (scaled.low / scale, scaled.high / scale, scaled.p) == pytest.approx((low, high, p))
+    one_bad = seed_interval([scale, *values[1:]], np.vstack([scale * draws[:1], draws[1:]]))
+    assert all(map(math.isfinite, one_bad))
+
+
 def test_without_shared_rows_it_is_students_t():
     """Rows that move no seed leave mean +- t(4) s / sqrt(5), and the p-value of that ratio."""
     values = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
