@@ -54,8 +54,16 @@ class FrameRule:
     such step."""
 
     def __post_init__(self) -> None:
-        """Validate the kind of resizing, which may have been read from a file."""
-        check_choices(self.resize, kind=("squash", "letterbox", "smart", "none"))
+        """Validate how images are resized, which may have been read from a file."""
+        resize = self.resize
+        check_choices(resize, kind=("squash", "letterbox", "smart", "none"))
+        if resize.kind == "smart" and min(resize.factor, resize.max_pixels) < 1:
+            raise ValueError(
+                "resize of the kind 'smart' has a factor and max_pixels of at least 1, not "
+                f"{resize.factor} and {resize.max_pixels}"
+            )
+        if resize.kind in ("squash", "letterbox") and resize.side < 1:
+            raise ValueError(f"resize of the kind {resize.kind!r} has a side of at least 1")
 
     @property
     def depends_on_limits(self) -> bool:
