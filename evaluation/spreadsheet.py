@@ -78,6 +78,12 @@ def _cells(row: Element, shared: list[str], where: str) -> dict[str, str]:
                 raise ValueError(f"{where}: the file is damaged ({error}).") from error
         elif kind == "n":
             value = value.removesuffix(".0")
+        formula = cell.find(f"{_MAIN}f")
+        if formula is not None and formula.text and value in ("", "0"):
+            # XlsxWriter and openpyxl make a formula of an answer such as "=5", with the result 0 or
+            # none; Excel would calculate it when it opens the file.
+            is_array = formula.get("t") == "array"
+            value = f"{{={formula.text}}}" if is_array else f"={formula.text}"
         found[column] = value
     return found
 

@@ -136,6 +136,29 @@ def test_an_unknown_or_incomplete_answer_is_one_sentence(tmp_path, rows, message
         read(written(tmp_path, *rows))
 
 
+@pytest.mark.parametrize(
+    ("cell", "text"),
+    [
+        ("<f>5</f><v>0</v>", "=5"),  # as XlsxWriter writes the text "=5"
+        ("<f> 1/2</f><v></v>", "= 1/2"),  # as openpyxl
+        ('<f t="array" ref="E2">5</f><v>0</v>', "{=5}"),
+        ("<f>1+6</f><v>7</v>", "7"),  # calculated by Excel
+        ("<v>0</v>", "0"),
+    ],
+)
+def test_an_answer_that_became_a_formula_is_its_text(tmp_path, cell, text):
+    path = tmp_path / "a.xlsx"
+    with zipfile.ZipFile(VLMEVALKIT) as old, zipfile.ZipFile(path, "w") as new:
+        for name in old.namelist():
+            content = old.read(name).decode()
+            if name == "xl/worksheets/sheet1.xml":
+                content, count = re.subn(r'(<c r="E2") t="s"><v>18</v>', rf"\1>{cell}", content)
+                assert count == 1
+            new.writestr(name, content)
+    (_, row), *_ = read_sheet(path)
+    assert list(row.values())[-1] == text
+
+
 def test_a_file_that_is_not_a_spreadsheet_is_one_sentence(tmp_path):
     path = tmp_path / "a.xlsx"
     with pytest.raises(ValueError, match=r"a\.xlsx: there is no such file"):
