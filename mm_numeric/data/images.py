@@ -9,11 +9,12 @@ from PIL import Image, ImageOps
 
 from mm_numeric.answers import Example, ImageSource
 
-DECODING = 2
+DECODING = 3
 """Version of ``upright_rgb``. It is raised if an image may get other pixels than before, so that
 ``ImageCache`` decodes each image again."""
 
-_BITS_PER_SAMPLE = 258  # TIFF tag
+_BITS_PER_SAMPLE, _PHOTOMETRIC = 258, 262  # TIFF tags
+_WHITE_IS_ZERO = 0
 
 
 class UnreadableImageError(ValueError):
@@ -64,8 +65,11 @@ def _from_16_bits(image: Image.Image) -> Image.Image:
             f"its pixels are 32-bit numbers, mode {image.mode}, without a defined white; save it "
             "with 8 or 16 bits per channel"
         )
-    (bits,) = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (16,))
+    tags = getattr(image, "tag_v2", {})
+    (bits,) = tags.get(_BITS_PER_SAMPLE, (16,))
     pixels = np.asarray(image)
+    if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:  # Pillow inverts these with 8 bits only
+        pixels = (1 << bits) - 1 - pixels
     grey = (pixels >> (bits - 8)).astype(np.uint8)
     if (transparent := image.info.get("transparency")) is not None:
         grey[pixels == transparent] = 255

@@ -129,6 +129,17 @@ def test_16_bit_pixels_are_scaled_and_none_is_clipped():
     assert decoded_bytes(tiff_with_12_bits(2048, 160))[0, :, 0].tolist() == [128, 10]
 
 
+@pytest.mark.parametrize("bits", [8, 16])
+def test_a_tiff_whose_white_is_zero_is_no_negative(bits):
+    """As radiographs and faxes are stored."""
+    data = np.array([0, 2**bits - 1, 2 ** (bits - 1)], dtype="<u2" if bits == 16 else "u1")
+    tags = {256: 3, 257: 1, 258: bits, 259: 1, 262: 0, 273: 8, 277: 1, 278: 1, 279: data.nbytes}
+    entries = b"".join(struct.pack("<HHIHH", tag, 3, 1, value, 0) for tag, value in tags.items())
+    header, padding = b"II*\0" + struct.pack("<I", 14), bytes(6 - data.nbytes)
+    file = header + data.tobytes() + padding + struct.pack("<H", len(tags)) + entries + bytes(4)
+    assert decoded_bytes(file)[0, :, 0].tolist() == [255, 0, 127]
+
+
 def test_a_transparent_value_of_16_bit_grey_is_white():
     pixels = np.array([[300, 5, 300]], dtype=np.uint16)
     assert decoded(Image.fromarray(pixels), transparency=5)[0, :, 0].tolist() == [1, 255, 1]
