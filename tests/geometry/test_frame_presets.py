@@ -128,7 +128,7 @@ def test_a_wrong_frame_is_one_sentence(name, message):
         ({"coordinates": {"order": "x"}, "resize": {"kind": "none"}}, "order is one of xy, yx"),
         ({"coordinates": {}, "resize": {"kind": "smart", "max_pixels": 99}}, r"1, not 0 and 99\.$"),
         ({"coordinates": {}, "resize": {"kind": "smart", "factor": 28}}, r"1, not 28 and 0\.$"),
-        ({"coordinates": {}, "resize": {"kind": "letterbox"}}, "'letterbox' has a side of at leas"),
+        ({"coordinates": {}, "resize": {"kind": "letterbox"}}, "'letterbox' has a side of at"),
     ],
 )
 def test_a_damaged_frame_is_one_sentence(tmp_path, saved, message):
