@@ -107,8 +107,10 @@ def make_padding_free(
 
     def add_boundaries(_: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         positions = kwargs.get("position_ids")
-        if positions is None or kwargs.get("attention_mask") is not None:
-            return None  # as when answers are generated
+        is_padded = kwargs.get("attention_mask") is not None
+        # Prompts of one length have no mask either, while answers are generated.
+        if positions is None or is_padded or kwargs.get("past_key_values") is not None:
+            return None
         return args, {**kwargs, **_boundaries(_lengths(positions), attention, positions.device)}
 
     decoder.register_forward_pre_hook(add_boundaries, with_kwargs=True)

@@ -17,6 +17,7 @@ from transformers.utils import is_flash_attn_2_available
 
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.data.collator import BATCH_KEYS
+from mm_numeric.inference.generate import generate
 from mm_numeric.training.padding_free import make_padding_free, padding_free_error
 from mm_numeric.training.run import train
 
@@ -43,6 +44,16 @@ def test_loss_and_gradients_are_those_with_padding(name, attention):
     with torch.no_grad():
         logits = [model(**each).logits for each in (inputs, wrong)]
     assert (logits[0] - logits[1]).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_prompts_of_one_length_are_answered_as_before(attention):
+    """They have no mask, like a padding-free batch, as in an evaluation during training."""
+    rows, (collator, model) = sized_rows()[:1] * 2, loaded("qwen2_vl")
+    model.set_attn_implementation(attention)
+    wanted = [found.text for found in generate(model, collator.family, rows, 6)]
+    make_padding_free(model, collator, attention)
+    assert [found.text for found in generate(model, collator.family, rows, 6)] == wanted
 
 
 def test_flash_attention_gets_the_boundaries_of_the_samples():
