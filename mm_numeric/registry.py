@@ -254,6 +254,7 @@ EXTRA_OF: Mapping[str, str] = {
     "shapely": "eval",
     "tqdm": "eval",
     "accelerate": "train",
+    "fsspec": "train",
     "huggingface_hub": "train",
     "peft": "train",
     "safetensors": "train",
