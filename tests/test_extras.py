@@ -83,9 +83,9 @@ def extra(name):
 
 
 def test_the_table_of_extras_is_that_of_pyproject():
-    # markupsafe comes with jinja2, and two packages with transformers
+    # markupsafe comes with jinja2, and three packages with transformers and torch
     assert extra("eval") | {"markupsafe"} == {p for p, e in EXTRA_OF.items() if e == "eval"}
-    assert extra("train") - {"mm-numeric"} | {"huggingface_hub", "tokenizers"} == {
+    assert extra("train") - {"mm-numeric"} | {"fsspec", "huggingface_hub", "tokenizers"} == {
         p for p, e in EXTRA_OF.items() if e == "train"
     }
 
