@@ -26,7 +26,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mm_numeric.answers import Box, Instance, Instances, Polygon, Shape
-from mm_numeric.archives import zipped_files
+from mm_numeric.archives import is_wanted, zipped_files
 from mm_numeric.files import read_json
 from mm_numeric.geometry.row_shapes import finite_numbers, finite_xywh
 
@@ -90,9 +90,7 @@ def read_text_files(path: Path, *, truth: bool, lines: str | None = None) -> Det
 def _text_files(path: Path) -> Iterator[tuple[str, str, str]]:
     """Yield the path (for error messages), name and content of each text file, sorted by name."""
     if path.is_dir():
-        # As in a zip: also .TXT, and no hidden file, such as ._1.txt of macOS.
-        files = (file for file in path.iterdir() if file.suffix.lower() == ".txt")
-        for file in sorted(file for file in files if not file.name.startswith(".")):
+        for file in sorted(file for file in path.iterdir() if is_wanted(file.name, (".txt",))):
             yield str(file), file.name, _decoded(file.read_bytes(), str(file))
         return
     for name, content in zipped_files(path, (".txt",)):

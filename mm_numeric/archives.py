@@ -82,7 +82,7 @@ def zipped_files(
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            wanted = [info for info in archive.infolist() if _is_wanted(info.filename, endings)]
+            wanted = [info for info in archive.infolist() if is_wanted(info.filename, endings)]
             if len(wanted) > MAX_FILES:
                 raise UnpackedSizeError(f"{path}: {len(wanted):,} files, above {MAX_FILES:,}.")
             # zipfile never unpacks more of a file than the size that the archive states for it.
@@ -104,7 +104,8 @@ def zipped_files(
         raise ValueError(f"{path}: cannot be unpacked ({error}).") from error
 
 
-def _is_wanted(name: str, endings: Sequence[str]) -> bool:
+def is_wanted(name: str, endings: Sequence[str]) -> bool:
+    """Return True if a file has one of these endings and is not hidden, as macOS's ._1.txt is."""
     inner = PurePosixPath(name)
     hidden = inner.name.startswith(".") or "__MACOSX" in inner.parts
     return inner.suffix.lower() in endings and not hidden

@@ -3,6 +3,7 @@
 import codecs
 import csv
 import errno
+import glob
 import gzip
 import hashlib
 import io
@@ -104,6 +105,13 @@ def _json_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, Any]] | V
         yield _object(row, f"{path}, row {number}")
 
 
+def matching_files(name: str) -> list[Path]:
+    """Return the files of a name or of a pattern such as ``train/*.jsonl``, which may have none."""
+    if glob.has_magic(name) and not Path(name).exists():
+        return [Path(file) for file in sorted(glob.glob(name, recursive=True))]
+    return [Path(name)]
+
+
 class Shard(NamedTuple):
     """Some lines of a .jsonl file."""
 
@@ -170,7 +178,7 @@ def _object(row: Any, where: str) -> tuple[str, dict[str, Any]] | ValueError:
 def _csv_rows(
     text: str, path: Path, delimiter: str
 ) -> Iterator[tuple[str, dict[str, Any]] | ValueError]:
-    csv.field_size_limit(_LONGEST_FIELD)
+    csv.field_size_limit(max(_LONGEST_FIELD, csv.field_size_limit()))  # of the whole process
     lines = io.StringIO(text)
     reader = csv.DictReader(lines, restkey="(more)", restval=None, delimiter=delimiter)
     try:

@@ -6,7 +6,6 @@ Here an objective with numeric terms has 9 trials. Plain cross-entropy has no te
 be tuned as hard, it is trained with 9 learning rates from 3.0e-4 to 3.0e-3. Does not import torch.
 """
 
-import glob
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from mm_numeric.config.data import DataSource, listed
 from mm_numeric.config.names import value_name
 from mm_numeric.config.reader import config_from_dict
 from mm_numeric.config.schema import Config
+from mm_numeric.files import matching_files
 from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.parsing import with_setting
 
@@ -81,14 +81,8 @@ def _overlap(one: DataSource, other: DataSource) -> bool:
 
 
 def _files(source: DataSource) -> set[Path]:
-    """Return the files of a source, with patterns expanded as when its rows are read."""
     paths = [source.path] if isinstance(source.path, str) else source.path or ()
-    found: set[Path] = set()
-    for path in paths:
-        is_pattern = glob.has_magic(path) and not Path(path).exists()
-        files = glob.glob(path, recursive=True) if is_pattern else [path]
-        found.update(Path(file).resolve() for file in files)
-    return found
+    return {file.resolve() for path in paths for file in matching_files(path)}
 
 
 def make_trials(row: Config, axes: Mapping[str, Axis], where: str) -> list[Trial]:

@@ -1,6 +1,5 @@
 """Load raw samples from files and data sets, convert them to examples, and find their images."""
 
-import glob
 import hashlib
 import json
 import os
@@ -13,7 +12,7 @@ from mm_numeric.answers import EmbeddedImage, Example, ImageSource
 from mm_numeric.atomic_files import atomic_folder
 from mm_numeric.config.data import DataSource, Sources, listed
 from mm_numeric.data.decoded_answers import DecodedAnswers
-from mm_numeric.files import rows_or_errors
+from mm_numeric.files import matching_files, rows_or_errors
 from mm_numeric.log import logger
 from mm_numeric.registry import TASKS, task_of_row
 from mm_numeric.tasks.base import Task
@@ -174,13 +173,10 @@ def find_files(task: Task, source: DataSource, cache: Path) -> list[Path]:
         return [render_rows(task, source, cache)]
     files = []
     for name in [source.path] if isinstance(source.path, str) else source.path:
-        if glob.has_magic(name) and not Path(name).exists():
-            matches = sorted(glob.glob(name, recursive=True))
-            if not matches:
-                raise ValueError(f"{name}: no file matches this pattern.")
-            files += [Path(file) for file in matches]
-        else:
-            files.append(Path(name))
+        matches = matching_files(name)
+        if not matches:
+            raise ValueError(f"{name}: no file matches this pattern.")
+        files += matches
     return files
 
 

@@ -9,13 +9,12 @@ GPT-2's vocabulary, ``²`` is not a digit but represents the byte 0xB2.
 
 import re
 import tempfile
-from pathlib import Path
 from typing import Any
 
 from tokenizers import Regex, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from mm_numeric.families.loading import saved_frame
+from mm_numeric.families.loading import saved_frame, without_frame
 
 _DIGITS = "0123456789"
 _NAMED = re.compile(r"<.+>", re.DOTALL)  # <0x31>, <extra_id_7>: names of tokens, not text
@@ -48,11 +47,10 @@ def with_digits(tokenizer: Any, digits: str | None, source: str, revision: str =
         )
     if not merges:
         return tokenizer
-    if frame := saved_frame(source, revision):
-        delete = f"delete {frame}" if Path(source).is_dir() else f"delete {frame.name} in a copy"
+    if saved_frame(source, revision):
         raise ValueError(
             f"model.digits: the model in {source} was trained with digits merged; remove "
-            f"model.digits, or {delete} to train it for single digits."
+            f"model.digits, or {without_frame(source)} to train it for single digits."
         )
     if not getattr(tokenizer, "is_fast", False):
         raise ValueError(

@@ -177,6 +177,12 @@ def saved_frame(source: str, revision: str) -> Path | None:
     return Path(hf_hub_download(source, FRAME, revision=revision))
 
 
+def without_frame(source: str) -> str:
+    """Return what to do, for error messages, so that a model has no frame.json."""
+    file = Path(source, FRAME)
+    return f"delete {file}" if file.is_file() else f"delete {FRAME} in a copy"
+
+
 def check_saved_frame(
     source: str,
     resize: Resize,
@@ -201,9 +207,8 @@ def check_saved_frame(
     for name, ours in {**asdict(resize), **asdict(coordinates)}.items():
         if theirs.get(name) != ours:
             setting = where if name in asdict(resize) else "model.coordinates"
-            delete = f"delete {file}" if Path(source).is_dir() else f"delete {FRAME} in a copy"
             raise ValueError(
                 f"{setting}: the model in {source} was trained with {name} {theirs.get(name)!r}, "
                 f"and here it is {ours!r}: its coordinates would be read in another frame. Set the "
-                f"same value, or {delete} to train the model for the new frame."
+                f"same value, or {without_frame(source)} to train the model for the new frame."
             )

@@ -255,7 +255,7 @@ def _count_outside(fields: dict[str, Any], *, clip: bool) -> int:
                 else:
                     shape = read_box(holder[name], name, xywh=xywh)
             except ValueError as error:  # in a field that the task does not read
-                raise InvalidRowError(name, f"{error}") from error
+                raise InvalidRowError(name, str(error)) from error
             tolerance = 0.0 if clip else _TOLERANCE_PX
             if all(
                 -tolerance <= x <= width + tolerance and -tolerance <= y <= height + tolerance

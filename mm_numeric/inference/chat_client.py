@@ -173,9 +173,7 @@ def _detail(error: urllib.error.HTTPError, key: str | None) -> str:
         body = json.loads(error.read(10_000).decode("utf-8", "replace"))
         found = body.get("error", body.get("detail"))  # "detail" of FastAPI, as in transformers
         text = found["message"] if isinstance(found, dict) else str(found or error.reason)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        text = error.reason
-    except (OSError, http.client.HTTPException):  # the connection ended within the body
-        text = error.reason
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, http.client.HTTPException):
+        text = error.reason  # also where the connection ended within the body
     hidden = str(text).replace(key, "***") if key else str(text)
     return " ".join(hidden.split())[:200]

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mm_numeric.answers import HALF_DAY_MINUTES, Box, ClockTime, Instances, Number
+from mm_numeric.answers import HALF_DAY_MINUTES, Box, ClockTime, Instances, Measurement, Number
 from mm_numeric.evaluation.metrics.numbers import clipped
 from mm_numeric.evaluation.metrics.polygon_iou import (
     Pairs,
@@ -88,7 +88,7 @@ def _exact_costs(candidates: Sequence[Any], truths: Sequence[Any]) -> Floats:
 def first_equal(answers: Sequence[Any]) -> Ints:
     """Return, for each answer, the index of the first answer that is equal to it, [n]."""
     # Measurements are equal if their numbers are, but 37 °C and 37 °F are different answers.
-    keys = [(answer, getattr(answer, "units", ())) for answer in answers]
+    keys = [(a, a.units if isinstance(a, Measurement) else ()) for a in answers]
     seen: dict[Any, int] = {}
     try:
         firsts = [seen.setdefault(key, i) for i, key in enumerate(keys)]
