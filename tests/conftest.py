@@ -1,7 +1,9 @@
 """Fixtures that several rooms use, and the groups of tests that run in one process."""
 
 import gc
+import io
 import itertools
+import logging
 import os
 from collections import Counter
 
@@ -98,6 +100,18 @@ def tmp_path(request, tmp_path_factory):
     """A folder of a test. pytest's own lists those of all earlier tests first, and adds a link."""
     name = f"{request.node.originalname[:30]}{next(FOLDERS)}"
     return tmp_path_factory.mktemp(name, numbered=False)
+
+
+@pytest.fixture
+def logged():
+    """What the library logs during a test, as a StringIO."""
+    library, text = logging.getLogger("mm_numeric"), io.StringIO()
+    handler, level = logging.StreamHandler(text), library.level
+    library.addHandler(handler)
+    library.setLevel(logging.INFO)
+    yield text
+    library.setLevel(level)
+    library.removeHandler(handler)
 
 
 @pytest.fixture(scope="session")

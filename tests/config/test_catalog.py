@@ -21,6 +21,7 @@ SMALL = (
     "trainer.logging_steps=1",
     "trainer.dataloader_num_workers=0",
     "trainer.per_device_train_batch_size=2",
+    "trainer.gradient_accumulation_steps=2",
     "predict.max_new_tokens=8",  # tiny models have few positions
 )
 
@@ -32,8 +33,10 @@ def test_a_config_trains_and_answers(name, tmp_path):
     config = read_config(name, small)
     if config.task.render_settings is None:
         train_rows, test_rows = (written_rows(config.task_name, tmp_path, n) for n in (16, 4))
-        files = [f"data.train={{path: {train_rows}}}", f"data.test={{path: {test_rows}}}"]
-        config = read_config(name, [*small, *files])
+        small += [f"data.train={{path: {train_rows}}}", f"data.test={{path: {test_rows}}}"]
+    if config.evaluate:
+        small.append("evaluate={every_steps: 2, data: {render: 4, seed: 3}}")
+    config = read_config(name, small)
     train(config)
     predictions = tmp_path / "predictions.jsonl"
     assert predict(config.output_dir, None, predictions) == 4

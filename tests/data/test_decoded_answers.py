@@ -1,7 +1,6 @@
 """data.train.answers: a model's answers are trained on in place of the labels."""
 
 import json
-import logging
 import math
 from fractions import Fraction
 from itertools import islice
@@ -70,13 +69,12 @@ def test_a_stream_has_the_same_examples(tmp_path):
     assert list(islice(stream.examples(), 4)) == found
 
 
-def test_rows_without_an_answer_are_left_out_if_the_config_says_so(tmp_path, caplog):
+def test_rows_without_an_answer_are_left_out_if_the_config_says_so(tmp_path, logged):
     rows = lines(5)
     rows[2]["text"] = "no idea"
-    with caplog.at_level(logging.INFO, logger="mm_numeric"):
-        found = load(tmp_path, rows, keep_answers="parseable")
+    found = load(tmp_path, rows, keep_answers="parseable")
     assert [example.answer.minute for example in found] == [0, 1, 3, 4]
-    assert "4 of 6 rows are trained on their answers in" in caplog.text
+    assert "4 of 6 rows are trained on their answers in" in logged.getvalue()
     with pytest.raises(ValueError, match=r"answers\.jsonl has no answer to keep for any of its 6"):
         load(tmp_path, [row | {"id": "x"} for row in rows[:1]], keep_answers="parseable")
 

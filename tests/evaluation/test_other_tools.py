@@ -153,7 +153,7 @@ def test_names_of_images_must_not_differ_even_if_the_prompts_agree(tmp_path, phr
 
 
 def test_positions_of_lmms_eval_are_refused_only_if_all_other_prompts_are_of_other_rows(
-    tmp_path, caplog
+    tmp_path, logged
 ):
     rows = [json.loads(line) for line in lines_of(FILES / "lmms_eval.jsonl")]
     lines = [{k: row[k] for k in ("doc_id", "filtered_resps", "input")} for row in rows]
@@ -161,7 +161,7 @@ def test_positions_of_lmms_eval_are_refused_only_if_all_other_prompts_are_of_oth
     lines[1]["input"] = "Locate: something else"
     file = write(tmp_path / "a.jsonl", [json.dumps(line) + "\n" for line in lines])
     assert len(scored(file).rows) == 4
-    assert "the prompt of 2 of 4 answers is not that of the question at the" in caplog.text
+    assert "the prompt of 2 of 4 answers is not that of the question at the" in logged.getvalue()
     lines[1]["input"] = "Locate: red car"
     write(file, [json.dumps(line) + "\n" for line in lines])
     with pytest.raises(ValueError, match="the prompt is that of the question 'row-1', but"):

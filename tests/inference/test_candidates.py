@@ -83,18 +83,18 @@ def stops(family):
 
 @pytest.fixture(scope="module")
 def everything(loaded):
-    """All answers of at most one token before the end, and the size of the vocabulary."""
+    """All answers of at most one token to two questions, and the size of the vocabulary."""
     _, family, examples = loaded
     vocabulary = len(next_token(loaded, examples[0], []))
     tree = PrefixTree(stops(family), mass=1.0, width=vocabulary)
-    return explore(loaded, tree, steps=2), vocabulary
+    return explore(loaded, tree, examples[:2], steps=2), vocabulary
 
 
 @pytest.mark.slow
 def test_probabilities_are_those_of_the_whole_text_and_all_are_found(loaded, everything):
     _, family, examples = loaded
     explored, vocabulary = everything
-    for example, found in zip(examples, explored, strict=True):
+    for example, found in zip(examples[:2], explored, strict=True):
         first = next_token(loaded, example, [])
         ends = sum(first[stop] for stop in stops(family))
         assert found.probabilities[()] == pytest.approx(ends, rel=1e-4)
@@ -124,7 +124,8 @@ def test_greedy_answers_are_those_of_generate(loaded):
 def test_a_tree_covers_the_mass_that_was_asked_for_with_the_most_likely_answers(loaded, everything):
     explored, vocabulary = everything
     tree = PrefixTree(stops(loaded[1]), mass=0.7, width=vocabulary)
-    for whole, found in zip(explored, explore(loaded, tree, steps=2), strict=True):
+    found_again = explore(loaded, tree, loaded[2][:2], steps=2)
+    for whole, found in zip(explored, found_again, strict=True):
         lost = sum(p for a, p in whole.probabilities.items() if a not in found.probabilities)
         assert lost <= 0.3 + 1e-6
         assert len(found.probabilities) < len(whole.probabilities)

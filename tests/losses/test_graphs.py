@@ -75,7 +75,7 @@ def test_a_step_elsewhere_needs_no_value(name, form):
     assert leaf.grad.shape == leaf.shape
 
 
-def compared(made, backend, *, hidden=False):
+def compared(made, backend, *, hidden=False, seeds=(1, 2)):
     """Compile an objective as one graph, and hold it to itself on two batches of two sizes.
 
     The second compilation is for every size.
@@ -92,7 +92,7 @@ def compared(made, backend, *, hidden=False):
         return result.loss, result.parts
 
     compiled = torch.compile(step, fullgraph=True, backend=backend)
-    for seed in (1, 2):
+    for seed in seeds:
         _, logits, labels, spans = prepared("ce", seed)
         spans = made.spans(batch(seed)[1])
         found = []
@@ -134,4 +134,5 @@ def test_a_head_without_logits_is_one_graph():
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("g++"), reason="inductor needs a compiler on a CPU")
 def test_inductor_agrees():
-    compared(objective("ntil_soft", VOCABULARY), "inductor")
+    """One objective with a cumulative sum, for one size: each more is ten seconds of a compiler."""
+    compared(objective("emd", VOCABULARY), "inductor", seeds=(1,))

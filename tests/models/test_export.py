@@ -207,13 +207,13 @@ def test_the_dtype_of_the_weights_stays(tmp_path, parts):
     assert "Not scored: " in card
 
 
-def test_answers_that_were_not_measured_may_be_cut(tmp_path, caplog):
+def test_answers_that_were_not_measured_may_be_cut(tmp_path, logged):
     config = adapted_config(tmp_path, "causal_lm", {}, max_steps=1)
     config = replace(config, data=replace(config.data, stream=True))
     config = replace(config, predict=replace(config.predict, max_new_tokens=None))
     train(config)
     export(config.output_dir, tmp_path / "out", trust_remote_code=True)
-    assert "the answers of the exported model at 20 tokens" in caplog.text
+    assert "the answers of the exported model at 20 tokens" in logged.getvalue()
 
 
 def test_a_run_is_pushed_to_the_hub(tmp_path, capsys, monkeypatch):

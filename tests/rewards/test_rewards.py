@@ -320,11 +320,11 @@ def test_trl_calls_it_with_messages_ids_and_logs():
     assert own.__name__ == "f1@0.5"
 
 
-def test_removed_location_tokens_need_the_tokenizer(caplog):
+def test_removed_location_tokens_need_the_tokenizer(logged):
     frame = FrameRule.of_family("paligemma").frame(WIDTH, HEIGHT)
     columns, texts = rows((TRUE, " cat"), (TRUE, ""), frame=frame)
     assert reward("iou", task=BOX)(completions=texts, **columns) == [0, 0]
-    assert "pass tokenizer=" in caplog.text
+    assert "pass tokenizer=" in logged.getvalue()
 
 
 def test_verl_and_swift_call_it():

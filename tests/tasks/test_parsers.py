@@ -151,8 +151,8 @@ def test_time_is_linear_in_the_text(name, unit):
         return time.process_time() - started
 
     def is_linear():  # 8 times the text; 64 times the time would be squared
-        longest = seconds(8_000)
-        return longest < 0.125 or longest < 40 * seconds(1_000)
+        longest = seconds(4_000)
+        return longest < 0.06 or longest < 40 * seconds(500)
 
     gc.disable()  # it would go through all that the tests before have left
     try:

@@ -431,13 +431,13 @@ def test_a_vocabulary_of_another_tokenizer_is_refused(tmp_path):
         by_sft_trainer(tmp_path, objective=objective("ce", other))
 
 
-def test_labels_without_numbers_are_warned_about_once(tmp_path, caplog):
+def test_labels_without_numbers_are_warned_about_once(tmp_path, logged):
     words = Dataset.from_list([{"prompt": "a", "completion": "b c"}] * 40)
     trainer = by_sft_trainer(tmp_path, data=words, objective=objective("ntil", NUMBERS))
     names = {name for line in trainer.state.log_history for name in line}
     assert "parts/ce" in names
     assert "parts/emd_exp" not in names
-    assert caplog.text.count("have no number, so that the loss is cross-entropy alone") == 1
+    assert logged.getvalue().count("have no number, so that the loss is cross-entropy alone") == 1
 
 
 @pytest.mark.slow
