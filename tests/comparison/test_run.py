@@ -155,7 +155,7 @@ def children(process: int) -> list[Path]:
 @pytest.mark.slow
 def test_a_killed_comparison_of_two_processes_goes_on(tmp_path):
     """The processes of the seeds are forked before the kill; the one after it is a new Python."""
-    longer = ("trainer.max_steps=60", "trainer.save_steps=60")  # than the check for a dead parent
+    longer = ("trainer.max_steps=40", "trainer.save_steps=40")  # than the check for a dead parent
     two = ("compare.objectives=[ce]", "compare.control=null", "compare.seeds=[0, 1]")
     config = small_config(tmp_path, *SMALL, *longer, *two, "compare.jobs=2")
     file = tmp_path / "small.yaml"

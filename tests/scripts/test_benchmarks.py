@@ -129,7 +129,7 @@ def test_from_hidden_takes_the_memory_of_one_chunk(parts, dtype):
     def step():
         loss_of.from_hidden(hidden, head, labels, spans).loss.backward()
 
-    assert max(parts.measure.peak_cpu(step) for _ in range(3)) < 64 << 20  # four chunks
+    assert max(parts.measure.peak_cpu(step) for _ in range(2)) < 64 << 20  # four chunks
 
 
 def test_targets_are_for_their_size_alone(bench):
