@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
 import time
@@ -65,6 +66,11 @@ def test_a_comparison_runs_to_its_table_and_is_not_run_twice(tmp_path):
     assert {p: p.stat().st_mtime_ns for p in written} == written
     compare(small_config(tmp_path, *SMALL, "compare.objectives=[ce, emd]"))
     assert {p: p.stat().st_mtime_ns for p in written} == written
+    for weights in folder.glob("seed0/*/model"):  # as if copied from another machine without them
+        shutil.rmtree(weights)
+    compare(config)
+    assert read_summary(folder)["table"] == summary["table"]
+    assert not list(folder.glob("seed0/*/model"))
     with pytest.raises(ValueError, match=r"another run: trainer\.learning_rate"):
         compare(small_config(tmp_path, *SMALL, "trainer.learning_rate=2.0e-3"))
     with pytest.raises(ValueError, match=r"another run: trainer\.max_steps is 2 there"):
