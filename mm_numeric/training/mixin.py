@@ -167,6 +167,10 @@ class NumericLossMixin(_Trainer):
         del batch["labels"]
         batch.pop("origin", None)
         supervised = batch.pop("supervised", None)
+        if "position_ids" in batch and "attention_mask" not in batch:
+            # With a cache of keys, transformers does not look for documents in position_ids. The
+            # text model of a VLM has one unless told otherwise.
+            batch["use_cache"] = False
         if labels.dim() == 2 and self._head_takes_rows and not all_rows:
             spans = self.objective.spans(labels) if spans is None else spans
             supervised = labels != IGNORE_INDEX

@@ -1,6 +1,7 @@
 """Each integration trains the same model to the same weights."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -26,7 +27,11 @@ from tiny_integrations import (
 from tiny_models import tiny_byt5, tiny_causal_lm
 from transformers import (
     ByT5Tokenizer,
+    CLIPVisionConfig,
     DataCollatorForSeq2Seq,
+    LlamaConfig,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
     MixtralConfig,
     MixtralForCausalLM,
     Seq2SeqTrainer,
@@ -41,6 +46,7 @@ from mm_numeric import NumberVocabulary, NumericLossMixin, loss_func, objective,
 
 pytestmark = pytest.mark.slow
 
+FLAT_COLLATE = replace(COLLATE, padding_free=True)
 FIXED = ["ce", "ntl_was", "ntil_soft", "ntil"]
 
 
@@ -216,6 +222,22 @@ def test_numbers_in_packed_rows_are_those_of_their_samples(tmp_path):
     flat = {"padding_free": True, "max_length": None}
     assert_same(by_sft_trainer(tmp_path, data=data, objective=loss_of, changes=flat).model,
                 plain.model)  # fmt: skip
+
+
+def test_documents_in_a_row_of_a_vlm_do_not_see_each_other(tmp_path):
+    """Its text model has a cache of keys, with which transformers sees no documents in a row."""
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2}
+    text = LlamaConfig(**sizes, num_hidden_layers=1, vocab_size=len(tiny_integrations.TOKENIZER))
+    vision = CLIPVisionConfig(**sizes, num_hidden_layers=1, image_size=28, patch_size=14)
+    model = LlavaForConditionalGeneration(LlavaConfig(text_config=text, vision_config=vision))
+    with torch.no_grad():
+        for layer in model.model.language_model.layers:
+            layer.self_attn.o_proj.weight.mul_(1000)
+    args = TrainingArguments(**settings(tmp_path))
+    trainer = NumericTrainerForTests(model.eval(), args, objective=objective("ce", NUMBERS))
+    data = list(rows())[:8]
+    losses = [trainer.compute_loss(model, each(data)) for each in (COLLATE, FLAT_COLLATE)]
+    torch.testing.assert_close(*losses)
 
 
 def test_the_router_loss_of_a_mixture_of_experts_is_kept(tmp_path):
