@@ -91,9 +91,16 @@ class NumericLossMixin(_Trainer):
         self._validate_settings()
         self._is_encoder_decoder = getattr(self.model.config, "is_encoder_decoder", False)
         base = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
-        self._head_takes_rows = "logits_to_keep" in inspect.signature(base.forward).parameters
+        # Prompt tuning of PEFT puts virtual tokens before each row: more logits than labels.
+        peft = getattr(self.model, "active_peft_config", None)
+        is_prompted = getattr(peft, "is_prompt_learning", False)
+        self._has_virtual_tokens = is_prompted and not self._is_encoder_decoder
+        takes_rows = "logits_to_keep" in inspect.signature(base.forward).parameters
+        self._head_takes_rows = takes_rows and not self._has_virtual_tokens
         self._head: ChunkedHead | None = None
-        self._keeps_head = self.args.torch_compile or self.is_fsdp_enabled
+        self._keeps_head = (
+            self.args.torch_compile or self.is_fsdp_enabled or self._has_virtual_tokens
+        )
         self._counts: Counts | None = None
         self._step_sums: dict[str, LossSum] = {}
         self._seen: dict[str, LossSum] = {}
@@ -197,6 +204,8 @@ class NumericLossMixin(_Trainer):
         keeps_head = self._keeps_head or self.objective.takes_outputs
         if counts is None or return_outputs or keeps_head:
             outputs = model(**batch)
+            if self._has_virtual_tokens:
+                outputs.logits = outputs.logits[:, -batch["input_ids"].shape[1] :]
             return outputs, self.objective.of_outputs(
                 outputs, labels, spans, counts=counts, figures=counts is not None
             )

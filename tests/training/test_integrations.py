@@ -8,6 +8,7 @@ import pytest
 import tiny_integrations
 import torch
 from datasets import Dataset
+from peft import PromptTuningConfig, get_peft_model
 from processes import Job
 from safetensors.torch import load_file
 from tiny_integrations import (
@@ -238,6 +239,18 @@ def test_documents_in_a_row_of_a_vlm_do_not_see_each_other(tmp_path):
     data = list(rows())[:8]
     losses = [trainer.compute_loss(model, each(data)) for each in (COLLATE, FLAT_COLLATE)]
     torch.testing.assert_close(*losses)
+
+
+def test_virtual_tokens_of_prompt_tuning_have_no_loss(tmp_path):
+    torch.manual_seed(0)
+    prompt = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
+    model = get_peft_model(tiny_causal_lm(), prompt).eval()
+    args = TrainingArguments(**settings(tmp_path))
+    trainer = NumericTrainerForTests(model, args, objective=objective("ce", NUMBERS))
+    batch = COLLATE(list(rows())[:8])
+    loss, outputs = trainer.compute_loss(model, batch, return_outputs=True)
+    torch.testing.assert_close(loss, model(**batch).loss, check_dtype=False)
+    assert outputs.logits.shape[:2] == batch["labels"].shape
 
 
 def test_the_router_loss_of_a_mixture_of_experts_is_kept(tmp_path):
