@@ -160,7 +160,8 @@ class NumberVocabulary:
         spelling = {**self.spelling, **other.spelling}
         for index in [i for i in spelling if i in tokens and not tokens[i].digits]:
             del spelling[index]
-        return NumberVocabulary(tuple(sorted(tokens.values(), key=_order)), spelling)
+        partial = self.partial or other.partial
+        return NumberVocabulary(tuple(sorted(tokens.values(), key=_order)), spelling, partial)
 
     def only_digits(self) -> "NumberVocabulary":
         """Return a vocabulary of the tokens that are one bare digit, ``0`` to ``9``.

@@ -167,6 +167,16 @@ def test_digits_and_location_tokens_together():
     assert len({token.digit_group for token in both.tokens}) == 2
 
 
+def test_single_digits_and_location_tokens_together():
+    """A number that is partly in a token of two digits keeps its single digits."""
+    tokenizer = ToyTokenizer({**DIGITS, "42": 80, "<a>": 90, "<b>": 91})
+    digits = NumberVocabulary.from_tokenizer(tokenizer).only_digits()
+    locations = NumberVocabulary.from_tokens(tokenizer, ["<a>", "<b>"])
+    for both in (digits | locations, locations | digits):
+        found = numbers_in_labels([80, DIGITS["5"], 91], both)
+        assert [(number.value, number.positions) for number in found] == [(425, (1,)), (1, (2,))]
+
+
 def test_tokens_of_your_own_share_no_alphabet_with_pieces_of_numbers():
     """Hours 00 to 23, beside the pieces 24 and 60 of a longer number."""
     hours = {f"{hour:02d}": 100 + hour for hour in range(24)}
