@@ -21,8 +21,10 @@ from mm_numeric.numbers.spans import NumberSpans
 
 def _of_boxes(numbers: NumberLogits, spans: NumberSpans) -> tuple[Tensor, Tensor]:
     """Return q predicted and q ground-truth boxes as (x1, y1, x2, y2), corners sorted, [q, 4]."""
-    sign = spans.sign  # digits have no sign, and a corner at -5 is not a corner at 5
-    both = ((sign * v)[spans.boxes] for v in ExpectedDigits().values(numbers, spans))
+    found, label = ExpectedDigits().values(numbers, spans)
+    # Digits have no sign, and a corner at -5 is not one at 5. A token of the value -5 has its own.
+    sign = spans.sign.where(label >= 0, 1)
+    both = ((sign * v)[spans.boxes] for v in (found, label))
     predicted, wanted = (
         torch.cat([torch.minimum(b[:, :2], b[:, 2:]), torch.maximum(b[:, :2], b[:, 2:])], dim=1)
         for b in both

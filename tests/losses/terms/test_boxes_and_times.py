@@ -3,12 +3,14 @@
 import pytest
 import torch
 from term_losses import certain, digit_logits, marked_spans, random_scores
-from tokens import SIZE, TOKENIZER, VOCABULARY, labels_of
+from tokens import SIZE, TOKENIZER, VOCABULARY, ToyTokenizer, labels_of
 
 from mm_numeric.losses.normalization import Counts
 from mm_numeric.losses.objective import make_term, objective
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.losses.terms.boxes_and_times import BoxDistance, BoxOverlap, TimeDistance
+from mm_numeric.numbers.spans import NumberSpans, numbers_in_labels
+from mm_numeric.numbers.vocabulary import NumberVocabulary
 
 BOX, TIME = "x y x y", "hour minute"
 TERMS = {"box_l1": BoxDistance(), "box_giou": BoxOverlap(), "time": TimeDistance()}
@@ -130,6 +132,21 @@ def test_a_corner_outside_of_the_image_keeps_its_sign():
     predicted, wanted = "-6 -6 4 4", "-5 -5 4 4"
     assert of(BoxOverlap(), predicted, wanted) == pytest.approx(1 - 81 / 100, abs=1e-8)
     assert of(BoxDistance(scale=1), predicted, wanted) == pytest.approx(0.5)
+
+
+def test_a_location_token_of_a_negative_value_keeps_its_sign():
+    """One token for each value from -8 to 8: a box from (-4, -4) to (3, 3) for one from -5 to 3."""
+    tokens = {f"<{value}>": value for value in range(-8, 9)}
+    ids = {token: i for i, token in enumerate(tokens)}
+    vocabulary = NumberVocabulary.from_tokens(ToyTokenizer(ids), tokens)
+    labels = torch.tensor([ids[f"<{value}>"] for value in (-5, -5, 3, 3)])
+    numbers = numbers_in_labels(labels.tolist(), vocabulary)
+    numbers = [n._replace(role=role, group=0) for n, role in zip(numbers, "xyxy", strict=True)]
+    spans = NumberSpans.build([numbers], [{i: i for i in range(4)}])
+    logits = torch.zeros(4, len(ids))
+    logits[range(4), [ids[f"<{value}>"] for value in (-4, -4, 3, 3)]] = 800.0
+    result = objective("box_giou", vocabulary)(logits, labels, spans)
+    assert result.parts["box_giou"].item() == pytest.approx(1 - 49 / 64, abs=1e-6)
 
 
 @pytest.mark.parametrize("text", ["10 10 50 10", "10 20 10 20", "10 20 30 40"])
