@@ -187,8 +187,8 @@ class NumericLossMixin(_Trainer):
         if supervised is not None and self._head_takes_rows:
             batch["logits_to_keep"] = supervised
         if self._is_encoder_decoder and "decoder_input_ids" not in batch:
-            prepare = self.accelerator.unwrap_model(model).prepare_decoder_input_ids_from_labels
-            batch["decoder_input_ids"] = prepare(labels)
+            whole = self.accelerator.unwrap_model(model)
+            batch["decoder_input_ids"] = _decoder_inputs(whole, labels)
         return batch, labels, spans
 
     def _forward(
@@ -337,3 +337,20 @@ class NumericLossMixin(_Trainer):
                 "the objective averages over samples (reduction: samples), but packing puts "
                 "several into one row: set reduction='items', or remove packing and padding_free."
             )
+
+
+def _decoder_inputs(model: Any, labels: Tensor) -> Tensor:
+    """Return the inputs of a decoder [b, t]: its start token, and all labels but the last."""
+    if hasattr(model, "prepare_decoder_input_ids_from_labels"):
+        prepared: Tensor = model.prepare_decoder_input_ids_from_labels(labels)
+        return prepared
+    # Whisper, NLLB, Pix2Struct and others have no such method.
+    config = model.config.get_text_config()
+    start = getattr(config, "decoder_start_token_id", None)
+    if start is None:
+        raise ValueError(
+            "the config of the model has no decoder_start_token_id: set it, or let the data "
+            "collator add decoder_input_ids."
+        )
+    inputs = torch.nn.functional.pad(labels[:, :-1], (1, 0), value=start)
+    return inputs.masked_fill(inputs == IGNORE_INDEX, config.pad_token_id)

@@ -33,6 +33,8 @@ from transformers import (
     LlamaConfig,
     LlavaConfig,
     LlavaForConditionalGeneration,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
     MixtralConfig,
     MixtralForCausalLM,
     Seq2SeqTrainer,
@@ -315,6 +317,25 @@ class TestEncoderDecoder:
             changes={"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4},
         )  # fmt: skip
         assert_same(mixed.model, expected)
+
+    @pytest.mark.parametrize("start", [1, None])
+    def test_a_model_that_prepares_no_decoder_inputs(self, tmp_path, start):
+        """NLLB, which has no ``prepare_decoder_input_ids_from_labels``."""
+        sizes = ("encoder_layers", "decoder_layers", "encoder_ffn_dim", "decoder_ffn_dim")
+        sizes += ("encoder_attention_heads", "decoder_attention_heads")
+        config = M2M100Config(**dict.fromkeys(sizes, 1), vocab_size=400, d_model=8, pad_token_id=0)
+        config.decoder_start_token_id = 1
+        model = M2M100ForConditionalGeneration(config).eval()
+        args = TrainingArguments(**settings(tmp_path))
+        trainer = NumericTrainerForTests(model, args, objective=objective("ce", self.NUMBERS))
+        batch = DataCollatorForSeq2Seq(self.TOKENIZER)(list(self.rows().select(range(8))))
+        expected = model(**batch).loss
+        model.config.decoder_start_token_id = start
+        if start is None:
+            with pytest.raises(ValueError, match="no decoder_start_token_id: set it, or let the"):
+                trainer.compute_loss(model, batch)
+        else:
+            torch.testing.assert_close(trainer.compute_loss(model, batch), expected)
 
     def test_seq2seq_trainer_evaluates(self, tmp_path):
         class NumericSeq2SeqTrainer(NumericLossMixin, Seq2SeqTrainer):
