@@ -73,6 +73,7 @@ def step_counts(
     *,
     shift: bool,
     weights: Iterable[Tensor] | None = None,
+    spans: Iterable[NumberSpans] | None = None,
     accelerator: Any = None,
 ) -> Counts:
     """Count the tokens and numbers in all micro-batches of one optimiser step.
@@ -87,6 +88,8 @@ def step_counts(
             with the same ``shift``, or it raises ValueError.
         weights: The ``weights`` of each micro-batch, [b, t] or [b], if the objective is called
             with weights. Their sums are then counted.
+        spans: The ``spans`` of each micro-batch, if the objective is called with spans: those of
+            packed documents, or of boxes and times. None: find the numbers in the labels.
         accelerator: An ``accelerate.Accelerator``, to sum the counts over its ranks. Then multiply
             each loss by its ``num_processes``, because gradients are averaged over ranks, and by
             its ``gradient_accumulation_steps``, because its ``backward`` divides by them.
@@ -94,18 +97,22 @@ def step_counts(
     if isinstance(labels, Tensor):
         raise ValueError("step_counts expects a list with the labels of each micro-batch.")
     labels = list(labels)
-    of_batch = [None] * len(labels) if weights is None else list[Tensor | None](weights)
-    if len(of_batch) != len(labels):
-        raise ValueError(
-            f"step_counts: {len(labels)} micro-batches have labels, and {len(of_batch)} weights."
-        )
+    nothing: list[Any] = [None] * len(labels)
+    of_batch = nothing if weights is None else list(weights)
+    found = nothing if spans is None else list(spans)
+    for what, given in (("weights", of_batch), ("spans", found)):
+        if len(given) != len(labels):
+            raise ValueError(
+                f"step_counts: {len(labels)} micro-batches have labels, and {len(given)} {what}."
+            )
     counted = [
         count_numbers(
             objective,
             aligned_labels(each, shift),
+            its_spans,
             weights=None if w is None else row_weights(w, each, shift, None),
         )[1]
-        for each, w in zip(labels, of_batch, strict=True)
+        for each, w, its_spans in zip(labels, of_batch, found, strict=True)
     ]
     if not counted:
         raise ValueError("step_counts: an optimiser step has at least one micro-batch; got none.")
@@ -166,10 +173,11 @@ def count_numbers(
     if spans is None:  # found on the CPU, because reading labels on a GPU makes the host wait
         there = None if documents is None else documents.cpu()
         spans = objective.spans(labels.cpu(), there).to(labels.device)
-    if weights is not None and spans.supervised is not None:
-        weights = weights[spans.supervised]
     if labels.dim() == 2:
-        labels = labels[labels != IGNORE_INDEX] if spans.supervised is None else spans.supervised
+        rows = spans.supervised
+        if rows is None:
+            rows = (labels != IGNORE_INDEX).flatten().nonzero().squeeze(1)
+        labels, weights = rows, None if weights is None else weights[rows]
     return spans, torch.stack(Counts.of(labels, spans, weights)[:-1])
 
 

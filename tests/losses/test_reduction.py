@@ -1,10 +1,12 @@
 """Weights of tokens and samples, and losses that are not reduced."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from objective_steps import OF_LABELS as PRESETS
 from objective_steps import made
-from tokens import VOCABULARY, batch, labels_of
+from tokens import SIZE, VOCABULARY, batch, labels_of
 from torch.nn import functional
 
 from mm_numeric import step_counts
@@ -103,6 +105,35 @@ def test_weights_of_micro_batches(shift):
         for p in pieces
     )
     torch.testing.assert_close(found, whole)
+
+
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_spans_of_micro_batches(is_weighted):
+    """The first row is two documents, x12 and 34: labels alone have one number less."""
+    labels = labels_of("x1234", "x5.67", "ab 89")
+    documents = torch.tensor([[0, 0, 0, 1, 1], [0] * 5, [0] * 5])
+    source = torch.Generator().manual_seed(0)
+    logits = torch.randn(*labels.shape, SIZE, generator=source).double()
+    weights = torch.rand(labels.shape, generator=source).double() if is_weighted else None
+    loss = objective("nl_ntl", VOCABULARY)
+    whole = loss(logits, labels, loss.spans(labels, documents), shift=False, weights=weights).loss
+    pieces = [slice(0, 1), slice(1, 3)]
+    spans = [replace(loss.spans(labels[p], documents[p]), supervised=None) for p in pieces]
+    own = [None if weights is None else weights[p] for p in pieces]
+    counts = step_counts(
+        loss,
+        [labels[p] for p in pieces],
+        shift=False,
+        weights=own if is_weighted else None,
+        spans=spans,
+    )
+    found = sum(
+        loss(logits[p], labels[p], one, shift=False, weights=w, counts=counts).loss
+        for p, one, w in zip(pieces, spans, own, strict=True)
+    )
+    torch.testing.assert_close(found, whole)
+    with pytest.raises(ValueError, match="1 micro-batches have labels, and 2 spans"):
+        step_counts(loss, [labels], shift=False, spans=spans)
 
 
 @pytest.mark.parametrize(
