@@ -108,8 +108,9 @@ class NumericLossMixin(_Trainer):
         self._warned: set[str] = set()
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Reset the running means of the losses (for ``balance: running``), then train."""
+        """Reset the running means of the losses and the values that are not logged, then train."""
         self.objective.balance.reset()
+        self._seen, self._figures = {}, None
         self._head = None  # another model may have been loaded
         return super().train(*args, **kwargs)
 

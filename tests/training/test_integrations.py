@@ -367,6 +367,19 @@ def test_every_raw_part_is_logged_beside_what_sft_trainer_logs(tmp_path):
                                                for i in (0, 8))  # fmt: skip
 
 
+def test_a_second_training_logs_none_of_the_first(tmp_path):
+    """Whose last step was not logged."""
+    first, second = rows().select([4] * 8), rows().select([1] * 8)
+    loss_of, changes = objective("ce", NUMBERS), {"logging_steps": 2, "max_steps": 1}
+    trainer = by_trainer(
+        tmp_path, NumericTrainerForTests, first, objective=loss_of, changes=changes
+    )
+    trainer.args.logging_steps, trainer.train_dataset = 1, second
+    trainer.train()
+    (log,) = (line for line in trainer.state.log_history if "parts/ce" in line)
+    assert log["parts/ce"] == pytest.approx(log["loss"], rel=1e-6)
+
+
 @pytest.mark.parametrize("door", [by_trainer, by_sft_trainer])
 def test_evaluation_leaves_training_and_its_log_alone(tmp_path, door):
     loss_of = objective("ntil_soft", NUMBERS)
