@@ -111,7 +111,10 @@ def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
     drafts = [_listed(value, f"{where}.objectives.{i}") for i, value in listed]
     drafts += _combined(config, config.compare.grid, f"{where}.grid")
     if config.compare.control:
-        control = replace(drafts[0], objective=config.compare.control, where=f"{where}.control")
+        # Without the axes of a grid, where it would replace the first row in figures.
+        control = replace(
+            drafts[0], objective=config.compare.control, where=f"{where}.control", axes={}
+        )
         drafts.insert(1, control)
     parsed = [_parse(config, draft) for draft in drafts]
     tuned = tuned_axes(config.compare.tune, where)

@@ -227,6 +227,15 @@ def test_the_control_has_the_settings_of_the_row_that_it_is_the_control_of(tmp_p
     assert starts == ["warm_start_first", "warm_start_first", "warm_start"]
 
 
+def test_the_control_of_a_grid_is_not_a_point_of_its_sweeps(tmp_path):
+    grid = {"objective": ["ce", "emd"], "trainer.learning_rate": [1.0e-3, 2.0e-3]}
+    rows = compared_rows(config_of(tmp_path, grid=grid, control="ce_times_1.3"))
+    first, control, *_ = rows
+    assert (control.name, control.reference) == ("ce_times_1.3", first.name)
+    assert control.config.trainer["learning_rate"] == 1.0e-3
+    assert [row.name for row in rows if not row.axes] == [control.name]
+
+
 @pytest.mark.parametrize(
     ("grid", "message"),
     [
