@@ -32,11 +32,16 @@ class Metric:
     """Name that tables and figures show."""
 
     unit: str
-    """``%`` for values from 0 to 1, which are displayed in percent; otherwise a name: ``min``."""
+    """``%`` for values that are displayed in percent, 1 as 100 %; otherwise a name: ``min``."""
 
     higher_is_better: bool
     value: Callable[[Columns], Any]
     """Function from columns to the metric; it reduces the last axis, that of the rows."""
+
+    @property
+    def is_share(self) -> bool:
+        """Return True if the value is from 0 to 1, as every percentage except a relative error."""
+        return self.unit == "%" and not self.name.startswith("mape")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,8 +46,7 @@ def metric_interval(figure: MetricOnRows, columns: Columns) -> tuple[float, floa
         return value, *ends
     of_rows = figure.metric.value({name: own[:, None] for name, own in columns.items()})
     known = of_rows[np.isfinite(of_rows)]  # a row without the share has nan
-    is_share = figure.metric.unit == "%" and not figure.metric.name.startswith("mape")
-    if is_share and value in (0, 1):
+    if figure.metric.is_share and value in (0, 1):
         width = float(1 - 0.025 ** (1 / len(known)))
         ends = (0.0, width) if value == 0 else (1 - width, 1.0)
     elif len(np.unique(known)) < 2:  # a median of many equal rows has an interval of one point

@@ -67,7 +67,7 @@ def metric_tables(runs: Runs, references: Mapping[str, str | None]) -> MetricTab
     for metric, rows in runs[first][0].figures:
         columns = {key: [select_rows(s.columns, rows) for s in runs[key]] for key in runs}
         values = {key: [float(metric.value(c)) for c in own] for key, own in columns.items()}
-        found = _Estimates(values, run_draws(columns, metric.value), metric.unit == "%")
+        found = _Estimates(values, run_draws(columns, metric.value), metric.is_share)
         for name in names:
             reference = references.get(name)
             against = None if reference is None else (reference, GREEDY)
@@ -103,7 +103,7 @@ def headline_first(
 def _is_saturated(metric: Metric, means: Sequence[float | None]) -> bool:
     """Return True if all means are so close to 0 or to 100 % that they can hardly differ."""
     known = [mean for mean in means if mean is not None]
-    if metric.unit != "%" or len(known) < len(means):
+    if not metric.is_share or len(known) < len(means):
         return False
     return max(known) < SATURATED or min(known) > 1 - SATURATED
 

@@ -6,11 +6,15 @@ import numpy as np
 import pytest
 from decoded_runs import write_decoded
 
+from mm_numeric.answers import Number
 from mm_numeric.comparison.summary import summary_table, write_summary
+from mm_numeric.comparison.tables import metric_tables
 from mm_numeric.config.reader import read_config
 from mm_numeric.evaluation.metrics import calibration
+from mm_numeric.evaluation.metrics.numbers import NUMBERS
 from mm_numeric.evaluation.metrics.seed_intervals import seed_interval
 from mm_numeric.evaluation.report.summary_file import read_summary
+from mm_numeric.evaluation.score import scores_of
 
 TARGETS = {"a": "7:05", "b": "12:58", "c": "3:00", "d": "6:30"}
 # Deviations in minutes          0              4              60             6
@@ -115,6 +119,14 @@ def test_a_seed_without_an_auroc_is_not_in_its_mean(tmp_path):
     found = write_summary(comparison(tmp_path, runs), tmp_path)["calibration"]["ce"]
     assert found["greedy"]["auroc"] == calibration.auroc([0.9, 0.55, 0.7, 0.2], [1, 1, 0, 0])
     assert found["median"]["auroc"] is None
+
+
+def test_the_interval_of_mape_may_exceed_100_percent():
+    answers, targets = ([Number(text) for text in texts] for texts in (("4", "9"), ("1", "3")))
+    rows = [{"id": own, "reason": None} for own in "ab"]
+    scores = scores_of("numbers", NUMBERS, rows, answers, targets)
+    found = metric_tables({("ce", "greedy"): [scores]}, {"ce": None}).table["ce"]["mape"]
+    assert (found["low"], found["mean"], found["high"]) == (2, 2.5, 3)
 
 
 def test_greedy_alone_has_no_decoding_table(tmp_path):
