@@ -113,7 +113,7 @@ def _dot_rows(comparison: Comparison, name: str, metric: ReportedMetric) -> list
         return []
     baseline, is_control = comparison.summary["baseline"], name == comparison.summary["control"]
     mean = metric.estimate(cell)
-    description = f"{name}: {mean} {metric.label}, {mean.interval}"
+    description = f"{name}: {mean} {metric.label}, {mean.interval or 'no interval'}"
     remark = "baseline" if name == baseline else ""
     if cell["difference"] and not remark:
         role = ", control" if is_control else ""

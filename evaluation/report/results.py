@@ -194,11 +194,12 @@ class Comparison:
 def chart_ends(cell: Mapping[str, Any]) -> tuple[float, float]:
     """Return the ends of the line that charts draw for a mean: its interval, or the seeds' range.
 
-    For a few seeds, Student's t is so wide that a chart would show nothing else.
+    For a few seeds, Student's t is so wide that a chart would show nothing else. A mean without an
+    interval is drawn as a point.
     """
     if 1 < len(cell["seeds"]) < ENOUGH_SEEDS:
         return min(cell["seeds"]), max(cell["seeds"])
-    return cell["low"], cell["high"]
+    return cell.get("low", cell["mean"]), cell.get("high", cell["mean"])
 
 
 def read_comparison(folder: Path) -> Comparison:

@@ -71,10 +71,17 @@ def _problem(summary: Any) -> str | None:
 
 
 def _checked_cell(cell: Any, where: str) -> dict[str, Any] | None:
-    """Validate a metric's mean and interval in summary.json; return None without a mean."""
+    """Validate a metric's mean and interval in summary.json; return None without a mean.
+
+    If low and high are null, they are removed: too few resamples of the rows had a value.
+    """
     if cell is None or (isinstance(cell, dict) and cell.get("mean") is None):
         return None
-    ends = [cell.get(end) for end in ("mean", "low", "high")] if isinstance(cell, dict) else [None]
+    keys = ["mean", "low", "high"]
+    if isinstance(cell, dict) and cell.get("low", "") is cell.get("high", "") is None:
+        cell = {key: value for key, value in cell.items() if key not in keys[1:]}
+        keys = keys[:1]
+    ends = [cell.get(key) for key in keys] if isinstance(cell, dict) else [None]
     if not all(isinstance(end, int | float) for end in ends):
         raise ValueError(f"{where}: expected mean, low and high, found {cell!r}. {COMPARE_AGAIN}")
     return {

@@ -21,7 +21,7 @@ def verdict(comparison: Comparison) -> list[str]:
         return [f"{baseline} has no {metric.label}, so there is nothing to compare with."]
     if not rivals:
         value = metric.estimate(base)
-        result = f"{value} {metric.label} ({value.interval})"
+        result = f"{value} {metric.label} ({value.interval or 'no interval'})"
         lines = [f"{baseline}: {result}, with no objective to compare it to."]
     elif comparison.has_p_values:
         lines = [_conclusion(comparison, rivals), _count(comparison, rivals)]
@@ -115,7 +115,8 @@ def _difference(cell: dict[str, Any], metric: ReportedMetric) -> str:
         return "without a paired difference"
     change = metric.change(cell["difference"])
     evidence = metric.evidence(cell["difference"])
-    return f"a paired difference of {change} ({change.interval}{evidence and f'; {evidence}'})"
+    interval = change.interval or "no interval"
+    return f"a paired difference of {change} ({interval}{evidence and f'; {evidence}'})"
 
 
 def _control(comparison: Comparison) -> str:

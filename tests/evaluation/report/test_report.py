@@ -453,6 +453,18 @@ def test_a_wrong_summary_is_refused_in_one_sentence(tmp_path, change, words):
         written(tmp_path, summary)
 
 
+def test_a_mean_without_an_interval_is_shown(tmp_path):
+    """A metric may be undefined in nearly all resamples of the rows, such as that of one row."""
+    summary = compare_folder(tmp_path, seeds=range(5))
+    for name in ("ce", "emd"):
+        found = summary["table"][name]["within"]
+        for own in filter(None, (found, found["difference"])):
+            own |= {"low": None, "high": None}
+    page, twin = written(tmp_path, summary)
+    assert "no interval" in twin
+    assert "None" not in page
+
+
 def test_no_summary_and_broken_files_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"contains neither summary.json of a comparison"):
         write_report(tmp_path)
