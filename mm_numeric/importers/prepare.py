@@ -10,9 +10,10 @@ import dataclasses
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ from mm_numeric.atomic_files import atomic_file
 from mm_numeric.files import read_json, sha256_of, write_text
 from mm_numeric.geometry.row_shapes import clipped, read_box, read_polygon
 from mm_numeric.importers.importer import (
-    ImportedItem,
     Importer,
     InvalidLine,
     InvalidRowError,
@@ -84,8 +84,8 @@ def prepare(
     digest = hashlib.sha256()
     with suppress(_NoRowsError), atomic_file(out) as file:
         task = getattr(importer, "task", None) or TASK_OF_FORMAT.get(name)
-        rows = _noted(importer.rows(files), task, tasks, labels)
-        lines = _checked_lines(rows, counts, clip=clip)
+        note = partial(_note, task=task, tasks=tasks, labels=labels)
+        lines = _checked_lines(importer.rows(files), counts, note, clip=clip)
         for item in progress(lines, desc="preparing", unit="row"):
             if isinstance(item, InvalidLine):
                 invalid.append(item)
@@ -125,18 +125,15 @@ def prepare(
     return Prepared(out, record)
 
 
-def _noted(
-    items: Iterable[ImportedItem], task: str | None, tasks: Counter[str], labels: Counter[str]
-) -> Iterator[ImportedItem]:
-    """Yield the items of an importer; count the tasks of its rows (``task``) and their labels."""
-    for item in items:
-        if isinstance(item, Row):
-            of_boxes = task in (None, "grounding", "detection")
-            found = task_of_row(item.fields) if of_boxes else task
-            tasks.update([found] if found else [])
-            own = item.fields.get("instances", ()) if found == "detection" else ()
-            labels.update(i["label"] for i in own if i.get("label"))
-        yield item
+def _note(
+    fields: Mapping[str, Any], *, task: str | None, tasks: Counter[str], labels: Counter[str]
+) -> None:
+    """Count the task of a valid row (``task``, if it does not depend on the row) and its labels."""
+    of_boxes = task in (None, "grounding", "detection")
+    found = task_of_row(fields) if of_boxes else task
+    tasks.update([found] if found else [])
+    own = fields.get("instances", ()) if found == "detection" else ()
+    labels.update(i["label"] for i in own if i.get("label"))
 
 
 def _task_setting(tasks: Counter[str], labels: Counter[str]) -> Any:
@@ -186,12 +183,17 @@ def _exists(path: Path) -> ValueError:
 
 
 def _checked_lines(
-    items: Iterator[Row | InvalidLine | SkippedLine], counts: Counter[str], *, clip: bool
+    items: Iterator[Row | InvalidLine | SkippedLine],
+    counts: Counter[str],
+    note: Callable[[Mapping[str, Any]], None],
+    *,
+    clip: bool,
 ) -> Iterator[bytes | InvalidLine | SkippedLine]:
     """Validate the rows from an importer, and yield each valid one as a line of JSON.
 
     For an invalid row, an ``InvalidLine`` is yielded. Errors and skipped lines of the importer are
-    yielded, too. ``counts`` gets statistics of the valid rows, such as the number of boxes.
+    yielded, too. ``counts`` gets statistics of the valid rows, such as the number of boxes, and
+    ``note`` is called with the fields of each.
     """
     locations: dict[str, str] = {}
     for item in items:
@@ -209,6 +211,7 @@ def _checked_lines(
             yield error.at(where)
             continue
         locations[fields["id"]] = where
+        note(fields)
         instances = fields.get("instances")
         counts["rows"] += 1
         if "question" in fields and "image" not in fields:  # all other counts are of images

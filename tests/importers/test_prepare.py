@@ -16,6 +16,7 @@ from mm_numeric.data.examples import load_examples
 from mm_numeric.importers.coco import Coco
 from mm_numeric.importers.icdar import Icdar2015
 from mm_numeric.importers.prepare import prepare
+from mm_numeric.importers.rows import Rows
 from mm_numeric.registry import IMPORTERS
 from mm_numeric.tasks.text_detection import TextDetection
 
@@ -140,6 +141,18 @@ def test_an_id_that_stands_twice(tmp_path, gt):
     assert bad["where"] == str(other / "gt_img_1.txt")
     assert bad["why"] == f"the id 'img_1' is already used in {gt}/gt_img_1.txt."
     assert done.record["counts"]["rows"] == 2
+
+
+def test_classes_are_those_of_the_written_rows(tmp_path):
+    files = []
+    for label in ("dog", "cat"):
+        instance = {"box": [1, 2, 3, 4], "label": label}
+        row = {"id": "1", "image": "1.jpg", "instances": [instance]}
+        files.append(json_file(tmp_path / f"{label}.json", [row]))
+    record = prepare("rows", Rows(), files, tmp_path / "rows.jsonl").record
+    assert record["bad_by_kind"] == {"id": 1}
+    assert (record["labels"], record["counts"]["instances"]) == ({"dog": 1}, 1)
+    assert record["task"] == {"name": "detection", "classes": ["dog"]}
 
 
 def coco(tmp_path, *boxes, **size):
