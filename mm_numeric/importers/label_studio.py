@@ -45,6 +45,7 @@ class LabelStudio(FileImporter):
     """Importer for Label Studio's JSON export: boxes and polygons, one row per task."""
 
     endings = (".json",)
+    version = 2
 
     images: ImagesFolder = None
 
@@ -71,11 +72,16 @@ def _task(
     if not isinstance(results, list) or not all(isinstance(r, Mapping) for r in results):
         raise InvalidRowError("result", f"result is a list of objects, not {shorten(results)}.")
     name = _image_name(raw.get("data"), image_folder)
-    sizes = [(r.get("original_width"), r.get("original_height")) for r in results]
-    size = {"width": sizes[0][0], "height": sizes[0][1]} if sizes else {}
-    fields = {"id": str(raw.get("id", identity)), **image_folder.fields(name, declared_size(size))}
+    # A choice for the whole image and a relation have no size.
+    size = next((size for result in results if (size := _size(result))), None)
+    fields = {"id": str(raw.get("id", identity)), **image_folder.fields(name, size)}
     objects = ((f"result.{i}", result) for i, result in enumerate(results))
     yield from image_row(where, fields, objects, _object)
+
+
+def _size(result: Mapping[str, Any]) -> tuple[int, int] | None:
+    names = ("width", "height")
+    return declared_size({name: result.get(f"original_{name}") for name in names})
 
 
 def _image_name(data: Any, image_folder: ImageFolder) -> str:
@@ -94,9 +100,7 @@ def _object(result: Mapping[str, Any]) -> dict[str, Any] | SkippedLine:
     kind, value = result.get("type"), result.get("value")
     if kind not in _LABELS:
         return SkippedLine(f"results that are neither boxes nor polygons ({shorten(kind)})")
-    size = declared_size(
-        {"width": result.get("original_width"), "height": result.get("original_height")}
-    )
+    size = _size(result)
     if not isinstance(value, Mapping) or size is None:
         raise InvalidRowError("value", "a label needs value, original_width and original_height.")
     names = value.get(kind)

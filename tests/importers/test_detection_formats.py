@@ -321,6 +321,14 @@ def test_label_studio_has_percent_and_rotation(tmp_path):
     assert found.rows[0]["image"] == "1 a.jpg"
 
 
+def test_the_size_of_an_image_is_that_of_the_first_result_with_one(tmp_path):
+    indoor = {"type": "choices", "value": {"choices": ["indoor"]}}
+    done = outcome(
+        LabelStudio(), json_file(tmp_path / "a.json", [studio(indoor, result(RECTANGLE))])
+    )
+    assert (done.row["width"], done.row["height"]) == (200, 100)
+
+
 def test_rotation_turns_clockwise_about_a_corner(tmp_path):
     """A square of 2 x 2 pixels turned by 45 degrees: its right corner goes down."""
     square = result({"x": 50, "y": 50, "width": 1, "height": 2, "rotation": 45})
