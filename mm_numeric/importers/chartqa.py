@@ -9,6 +9,7 @@ are removed. ``human`` or ``augmented``, in the name of the file, becomes the ca
 Source: https://github.com/vis-nlp/ChartQA, ``ChartQA Dataset``; ahmed-masry/ChartQA on the hub.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from mm_numeric.answers import Number
 from mm_numeric.importers.files import ImageFolder, ObjectImporter
 from mm_numeric.importers.importer import SkippedLine, parse_text
 
+_THOUSANDS = re.compile(r"-?[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?")
 _CATEGORIES = ("human", "augmented")
 NOT_NUMERIC = SkippedLine("questions without a numeric answer")
 
@@ -24,6 +26,8 @@ NOT_NUMERIC = SkippedLine("questions without a numeric answer")
 @dataclass(frozen=True, kw_only=True)
 class ChartQA(ObjectImporter):
     """Importer for ChartQA: questions about charts with a number as answer."""
+
+    version = 2
 
     def row(
         self, raw: Mapping[str, Any], identity: str, images: ImageFolder
@@ -33,7 +37,9 @@ class ChartQA(ObjectImporter):
         question = parse_text(raw.get("query"), "query")
         image = images.fields(parse_text(raw.get("imgname"), "imgname"))
         try:
-            answer = Number(label.removesuffix("%").strip().replace(",", "")).text
+            text = label.removesuffix("%").strip()
+            # Another comma, as in 3,4, may separate decimals or two answers.
+            answer = Number(text.replace(",", "") if _THOUSANDS.fullmatch(text) else text).text
         except ValueError:
             return NOT_NUMERIC
         fields = {"id": identity, **image, "question": question, "answer": answer}

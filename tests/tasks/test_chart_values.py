@@ -89,7 +89,7 @@ def test_a_chart_has_limits(change):
 
 def test_chartqa(tmp_path):
     row = {"imgname": "41699051005347.png", "query": "How many food items?", "label": "14"}
-    others = [{**row, "label": text} for text in ("1,234", "3.5%", "Yes", "[2, 3]")]
+    others = [{**row, "label": text} for text in ("1,234", "3.5%", "Yes", "[2, 3]", "3,4")]
     path = json_file(tmp_path / "test_human.json", [row, *others, {**row, "label": 5}])
     found = outcome(ChartQA(), path)
     assert found.rows[0] == {
@@ -100,7 +100,7 @@ def test_chartqa(tmp_path):
         "category": "human",
     }
     assert [row["answer"] for row in found.rows] == ["14", "1234", "3.5"]
-    assert found.left_out == {"questions without a numeric answer": 2}
+    assert found.left_out == {"questions without a numeric answer": 3}
     assert found.kinds == ["text"]
     done = prepare("chartqa", ChartQA(), [path], tmp_path / "rows.jsonl")
     assert done.record["task"] == "chart_values"
