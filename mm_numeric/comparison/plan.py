@@ -157,6 +157,17 @@ def check_compared(config: Config, seeds: Sequence[int] | None) -> CompareConfig
     return config.compare
 
 
+def check_run(config: Config) -> None:
+    """Raise ValueError if the folder of a run contains a run with other settings.
+
+    Those of ``predict`` would not change the answers of a finished run. Only in a warm start they
+    may differ, because it has those of the first row that shares it.
+    """
+    is_shared = config.output_dir.name.startswith(WARM_START)
+    ignored = {"compare", "plugins", *(["predict"] if is_shared else [])}
+    contains_run(config.output_dir, config, ignore=ignored, key="compare.output_dir")
+
+
 def overview(config: Config, seeds: Sequence[int]) -> str:
     """Return a sentence with the number of runs of a comparison, and what they are."""
     assert config.compare is not None
@@ -187,7 +198,7 @@ def plan_text(config: Config, seeds: Sequence[int] | None = None) -> str:
     for run in runs:
         state = "finished" if run.is_finished() else "open"
         try:
-            contains_run(run.config.output_dir, run.config, key="compare.output_dir")
+            check_run(run.config)
         except ValueError as error:
             state = "another run"
             problems.append(str(error))

@@ -27,7 +27,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from mm_numeric.comparison.plan import Run, check_compared, open_runs, overview, seed_runs
+from mm_numeric.comparison.plan import (
+    Run,
+    check_compared,
+    check_run,
+    open_runs,
+    overview,
+    seed_runs,
+)
 from mm_numeric.comparison.rows import compared_rows, read_comparison
 from mm_numeric.comparison.seeds import run_of_seed, with_resolved_vary
 from mm_numeric.comparison.selection import (
@@ -110,16 +117,14 @@ def compare(
     _load_data_once(config, (seeds or config.compare.seeds)[0])
     if seeds is not None:
         claim(folder, config, ignore=_MAY_DIFFER, key=_KEY)
+        _check_runs(config, seeds)
         logger.info("%s", overview(config, seeds))
         while left := open_runs(config, seeds):
             execute_here(left)
         return folder
     with locked(folder):
         claim(folder, config, ignore=_MAY_DIFFER, key=_KEY)
-        for seed in config.compare.seeds:
-            for run in seed_runs(config, seed):
-                if (run.output_dir / CONFIG).is_file():
-                    claim(run.output_dir, run, key=_KEY)
+        _check_runs(config, config.compare.seeds)
         # Seeds and objectives may be added; claim has rejected other changes.
         write_config(folder, config)
         logger.info("%s", overview(config, config.compare.seeds))
@@ -127,6 +132,12 @@ def compare(
             execute(config, folder, left)
         write_summary(config, folder)
     return folder
+
+
+def _check_runs(config: Config, seeds: Sequence[int]) -> None:
+    for seed in seeds:
+        for run in seed_runs(config, seed):
+            check_run(run)
 
 
 def execute_here(runs: Sequence[Run]) -> None:

@@ -24,6 +24,7 @@ from mm_numeric.evaluation.report.report import write_report
 from mm_numeric.evaluation.report.summary_file import read_summary
 from mm_numeric.inference import generate
 from mm_numeric.ranks import EveryRankError
+from mm_numeric.run_folder import claim, write_config
 
 SMALL = ("compare.objectives=[ce, {name: strong, preset: ntl_was, weight: 0.8}]",
          "compare.seeds=[0]", "trainer.max_steps=2", "compare.warm_start.max_steps=2",
@@ -49,6 +50,23 @@ def test_every_objective_starts_from_the_warm_start_of_its_seed(tmp_path):
         assert run.trainer["seed"] == 3
         differing = {k for k in run.trainer if run.trainer[k] != runs[0].trainer[k]}
         assert differing <= {"output_dir"}
+
+
+@pytest.mark.parametrize("seeds", [None, [0]])
+def test_a_finished_row_does_not_have_the_answers_of_other_predict_settings(tmp_path, seeds):
+    def of(number):
+        row = f"{{name: long, preset: ce, with: {{predict.max_new_tokens: {number}}}}}"
+        rows = ("compare.control=null", f"compare.objectives=[{row}, ce]")
+        return small_config(tmp_path, *SMALL, *rows)
+
+    (tmp_path / "compare").mkdir()
+    write_config(tmp_path / "compare", of(8))
+    for run in seed_runs(of(8), 0):
+        claim(run.output_dir, run)
+        (run.output_dir / "run.json").touch()
+    message = r"seed0/long contains another run: predict\.max_new_tokens is 8 there and 16 here\."
+    with pytest.raises(ValueError, match=message):
+        compare(of(16), seeds=seeds)
 
 
 @pytest.mark.slow
