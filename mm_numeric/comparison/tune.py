@@ -76,8 +76,21 @@ def _overlap(one: DataSource, other: DataSource) -> bool:
     if one.render is not None:
         return other.render is not None and one.seed == other.seed
     if one.dataset is not None:
-        return (one.dataset, one.subset, one.split) == (other.dataset, other.subset, other.split)
+        same = (one.dataset, one.subset) == (other.dataset, other.subset)
+        return same and _share_rows(one.split, other.split)
     return bool(_files(one) & _files(other))
+
+
+def _share_rows(one: str, other: str) -> bool:
+    """Return True if two splits have a part in common, as ``train`` and ``train[:500]+test``.
+
+    Two slices of a split, such as ``train[:500]`` and ``train[500:]``, are different parts.
+    """
+    parts = ([part.strip() for part in split.split("+")] for split in (one, other))
+    return any(
+        a == b or a == b.partition("[")[0] or b == a.partition("[")[0]
+        for a, b in itertools.product(*parts)
+    )
 
 
 def _files(source: DataSource) -> set[Path]:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from contextlib import nullcontext
 
 import pytest
 from examples import examples
@@ -284,3 +285,16 @@ def test_patterns_that_match_the_test_rows_are_noticed(tmp_path, path):
     with pytest.raises(ValueError, match=r"would be chosen on rows of data\.test"):
         tuned(tmp_path, f"{RATES}, select_on: {{path: {path}}}", test)
     tuned(tmp_path, f"{RATES}, select_on: {{path: '{tmp_path}/[ac].jsonl'}}", test)
+
+
+@pytest.mark.parametrize(
+    ("split", "name"),
+    [("train[:500]", "train"), ("test[:50%] + dev", "test"), ("val", "train"), ("val[50:]", None)],
+)
+def test_slices_of_the_other_splits_are_noticed(tmp_path, split, name):
+    data = ("data.train={dataset: clocks, split: 'train + val[:50]'}",
+            "data.test={dataset: clocks, split: test}")  # fmt: skip
+    section = f"{RATES}, select_on: {{dataset: clocks, split: '{split}'}}"
+    error = pytest.raises(ValueError, match=rf"chosen on rows of data\.{name}; choose other rows")
+    with error if name else nullcontext():
+        tuned(tmp_path, section, *data)
