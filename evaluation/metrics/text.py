@@ -17,6 +17,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -79,25 +80,28 @@ def score_texts(predictions: Sequence[Text | None], targets: Sequence[Text]) -> 
 def score_choices(predictions: Sequence[Choice | None], targets: Sequence[Choice]) -> RowColumns:
     """Score yes-or-no answers; return columns with one value per row.
 
-    Several rows can belong to the same question. All columns are 0 or 1, except those that begin
-    with ``question``.
+    Several rows can belong to the same question. Columns that begin with ``question`` have the
+    value of a question in its first row, and 0 in the others: a bootstrap over rows then draws
+    about as many questions as there are, and the rows of a question do not count as independent.
+    All columns are 0 or 1, except ``question_precision`` and ``question_recall``.
 
     Columns:
         right: The prediction equals the target.
         said: The prediction is yes.
         there: The target is yes.
         found: Both the prediction and the target are yes.
-        question: 1 / (number of rows of the same question), so that its sum counts questions.
-        question_right: Equal to ``question`` if all rows of the question are right, otherwise 0.
-        question_precision: Precision over the rows of the question, divided by their number.
-        question_recall: Recall over the rows of the question, divided by their number.
+        question: The row is the first one of its question.
+        question_right: All rows of the question are right.
+        question_precision: Precision over the rows of the question.
+        question_recall: Recall over the rows of the question.
         unreadable: The prediction is unparseable.
     """
     pairs = list(zip(predictions, targets, strict=True))
     right = [p is not None and p.chosen == t.chosen for p, t in pairs]
     # A row without a name is a question of its own.
     names = [t.question or f"\0{i}" for i, t in enumerate(targets)]
-    sizes = Counter(names)
+    firsts = {name: i for i, name in reversed(list(enumerate(names)))}
+    is_first = np.array([firsts[name] == i for i, name in enumerate(names)])
     missed = {name for name, is_right in zip(names, right, strict=True) if not is_right}
     said = [p is not None and p.chosen == POSITIVE for p, _ in pairs]
     there = [t.chosen == POSITIVE for t in targets]
@@ -107,10 +111,10 @@ def score_choices(predictions: Sequence[Choice | None], targets: Sequence[Choice
         "said": said,
         "there": there,
         "found": found,
-        "question": [1 / sizes[name] for name in names],
-        "question_right": [0.0 if name in missed else 1 / sizes[name] for name in names],
-        "question_precision": _shares_by_question(names, found, said),
-        "question_recall": _shares_by_question(names, found, there),
+        "question": is_first,
+        "question_right": is_first * [name not in missed for name in names],
+        "question_precision": is_first * _shares_by_question(names, found, said),
+        "question_recall": is_first * _shares_by_question(names, found, there),
         "unreadable": [p is None for p, _ in pairs],
     }
     return {name: np.array(values, dtype=np.float64) for name, values in columns.items()}
@@ -119,18 +123,17 @@ def score_choices(predictions: Sequence[Choice | None], targets: Sequence[Choice
 def _shares_by_question(
     names: Sequence[str], part: Sequence[bool], whole: Sequence[bool]
 ) -> list[float]:
-    """Return, for each row, its question's precision or recall divided by the question's row count.
+    """Return the precision or recall of each row's question.
 
-    A sum over all rows then counts each question once. Precision is the number of rows in ``part``
-    (prediction and target are yes) divided by the number of rows in ``whole`` (prediction is yes;
-    for recall: target is yes), or 1 if there are none. ``names`` has the question of each row.
+    Precision is the number of rows in ``part`` (prediction and target are yes) divided by the
+    number of rows in ``whole`` (prediction is yes; for recall: target is yes), or 1 if there are
+    none. ``names`` has the question of each row.
     """
-    sizes, parts, wholes = Counter(names), Counter[str](), Counter[str]()
+    parts, wholes = Counter[str](), Counter[str]()
     for name, is_part, is_whole in zip(names, part, whole, strict=True):
         parts[name] += is_part
         wholes[name] += is_whole
-    shares = {name: parts[name] / wholes[name] if wholes[name] else 1.0 for name in sizes}
-    return [shares[name] / sizes[name] for name in names]
+    return [parts[name] / wholes[name] if wholes[name] else 1.0 for name in names]
 
 
 def _numbers(target: Text) -> str:
@@ -160,16 +163,18 @@ TEXTS = Scorer(
 )
 """Scorer for ``Text`` answers."""
 
+# nan for rows among which no question begins
+_part_of = partial(share_of, nothing=float("nan"))
 _PRECISION, _RECALL = ("question_precision", "question"), ("question_recall", "question")
 
 CHOICES = Scorer(
     columns=score_choices,
     metrics=(
         percentage("f1_answers", "F1a", hmean_of(("found", "said"), ("found", "there"))),
-        percentage("exact_questions", "EM", share_of("question_right", "question")),
+        percentage("exact_questions", "EM", _part_of("question_right", "question")),
         percentage("f1_questions", "F1m", hmean_of(_PRECISION, _RECALL)),
-        percentage("precision_questions", "P per question", share_of(*_PRECISION)),
-        percentage("recall_questions", "R per question", share_of(*_RECALL)),
+        percentage("precision_questions", "P per question", _part_of(*_PRECISION)),
+        percentage("recall_questions", "R per question", _part_of(*_RECALL)),
         percentage("accuracy", "accuracy", mean_of("right")),
         _UNREADABLE,
     ),

@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mm_numeric.answers import Choice, Text
+from mm_numeric.evaluation.metrics.base import MetricOnRows
+from mm_numeric.evaluation.metrics.bootstrap import interval, metric_interval
 from mm_numeric.evaluation.metrics.text import CHOICES, TEXTS, word_f1
 
 
@@ -130,6 +132,20 @@ def test_multirc_figures_are_those_that_the_script_printed():
     assert found["f1_questions"] == pytest.approx(0.7702588960279251, abs=1e-12)
     assert found["exact_questions"] == pytest.approx(0.3433333333333333, abs=1e-12)
     assert found["f1_answers"] == pytest.approx(0.7187237615449201, abs=1e-12)
+
+
+def test_the_interval_of_questions_does_not_depend_on_their_number_of_answers():
+    """All answers to a question are right, or all are wrong."""
+    exact, ends = CHOICES.metrics[1], []
+    for count in (1, 25):
+        said = [Choice("yes" if i % 2 else "no") for i in range(60) for _ in range(count)]
+        true = [Choice("yes", question=str(i)) for i in range(60) for _ in range(count)]
+        columns = CHOICES.judge(said, true)
+        ends.append(interval(columns, exact.value, resamples=500))
+        all_right = metric_interval(MetricOnRows(exact, None), CHOICES.judge(true, true))
+        assert all_right == pytest.approx((1, 0.025 ** (1 / 60), 1))
+    assert ends[0] == pytest.approx(ends[1], abs=0.03)
+    assert ends[0] == pytest.approx((0.375, 0.625), abs=0.02)
 
 
 def test_a_question_without_a_name_is_one_answer():
