@@ -225,7 +225,8 @@ def _facts_section(run: RunFiles) -> Section:
         if name in trainer
     ]
     if "rows" in finished:
-        facts.append(("training rows", f"{finished['rows']:,}"))
+        rows = finished["rows"]
+        facts.append(("training rows", "a stream" if rows is None else f"{rows:,}"))
     facts += [(name, str(finished[name])) for name in ("machine", "commit") if finished.get(name)]
     versions = finished.get("versions") or {}
     if versions:

@@ -268,7 +268,8 @@ def _facts(
     drawn = [run_of_seed(config, seed, config.compare.vary, folder) for seed in seeds]
     seed = seeds[0]
     warm, run = runs[seed, first.warm_start], runs[seed, first.folder]
-    steps = run.get("teacher", run)["steps"]
+    trained = run.get("teacher", run)  # on the labels
+    sources = _source(*(seed_run.data.train for seed_run in drawn))
     minutes = sum(r["seconds"] for r in runs.values()) / 60
     resumed = any(r["resumed"] for r in runs.values())
     last = " (the last session of those that were resumed)" if resumed else ""
@@ -276,11 +277,10 @@ def _facts(
     return {
         "command": f"mm-numeric compare {folder / CONFIG}",
         "model": f"{config.model.family} {config.model.name}, {run['parameters']:,} parameters",
-        "training rows": ("a stream" if run["rows"] is None else f"{run['rows']:,}")
-        + f" ({_source(*(seed_run.data.train for seed_run in drawn))})",
+        "training rows": f"{_count(trained['rows'])} ({sources})",
         "test rows": f"{test_rows:,} ({_source(config.data.test)})",
         "warm start": f"{warm['steps']:,} steps of {warm['batch_rows']} rows, with CE, each seed",
-        "each objective": f"{steps:,} steps of {run['batch_rows']} rows from there: the "
+        "each objective": f"{trained['steps']:,} steps of {run['batch_rows']} rows from there: the "
         "same rows in the same order",
         **_own_answers({row.name: runs[seed, row.folder] for row in rows}),
         **({"other settings": others} if others else {}),
@@ -295,10 +295,15 @@ def _facts(
     }
 
 
+def _count(rows: int | None) -> str:
+    """Format the number of training rows in run.json, which is null if they are streamed."""
+    return "a stream" if rows is None else f"{rows:,}"
+
+
 def _own_answers(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Describe the training on own answers, given the run.json of each row's first seed."""
     distilled = [
-        f"{name}: {run['steps']:,} more steps on {run['rows']:,} of its own answers"
+        f"{name}: {run['steps']:,} more steps on {_count(run['rows'])} of its own answers"
         for name, run in runs.items()
         if "teacher" in run
     ]

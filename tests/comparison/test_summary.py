@@ -5,7 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from mm_numeric.comparison.summary import read_run_scores, summary_table, write_summary
+from mm_numeric.comparison.summary import (
+    _own_answers,
+    read_run_scores,
+    summary_table,
+    write_summary,
+)
 from mm_numeric.config.reader import read_config
 from mm_numeric.evaluation.metrics.seed_intervals import holm, seed_interval
 from mm_numeric.evaluation.report.results import read_comparison
@@ -214,6 +219,27 @@ def test_what_the_summary_says_about_the_comparison(tmp_path):
         "ce_times_1.3 is ce with its loss times 1.3, which Adam hard"
     )
     assert facts["command"] == f"mm-numeric compare {tmp_path / 'config.yaml'}"
+
+
+def test_the_training_rows_of_a_distilled_row_are_those_of_its_teacher(tmp_path):
+    config = comparison(tmp_path, {"ce": (POOR, GOOD)})
+    path = tmp_path / "seed3" / "ce" / "run.json"
+    run = json.loads(path.read_text("utf-8"))
+    teacher = {"rows": 500, "steps": 40}
+    path.write_text(json.dumps(run | {"rows": 450, "steps": 7, "teacher": teacher}), "utf-8")
+    facts = write_summary(config, tmp_path)["facts"]
+    assert facts["training rows"].startswith("500 (rendered, ")
+    assert facts["each objective"].startswith("40 steps of 64 rows")
+    assert facts["distillation"] == "ce: 7 more steps on 450 of its own answers"
+
+
+def test_the_answers_of_a_stream_are_not_counted():
+    run = {"teacher": {"rows": None, "steps": 5}, "rows": None, "steps": 7}
+    found = _own_answers({"own": run, "few": run | {"rows": 1200}})
+    assert found["distillation"] == (
+        "own: 7 more steps on a stream of its own answers; "
+        "few: 7 more steps on 1,200 of its own answers"
+    )
 
 
 def test_what_is_nothing_is_null(tmp_path):

@@ -89,7 +89,9 @@ def test_a_trained_run_names_its_settings_and_the_command_that_makes_the_rest(ru
     assert "- Training finished: 100 steps in 1 min 15 s." in twin
     assert f"`mm-numeric predict --model {run}` answers them" in twin.replace("\\", "")
     write_lines(run / "predictions.jsonl", answers())
+    (run / "run.json").write_text(json.dumps(facts | {"rows": None}))
     _, twin = report(run)
+    assert "| training rows | a stream" in twin
     assert f"`mm-numeric score {run}/predictions.jsonl` scores them" in twin.replace("\\", "")
 
 
