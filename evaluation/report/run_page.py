@@ -165,7 +165,11 @@ def _answers_section(run: RunFiles) -> Section:
 def _failures_section(run: RunFiles) -> Section:
     failed = [row for row in run.rows if row["parsed"] is None]
     reasons = Counter(str(row["reason"] or "unreadable") for row in failed)
-    counts = reasons or Counter(next(iter(run.results.values())).get("failures") or {})
+    known = next(iter(run.results.values())).get("failures")
+    counts = reasons or Counter(known or {})
+    if not counts and not run.rows and known is None:  # of `score --protocol coco_ap`
+        text = "No scored answers were found, so parse failures are not known."
+        return Section.of("failures", "Parse failures", text)
     if not counts:
         return Section.of("failures", "Parse failures", "Every answer could be parsed.")
     text = "Answers that could not be parsed. They score as the worst answer."

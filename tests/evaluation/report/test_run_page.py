@@ -121,6 +121,15 @@ def test_a_scored_run_has_its_metrics_and_answers_the_worst_first(run):
     assert "<script" not in page
 
 
+def test_without_scored_answers_parse_failures_are_not_known(run):
+    """As in results.json of `score --protocol coco_ap`, which has no scores.jsonl."""
+    (run / "results.json").write_text('{"metrics": {"ap": 0.5}}')
+    page, _ = report(run)
+    assert "No scored answers were found, so parse failures are not known." in page
+    (run / "results.json").write_text('{"metrics": {"ap": 0.5}, "failures": {}}')
+    assert "Every answer could be parsed." in report(run)[0]
+
+
 def test_folders_without_a_report_are_one_sentence(tmp_path, capsys):
     assert main(["report", str(tmp_path)]) == 2
     assert (
