@@ -25,7 +25,9 @@ _HEADERS = ("imagesource:", "gsd:")
 class Dota(TextFiles):
     """Importer for DOTA: lines of four corners, a class and a flag, one row per image."""
 
+    version: ClassVar[int] = 2
     text_field: ClassVar[str] = "label"
+    image_ending: ClassVar[str] = ".png"
 
     def records(self, text: str, ending: str) -> Iterator[tuple[int, str]]:
         """Yield (line number, line) of each object."""

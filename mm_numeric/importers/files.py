@@ -184,10 +184,10 @@ class ImageFolder:
         if self.folder is not None and not self.folder.is_dir():
             raise ValueError(f"--images {self.folder}: there is no such folder.")
 
-    def find(self, stem: str) -> str:
-        """Return the file name of the image ``stem``; ``STEM.jpg`` if no image folder is given."""
+    def find(self, stem: str, ending: str = ".jpg") -> str:
+        """Return the file name of the image ``stem``; without an image folder, with ``ending``."""
         if self.folder is None:
-            return f"{stem}.jpg"
+            return f"{stem}{ending}"
         names = self._names.get(stem, [])
         if len(names) != 1:
             found = " and ".join(names) or "no image with this name"

@@ -42,6 +42,9 @@ class TextFiles(ABC):
     text_field: ClassVar[str] = "text"
     """Field of an instance for ``Word.text``: ``text`` for a transcription, or ``label``."""
 
+    image_ending: ClassVar[str] = ".jpg"
+    """Suffix of the images, if no image folder is given."""
+
     images: ImagesFolder = None
     encoding: Annotated[str, Option("encoding of the text files (default: utf-8)", name="NAME")] = (
         "utf-8"
@@ -70,7 +73,8 @@ class TextFiles(ABC):
                 continue
             try:
                 stem = self.image(name.stem)
-                fields = {"id": stem, **image_folder.fields(image_folder.find(stem))}
+                image = image_folder.find(stem, self.image_ending)
+                fields = {"id": stem, **image_folder.fields(image)}
             except InvalidRowError as error:
                 yield error.at(where)
                 continue

@@ -262,7 +262,7 @@ def test_dota_is_imported(tmp_path):
     (folder / "P1.txt").write_text("1 2 3 4 5 6 7 ship\n", encoding="utf-8")
     (folder / "P2.txt").write_text("1 1 9 1 9 5 1 5 ship maybe\n", encoding="utf-8")
     done = outcome(Dota(), folder)
-    assert done.row["id"] == "P0706"
+    assert (done.row["id"], done.row["image"]) == ("P0706", "P0706.png")
     assert done.row["instances"] == [
         {
             "polygon": [1054, 1028, 1063, 1011, 1111, 1040, 1112, 1062],
