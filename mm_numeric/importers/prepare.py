@@ -214,7 +214,7 @@ def _checked_lines(
         note(fields)
         instances = fields.get("instances")
         counts["rows"] += 1
-        if "question" in fields and "image" not in fields:  # all other counts are of images
+        if fields.get("image") is None and "width" not in fields:  # the other counts are of images
             yield line
             continue
         has_shape = any(fields.get(name) is not None for name in _SHAPES)

@@ -155,6 +155,15 @@ def test_classes_are_those_of_the_written_rows(tmp_path):
     assert record["task"] == {"name": "detection", "classes": ["dog"]}
 
 
+def test_rows_without_an_image_lack_no_size(tmp_path):
+    rows = [{"id": "1", "question": "1 + 1?", "answer": 2, "image": None}]
+    rows += [{"id": "2", "query": "It falls.", "frames": ["a/1.jpg"], "fps": 1, "spans": [[0, 1]]}]
+    for task, row in zip(("numbers", "temporal_spans"), rows, strict=True):
+        file = json_file(tmp_path / f"{task}.json", [row])
+        done = prepare("rows", Rows(task=task), [file], tmp_path / f"{task}.jsonl")
+        assert done.record["counts"] == {"rows": 1}
+
+
 def coco(tmp_path, *boxes, **size):
     size = size or {"width": 640, "height": 480}
     raw = {
