@@ -75,12 +75,14 @@ class SelectionResults:
         """Return the trial with the best mean of the first metric over the seeds; none that failed.
 
         The next metric decides between equal means, and so on. Of equal trials, it is the first.
+        Means are equal to 12 digits: the last ones depend on the order of the seeds.
         """
         signs = np.array([1 if metric.higher_is_better else -1 for metric in self.metrics])
 
         def goodness(trial: Trial) -> list[float]:
-            means: NDArray[np.float64] = signs * self.values[trial.name].mean(axis=0)
-            return np.nan_to_num(means, nan=-np.inf).tolist()
+            means = signs * self.values[trial.name].mean(axis=0)
+            rounded = [float(f"{mean:.12g}") for mean in means]
+            return [-math.inf if math.isnan(mean) else mean for mean in rounded]
 
         return max((t for t in trials if t.name not in self.failures), key=goodness)
 

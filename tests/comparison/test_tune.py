@@ -2,8 +2,10 @@
 
 import csv
 import json
+import math
 from contextlib import nullcontext
 
+import numpy as np
 import pytest
 from examples import examples
 from hypothesis import given
@@ -12,10 +14,11 @@ from tiny_models import small_config
 
 from mm_numeric.comparison.rows import compared_rows
 from mm_numeric.comparison.run import compare, seed_runs
-from mm_numeric.comparison.selection import chosen_rows, write_source
+from mm_numeric.comparison.selection import SelectionResults, chosen_rows, write_source
 from mm_numeric.comparison.summary import write_summary
-from mm_numeric.comparison.tune import _between
+from mm_numeric.comparison.tune import Trial, _between
 from mm_numeric.config.data import DataSource
+from mm_numeric.evaluation.metrics.clock import TIMES
 from mm_numeric.evaluation.report.report import write_report
 from mm_numeric.evaluation.report.summary_file import read_summary
 from mm_numeric.evaluation.score import score
@@ -154,6 +157,18 @@ def test_a_row_without_the_tuned_setting_has_one_trial(tmp_path):
     page = write_report(folder.parent)[0].read_text("utf-8")
     assert "objective.weight has no effect on ce." in page
     assert "The number of trials differs: ce has 1, others have 2." in page
+
+
+def test_equal_means_do_not_depend_on_the_order_of_the_seeds():
+    """The mean of 0.9, 0.8 and 0.7 is 0.8000000000000002, and of 0.7, 0.8 and 0.9 it is less."""
+    values = {"first": [[0.9, 5], [0.8, 5], [0.7, 5]], "next": [[0.7, 4], [0.8, 4], [0.9, 4]],
+              "nan": [[0.9, 1], [0.9, 1], [math.nan, 1]]}  # fmt: skip
+    metrics = [
+        metric for metric in TIMES.metrics if metric.name in ("exact", "mean_deviation_minutes")
+    ]
+    found = SelectionResults(metrics, 9, {n: np.array(own) for n, own in values.items()}, {})
+    trials = [Trial(name=name, config=None, settings={}) for name in ("nan", "first", "next")]
+    assert found.best(trials).name == "next"
 
 
 @pytest.mark.slow
