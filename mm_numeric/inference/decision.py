@@ -205,8 +205,8 @@ def _computed(
     answer = (
         _rounded_mean(answers, probs, covered) if rule == "raft" else compute(rule, answers, probs)
     )
-    texts = [candidate.text for candidate in merged if candidate.answer == answer]
-    return answer, texts[0] if texts else None
+    same = first_equal([*answers, answer])[-1]  # not ==, by which 37 °F is 37 °C
+    return answer, merged[same].text if same < len(merged) else None
 
 
 def check_rule(rule: str, kind: type, where: str) -> None:

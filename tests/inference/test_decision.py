@@ -228,6 +228,9 @@ def test_equal_answers_count_as_one():
     units = [(("°C",), 0.4), (("°F",), 0.35), (("°C",), 0.25)]
     merged = merge_equal([Candidate(Measurement("37", units=u), "37", p) for u, p in units])
     assert [(c.answer.units, c.probability) for c in merged] == [(("°C",), 0.65), (("°F",), 0.35)]
+    degrees = [(37, "°F", 0.1), (37, "°C", 0.6), (36, "°C", 0.3)]
+    kinds = [Candidate(Measurement(str(n), units=(u,)), f"{n} {u}", p) for n, u, p in degrees]
+    assert [run(rule, kinds).text for rule in ("mean", "median", "mbr")] == ["37 °C"] * 3
     readings = [Candidate(ClockReading({"hours": h}), str(h), 0.3) for h in (1, 2, 1)]
     assert run("mbr", readings).text == "1"
 
