@@ -91,6 +91,8 @@ class Chat(Family):
                 f"no image token in its {type(processor).__name__}, and family chat needs all "
                 "three; set a checkpoint with them, or another model.family."
             )
+        if not tokenizer.chat_template:  # older checkpoints have that of the processor alone
+            tokenizer.chat_template = self.template
         self.image_token: str = image_token
         self.image_id = self.token_id(image_token)
         self.pad_id = tokenizer.pad_token_id
