@@ -91,6 +91,8 @@ class Chat(Family):
                 f"no image token in its {type(processor).__name__}, and family chat needs all "
                 "three; set a checkpoint with them, or another model.family."
             )
+        if "enable_thinking" in self.template:  # an answer follows the prompt at once
+            self.template_options = {"enable_thinking": False}
         if not tokenizer.chat_template:  # older checkpoints have that of the processor alone
             tokenizer.chat_template = self.template
         self.image_token: str = image_token
@@ -149,11 +151,8 @@ class Chat(Family):
 
     def apply_template(self, turns: list[dict[str, Any]], **options: Any) -> Any:
         """Apply the processor's chat template to the messages of a conversation."""
-        if "enable_thinking" in self.template:  # an answer follows the prompt at once
-            options["enable_thinking"] = False
-        return self.processor.apply_chat_template(
-            turns, chat_template=self.template, tokenize=options.pop("tokenize", False), **options
-        )
+        options = {"tokenize": False, **options, **self.template_options}
+        return self.processor.apply_chat_template(turns, chat_template=self.template, **options)
 
     def _encode(self, turns: list[dict[str, Any]]) -> dict[str, Tensor]:
         """Apply the processor to conversations of one turn each, and return padded tensors."""

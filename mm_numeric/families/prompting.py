@@ -105,6 +105,9 @@ class Prompting(ABC):
     lead: str = ""
     """Text between a prompt and its answer, such as the space after ``ASSISTANT:``."""
 
+    template_options: Mapping[str, Any] = {}
+    """Arguments of the chat template, which a server has to use, too."""
+
     tokenizer: Any
     coordinates: Coordinates
 

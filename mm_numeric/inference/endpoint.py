@@ -210,6 +210,8 @@ class _Served:
             "temperature": 0.0,
             "frequency_penalty": 0.0,  # transformers serve: no repetition penalty of the checkpoint
         }
+        if self.family.template_options:
+            body["chat_template_kwargs"] = dict(self.family.template_options)
         grammar = None
         if self.settings.constrain:
             grammar = grammar_of(self.task, frame)

@@ -431,6 +431,27 @@ def test_a_prompt_has_the_tokens_of_the_processor(tmp_path):
             list(endpoint_answers(endpoint, made, family, [example], None))
 
 
+def test_a_server_writes_the_prompt_without_thinking(tmp_path):
+    folder = tmp_path / "model"
+    Chat.make_tiny(folder, seed=0)
+    with (folder / "chat_template.jinja").open("a", encoding="utf-8") as file:
+        file.write("{{ '<think>' if enable_thinking | default(true) else '<think></think>' }}")
+    family = Chat.load(str(folder), ModelConfig(name=str(folder)))
+    made = small_config(tmp_path, "task=numbers", "predict.max_new_tokens=16")
+    example = Example(id="1", image=None, prompt="3 + 4 =", answer=None, where="row 1")
+
+    def answer(body):
+        turns = [{"role": "user", "content": [{"type": "text", "text": "3 + 4 ="}]}]
+        options = body.get("chat_template_kwargs", {})
+        text = family.processor.apply_chat_template(turns, add_generation_prompt=True, **options)
+        choice = {"finish_reason": "stop", "message": {"content": "7"}}
+        return 200, {"choices": [choice], "prompt_token_ids": family.tokenizer(text)["input_ids"]}
+
+    with chat_server(answer, of=lambda body: body) as (url, _):
+        (found,) = endpoint_answers(Endpoint(url=url, model="tiny"), made, family, [example], None)
+    assert found.text == "7"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
