@@ -14,7 +14,7 @@ from mm_numeric.geometry.coordinates import Coordinates
 from mm_numeric.numbers.spans import TokenNumber, numbers_in_answer
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 
-_ANSWER = "ANSWER"
+_QUESTION, _ANSWER = "QUESTION", "ANSWER"
 _CACHED_QUESTIONS = 10_000  # most tasks ask the same question about every image
 
 
@@ -161,14 +161,8 @@ class Prompting(ABC):
             )
         turns = [message("user", text, with_image)]
         turns += [] if answer is None else [message("assistant", answer)]
-        return self.apply_template(turns, add_generation_prompt=answer is None)
-
-    def apply_template(self, turns: list[dict[str, Any]], *, add_generation_prompt: bool) -> str:
-        """Apply the chat template of the tokenizer to the messages of a conversation."""
         try:
-            return self.tokenizer.apply_chat_template(
-                turns, add_generation_prompt=add_generation_prompt, tokenize=False
-            )
+            return self.apply_template(turns, add_generation_prompt=answer is None)
         except TypeError as error:  # it adds the parts of a message to a text
             raise ValueError(
                 f"model.name: the chat template of the tokenizer takes texts alone ({error}), and "
@@ -176,10 +170,23 @@ class Prompting(ABC):
                 "checkpoint of this family."
             ) from error
 
+    def apply_template(self, turns: list[dict[str, Any]], *, add_generation_prompt: bool) -> str:
+        """Apply the chat template of the tokenizer to the messages of a conversation."""
+        return self.tokenizer.apply_chat_template(
+            turns, add_generation_prompt=add_generation_prompt, tokenize=False
+        )
+
     def text_around_answer(self) -> tuple[str, str]:
         """Return the text that the chat template writes between prompt and answer, and after it."""
-        prompt, whole = self.chat_prompt("?", False), self.chat_prompt("?", False, _ANSWER)
-        before, _, after = whole.rpartition(_ANSWER)
+        prompt = self.chat_prompt(_QUESTION, False)
+        whole = self.chat_prompt(_QUESTION, False, _ANSWER)
+        before, found, after = whole.rpartition(_ANSWER)
+        if _QUESTION not in prompt or not found or "'text'" in whole:  # a list of parts as text
+            raise ValueError(
+                f"model.name: the chat template of {self.tokenizer.name_or_path!r} does not write "
+                'the text of {"type": "text", "text": ...}, a part of a message; copy '
+                "chat_template.jinja from a newer revision of the checkpoint."
+            )
         return before[len(prompt) :] if before.startswith(prompt) else "", after
 
     def answer(self, text: str) -> Tokens:

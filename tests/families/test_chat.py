@@ -108,6 +108,24 @@ def test_the_template_may_be_in_the_file_of_older_processors(twin, tmp_path):
     assert found[0] == found[1] == found[2]
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("m['content'] + eos_token", "takes texts alone"),
+        ("m['content']", "does not write the text of"),
+        ("m['content'][0]['content']", "does not write the text of"),
+    ],
+)
+def test_a_template_that_loses_the_text_of_a_message_is_an_error(twin, tmp_path, content, message):
+    """Its start token would become the end token of answers."""
+    folder = tmp_path / "model"
+    shutil.copytree(twin("internvl"), folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    template = "{% for m in messages %}<|im_start|>{{ " + content + " }}<|im_end|>{% endfor %}"
+    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        Chat.load(str(folder), CHAT)
+
+
 @pytest.mark.slow
 @each
 def test_the_first_loss_is_that_of_the_official_processor(twin, rows, name):
