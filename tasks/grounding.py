@@ -38,7 +38,8 @@ class Grounding(NoisyBoxTask):
     """Task: locate one object in an image."""
 
     # 2: coordinates are rounded from the original pixels; 3: answers without special tokens
-    version: ClassVar[int] = 3
+    # 4: several boxes within one pair of tags
+    version: ClassVar[int] = 4
 
     report_sections: ClassVar[tuple[str, ...]] = ("shapes",)
 

@@ -29,6 +29,10 @@ search to the end, which takes quadratic time.
 
 _SPECIAL_TOKEN = re.compile(r"<[^<>\s]+>")  # as in Qwen's <|box_start|> and InternVL's <box>
 
+_BETWEEN_LISTS = re.compile(r"\]\s*,\s*\[")  # as in <box>[[1, 2, 3, 4], [5, 6, 7, 8]]</box>
+
+_NUMBERS = r"[-0-9.,()\s]"  # characters of coordinates
+
 _POINT_SEPARATOR = re.compile(r"\)(\s*,\s*)\(")
 
 
@@ -190,9 +194,13 @@ class CoordinateFormat:
         ends = [0, *(match.end() for match in found)]
         shapes = []
         for i, match in enumerate(found):
-            numerals = tuple(self._numeral.findall(match.group()[len(match.group("open")) :]))
             before, after = text[ends[i] : starts[i]], text[ends[i + 1] : starts[i + 1]]
-            shapes.append(ShapeText(numerals, self._read_label(before, after), match.span()))
+            label, first = self._read_label(before, after), match.end("open")
+            gaps = [gap.span() for gap in _BETWEEN_LISTS.finditer(text, first, match.end())]
+            begins = [match.start(), *(last - 1 for _, last in gaps)]
+            for span in zip(begins, [*(gap + 1 for gap, _ in gaps), match.end()], strict=True):
+                numerals = tuple(self._numeral.findall(text[max(span[0], first) : span[1]]))
+                shapes.append(ShapeText(numerals, label, span))
         begun = self._begun.search(text, ends[-1])
         rest = text[ends[-1] : begun.start() if begun else None].strip()
         # Without text between two shapes, only a comma continues a shape.
@@ -272,8 +280,19 @@ class CoordinateFormat:
 
     @cached_property
     def _body(self) -> str:
-        """Return a regex for the coordinates of a box or polygon, as in ``1, 2, 3, 4``."""
-        return rf"(?:\s*{self.bin_pattern})+\s*" if self.bins else r"[-0-9.,()\s]*?"
+        """Return a regex for the coordinates of a box or polygon, as in ``1, 2, 3, 4``.
+
+        Between double brackets, there may be several lists of coordinates.
+        """
+        if self.bins:
+            return rf"(?:\s*{self.bin_pattern})+\s*"
+        more = rf"(?:{_BETWEEN_LISTS.pattern}{_NUMBERS}*?)*?" if self._has_lists else ""
+        return f"{_NUMBERS}*?{more}"
+
+    @property
+    def _has_lists(self) -> bool:
+        """Return True if a pair of tags may enclose several shapes with the same label."""
+        return self.open.endswith("[[") and self.close.startswith("]]")
 
     @cached_property
     def _shape(self) -> re.Pattern[str]:
@@ -311,7 +330,8 @@ class CoordinateFormat:
             return re.compile("|".join(found))
         if not self.open:
             return re.compile(r"\([-0-9.,\s]*$")
-        return re.compile(rf"(?:{opens})[-0-9.,()\s]*$")
+        more = rf"(?:\]\s*+,\s*+\[?{_NUMBERS}*+)*+" if self._has_lists else ""
+        return re.compile(f"(?:{opens}){_NUMBERS}*+{more}$")
 
     @staticmethod
     def _either(*literals: str | None) -> str:

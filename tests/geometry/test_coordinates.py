@@ -1,6 +1,7 @@
 """Places to text and back: the exact text of every family, and an inverse that is one."""
 
 import json
+import re
 import time
 from dataclasses import replace
 
@@ -265,6 +266,22 @@ def test_habits_of_models_are_read(name, text):
     (found,) = frame.read(text).items
     for corner, wanted in zip(found.shape.points, BOX.points, strict=True):
         assert corner == pytest.approx(wanted, abs=max(frame.step_px) / 2 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<ref>car</ref><box>[[1, 2, 3, 4], [5, 6, 7, 8]]</box><ref>a</ref><box>[[9,8,7,6]]</box>",
+        "car[[1,2,3,4],[5,6,7,8]]a[[9,8,7,6]]",
+    ],
+)
+def test_several_boxes_within_one_pair_of_tags_have_one_label(text):
+    """InternVL's documentation writes all boxes of a class so, and DeepSeek-VL2 and GLM do."""
+    frame = Frame(640, 480, RESIZES["llava"].view(640, 480), COORDINATES["internvl"])
+    assert [item.label for item in frame.read(text).items] == ["car", "car", "a"]
+    spans = ["".join(re.findall("[0-9]", text[slice(*s)])) for s in frame.read(text).spans]
+    assert spans == ["1234", "5678", "9876"]
+    assert frame.read(text[: text.index("7")]) == Unreadable("cut off within a shape")
 
 
 @pytest.mark.parametrize("name", COORDINATES)
