@@ -36,7 +36,7 @@ class PointTask(BaseTask):
     A box or a polygon in an answer is read as the point at its centre.
     """
 
-    version: ClassVar[int] = 2  # 2: several boxes within one pair of tags
+    version: ClassVar[int] = 2  # 2: several boxes within one pair of tags, [] in a code fence
     report_sections: ClassVar[tuple[str, ...]] = ("points",)
 
     several: ClassVar[bool] = True

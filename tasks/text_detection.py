@@ -25,7 +25,7 @@ class TextDetection(ShapeListTask):
     """Task: detect the words in an image."""
 
     # 2: coordinates are rounded from the original pixels; crossing polygons as in the RRC script
-    # 3: answers without special tokens; 4: several boxes within one pair of tags
+    # 3: answers without special tokens; 4: several boxes within one pair of tags, fenced []
     version: ClassVar[int] = 4
 
     prompt: str = "Locate every word."

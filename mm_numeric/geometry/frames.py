@@ -294,7 +294,8 @@ class Frame:
         if not text.strip() and not self.coordinates.bins:
             return Unreadable("empty answer")
         shapes, cut, ambiguous = self.coordinates.text.read_answer(text)
-        if text.strip() == self.coordinates.text.nothing:
+        unfenced = text.strip().removeprefix("```json").removesuffix("```").strip()
+        if unfenced == self.coordinates.text.nothing:
             return Instances(())
         if ambiguous:
             return Unreadable(NO_LOCATION_TOKENS if self.coordinates.bins else TOKENS_REMOVED)

@@ -10,7 +10,7 @@ from examples import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mm_numeric.answers import Box, Instance, Polygon, Unreadable
+from mm_numeric.answers import Box, Instance, Instances, Polygon, Unreadable
 from mm_numeric.geometry.coordinates import COORDINATES, Coordinates
 from mm_numeric.geometry.frames import NO_LOCATION_TOKENS, TOKENS_REMOVED, Frame, Resize
 
@@ -282,6 +282,12 @@ def test_several_boxes_within_one_pair_of_tags_have_one_label(text):
     spans = ["".join(re.findall("[0-9]", text[slice(*s)])) for s in frame.read(text).spans]
     assert spans == ["1234", "5678", "9876"]
     assert frame.read(text[: text.index("7")]) == Unreadable("cut off within a shape")
+
+
+def test_an_empty_list_may_be_in_a_code_fence():
+    """As Qwen2.5-VL and Qwen3-VL write every list."""
+    frame = Frame(640, 480, RESIZES["qwen3_vl"].view(640, 480), COORDINATES["qwen3_vl"])
+    assert frame.read("```json\n[]\n```") == frame.read("[]") == Instances(())
 
 
 @pytest.mark.parametrize("name", COORDINATES)
