@@ -29,8 +29,6 @@ search to the end, which takes quadratic time.
 
 _SPECIAL_TOKEN = re.compile(r"<[^<>\s]+>")  # as in Qwen's <|box_start|> and InternVL's <box>
 
-_BETWEEN_LISTS = re.compile(r"\]\s*,\s*\[")  # as in <box>[[1, 2, 3, 4], [5, 6, 7, 8]]</box>
-
 _NUMBERS = r"[-0-9.,()\s]"  # characters of coordinates
 
 _POINT_SEPARATOR = re.compile(r"\)(\s*,\s*)\(")
@@ -99,6 +97,10 @@ class CoordinateFormat:
 
     between: str = "; "
     """Text between two shapes of a list."""
+
+    within: str = ""
+    """Text between shapes with one label that a model writes within one pair of tags, which are
+    read, but not written: ``<box>[[1, 2, 3, 4], [5, 6, 7, 8]]</box>``; empty if there is none."""
 
     list_open: str = ""
     list_close: str = ""
@@ -196,9 +198,9 @@ class CoordinateFormat:
         for i, match in enumerate(found):
             before, after = text[ends[i] : starts[i]], text[ends[i + 1] : starts[i + 1]]
             label, first = self._read_label(before, after), match.end("open")
-            gaps = [gap.span() for gap in _BETWEEN_LISTS.finditer(text, first, match.end())]
-            begins = [match.start(), *(last - 1 for _, last in gaps)]
-            for span in zip(begins, [*(gap + 1 for gap, _ in gaps), match.end()], strict=True):
+            gaps = [gap.span() for gap in self._gap.finditer(text, first, match.end())]
+            begins = [match.start(), *(after for _, after in gaps)]
+            for span in zip(begins, [*(gap for gap, _ in gaps), match.end()], strict=True):
                 numerals = tuple(self._numeral.findall(text[max(span[0], first) : span[1]]))
                 shapes.append(ShapeText(numerals, label, span))
         begun = self._begun.search(text, ends[-1])
@@ -280,19 +282,14 @@ class CoordinateFormat:
 
     @cached_property
     def _body(self) -> str:
-        """Return a regex for the coordinates of a box or polygon, as in ``1, 2, 3, 4``.
+        """Return a regex for the coordinates of a box or polygon, as in ``1, 2, 3, 4``."""
+        found = rf"(?:\s*{self.bin_pattern})+\s*" if self.bins else f"{_NUMBERS}*?"
+        return f"{found}(?:{self._gap.pattern}{found})*" if self.within else found
 
-        Between double brackets, there may be several lists of coordinates.
-        """
-        if self.bins:
-            return rf"(?:\s*{self.bin_pattern})+\s*"
-        more = rf"(?:{_BETWEEN_LISTS.pattern}{_NUMBERS}*?)*?" if self._has_lists else ""
-        return f"{_NUMBERS}*?{more}"
-
-    @property
-    def _has_lists(self) -> bool:
-        """Return True if a pair of tags may enclose several shapes with the same label."""
-        return self.open.endswith("[[") and self.close.startswith("]]")
+    @cached_property
+    def _gap(self) -> re.Pattern[str]:
+        """Return a regex for the text between shapes within one pair of tags."""
+        return re.compile(self._either(self.within) or "(?!)")
 
     @cached_property
     def _shape(self) -> re.Pattern[str]:
@@ -324,13 +321,14 @@ class CoordinateFormat:
             token = rf"(?:{self.bin_pattern}\s*)"
             starts = [self.bin_open[:end] for end in range(2, len(self.bin_open))]
             begun = "|".join([f"{self.bin_open}[0-9]{{0,{self._most_digits}}}", *starts])
-            found = [rf"(?:{opens})\s*{token}*(?:{begun})?$"] if opens else []
+            gap = self._gap.pattern
+            found = [rf"(?:{opens})\s*(?:{token}|{gap})*(?:{begun})?$"] if opens else []
             if not self.open:
                 found += [rf"{token}{{1,3}}(?:{begun})?$", f"(?:{begun})$"]
             return re.compile("|".join(found))
         if not self.open:
             return re.compile(r"\([-0-9.,\s]*$")
-        more = rf"(?:\]\s*+,\s*+\[?{_NUMBERS}*+)*+" if self._has_lists else ""
+        more = rf"(?:{self._gap.pattern}{_NUMBERS}*+)*+(?:\]\s*,?\s*)?" if self.within else ""
         return re.compile(f"(?:{opens}){_NUMBERS}*+{more}$")
 
     @staticmethod

@@ -41,7 +41,12 @@ COORDINATE_FORMATS: Mapping[str, CoordinateFormat] = {
         between="",
     ),
     "internvl": CoordinateFormat(
-        open="<box>[[", close="]]</box>", label_open="<ref>", label_close="</ref>", between=""
+        open="<box>[[",
+        close="]]</box>",
+        label_open="<ref>",
+        label_close="</ref>",
+        between="",
+        within="], [",
     ),
     "deepseek": CoordinateFormat(
         open="<|det|>[[",
@@ -49,6 +54,7 @@ COORDINATE_FORMATS: Mapping[str, CoordinateFormat] = {
         label_open="<|ref|>",
         label_close="<|/ref|>",
         between="",
+        within="], [",
     ),
     "glm_v": CoordinateFormat(
         open="<|begin_of_box|>[[",
@@ -56,6 +62,7 @@ COORDINATE_FORMATS: Mapping[str, CoordinateFormat] = {
         between_numerals=",",
         between_points=",",
         label_close=" ",
+        within="], [",
     ),
     "json": _JSON,
     "json_box_2d": replace(_JSON, open='"box_2d": [', single_open='"point": ['),
@@ -85,6 +92,7 @@ COORDINATE_FORMATS: Mapping[str, CoordinateFormat] = {
         label_open="<phrase> ",
         label_close="</phrase>",
         between="",
+        within="</delimiter_of_multi_objects/>",
         bins=1024,
         bin_open="<patch_index_",
         bin_digits=4,

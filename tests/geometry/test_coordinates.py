@@ -268,18 +268,30 @@ def test_habits_of_models_are_read(name, text):
         assert corner == pytest.approx(wanted, abs=max(frame.step_px) / 2 + 1e-9)
 
 
+P = "<patch_index_00{}{}>"
+KOSMOS = f"<phrase> car</phrase><object>{P * 2}</delimiter_of_multi_objects/>{P * 2}</object>"
+
+
 @pytest.mark.parametrize(
-    "text",
+    ("name", "text"),
     [
-        "<ref>car</ref><box>[[1, 2, 3, 4], [5, 6, 7, 8]]</box><ref>a</ref><box>[[9,8,7,6]]</box>",
-        "car[[1,2,3,4],[5,6,7,8]]a[[9,8,7,6]]",
+        (
+            "internvl",
+            "<ref>car</ref><box>[[1, 2, 3, 4], [5, 6, 7, 8]]</box>"
+            "<ref>a</ref><box>[[9, 8, 7, 6]]</box>",
+        ),
+        ("internvl", "car[[1,2,3,4],[5,6,7,8]]a[[9,8,7,6]]"),
+        ("kosmos2", f"{KOSMOS}<phrase> a</phrase><object>{P * 2}</object>".format(*"123456789876")),
     ],
 )
-def test_several_boxes_within_one_pair_of_tags_have_one_label(text):
-    """InternVL's documentation writes all boxes of a class so, and DeepSeek-VL2 and GLM do."""
-    frame = Frame(640, 480, RESIZES["llava"].view(640, 480), COORDINATES["internvl"])
+def test_several_boxes_within_one_pair_of_tags_have_one_label(name, text):
+    """InternVL's documentation writes all boxes of a class so, and DeepSeek-VL2 and GLM do.
+
+    Kosmos-2 has a token between them.
+    """
+    frame = Frame(640, 480, RESIZES["llava"].view(640, 480), COORDINATES[name])
     assert [item.label for item in frame.read(text).items] == ["car", "car", "a"]
-    spans = ["".join(re.findall("[0-9]", text[slice(*s)])) for s in frame.read(text).spans]
+    spans = ["".join(re.findall("[1-9]", text[slice(*s)])) for s in frame.read(text).spans]
     assert spans == ["1234", "5678", "9876"]
     assert frame.read(text[: text.index("7")]) == Unreadable("cut off within a shape")
 
