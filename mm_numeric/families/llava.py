@@ -34,7 +34,7 @@ from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
 from mm_numeric.families.llava_layout import OriginalLayout, read_raw_config
 from mm_numeric.families.llava_templates import IMAGE, LLAVA_HF, LLAVA_V1
-from mm_numeric.families.loading import check_image_token
+from mm_numeric.families.loading import check_image_token, processor_template
 from mm_numeric.geometry.frames import Resize
 
 
@@ -107,7 +107,8 @@ class Llava(Family):
     def load_tokenizer(cls, source: str, model: ModelConfig) -> Any:
         """Load the tokenizer of a checkpoint, and set its chat template if it has none."""
         tokenizer = cls._plain_tokenizer(source, model)
-        template = cls.template(tokenizer.chat_template, source, model)
+        own = tokenizer.chat_template or processor_template(source, model.revision)
+        template = cls.template(own, source, model)
         shown = image_token(tokenizer)
         if shown != IMAGE and tokenizer.tokenize(f"{shown}\n")[1:] != tokenizer.tokenize("\n"):
             # LLaVA's code tokenises the text after an image alone: it begins with a space.

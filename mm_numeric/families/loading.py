@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from huggingface_hub import hf_hub_download
-from transformers import BitsAndBytesConfig, PreTrainedConfig
+from transformers import BitsAndBytesConfig, PreTrainedConfig, ProcessorMixin
 from transformers.distributed import DistributedConfig
 from transformers.utils import (
     has_file,
@@ -93,6 +93,16 @@ def check_model_type(model_class: Any, family: str, source: str, model: ModelCon
             f"model.name: {source!r} is a checkpoint of type {config.get('model_type')!r}, and "
             f"{family} is {wanted.model_type!r}; correct model.family."
         )
+
+
+def processor_template(source: str, revision: str) -> str | None:
+    """Return the chat template of a checkpoint's processor; None if it has none.
+
+    Older checkpoints have it in chat_template.json, which no tokenizer reads.
+    """
+    settings, _ = ProcessorMixin.get_processor_dict(source, revision=revision)
+    found = settings.get("chat_template")
+    return found.get("default") if isinstance(found, dict) else found
 
 
 def check_image_token(image_id: int, config: Any, source: str) -> None:

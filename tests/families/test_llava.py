@@ -166,6 +166,17 @@ def test_the_chat_template_of_a_checkpoint_is_used(tiny):
     assert [ids.count(family.tokenizer.bos_token_id) for ids in (shown, plain)] == [1, 1]
 
 
+def test_the_template_may_be_in_the_file_of_older_processors(tiny, tmp_path):
+    """LLaVA with Llama 3 has its prompts in chat_template.json, and not those of LLaVA-1.5."""
+    folder = tmp_path / "model"
+    shutil.copytree(tiny, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    parts = "{% for m in messages %}<image>user: {{ m['content'][-1]['text'] }}\n{% endfor %}"
+    content = json.dumps({"chat_template": parts})
+    (folder / "chat_template.json").write_text(content, encoding="utf-8")
+    family = Llava.load(str(folder), TINY)
+    assert family.prompt_text("What?", True) == "<image>user: What?\n"
+
+
 def test_a_question_with_the_mark_of_an_image_is_refused(tiny):
     family = Llava.load(str(tiny), TINY)
     with pytest.raises(ValueError, match=r"has 2 image placeholders instead of 1; remove <image>"):
