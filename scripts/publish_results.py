@@ -29,7 +29,7 @@ from mm_numeric.evaluation.report.decoding_section import decoding_chart
 from mm_numeric.evaluation.report.results import Comparison, read_comparison
 from mm_numeric.evaluation.report.summary_file import read_summary
 from mm_numeric.evaluation.report.sweeps import grid_sweeps, sweep_chart, sweeps_data
-from mm_numeric.files import write_text
+from mm_numeric.files import read_json, write_text
 
 FIGURE = "figure.svg"
 WIDTH = 860
@@ -54,7 +54,8 @@ def main() -> None:
 
 def publish(comparison: Path, target: Path) -> None:
     """Write the files of ``target`` from the output folder of a comparison."""
-    summary = _rounded(read_summary(comparison))
+    read_summary(comparison)  # raises ValueError if it is not valid
+    summary = _rounded(read_json(comparison / SUMMARY))
     # The folder of the runs is another one on each machine.
     summary["facts"]["command"] = f"mm-numeric compare scripts/experiments/{target.name}.yaml"
     target.mkdir(parents=True, exist_ok=True)

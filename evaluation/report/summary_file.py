@@ -78,9 +78,9 @@ def _checked_cell(cell: Any, where: str) -> dict[str, Any] | None:
     if cell is None or (isinstance(cell, dict) and cell.get("mean") is None):
         return None
     keys = ["mean", "low", "high"]
-    if isinstance(cell, dict) and cell.get("low", "") is cell.get("high", "") is None:
+    if isinstance(cell, dict) and all(key in cell and cell[key] is None for key in keys[1:]):
         cell = {key: value for key, value in cell.items() if key not in keys[1:]}
-        keys = keys[:1]
+        keys = ["mean"]
     ends = [cell.get(key) for key in keys] if isinstance(cell, dict) else [None]
     if not all(isinstance(end, int | float) for end in ends):
         raise ValueError(f"{where}: expected mean, low and high, found {cell!r}. {COMPARE_AGAIN}")
