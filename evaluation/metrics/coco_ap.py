@@ -16,15 +16,15 @@ averaged   average over all orders of detections with equal scores: if 2 of 5 su
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mm_numeric.answers import Instances
+from mm_numeric.answers import Instance, Instances
 from mm_numeric.evaluation.metrics.coco_masks import mask_ious
 from mm_numeric.evaluation.metrics.coco_matching import IouOfPairs, Matches, Side, box_ious, match
 from mm_numeric.evaluation.metrics.coco_rows import (
@@ -164,7 +164,8 @@ def rank_answers(
 
     Args:
         predictions: For each image, its labelled detections; None for an unparseable answer.
-        targets: For each image, its true shapes. Their labels are the categories.
+        targets: For each image, its true shapes. Their labels are the categories. As in
+            ``metrics.detection``, an ignored region without a label applies to all of them.
         scores: For each image, the confidence of each detection; None without scores.
         rules: Settings; those of COCO when None.
     """
@@ -172,14 +173,24 @@ def rank_answers(
     if rules.iou != "bbox":
         raise ValueError("answers have no masks; compare their boxes (--iou bbox).")
     found = [() if prediction is None else prediction.items for prediction in predictions]
-    wanted = [target.items for target in targets]
-    labels = sorted({item.label for items in (*found, *wanted) for item in items})
+    true = [target.items for target in targets]
+    labelled = (i for items in (*found, *true) for i in items if i.label or not i.ignore)
+    labels = sorted({item.label for item in labelled})
+    wanted = [[own for item in items for own in _of_labels(item, labels)] for items in true]
     flat = list(flat_scores(scores, found))
-    ranks = checked_scores(flat, rules.ties, sum(map(len, wanted)))
+    ranks = checked_scores(flat, rules.ties, sum(map(len, true)))
     detections, boxes = side_of_answers(found, labels, ranks)
     truths, true_boxes = side_of_answers(wanted, labels)
     iou = partial(box_ious, boxes, true_boxes, truths.crowd)
     return _rank(detections, truths, iou, labels, rules)
+
+
+def _of_labels(item: Instance, labels: Sequence[str]) -> Iterator[Instance]:
+    """Yield a true shape; an ignored region without a label once for each label."""
+    if item.label or not item.ignore:
+        yield item
+    else:
+        yield from (replace(item, label=label) for label in labels)
 
 
 def rank_rows(

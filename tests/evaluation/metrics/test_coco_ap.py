@@ -19,6 +19,7 @@ from mm_numeric.evaluation.metrics.coco_ap import (
     Rules,
     average_precision,
     coco_average_precision,
+    rank_answers,
 )
 from mm_numeric.evaluation.score_external import rank_predictions
 
@@ -292,3 +293,15 @@ def test_predictions_without_scores_have_an_ap_of_averaged_ties(tmp_path):
     path.write_text('{"task": "clock", "id": "a", "text": "7:05", "target": "7:05"}')
     with pytest.raises(ValueError, match="'coco_ap' scores shapes in an image, but answers of"):
         rank_predictions(path)
+
+
+def test_an_ignored_region_without_a_label_is_a_crowd_of_each_label():
+    """As in the counts of F1; a detection inside of it is neither right nor wrong."""
+    region, small = Box(0, 0, 50, 50), Box(1, 1, 20, 20)
+    animals = [Instance(Box(100 * i, 100, 100 * i + 50, 150), n) for i, n in enumerate("ab")]
+    answers = [Instance(small, "a"), Instance(small, "b"), *animals]
+    for ignored in ([Instance(region, "", True)], [Instance(region, n, True) for n in "ab"]):
+        target = Instances((*ignored, *animals))
+        ranking = rank_answers([Instances(tuple(answers))], [target], [[0.9, 0.8, 0.7, 0.6]])
+        assert ranking.metrics["ap_50"] == pytest.approx(1)
+        assert [(own["name"], own["truths"]) for own in ranking.labels] == [("a", 1), ("b", 1)]
