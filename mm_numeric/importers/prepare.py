@@ -214,16 +214,17 @@ def _checked_lines(
         note(fields)
         instances = fields.get("instances")
         counts["rows"] += 1
-        if fields.get("image") is None and "width" not in fields:  # the other counts are of images
+        has_size = fields.get("width") is not None
+        if fields.get("image") is None and not has_size:  # the other counts are of images
             yield line
             continue
         has_shape = any(fields.get(name) is not None for name in _SHAPES)
         counts["instances"] += has_shape + len(instances or ())
         counts["ignored"] += sum(bool(i.get("ignore")) for i in instances or ())
         counts["rows without instances"] += instances == []
-        counts["sentences"] += len(fields.get("sentences", ()))
+        counts["sentences"] += len(fields.get("sentences") or ())
         counts["clipped" if clip else "outside"] += outside
-        counts["rows without a size"] += "width" not in fields
+        counts["rows without a size"] += not has_size
         yield line
 
 
@@ -241,14 +242,14 @@ def _count_outside(fields: dict[str, Any], *, clip: bool) -> int:
     With ``clip``, these shapes are also clipped, in place. Without it, shapes that extend beyond
     the image by at most one pixel are not counted.
     """
-    if "width" not in fields:
+    if fields.get("width") is None:
         if clip:
             raise InvalidRowError("image", "--clip needs the size of the image; give --images.")
         return 0
     width, height = fields["width"], fields["height"]
     outside = 0
-    for holder in (fields, *fields.get("instances", ())):
-        # A table writes null into the columns that a row does not use.
+    # A table writes null into the columns that a row does not use.
+    for holder in (fields, *(fields.get("instances") or ())):
         for name in (name for name in _SHAPES & set(holder) if holder[name] is not None):
             xywh = name == "box_xywh"
             shape: Shape

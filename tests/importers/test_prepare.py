@@ -155,6 +155,16 @@ def test_classes_are_those_of_the_written_rows(tmp_path):
     assert record["task"] == {"name": "detection", "classes": ["dog"]}
 
 
+@pytest.mark.parametrize("size", [None, 90])
+def test_columns_of_a_table_may_be_null(tmp_path, size):
+    row = {"id": "1", "image": "1.jpg", "box": [1, 2, 3, 4], "phrase": "a dog", "width": size}
+    row |= {"height": size, **dict.fromkeys(("instances", "sentences", "polygon"))}
+    file = json_file(tmp_path / "rows.json", [row])
+    counts = prepare("rows", Rows(), [file], tmp_path / "rows.jsonl").record["counts"]
+    assert (counts["rows"], counts["instances"], counts["sentences"]) == (1, 1, 0)
+    assert counts["rows without a size"] == (size is None)
+
+
 def test_rows_without_an_image_lack_no_size(tmp_path):
     rows = [{"id": "1", "question": "1 + 1?", "answer": 2, "image": None}]
     rows += [{"id": "2", "query": "It falls.", "frames": ["a/1.jpg"], "fps": 1, "spans": [[0, 1]]}]
