@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
 
 from mm_numeric.answers import Box
-from mm_numeric.geometry.row_shapes import finite_numbers, read_box, read_polygon, turned
+from mm_numeric.geometry.row_shapes import (
+    LONGEST_PX,
+    finite_numbers,
+    read_box,
+    read_polygon,
+    turned,
+)
 
 _NUMBER = re.compile(r"\s*[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)\s*", re.ASCII)
 
@@ -135,7 +141,8 @@ def declared_size(fields: Mapping[str, Any]) -> tuple[int, int] | None:
     width, height = fields.get("width"), fields.get("height")
     if width is None and height is None:
         return None
-    if not (type(width) is int and type(height) is int and min(width, height) >= 1):
+    edges = range(1, LONGEST_PX + 1)
+    if not (type(width) is int and width in edges and type(height) is int and height in edges):
         raise InvalidRowError(
             "image", f"width {width!r:.20} and height {height!r:.20} are not a size in pixels."
         )

@@ -222,7 +222,8 @@ def _checked_lines(
         counts["instances"] += has_shape + len(instances or ())
         counts["ignored"] += sum(bool(i.get("ignore")) for i in instances or ())
         counts["rows without instances"] += instances == []
-        counts["sentences"] += len(fields.get("sentences") or ())
+        sentences = fields.get("sentences")  # one text, or a list
+        counts["sentences"] += len(sentences) if isinstance(sentences, list) else bool(sentences)
         counts["clipped" if clip else "outside"] += outside
         counts["rows without a size"] += not has_size
         yield line

@@ -155,6 +155,20 @@ def test_classes_are_those_of_the_written_rows(tmp_path):
     assert record["task"] == {"name": "detection", "classes": ["dog"]}
 
 
+@pytest.mark.parametrize(("sentences", "count"), [("a dog", 1), (["a dog", "it"], 2)])
+def test_one_text_is_one_sentence(tmp_path, sentences, count):
+    row = {"id": "1", "image": "1.jpg", "box": [1, 2, 3, 4], "sentences": sentences}
+    file = json_file(tmp_path / "rows.json", [row])
+    done = prepare("rows", Rows(), [file], tmp_path / "rows.jsonl")
+    assert done.record["counts"]["sentences"] == count
+
+
+def test_a_size_that_no_image_has_is_one_line(tmp_path):
+    path = coco(tmp_path, [1, 1, 50, 50], width=10**400, height=9)
+    (bad,) = prepare("coco", Coco(), [path], tmp_path / "rows.jsonl").record["bad_lines"]
+    assert "are not a size in pixels" in bad["why"]
+
+
 @pytest.mark.parametrize("size", [None, 90])
 def test_columns_of_a_table_may_be_null(tmp_path, size):
     row = {"id": "1", "image": "1.jpg", "box": [1, 2, 3, 4], "phrase": "a dog", "width": size}
