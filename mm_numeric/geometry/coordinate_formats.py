@@ -362,4 +362,6 @@ class CoordinateFormat:
         text = text.strip()
         for literal in (self.between.strip(), self.before.strip(), self.after.strip()):
             text = text.removeprefix(literal).removesuffix(literal).strip()
+        if self.label_first and not self.label_open:  # [[1, 2, 3, 4], [5, 6, 7, 8]] of other tools
+            return "" if text == "[" else text.removeprefix(",").strip()
         return text

@@ -296,6 +296,18 @@ def test_several_boxes_within_one_pair_of_tags_have_one_label(name, text):
     assert frame.read(text[: text.index("7")]) == Unreadable("cut off within a shape")
 
 
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [
+        ("[[1, 2, 3, 4], [5, 6, 7, 8]]", ["", ""]),
+        ("a [1, 2, 3, 4], b [5, 6, 7, 8]", ["a", "b"]),
+    ],
+)
+def test_a_separator_of_other_tools_is_no_label(text, labels):
+    frame = Frame(640, 480, RESIZES["llava"].view(640, 480), COORDINATES["relative_1000"])
+    assert [item.label for item in frame.read(text).items] == labels
+
+
 def test_an_empty_list_may_be_in_a_code_fence():
     """As Qwen2.5-VL and Qwen3-VL write every list."""
     frame = Frame(640, 480, RESIZES["qwen3_vl"].view(640, 480), COORDINATES["qwen3_vl"])
