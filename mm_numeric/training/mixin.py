@@ -155,9 +155,10 @@ class NumericLossMixin(_Trainer):
             self._step_sums = added_sums(self._step_sums, result.sums)
             # Data parallelism averages gradients over ranks, but the counts are over all of them.
             loss = loss * self.accelerator.num_processes
-        if has_router_loss:  # a mean over one micro-batch, as in transformers and TRL
+        aux_loss = getattr(outputs, "aux_loss", None) if has_router_loss else None
+        if aux_loss is not None:  # a mean over one micro-batch, as in transformers and TRL
             steps = 1 if counts is None else self.current_gradient_accumulation_steps
-            loss = loss + router.router_aux_loss_coef * outputs.aux_loss / steps
+            loss = loss + router.router_aux_loss_coef * aux_loss / steps
         return (loss, outputs) if return_outputs else loss
 
     def _model_inputs(

@@ -30,6 +30,8 @@ from transformers import (
     ByT5Tokenizer,
     CLIPVisionConfig,
     DataCollatorForSeq2Seq,
+    Glm4MoeConfig,
+    Glm4MoeForCausalLM,
     LlamaConfig,
     LlavaConfig,
     LlavaForConditionalGeneration,
@@ -270,6 +272,21 @@ def test_the_router_loss_of_a_mixture_of_experts_is_kept(tmp_path):
         tmp_path, model=mixtral(), objective=objective("ce", NUMBERS), changes=changes
     )
     assert_same(ours.model, own.model)
+
+
+def test_a_mixture_of_experts_without_a_router_loss(tmp_path):
+    """It returns its router logits, and balances its experts without a loss."""
+    sizes = ("hidden_size", "intermediate_size", "moe_intermediate_size", "n_routed_experts")
+    sizes += ("num_attention_heads", "num_key_value_heads", "num_experts_per_tok")
+    config = Glm4MoeConfig(
+        **dict.fromkeys(sizes, 8), vocab_size=len(tiny_integrations.TOKENIZER),
+        num_hidden_layers=1, first_k_dense_replace=0, output_router_logits=True,
+    )  # fmt: skip
+    model = Glm4MoeForCausalLM(config).eval()
+    args = TrainingArguments(**settings(tmp_path))
+    trainer = NumericTrainerForTests(model, args, objective=objective("ce", NUMBERS))
+    batch = COLLATE(list(rows())[:8])
+    torch.testing.assert_close(trainer.compute_loss(model, batch), model(**batch).loss)
 
 
 class TestEncoderDecoder:
