@@ -38,6 +38,11 @@ from mm_numeric.training.integrations import (
 
 BALANCE_FILE = "objective_balance.json"  # in a checkpoint
 
+_PACKED_SAMPLES = (
+    "the objective averages over samples (reduction: samples), but packing puts several into one "
+    "row: set reduction='items', or remove packing and padding_free."
+)
+
 if TYPE_CHECKING:  # the base class at runtime is that of the user
     from transformers import Trainer as _Trainer
 else:
@@ -302,9 +307,12 @@ class NumericLossMixin(_Trainer):
         for name in ("position_ids", "attention_mask"):
             found = batch.get(name)
             if isinstance(found, Tensor) and found.shape == batch["labels"].shape:
-                if name == "position_ids":
-                    return document_ids(found, shift=shift)
-                return aligned_documents(found, shift=shift)
+                align = document_ids if name == "position_ids" else aligned_documents
+                documents = align(found, shift=shift)
+                if self.objective.spec.reduction == "samples":
+                    numbered = documents.long() + (name == "position_ids")  # 0 is padding
+                    _check_one_document(self._labels(batch), numbered)
+                return documents
         return None
 
     def _validate_settings(self) -> None:
@@ -335,10 +343,7 @@ class NumericLossMixin(_Trainer):
                 "ranks: set cp_size and sp_size to 1."
             )
         if packed and self.objective.spec.reduction == "samples":
-            raise ValueError(
-                "the objective averages over samples (reduction: samples), but packing puts "
-                "several into one row: set reduction='items', or remove packing and padding_free."
-            )
+            raise ValueError(_PACKED_SAMPLES)
 
 
 def _decoder_inputs(model: Any, labels: Tensor) -> Tensor:
@@ -356,3 +361,15 @@ def _decoder_inputs(model: Any, labels: Tensor) -> Tensor:
         )
     inputs = torch.nn.functional.pad(labels[:, :-1], (1, 0), value=start)
     return inputs.masked_fill(inputs == IGNORE_INDEX, config.pad_token_id)
+
+
+def _check_one_document(labels: Tensor, documents: Tensor) -> None:
+    """Raise ValueError if a row of ``labels`` [b, t] has labels of several packed documents.
+
+    ``documents`` [b, t] are the documents of the labels, from 1; 0 is padding.
+    """
+    ignored = (labels == IGNORE_INDEX) | (documents == 0)
+    first = documents.masked_fill(ignored, torch.iinfo(torch.long).max).amin(dim=1)
+    last = documents.masked_fill(ignored, 0).amax(dim=1)
+    if (last > first).any():
+        raise ValueError(_PACKED_SAMPLES)

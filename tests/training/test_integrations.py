@@ -460,6 +460,15 @@ def test_what_an_objective_cannot_be_combined_with_is_refused(tmp_path):
     loss_of = objective("ntil_published", NUMBERS)
     with pytest.raises(ValueError, match="packing puts several into one row: set reduction="):
         by_sft_trainer(tmp_path, objective=loss_of, changes={"packing": True, "max_length": 24})
+    trainer = NumericTrainerForTests(
+        tiny_causal_lm(), TrainingArguments(**settings(tmp_path)), objective=loss_of
+    )
+    few = list(rows())[:2]
+    trainer.compute_loss(trainer.model, FLAT_COLLATE(few[:1]))
+    padded = COLLATE(few)
+    trainer.compute_loss(trainer.model, {**padded, "attention_mask": padded["input_ids"] > 0})
+    with pytest.raises(ValueError, match="packing puts several into one row: set reduction="):
+        trainer.compute_loss(trainer.model, FLAT_COLLATE(few))
     with pytest.raises(
         ValueError, match="compute_loss_func requests another loss than the objective"
     ):
