@@ -255,7 +255,10 @@ class Frame:
         if self.coordinates.rounding != "cells" or not isinstance(shape, Box):
             return [self.encode(point) for point in shape.points]
         is_end = shape.x1 < shape.x2, shape.y1 < shape.y2
-        return [self.encode((shape.x1, shape.y1)), self.encode((shape.x2, shape.y2), is_end=is_end)]
+        x1, y1 = self.encode((shape.x1, shape.y1))
+        x2, y2 = self.encode((shape.x2, shape.y2), is_end=is_end)
+        # A box that is thinner than the tolerance of rounding may end where another cell ends.
+        return [(x1, y1), (max(x1, x2) if is_end[0] else x2, max(y1, y2) if is_end[1] else y2)]
 
     def write(self, instances: Iterable[Instance]) -> Written:
         """Format labelled boxes and polygons as text, and return the position of each coordinate.

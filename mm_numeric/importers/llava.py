@@ -46,6 +46,7 @@ class LlavaImporter(FileImporter):
     """Importer for LLaVA and ShareGPT conversations whose answers contain boxes."""
 
     endings = (".json", ".jsonl")
+    version = 2  # 2: no comma between boxes in their labels
 
     coordinates: Annotated[
         str,

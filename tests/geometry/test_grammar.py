@@ -4,7 +4,7 @@ import re
 
 import pytest
 from examples import examples
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mm_numeric.answers import Box, Instance, Instances, Polygon, Unreadable
@@ -76,6 +76,7 @@ def test_every_level_matches_as_it_is_written(name):
 
 @pytest.mark.parametrize(("name", "kind"), EVERY)
 @given(case=frames_with_boxes())
+@example(case=((4, 2), [Box(0, 0, 0, 2e-311)]))
 @OFTEN
 def test_boxes_match_and_their_second_corner_is_right_and_below(name, kind, case):
     size, boxes = case

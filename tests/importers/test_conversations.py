@@ -112,7 +112,7 @@ def test_several_boxes(tmp_path):
     assert "2 boxes for one phrase; use --per answer" in llava(tmp_path, row).why
     done = llava(tmp_path, row, per="answer")
     assert done.row["question"] == "All dogs?"
-    assert [i["label"] for i in done.row["instances"]] == ["a dog", ", a puppy"]
+    assert [i["label"] for i in done.row["instances"]] == ["a dog", "a puppy"]
 
 
 def test_sizes(tmp_path):
