@@ -43,11 +43,14 @@ def small_gpt2():
 
 @pytest.fixture
 def no_process_group(monkeypatch):
-    """DeepSpeed settings that hold without a launcher."""
+    """DeepSpeed settings that hold without a launcher; no test after it finds a process group."""
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", str(free_port()))
+    yield
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 @pytest.mark.parametrize("method", compat.TRAINER_METHODS)
