@@ -29,8 +29,13 @@ RESIZES = {  # as the hub's checkpoints of each family have it
     "florence2": Resize(kind="squash", side=768),
     "kosmos2": Resize(kind="squash", side=224),
 }
-WAYS = [
-    pytest.param(resize, COORDINATES[name], id=f"{family}-{name}")
+WAYS = [  # with --quick, each preset with one way to resize
+    pytest.param(
+        resize,
+        COORDINATES[name],
+        id=f"{family}-{name}",
+        marks=() if family in (name, "llava") else pytest.mark.full,
+    )
     for family, resize in RESIZES.items()
     for name in (family, *(n for n in COORDINATES if n not in RESIZES))
 ]

@@ -26,7 +26,11 @@ RESIZES = {
     "letterbox": Resize(kind="letterbox", side=336),
     "none": Resize(kind="none"),
 }
-EVERY = [(name, kind) for name in COORDINATES for kind in RESIZES]
+EVERY = [  # with --quick, one way to resize
+    pytest.param(name, kind, marks=() if kind == "letterbox" else pytest.mark.full)
+    for name in COORDINATES
+    for kind in RESIZES
+]
 OFTEN = examples(25)
 
 

@@ -490,11 +490,14 @@ WHOLE_VOCABULARY = ("gce", "digit_ce", "dist2", "raft")
 
 
 def terms(keep=lambda name, options: True):
-    """Parametrize a test with every term and its options, or with some."""
+    """Parametrize a test with every term and its options, or with some.
+
+    With --quick, with one choice of options.
+    """
     return pytest.mark.parametrize(
         ("name", "options"),
         [
-            pytest.param(name, options, id=f"{name}-{i}")
+            pytest.param(name, options, id=f"{name}-{i}", marks=pytest.mark.full if i else ())
             for name, several in OPTIONS.items()
             for i, options in enumerate(several)
             if keep(name, options)
