@@ -288,6 +288,7 @@ def test_the_api_key_is_sent_and_nowhere_written(config, tmp_path, monkeypatch, 
     assert not [path for path in files if KEY.encode() in path.read_bytes()]
 
 
+@pytest.mark.slow
 def test_the_key_of_openai_is_not_sent_to_other_servers(config, tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-other")
     with serving() as (endpoint, requests):

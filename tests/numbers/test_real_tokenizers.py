@@ -371,6 +371,7 @@ def magnitude(predicted, wanted):
     return math.log((max(predicted, wanted) + 1) / (min(predicted, wanted) + 1))
 
 
+@pytest.mark.slow
 @each_tokenizer
 @pytest.mark.parametrize(
     ("wanted", "written", "emd", "emd_exp", "numbers"),
@@ -466,6 +467,7 @@ def test_tokens_digits_in_marked_answers(name):
     )
 
 
+@pytest.mark.slow
 @each_tokenizer
 def test_a_wrong_unit_costs_more_than_a_wrong_tenth(name):
     (units_labels, units), (tenths_labels, tenths) = (

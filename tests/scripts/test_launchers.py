@@ -51,6 +51,7 @@ def test_many_nodes(started):
     assert "a1:1234" in again
 
 
+@pytest.mark.slow
 def test_a_job_that_starts_again_resumes_what_it_has_saved(started, tmp_path):
     """A job that was stopped before its first checkpoint begins anew."""
     python = 'if [ "$1" = -c ]; then exec ' + sys.executable + ' "$@"; fi; printf "%s\\n" "$@"'

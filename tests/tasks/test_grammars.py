@@ -78,6 +78,7 @@ def test_a_hundred_thousand_texts_are_parsed():
         check_walks(name, options, 100_000 // len(EVERY) + 1)
 
 
+@pytest.mark.slow
 @each
 def test_what_a_task_writes_matches(name, options, tmp_path):
     task = task_class(name, "test")(**options)

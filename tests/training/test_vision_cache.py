@@ -33,7 +33,10 @@ def cached(collator, model, folder, **modules):
 
 @pytest.mark.parametrize(
     ("name", "projector"),
-    [*((n, FROZEN) for n in BOTH), *((n, None) for n in ("qwen2_vl", "llava", "internvl"))],
+    [
+        *(pytest.param(n, FROZEN, marks=pytest.mark.full) for n in BOTH),
+        *((n, None) for n in ("qwen2_vl", "llava", "internvl")),
+    ],
 )
 def test_loss_and_gradients_are_those_of_the_vision_tower(tmp_path, name, projector):
     rows, (collator, model) = sized_rows(), loaded(name)

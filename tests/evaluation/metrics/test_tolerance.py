@@ -32,6 +32,7 @@ def relaxed_correctness(target, prediction, max_relative_change=0.05):
     return predicted == wanted
 
 
+@pytest.mark.slow
 @given(rows=ROWS)
 @example(rows=[("21", "20", Tolerance(0.05)), ("1.05", "1", Tolerance(0.05))])
 @example(rows=[("100000000000000001", "100000000000000000", Tolerance())])
