@@ -100,8 +100,10 @@ class NumericLossMixin(_Trainer):
         peft = getattr(self.model, "active_peft_config", None)
         is_prompted = getattr(peft, "is_prompt_learning", False)
         self._has_virtual_tokens = is_prompted and not self._is_encoder_decoder
-        takes_rows = "logits_to_keep" in inspect.signature(base.forward).parameters
-        self._head_takes_rows = takes_rows and not self._has_virtual_tokens
+        parameters = inspect.signature(base.forward).parameters
+        takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+        self._takes_use_cache = takes_any or "use_cache" in parameters
+        self._head_takes_rows = "logits_to_keep" in parameters and not self._has_virtual_tokens
         self._head: ChunkedHead | None = None
         self._keeps_head = (
             self.args.torch_compile or self.is_fsdp_enabled or self._has_virtual_tokens
@@ -181,7 +183,8 @@ class NumericLossMixin(_Trainer):
         del batch["labels"]
         batch.pop("origin", None)
         supervised = batch.pop("supervised", None)
-        if "position_ids" in batch and "attention_mask" not in batch:
+        is_flat = "position_ids" in batch and "attention_mask" not in batch
+        if is_flat and self._takes_use_cache:
             # With a cache of keys, transformers does not look for documents in position_ids. The
             # text model of a VLM has one unless told otherwise.
             batch["use_cache"] = False
@@ -353,12 +356,13 @@ def _decoder_inputs(model: Any, labels: Tensor) -> Tensor:
         return prepared
     # Whisper, NLLB, Pix2Struct and others have no such method.
     config = model.config.get_text_config()
-    start = getattr(config, "decoder_start_token_id", None)
-    if start is None:
-        raise ValueError(
-            "the config of the model has no decoder_start_token_id: set it, or let the data "
-            "collator add decoder_input_ids."
-        )
+    for name in ("decoder_start_token_id", "pad_token_id"):
+        if getattr(config, name, None) is None:
+            raise ValueError(
+                f"the config of the model has no {name}: set it, or let the data collator add "
+                "decoder_input_ids."
+            )
+    start = config.decoder_start_token_id
     inputs = torch.nn.functional.pad(labels[:, :-1], (1, 0), value=start)
     return inputs.masked_fill(inputs == IGNORE_INDEX, config.pad_token_id)
 

@@ -245,6 +245,20 @@ def test_documents_in_a_row_of_a_vlm_do_not_see_each_other(tmp_path):
     torch.testing.assert_close(*losses)
 
 
+def test_a_model_that_takes_no_use_cache_is_trained_without_padding(tmp_path):
+    class Plain(type(tiny_causal_lm())):
+        def forward(self, input_ids, position_ids):
+            return super().forward(input_ids=input_ids, position_ids=position_ids, use_cache=False)
+
+    model = tiny_causal_lm().eval()
+    model.__class__ = Plain
+    args = TrainingArguments(**settings(tmp_path))
+    trainer = NumericTrainerForTests(model, args, objective=objective("ce", NUMBERS))
+    flat = FLAT_COLLATE(list(rows())[:2])
+    batch = {name: flat[name] for name in ("input_ids", "position_ids", "labels")}
+    assert trainer.compute_loss(model, batch).isfinite()
+
+
 def test_virtual_tokens_of_prompt_tuning_have_no_loss(tmp_path):
     torch.manual_seed(0)
     prompt = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
@@ -335,8 +349,8 @@ class TestEncoderDecoder:
         )  # fmt: skip
         assert_same(mixed.model, expected)
 
-    @pytest.mark.parametrize("start", [1, None])
-    def test_a_model_that_prepares_no_decoder_inputs(self, tmp_path, start):
+    @pytest.mark.parametrize("missing", [None, "decoder_start_token_id", "pad_token_id"])
+    def test_a_model_that_prepares_no_decoder_inputs(self, tmp_path, missing):
         """NLLB, which has no ``prepare_decoder_input_ids_from_labels``."""
         sizes = ("encoder_layers", "decoder_layers", "encoder_ffn_dim", "decoder_ffn_dim")
         sizes += ("encoder_attention_heads", "decoder_attention_heads")
@@ -347,9 +361,9 @@ class TestEncoderDecoder:
         trainer = NumericTrainerForTests(model, args, objective=objective("ce", self.NUMBERS))
         batch = DataCollatorForSeq2Seq(self.TOKENIZER)(list(self.rows().select(range(8))))
         expected = model(**batch).loss
-        model.config.decoder_start_token_id = start
-        if start is None:
-            with pytest.raises(ValueError, match="no decoder_start_token_id: set it, or let the"):
+        if missing:
+            setattr(model.config, missing, None)
+            with pytest.raises(ValueError, match=f"no {missing}: set it, or let the"):
                 trainer.compute_loss(model, batch)
         else:
             torch.testing.assert_close(trainer.compute_loss(model, batch), expected)
