@@ -100,6 +100,11 @@ def in_unit(value: float | None, unit: str) -> str:
     return f"{shown:.2f} {unit}" if abs(shown) < 1e6 else f"{shown:.2g} {unit}"
 
 
+def training_rows(count: int | None) -> str:
+    """Format the number of training rows in run.json, which is null if they are streamed."""
+    return "a stream" if count is None else f"{count:,}"
+
+
 def plain_figure(value: float, sign: str = "") -> str:
     """Format a number as ``0.973`` or ``1.7e+09``. With ``sign="+"``, positive numbers get a +."""
     return f"{value:{sign}.3f}" if abs(value) < 1e6 else f"{value:{sign}.2g}"

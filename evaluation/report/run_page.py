@@ -14,6 +14,7 @@ from mm_numeric.evaluation.report.results import ReportedMetric, ScoredRow
 from mm_numeric.evaluation.report.run_files import RunFiles, read_run_files
 from mm_numeric.evaluation.report.sections import Content, Section, fact_list, fold, note
 from mm_numeric.evaluation.report.task_sections import task_sections
+from mm_numeric.evaluation.results_table import training_rows
 from mm_numeric.evaluation.table import Cell, Quantity, Table
 from mm_numeric.run_folder import PREDICTIONS
 
@@ -229,8 +230,7 @@ def _facts_section(run: RunFiles) -> Section:
         if name in trainer
     ]
     if "rows" in finished:
-        rows = finished["rows"]
-        facts.append(("training rows", "a stream" if rows is None else f"{rows:,}"))
+        facts.append(("training rows", training_rows(finished["rows"])))
     facts += [(name, str(finished[name])) for name in ("machine", "commit") if finished.get(name)]
     versions = finished.get("versions") or {}
     if versions:

@@ -17,7 +17,7 @@ from mm_numeric.config.schema import Config
 from mm_numeric.escaping import plain
 from mm_numeric.evaluation.metrics.base import Metric
 from mm_numeric.evaluation.metrics.seed_intervals import ENOUGH_SEEDS
-from mm_numeric.evaluation.results_table import in_unit, plain_figure
+from mm_numeric.evaluation.results_table import in_unit, plain_figure, training_rows
 from mm_numeric.evaluation.score import read_scores
 from mm_numeric.evaluation.scores import Scores, finite
 from mm_numeric.evaluation.table import Table, p_value
@@ -277,7 +277,7 @@ def _facts(
     return {
         "command": f"mm-numeric compare {folder / CONFIG}",
         "model": f"{config.model.family} {config.model.name}, {run['parameters']:,} parameters",
-        "training rows": f"{_count(trained['rows'])} ({sources})",
+        "training rows": f"{training_rows(trained['rows'])} ({sources})",
         "test rows": f"{test_rows:,} ({_source(config.data.test)})",
         "warm start": f"{warm['steps']:,} steps of {warm['batch_rows']} rows, with CE, each seed",
         "each objective": f"{trained['steps']:,} steps of {run['batch_rows']} rows from there: the "
@@ -295,15 +295,10 @@ def _facts(
     }
 
 
-def _count(rows: int | None) -> str:
-    """Format the number of training rows in run.json, which is null if they are streamed."""
-    return "a stream" if rows is None else f"{rows:,}"
-
-
 def _own_answers(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Describe the training on own answers, given the run.json of each row's first seed."""
     distilled = [
-        f"{name}: {run['steps']:,} more steps on {_count(run['rows'])} of its own answers"
+        f"{name}: {run['steps']:,} more steps on {training_rows(run['rows'])} of its own answers"
         for name, run in runs.items()
         if "teacher" in run
     ]
