@@ -99,8 +99,8 @@ class CoordinateFormat:
     """Text between two shapes of a list."""
 
     within: str = ""
-    """Text between shapes with one label that a model writes within one pair of tags, which are
-    read, but not written: ``<box>[[1, 2, 3, 4], [5, 6, 7, 8]]</box>``; empty if there is none."""
+    """Text between several shapes with one label in one pair of tags, as in ``<box>[[1, 2, 3, 4],
+    [5, 6, 7, 8]]</box>``. Such answers are parsed, but not written. Empty: not parsed either."""
 
     list_open: str = ""
     list_close: str = ""
@@ -199,8 +199,9 @@ class CoordinateFormat:
             before, after = text[ends[i] : starts[i]], text[ends[i + 1] : starts[i + 1]]
             label, first = self._read_label(before, after), match.end("open")
             gaps = [gap.span() for gap in self._gap.finditer(text, first, match.end())]
-            begins = [match.start(), *(after for _, after in gaps)]
-            for span in zip(begins, [*(gap for gap, _ in gaps), match.end()], strict=True):
+            begins = [match.start(), *(gap_end for _, gap_end in gaps)]
+            stops = [*(gap_start for gap_start, _ in gaps), match.end()]
+            for span in zip(begins, stops, strict=True):
                 numerals = tuple(self._numeral.findall(text[max(span[0], first) : span[1]]))
                 shapes.append(ShapeText(numerals, label, span))
         begun = self._begun.search(text, ends[-1])

@@ -84,8 +84,8 @@ def prepare(
     digest = hashlib.sha256()
     with suppress(_NoRowsError), atomic_file(out) as file:
         task = getattr(importer, "task", None) or TASK_OF_FORMAT.get(name)
-        note = partial(_note, task=task, tasks=tasks, labels=labels)
-        lines = _checked_lines(importer.rows(files), counts, note, clip=clip)
+        count_task = partial(_count_task, task=task, tasks=tasks, labels=labels)
+        lines = _checked_lines(importer.rows(files), counts, count_task, clip=clip)
         for item in progress(lines, desc="preparing", unit="row"):
             if isinstance(item, InvalidLine):
                 invalid.append(item)
@@ -125,7 +125,7 @@ def prepare(
     return Prepared(out, record)
 
 
-def _note(
+def _count_task(
     fields: Mapping[str, Any], *, task: str | None, tasks: Counter[str], labels: Counter[str]
 ) -> None:
     """Count the task of a valid row (``task``, if it does not depend on the row) and its labels."""
@@ -185,7 +185,7 @@ def _exists(path: Path) -> ValueError:
 def _checked_lines(
     items: Iterator[Row | InvalidLine | SkippedLine],
     counts: Counter[str],
-    note: Callable[[Mapping[str, Any]], None],
+    count_task: Callable[[Mapping[str, Any]], None],
     *,
     clip: bool,
 ) -> Iterator[bytes | InvalidLine | SkippedLine]:
@@ -193,7 +193,7 @@ def _checked_lines(
 
     For an invalid row, an ``InvalidLine`` is yielded. Errors and skipped lines of the importer are
     yielded, too. ``counts`` gets statistics of the valid rows, such as the number of boxes, and
-    ``note`` is called with the fields of each.
+    ``count_task`` is called with the fields of each.
     """
     locations: dict[str, str] = {}
     for item in items:
@@ -211,7 +211,7 @@ def _checked_lines(
             yield error.at(where)
             continue
         locations[fields["id"]] = where
-        note(fields)
+        count_task(fields)
         instances = fields.get("instances")
         counts["rows"] += 1
         has_size = fields.get("width") is not None
