@@ -37,7 +37,7 @@ _EVERYTHING = "every object"  # asked for if no classes are named
 class Detection(NoisyBoxTask, ShapeListTask):
     """Task: detect all objects of some classes in an image."""
 
-    version: ClassVar[int] = 2  # 2: several boxes within one pair of tags, [] in a code fence
+    version: ClassVar[int] = 3  # 3: one label for several boxes, and text around its tags; 2: []
     labels: ClassVar[bool] = True
 
     prompt: str = "Locate every object of these classes: {classes}."

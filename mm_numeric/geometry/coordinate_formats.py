@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 _FIELD = re.compile(
@@ -132,10 +133,21 @@ class CoordinateFormat:
             shapes: Triples (coordinates, label, is_box). The coordinates are strings, for example
                 ``["0.1", "0.5"]`` for a point, or one string for each point if the format has
                 ``columns``. A box has two points. The label may be "".
+
+        Raises:
+            ValueError: A label could not be parsed again, or a shape without a label would have
+                the label of the one before it.
         """
         if not shapes:
             yield Piece(self.nothing)
             return
+        if self._shares_labels:
+            for (_, before, _), (_, label, _) in pairwise(shapes):
+                if before and not label:
+                    raise ValueError(
+                        "in this coordinate format, a shape without a label would have the label "
+                        f"of the shape before it, {before!r}; give it one, or put it first"
+                    )
         yield Piece(self.list_open)
         for i, (numerals, label, is_box) in enumerate(shapes):
             yield Piece((self.between if i else "") + self.before)
@@ -171,6 +183,11 @@ class CoordinateFormat:
         """Return 2, or 1 if a location token is a point."""
         return 1 if self.columns else 2
 
+    @property
+    def _shares_labels(self) -> bool:
+        """Return True if a shape directly after another one has its label, as in Florence-2."""
+        return self.label_first and not (self.between or self.before)
+
     def bin(self, number: int) -> str:
         """Return a location token: ``<loc0012>`` for 12."""
         return f"{self.bin_open}{number:0{self.bin_digits}d}>"
@@ -194,10 +211,12 @@ class CoordinateFormat:
         found = [match for match in self._shape.finditer(text) if match["open"] is not None]
         starts = [*(match.start() for match in found), len(text)]
         ends = [0, *(match.end() for match in found)]
-        shapes = []
+        shapes: list[ShapeText] = []
         for i, match in enumerate(found):
             before, after = text[ends[i] : starts[i]], text[ends[i + 1] : starts[i + 1]]
             label, first = self._read_label(before, after), match.end("open")
+            if shapes and self._shares_labels and not before.strip(" \n,;"):
+                label = shapes[-1].label
             gaps = [gap.span() for gap in self._gap.finditer(text, first, match.end())]
             begins = [match.start(), *(gap_end for _, gap_end in gaps)]
             stops = [*(gap_start for gap_start, _ in gaps), match.end()]
@@ -357,6 +376,9 @@ class CoordinateFormat:
             return ""
 
     def _cleaned(self, text: str) -> str:
+        opened, closed = self.label_open.strip(), self.label_close.strip()
+        if opened and closed and opened in text:  # there may be a sentence around the tags
+            text = text.rpartition(opened)[2].partition(closed)[0]
         for literal in (self.label_open, self.label_close, self.list_open, self.list_close):
             if literal.strip():
                 text = text.replace(literal.strip(), "")

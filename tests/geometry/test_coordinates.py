@@ -81,8 +81,8 @@ def test_the_text_of_every_family(family):
 def test_lists_polygons_and_nothing_come_back(name):
     frame = Frame(640, 480, RESIZES["llava"].view(640, 480), COORDINATES[name])
     quad = Polygon(((10.0, 10.0), (100.0, 12.0), (98.0, 40.0), (9.0, 38.0)))
-    items = [Instance(BOX, "a"), Instance(quad, "b c"), Instance(BOX), Instance(quad)]
-    for chosen in (items, items[:1], items[1:2], items[2:], items[3:], []):
+    items = [Instance(BOX), Instance(quad), Instance(BOX, "a"), Instance(quad, "b c")]
+    for chosen in (items, items[1:2], items[:2], items[2:3], items[3:], []):
         written = frame.write(chosen)
         found = frame.read(written.text).items
         assert [i.label for i in found] == [i.label for i in chosen]
@@ -301,6 +301,26 @@ def test_several_boxes_within_one_pair_of_tags_have_one_label(name, text):
     assert frame.read(text[: text.index("7")]) == Unreadable("cut off within a shape")
 
 
+CAR, DOG = (f"<|object_ref_start|>{label}<|object_ref_end|>" for label in ("car", "dog"))
+BOXES = ["<|box_start|>(1,2),(3,4)<|box_end|>", "<|box_start|>(5,6),(7,8)<|box_end|>"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        # As Florence2Processor.post_process_generation reads it.
+        ("florence2", "car" + 8 * "<loc_1>" + "dog" + 4 * "<loc_1>"),
+        ("qwen2_vl", CAR + BOXES[0] + BOXES[1] + DOG + BOXES[0]),
+        ("qwen2_vl", f"There is {CAR}{BOXES[0]},\n{BOXES[1]}, and {DOG} at {BOXES[0]}."),
+        ("qwen2_vl", "car(1,2),(3,4)(5,6),(7,8)dog(1,2),(3,4)"),
+    ],
+)
+def test_a_box_directly_after_another_one_has_its_label(name, text):
+    """And text around the tags of a label is no part of it."""
+    frame = Frame(640, 480, RESIZES["llava"].view(640, 480), COORDINATES[name])
+    assert [item.label for item in frame.read(text).items] == ["car", "car", "dog"]
+
+
 @pytest.mark.parametrize(
     ("text", "labels"),
     [
@@ -345,6 +365,13 @@ def test_a_label_that_could_not_be_read_back_is_refused(label):
     frame = Frame(640, 480, RESIZES["llava"].view(640, 480), COORDINATES["llava"])
     with pytest.raises(ValueError, match="contains text of the coordinate format"):
         frame.write([Instance(BOX, label)])
+
+
+@pytest.mark.parametrize("name", ["qwen2_vl", "internvl", "deepseek", "florence2", "kosmos2"])
+def test_a_shape_that_would_have_the_label_before_it_is_refused(name):
+    frame = Frame(640, 480, RESIZES["llava"].view(640, 480), COORDINATES[name])
+    with pytest.raises(ValueError, match="would have the label of the shape before it, 'a'"):
+        frame.write([Instance(BOX, "a"), Instance(BOX)])
 
 
 def test_a_frame_is_plain_data():

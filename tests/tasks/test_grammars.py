@@ -97,7 +97,7 @@ def test_what_a_task_writes_matches(name, options, tmp_path):
 def test_lists_of_labelled_boxes_and_polygons_match_and_come_back():
     task = task_class("detection", "test")(shape="polygon", order="rows")
     polygon = Polygon(((5, 5), (60, 9), (40, 70)))
-    items = (Instance(polygon, "red car"), Instance(Box(3, 4, 50, 51), "sign"), Instance(polygon))
+    items = (Instance(polygon), Instance(Box(3, 4, 50, 51), "sign"), Instance(polygon, "red car"))
     for frame in frames_of("detection"):
         text = task.format(Instances(items), frame).text
         assert re.fullmatch(task.grammar(frame), text, re.DOTALL), text
