@@ -25,7 +25,7 @@ from transformers.models.auto.video_processing_auto import get_video_processor_c
 from mm_numeric.compat import VideoSettings, video_settings_alone
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
-from mm_numeric.families.loading import check_image_token
+from mm_numeric.families.loading import check_image_token, processor_template
 from mm_numeric.families.prompting import image_count
 from mm_numeric.geometry.frames import Resize
 
@@ -114,6 +114,14 @@ class Qwen2VL(Family):
             )
 
     # -- checkpoint ---------------------------------------------------------------------------
+
+    @classmethod
+    def load_tokenizer(cls, source: str, model: ModelConfig) -> Any:
+        """Load the tokenizer; if it has no chat template, with that of the processor."""
+        tokenizer = super().load_tokenizer(source, model)
+        if not tokenizer.chat_template:
+            tokenizer.chat_template = processor_template(source, model.revision)
+        return tokenizer
 
     @classmethod
     def load_image_processor(cls, source: str, model: ModelConfig) -> Any:
