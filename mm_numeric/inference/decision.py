@@ -14,11 +14,14 @@ Means and medians of clock times are circular, those of boxes are taken for each
 boxes with the same probability, the mean and the median may contain neither object; ``mbr`` always
 returns a candidate.
 
-Equal answers with different texts count as one candidate. Other rules normalise the probabilities
-to sum to 1 over the candidates; ``Decision.covered`` is their sum before.
+Equal answers with different texts count as one candidate. All rules but ``raft`` normalise the
+probabilities to sum to 1 over the candidates; ``Decision.covered`` is their sum before. Of
+measurements with different units, only those with the most probable unit are compared, except
+under the risk ``exact``.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -39,6 +42,7 @@ from mm_numeric.inference.risks import (
     check_fits,
     f1_at,
     first_equal,
+    units_of,
     within_minutes,
 )
 from mm_numeric.registry import unknown
@@ -94,7 +98,8 @@ class Decision:
 
     interval: tuple[Any, Any] | None = None
     """The shortest interval with 90 % of the probability, of clock times (as texts: ``("11:58",
-    "12:03")``, which may wrap around 12:00) or numbers; None for other answers."""
+    "12:03")``, which may wrap around 12:00) or numbers; None for other answers. Of measurements, of
+    those with the unit of the answer."""
 
     confidence: float | None = None
     """See ``CONFIDENCE``, 0 to 1; None without an answer or without candidates."""
@@ -123,18 +128,17 @@ def decide(
     if rule not in DECODE_RULES:
         raise unknown(rule, DECODE_RULES, "rule", "decode")
     merged = merge_equal(candidates)
-    total = math.fsum(candidate.probability for candidate in merged)
-    covered = min(1.0, total)
-    probs = np.array([each.probability for each in merged]) / (total or 1)
+    probs, covered = _probabilities(merged)
+    comparable = merged if risk is EXACT and rule == "mbr" else _of_one_unit(merged)
     chosen: tuple[Any, str | None] | None
     if rule == "greedy":
         chosen = None if greedy is None else (greedy.answer, greedy.text)
     elif not merged:
         chosen = None
     elif rule == "mbr":
-        chosen = _least_expected_cost(merged, probs, risk)
+        chosen = _least_expected_cost(comparable, risk)
     else:
-        chosen = _computed(rule, merged, probs, covered)
+        chosen = _computed(rule, comparable)
     if chosen is None:
         return Decision(None, None, covered, len(merged))
     answer, text = chosen
@@ -152,7 +156,7 @@ def decide(
         sums = np.bincount(matched, probs[truth], minlength=len(answer.items))
         objects = tuple(sums.clip(0, 1).tolist())
     confidence = float(np.clip(1 - costs[0] @ probs, 0, 1))
-    interval = _interval(truths, probs)
+    interval = _interval([own for own in merged if units_of(own.answer) == units_of(answer)])
     return Decision(answer, text, covered, len(merged), interval, confidence, objects)
 
 
@@ -178,7 +182,23 @@ def merge_equal(candidates: Sequence[Candidate]) -> list[Candidate]:
     ]
 
 
-def _least_expected_cost(merged: Sequence[Candidate], probs: Floats, risk: Risk) -> tuple[Any, str]:
+def _of_one_unit(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    """Return the candidates with the most probable unit; all of them if none has a unit."""
+    probabilities: defaultdict[tuple[str, ...], float] = defaultdict(float)
+    for candidate in candidates:
+        probabilities[units_of(candidate.answer)] += candidate.probability
+    unit = max(probabilities, key=lambda unit: probabilities[unit], default=())
+    return [candidate for candidate in candidates if units_of(candidate.answer) == unit]
+
+
+def _probabilities(candidates: Sequence[Candidate]) -> tuple[Floats, float]:
+    """Return the normalised probabilities of candidates, and their sum before."""
+    total = math.fsum(candidate.probability for candidate in candidates)
+    return np.array([each.probability for each in candidates]) / (total or 1), min(1.0, total)
+
+
+def _least_expected_cost(merged: Sequence[Candidate], risk: Risk) -> tuple[Any, str]:
+    probs, _ = _probabilities(merged)
     answers = [candidate.answer for candidate in merged]
     for answer in answers:
         check_fits(risk, answer, "decode")
@@ -194,9 +214,8 @@ def _least_expected_cost(merged: Sequence[Candidate], probs: Floats, risk: Risk)
     return best.answer, best.text
 
 
-def _computed(
-    rule: str, merged: Sequence[Candidate], probs: Floats, covered: float
-) -> tuple[Any, str | None]:
+def _computed(rule: str, merged: Sequence[Candidate]) -> tuple[Any, str | None]:
+    probs, covered = _probabilities(merged)
     answers = [candidate.answer for candidate in merged]
     for kind in {type(answer) for answer in answers}:
         check_rule(rule, kind, "decode")
@@ -239,10 +258,7 @@ def _of_numbers(rule: str, answers: Sequence[Number], probs: Any) -> Number:
 
 
 def _rounded_mean(answers: Sequence[Number], probs: Floats, factor: float = 1.0) -> Number:
-    """Return ``factor`` times the mean, rounded to the most decimals of a candidate.
-
-    A mean of measurements has the unit of the most probable one.
-    """
+    """Return ``factor`` times the mean, rounded to the most decimals of a candidate."""
     values = clipped([number.value for number in answers])
     mean = factor * NumberDistribution.of(values, probs).mean()
     text = f"{mean:z.{max(map(_decimals, answers))}f}"
@@ -271,7 +287,11 @@ _COMPUTE: Mapping[type, Callable[[str, Any, Any], Any]] = {
 """Functions from ``mean`` or ``median``, answers [n] and probabilities [n] to the answer."""
 
 
-def _interval(answers: Sequence[Any], probs: Floats) -> tuple[Any, Any] | None:
+def _interval(candidates: Sequence[Candidate]) -> tuple[Any, Any] | None:
+    if not candidates:
+        return None
+    probs, _ = _probabilities(candidates)
+    answers = [candidate.answer for candidate in candidates]
     if all(isinstance(answer, ClockTime) for answer in answers):
         minutes = NumberDistribution.of([time.minutes for time in answers], probs)
         low, high = minutes.interval(INTERVAL_MASS, HALF_DAY_MINUTES)

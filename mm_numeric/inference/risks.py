@@ -88,13 +88,18 @@ def _exact_costs(candidates: Sequence[Any], truths: Sequence[Any]) -> Floats:
 def first_equal(answers: Sequence[Any]) -> Ints:
     """Return, for each answer, the index of the first answer that is equal to it, [n]."""
     # Measurements are equal if their numbers are, but 37 °C and 37 °F are different answers.
-    keys = [(a, a.units if isinstance(a, Measurement) else ()) for a in answers]
+    keys = [(a, units_of(a)) for a in answers]
     seen: dict[Any, int] = {}
     try:
         firsts = [seen.setdefault(key, i) for i, key in enumerate(keys)]
     except TypeError:  # an answer that contains a dictionary, such as ClockReading, has no hash
         firsts = [keys.index(key) for key in keys]
     return np.array(firsts, dtype=np.int64)
+
+
+def units_of(answer: Any) -> tuple[str, ...]:
+    """Return the unit of a measurement, with its other spellings; empty for other answers."""
+    return answer.units if isinstance(answer, Measurement) else ()
 
 
 def iou_matrix(candidates: Sequence[Box], truths: Sequence[Box]) -> Floats:

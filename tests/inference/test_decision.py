@@ -235,6 +235,26 @@ def test_equal_answers_count_as_one():
     assert run("mbr", readings).text == "1"
 
 
+def test_numbers_of_different_units_are_not_compared():
+    kinds = [
+        Candidate(Measurement(number, units=(unit,)), f"{number} {unit}", p)
+        for number, unit, p in [("98.6", "°F", 0.3), ("36", "°C", 0.25), ("38", "°C", 0.25)]
+    ]
+    for rule, risk, text, interval in [
+        ("mean", "absolute", None, (36, 38)),
+        ("median", "absolute", "36 °C", (36, 38)),
+        ("mbr", "absolute", "36 °C", (36, 38)),
+        ("mbr", "exact", "98.6 °F", (98.6, 98.6)),
+    ]:
+        found = run(rule, kinds, risk)
+        assert (found.text, found.interval) == (text, interval)
+    assert str(run("mean", kinds, "absolute").answer.text) == "37"
+    greedy = decide("greedy", kinds, find_risk("exact", "test"), greedy=kinds[0])
+    assert greedy.interval == (98.6, 98.6)
+    other = Candidate(Measurement("310", units=("K",)), "310 K", 0.1)
+    assert decide("greedy", kinds, find_risk("exact", "test"), greedy=other).interval is None
+
+
 def test_of_equally_good_answers_the_more_probable_then_the_first():
     assert run("mbr", numbers((1, 0.2), (3, 0.3), (2, 0.3)), "exact").text == "3"
     assert run("mbr", numbers((1, 0.5), (2, 0.5)), "absolute").text == "1"
