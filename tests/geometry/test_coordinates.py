@@ -29,16 +29,12 @@ RESIZES = {  # as the hub's checkpoints of each family have it
     "florence2": Resize(kind="squash", side=768),
     "kosmos2": Resize(kind="squash", side=224),
 }
-WAYS = [  # with --quick, each preset with one way to resize
-    pytest.param(
-        resize,
-        COORDINATES[name],
-        id=f"{family}-{name}",
-        marks=() if family in (name, "llava") else pytest.mark.full,
-    )
-    for family, resize in RESIZES.items()
-    for name in (family, *(n for n in COORDINATES if n not in RESIZES))
-]
+
+
+def presets_of(family):
+    """Return the family's own preset of coordinates, and those for any family."""
+    return [COORDINATES[name] for name in COORDINATES if name == family or name not in RESIZES]
+
 
 # One image of 640 x 480 pixels, one box. By hand, for LLaVA: the padded square has a side of 640,
 # the image begins 80 below its top: (100 + 80) / 640 = 0.28125 -> 0.281.
@@ -92,64 +88,68 @@ def test_lists_polygons_and_nothing_come_back(name):
         assert len(written.marks) == (0 if name == "kosmos2" else 2 * points)
 
 
+PARTS = st.one_of(st.just(0.0), st.just(1.0), st.floats(0, 1))  # of an edge
+SIZES = st.tuples(st.integers(1, 4000), st.integers(1, 3000))
+
+
 @st.composite
 def points_in_images(draw):
-    """Return an image's size and a point of it, often on an edge."""
-    size = draw(st.tuples(st.integers(1, 4000), st.integers(1, 3000)))
-    place = [
-        draw(st.one_of(st.just(0.0), st.just(float(edge)), st.integers(0, edge).map(float),
-                       st.floats(0, edge)))
-        for edge in size
-    ]  # fmt: skip
-    return size, tuple(place)
+    """Return an image's size and a point of it, often on an edge or of whole pixels."""
+    size = draw(SIZES)
+    place = [draw(PARTS) * edge for edge in size]
+    return size, tuple([float(round(x)) for x in place] if draw(st.booleans()) else place)
 
 
-@pytest.mark.parametrize(("resize", "coordinates"), WAYS)
+def frames_of(family, size):
+    """Return a frame of an image for each preset that a family is tried with."""
+    resize = RESIZES[family]
+    if resize.kind == "smart" and max(size) > 200 * min(size):
+        return []
+    return [Frame(*size, resize.view(*size), coordinates) for coordinates in presets_of(family)]
+
+
+@pytest.mark.parametrize("family", RESIZES)
 @given(case=points_in_images())
 @example(case=((1, 1), (1.0, 0.0)))
 @example(case=((4000, 3000), (4000.0, 3000.0)))
-@examples(30)
-def test_an_error_is_at_most_half_a_step(resize, coordinates, case):
+@examples(60)
+def test_an_error_is_at_most_half_a_step(family, case):
     size, point = case
-    if resize.kind == "smart" and max(size) > 200 * min(size):
-        return
-    frame = Frame(*size, resize.view(*size), coordinates)
-    found = frame.decode(*frame.encode(point))
-    for axis in (0, 1):
-        step = frame.step_px[axis]
+    for frame in frames_of(family, size):
+        coordinates = frame.coordinates
+        found = frame.decode(*frame.encode(point))
         # The far edge cannot be written where the range is exclusive: one step less is the last.
-        last = frame.decode(*map(coordinates.largest, frame.edges))[axis]
-        beyond = max(point[axis] - last, 0.0)
-        assert abs(found[axis] - point[axis]) <= max(step / 2, beyond) * (1 + 1e-9) + 1e-9
-        if coordinates.clamp == "inclusive":
-            assert abs(found[axis] - point[axis]) <= step / 2 * (1 + 1e-9) + 1e-9
+        ends = frame.decode(*map(coordinates.largest, frame.edges))
+        for at, wanted, step, last in zip(found, point, frame.step_px, ends, strict=True):
+            error, beyond = abs(at - wanted), max(wanted - last, 0.0)
+            assert error <= max(step / 2, beyond) * (1 + 1e-9) + 1e-9, coordinates
+            if coordinates.clamp == "inclusive":
+                assert error <= step / 2 * (1 + 1e-9) + 1e-9, coordinates
 
 
-@pytest.mark.parametrize(("resize", "coordinates"), WAYS)
-@given(size=st.tuples(st.integers(1, 4000), st.integers(1, 3000)), part=st.floats(0, 1))
-@examples(30)
-def test_a_grid_s_own_points_come_back_as_they_are(resize, coordinates, size, part):
-    if resize.kind == "smart" and max(size) > 200 * min(size):
-        return
-    frame = Frame(*size, resize.view(*size), coordinates)
-    levels = [round(part * coordinates.largest(edge)) for edge in frame.edges]
-    point = frame.decode(*levels)
-    if not (0 <= point[0] <= size[0] and 0 <= point[1] <= size[1]):
-        return  # a level of the padding
-    assert list(frame.encode(point)) == levels
-    assert frame.decode(*frame.encode(point)) == point
+@pytest.mark.parametrize("family", RESIZES)
+@given(size=SIZES, part=st.floats(0, 1))
+@examples(60)
+def test_a_grid_s_own_points_come_back_as_they_are(family, size, part):
+    for frame in frames_of(family, size):
+        levels = [round(part * frame.coordinates.largest(edge)) for edge in frame.edges]
+        point = frame.decode(*levels)
+        if not (0 <= point[0] <= size[0] and 0 <= point[1] <= size[1]):
+            continue  # a level of the padding
+        assert list(frame.encode(point)) == levels, frame.coordinates
+        assert frame.decode(*frame.encode(point)) == point, frame.coordinates
 
 
-@pytest.mark.parametrize(("resize", "coordinates"), WAYS)
-def test_a_quantised_shape_is_what_is_read_back(resize, coordinates):
-    frame = Frame(640, 480, resize.view(640, 480), coordinates)
+@pytest.mark.parametrize("family", RESIZES)
+def test_a_quantised_shape_is_what_is_read_back(family):
     triangle = Polygon(((10.3, 20.7), (600.1, 30.9), (300.5, 470.2)))
-    x, y = (coordinates.largest(edge) for edge in frame.edges)
-    far, beyond = frame.decode(x, y), frame.decode(x + 2, y + 2)  # not moved to the edge
-    assert all(b > max(edge, f) for b, f, edge in zip(beyond, far, (640, 480), strict=True))
-    for shape in (Box(10.3, 20.7, 600.1, 470.2), triangle):
-        text = frame.write([Instance(shape, "")]).text
-        assert frame.quantised(shape) == frame.read(text).items[0].shape
+    for frame in frames_of(family, (640, 480)):
+        x, y = (frame.coordinates.largest(edge) for edge in frame.edges)
+        far, beyond = frame.decode(x, y), frame.decode(x + 2, y + 2)  # not moved to the edge
+        assert all(b > max(edge, f) for b, f, edge in zip(beyond, far, (640, 480), strict=True))
+        for shape in (Box(10.3, 20.7, 600.1, 470.2), triangle):
+            text = frame.write([Instance(shape, "")]).text
+            assert frame.quantised(shape) == frame.read(text).items[0].shape, frame.coordinates
 
 
 def test_the_far_edge_of_an_exclusive_grid_is_its_last_step():
