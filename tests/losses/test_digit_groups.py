@@ -154,7 +154,8 @@ def seats(sample, at, tokens):
 def chances(scores, members, temperature=1.0):
     """Return the softmax over an alphabet; scores [v]."""
     heights = [(scores[m.id] / temperature).exp() for m in members]
-    return [height / sum(heights) for height in heights]
+    total = sum(heights)
+    return [height / total for height in heights]
 
 
 def normaliser(scores):
@@ -263,18 +264,15 @@ def off(kind):
 
 
 def smmd(scores, seat, options):
-    p = chances(scores, seat.members)
-    residual = [p_j - int(m is seat.wanted) for p_j, m in zip(p, seat.members, strict=True)]
+    wanted = scores.new_tensor([m is seat.wanted for m in seat.members])
+    residual = torch.stack([*chances(scores, seat.members)]) - wanted
     values = [m.value for m in seat.members]
     bandwidth = options.get("bandwidth", 2.0)
     kernel = [[math.exp(-(((a - b) / bandwidth) ** 2) / 2) for b in values] for a in values]
     mean_degree = sum(map(sum, kernel)) / len(values)
-    total = scores.new_zeros(())
-    for i, row in enumerate(kernel):
-        for j, k in enumerate(row):
-            total = total + k * residual[i] * residual[j]
-            total = total + k * (residual[i] - residual[j]) ** 2 / 2 / (2 * mean_degree)
-    return total
+    products = residual[:, None] * residual
+    differences = (residual[:, None] - residual) ** 2
+    return (scores.new_tensor(kernel) * (products + differences / 2 / (2 * mean_degree))).sum()
 
 
 def dist2(scores, seat, options):
