@@ -134,8 +134,12 @@ def test_every_written_answer_is_read_as_itself(name, items):
     assert task.format(found, frame) == written
 
 
+OF_EACH_FORMAT = {coordinates.format: name for name, coordinates in COORDINATES.items()}
+"""One preset of each text format: how long a text takes to read is a matter of the format."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", COORDINATES)
+@pytest.mark.parametrize("name", OF_EACH_FORMAT.values(), ids=OF_EACH_FORMAT)
 @pytest.mark.parametrize(
     "unit",
     [
