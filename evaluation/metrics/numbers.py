@@ -62,7 +62,7 @@ def score_numbers(predictions: Sequence[Number | None], targets: Sequence[Number
     log_wanted, log_given = _signed_log(wanted), _signed_log(given)
     columns = {
         "exact": np.array([p is not None and p == t for p, t in pairs], dtype=np.float64),
-        "is_close": np.array([p is not None and _is_close(p, t) for p, t in pairs]) * read,
+        "is_close": _is_close(pairs, given, wanted) * read,
         "unreadable": 1 - read,
         "target_value": wanted,
         "answer_value": given,
@@ -113,12 +113,17 @@ def _digit_columns(pairs: Sequence[tuple[Number | None, Number]]) -> dict[str, A
     return columns
 
 
-def _is_close(answer: Number, target: Number) -> bool:
-    """Return ``numpy.isclose(answer, target)``, by exact value for numbers that are clipped."""
-    if max(abs(answer.value), abs(target.value)) < _LARGEST:
-        return bool(np.isclose(answer.value, target.value))
-    error = abs(answer.exact - target.exact)
-    return error <= Fraction(1e-8) + Fraction(1e-5) * abs(target.exact)
+def _is_close(
+    pairs: Sequence[tuple[Number | None, Number]], given: Array, wanted: Array
+) -> NDArray[np.bool_]:
+    """Return ``numpy.isclose(given, wanted)``, by exact value for numbers that were clipped."""
+    found = np.isclose(given, wanted)
+    for row in np.flatnonzero(np.maximum(np.abs(given), np.abs(wanted)) >= _LARGEST).tolist():
+        answer, target = pairs[row]
+        if answer is not None:
+            error = abs(answer.exact - target.exact)
+            found[row] = error <= Fraction(1e-8) + Fraction(1e-5) * abs(target.exact)
+    return found
 
 
 def clipped(values: Sequence[float]) -> Array:
