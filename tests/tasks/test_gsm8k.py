@@ -247,9 +247,9 @@ def test_real_solutions_are_all_in_t5s_tokens(name):
     from transformers import T5Tokenizer
 
     tokenizer, task = T5Tokenizer.from_pretrained(folder), GSM8K(plain=True)
-    for row in real(name):
-        text = task.format(read(row, plain=True).answer).text
-        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    texts = [task.format(read(row, plain=True).answer).text for row in real(name)]
+    encoded = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    for text, ids in zip(texts, encoded, strict=True):
         assert tokenizer.unk_token_id not in ids, text
         assert tokenizer.decode(ids) == text
 
