@@ -40,12 +40,18 @@ def checkpoint(kind):
     return str(folder)
 
 
+@functools.cache
+def single_digits(kind):
+    """Return a real tokenizer with one token per digit."""
+    return with_digits(load(kind), "single", "here")
+
+
 def family_of(kind, baseline):
     """Return a family with a baseline: a tiny one, or one with a real tokenizer."""
     model = dataclasses.replace(TINY, baseline=baseline)
     if kind in FAMILIES:
         return with_baseline(FAMILIES[kind], baseline, "here").load(checkpoint(kind), model)
     cls = with_baseline(FAMILIES[TOKENIZERS[kind]], baseline, "here")
-    family = cls(with_digits(load(kind), "single", "here"), None, model)
+    family = cls(single_digits(kind), None, model)
     family.decoder_start_id = 0
     return family
