@@ -82,7 +82,7 @@ def test_a_hundred_thousand_texts_are_parsed():
 @each
 def test_what_a_task_writes_matches(name, options, tmp_path):
     task = task_class(name, "test")(**options)
-    source = {"render": 20, "seed": 3}
+    source = {"render": 12, "seed": 3}
     if task.render_settings is None:
         source = {"path": str(written_rows(name if name in ROWS else "mathematics", tmp_path, 12))}
     examples = load_examples(task, DataSource(**source), tmp_path / "cache", training=True)
