@@ -1,4 +1,4 @@
-"""Images of coloured rectangles and where they are, for a tiny model to learn."""
+"""Coloured images of dark rectangles and where they are, for a tiny model to learn."""
 
 import json
 
@@ -21,8 +21,8 @@ def write_rectangles(folder, count=8, width=80, height=60):
     folder.mkdir(parents=True, exist_ok=True)
     lines = []
     for i, box in enumerate(boxes(count, width, height)):
-        image = Image.new("RGB", (width, height), (20, 20, 20))
-        ImageDraw.Draw(image).rectangle([*box[:2], box[2] - 1, box[3] - 1], COLOURS[i % 8])
+        image = Image.new("RGB", (width, height), COLOURS[i % 8])
+        ImageDraw.Draw(image).rectangle([*box[:2], box[2] - 1, box[3] - 1], (20, 20, 20))
         image.save(folder / f"{i}.png")
         row = {"id": str(i), "image": f"{i}.png", "phrase": "box", "box": box}
         lines.append(json.dumps(row) + "\n")
