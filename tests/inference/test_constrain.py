@@ -103,7 +103,7 @@ def test_an_untrained_model_writes_only_answers(name, tmp_path):
         )
         for i in range(2)
     ]  # fmt: skip
-    for each, task, options in EVERY:
+    for each, task, options in EVERY[::4]:  # each task with two families or more
         if each == name:
             constrainer = constrainer_of(name, task, tuple(options.items()))
             for found in generate(model, family, examples, 48, constrainer=constrainer):
@@ -211,7 +211,9 @@ def test_bytes_are_tokens_of_byt5():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama2", "gpt2", "llama3", "qwen2", "t5-small"])
 def test_real_tokenizers_write_their_training_tokens(name):
-    tokenizer = copy.deepcopy(real_tokenizers.load(name))  # other tests use it, too
+    tokenizer = real_tokenizers.load(name)
+    if name in ("llama3", "qwen2"):
+        tokenizer = copy.deepcopy(tokenizer)  # other tests use it, too
     if name == "llama3":  # the file has its words, not its special tokens
         tokenizer.add_special_tokens({"eos_token": "<|end_of_text|>"})
     if name == "qwen2":
