@@ -21,7 +21,7 @@ SMALL = (
     "trainer.logging_steps=1",
     "trainer.dataloader_num_workers=0",
     "trainer.per_device_train_batch_size=2",
-    "trainer.gradient_accumulation_steps=2",
+    "trainer.gradient_accumulation_steps=1",
     "predict.max_new_tokens=8",  # tiny models have few positions
 )
 
