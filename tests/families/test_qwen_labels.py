@@ -1,5 +1,6 @@
 """Labels of the Qwen families with the real tokenizer: the answer and its end only."""
 
+import functools
 import os
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from mm_numeric.answers import ROLES, Box, Instance, Polygon
 from mm_numeric.config.data import DataSource
 from mm_numeric.data.collator import TrainingCollator
 from mm_numeric.data.examples import load_examples
+from mm_numeric.families.qwen2_vl import Qwen2VL
 from mm_numeric.tasks.grounding import Grounding
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "tokenizers" / "qwen2"
@@ -31,13 +33,20 @@ BOXES = {
 }
 
 
+@functools.cache
+def tokenizer():
+    """Return the tokenizer of Qwen2-VL, with the chat template of the tiny families."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    found = Qwen2Tokenizer.from_pretrained(REAL)
+    found.add_tokens(list(MARKERS), special_tokens=True)
+    found.chat_template = qwen(Qwen2VL).tokenizer.chat_template
+    return found
+
+
+@functools.cache
 def real(cls):
     """Return a tiny family's image processor with the tokenizer of Qwen2-VL."""
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    tokenizer = Qwen2Tokenizer.from_pretrained(REAL)
-    tokenizer.add_tokens(list(MARKERS), special_tokens=True)
-    tokenizer.chat_template = qwen(cls).tokenizer.chat_template
-    return cls(tokenizer, qwen(cls).image_processor, TINY)
+    return cls(tokenizer(), qwen(cls).image_processor, TINY)
 
 
 @pytest.mark.slow
@@ -90,8 +99,6 @@ def test_markers_are_one_token_each_and_end_nothing(cls):
 
 @pytest.mark.slow
 def test_labels_and_polygons_of_qwen2_vl_survive_the_tokenizer():
-    from mm_numeric.families.qwen2_vl import Qwen2VL
-
     family = real(Qwen2VL)
     frame = family.frame(100, 100)
     written = frame.write(
