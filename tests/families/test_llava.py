@@ -1,5 +1,6 @@
 """LLaVA-1.5: padded images, coordinate frames, and exact labels."""
 
+import functools
 import json
 import shutil
 from pathlib import Path
@@ -186,20 +187,34 @@ def test_a_question_with_the_mark_of_an_image_is_refused(tiny):
         family.prompts(["What?"], [PICTURE])
 
 
-def llama_folder(tiny, tmp_path, kind):
+@pytest.fixture(scope="module")
+def llama(tiny, tmp_path_factory):
+    """A function that returns a family with LLaMA-2's real tokenizer, which is slow to load."""
+    folder = functools.cache(lambda kind: llama_folder(tiny, tmp_path_factory.mktemp(kind), kind))
+
+    @functools.cache
+    def load(family_class, kind):
+        file = folder(kind) / "config.json"
+        config = json.loads(file.read_text("utf-8"))
+        config["architectures"] = [family_class.model_class.__name__]
+        file.write_text(json.dumps(config), "utf-8")
+        return family_class.load(str(folder(kind)), TINY)
+
+    return load
+
+
+def llama_folder(tiny, folder, kind):
     """Return a checkpoint, without weights, with LLaMA-2's real tokenizer.
 
     Args:
         tiny: A checkpoint whose configuration it has.
-        tmp_path: Where to.
+        folder: Where to.
         kind: model: only tokenizer.model, which has no ``<image>``; json: as transformers saves it
             today; old_json: as it was saved when llava-hf's was, without a pre-tokenizer.
     """
     if not LLAMA.is_dir():
         pytest.skip("the real tokenizers are not here")
     pytest.importorskip("sentencepiece")
-    folder = tmp_path / kind
-    folder.mkdir()
     for name in ("config.json", "preprocessor_config.json"):
         shutil.copy(tiny / name, folder)
     if kind == "model":
@@ -230,12 +245,8 @@ ANSWERS = ("[0.250, 0.100, 1.000, 0.987]", "7:05", "none", "(12,34),(567,89)", "
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["model", "json", "old_json"])
 @pytest.mark.parametrize("family_class", [Llava, YiVL])
-def test_answers_of_the_real_tokenizer(tiny, tmp_path, kind, family_class):
-    source = llama_folder(tiny, tmp_path, kind)
-    config = json.loads((source / "config.json").read_text("utf-8"))
-    config["architectures"] = [family_class.model_class.__name__]
-    (source / "config.json").write_text(json.dumps(config), "utf-8")
-    family = family_class.load(str(source), TINY)
+def test_answers_of_the_real_tokenizer(llama, kind, family_class):
+    family = llama(family_class, kind)
     tokenizer = family.tokenizer
     assert tokenizer.convert_ids_to_tokens(family.stop_ids) == ["</s>"]
     vocabulary = family.vocabulary()
@@ -266,8 +277,8 @@ def test_answers_of_the_real_tokenizer(tiny, tmp_path, kind, family_class):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["model", "json", "old_json"])
-def test_labels_of_the_real_tokenizer(tiny, tmp_path, kind):
-    family = Llava.load(str(llama_folder(tiny, tmp_path, kind)), TINY)
+def test_labels_of_the_real_tokenizer(llama, tmp_path, kind):
+    family = llama(Llava, kind)
     file = tmp_path / "image.png"
     PICTURE.save(file)
     example = Example(id="1", image=file, prompt="box", answer=Box(20, 15, 40, 30), where="here")
