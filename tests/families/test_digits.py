@@ -207,11 +207,11 @@ def test_multi_digit_tokens_are_numbers_too(tmp_path, kind):
     for digits, tokenizer in zip((None, "single"), both(kind), strict=True):
         family = cls(tokenizer, None, TINY)
         family.decoder_start_id = 0
-        collate = TrainingCollator(family, Sums(), family.vocabulary())
-        batch = collate(examples)
+        vocabulary = family.vocabulary()
+        batch = TrainingCollator(family, Sums(), vocabulary)(examples)
         assert batch["spans"].value.tolist() == wanted
         targets[digits] = len(batch["spans"].target)
-        tokens = [family.vocabulary().tokens[j] for j in batch["spans"].target.tolist()]
+        tokens = [vocabulary.tokens[j] for j in batch["spans"].target.tolist()]
         if digits == "single":
             assert {token.digit_group for token in tokens} == {"0"}
         else:

@@ -282,10 +282,11 @@ def test_labels_of_the_real_tokenizer(llama, tmp_path, kind):
     file = tmp_path / "image.png"
     PICTURE.save(file)
     example = Example(id="1", image=file, prompt="box", answer=Box(20, 15, 40, 30), where="here")
-    batch = TrainingCollator(family, Grounding(), family.vocabulary())([example])
+    vocabulary = family.vocabulary()
+    batch = TrainingCollator(family, Grounding(), vocabulary)([example])
     answer = "[0.250, 0.312, 0.500, 0.500]"
     assert family.tokenizer.decode(batch["labels"]) == f"{answer}</s>"
-    digits = [family.vocabulary().tokens[j].digits for j in batch["spans"].target.tolist()]
+    digits = [vocabulary.tokens[j].digits for j in batch["spans"].target.tolist()]
     assert digits == [c for c in answer if c.isdigit()]
     assert batch["spans"].value.tolist() == [0.25, 0.312, 0.5, 0.5]
 

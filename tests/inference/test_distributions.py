@@ -68,14 +68,15 @@ def test_a_distribution_is_that_of_brute_force(make, numbers):
         model, prompt, tokenizer, mass=1.0, branches=2000, max_new_tokens=longest + 1
     )
     probs = {n: probability_of(model, tokenizer, prompt["input_ids"], n) for n in numbers}
+    others = [text for text in written(numbers, longest) if text not in probs]
     of_value = {}
     for text, prob in probs.items():
         of_value[float(text)] = of_value.get(float(text), 0.0) + prob
     ours = dict(zip(found.values.tolist(), found.probabilities * found.covered, strict=True))
     for value, prob in of_value.items():
         # Texts such as 007 may add to it; they are none of the numbers.
-        others = [t for t in written(numbers, longest) if float(t) == value and t not in probs]
-        prob += sum(probability_of(model, tokenizer, prompt["input_ids"], t) for t in others)
+        same = [text for text in others if float(text) == value]
+        prob += sum(probability_of(model, tokenizer, prompt["input_ids"], t) for t in same)
         assert ours[value] == pytest.approx(prob, rel=1e-6)
 
 
