@@ -63,8 +63,9 @@ def test_what_was_learnt_is_written_and_nothing_behind_its_end(tmp_path):
     source = f"{{path: {rows}}}"
     train(
         small_config(
-            tmp_path, f"data.train={source}", f"data.test={source}", "trainer.max_steps=40",
+            tmp_path, f"data.train={source}", f"data.test={source}", "trainer.max_steps=20",
             "task.label_noise_minutes=0", "trainer.learning_rate=3.0e-3",
+            "trainer.save_strategy='no'",
         )
     )  # fmt: skip
     predict(tmp_path / "run", None, tmp_path / "p.jsonl")
@@ -257,5 +258,10 @@ def test_a_text_is_parsed_once_for_all_rows_with_the_same_frame(monkeypatch, tmp
 def learnt(tmp_path_factory):
     """A run that writes times, not all of them right."""
     folder = tmp_path_factory.mktemp("learnt")
-    train(small_config(folder, "trainer.max_steps=60", "trainer.learning_rate=3.0e-3"))
+    train(
+        small_config(
+            folder, "trainer.max_steps=40", "trainer.learning_rate=4.5e-3",
+            "trainer.save_strategy='no'",
+        )
+    )  # fmt: skip
     return folder / "run"

@@ -55,7 +55,7 @@ def warm(tmp_path_factory):
     """The folder of a model that has learnt to write times, as a warm start."""
     folder = tmp_path_factory.mktemp("warm")
     trainer = {"output_dir": str(folder / "run"), "per_device_train_batch_size": 12,
-               "max_steps": 40, "learning_rate": 2.0e-3}  # fmt: skip
+               "max_steps": 25, "learning_rate": 4.0e-3}  # fmt: skip
     train(config_of(folder, grpo=None, trainer=trainer))
     return {"family": "qwen2_vl", "name": str(folder / "run/model"), "dtype": "float32"}
 
