@@ -1,5 +1,6 @@
 """One small training job behind every door. As a script, it is what each rank of two runs."""
 
+import functools
 from pathlib import Path
 
 import torch
@@ -42,6 +43,7 @@ class NumericSFTTrainer(NumericLossMixin, SFTTrainer):
     """The mixin on TRL's."""
 
 
+@functools.cache
 def rows() -> Dataset:
     """Return 40 tokenised rows, trained on the completion alone."""
     tokenised = []

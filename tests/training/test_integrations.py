@@ -87,10 +87,9 @@ def test_unequal_micro_batches_train_as_one_batch_does(tmp_path, preset):
     assert digits == [9, 0, 4, 1]
     whole = by_loop(loss_of)
     assert_same(by_loop(loss_of, micro_batches=4), whole)
-    for parts in (2, 4):
-        changes = {"per_device_train_batch_size": 8 // parts, "gradient_accumulation_steps": parts}
-        trainer = by_trainer(tmp_path, NumericTrainerForTests, objective=loss_of, changes=changes)
-        assert_same(trainer.model, whole)
+    changes = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
+    trainer = by_trainer(tmp_path, NumericTrainerForTests, objective=loss_of, changes=changes)
+    assert_same(trainer.model, whole)
     assert_same(by_sft_trainer(tmp_path, objective=loss_of, changes=changes).model, whole)
 
 
