@@ -250,7 +250,9 @@ class Chat(Family):
         Models that do not predict the next token, such as those of diffusion, are rejected too.
         """
         config = self.load_config(source, model)
-        kind = (concrete_classes(self.model_class) or {}).get(type(config), None)
+        classes = concrete_classes(self.model_class)
+        # Not `classes or {}`: its truth value imports the config of every image-text model.
+        kind = None if classes is None else classes.get(type(config), None)
         if kind is None:
             raise ValueError(
                 f"model.name: transformers has no image-text model for the {type(config).__name__} "
