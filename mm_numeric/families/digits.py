@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerFast
 from mm_numeric.families.loading import saved_frame, without_frame
 
 _DIGITS = "0123456789"
+_DIGIT = re.compile("[0-9]")
 _NAMED = re.compile(r"<.+>", re.DOTALL)  # <0x31>, <extra_id_7>: names of tokens, not text
 _SPACE_MARKS = str.maketrans("▁Ġ", "  ")
 
@@ -71,8 +72,8 @@ def merges_digits(tokenizer: Any) -> bool:
         index: token.translate(_SPACE_MARKS)
         for token, index in tokenizer.get_vocab().items()
         if len(token) > 1
+        and _DIGIT.search(token)
         and index not in special
-        and any(digit in token for digit in _DIGITS)
         and not _NAMED.fullmatch(token)
     }
     if not joined:

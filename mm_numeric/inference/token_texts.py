@@ -1,6 +1,5 @@
 """The text of each token of a tokenizer, as bytes, for automata over the vocabulary."""
 
-import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -50,17 +49,21 @@ def _decoder(tokenizer: Any) -> Callable[[str], bytes]:
     if isinstance(tokenizer, ByT5Tokenizer):
         return lambda token: token.encode("latin-1")
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    state = {} if backend is None else json.loads(backend.to_str())
-    kinds = json.dumps([state.get("pre_tokenizer"), state.get("decoder")])
-    if '"ByteLevel"' in kinds:
-        byte_of = {character: byte for byte, character in bytes_to_unicode().items()}
-        return lambda token: bytes(byte_of[character] for character in token)
-    if _SPACE in json.dumps(state.get("decoder"), ensure_ascii=False):
+    decoder = _settings(getattr(backend, "decoder", None))
+    if '"ByteLevel"' in decoder + _settings(getattr(backend, "pre_tokenizer", None)):
+        byte_of = {ord(character): byte for byte, character in bytes_to_unicode().items()}
+        return lambda token: token.translate(byte_of).encode("latin-1")
+    if _SPACE in decoder:
         return _piece
     raise ValueError(
         f"predict.constrain: the tokenizer {tokenizer.name_or_path!r} is neither byte-level BPE "
         "nor SentencePiece, so that the text of its tokens is unknown; predict without constrain."
     )
+
+
+def _settings(part: Any) -> str:
+    """Return the settings of a part of a tokenizer as JSON, without those of its vocabulary."""
+    return "" if part is None else part.__getstate__().decode()
 
 
 def _spelled(byte: int) -> str | None:
