@@ -53,7 +53,8 @@ def training_jobs(device: str, toy: bool) -> list[Job]:
 
 def dense_jobs(device: str, toy: bool) -> list[Job]:
     """Return the jobs of dense boxes: a prompt of 1,024 tokens and 4,096 tokens of answer."""
-    return _jobs(TOY_DENSE if toy else DENSE, device, toy)
+    found = _jobs(TOY_DENSE if toy else DENSE, device, toy)
+    return found[:1] if toy else found  # the methods differ as in the section training
 
 
 def _jobs(workload: Workload, device: str, toy: bool) -> list[Job]:

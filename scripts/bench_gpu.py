@@ -141,6 +141,7 @@ class Bench:
         self.log = options.json.with_suffix(".log")
         self.head = self._head()
         self.results: dict[str, dict[str, dict[str, Record]]] = self._earlier()
+        self.jobs_of: dict[str, list[Job]] = {}
 
     def _head(self) -> Record:
         """Return device, versions and commit."""
@@ -178,7 +179,9 @@ class Bench:
 
     def jobs(self, section: str) -> list[Job]:
         """Return the jobs of a section."""
-        return SECTIONS[section][0](self.options.device, self.options.toy)
+        if section not in self.jobs_of:
+            self.jobs_of[section] = SECTIONS[section][0](self.options.device, self.options.toy)
+        return self.jobs_of[section]
 
     def record(self, section: str, job: Job, name: str) -> Record | None:
         """Return the record of a measurement, None if it was not run."""
