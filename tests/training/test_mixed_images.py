@@ -22,11 +22,10 @@ from mm_numeric.losses.objective import objective
 
 pytestmark = pytest.mark.slow
 
-STEPS = 8
+STEPS = 6
 EVALUATED = 8  # rows: two batches a rank, one of them with an image
 PATTERN = "ptttttptpptttpptttpptttt"
-"""Four rows a step, two on each rank: an image on the one, the other or both; the sixth, on none.
-Then the pattern starts again."""
+"""Four rows a step, two on each rank: an image on the one, the other or both, or on none (last)."""
 
 
 def examples_of(folder, pattern):

@@ -16,7 +16,7 @@ from mm_numeric.data.collator import TrainingCollator
 from mm_numeric.data.examples import load_examples
 from mm_numeric.models.loading import load_family, model_source
 
-STEPS = 4
+STEPS = 3
 CASES = [
     ("qwen2_vl", "{preset: ntil_soft, balance: running}"),
     ("qwen2_vl", "ce"),
@@ -110,12 +110,12 @@ def test_no_two_ranks_hold_equally_many_numbers_and_one_holds_none(tmp_path, row
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["ddp", "zero1", "zero2", "zero3"])
 def test_two_ranks_reach_the_weights_of_one(tmp_path, rows, alone, mode):
-    """ZeRO-1 and ZeRO-2 leave the model as it is for DDP: two of the four cases are enough.
+    """ZeRO-1 and ZeRO-2 leave the model as it is for DDP: one of the four cases is enough.
 
     ZeRO-3 has each family, each way of balancing and ``ce``, but not every combination.
     """
     overrides = [] if mode == "ddp" else [f"trainer.deepspeed={mode}"]
-    cases = {"ddp": range(len(CASES)), "zero3": (0, 1, 3)}.get(mode, (0, 3))
+    cases = {"ddp": range(len(CASES)), "zero1": (0,), "zero2": (3,), "zero3": (0, 1, 3)}[mode]
     run(2, write_jobs(tmp_path, rows, cases, *overrides))
     for i in cases:
         one, two = alone / str(i), tmp_path / str(i)
@@ -147,7 +147,7 @@ def test_a_run_goes_on_with_other_ranks(tmp_path, rows):
     The run called ``last`` was cut off behind its last checkpoint: there is nothing left to train.
     """
     files, whole = {}, {}
-    steps = 10
+    steps = 7
     for mode in ("ddp", "zero2", "last"):
         overrides = () if mode == "ddp" else ("trainer.deepspeed=zero2",)
         config = job(
@@ -171,7 +171,7 @@ def test_a_run_goes_on_with_other_ranks(tmp_path, rows):
         assert {"rng_state_0.pth", "rng_state_1.pth", *states} <= listed
         assert len(states) == 3
     two = weights(tmp_path / "ddp")
-    cut(tmp_path / "ddp", 9)
+    cut(tmp_path / "ddp", 6)
     cut(tmp_path / "zero2", 3)
     cut(tmp_path / "last", steps)
     run(1, [str(file) for file in files.values()])
