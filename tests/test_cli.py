@@ -202,18 +202,18 @@ def test_with_debug_the_traceback_is_shown(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("run", "rows", "message"),
+    ("rows", "message"),
     [
-        (mm_numeric, {"image": "a.png", "time": "25:00"}, "'25:00' is not a time on a 12-hour"),
-        (forked, {"image": "none.png", "time": "7:05"}, "there is no image "),
+        ({"image": "a.png", "time": "25:00"}, "'25:00' is not a time on a 12-hour"),
+        ({"image": "none.png", "time": "7:05"}, "there is no image "),
     ],
 )
-def test_train_answers_bad_rows_with_one_line(tmp_path, run, rows, message):
+def test_train_answers_bad_rows_with_one_line(tmp_path, rows, message):
     (tmp_path / "a.png").write_bytes(b"")
     (tmp_path / "rows.jsonl").write_text(json.dumps(rows), encoding="utf-8")
     text = CONFIG.format(rows=tmp_path / "rows.jsonl", out=tmp_path / "run")
     (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
-    done = run("train", "mine.yaml", cwd=tmp_path)
+    done = forked("train", "mine.yaml", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("mm-numeric: ")
     assert f"line 1: {message}" in done.stderr

@@ -187,7 +187,10 @@ def children(process: int) -> list[Path]:
 
 @pytest.mark.slow
 def test_a_killed_comparison_of_two_processes_goes_on(tmp_path):
-    """The processes of the seeds are forked before the kill; the one after it is a new Python."""
+    """The processes of the seeds are forked before the kill; the one after it is a new Python.
+
+    It prints what a forked one prints: nothing while it imports all, and nothing when it ends.
+    """
     two = ("compare.objectives=[ce]", "compare.control=null", "compare.seeds=[0, 1]")
     config = small_config(tmp_path, *SMALL, *two, "compare.jobs=2")
     file = tmp_path / "small.yaml"
@@ -207,9 +210,15 @@ def test_a_killed_comparison_of_two_processes_goes_on(tmp_path):
     kept = {p: p.stat().st_mtime_ns for p in folder.glob("seed*/*/results.json")}
     assert 0 < len(kept) < 4
     compare(config, seeds=[0])  # in this process, so that one seed is left for another
+    log = folder / "seed1.log"
+    before = len(log.read_text())
     job = Job(cli.main, ["compare", str(file)], tmp_path / "resumed.txt")
     assert job.wait() == [0], job.text()
     assert {p: p.stat().st_mtime_ns for p in kept} == kept
+    said = log.read_text()[before:]
+    assert said.startswith("mm-numeric: 2 runs: "), said
+    assert said.splitlines()[-1].startswith("step 2/2 "), said
+    assert "Warning" not in said
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["seeds"] == [0, 1]
     assert "report:" in job.text()
