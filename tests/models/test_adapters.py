@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tiny_models import small_config, tiny_checkpoint
-from train_runs import forget_manifest, start
+from train_runs import cut_off, forget_manifest, start
 
 from mm_numeric.comparison.run import compare
 from mm_numeric.models.loading import load_family, load_model
@@ -33,41 +33,42 @@ def same(one: Path, other: Path) -> bool:
     return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
 
 
-@pytest.mark.parametrize("at", [2, 6])
-def test_a_run_with_adapters_goes_on_to_the_same_weights(tmp_path, at):
+def test_a_run_with_adapters_goes_on_to_the_same_weights(tmp_path):
+    """From its first checkpoint, and then from its last."""
     keep = ("trainer.save_total_limit=null", "lora.dora=true")
     config = a_config(tmp_path, *keep)
     train(config)
     run = config.output_dir
     shutil.copytree(run / "model", tmp_path / "whole")
-    assert not (run / f"checkpoint-{at}" / "model.safetensors").exists()
-    shutil.rmtree(run / "model")
-    (run / "run.json").unlink()
-    for step in range(at + 2, 7, 2):
-        shutil.rmtree(run / f"checkpoint-{step}")
-    train(config, resume=True)
-    assert same(run / "model", tmp_path / "whole")
-    assert json.loads((run / "run.json").read_text())["steps"] == 6
+    for at in (2, 6):
+        cut_off(run, at)
+        assert not (run / f"checkpoint-{at}" / "model.safetensors").exists()
+        train(config, resume=True)
+        assert same(run / "model", tmp_path / "whole")
+        assert json.loads((run / "run.json").read_text())["steps"] == 6
 
 
-@pytest.mark.parametrize("file", ["adapter_model.safetensors", "trained.safetensors"])
-def test_a_checkpoint_that_lacks_a_weight_is_refused(tmp_path, file):
-    config = a_config(tmp_path)
+def test_a_checkpoint_that_lacks_a_weight_is_refused(tmp_path):
+    config = a_config(tmp_path, "trainer.max_steps=2")
     train(config)
     (config.output_dir / "run.json").unlink()
-    path = config.output_dir / "checkpoint-6" / file
-    forget_manifest(path.parent)  # as an earlier version saved it
-    kept = load_file(path)
-    name, value = kept.popitem()
-    save_file(kept, path, metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=r"checkpoint-6.*1 weights are not .* is missing there"):
-        train(config, resume=True)
-    save_file({**kept, name: value[..., :1].contiguous()}, path, metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=r"checkpoint-6.*1 weights are not"):
-        train(config, resume=True)
-    path.unlink()
-    with pytest.raises(ValueError, match=rf"{file}: cannot be read"):
-        train(config, resume=True)
+    checkpoint = config.output_dir / "checkpoint-2"
+    forget_manifest(checkpoint)  # as an earlier version saved it
+    for file in ("adapter_model.safetensors", "trained.safetensors"):
+        path = checkpoint / file
+        whole, kept = path.read_bytes(), load_file(path)
+        name, value = kept.popitem()
+        save_file(kept, path, metadata={"format": "pt"})
+        lacks = r"checkpoint-2.*1 weights are not .* is missing there"
+        with pytest.raises(ValueError, match=lacks):
+            train(config, resume=True)
+        save_file({**kept, name: value[..., :1].contiguous()}, path, metadata={"format": "pt"})
+        with pytest.raises(ValueError, match=r"checkpoint-2.*1 weights are not"):
+            train(config, resume=True)
+        path.unlink()
+        with pytest.raises(ValueError, match=rf"{file}: cannot be read"):
+            train(config, resume=True)
+        path.write_bytes(whole)
 
 
 def test_what_is_trained_on_adapters_goes_on_with_them(tmp_path):
