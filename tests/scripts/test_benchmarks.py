@@ -119,10 +119,10 @@ def test_freed_memory_is_not_used_unseen(parts):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_from_hidden_takes_the_memory_of_one_chunk(parts, dtype):
-    """The logits are 64 MiB in float32, and so is their gradient; a chunk of them is 16 MiB."""
-    labels = torch.arange(256)
+    """The logits are 128 MiB in float32; a chunk of them is 16 MiB."""
+    labels = torch.arange(512)
     head = torch.zeros(1 << 16, 8, dtype=dtype)
-    hidden = torch.zeros(256, 8, dtype=dtype, requires_grad=True)
+    hidden = torch.zeros(512, 8, dtype=dtype, requires_grad=True)
     loss_of = parts.bench.objective_of("ce", parts.bench.Setting(vocabulary=1 << 16))
     spans = loss_of.spans(labels[None])
 
