@@ -115,8 +115,16 @@ GOOD = '{"id": "x", "image": "a.png", "time": "7:05"}\n'
     [
         (GOOD + "{", r"rows\.jsonl, line 2: not JSON \(Expecting property name"),
         (GOOD + "[1]", r'rows\.jsonl, line 2: expected an object \{"id": \.\.\.\}, found \[1\]\.'),
-        (GOOD + "9" * 5000, r"rows\.jsonl, line 2: not JSON \(Exceeds the limit"),
-        (GOOD + "[" * 100_000, r"rows\.jsonl, line 2: not JSON \(maximum recursion depth"),
+        pytest.param(
+            GOOD + "9" * 5000,
+            r"rows\.jsonl, line 2: not JSON \(Exceeds the limit",
+            id="long number",
+        ),
+        pytest.param(
+            GOOD + "[" * 100_000,
+            r"rows\.jsonl, line 2: not JSON \(maximum recursion depth",
+            id="many brackets",
+        ),
         (
             GOOD + r'{"image": "a.png", "a": "b\ud83d"}',
             r"line 2: '\\ud83d' is an unpaired surrogate",
@@ -167,7 +175,11 @@ def test_a_bad_jsonl_row_is_one_sentence(tmp_path, text, message):
         ("file,hour\na.png,7\n", r"rows\.csv, line 2: no time"),
         ("file,hour,minute\na.png,,5\n", r"line 2: 'hour , minute 5' is not a time"),
         ("file,hour,minute\na.png,7.5,5\n", r"line 2: 'hour 7\.5, minute 5' is not a time"),
-        ("file,hour,minute\na.png," + "7" * (17 << 20), r"line 2: not CSV \(field larger than"),
+        pytest.param(
+            "file,hour,minute\na.png," + "7" * (17 << 20),
+            r"line 2: not CSV \(field larger than",
+            id="long field",
+        ),
         ("hour,minute\n7,5\n", r"line 2: no image"),
         ("file,time,time\na.png,7:05,8:05\n", r"line 1: the header has 'time' twice; rename or"),
     ],

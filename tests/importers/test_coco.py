@@ -134,7 +134,7 @@ def test_an_image_that_stands_twice(tmp_path):
     [
         ('{"images": [], "annotations": [{', "not valid or not complete JSON"),
         ("", "not valid or not complete JSON"),
-        ("[" * 100_000, "nested too deep"),
+        pytest.param("[" * 100_000, "nested too deep", id="many brackets"),
         ("[]", 'there is no list "images"'),
         ('{"images": [], "annotations": {}, "categories": []}', 'no list "annotations"'),
         (b'{"images": "\xe9"}', "not UTF-8"),

@@ -99,8 +99,9 @@ LENIENT = [
     ('{"time": "19:05"}', ClockTime(7, 5)),
 ]
 NOT_A_TIME = [
-    "25:00", "7:60:00", "24:01", "seven", "7.05", "12:34:56:78", "{" * 20_000, '{"hours": 7}',
-    '{"hours": 7.5, "minutes": 5}', '{"hours": 7, "minutes": 61}', '{"valid": false}',
+    "25:00", "7:60:00", "24:01", "seven", "7.05", "12:34:56:78", '{"hours": 7}',
+    pytest.param("{" * 20_000, id="many braces"), '{"hours": 7.5, "minutes": 5}',
+    '{"hours": 7, "minutes": 61}', '{"valid": false}',
 ]  # fmt: skip
 
 

@@ -67,7 +67,7 @@ def test_an_object_is_read_as_by_the_official_script(text, fields):
         ("no idea", None),
         ("{7}", None),
         ('{"hours": NaN}', None),
-        ("{" * 5000 + "}" * 5000, None),
+        pytest.param("{" * 5000 + "}" * 5000, None, id="many braces"),
     ],
 )
 def test_a_text_without_an_object_has_a_lenient_answer(text, lenient):

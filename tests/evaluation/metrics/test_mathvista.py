@@ -154,7 +154,7 @@ def rights(text, asked):
         ("10/2", FIVE, "000"),
         ("It is 1/5", FIVE, "000"),
         ("inf", FIVE, "000"),
-        ("9" * 5000, FIVE, "000"),
+        pytest.param("9" * 5000, FIVE, "000", id="many digits"),
         # floats: rounded to one decimal and to two
         ("1.2", ONE, "111"),
         ("1.24", ONE, "111"),
