@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(config, items):
     """Assign tests to the processes of pytest-xdist in groups, the longest groups first.
 
     Those that start processes are one group, and so are those of a module that share a fixture of
-    it. A slow test is a group of its own. The others are cut into chunks.
+    it. The cases of a slow test are a group of their own. The others are cut into chunks.
     """
     if not getattr(config.option, "loadgroup", False):  # set in the processes of pytest-xdist
         return
@@ -57,7 +57,9 @@ def _group(item, chunk):
     fixtures = item._fixtureinfo.name2fixturedefs.values()
     if any(fixture[-1].scope == "module" for fixture in fixtures):
         return item.module.__name__
-    return item.nodeid if item.get_closest_marker("slow") else f"{item.module.__name__}:{chunk}"
+    if item.get_closest_marker("slow"):
+        return item.nodeid.partition("[")[0]
+    return f"{item.module.__name__}:{chunk}"
 
 
 def pytest_collection_finish(session):
@@ -66,6 +68,9 @@ def pytest_collection_finish(session):
         lost = [item.nodeid for item in session.items if "@" not in item.nodeid]
         # pytest 9.2 and pytest-xdist 3.8: each process made the fixtures of every module again.
         assert not lost, f"pytest-xdist does not see the groups of tests: {lost[:3]}"
+        # Each is sent from process to process several times; one had 17 million characters.
+        long = [item.nodeid[:99] for item in session.items if len(item.nodeid) > 1000]
+        assert not long, f"give these cases a short name, with pytest.param(..., id=...): {long}"
     from cheap_lookups import make_cheap
 
     make_cheap()

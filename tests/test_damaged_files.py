@@ -37,6 +37,7 @@ def sentence(capsys, words):
     return error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "name", "content", "message"),
     [

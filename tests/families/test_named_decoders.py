@@ -31,6 +31,7 @@ def trainer_of(name: str, folder, **lora):
     return trainer, trainer.data_collator(trainer.train_dataset)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TWINS)
 def test_the_first_loss_is_that_of_the_model_by_hand(tmp_path, name):
     trainer, batch = trainer_of(name, tmp_path)
@@ -45,6 +46,7 @@ def test_the_first_loss_is_that_of_the_model_by_hand(tmp_path, name):
     torch.testing.assert_close(ours, by_hand, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TWINS)
 def test_every_linear_layer_but_routers_and_the_head_is_adapted(tmp_path, name):
     trainer, batch = trainer_of(name, tmp_path)

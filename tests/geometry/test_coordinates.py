@@ -224,7 +224,9 @@ UNCLEAR = [
         ("llava", "[0.1, 0.2, 0.3", "cut off within a shape"),
         ("llava", "[0.1, 0.2, 0.3]", "an odd number of coordinates"),
         ("llava", "[ ]", "no coordinates"),
-        ("llava", f"[0.1, 0.2, 0.3, {'9' * 5000}]", "a coordinate beyond any image"),
+        pytest.param(
+            "llava", f"[0.1, 0.2, 0.3, {'9' * 5000}]", "a coordinate beyond any image", id="digits"
+        ),
         (
             "qwen2_vl",
             f"<|box_start|>(1,2),(3,-1{'0' * 20})<|box_end|>",
@@ -339,6 +341,7 @@ def test_an_empty_list_may_be_in_a_code_fence():
     assert frame.read("```json\n[]\n```") == frame.read("[]") == Instances(())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COORDINATES)
 def test_reading_takes_time_linear_in_the_text(name):
     frame = Frame(640, 480, RESIZES["llava"].view(640, 480), COORDINATES[name])

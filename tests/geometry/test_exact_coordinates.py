@@ -59,6 +59,7 @@ RECIPES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", RECIPES)
 @pytest.mark.parametrize("size", SIZES)
 def test_every_pixel_is_written_as_in_the_published_recipe(family, size):

@@ -75,6 +75,7 @@ def test_every_level_matches_as_it_is_written(name):
         assert not pattern.fullmatch(coordinates.numeral(high + 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COORDINATES)
 @given(case=frames_with_boxes())
 @example(case=((4, 2), [Box(0, 0, 0, 2e-311)]))

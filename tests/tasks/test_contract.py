@@ -199,6 +199,7 @@ def test_a_config_is_checked_and_read_back(name, tmp_path, capsys):
     assert config.task == task_of(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
 def test_check_data_finds_nothing_to_fix(name, tmp_path):
     report = check_data(config_from_dict(raw_config(name, tmp_path), where="test", title="test"))

@@ -67,6 +67,7 @@ def check_walks(name, options, count):
                 assert pattern.fullmatch(text)
 
 
+@pytest.mark.slow
 @each
 def test_every_text_of_the_grammar_is_parsed(name, options):
     check_walks(name, options, 2_000 // len(EVERY) + 1)

@@ -24,6 +24,7 @@ from mm_numeric.training.run import train
 VISION = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "llava", "internvl", "idefics3", "glm4v"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "attention"), [*((n, "sdpa") for n in VISION), ("qwen2_vl", "eager")]
 )

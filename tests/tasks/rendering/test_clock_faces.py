@@ -98,6 +98,7 @@ def direction(mass, angle):
     return math.degrees(turn) % 360
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(
     ("shown", "long_hand", "short_hand"),
