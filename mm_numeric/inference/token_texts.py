@@ -51,8 +51,12 @@ def _decoder(tokenizer: Any) -> Callable[[str], bytes]:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     decoder = _settings(getattr(backend, "decoder", None))
     if '"ByteLevel"' in decoder + _settings(getattr(backend, "pre_tokenizer", None)):
-        byte_of = {ord(character): byte for byte, character in bytes_to_unicode().items()}
-        return lambda token: token.translate(byte_of).encode("latin-1")
+        byte_of = {character: byte for byte, character in bytes_to_unicode().items()}
+        return lambda token: (
+            bytes([byte_of[character] for character in token])
+            if byte_of.keys() >= set(token)
+            else token.encode()  # as tokenizers decodes a token that has another character
+        )
     if _SPACE in decoder:
         return _piece
     raise ValueError(

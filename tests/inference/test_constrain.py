@@ -16,7 +16,11 @@ from baseline_runs import family_of
 from each_family import marked
 from PIL import Image
 from tiny_models import ROOT, TINY, small_config
-from transformers import ByT5Tokenizer
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 from mm_numeric import cli
 from mm_numeric.answers import Box, ClockTime, Example, Instance, Instances, Number, Unreadable
@@ -27,6 +31,7 @@ from mm_numeric.inference import token_automaton
 from mm_numeric.inference.constrain import Constrainer, Constraint
 from mm_numeric.inference.generate import generate, predict
 from mm_numeric.inference.token_automaton import ENDED, TokenAutomaton
+from mm_numeric.inference.token_texts import token_texts
 from mm_numeric.registry import FAMILIES, TASKS, choose
 from mm_numeric.tasks.base import task_class
 from mm_numeric.training.run import train
@@ -206,6 +211,16 @@ def test_bytes_are_tokens_of_byt5():
             check_training_tokens(family, automaton, task_class(task, "test")(), answer)
     (text, *_) = drawn(Constraint(automaton, [automaton.start("é{2}[a-z]{3}")], 9), family, 0)
     assert re.fullmatch("éé[a-z]{3}", text)
+
+
+def test_a_token_with_a_character_that_is_no_byte_is_its_text():
+    """As tokenizers decodes it."""
+    vocabulary = {"Ġa": 0, "Ã©": 1, "a b": 2, "a\u00a0": 3, "中": 4}
+    backend = Tokenizer(BPE(vocabulary, []))
+    backend.pre_tokenizer, backend.decoder = ByteLevel(), ByteLevelDecoder()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
+    decoded = {index: tokenizer.decode([index]).encode() for index in vocabulary.values()}
+    assert token_texts(tokenizer) == decoded
 
 
 @pytest.mark.slow
