@@ -129,16 +129,15 @@ def decide(
         raise unknown(rule, DECODE_RULES, "rule", "decode")
     merged = merge_equal(candidates)
     probs, covered = _probabilities(merged)
-    comparable = merged if risk is EXACT and rule == "mbr" else _of_one_unit(merged)
     chosen: tuple[Any, str | None] | None
     if rule == "greedy":
         chosen = None if greedy is None else (greedy.answer, greedy.text)
     elif not merged:
         chosen = None
     elif rule == "mbr":
-        chosen = _least_expected_cost(comparable, risk)
+        chosen = _least_expected_cost(merged if risk is EXACT else _of_one_unit(merged), risk)
     else:
-        chosen = _computed(rule, comparable)
+        chosen = _computed(rule, _of_one_unit(merged))
     if chosen is None:
         return Decision(None, None, covered, len(merged))
     answer, text = chosen
@@ -156,7 +155,7 @@ def decide(
         sums = np.bincount(matched, probs[truth], minlength=len(answer.items))
         objects = tuple(sums.clip(0, 1).tolist())
     confidence = float(np.clip(1 - costs[0] @ probs, 0, 1))
-    interval = _interval([own for own in merged if units_of(own.answer) == units_of(answer)])
+    interval = _interval(_of_unit(merged, units_of(answer)))
     return Decision(answer, text, covered, len(merged), interval, confidence, objects)
 
 
@@ -187,7 +186,10 @@ def _of_one_unit(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
     probabilities: defaultdict[tuple[str, ...], float] = defaultdict(float)
     for candidate in candidates:
         probabilities[units_of(candidate.answer)] += candidate.probability
-    unit = max(probabilities, key=lambda unit: probabilities[unit], default=())
+    return _of_unit(candidates, max(probabilities, key=lambda unit: probabilities[unit]))
+
+
+def _of_unit(candidates: Sequence[Candidate], unit: tuple[str, ...]) -> Sequence[Candidate]:
     return [candidate for candidate in candidates if units_of(candidate.answer) == unit]
 
 
