@@ -21,6 +21,14 @@ def read_id(row: Mapping[str, Any], names: Sequence[str], image: Path) -> str:
     return str(next(found, image))
 
 
+def pixel_size(width: Any, height: Any) -> tuple[int, int] | None:
+    """Return (width, height) if they are whole numbers of pixels of an image, else None."""
+    edges = range(1, LONGEST_PX + 1)
+    if type(width) is int and width in edges and type(height) is int and height in edges:
+        return width, height
+    return None
+
+
 def read_image(row: Mapping[str, Any], where: str) -> tuple[Path, tuple[int, int] | None]:
     """Return a row's image path, and its (width, height) or None if it declares no size."""
     image = next((row[name] for name in ("image", "file", "img_path") if row.get(name)), None)
@@ -29,13 +37,13 @@ def read_image(row: Mapping[str, Any], where: str) -> tuple[Path, tuple[int, int
     width, height = row.get("width"), row.get("height")
     if width is None and height is None:
         return Path(image), None
-    edges = range(1, LONGEST_PX + 1)
-    if not (type(width) is int and width in edges and type(height) is int and height in edges):
+    size = pixel_size(width, height)
+    if size is None:
         raise ValueError(
             f"{where}: width {width!r:.40} and height {height!r:.40} are not the pixels of an "
             "image; give both as whole numbers, or neither."
         )
-    return Path(image), (width, height)
+    return Path(image), size
 
 
 def read_phrases(row: Mapping[str, Any], where: str, *, optional: bool = False) -> list[str]:

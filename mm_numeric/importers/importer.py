@@ -12,8 +12,8 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
 
 from mm_numeric.answers import Box
 from mm_numeric.geometry.row_shapes import (
-    LONGEST_PX,
     finite_numbers,
+    pixel_size,
     read_box,
     read_polygon,
     turned,
@@ -141,12 +141,12 @@ def declared_size(fields: Mapping[str, Any]) -> tuple[int, int] | None:
     width, height = fields.get("width"), fields.get("height")
     if width is None and height is None:
         return None
-    edges = range(1, LONGEST_PX + 1)
-    if not (type(width) is int and width in edges and type(height) is int and height in edges):
+    size = pixel_size(width, height)
+    if size is None:
         raise InvalidRowError(
             "image", f"width {width!r:.20} and height {height!r:.20} are not a size in pixels."
         )
-    return width, height
+    return size
 
 
 def rotated_box(
