@@ -49,10 +49,10 @@ def losses(run):
 @each_baseline
 @each_family
 def test_training_lowers_the_error_and_the_answers_are_scored(tmp_path, kind, baseline):
-    config = baseline_config(tmp_path, kind, baseline, max_steps=40)
+    config = baseline_config(tmp_path, kind, baseline, max_steps=50)
     train(config)
     run = config.output_dir
-    assert losses(run)[-1] < 0.45 * losses(run)[0]  # the last normalisation limits FoNE's logits
+    assert losses(run)[-1] < 0.4 * losses(run)[0]  # the last normalisation limits FoNE's logits
     assert predict(run, None, run / "predictions.jsonl") == len(ONE_NUMBER)
     found = lines(run / "predictions.jsonl")
     errors = [abs(float(row["text"]) - float(row["target"])) for row in found]
