@@ -151,7 +151,7 @@ def seats(sample, at, tokens):
 # The loops
 
 
-def chances(scores, members, temperature=1.0):
+def probabilities(scores, members, temperature=1.0):
     """Return the softmax over an alphabet; scores [v]."""
     heights = [(scores[m.id] / temperature).exp() for m in members]
     total = sum(heights)
@@ -210,7 +210,7 @@ def costs(members, options):
 def ntl_was(scores, seat, options):
     table = costs(seat.members, options)
     row = table[seat.members.index(seat.wanted)]
-    expected = sum(p * c for p, c in zip(chances(scores, seat.members), row, strict=True))
+    expected = sum(p * c for p, c in zip(probabilities(scores, seat.members), row, strict=True))
     if not options.get("reweigh"):
         return expected
     inside = mass(scores, seat.members)
@@ -228,7 +228,7 @@ def area(scores, seat, options, power=1):
     """Return the area between the cumulative distributions, or between their squares."""
     sigma = options.get("sigma", 0.0)
     q = spread(seat, 2 * sigma**2) if sigma else [float(m is seat.wanted) for m in seat.members]
-    p = chances(scores, seat.members)
+    p = probabilities(scores, seat.members)
     steps = sorted(zip([m.value for m in seat.members], p, q, strict=True), key=lambda s: s[0])
     total = ahead = scores.new_zeros(())
     for (value, p_j, q_j), (following, _, _) in itertools.pairwise(steps):
@@ -250,7 +250,7 @@ def off(kind):
             return miss**2 if kind == "mse" else abs(miss)
 
         members, factor = seat.members, unit(seat.members, options)
-        p = chances(scores, members)
+        p = probabilities(scores, members)
         expected = sum(p_j * m.value for p_j, m in zip(p, members, strict=True))
         found = penalty((expected - seat.wanted.value) * factor)
         if not options.get("reweigh"):
@@ -265,7 +265,7 @@ def off(kind):
 
 def smmd(scores, seat, options):
     wanted = scores.new_tensor([m is seat.wanted for m in seat.members])
-    residual = torch.stack([*chances(scores, seat.members)]) - wanted
+    residual = torch.stack([*probabilities(scores, seat.members)]) - wanted
     values = [m.value for m in seat.members]
     bandwidth = options.get("bandwidth", 2.0)
     kernel = [[math.exp(-(((a - b) / bandwidth) ** 2) / 2) for b in values] for a in values]
@@ -299,7 +299,7 @@ def raft(scores, seat, options):
 
 def yes_or_no(scores, seat, options):
     total = scores.new_zeros(())
-    for p_j, m in zip(chances(scores, seat.members), seat.members, strict=True):
+    for p_j, m in zip(probabilities(scores, seat.members), seat.members, strict=True):
         yes = scores[m.id].sigmoid()
         total = total - p_j * (yes if m is seat.wanted else 1 - yes).log() / len(seat.members)
     if not options.get("place_weights", True):
@@ -319,7 +319,7 @@ def place_weight(from_right, options):
 
 def emd_exp(scores, seat, options):
     total = scores.new_zeros(())
-    for p_j, m in zip(chances(scores, seat.members), seat.members, strict=True):
+    for p_j, m in zip(probabilities(scores, seat.members), seat.members, strict=True):
         for i, (a, b) in enumerate(zip(m.digits, seat.wanted.digits, strict=True)):
             total = total + p_j * abs(a - b) * place_weight(seat.from_right + i, options)
     return total
@@ -363,7 +363,7 @@ def pathrisk(scores, number, options):
             costs = [nearest_completion(text, decimals, prefix) for prefix in prefixes]
         else:
             costs = [abs(m.value - seat.wanted.value) for m in seat.members]
-        p = chances(scores[seat.sample, seat.position], seat.members)
+        p = probabilities(scores[seat.sample, seat.position], seat.members)
         found.append(sum(p_j * min(cap, cost) for p_j, cost in zip(p, costs, strict=True)))
         before += spelled(seat.wanted)
     return found
@@ -376,14 +376,14 @@ def spelled(member):
 
 def straight_through(scores, members):
     """Return the value of the most likely token, with the gradient of the expected one."""
-    p = chances(scores, members, temperature=0.1)
+    p = probabilities(scores, members, temperature=0.1)
     expected = sum(p_j * m.value for p_j, m in zip(p, members, strict=True))
     best = max(members, key=lambda m: scores[m.id].item())
     return best.value + expected - expected.detach()
 
 
 def expected_value(scores, members):
-    p = chances(scores, members)
+    p = probabilities(scores, members)
     return sum(p_j * m.value for p_j, m in zip(p, members, strict=True))
 
 
