@@ -22,7 +22,8 @@ def results_table(scores: Scores) -> str:
     metrics = {metric.name: metric for metric, _ in scores.figures}
     what = "protocol" if scores.task in PROTOCOLS else "task"
     number = f"{len(scores.rows):,} row{'s' if len(scores.rows) > 1 else ''}"
-    lines = [f"{number}, {what} {scores.task}; 95 % bootstrap intervals over the rows"]
+    drawn = drawn_units(len(scores.rows), scores.group_count)
+    lines = [f"{number}, {what} {scores.task}; 95 % bootstrap intervals over {drawn}"]
     if counts := scores.counts():
         lines.append(", ".join(f"{name} {count:,}" for name, count in counts.items()))
     rows, missing = [], []
@@ -98,6 +99,13 @@ def in_unit(value: float | None, unit: str) -> str:
         return plain_figure(value)
     shown = 100 * value if unit == "%" else value
     return f"{shown:.2f} {unit}" if abs(shown) < 1e6 else f"{shown:.2g} {unit}"
+
+
+def drawn_units(rows: int, groups: int) -> str:
+    """Name what a bootstrap draws: rows or, if some share an image, groups of rows."""
+    if groups == rows:
+        return "test rows"
+    return f"{groups:,} groups of test rows that share an image or a question"
 
 
 def training_rows(count: int | None) -> str:

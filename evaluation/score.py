@@ -26,7 +26,7 @@ from mm_numeric.evaluation.metrics.base import (
 )
 from mm_numeric.evaluation.metrics.coco_ap import Ranking, Rules, rank_answers
 from mm_numeric.evaluation.prepared_rows import PreparedRows
-from mm_numeric.evaluation.scores import Scores
+from mm_numeric.evaluation.scores import Scores, row_groups
 from mm_numeric.files import write_text
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.log import progress
@@ -137,6 +137,7 @@ def results_body(scores: Scores) -> dict[str, Any]:
     }
     return {
         "rows": len(scores.rows),
+        "groups": scores.group_count,
         "protocols": _protocols(scores),
         "counts": scores.counts(),
         "metrics": scores.metrics(),
@@ -378,7 +379,8 @@ def scores_of(
     if scorer.labels is not None:
         read = [answer if isinstance(answer, Instances) else None for answer in answers]
         counted = scorer.labels(read, targets)
-    return Scores(name, scorer, rows, columns, labels, confidences, counted)
+    groups = row_groups(rows, scorer, targets)
+    return Scores(name, scorer, rows, columns, groups, labels, confidences, counted)
 
 
 def scorer_of(task: Task, name: str, answer: Any, where: str) -> Scorer:

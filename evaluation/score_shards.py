@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mm_numeric.evaluation.confidence import results_rule
+from mm_numeric.evaluation.confidence import Confidences, results_rule
 from mm_numeric.evaluation.joined_rows import as_predicted
 from mm_numeric.evaluation.metrics.label_scores import add_labels
 from mm_numeric.evaluation.score import (
@@ -134,18 +134,6 @@ def _merged(scored: Sequence[_ScoredShard], predictions: Path) -> Scores:
             f"{predictions}: scores of a row depend on the other rows of its question, so that "
             f"--engine ray cannot score more than {SHARD_ROWS:,} rows; use --engine local."
         )
-    confidences = [own.confidences for own in all_scores]
-    known = [own for own in confidences if own is not None]
-    if 0 < len(known) < len(confidences):
-        raise ValueError(f"{predictions}: not all answers have confidences; use --engine local.")
-    merged = None
-    if known:
-        merged = replace(
-            known[0],
-            rows=sum(own.rows for own in known),
-            confidence=np.concatenate([own.confidence for own in known]),
-            right=np.concatenate([own.right for own in known]),
-        )
     names = dict.fromkeys(name for own in all_scores for name in own.bucket_labels)
     return replace(
         first,
@@ -154,6 +142,7 @@ def _merged(scored: Sequence[_ScoredShard], predictions: Path) -> Scores:
             name: np.concatenate([own.columns[name] for own in all_scores])
             for name in first.columns
         },
+        groups=np.concatenate([own.groups for own in all_scores]),
         bucket_labels={
             name: [
                 label
@@ -162,12 +151,28 @@ def _merged(scored: Sequence[_ScoredShard], predictions: Path) -> Scores:
             ]
             for name in names
         },
-        confidences=merged,
+        confidences=_merged_confidences([own.confidences for own in all_scores], predictions),
         labels=None
         if first.labels is None
         else add_labels([own.labels or {} for own in all_scores]),
         unranked="it ranks the objects of all rows; score with --engine local",
         apply=map_tasks,
+    )
+
+
+def _merged_confidences(
+    parts: Sequence[Confidences | None], predictions: Path
+) -> Confidences | None:
+    known = [own for own in parts if own is not None]
+    if 0 < len(known) < len(parts):
+        raise ValueError(f"{predictions}: not all answers have confidences; use --engine local.")
+    if not known:
+        return None
+    return replace(
+        known[0],
+        rows=sum(own.rows for own in known),
+        confidence=np.concatenate([own.confidence for own in known]),
+        right=np.concatenate([own.right for own in known]),
     )
 
 

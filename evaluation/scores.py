@@ -1,8 +1,9 @@
 """The scores of a predictions file: columns, metrics with intervals, and results per group."""
 
+import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 
 from mm_numeric.evaluation.confidence import Confidences
 from mm_numeric.evaluation.metrics.base import (
+    Columns,
+    Groups,
     MetricOnRows,
     Scorer,
     metrics_by_category,
@@ -45,6 +48,9 @@ class Scores:
     columns: dict[str, NDArray[np.float64]]
     """Column name, such as ``iou`` -> one value per row, [n]."""
 
+    groups: Groups
+    """The group of each row, [n], such as its image; see ``row_groups``."""
+
     bucket_labels: dict[str, list[tuple[str, ...]]]
     """Name of a grouping, such as ``size`` -> for each row, its buckets, such as ``("small",)``."""
 
@@ -76,7 +82,7 @@ class Scores:
 
     @cached_property
     def _metrics(self) -> dict[str, dict[str, float | None]]:
-        values = self.apply(metric_interval, self.figures, self.columns)
+        values = self.apply(_interval, self.figures, (self.columns, self.groups))
         return {
             metric.name: dict(zip(("value", "low", "high"), map(finite, own), strict=True))
             for (metric, _), own in zip(self.figures, values, strict=True)
@@ -85,6 +91,11 @@ class Scores:
     def metrics(self) -> dict[str, dict[str, float | None]]:
         """Compute each metric (``value``) and its 95 % bootstrap interval (``low``, ``high``)."""
         return self._metrics
+
+    @cached_property
+    def group_count(self) -> int:
+        """Number of groups of rows, such as images; at most the number of rows."""
+        return len(np.unique(self.groups))
 
     def counts(self) -> dict[str, int]:
         """Return the counts that the scorer reports, such as ``{"detections": 520}``."""
@@ -111,6 +122,23 @@ class Scores:
                 figures = {m.name: finite(float(m.value(part))) for m in self.scorer.metrics}
                 found[name][label] = {"rows": len(rows), **figures}
         return found
+
+
+def row_groups(rows: Sequence[Mapping[str, Any]], scorer: Scorer, targets: Sequence[Any]) -> Groups:
+    """Return the group of each row: that of the scorer, or else its image, or else the row alone.
+
+    Groups are hashes of names, so that those of several files can be concatenated.
+    """
+    names = [
+        (scorer.group(target) if scorer.group else "") or row.get("image") or ("id", row["id"])
+        for row, target in zip(rows, targets, strict=True)
+    ]
+    hashes = [hashlib.blake2b(repr(name).encode(), digest_size=8).digest() for name in names]
+    return np.frombuffer(b"".join(hashes), dtype=np.uint64)
+
+
+def _interval(figure: MetricOnRows, scored: tuple[Columns, Groups]) -> tuple[float, float, float]:
+    return metric_interval(figure, *scored)
 
 
 def _natural(label: str) -> tuple[bool, int, str]:

@@ -145,7 +145,7 @@ def test_files_of_other_tools_are_scored(capsys, tmp_path):
     command = ["score", str(tmp_path / "res"), "--truth", str(tmp_path / "gt")]
     assert cli.main(command) == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[0] == "1 row, protocol icdar2015; 95 % bootstrap intervals over the rows"
+    assert said[0] == "1 row, protocol icdar2015; 95 % bootstrap intervals over test rows"
     counts = "matched 1, truths 1, detections 1, invalid detections 0, invalid truths 0"
     assert said[1] == counts
     assert said[2].split() == ["Hmean", "100.00", "%", "2.50", "%", "to", "100.00", "%"]

@@ -19,6 +19,9 @@ from mm_numeric.answers import Unreadable
 Columns = Mapping[str, NDArray[np.float64]]
 """Column name -> one value per row, [n]; [resamples, n] in a bootstrap."""
 
+Groups = NDArray[np.uint64]
+"""The group of each row, [n]. Rows with the same number vary together: those of one image."""
+
 RowColumns = dict[str, NDArray[np.float64]]
 """Column name -> one value per scored row, [n]."""
 
@@ -137,6 +140,10 @@ class Scorer:
     rank: Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any] | None = None
     """Function from predictions, targets and confidences to the average precision (``Ranking``) of
     objects with labels; None for COCO's."""
+
+    group: Callable[[Any], str] | None = None
+    """Function from a target to the name of the group of its row, such as the question of an
+    answer; empty if there is none. Rows of the same image are a group without it."""
 
     joins_rows: bool = False
     """True if columns of a row depend on other rows, such as those of the same question, so that

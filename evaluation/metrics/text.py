@@ -180,6 +180,7 @@ CHOICES = Scorer(
     ),
     buckets={"answer": lambda target: target.chosen},
     success=Success(label="the correct choice", column="right"),
+    group=lambda target: target.question,
     joins_rows=True,
     protocols={
         "f1_answers, exact_questions": {

@@ -14,7 +14,7 @@ from mm_numeric.evaluation.report.results import ReportedMetric, ScoredRow
 from mm_numeric.evaluation.report.run_files import RunFiles, read_run_files
 from mm_numeric.evaluation.report.sections import Content, Section, fact_list, fold, note
 from mm_numeric.evaluation.report.task_sections import task_sections
-from mm_numeric.evaluation.results_table import training_rows
+from mm_numeric.evaluation.results_table import drawn_units, training_rows
 from mm_numeric.evaluation.table import Cell, Quantity, Table
 from mm_numeric.run_folder import PREDICTIONS
 
@@ -124,9 +124,10 @@ def _metrics_table(run: RunFiles) -> Table:
 
 def _metrics_section(run: RunFiles, table: Table) -> Section:
     results = next(iter(run.results.values()))
+    rows = results.get("rows", 0)  # unknown during training
     text = (
-        "95% bootstrap intervals over the rows, which do not include the variation of training; "
-        "there is none if the rows do not differ."
+        f"95% bootstrap intervals over {drawn_units(rows, results.get('groups', rows))}, which do "
+        "not include the variation of training; there is none if the rows do not differ."
     )
     if len(run.results) > 1:
         text += " There is a column for each decoding rule."

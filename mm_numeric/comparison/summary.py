@@ -17,7 +17,12 @@ from mm_numeric.config.schema import Config
 from mm_numeric.escaping import plain
 from mm_numeric.evaluation.metrics.base import Metric
 from mm_numeric.evaluation.metrics.seed_intervals import ENOUGH_SEEDS
-from mm_numeric.evaluation.results_table import in_unit, plain_figure, training_rows
+from mm_numeric.evaluation.results_table import (
+    drawn_units,
+    in_unit,
+    plain_figure,
+    training_rows,
+)
 from mm_numeric.evaluation.score import read_scores
 from mm_numeric.evaluation.scores import Scores, finite
 from mm_numeric.evaluation.table import Table, p_value
@@ -70,7 +75,7 @@ def write_summary(config: Config, folder: Path) -> dict[str, Any]:
         "decoding": tables.decoding,
         "calibration": calibration_table(runs),
         "tuning": _tuning(config, entries),
-        "facts": headline_fact(tables, runs) | _facts(config, entries, folder, len(first.rows)),
+        "facts": headline_fact(tables, runs) | _facts(config, entries, folder, first),
         "runs": [
             {
                 "objective": row.name,
@@ -98,6 +103,7 @@ def read_run_scores(folder: Path, task_name: str | None = None, *, rule: str = G
         scores,
         rows=[scores.rows[i] for i in order],
         columns={name: values[order] for name, values in scores.columns.items()},
+        groups=scores.groups[order],
         bucket_labels={},
     )
 
@@ -250,7 +256,7 @@ def _description(config: Config) -> str:
 
 
 def _facts(
-    config: Config, rows: Sequence[ComparisonRow], folder: Path, test_rows: int
+    config: Config, rows: Sequence[ComparisonRow], folder: Path, tested: Scores
 ) -> dict[str, str]:
     """Describe the experiment: model, data, steps, seeds, training time, versions."""
     assert config.compare is not None
@@ -278,7 +284,7 @@ def _facts(
         "command": f"mm-numeric compare {folder / CONFIG}",
         "model": f"{config.model.family} {config.model.name}, {run['parameters']:,} parameters",
         "training rows": f"{training_rows(trained['rows'])} ({sources})",
-        "test rows": f"{test_rows:,} ({_source(config.data.test)})",
+        "test rows": f"{len(tested.rows):,} ({_source(config.data.test)})",
         "warm start": f"{warm['steps']:,} steps of {warm['batch_rows']} rows, with CE, each seed",
         "each objective": f"{trained['steps']:,} steps of {run['batch_rows']} rows from there: the "
         "same rows in the same order",
@@ -287,7 +293,7 @@ def _facts(
         **_control(config, rows),
         "seeds": ", ".join(map(str, seeds)),
         "varied": describe_seeds(config, [row.config.task for row in rows]),
-        "interval": _interval(len(seeds)),
+        "interval": _interval(len(seeds), drawn_units(len(tested.rows), tested.group_count)),
         "training time": f"{minutes:.0f} min for {len(runs)} runs{last}"
         + (f" and not counting {failed} that failed" if failed else "")
         + f", {config.compare.jobs} at a time",
@@ -343,11 +349,11 @@ def _control(config: Config, rows: Sequence[ComparisonRow]) -> dict[str, str]:
     }
 
 
-def _interval(seeds: int) -> str:
-    """Describe the confidence intervals of a comparison."""
+def _interval(seeds: int, drawn: str) -> str:
+    """Describe the confidence intervals of a comparison; ``drawn`` is what a bootstrap draws."""
     if seeds == 1:
-        return "95 %, bootstrap over test rows; one seed does not show how runs vary"
-    kind = "95 %, Student's t over seeds and test rows; differences are paired"
+        return f"95 %, bootstrap over {drawn}; one seed does not show how runs vary"
+    kind = f"95 %, Student's t over seeds and {drawn}; differences are paired"
     if seeds >= ENOUGH_SEEDS:
         return f"{kind}, p-values corrected by Holm's method"
     return f"{kind}; fewer than {ENOUGH_SEEDS} seeds do not show which objective is better"

@@ -64,10 +64,13 @@ def metric_tables(runs: Runs, references: Mapping[str, str | None]) -> MetricTab
     decoding: dict[str, Entries] = {}
     if len(rules) > 1:
         decoding = {name: {rule: {} for rule in rules} for name in names}
+    all_groups = runs[first][0].groups
     for metric, rows in runs[first][0].figures:
         columns = {key: [select_rows(s.columns, rows) for s in runs[key]] for key in runs}
         values = {key: [float(metric.value(c)) for c in own] for key, own in columns.items()}
-        found = _Estimates(values, run_draws(columns, metric.value), metric.is_share)
+        groups = all_groups if rows is None else all_groups[rows]
+        draws = run_draws(columns, metric.value, groups=groups)
+        found = _Estimates(values, draws, metric.is_share)
         for name in names:
             reference = references.get(name)
             against = None if reference is None else (reference, GREEDY)

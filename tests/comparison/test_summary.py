@@ -102,6 +102,28 @@ def test_intervals_equal_the_loop(tmp_path):
         assert (found["low"], found["high"]) == pytest.approx((low, high))
 
 
+def test_rows_of_one_image_are_drawn_together(tmp_path):
+    config = comparison(tmp_path, {"ce": (POOR, GOOD), "emd": (GOOD, GOOD)})
+    for file in tmp_path.glob("seed*/*/predictions.jsonl"):
+        rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+        lines = [json.dumps({**row, "image": "ab.png"} if row["id"] in "ab" else row) + "\n"
+                 for row in rows]  # fmt: skip
+        file.write_text("".join(lines), "utf-8")
+    summary = write_summary(config, tmp_path)
+    ce, rng = np.array([[0, 4, 60, 360], [0, 0, 10, 2]]), np.random.default_rng(0)
+    groups, images = read_run_scores(tmp_path / "seed3" / "ce").groups, []
+    members = [np.flatnonzero(groups == group) for group in np.unique(groups)]
+    assert sorted(map(len, members)) == [1, 1, 2]
+    for _ in range(500):
+        images.append(np.concatenate([members[g] for g in rng.integers(3, size=3)]))
+    draws = np.array([[own[drawn].mean() for drawn in images] for own in ce])
+    low, high, _ = seed_interval(ce.mean(axis=1), draws)
+    found = summary["table"]["ce"]["mean_deviation_minutes"]
+    assert (found["low"], found["high"]) == pytest.approx((low, high))
+    said = "over seeds and 3 groups of test rows that share an image or a question"
+    assert said in summary["facts"]["interval"]
+
+
 def test_the_same_answers_do_not_differ_whatever_their_order(tmp_path):
     config = comparison(tmp_path, {"ce": (POOR, GOOD), "emd": (POOR, GOOD)})
     table = write_summary(config, tmp_path)["table"]

@@ -179,7 +179,7 @@ def test_a_scorer_whose_only_metric_has_no_value_has_a_table(tmp_path):
 def test_the_table_has_every_figure_and_every_failure(tmp_path):
     scores = score(predictions(tmp_path, ROWS, task="clock"))
     lines = results_table(scores).splitlines()
-    assert lines[0] == "5 rows, task clock; 95 % bootstrap intervals over the rows"
+    assert lines[0] == "5 rows, task clock; 95 % bootstrap intervals over test rows"
     assert len(lines) == 1 + 18 + 1 + 2
     figures = [" ".join(line.split()) for line in lines]
     assert figures[1] == "within 5 min 40.00 % 0.00 % to 80.00 %"
@@ -255,6 +255,32 @@ def test_shapes_may_be_judged_by_another_protocol(tmp_path):
         ValueError, match="'labelled' scores shapes in an image, but answers of the task"
     ):
         score(path, protocol="labelled")
+
+
+def test_rows_of_one_image_are_drawn_together(tmp_path):
+    times = [("7:05", "7:05"), ("1:02", "7:05"), ("3:00", "3:00"), ("6:00", "3:00")]
+    read = [times[i % 4 // 2 * 2 + i % 10 // 5] for i in range(40)]  # right if i % 10 < 5
+    rows = [{"id": str(i), "text": text, "target": target, "image": f"{i % 10}.png"}
+            for i, (text, target) in enumerate(read)]  # fmt: skip
+    apart = score(predictions(tmp_path, [{**row, "image": None} for row in rows], task="clock"))
+    assert apart.group_count == 40
+    scores = score(predictions(tmp_path, rows, task="clock"))
+    assert scores.group_count == 10
+    found, alone = (own.metrics()["exact"] for own in (scores, apart))
+    assert found["value"] == alone["value"] == 0.5
+    # All 4 rows of an image are right or all are wrong, so the deviation is twice as large.
+    assert 1.7 < (found["high"] - found["low"]) / (alone["high"] - alone["low"]) < 2.3
+    said = "95 % bootstrap intervals over 10 groups of test rows that share an image or a question"
+    assert results_table(scores).splitlines()[0].endswith(said)
+    results = json.loads((tmp_path / "results.json").read_text("utf-8"))
+    assert (results["rows"], results["groups"]) == (40, 10)
+
+
+def test_answers_to_one_question_are_drawn_together(tmp_path):
+    rows = [{"id": f"{q}{i}", "text": "yes", "target": {"chosen": "yes", "question": q},
+             "task_options": {"answer": "yes_no"}} for q in "abc" for i in range(2)]  # fmt: skip
+    rows[0]["target"] = rows[1]["target"] = "no"  # a question without a name
+    assert score(predictions(tmp_path, rows, task="multirc")).group_count == 4
 
 
 def test_a_prediction_says_what_its_text_is_read_by(tmp_path):

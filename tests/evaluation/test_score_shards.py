@@ -27,9 +27,10 @@ def clock_rows():
     """Return 30 answers, of which some are wrong or unparseable, and some have categories."""
     texts = [("noon", "12:00", time)[min(i % 5, 2)] for i, time in enumerate(TIMES)]
     kinds = [{} if i < 9 else {"buckets": {"category": "ab"[i % 2]}} for i in range(30)]
-    found = enumerate(zip(texts, TIMES, kinds, strict=True))
-    return [{"id": i, "task": "clock", "text": text, "target": time, **own}
-            for i, (text, time, own) in found]  # fmt: skip
+    images = [{} if i % 4 == 0 else {"image": f"{i % 6}.png"} for i in range(30)]
+    found = enumerate(zip(texts, TIMES, kinds, images, strict=True))
+    return [{"id": i, "task": "clock", "text": text, "target": time, **own, **image}
+            for i, (text, time, own, image) in found]  # fmt: skip
 
 
 def decoded():

@@ -74,6 +74,69 @@ def test_an_interval_covers_as_often_as_it_says():
     assert 0.91 <= covered / 300 <= 0.98
 
 
+GROUPS = np.array([7, 3, 3, 9, 7, 3, 1, 9, 8, 7] * 4, dtype=np.uint64)
+
+
+def test_rows_of_a_group_are_drawn_together():
+    """The loop draws group by group; the order of the rows within a resample does not matter."""
+    members = [np.flatnonzero(group == GROUPS) for group in np.unique(GROUPS)]
+    assert sorted(map(len, members)) == [4, 4, 8, 12, 12]
+    rng, drawn = np.random.default_rng(5), []
+    runs = {"ce": [columns(1), columns(2)], "emd": [columns(3), columns(4)]}
+    for _ in range(200):
+        at = np.concatenate([members[g] for g in rng.integers(len(members), size=len(members))])
+        drawn.append([[np.median(own["minutes"][at]) for own in runs[name]] for name in runs])
+    value = median_of("minutes")
+    found = run_draws(runs, value, groups=GROUPS, resamples=200, seed=5)
+    assert np.stack(list(found.values())) == pytest.approx(np.moveaxis(drawn, 0, -1))
+    low, high = np.percentile(np.array(drawn)[:, 0, 0], [2.5, 97.5])
+    alone = interval(columns(1), value, groups=GROUPS, resamples=200, seed=5)
+    assert alone == pytest.approx((low, high))
+
+
+def test_groups_of_single_rows_are_as_no_groups():
+    names = np.random.default_rng(0).permutation(40).astype(np.uint64)
+    assert interval(columns(1), mean_of("share"), groups=names) == interval(
+        columns(1), mean_of("share")
+    )
+
+
+def test_an_interval_over_groups_covers_as_often_as_it_says():
+    """100 images with 1 to 5 rows, half of whose variance is that of the image."""
+    rng, covered = np.random.default_rng(0), np.zeros(2)
+    for _ in range(300):
+        groups = np.repeat(np.arange(100, dtype=np.uint64), rng.integers(1, 6, size=100))
+        rows = {"share": rng.normal(size=100)[groups] + rng.normal(size=len(groups))}
+        for i, known in enumerate((groups, None)):
+            low, high = interval(rows, mean_of("share"), groups=known, resamples=200)
+            covered[i] += low <= 0 <= high
+    of_groups, of_rows = covered / 300
+    assert 0.91 <= of_groups <= 0.98
+    assert of_rows < 0.85
+
+
+def test_a_metric_of_chosen_rows_draws_their_groups():
+    chosen, rows = np.arange(0, 40, 3), columns(1)
+    part = {name: values[chosen] for name, values in rows.items()}
+    metric = percentage("share", "share")
+    found = metric_interval(MetricOnRows(metric, chosen), rows, GROUPS)
+    assert found[1:] == interval(part, metric.value, groups=GROUPS[chosen])
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_the_exact_interval_of_a_share_counts_groups(value):
+    rows, groups = {"a": np.full(40, value)}, np.repeat(np.arange(10, dtype=np.uint64), 4)
+    ten = metric_interval(MetricOnRows(percentage("a", "a"), None), {"a": np.full(10, value)})
+    assert metric_interval(MetricOnRows(percentage("a", "a"), None), rows, groups) == ten
+
+
+def test_a_single_group_has_no_interval():
+    found = metric_interval(
+        MetricOnRows(percentage("share", "share"), None), columns(1), np.zeros(40, dtype=np.uint64)
+    )
+    assert found == pytest.approx((columns(1)["share"].mean(), math.nan, math.nan), nan_ok=True)
+
+
 RUNS = {"ce": [columns(1), columns(2), columns(3)], "emd": [columns(4), columns(5), columns(6)]}
 
 
