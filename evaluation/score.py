@@ -74,7 +74,8 @@ def score(
     Args:
         predictions: A .jsonl file; each row has ``id``, ``text`` and ``target``, and may have
             ``task``, ``task_options`` (options of the task, such as ``{"answer": "yes_no"}``),
-            ``image``, ``buckets`` (such as ``{"category": "interpolation"}``) and, for MathVista,
+            ``image``, ``group`` (a text; rows of a group are drawn together in intervals),
+            ``buckets`` (such as ``{"category": "interpolation"}``) and, for MathVista,
             ``extraction``, the answer that a judge extracted from ``text``.
         task_name: Name or import path of the task; overrides the field ``task`` of the rows, which
             may only hold a name of ``mm_numeric.registry.TASKS``.
@@ -322,8 +323,7 @@ def _parse_into(read: ParsedPredictions, row: Mapping[str, Any], where: str) -> 
         "parsed": None if failed else read.task.record(answer),
         "reason": answer.reason if failed else None,
     }
-    if isinstance(row.get("prompt"), str):
-        scored["prompt"] = row["prompt"]
+    scored |= {name: row[name] for name in ("group", "prompt") if isinstance(row.get(name), str)}
     if row.get("buckets"):
         scored["buckets"] = _checked_buckets(row["buckets"], where)
     if isinstance(answer, Instances):

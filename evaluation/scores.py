@@ -125,13 +125,15 @@ class Scores:
 
 
 def row_groups(rows: Sequence[Mapping[str, Any]], scorer: Scorer, targets: Sequence[Any]) -> Groups:
-    """Return the group of each row: that of the scorer, or else its image, or else the row alone.
+    """Return the group of each row: its field ``group``, or else that of the scorer, or its image.
 
-    Groups are hashes of names, so that those of several files can be concatenated.
+    Other rows are groups of their own. Groups are hashes of names, so that those of several files
+    can be concatenated.
     """
+    own = map(scorer.group, targets) if scorer.group else [""] * len(rows)
     names = [
-        (scorer.group(target) if scorer.group else "") or row.get("image") or ("id", row["id"])
-        for row, target in zip(rows, targets, strict=True)
+        row.get("group") or name or row.get("image") or ("id", row["id"])
+        for row, name in zip(rows, own, strict=True)
     ]
     hashes = [hashlib.blake2b(repr(name).encode(), digest_size=8).digest() for name in names]
     return np.frombuffer(b"".join(hashes), dtype=np.uint64)

@@ -3,14 +3,14 @@
 predictions.jsonl has one object per sample:
     id       id of the sample
     image    path of the image, or null
+    group    hash of an image in a table of `datasets`, the same for all rows with this image
     task     name of the task, which `score` needs to parse the text
     task_options    options of the task that change how text is parsed, if there are any
     buckets  groups that the sample belongs to, such as its category, for metrics per group
     prompt   the prompt
     text     the generated text, unchanged
     parsed   the parsed answer, or null; coordinates in pixels of the original image
-    scores   mean token probability of each object, if the answer is a list of objects; left out if
-             a server generated the answer and did not return probabilities
+    scores   mean token probability of each object of a list; left out if a server returns none
     reason   reason of the parse failure, or null
     target   the correct answer, or null if the data has none
     frame    image size and coordinate format that the model used; null without an image
@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from mm_numeric.answers import Example, Instances, Unreadable
+from mm_numeric.answers import EmbeddedImage, Example, Instances, Unreadable
 from mm_numeric.config.data import Sources
 from mm_numeric.config.decoding import GREEDY, is_greedy_alone
 from mm_numeric.config.reader import read_config
@@ -369,8 +369,7 @@ def prediction(
     spans = greedy.spans if isinstance(greedy, Instances) else ()
     scores: dict[str, Any] = {}
     if spans and generated.probabilities:
-        found = [round(generated.mean_probability(family, span), 6) for span in spans]
-        scores["scores"] = found
+        scores["scores"] = [round(generated.mean_probability(family, s), 6) for s in spans]
     entries: dict[str, Any] = {}
     if candidates is not None:
         text, entries, certain = decode(task, frame, text, candidates, rule, config.predict.risk)
@@ -381,11 +380,12 @@ def prediction(
             scores = {"scores": [round(value, 6) for value in certain], **tokens}
     answer = greedy if text == generated.text else task.parse(text, frame)
     unreadable = isinstance(answer, Unreadable)
-    options = task.options()
-    reads_by = {name: options[name] for name in task.reads_by}
+    reads_by = {name: task.options()[name] for name in task.reads_by}
+    image = example.image
     return {
         "id": example.id,
-        "image": None if example.image is None else str(example.image.resolve()),
+        "image": None if image is None else str(image.resolve()),
+        **({"group": image.digest()} if isinstance(image, EmbeddedImage) else {}),
         "task": config.task_name,
         **({"task_options": reads_by} if reads_by else {}),
         **({"buckets": dict(example.buckets)} if example.buckets else {}),

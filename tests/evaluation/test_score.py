@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from tiny_models import small_config
 
-from mm_numeric.answers import Choice, Example
+from mm_numeric.answers import Choice, ClockTime, EmbeddedImage, Example
 from mm_numeric.evaluation import score as score_module
 from mm_numeric.evaluation.results_table import in_unit, results_table
 from mm_numeric.evaluation.score import read_scores, score
@@ -296,6 +296,19 @@ def test_a_prediction_says_what_its_text_is_read_by(tmp_path):
     wrong = {**rows[0], "task_options": {"answer": "boxes"}}
     with pytest.raises(ValueError, match="line 1, task: answer is one of"):
         read_scores(predictions(tmp_path, [wrong], task="multirc"))
+
+
+def test_rows_with_the_same_image_of_a_table_are_drawn_together(tmp_path):
+    config = small_config(tmp_path, "task={name: clock}")
+    family = load_family(config, model_source(config, config.output_dir))
+    rows = []
+    for i, content in enumerate((b"a", b"b", b"a")):
+        image = EmbeddedImage(f"{i}.png", f"row {i}", lambda content=content: content)
+        example = Example(id=str(i), image=image, prompt="", answer=ClockTime(7, 5), where="")
+        rows.append(prediction(config, family, example, Generated("7:05", None, [], [])))
+    assert [row["image"] for row in rows] == ["row 0", "row 1", "row 2"]
+    assert rows[0]["group"] == rows[2]["group"] != rows[1]["group"]
+    assert score(predictions(tmp_path, rows)).group_count == 2
 
 
 def test_rows_of_two_tasks_are_not_scored_as_one(tmp_path):
