@@ -1,7 +1,7 @@
 """Copy the results of a comparison to a folder that is small enough for the repository.
 
     python scripts/publish_results.py runs/clock_noise docs/results/clock_noise
-    python scripts/publish_results.py --redraw docs/results/*
+    python scripts/publish_results.py --redraw docs/results/*/
 
 summary.json    means, intervals and the value of each seed, machine and commit; five digits
 sweeps.csv      the numbers of the figure, if the grid has an axis of numbers

@@ -1,6 +1,7 @@
 """scripts/publish_results.py: the committed results, and the figures that are drawn from them."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -27,6 +28,11 @@ def test_the_committed_figures_are_drawn_from_the_committed_results(tmp_path):
     for path in drawn:
         again = (tmp_path / path.parent.name / path.name).read_text(encoding="utf-8")
         assert again == path.read_text(encoding="utf-8"), f"{path}: publish_results.py --redraw"
+
+
+def test_the_command_in_the_header_names_the_folders_alone():
+    (pattern,) = re.findall(r"--redraw (\S+)", SCRIPT.read_text(encoding="utf-8").split('"""')[1])
+    assert sorted(ROOT.glob(pattern)) == PUBLISHED
 
 
 def test_results_are_rounded_and_name_no_folder_of_the_machine(tmp_path):
