@@ -131,13 +131,16 @@ def _resampled_rows(
     groups: Groups, resamples: int, rng: np.random.Generator
 ) -> Iterator[NDArray[np.int64]]:
     """Yield the row indices of some resamples at a time, [resamples, rows]."""
-    _, sizes = np.unique(groups, return_counts=True)
+    # Not in the order of their names, such as paths of images, which differ between machines.
+    _, firsts, names = np.unique(groups, return_index=True, return_inverse=True)
+    in_order = firsts[names]  # the index of the first row of each row's group
+    _, sizes = np.unique(in_order, return_counts=True)
     if len(sizes) == len(groups):  # as many rows in each resample: many at a time
         step = max(1, _MAX_ELEMENTS // len(groups))
         for start in range(0, resamples, step):
             yield rng.integers(len(groups), size=(min(step, resamples - start), len(groups)))
         return
-    rows, ends = np.argsort(groups, kind="stable"), np.cumsum(sizes)
+    rows, ends = np.argsort(in_order, kind="stable"), np.cumsum(sizes)
     for _ in range(resamples):
         drawn = rng.integers(len(sizes), size=len(sizes))
         lengths = sizes[drawn]

@@ -112,7 +112,7 @@ def test_rows_of_one_image_are_drawn_together(tmp_path):
     summary = write_summary(config, tmp_path)
     ce, rng = np.array([[0, 4, 60, 360], [0, 0, 10, 2]]), np.random.default_rng(0)
     groups, images = read_run_scores(tmp_path / "seed3" / "ce").groups, []
-    members = [np.flatnonzero(groups == group) for group in np.unique(groups)]
+    members = [np.flatnonzero(groups == group) for group in dict.fromkeys(groups)]
     assert sorted(map(len, members)) == [1, 1, 2]
     for _ in range(500):
         images.append(np.concatenate([members[g] for g in rng.integers(3, size=3)]))
