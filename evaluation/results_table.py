@@ -27,13 +27,14 @@ def results_table(scores: Scores) -> str:
     if counts := scores.counts():
         lines.append(", ".join(f"{name} {count:,}" for name, count in counts.items()))
     rows, missing = [], []
+    is_grouped = scores.group_count < len(scores.rows)
+    no_interval = f"no interval: the rows do not differ{' or are one group' * is_grouped}"
     for name, found in scores.metrics().items():
         label, unit = metrics[name].label, metrics[name].unit
         value, low, high = (in_unit(found[k], unit) for k in ("value", "low", "high"))
         if found["value"] is None:
             missing.append(label)
         else:
-            no_interval = "no interval: the rows do not differ"
             rows.append([label, value, no_interval if low == "-" else f"{low} to {high}"])
     if rows:
         lines.append(indented_table(rows))
@@ -105,7 +106,8 @@ def drawn_units(rows: int, groups: int) -> str:
     """Name what a bootstrap draws: rows or, if some share an image, groups of rows."""
     if groups == rows:
         return "test rows"
-    return f"{groups:,} groups of test rows that share an image or a question"
+    plural = "s" if groups > 1 else ""
+    return f"{groups:,} group{plural} of test rows that share an image or a question"
 
 
 def training_rows(count: int | None) -> str:

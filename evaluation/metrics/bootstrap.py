@@ -91,12 +91,15 @@ def run_draws(
 
     Returns:
         Maps each key of ``runs`` to the metric of each run in each resample, [seeds, resamples].
+        It is nan if all rows are of one group, which does not show how much groups vary.
     """
     count = len(next(iter(runs.values())))
     if resamples is None:
         resamples = RESAMPLES if count == 1 else _RESAMPLES_FOR_VARIANCE
     every = [columns for by_seed in runs.values() for columns in by_seed]
     draws = _row_draws(every, value, groups, resamples, seed)
+    if groups is not None and len(np.unique(groups)) < 2:
+        draws = np.full_like(draws, np.nan)
     return dict(zip(runs, draws.reshape(len(runs), count, resamples), strict=True))
 
 

@@ -125,9 +125,11 @@ def _metrics_table(run: RunFiles) -> Table:
 def _metrics_section(run: RunFiles, table: Table) -> Section:
     results = next(iter(run.results.values()))
     rows = results.get("rows", 0)  # unknown during training
+    drawn = results.get("groups", rows)
     text = (
-        f"95% bootstrap intervals over {drawn_units(rows, results.get('groups', rows))}, which do "
-        "not include the variation of training; there is none if the rows do not differ."
+        f"95% bootstrap intervals over {drawn_units(rows, drawn)}, which do not include the "
+        "variation of training; there is none if the rows do not differ"
+        f"{' or are one group' * (drawn < rows)}."
     )
     if len(run.results) > 1:
         text += " There is a column for each decoding rule."

@@ -124,6 +124,19 @@ def test_rows_of_one_image_are_drawn_together(tmp_path):
     assert said in summary["facts"]["interval"]
 
 
+@pytest.mark.parametrize("seeds", [(3,), (3, 5)])
+def test_rows_of_a_single_image_have_no_interval(tmp_path, seeds):
+    runs = {"ce": (POOR, GOOD), "emd": (GOOD, GOOD)}
+    config = comparison(tmp_path, runs, seeds=seeds)
+    for file in tmp_path.glob("seed*/*/predictions.jsonl"):
+        rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+        lines = [json.dumps({**row, "image": "a.png"}) + "\n" for row in rows]
+        file.write_text("".join(lines), "utf-8")
+    found = write_summary(config, tmp_path)["table"]["emd"]["exact"]
+    for entry in (found, found["difference"]):
+        assert (entry["low"], entry["high"], entry.get("p")) == (None,) * 3
+
+
 def test_the_same_answers_do_not_differ_whatever_their_order(tmp_path):
     config = comparison(tmp_path, {"ce": (POOR, GOOD), "emd": (POOR, GOOD)})
     table = write_summary(config, tmp_path)["table"]

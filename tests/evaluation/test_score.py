@@ -215,6 +215,14 @@ def test_a_single_row_has_the_interval_of_its_shares_alone(tmp_path):
     assert scores.metrics()["mean_deviation_minutes"] == {"value": 3.0, "low": None, "high": None}
 
 
+def test_rows_of_a_single_image_have_the_interval_of_their_shares_alone(tmp_path):
+    rows = [{**row, "image": "a.png"} for row in ROWS[:3]]
+    lines = results_table(score(predictions(tmp_path, rows, task="clock"))).splitlines()
+    assert lines[0].endswith(" over 1 group of test rows that share an image or a question")
+    deviation = next(line for line in lines if "mean deviation" in line)
+    assert deviation.endswith("no interval: the rows do not differ or are one group")
+
+
 def test_metrics_without_a_value_are_listed_after_the_table(tmp_path):
     rows = [
         {"id": str(n), "text": "no idea", "target": target, "task": "numbers"}

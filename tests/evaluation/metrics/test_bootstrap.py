@@ -159,6 +159,12 @@ def test_draws_of_runs_equal_the_loop(monkeypatch, chunk):
             assert found[name][:, draw] == pytest.approx(values)
 
 
+def test_runs_on_a_single_group_have_no_draws():
+    one = np.zeros(40, dtype=np.uint64)
+    draws = run_draws(RUNS, mean_of("minutes"), groups=one)
+    assert np.isnan(list(draws.values())).all()
+
+
 def test_an_objective_does_not_differ_from_itself():
     draws = run_draws({**RUNS, "again": RUNS["ce"]}, mean_of("minutes"), resamples=200)
     apart = draws["again"] - draws["ce"]
