@@ -141,13 +141,10 @@ def _dot_rows(comparison: Comparison, name: str, metric: ReportedMetric) -> list
 
 def _metrics_section(comparison: Comparison) -> Section:
     seeds = _count(comparison.summary["seeds"], "seed")
-    baseline = comparison.summary["baseline"]
-    reference = baseline
-    if {*comparison.summary["references"].values()} - {baseline, None}:
-        reference = f"the objective named in the first column, or {baseline},"
+    reference = comparison.compared_with
     text = (
-        f"Mean over {seeds} and its interval; Δ is the paired difference to {reference} with its "
-        f"interval. {comparison.colours('objectives')} ↑ higher is better, ↓ lower is better."
+        f"Mean over {seeds} and its interval; Δ is the paired difference, with its interval, to "
+        f"{reference}. {comparison.colours('objectives')} ↑ higher is better, ↓ lower is better."
     )
     metrics = comparison.metrics
     groups = [metrics[i : i + _COLUMNS] for i in range(0, len(metrics), _COLUMNS)]
@@ -167,13 +164,11 @@ def metrics_table(
 ) -> Table:
     """Return a table with a row for each objective and a column for each of the metrics."""
     best = {m.name: _best(comparison, m) for m in metrics}
-    baseline = comparison.summary["baseline"]
     rows = []
     for name in comparison.ranked():
         is_control = name == comparison.summary["control"]
-        reference = comparison.reference(name)
-        note = f"against {reference}" if reference not in ("", baseline) else ""
-        label = comparison.styles[name].cell("control" if is_control else note)
+        note = "control" if is_control else comparison.against(name)
+        label = comparison.styles[name].cell(note)
         cells = [m.cell(comparison.cell(name, m), best=name in best[m.name]) for m in metrics]
         rows.append(TableRow(cells=[label, *cells], kind="separated" if is_control else ""))
     others = comparison.summary["other_warm_starts"]

@@ -1,8 +1,8 @@
 """Report section that shows published results next to the results of the comparison.
 
 Each published result is shown next to our result for the same objective and metric. Differences to
-the baseline (the objective that all others are compared with) are shown as well: they can be
-compared even if the models and the data differ.
+the objective that a row is compared with are shown as well: they can be compared even if the models
+and the data differ.
 """
 
 from collections.abc import Iterator
@@ -39,8 +39,8 @@ def _notes(comparison: Comparison, table: PublishedTable) -> list[str]:
         f"Published: {table.source}; {table.of}. Quoted from public notes on the paper, and not "
         "complete.",
         f"Ours: task {comparison.summary['task']}; {ours}. Unless model, data and training are the "
-        "same as in the paper, compare only the direction of the difference to "
-        f"{comparison.summary['baseline']} (Δ), not the values.",
+        "same as in the paper, compare only the direction of the difference (Δ), not the values. "
+        f"It is to {comparison.compared_with}.",
     ]
     known = {metric.name for metric in comparison.metrics}
     missing = [m for m in table.metrics if m not in known]
@@ -53,7 +53,11 @@ def _table(comparison: Comparison, table: PublishedTable, metrics: list[Reported
     rows = []
     for name in [*table.rows, *(row for row in comparison.styles if row not in table.rows)]:
         style = comparison.styles.get(name)
-        label = style.cell() if style else Cell(content=name, is_name=True, limit=60)
+        label = (
+            style.cell(comparison.against(name))
+            if style
+            else Cell(content=name, is_name=True, limit=60)
+        )
         rows.append([label, *(c for m in metrics for c in _pair(comparison, table, name, m))])
     return Table.of(["row", *header], rows, title="Published results and ours")
 
@@ -61,13 +65,14 @@ def _table(comparison: Comparison, table: PublishedTable, metrics: list[Reported
 def _pair(
     comparison: Comparison, table: PublishedTable, row: str, metric: ReportedMetric
 ) -> Iterator[Cell]:
-    baseline = comparison.summary["baseline"]
-    value, base = (table.values.get((name, metric.name)) for name in (row, baseline))
+    is_ours = row in comparison.styles
+    reference = comparison.reference(row) if is_ours else comparison.summary["baseline"]
+    value, base = (table.values.get((name, metric.name)) for name in (row, reference))
     if value is None:
         yield Cell()
     else:
         change = None
-        if base is not None and row != baseline:
+        if base is not None:
             change = metric.change({"mean": value - base})
         yield Cell(content=metric.value(value), change=change)
-    yield metric.cell(comparison.cell(row, metric) if row in comparison.styles else None)
+    yield metric.cell(comparison.cell(row, metric) if is_ours else None)

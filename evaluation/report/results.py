@@ -164,6 +164,19 @@ class Comparison:
         """Return the objective that an objective is compared with; "" if there is none."""
         return self.summary["references"].get(objective) or ""
 
+    def against(self, objective: str) -> str:
+        """Return a note with the reference of an objective; "" if it is the baseline or none."""
+        reference = self.reference(objective)
+        return f"against {reference}" if reference not in ("", self.summary["baseline"]) else ""
+
+    @property
+    def compared_with(self) -> str:
+        """Return what differences in a table are to, for its caption."""
+        baseline = str(self.summary["baseline"])
+        if {*self.summary["references"].values()} - {baseline, None}:
+            return f"the objective named in the first column, or {baseline}"
+        return baseline
+
     def uneven_trials(self, objective: str) -> str:
         """Return the numbers of trials of an objective and its reference; "" if they are the same.
 

@@ -232,6 +232,25 @@ def test_what_is_published_stands_beside_and_changes_nothing(tmp_path, monkeypat
         written(tmp_path, summary | {"published": "b_table"})
 
 
+def test_a_published_difference_is_to_the_row_that_ours_is_compared_with(tmp_path):
+    rows = ("ce_merged", "ce_single", "ntl_was_merged", "ntl_was_single")
+    summary = compare_folder(tmp_path, objectives=rows) | {"published": "ntl_tokenisation"}
+    within, *others = summary["metrics"]
+    summary["metrics"] = [within | {"name": "accuracy"}, *others]
+    for entries in (*summary["table"].values(), summary["warm_start"]):
+        entries["accuracy"] = entries.pop("within")
+    first = dict.fromkeys(rows[1:3], "ce_merged")
+    summary["references"] = {"ce_merged": None, **first, "ntl_was_single": "ce_single"}
+    _, twin = written(tmp_path, summary)
+    _, *lines = markdown_cells(twin, PUBLISHED_RESULTS)
+    names = [" ".join(line[0]) for line in lines]
+    assert names == [*rows[:3], "ntl_was_single against ce_single"]
+    published = [line[1] for line in lines]
+    assert published[0] == ["43.0%"]
+    assert [own[2] for own in published[1:]] == ["+21.0", "+8.0", "+11.0"]
+    assert "It is to the objective named in the first column, or ce_merged." in twin
+
+
 def test_published_tables_are_whole_and_in_their_units():
     for table in PUBLISHED.values():
         assert "arXiv" in table.source

@@ -87,7 +87,7 @@ def test_other_parts_of_the_page_name_the_row_that_each_is_compared_with(tmp_pat
     assert "ce_20: 80.0% within 5 min, 75.0 to 85.0\n" in twin
     names = [row[0] for row in markdown_cells(twin, "All metrics")]
     assert ["ntil_20", "against", "ce_20"] in names
-    assert "the objective named in the first column, or ce_0, with its interval" in page
+    assert "with its interval, to the objective named in the first column, or ce_0." in page
 
 
 def test_an_axis_over_a_factor_of_10_is_logarithmic(tmp_path):
