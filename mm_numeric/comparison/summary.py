@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from mm_numeric.comparison.rows import ComparisonRow
+from mm_numeric.comparison.scored_runs import read_runs
 from mm_numeric.comparison.seeds import describe_seeds, run_of_seed
 from mm_numeric.comparison.selection import chosen_rows, read_selection
 from mm_numeric.comparison.tables import calibration_table, headline_fact, metric_tables
@@ -23,11 +24,10 @@ from mm_numeric.evaluation.results_table import (
     plain_figure,
     training_rows,
 )
-from mm_numeric.evaluation.score import read_scores
 from mm_numeric.evaluation.scores import Scores, finite
 from mm_numeric.evaluation.table import Table, p_value
 from mm_numeric.files import read_json, write_json
-from mm_numeric.run_folder import CONFIG, FINISHED, PREDICTIONS, decoded_name
+from mm_numeric.run_folder import CONFIG, FINISHED
 
 SUMMARY = "summary.json"
 
@@ -41,21 +41,9 @@ def write_summary(config: Config, folder: Path) -> dict[str, Any]:
     several rules, each is compared with greedy decoding of the same weights.
     """
     assert config.compare is not None
-    entries, seeds, rules = chosen_rows(config), config.compare.seeds, config.compare.decode
+    entries, seeds = chosen_rows(config), config.compare.seeds
     starts = list(dict.fromkeys(row.warm_start for row in entries))
-    folders = {row.name: row.folder for row in entries} | {name: name for name in starts}
-    runs = {
-        (name, rule): [
-            read_run_scores(folder / f"seed{seed}" / own, config.task_name, rule=rule)
-            for seed in seeds
-        ]
-        for name, own in folders.items()
-        for rule in rules
-    }
-    if len({tuple(row["id"] for row in s.rows) for found in runs.values() for s in found}) > 1:
-        raise ValueError(
-            f"{folder}: its runs answer different rows; delete the outdated runs and compare again."
-        )
+    runs = read_runs(config, entries, folder)
     first = runs[entries[0].name, GREEDY][0]
     tables = metric_tables(runs, {row.name: row.reference for row in entries})
     table = tables.table
@@ -89,23 +77,6 @@ def write_summary(config: Config, folder: Path) -> dict[str, Any]:
     }
     write_json(folder / SUMMARY, summary, indent=1)
     return summary
-
-
-def read_run_scores(folder: Path, task_name: str | None = None, *, rule: str = GREEDY) -> Scores:
-    """Score the predictions of one run, and sort the scored samples by id.
-
-    ``task_name`` is the task to score with. If it is None, it is read from the predictions file.
-    ``rule`` is the decoding rule of the predictions.
-    """
-    scores = read_scores(folder / decoded_name(PREDICTIONS, rule), task_name=task_name)
-    order = sorted(range(len(scores.rows)), key=lambda i: scores.rows[i]["id"])
-    return replace(
-        scores,
-        rows=[scores.rows[i] for i in order],
-        columns={name: values[order] for name, values in scores.columns.items()},
-        groups=scores.groups[order],
-        bucket_labels={},
-    )
 
 
 def summary_table(summary: Mapping[str, Any], *, shown: int = 5) -> str:

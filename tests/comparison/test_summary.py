@@ -5,9 +5,11 @@ import json
 import numpy as np
 import pytest
 
+from mm_numeric.comparison import summary as summary_module
+from mm_numeric.comparison.rows import compared_rows
+from mm_numeric.comparison.scored_runs import read_run_scores
 from mm_numeric.comparison.summary import (
     _own_answers,
-    read_run_scores,
     summary_table,
     write_summary,
 )
@@ -207,6 +209,35 @@ def test_runs_that_answer_different_rows_are_refused(tmp_path):
     with pytest.raises(ValueError, match="answer different rows; delete the outdated runs"):
         write_summary(config, tmp_path)
     assert not (tmp_path / "summary.json").exists()
+
+
+@pytest.mark.parametrize("first", ["arithmetic", "gsm8k"])
+def test_each_row_is_scored_with_its_own_task(tmp_path, monkeypatch, first):
+    texts = {"arithmetic": "7", "gsm8k": "#### 7\n8"}
+    (other,) = texts.keys() - {first}
+    rows = [f"{{name: {name}, preset: ce, with: {{task: {task}}}}}"
+            for name, task in zip("ab", (first, other), strict=True)]  # fmt: skip
+    changes = [
+        "compare.seeds=[0]",
+        "compare.control=null",
+        f"compare.objectives=[{', '.join(rows)}]",
+    ]
+    config = read_config("arithmetic_tiny", [f"compare.output_dir={tmp_path}", *changes])
+    for row, task in zip(compared_rows(config), (first, other), strict=True):
+        for name in (row.warm_start, row.name):
+            folder = tmp_path / "seed0" / name
+            folder.mkdir(parents=True)
+            answer = {"id": "1", "task": task, "text": texts[task], "target": "7"}
+            (folder / "predictions.jsonl").write_text(json.dumps(answer) + "\n", "utf-8")
+    monkeypatch.setattr(summary_module, "_facts", lambda *_: {})
+    if first == "gsm8k":
+        with pytest.raises(
+            ValueError, match=r"b \(task arithmetic\) have no lenient_.* list b first"
+        ):
+            write_summary(config, tmp_path)
+        return
+    table = write_summary(config, tmp_path)["table"]
+    assert [table[name]["accuracy"]["mean"] for name in "ab"] == [1, 1]
 
 
 def test_rows_come_in_the_order_of_their_ids(tmp_path):

@@ -1,0 +1,60 @@
+"""Score the predictions of the runs of a comparison."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+from mm_numeric.comparison.rows import ComparisonRow
+from mm_numeric.comparison.tables import Runs
+from mm_numeric.config.decoding import GREEDY
+from mm_numeric.config.schema import Config
+from mm_numeric.evaluation.score import read_scores
+from mm_numeric.evaluation.scores import Scores
+from mm_numeric.run_folder import PREDICTIONS, decoded_name
+
+
+def read_runs(config: Config, entries: Sequence[ComparisonRow], folder: Path) -> Runs:
+    """Score the runs of all rows and then of their warm starts, each with the task of its row.
+
+    Raises ValueError if runs answer different rows, or lack columns of the first one.
+    """
+    assert config.compare is not None
+    own = {row.name: (row.folder, row.config.task_name) for row in entries}
+    for row in entries:
+        own.setdefault(row.warm_start, (row.warm_start, row.config.task_name))
+    runs: dict[tuple[str, str], list[Scores]] = {}
+    for (name, (place, task_name)), rule, seed in product(
+        own.items(), config.compare.decode, config.compare.seeds
+    ):
+        scores = read_run_scores(folder / f"seed{seed}" / place, task_name, rule=rule)
+        runs.setdefault((name, rule), []).append(scores)
+        first = runs[entries[0].name, GREEDY][0]
+        if missing := sorted(first.columns.keys() - scores.columns.keys()):
+            raise ValueError(
+                f"{folder}: answers of {name} (task {task_name}) have no {missing[0]}, and those "
+                f"of {entries[0].name} (task {first.task}) have it; list {name} first, or compare "
+                "it on its own."
+            )
+    if len({tuple(row["id"] for row in s.rows) for found in runs.values() for s in found}) > 1:
+        raise ValueError(
+            f"{folder}: its runs answer different rows; delete the outdated runs and compare again."
+        )
+    return runs
+
+
+def read_run_scores(folder: Path, task_name: str | None = None, *, rule: str = GREEDY) -> Scores:
+    """Score the predictions of one run, and sort the scored samples by id.
+
+    ``task_name`` is the task to score with. If it is None, it is read from the predictions file.
+    ``rule`` is the decoding rule of the predictions.
+    """
+    scores = read_scores(folder / decoded_name(PREDICTIONS, rule), task_name=task_name)
+    order = sorted(range(len(scores.rows)), key=lambda i: scores.rows[i]["id"])
+    return replace(
+        scores,
+        rows=[scores.rows[i] for i in order],
+        columns={name: values[order] for name, values in scores.columns.items()},
+        groups=scores.groups[order],
+        bucket_labels={},
+    )
