@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from mm_numeric.comparison.rows import ComparisonRow
 from mm_numeric.comparison.tables import Runs
@@ -17,29 +18,38 @@ from mm_numeric.run_folder import PREDICTIONS, decoded_name
 def read_runs(config: Config, entries: Sequence[ComparisonRow], folder: Path) -> Runs:
     """Score the runs of all rows and then of their warm starts, each with the task of its row.
 
-    Raises ValueError if runs answer different rows, or lack columns of the first one.
+    Raises ValueError if runs answer different rows, or lack columns of the first one, or if those
+    of equal tasks have different targets.
     """
     assert config.compare is not None
-    own = {row.name: (row.folder, row.config.task_name) for row in entries}
+    own = {row.name: (row.folder, row.config) for row in entries}
     for row in entries:
-        own.setdefault(row.warm_start, (row.warm_start, row.config.task_name))
+        own.setdefault(row.warm_start, (row.warm_start, row.config))
     runs: dict[tuple[str, str], list[Scores]] = {}
-    for (name, (place, task_name)), rule, seed in product(
+    known: dict[str, tuple[str, list[Any]]] = {}
+    for (name, (run, trained)), rule, seed in product(
         own.items(), config.compare.decode, config.compare.seeds
     ):
-        scores = read_run_scores(folder / f"seed{seed}" / place, task_name, rule=rule)
+        place, task = f"seed{seed}/{run}", trained.task
+        scores = read_run_scores(folder / place, trained.task_name, rule=rule)
         runs.setdefault((name, rule), []).append(scores)
         first = runs[entries[0].name, GREEDY][0]
         if missing := sorted(first.columns.keys() - scores.columns.keys()):
             raise ValueError(
-                f"{folder}: answers of {name} (task {task_name}) have no {missing[0]}, and those "
+                f"{folder}: answers of {name} (task {scores.task}) have no {missing[0]}, and those "
                 f"of {entries[0].name} (task {first.task}) have it; list {name} first, or compare "
                 "it on its own."
             )
-    if len({tuple(row["id"] for row in s.rows) for found in runs.values() for s in found}) > 1:
-        raise ValueError(
-            f"{folder}: its runs answer different rows; delete the outdated runs and compare again."
-        )
+        # Another task may have other targets: boxes in place of polygons.
+        for kind, key in (("id", "id"), ("target", repr(task))):
+            asked = [row[kind] for row in scores.rows]
+            before, others = known.setdefault(key, (place, asked))
+            if asked != others:
+                raise ValueError(
+                    f"{folder}: {place} and {before} answer different rows, or rows with different "
+                    "targets; delete the outdated runs, or of each of them predictions*, results* "
+                    "and digits.json, and compare again."
+                )
     return runs
 
 

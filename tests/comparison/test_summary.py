@@ -206,9 +206,18 @@ def test_one_objective_away_from_the_limit_keeps_the_metric(tmp_path):
 def test_runs_that_answer_different_rows_are_refused(tmp_path):
     others = dict.fromkeys("abc", "1:00")
     config = comparison(tmp_path, {"ce": (POOR, POOR), "emd": (POOR, others)})
-    with pytest.raises(ValueError, match="answer different rows; delete the outdated runs"):
+    with pytest.raises(ValueError, match="seed5/emd and seed3/ce answer different rows, or"):
         write_summary(config, tmp_path)
     assert not (tmp_path / "summary.json").exists()
+
+
+def test_runs_with_other_targets_are_refused(tmp_path):
+    """Labels that were corrected between two runs change the metrics of one of them alone."""
+    config = comparison(tmp_path, {"ce": (POOR, POOR), "emd": (POOR, POOR)})
+    file = tmp_path / "seed5" / "emd" / "predictions.jsonl"
+    file.write_text(file.read_text("utf-8").replace('"target": "3:00"', '"target": "4:00"'))
+    with pytest.raises(ValueError, match=r"seed5/emd and seed3/ce answer .* different targets"):
+        write_summary(config, tmp_path)
 
 
 @pytest.mark.parametrize("first", ["arithmetic", "gsm8k"])
