@@ -231,7 +231,9 @@ def _moved(theirs: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     folders = [config["trainer"]["output_dir"] for config in (theirs, own)]
     names = [config["model"]["name"] for config in (theirs, own)]
     pairs = list(zip(names, folders, strict=True))
-    inside = all(Path(folder).parent in Path(name).parents for name, folder in pairs)
+    # The folder of a teacher is in that of its run.
+    runs = [path.parent if path.name == TEACHER else path for path in map(Path, folders)]
+    inside = all(run.parent in Path(name).parents for name, run in zip(names, runs, strict=True))
     same = inside and len({os.path.relpath(name, folder) for name, folder in pairs}) == 1
     return {
         **theirs,

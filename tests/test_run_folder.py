@@ -3,11 +3,17 @@
 import os
 import re
 import subprocess
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
+
+import pytest
 
 import mm_numeric
 from mm_numeric import run_folder
+from mm_numeric.comparison.plan import first_runs
+from mm_numeric.config.reader import read_config
 from mm_numeric.machine import machine_name, source_commit
+from mm_numeric.training.distil import teacher_of
 
 
 def test_a_checkout_that_is_not_installed_can_finish_a_run(tmp_path, monkeypatch):
@@ -26,6 +32,28 @@ def test_a_checkout_that_is_not_installed_can_finish_a_run(tmp_path, monkeypatch
     assert found["machine"] == machine_name()
     assert f"{os.cpu_count()} cores" in found["machine"]
     assert found["commit"] == source_commit()
+
+
+@pytest.mark.parametrize("name", ["seed0/ce", "seed0/distilled", "seed0/distilled/teacher"])
+def test_a_moved_comparison_has_the_runs_that_it_had(tmp_path, name):
+    def config_in(folder):
+        row = "{name: distilled, preset: emd, with: {distil: {decode: median}}}"
+        changes = ["compare.seeds=[0]", "compare.control=null", f"compare.objectives=[ce, {row}]"]
+        config = read_config("clock_tiny", [*changes, f"compare.output_dir={folder}"])
+        runs = {run.name: run.config for run in first_runs(config, [0])}
+        return runs.get(name) or teacher_of(runs["seed0/distilled"])
+
+    own = config_in(tmp_path / "before")
+    checkpoint = own.output_dir / "checkpoint-5"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "manifest.json").write_text("{}")
+    run_folder.write_config(own.output_dir, own)
+    (tmp_path / "before").rename(tmp_path / "after")
+    moved = config_in(tmp_path / "after")
+    assert run_folder.contains_run(moved.output_dir, moved)
+    other = replace(moved, model=replace(moved.model, name=str(tmp_path / "x" / "model")))
+    with pytest.raises(ValueError, match=r"contains another run: model\.name is"):
+        run_folder.contains_run(moved.output_dir, other)
 
 
 def git(folder, *words):
