@@ -258,13 +258,21 @@ def postponed_rotation() -> Iterator[Callable[[], None]]:
 
 
 def decoded_columns(features: Mapping[str, Any]) -> list[str]:
-    """Return the names of the dataset columns that are decoded when a row is read.
+    """Return the names of the dataset columns of images, audio and video, also within lists.
 
-    These are images, audio and video. datasets (5.2) has no public function that lists them.
+    They are decoded when a row is read. datasets (5.2) has no public function that lists them, and
+    also decodes ``Json``, which is its type for JSON objects that differ in their fields.
     """
-    from datasets.features.features import require_decoding
+    from datasets import Json
 
-    return [name for name, kind in features.items() if require_decoding(kind, True)]
+    def holds_media(kind: Any) -> bool:
+        if isinstance(kind, Mapping):
+            return any(map(holds_media, kind.values()))
+        if hasattr(kind, "feature"):  # a list
+            return holds_media(kind.feature)
+        return hasattr(kind, "decode_example") and not isinstance(kind, Json)
+
+    return [name for name, kind in features.items() if holds_media(kind)]
 
 
 # -- accelerate -----------------------------------------------------------------------------------

@@ -85,6 +85,7 @@ def _table_rows(dataset: Any, column: str | None) -> Iterator[tuple[dict[str, An
         rows = (table.drop_columns([column]) if column else table).to_pylist()
         has_images = table[column].is_valid().to_pylist() if column else [False] * len(rows)
         for i, (row, has_image) in enumerate(zip(rows, has_images, strict=True), start=start):
+            row = dataset.features.decode_example(row)  # of JSON, which the table has as text
             yield row, partial(_image_bytes_of_row, images, i, column) if has_image else None
         start += len(rows)
 

@@ -20,6 +20,7 @@ from mm_numeric.config.schema import DataConfig
 from mm_numeric.data.examples import load_examples
 from mm_numeric.data.images import image_size, open_image
 from mm_numeric.data.streaming import ExampleStream, shuffled
+from mm_numeric.tasks.detection import Detection
 from mm_numeric.training.run import train
 
 
@@ -250,6 +251,25 @@ def test_other_columns_of_a_data_set_may_hold_anything(images, tmp_path, streame
         found = load(source, tmp_path)
     assert ids(found) == list("abcd")
     assert open_image(found[1]).tobytes() == shown[1].tobytes()
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_objects_of_a_json_data_set_need_not_have_the_same_fields(tmp_path, streamed):
+    """``datasets`` reads them as a column ``Json``, whose elements are text in its table."""
+    make_image(tmp_path / "a.png")
+    box = {"box": [0, 0, 2, 2], "label": "bolt"}
+    instances = [box, {**box, "ignore": True}, {"polygon": [0, 0, 2, 0, 2, 2], "label": "nut"}]
+    (tmp_path / "set").mkdir()
+    line = json.dumps({"id": "a", "image": "a.png", "instances": instances})
+    (tmp_path / "set" / "train.jsonl").write_text(line)
+    source = DataSource(dataset=str(tmp_path / "set"), images=str(tmp_path))
+    if streamed:
+        stream = ExampleStream(Detection(), data(source, cache=str(tmp_path)), seed=None)
+        found = next(stream.examples())
+    else:
+        (found,) = load_examples(Detection(), source, tmp_path, training=True)
+    read = [(item.label, item.ignore) for item in found.answer.items]
+    assert read == [("bolt", False), ("bolt", True), ("nut", False)]
 
 
 @pytest.mark.parametrize(
