@@ -53,7 +53,7 @@ class ClockBench(BaseTask):
                 raise ValueError(f'{where}: no "answer" to train on; add it, or remove the row.')
             if not isinstance(category, str | None):
                 raise ValueError(f"{where}: the category {category!r:.40} is not a text.")
-            question = row.get("question", self.prompt)
+            question = self.prompt if row.get("question") is None else row["question"]
             if not isinstance(question, str) or not question.strip():
                 raise ValueError(f"{where}: the question {question!r:.40} is not a text.")
             yield Example(

@@ -178,6 +178,7 @@ class GeneratedNumbers(Numbers):
 def read_tolerance(value: Any, where: str) -> Tolerance:
     """Read a tolerance: a relative error, or a mapping with ``relative`` and ``absolute``."""
     fields = value if isinstance(value, Mapping) else {"relative": value}
+    fields = {name: limit for name, limit in fields.items() if limit is not None}  # of a table
     if set(fields) <= set(Tolerance._fields) and all(
         type(limit) in (int, float) and 0 <= limit < math.inf for limit in fields.values()
     ):

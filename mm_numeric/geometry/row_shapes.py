@@ -204,7 +204,7 @@ def _instance(row: Any, where: str, points: bool) -> Instance:
         raise ValueError(
             f'{where}: no shape; each instance needs "polygon", "box" or "rotated_box".'
         )
-    ignore = row.get("ignore", False)
+    ignore = False if row.get("ignore") is None else row["ignore"]
     if not isinstance(ignore, bool):
         raise ValueError(f"{where}: ignore is true or false, not {ignore!r:.20}.")
     label = "" if row.get("label") is None else row["label"]

@@ -150,6 +150,12 @@ def test_a_bad_instance_is_one_sentence(instance, message):
         detected(instance)
 
 
+def test_fields_that_a_table_fills_with_null_are_missing():
+    """parquet has one list of fields for all objects: null in those that an object lacks."""
+    unused = dict.fromkeys(("box", "rotated_box", "label", "ignore"))
+    assert detected({**unused, "polygon": QUAD}).answer == detected({"polygon": QUAD}).answer
+
+
 def test_a_polygon_may_be_a_list_of_points():
     example = detected({"polygon": [[1, 2], [3, 4], [5, 6]]})
     assert example.answer.items[0].shape == Polygon(((1, 2), (3, 4), (5, 6)))

@@ -31,6 +31,10 @@ EXACT, WITHIN_5 = Tolerance(), Tolerance(0.05)
         ({"question": "How much was it that year?", "answer": "2010.5"}, WITHIN_5),
         ({"question": "How much was it that year?", "answer": "12"}, WITHIN_5),
         ({"question": "How many?", "answer": 12, "tolerance": {"absolute": 1}}, Tolerance(0, 1)),
+        (
+            {"question": "How?", "answer": 12, "tolerance": {"relative": None, "absolute": 1}},
+            Tolerance(0, 1),
+        ),
     ],
 )
 def test_years_are_exact(row, tolerance):

@@ -19,7 +19,7 @@ def test_a_row_is_a_question_with_its_answer():
     assert (example.id, example.prompt) == ("1", "What time is it?")
     assert example.answer == ClockReading(TIME)
     assert example.buckets == {"category": "shift"}
-    bare = read({"id": "1", "image": "1.png"}, training=False)
+    bare = read({"id": "1", "image": "1.png", "question": None}, training=False)
     assert bare.answer is None
     assert bare.prompt == ClockBench().prompt
 
