@@ -19,7 +19,9 @@ from mm_numeric.geometry.row_shapes import (
     turned,
 )
 
-_NUMBER = re.compile(r"\s*[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)\s*", re.ASCII)
+_DECIMAL = r"\s*[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)"
+_NUMBER = re.compile(rf"{_DECIMAL}\s*", re.ASCII)
+_WITH_EXPONENT = re.compile(rf"{_DECIMAL}(?:[eE][-+]?[0-9]{{1,3}})?\s*", re.ASCII)
 
 
 class Row(NamedTuple):
@@ -102,9 +104,9 @@ class Importer(Protocol):
         """Convert the files, and yield a row, an error or a ``SkippedLine`` per entry."""
 
 
-def parse_number(text: str) -> float:
-    """Parse a decimal number; reject ``nan``, ``1e3`` and non-ASCII digits."""
-    if not _NUMBER.fullmatch(text):
+def parse_number(text: str, *, exponent: bool = False) -> float:
+    """Parse a decimal number, also ``1e3`` if ``exponent``; reject ``nan`` and non-ASCII digits."""
+    if not (_WITH_EXPONENT if exponent else _NUMBER).fullmatch(text):
         raise InvalidRowError("numbers", f"{text.strip()!r:.40} is not a number.")
     return float(text)
 

@@ -6,8 +6,9 @@ labels/train/1.txt for images/train/1.jpg, with one object per line:
     0 0.5 0.5 0.2 0.1               class, centre x, centre y, width, height
     0 0.1 0.1 0.4 0.1 0.4 0.3       class and the points of a polygon (segmentation, rotated boxes)
 
-All coordinates are fractions of the image's width and height, which are read from the images. An
-image without a label file has no objects, as in Ultralytics.
+All coordinates are fractions of the image's width and height, which are read from the images. As
+in Ultralytics, those that are outside of the image by up to 1 % are moved to its edge, an object
+that is repeated in a file counts once, and an image without a label file has no objects.
 
 Source: https://docs.ultralytics.com/datasets/detect. The images of a row are relative to the folder
 of the data set, which is `images` of the data source in a config.
@@ -24,18 +25,21 @@ from mm_numeric.importers.importer import (
     ImportedItem,
     InvalidRowError,
     Option,
+    SkippedLine,
     parse_box,
     parse_number,
     parse_polygon,
 )
 from mm_numeric.parsing import read_yaml
 
+_BEYOND = 0.01  # fraction of the image by which a coordinate may lie outside
+
 
 @dataclass(frozen=True, kw_only=True)
 class Yolo:
     """Importer for YOLO data sets: data.yaml and text files of labels, one row per image."""
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2  # 2: repeated objects count once
 
     split: Annotated[str, Option("split to convert", choices=("train", "val", "test"))]
 
@@ -68,7 +72,7 @@ class Yolo:
                 continue
             assert size is not None
             fields = {"id": name, "image": name, "width": size[0], "height": size[1]}
-            read = partial(_object, names=names, size=size)
+            read = partial(_new_object, seen=set(), names=names, size=size)
             yield from image_row(where, fields, _lines(_labels_of(image)), read)
 
     def _images(self, path: Path, settings: Mapping[str, Any]) -> list[Path]:
@@ -142,6 +146,17 @@ def _lines(file: Path) -> Iterator[tuple[str, str]]:
                 yield f"line {number}", line
 
 
+def _new_object(
+    line: str, seen: set[str], names: Mapping[int, str], size: tuple[int, int]
+) -> dict[str, Any] | SkippedLine:
+    """Parse the line of an object, unless it is among those that an image has already."""
+    found = _object(line, names, size)
+    if repr(found) in seen:
+        return SkippedLine("repeated objects")
+    seen.add(repr(found))
+    return found
+
+
 def _object(line: str, names: Mapping[int, str], size: tuple[int, int]) -> dict[str, Any]:
     """Parse the line of an object; its coordinates become pixels."""
     first, *rest = line.split()
@@ -150,15 +165,17 @@ def _object(line: str, names: Mapping[int, str], size: tuple[int, int]) -> dict[
         raise InvalidRowError(
             "class", f"the class {first!r:.20} is not a number in names ({known})."
         )
-    numbers = [parse_number(text) for text in rest]
+    # Ultralytics writes numbers with %g, which makes 6e-05 of a coordinate near the edge.
+    numbers = [parse_number(text, exponent=True) for text in rest]
     if len(numbers) != 4 and (len(numbers) < 6 or len(numbers) % 2):
         raise InvalidRowError(
             "numbers", f"expected 4 numbers after the class, or points, found {len(numbers)}."
         )
-    if not all(0 <= number <= 1 for number in numbers):
+    if not all(-_BEYOND <= number <= 1 + _BEYOND for number in numbers):
         raise InvalidRowError("numbers", "coordinates are fractions of the image, from 0 to 1.")
+    inside = [min(max(number, 0.0), 1.0) for number in numbers]
     width, height = size
-    pixels = [n * (height if i % 2 else width) for i, n in enumerate(numbers)]
+    pixels = [n * (height if i % 2 else width) for i, n in enumerate(inside)]
     label = names[int(first)]
     if len(numbers) > 4:
         return {"polygon": parse_polygon(pixels), "label": label}

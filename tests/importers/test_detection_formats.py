@@ -64,6 +64,17 @@ def test_yolo_has_boxes_polygons_and_images_without_objects(tmp_path):
     assert found[0].prompt == found[2].prompt
 
 
+def test_lines_of_yolo_that_ultralytics_accepts(tmp_path):
+    """Small numbers as %g writes them, rounding beyond the edge, and an object twice."""
+    lines = ("0 5e-05 0.1 0.4 0.1 0.4 1.0000001", "1 0.5 0.5 1.000001 1", "1 0.50 0.5 1 1.0")
+    done = outcome(Yolo(split="train"), yolo_folder(tmp_path, {"1": "\n".join(lines)}))
+    assert done.row["instances"] == [
+        {"polygon": [0.01, 10, 80, 10, 80, 100], "label": "helmet"},
+        {"box": [0, 0, 200, 100], "label": "vest"},
+    ]
+    assert done.left_out == {"repeated objects": 1}
+
+
 @pytest.mark.parametrize(
     "config",
     [
@@ -87,6 +98,7 @@ def test_each_form_of_data_yaml_has_the_same_rows(tmp_path, config):
         ("helmet 0.5 0.5 0.1 0.1", "class", "the class 'helmet' is not a number in names"),
         ("0 0.5 0.5 0.1", "numbers", "expected 4 numbers after the class, or points, found 3"),
         ("0 50 50 10 10", "numbers", "coordinates are fractions of the image, from 0 to 1"),
+        ("0 0.5 0.5 1.02 0.1", "numbers", "coordinates are fractions of the image, from 0 to 1"),
         ("0 0.5 0.5 nan 0.1", "numbers", "'nan' is not a number"),
         ("0 0.5 0.5 0 0.1", "box", "has no area"),
     ],
