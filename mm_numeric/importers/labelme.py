@@ -5,7 +5,8 @@
 
 Rectangles have two corners in any order. Polygons have at least three points. A circle has its
 centre and a point on it, and becomes the box around it. Points, lines and masks are counted and
-left out.
+left out. Shapes with the same label and ``group_id`` are parts of one object, and become the box
+around them, as in LabelMe's own labelme2coco.py.
 
 Source: https://github.com/wkentaro/labelme. The file name of ``imagePath`` is used, without its
 folder.
@@ -23,6 +24,7 @@ from mm_numeric.importers.importer import (
     ImagesFolder,
     ImportedItem,
     InvalidRowError,
+    Row,
     SkippedLine,
     declared_size,
     parse_box,
@@ -38,6 +40,7 @@ class LabelMe(FileImporter):
     """Importer for LabelMe: JSON files with rectangles and polygons, one row per image."""
 
     endings = (".json",)
+    version = 2  # 2: shapes of one group are one object
 
     images: ImagesFolder = None
 
@@ -54,7 +57,25 @@ class LabelMe(FileImporter):
                 yield error.at(str(path))
                 continue
             objects = ((f"shapes.{i}", shape) for i, shape in enumerate(raw["shapes"]))
-            yield from image_row(str(path), {"id": path.stem, **image}, objects, _object)
+            for item in image_row(str(path), {"id": path.stem, **image}, objects, _object):
+                yield from _grouped(item) if isinstance(item, Row) else [item]
+
+
+def _grouped(row: Row) -> Iterator[ImportedItem]:
+    """Yield a row with one instance for each group of shapes, and a count of the other shapes."""
+    instances = row.fields["instances"]
+    found: dict[Any, dict[str, Any]] = {}
+    for i, instance in enumerate(instances):
+        group = instance.pop("group_id", None)
+        key = i if group is None else (instance["label"], repr(group))
+        if key in found:
+            first, second = (own.get("box") or own["polygon"] for own in (found[key], instance))
+            xs, ys = (first + second)[::2], (first + second)[1::2]
+            box = [min(xs), min(ys), max(xs), max(ys)]
+            instance = {"box": box, "label": instance["label"]}
+            yield SkippedLine("further shapes of an object (group_id)")
+        found[key] = instance
+    yield Row(row.where, {**row.fields, "instances": list(found.values())})
 
 
 def _read(path: Path) -> Mapping[str, Any]:
@@ -74,7 +95,7 @@ def _object(shape: Any) -> dict[str, Any] | SkippedLine:
     kind = shape.get("shape_type") or "polygon"
     if kind not in ("rectangle", "polygon", "circle"):
         return SkippedLine(f"shapes without an area ({shorten(kind)})")
-    label = parse_text(shape.get("label"), "label")
+    named = {"label": parse_text(shape.get("label"), "label"), "group_id": shape.get("group_id")}
     raw = shape.get("points")
     if not isinstance(raw, list):
         raise InvalidRowError("points", f"points is a list, not {shorten(raw)}.")
@@ -82,13 +103,12 @@ def _object(shape: Any) -> dict[str, Any] | SkippedLine:
     if any(len(point) != 2 for point in points):
         raise InvalidRowError("points", "each point is [x, y].")
     if kind == "polygon":
-        return {"polygon": parse_polygon(points), "label": label}
+        return {"polygon": parse_polygon(points), **named}
     if len(points) != 2:
         raise InvalidRowError("points", f"a {kind} has two points, not {len(points)}.")
     (x1, y1), (x2, y2) = points
     if kind == "circle":
         radius = math.hypot(x2 - x1, y2 - y1)
-        return {"box": parse_box([x1 - radius, y1 - radius, x1 + radius, y1 + radius]),
-                "label": label}  # fmt: skip
+        return {"box": parse_box([x1 - radius, y1 - radius, x1 + radius, y1 + radius]), **named}
     edges = [min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2)]
-    return {"box": parse_box(edges), "label": label}
+    return {"box": parse_box(edges), **named}

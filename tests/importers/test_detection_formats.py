@@ -265,6 +265,25 @@ def test_labelme_has_rectangles_polygons_and_circles(tmp_path):
     assert done.left_out == {"shapes without an area ('line')": 1}
 
 
+def test_shapes_of_labelme_with_one_group_are_one_object(tmp_path):
+    """Such as a dog behind a tree; another label or no group is another object."""
+    parts = (
+        shape("polygon", [[20, 10], [30, 10], [30, 20]]),
+        shape("rectangle", [[1, 5], [4, 9]]),
+        shape("polygon", [[50, 10], [60, 10], [60, 25]]),
+    )
+    cat = shape("rectangle", [[1, 2], [3, 4]], "cat")
+    grouped = [{**own, "group_id": 1} for own in (*parts, cat)]
+    raw = labelme(*grouped, {**parts[1], "group_id": 2}, {**parts[1], "group_id": None}, parts[1])
+    done = outcome(LabelMe(), json_file(tmp_path / "1.json", raw))
+    assert done.row["instances"] == [
+        {"box": [1, 5, 60, 25], "label": "dog"},
+        {"box": [1, 2, 3, 4], "label": "cat"},
+        *[{"box": [1, 5, 4, 9], "label": "dog"}] * 3,
+    ]
+    assert done.left_out == {"further shapes of an object (group_id)": 2}
+
+
 @pytest.mark.parametrize(
     ("raw", "why"),
     [
