@@ -49,7 +49,7 @@ class Voc(FileImporter):
         for path in files:
             try:
                 root = parsed_root(path, "annotation")
-                name = parse_text(root.findtext("filename") or "", "filename")
+                name = parse_text(root.findtext("filename") or "", "filename").strip()
                 fields = {"id": path.stem, **image_folder.fields(name, _size(root))}
             except InvalidRowError as error:
                 yield error.at(str(path))

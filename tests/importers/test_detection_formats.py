@@ -160,6 +160,8 @@ def test_voc_counts_pixels_from_1(tmp_path):
     assert "counts pixels from 1; add --zero-based" in outcome(Voc(), zero).why
     no_size = text_folder(tmp_path / "c", **{"1__xml": voc(size="<size><width>0</width></size>")})
     assert outcome(Voc(), no_size).row == {"id": "1", "image": "1.jpg", "instances": []}
+    indented = text_folder(tmp_path / "d", **{"1__xml": voc().replace("1.jpg", "\n  1.jpg\n")})
+    assert outcome(Voc(), indented).row["image"] == "1.jpg"
 
 
 @pytest.mark.parametrize(
