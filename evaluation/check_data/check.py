@@ -23,7 +23,7 @@ from mm_numeric.config.data import listed as listed_sources
 from mm_numeric.config.schema import TINY, Config
 from mm_numeric.data.collator import TrainingCollator, make_collator
 from mm_numeric.data.examples import NoRowsError, examples_and_errors
-from mm_numeric.data.framing import check_declared_size, compute_frame, load_framed_image
+from mm_numeric.data.framing import check_sizes, compute_frame, load_framed_image
 from mm_numeric.data.images import image_size, open_image
 from mm_numeric.data.lengths import TooLongError, count_image_tokens, row_tokens
 from mm_numeric.evaluation.check_data.findings import (
@@ -154,23 +154,27 @@ def _check_example(
 
 
 def _size(source: SourceReport, example: Example, *, decode: bool) -> tuple[int, int]:
-    """Return the image size after EXIF rotation, and check that it equals the size in the row.
+    """Return the size of the images of an example after EXIF rotation, and check it."""
+    own = [replace(example, image=image) for image in example.images]
+    sizes = [_image_size(source, one, decode=decode) for one in own]
+    check_sizes(example, sizes)
+    return sizes[0]
+
+
+def _image_size(source: SourceReport, example: Example, *, decode: bool) -> tuple[int, int]:
+    """Return the size of the first image of an example, and check that the image can be read.
 
     An image that has only one colour is added to ``source.one_colour`` (if it is decoded).
     """
     assert example.image is not None
-    size = None
     if not decode:
         with suppress(ValueError):  # open_image raises it with the row in its message
-            size = image_size(example.image)
-    if size is None:
-        image = open_image(example)
-        size = image.size
-        if colours := image.getcolors(maxcolors=1):
-            ((_, rgb),) = colours
-            source.one_colour.setdefault(example.image, f"{example.where}, rgb{rgb}")
-    check_declared_size(example, size)
-    return size
+            return image_size(example.image)
+    image = open_image(example)
+    if colours := image.getcolors(maxcolors=1):
+        ((_, rgb),) = colours
+        source.one_colour.setdefault(example.image, f"{example.where}, rgb{rgb}")
+    return image.size
 
 
 def _encoded(

@@ -1,5 +1,6 @@
 """Load an image, and compute its frame, which converts pixels to coordinates for the model."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from mm_numeric.answers import Example
@@ -41,12 +42,7 @@ def load_framed_image(
         else:
             opened.append(image_cache.open(family, own))
     images, sizes = zip(*opened, strict=True)
-    if len(set(sizes)) > 1:
-        raise ValueError(
-            f"{example.where}: the images of a row have one size, and these have "
-            f"{' and '.join(f'{w} x {h}' for w, h in dict.fromkeys(sizes))}; resize them."
-        )
-    check_declared_size(example, sizes[0])
+    check_sizes(example, sizes)
     frame = compute_frame(family, example, sizes[0])
     limited = frame if length_limit is None else length_limit.frame(example, frame)
     if limited is not None and limited != frame:
@@ -59,8 +55,14 @@ def load_framed_image(
     return images if len(images) > 1 else images[0], frame
 
 
-def check_declared_size(example: Example, size: tuple[int, int]) -> None:
-    """Raise ValueError if a sample states a wrong image size; ``size`` is the actual size."""
+def check_sizes(example: Example, sizes: Sequence[tuple[int, int]]) -> None:
+    """Raise ValueError if the images of a sample, of these sizes, differ or are not as declared."""
+    if len(set(sizes)) > 1:
+        raise ValueError(
+            f"{example.where}: the images of a row have one size, and these have "
+            f"{' and '.join(f'{w} x {h}' for w, h in dict.fromkeys(sizes))}; resize them."
+        )
+    size = sizes[0]
     if example.size_px not in (None, size):
         raise ValueError(
             f"{example.where}: the row declares width and height {example.size_px}, but the "

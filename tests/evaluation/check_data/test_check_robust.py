@@ -85,6 +85,24 @@ def test_a_cut_off_image_behind_the_first_is_a_fault_that_the_page_finds(tmp_pat
     assert "rows.jsonl, line 6: the image" in report_text(report)
 
 
+@pytest.mark.parametrize("images", [0, 200])
+def test_every_image_of_a_row_is_checked(tmp_path, images):
+    span = {"query": "a square", "spans": [[0.0, 1.0]], "fps": 1}
+    rows = [{"id": str(i), "frames": [f"{i}.png", f"{i}b.png"], **span} for i in range(40)]
+    file = write_rows(tmp_path, rows)
+    for row in rows:
+        for frame in row["frames"]:
+            Image.effect_noise((56, 56), 50).save(tmp_path / frame)
+    # Not among the 16 that are put through the collator.
+    Image.new("RGB", (56, 84)).save(tmp_path / "5b.png")
+    (tmp_path / "7b.png").write_text("no image")
+    report = check_data(config_of(tmp_path, file, task="temporal_spans"), images=images)
+    assert [*kinds(report).values()] == [1, 1]
+    text = report_text(report)
+    assert "line 6: the images of a row have one size, and these have 56 x 56 and 56 x 84" in text
+    assert f"line 8: the image {tmp_path / '7b.png'} cannot be read" in text
+
+
 def test_texts_that_are_quoted_in_part_are_one_fault(tmp_path):
     good = {"id": "1", "image": "0.png", "phrase": "a", "box": [5, 4, 21, 16]}
     words = ("red", "green", "blue")
