@@ -56,6 +56,8 @@ class PointTask(BaseTask):
         for where, row in rows:
             image, size_px = read_image(row, where)
             answer, phrases = self.regions(row, where), read_phrases(row, where)
+            if size_px is not None:
+                _check_masks(answer, *size_px, f"{where}: ")
             example = Example(
                 id=read_id(row, ("id",), image),
                 image=image,
@@ -80,6 +82,7 @@ class PointTask(BaseTask):
         """Return the text of one point in each region, by y, then x."""
         if frame is None:
             raise ValueError("points need the frame of their image")
+        _check_masks(answer, frame.width_px, frame.height_px)
         regions = [item for item in answer.items if not item.ignore]
         points = sorted((point_in(item) for item in regions), key=lambda point: point[::-1])
         return frame.write([Instance(Polygon((point,))) for point in points])
@@ -112,6 +115,16 @@ class PointTask(BaseTask):
     def recorded(self, value: Any) -> Instances:
         """Convert a JSON value in predictions.jsonl back to regions or points."""
         return read_instances({"instances": value}, "the target", points=True)
+
+
+def _check_masks(answer: Instances, width: int, height: int, where: str = "") -> None:
+    """Raise ValueError if a mask has another size than the image, as after a resize of one."""
+    for item in answer.items:
+        if item.mask is not None and item.mask.size != (height, width):
+            raise ValueError(
+                f"{where}a mask has the size of its image, [{height}, {width}] (height, width), "
+                f"not {list(item.mask.size)}"
+            )
 
 
 def point_in(item: Instance) -> Point:

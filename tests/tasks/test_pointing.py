@@ -148,7 +148,8 @@ def test_a_point_is_in_a_mask_as_in_a_loop_and_for_pycocotools(rows, seed):
             examples(instances=[{"mask": runs}])
         return
     text = {"size": wanted["size"], "counts": wanted["counts"].decode()}
-    (own,), (same,) = examples(instances=[{"mask": runs}]), examples(instances=[{"mask": text}])
+    size = dict(zip(("height", "width"), pixels.shape, strict=True))
+    (own,), (same,) = (examples(instances=[{"mask": counts}], **size) for counts in (runs, text))
     assert own.answer == same.answer == Pointing().recorded(Pointing().record(own.answer))
     (region,) = own.answer.items
     x, y, width, height = mask.toBbox(wanted)
@@ -182,6 +183,17 @@ def test_a_point_is_in_a_mask_as_in_a_loop_and_for_pycocotools(rows, seed):
 def test_damaged_masks_are_one_sentence(region, message):
     with pytest.raises(ValueError, match=f"^f, line 1, instances.0, mask: {message}"):
         examples(instances=[{"mask": region}])
+
+
+def test_a_mask_of_another_size_than_its_image_is_one_sentence():
+    """Its pixels would be those of a smaller image."""
+    instances = [{"mask": {"size": [10, 10], "counts": [0, 4, 96]}}]
+    message = r"a mask has the size of its image, \[{}\] \(height, width\), not \[10, 10\]"
+    with pytest.raises(ValueError, match=f"^f, line 1: {message.format('40, 20')}"):
+        examples(instances=instances, width=20, height=40)
+    (example,) = examples(instances=instances, width=None, height=None)
+    with pytest.raises(ValueError, match=f"^{message.format('100, 100')}"):
+        Pointing().format(example.answer, PIXELS)
 
 
 def test_where2place_and_refspatial(tmp_path):
