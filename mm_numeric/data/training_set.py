@@ -13,7 +13,7 @@ from mm_numeric.answers import Example
 from mm_numeric.config.data import listed
 from mm_numeric.config.schema import Config
 from mm_numeric.data.collator import TrainingCollator
-from mm_numeric.data.examples import fingerprint, load_examples
+from mm_numeric.data.examples import NoAnswersError, fingerprint, load_examples
 from mm_numeric.data.lengths import TooLongError
 from mm_numeric.data.mixing import mixed_epoch
 from mm_numeric.data.positions import check_row, fits_in_any_case
@@ -38,15 +38,34 @@ class TrainingRows:
             self.stream = ExampleStream(config.task, config.data, seed=seed_or_none)
             self.stream.check()
             return
-        cache, ids = Path(config.data.cache), dict[str, str]()
-        for source in listed(config.data.train):
-            examples = load_examples(config.task, source, cache, training=True, seen=ids)
-            self.sources.append(examples)
+        self._load()
         if counts := config.task.count_classes(self.rows()):
             for name, value in counts.facts():
                 logger.info("%s: %s", name, value, extra=ONCE)
             for warning in counts.warnings():
                 logger.warning("%s", warning, extra=ONCE)
+
+    def _load(self) -> None:
+        """Load the samples of every source; a source may be without decoded answers to train on.
+
+        ``distil.rows`` answers only the first rows of all sources.
+        """
+        config, ids = self.config, dict[str, str]()
+        without: list[NoAnswersError] = []
+        for source in listed(config.data.train):
+            try:
+                examples = load_examples(
+                    config.task, source, Path(config.data.cache), training=True, seen=ids
+                )
+            except NoAnswersError as error:
+                examples = []
+                without.append(error)
+            self.sources.append(examples)
+        if without and not any(self.sources):
+            raise without[0]
+        for empty in without:
+            reason = str(empty).partition("; give at least one")[0]
+            logger.warning("%s; its source is left out.", reason, extra=ONCE)
 
     def rows(self) -> list[Example]:
         """Return the loaded samples of all sources, each once ([] if they are streamed)."""
@@ -64,8 +83,10 @@ class TrainingRows:
             self._apply_length_limit(collator)
         else:
             self._check_positions(collator)
-        weights = [s.weight for s in listed(self.config.data.train) if s.weight is not None]
-        return mixed_epoch(self.sources, weights) if weights else self.rows()
+        named = zip(self.sources, listed(self.config.data.train), strict=True)
+        filled = [(rows, source.weight) for rows, source in named if rows]
+        weights = [weight for _, weight in filled if weight is not None]
+        return mixed_epoch([rows for rows, _ in filled], weights) if weights else self.rows()
 
     def metadata(self) -> dict[str, Any]:
         """Return entries for run.json: number and hash of samples, number of too long samples."""
@@ -103,13 +124,15 @@ class TrainingRows:
         if errors and limit.too_long != "drop":
             more = f" ({len(errors)} rows are too long)" if len(errors) > 1 else ""
             raise ValueError(f"{errors[0].removesuffix('.')}{more}.")
-        self.sources, self.too_long = kept, len(errors)
-        for source, rest in zip(listed(self.config.data.train), kept, strict=True):
-            if not rest:
+        for source, before, rest in zip(
+            listed(self.config.data.train), self.sources, kept, strict=True
+        ):
+            if before and not rest:
                 raise ValueError(
                     f"{source.name}: every row has more tokens than data.max_tokens "
                     f"{limit.max_tokens}; raise it."
                 )
+        self.sources, self.too_long = kept, len(errors)
         if errors:
             named = "; ".join(errors[:_MAX_NAMED])
             logger.info("%d rows dropped: %s", len(errors), named)

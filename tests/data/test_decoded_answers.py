@@ -8,13 +8,15 @@ from itertools import islice
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_models import CACHE, small_config
+from tiny_models import CACHE, small_config, tiny_family
 
 from mm_numeric.answers import ClockTime
 from mm_numeric.config.data import DataConfig, DataSource, EvaluateConfig
+from mm_numeric.data.collator import make_collator
 from mm_numeric.data.decoded_answers import DecodedAnswers
 from mm_numeric.data.examples import load_examples
 from mm_numeric.data.streaming import ExampleStream
+from mm_numeric.data.training_set import TrainingRows
 from mm_numeric.tasks.clock import Clock
 from mm_numeric.tasks.detection import Detection
 
@@ -77,6 +79,21 @@ def test_rows_without_an_answer_are_left_out_if_the_config_says_so(tmp_path, log
     assert "4 of 6 rows are trained on their answers in" in logged.getvalue()
     with pytest.raises(ValueError, match=r"answers\.jsonl has no answer to keep for any of its 6"):
         load(tmp_path, [row | {"id": "x"} for row in rows[:1]], keep_answers="parseable")
+
+
+@pytest.mark.parametrize("weight", ["null", 2])
+def test_a_source_without_an_answer_is_left_out_of_a_mixture(tmp_path, logged, weight):
+    """As after ``distil.rows``, which answers the first rows of all sources."""
+    answers = f"answers: {write(tmp_path, lines(4))}, keep_answers: parseable, weight: {weight}"
+    sources = [f"{{render: 6, seed: {seed}, {answers}}}" for seed in (4, 5)]
+    limit = ("data.max_tokens=4000", "data.too_long=drop")
+    config = small_config(tmp_path, f"data.train=[{', '.join(sources)}]", *limit)
+    collator = make_collator(config, tiny_family())
+    rows = TrainingRows(config).for_trainer(collator)
+    assert [row.id for row in rows] == [row.id for row in ROWS[:4]]
+    assert "has no answer to keep for any of its 6 rows; its source is left out." in (
+        logged.getvalue()
+    )
 
 
 def test_a_share_keeps_the_most_confident_answers(tmp_path):
