@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 from mm_numeric.answers import EmbeddedImage, Example, ImageSource
 from mm_numeric.atomic_files import atomic_folder
 from mm_numeric.config.data import DataSource, Sources, listed
+from mm_numeric.config.schema import Config
 from mm_numeric.data.decoded_answers import DecodedAnswers
+from mm_numeric.data.images import UnreadableImageError, open_image
 from mm_numeric.files import matching_files, rows_or_errors
 from mm_numeric.log import logger
 from mm_numeric.registry import TASKS, task_of_row
@@ -63,6 +65,28 @@ def load_examples(
             raise error
         examples.append(example)
     return examples
+
+
+def examples_to_answer(config: Config, source: Sources | None) -> list[Example]:
+    """Return the examples of data sources (None: ``data.test``) that a model answers.
+
+    Training rows that a training skips for an unreadable image (``data.on_bad_image: skip``) are
+    left out. Every test row is answered.
+    """
+    cache = Path(config.data.cache)
+    examples = load_examples(config.task, source or config.data.test, cache, training=False)
+    if source != config.data.train or config.data.on_bad_image != "skip":
+        return examples
+    problems: dict[ImageSource, str] = {}
+    for image, own in {image: e for e in examples for image in e.images}.items():
+        try:
+            open_image(replace(own, image=image))
+        except UnreadableImageError as error:
+            problems[image] = str(error)
+    found = [example for example in examples if not problems.keys() & {*example.images}]
+    for problem in problems.values():
+        logger.warning("row not answered: %s", problem)
+    return found
 
 
 def fingerprint(examples: Iterable[Example]) -> str:

@@ -36,7 +36,7 @@ from mm_numeric.config.reader import read_config
 from mm_numeric.config.resources import Resources
 from mm_numeric.config.schema import Config
 from mm_numeric.data.collator import prompt_batch
-from mm_numeric.data.examples import load_examples
+from mm_numeric.data.examples import examples_to_answer
 from mm_numeric.data.positions import check_questions
 from mm_numeric.families.family import Family
 from mm_numeric.inference.candidates import PLAIN_SETTINGS
@@ -111,8 +111,7 @@ def predict(
     def load() -> tuple[_Model, list[Example]]:
         model = read_model(run, endpoint, trust_remote_code)
         config = replace(model.config, predict=replace(model.config.predict, **settings))
-        data, cache = source or config.data.test, Path(config.data.cache)
-        examples = load_examples(config.task, data, cache, training=False)
+        examples = examples_to_answer(config, source)
         return model._replace(config=config), examples
 
     model, examples = ranks.rank_0_first(load)

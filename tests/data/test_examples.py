@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from tiny_models import small_config
 
 from mm_numeric.answers import ClockTime, Example
 from mm_numeric.config.data import DataSource
-from mm_numeric.data.examples import load_examples, render_rows
+from mm_numeric.data.examples import examples_to_answer, load_examples, render_rows
 from mm_numeric.data.images import open_image
 from mm_numeric.files import read_rows
 from mm_numeric.tasks.clock import Clock
@@ -425,3 +426,15 @@ def test_reading_rows_loads_no_torch():
         "assert not {'torch', 'transformers'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_training_rows_that_are_skipped_are_not_answered(tmp_path, logged):
+    path = rows_file(tmp_path, TWO_ROWS)
+    (tmp_path / "a.png").write_bytes(b"no image")
+    sources = [f"data.{name}={{path: {path}}}" for name in ("train", "test")]
+    for skip, wanted in (("stop", ["one", "b.png"]), ("skip", ["b.png"])):
+        config = small_config(tmp_path, *sources, f"data.on_bad_image={skip}")
+        rows = examples_to_answer(config, config.data.train)
+        assert [row.id for row in rows] == wanted
+    assert len(examples_to_answer(config, None)) == 2  # also if the test rows are the same
+    assert f"row not answered: {path}, line 1: the image" in logged.getvalue()
