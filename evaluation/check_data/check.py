@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from mm_numeric.answers import Box, Example, Instances, Polygon, Unreadable, Written
+from mm_numeric.answers import Example, Unreadable, Written
 from mm_numeric.config.data import Sources, named
 from mm_numeric.config.data import listed as listed_sources
 from mm_numeric.config.schema import TINY, Config
@@ -38,7 +38,7 @@ from mm_numeric.evaluation.check_data.notes import notes
 from mm_numeric.evaluation.score import scorer_of
 from mm_numeric.families.family import Tokens
 from mm_numeric.families.prompting import listed
-from mm_numeric.geometry.row_shapes import clipped
+from mm_numeric.geometry.row_shapes import clipped_answer
 from mm_numeric.log import progress
 from mm_numeric.models.loading import family_class, load_family, quiet_unless_terminal
 from mm_numeric.numbers.spans import TokenNumber
@@ -299,7 +299,7 @@ def _check_answer(source: SourceReport, encoded: EncodedExample, text: str, answ
             "answers that cannot be parsed",
             f"{where}: {text!r:.60} cannot be parsed: {encoded.parsed.reason}.",
         )
-    elif (again := task.format(_clipped_answer(encoded), encoded.frame).text) != text:
+    elif (again := task.format(_inside(encoded), encoded.frame).text) != text:
         source.add_problem(
             "answers that are parsed as other answers",
             f"{where}: {text!r:.60} is parsed as {again!r:.60}.",
@@ -336,20 +336,14 @@ def _count_numbers(
     source.wide_tokens += sum(len(tokens[j].digits) > 1 for n in numbers for j in n.targets)
 
 
-def _clipped_answer(encoded: EncodedExample) -> Any:
+def _inside(encoded: EncodedExample) -> Any:
     """Return the parsed answer of an example, with boxes and polygons clipped to the image.
 
     If an image is padded to a square, the rounding of coordinates can move a shape slightly into
     the padding. Without clipping, converting this shape to text again could raise an error.
     """
     answer, frame = encoded.parsed, encoded.frame
-    if frame is None:
-        return answer
-    size = frame.width_px, frame.height_px
-    if isinstance(answer, Instances):
-        items = (replace(item, shape=clipped(item.shape, *size)) for item in answer.items)
-        return Instances(tuple(items))
-    return clipped(answer, *size) if isinstance(answer, Box | Polygon) else answer
+    return answer if frame is None else clipped_answer(answer, frame.width_px, frame.height_px)
 
 
 def _compute_ceiling(report: DataReport, source: SourceReport) -> None:

@@ -17,6 +17,7 @@ from mm_numeric.answers import Example, Instances, Unreadable
 from mm_numeric.config.data import ALL, DataSource
 from mm_numeric.files import read_rows
 from mm_numeric.geometry.frames import Frame
+from mm_numeric.geometry.row_shapes import clipped_answer
 from mm_numeric.registry import TASKS
 from mm_numeric.tasks.base import Task
 
@@ -145,7 +146,11 @@ def _check_same_row(
 
 
 def _parsed(where: str, line: Mapping[str, Any], task: Task) -> Any:
-    """Parse an answer; a list that is truncated or has an invalid shape is ``Unreadable``."""
+    """Parse an answer, and move shapes that reach out of the image to its edges.
+
+    An answer that cannot be trained on is ``Unreadable``: a list that is truncated or has an
+    invalid shape, a shape outside the image, or an answer that the task cannot write.
+    """
     try:
         frame = None if line.get("frame") is None else Frame.from_dict(line["frame"])
         answer = task.parse(line["text"], frame)
@@ -153,4 +158,12 @@ def _parsed(where: str, line: Mapping[str, Any], task: Task) -> Any:
         raise ValueError(f"{where}: {str(error).rstrip('.')}.") from error
     if isinstance(answer, Instances) and (answer.cut or answer.malformed):
         return Unreadable("truncated list" if answer.cut else "invalid shape in the list")
+    if isinstance(answer, Unreadable):
+        return answer
+    try:
+        if frame is not None:
+            answer = clipped_answer(answer, frame.width_px, frame.height_px)
+        task.format(answer, frame)
+    except ValueError as error:
+        return Unreadable(str(error))
     return answer

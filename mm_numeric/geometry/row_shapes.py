@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +259,14 @@ def clipped(shape: Shape, width: float, height: float) -> Shape:
             "pixels, so that clipping leaves no area"
         )
     return Box(*points[0], *points[1]) if isinstance(shape, Box) else Polygon(points)
+
+
+def clipped_answer(answer: Any, width: float, height: float) -> Any:
+    """Clamp the shapes of an answer to the image, as ``clipped``; other answers are unchanged."""
+    if isinstance(answer, Instances):
+        items = (replace(item, shape=clipped(item.shape, width, height)) for item in answer.items)
+        return replace(answer, items=tuple(items))
+    return clipped(answer, width, height) if isinstance(answer, Box | Polygon) else answer
 
 
 def finite_numbers(value: Any, where: str) -> list[float]:

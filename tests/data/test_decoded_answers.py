@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_models import CACHE, small_config, tiny_family
 
-from mm_numeric.answers import ClockTime
+from mm_numeric.answers import Box, ClockTime
 from mm_numeric.config.data import DataConfig, DataSource, EvaluateConfig
 from mm_numeric.data.collator import make_collator
 from mm_numeric.data.decoded_answers import DecodedAnswers
@@ -165,19 +165,44 @@ def test_a_share_needs_confidences(tmp_path):
         load(tmp_path, rows, keep_answers=0.5)
 
 
-def test_a_truncated_list_is_unparseable(tmp_path):
-    task = Detection()
-    source = DataSource(render=1, seed=5)
+def one_detection(folder, shapes, **settings):
+    """Load a rendered row of ``detection``, of 64 x 64 pixels, whose answer is the text given."""
+    task, source = Detection(), DataSource(render=1, seed=5)
     (row,) = load_examples(task, source, CACHE, training=True)
     size = {"width_px": 64, "height_px": 64}
-    coordinates = {"max_value": 1000, "format": "json"}
-    frame = {
-        **size, "view": {**size, "scale_x": 1, "scale_y": 1}, "coordinates": coordinates
-    }  # fmt: skip
-    text = '[{"bbox_2d": [1, 2, 30, 40], "label": "a"}, {"bbox_2d": [5,'
-    file = write(tmp_path, [{"id": row.id, "text": text, "frame": frame}])
+    view = {**size, "scale_x": 1, "scale_y": 1}
+    coordinates = {"max_value": 1000, "format": settings.pop("format", "json")}
+    frame = {**size, "view": view, "coordinates": coordinates}
+    file = write(folder, [{"id": row.id, "text": shapes, "frame": frame}])
+    answered = DataSource(render=1, seed=5, answers=str(file), **settings)
+    return load_examples(task, answered, CACHE, training=True)
+
+
+def test_a_truncated_list_is_unparseable(tmp_path):
     with pytest.raises(ValueError, match=r"is unparseable \(truncated list\); leave out"):
-        load_examples(task, DataSource(render=1, seed=5, answers=str(file)), CACHE, training=True)
+        one_detection(tmp_path, '[{"bbox_2d": [1, 2, 30, 40], "label": "a"}, {"bbox_2d": [5,')
+
+
+def test_a_shape_that_reaches_out_of_the_image_ends_at_its_edge(tmp_path):
+    (found,) = one_detection(tmp_path, '[{"bbox_2d": [250, 500, 1200, 1000], "label": "a"}]')
+    assert [item.shape for item in found.answer.items] == [Box(16, 32, 64, 64)]
+
+
+@pytest.mark.parametrize(
+    ("text", "form", "reason"),
+    [
+        ('[{"bbox_2d": [1100, 2, 1200, 40]}]', "json", "the shape that begins at .* is outside"),
+        (
+            "<|object_ref_start|>a<|object_ref_end|><|box_start|>(1,2),(30,40)<|box_end|>"
+            "<|object_ref_start|><|object_ref_end|><|box_start|>(5,6),(70,80)<|box_end|>",
+            "qwen_vl",
+            "a shape without a label",
+        ),
+    ],
+)
+def test_an_answer_that_cannot_be_written_is_unparseable(tmp_path, text, form, reason):
+    with pytest.raises(ValueError, match=rf"line 1: the answer .* is unparseable \(.*{reason}"):
+        one_detection(tmp_path, text, format=form)
 
 
 @pytest.mark.parametrize("value", [0, 1.5, -0.2, True, "some", None])
