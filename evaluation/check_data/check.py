@@ -138,6 +138,9 @@ def _check_example(
     try:
         has_image = error is None and example.image is not None
         size = _size(source, example, decode=decode) if has_image else example.size_px
+        if example.answer is None:
+            _count_unanswered(source, example)
+            return
         encoded, answer, numbers = _encoded(collator, example, size, has_image)
     except ValueError as wrong:
         limit = collator.length_limit
@@ -151,6 +154,14 @@ def _check_example(
     written = encoded.written
     _check_answer(source, encoded, written.text, answer)
     _count_numbers(source, collator, written, answer, numbers)
+
+
+def _count_unanswered(source: SourceReport, example: Example) -> None:
+    """Count a test row without an answer, which ``predict`` needs not; report a training row."""
+    if source.name == "train":
+        source.add_problem("no answer", f"{example.where}: the row has no answer to train on.")
+    else:
+        source.unanswered += 1
 
 
 def _size(source: SourceReport, example: Example, *, decode: bool) -> tuple[int, int]:

@@ -95,6 +95,9 @@ class SourceReport:
     examples: list[EncodedExample] = field(default_factory=list)
     """The examples that could be encoded."""
 
+    unanswered: int = 0
+    """Number of valid test rows without an answer; they are not in ``examples``."""
+
     problems: dict[str, Problem] = field(default_factory=dict)
     """Maps a short description of a problem (see ``problem_kind``) to the problem."""
 

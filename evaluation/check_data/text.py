@@ -54,7 +54,10 @@ def problem_title(kind: str, problem: Problem) -> str:
 def facts(report: DataReport, source: SourceReport) -> Iterator[tuple[str, str]]:
     """Yield statistics of the training or test data as pairs of texts (name, value)."""
     examples = source.examples
-    yield "questions", f"{source.questions:,} read, {len(examples):,} usable"
+    usable = f"{len(examples) + source.unanswered:,} usable"
+    if source.unanswered:
+        usable += f", {source.unanswered:,} of them without an answer to score"
+    yield "questions", f"{source.questions:,} read, {usable}"
     if not examples:
         return
     sizes = [e.size_px for e in examples if e.size_px is not None]

@@ -280,4 +280,10 @@ def _load_data_once(config: Config, seed: int) -> None:
         tests = load_examples(own.task, own.data.test, cache, training=False)
         check_rules(own.predict, config.compare.decode, own.task, tests)
         if config.compare.select_on:
-            load_examples(own.task, config.compare.select_on, cache, training=False)
+            tests += load_examples(own.task, config.compare.select_on, cache, training=False)
+        for example in tests:
+            if example.answer is None:
+                raise ValueError(
+                    f"{example.where}: the row has no answer, and `compare` scores with it; add "
+                    "one, or remove the row."
+                )

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from PIL import Image
 from processes import Job
 from safetensors.torch import load_file
 from tiny_models import small_config
@@ -30,6 +31,8 @@ from mm_numeric.training.trainer import NumericTrainer
 SMALL = ("compare.objectives=[ce, {name: strong, preset: ntl_was, weight: 0.8}]",
          "compare.seeds=[0]", "trainer.max_steps=2", "compare.warm_start.max_steps=2",
          "compare.jobs=1")  # fmt: skip
+
+READING = {"valid": True, "hours": 1, "minutes": 5}
 
 
 @pytest.mark.parametrize("seeds", [None, [0]])
@@ -68,6 +71,21 @@ def test_a_finished_row_does_not_have_the_answers_of_other_predict_settings(tmp_
     message = r"seed0/long contains another run: predict\.max_new_tokens is 8 there and 16 here\."
     with pytest.raises(ValueError, match=message):
         compare(of(16), seeds=seeds)
+
+
+@pytest.mark.parametrize("key", ["data.test", "compare.select_on"])
+def test_rows_without_an_answer_are_found_before_training(tmp_path, key):
+    paths = []
+    for name in ("data.train", "data.test", "compare.select_on"):
+        Image.new("RGB", (60, 60)).save(tmp_path / f"{name}.png")
+        row = {"id": name, "image": f"{name}.png"} | ({} if name == key else {"answer": READING})
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(row))
+        paths.append(f"{name}={{path: {tmp_path / name}.jsonl}}")
+    tune = "compare.tune={trainer.learning_rate: [1.0e-3, 2.0e-3]}"
+    config = small_config(tmp_path, *SMALL, "task=clockbench", tune, *paths)
+    with pytest.raises(ValueError, match=rf"{key}\.jsonl, line 1: the row has no answer, and `com"):
+        compare(config)
+    assert not Path(config.compare.output_dir).exists()
 
 
 @pytest.mark.slow

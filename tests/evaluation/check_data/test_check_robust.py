@@ -156,3 +156,20 @@ def test_an_empty_file_of_training_rows_is_one_thing_to_fix(tmp_path):
         f"fix 1 (train): no rows\n    {empty}: no rows; give at least one.\n"
         "not ready: 1 thing to fix"
     )
+
+
+def test_test_rows_without_an_answer_are_usable(tmp_path):
+    answer = {"valid": True, "hours": 1, "minutes": 5}
+    Image.new("RGB", (60, 60)).save(tmp_path / "a.png")
+    rows = [{"id": "1", "image": "a.png", "answer": answer}, {"id": "2", "image": "a.png"}]
+    train = write_rows(tmp_path, rows[:1])
+    test = write_rows(tmp_path, rows, "test.jsonl")
+    report = check_data(config_of(tmp_path, train, test, task="clockbench", predict={}))
+    write_check_page(report, tmp_path / "page.html")
+    text = report_text(report)
+    assert "  questions         2 read, 2 usable, 1 of them without an answer to score\n" in text
+    assert report.ready, text
+    none = write_rows(tmp_path, rows[1:], "none.jsonl")
+    report = check_data(config_of(tmp_path, train, none, task="clockbench"))
+    write_check_page(report, tmp_path / "page.html")
+    assert report_text(report).endswith("\nready")
