@@ -7,14 +7,15 @@ from typing import Any
 
 from PIL import Image, ImageDraw
 
-from mm_numeric.answers import Example, Instances, Shape
+from mm_numeric.answers import Example, Instance, Instances, Shape
 from mm_numeric.data.images import open_image
 from mm_numeric.evaluation.metrics.matching import is_drawable, read_shapes
-from mm_numeric.geometry.row_shapes import corners
+from mm_numeric.geometry.row_shapes import corners, read_instances
 
 _REPORTERS = ("trackio", "wandb")  # both have the functions `log` and `Image`
 _COUNT = 8  # images of an evaluation: always the first ones, so that they can be compared
 _SIDE_PX = 512
+_POINT_PX = 4  # radius of a point
 _COLOURS = {"target": "#1550c8", "parsed": "#f06a0a"}
 
 
@@ -50,8 +51,22 @@ def _drawn(example: Example, row: Mapping[str, Any]) -> tuple[Image.Image, str]:
     draw = ImageDraw.Draw(image)
     if isinstance(example.answer, Shape | Instances):
         for key, colour in _COLOURS.items():
-            for item in read_shapes(row[key], f"{row['id']}, {key}"):
+            for item in _shapes(row[key], f"{row['id']}, {key}"):
                 if is_drawable(item.shape):
                     points = [(scale * x, scale * y) for x, y in corners(item.shape)]
                     draw.line([*points, points[0]], fill=colour, width=2)
+                    if len(points) == 1:
+                        ((x, y),) = points
+                        corner = x - _POINT_PX, y - _POINT_PX
+                        draw.ellipse([corner, (x + _POINT_PX, y + _POINT_PX)], fill=colour)
     return image, f"{row['id']}: {row['text']:.200} (true: {row['target']!s:.200})"
+
+
+def _shapes(value: Any, where: str) -> Sequence[Instance]:
+    """Return the shapes in the field ``target`` or ``parsed`` of a row.
+
+    Answers of clicks and points are points, which ``read_shapes`` does not accept.
+    """
+    if isinstance(value, list) and any("point" in item for item in value):
+        return read_instances({"instances": value}, where, points=True).items
+    return read_shapes(value, where)

@@ -1,5 +1,6 @@
 """Images of predictions, which an evaluation during training sends to trackio and W&B."""
 
+import json
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -77,6 +78,28 @@ def test_the_first_images_are_logged_with_their_boxes_and_texts(evaluated, monke
     pixels, caption = values["predictions/3"]
     assert caption.startswith("3: nowhere (true: ")
     assert not (pixels == ORANGE).all(axis=-1).any()
+    assert (pixels == BLUE).all(axis=-1).any()
+
+
+@pytest.mark.parametrize("task", ["click", "pointing"])
+def test_points_are_drawn(tmp_path, monkeypatch, task):
+    rows = write_rectangles(tmp_path / "rows", count=2)
+    region = {"polygon": [10, 10, 30, 10, 30, 30], "point": [25, 15]}
+    if task == "pointing":
+        named = [json.loads(line) | {"instances": [region]} for line in rows.open()]
+        rows.write_text("".join(json.dumps(row) + "\n" for row in named))
+    config = config_of(tmp_path, rows, task=task)
+    (tmp_path / "run").mkdir()
+    examples = load_examples(config.task, config.data.test, tmp_path, training=False)
+    frame = Frame(80, 60, Resize(kind="none").view(80, 60), COORDINATES["relative_1000"])
+    lines = [{"id": e.id, "image": None, "task": task, "text": "[500, 500]",
+              "target": config.task.record(e.answer), "frame": frame.to_dict()}
+             for e in examples]  # fmt: skip
+    module = Recorder("trackio")
+    monkeypatch.setitem(sys.modules, "trackio", module)
+    score((config, examples, lines), "trackio")
+    pixels, _ = module.logged[0]["predictions/1"]
+    assert tuple(pixels[30, 40]) == ORANGE
     assert (pixels == BLUE).all(axis=-1).any()
 
 
