@@ -364,20 +364,20 @@ def prediction(
     """
     text, frame, candidates = generated.text, generated.frame, generated.candidates
     task = config.task
-    greedy = task.parse(text, frame)
-    spans = greedy.spans if isinstance(greedy, Instances) else ()
+    answer = task.parse(text, frame)
+    spans = answer.spans if isinstance(answer, Instances) else ()
     scores: dict[str, Any] = {}
     if spans and generated.probabilities:
         scores["scores"] = [round(generated.mean_probability(family, s), 6) for s in spans]
     entries: dict[str, Any] = {}
     if candidates is not None:
         text, entries, certain = decode(task, frame, text, candidates, rule, config.predict.risk)
-        if certain is None and spans:  # no explored answer is complete: only the greedy text is
-            certain = [0.0] * len(spans)
+        answer = answer if text == generated.text else task.parse(text, frame)
+        if certain is None and isinstance(answer, Instances):  # points, or no complete answer
+            certain = [0.0] * len(answer.items)
         if certain is not None:
             tokens = {"token_scores": scores["scores"]} if scores and rule == GREEDY else {}
             scores = {"scores": [round(value, 6) for value in certain], **tokens}
-    answer = greedy if text == generated.text else task.parse(text, frame)
     unreadable = isinstance(answer, Unreadable)
     reads_by = {name: task.options()[name] for name in task.reads_by}
     image = example.image

@@ -18,6 +18,7 @@ from mm_numeric.evaluation.score import read_scores
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.geometry.named_formats import COORDINATE_FORMATS
 from mm_numeric.inference.candidates import Explored
+from mm_numeric.inference.decision import Candidate
 from mm_numeric.inference.decode import Explorer
 from mm_numeric.inference.generate import Generated, generate, predict, prediction
 from mm_numeric.models.loading import load_family, load_model, model_source
@@ -123,6 +124,21 @@ def test_shapes_have_the_mean_probability_of_their_tokens(tmp_path):
     assert len(line["parsed"]) == len(line["scores"]) == 1
     assert line["scores"] == [0.5]
     assert "scores" not in prediction(config, family, example, answer._replace(text="none"))
+
+
+def test_a_decoded_answer_has_a_score_for_each_of_its_points(tmp_path):
+    config = small_config(tmp_path, "task=pointing")
+    family = load_family(config, model_source(config, config.output_dir))
+    one, other = (f"<|quad_start|>({at},{at})<|quad_end|>" for at in (100, 500))
+    frame, ids = Frame.from_dict(FRAME), family.tokenizer(one + other)["input_ids"]
+    example = Example(id="1", image=None, prompt="", answer=Instances(()), where="")
+    pairs = (one + other, 0.3), (one, 0.7)
+    found = [Candidate(config.task.parse(text, frame), text, prob) for text, prob in pairs]
+    answer = Generated(one + other, frame, ids, [0.5] * len(ids), found)
+    line = prediction(config, family, example, answer, "mbr")
+    assert (line["text"], line["scores"]) == (one, [0.0])
+    line = prediction(config, family, example, answer, "greedy")
+    assert (line["scores"], line["token_scores"]) == ([0.0, 0.0], [0.5, 0.5])
 
 
 def test_a_stopped_prediction_goes_on(run, tmp_path):
