@@ -4,6 +4,7 @@ The program is plain transformers and Python: an image in, the answer and boxes 
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -95,7 +96,7 @@ def _metadata(config: Config, family: Family, results: CardResults, name: str) -
     kind = "image-text-to-text" if family.takes_images else kind
     base = config.model.name
     head: dict[str, Any] = {"library_name": "transformers", "pipeline_tag": kind}
-    if "/" in base and not Path(base).exists():
+    if "/" in base and _is_hub_name(base):
         head["base_model"] = base
     head |= _license(base, config.model.revision)
     if datasets := [s.dataset for s in listed(config.data.train) if _is_hub_name(s.dataset)]:
@@ -110,15 +111,18 @@ def _metadata(config: Config, family: Family, results: CardResults, name: str) -
     return head
 
 
-def _is_hub_name(dataset: str | None) -> bool:
-    return dataset is not None and not Path(dataset).exists()
+def _is_hub_name(name: str | None) -> bool:
+    """Return True if a model or data set may be on the hub; folders of a moved run may be gone."""
+    is_name = re.fullmatch(r"\w[\w.-]*(?:/\w[\w.-]*)?", name or "") is not None
+    return is_name and not Path(name or "").exists()
 
 
 def _license(base: str, revision: str) -> dict[str, Any]:
     """Return the license in the model card of the base model, if this machine has that card."""
     file = Path(base, CARD)
     if not Path(base).is_dir():
-        cached = try_to_load_from_cache(base, CARD, revision=revision) if "/" in base else None
+        is_named = "/" in base and _is_hub_name(base)
+        cached = try_to_load_from_cache(base, CARD, revision=revision) if is_named else None
         file = Path(cached) if isinstance(cached, str) else file
     found = (metadata_load(file) or {}) if file.is_file() else {}
     return {key: value for key, value in found.items() if key.startswith("license")}

@@ -5,12 +5,13 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from tiny_models import small_config
 
 from mm_numeric.answers import Box, Instance
 from mm_numeric.evaluation.score_external import rank_predictions
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frames import Frame, Resize
-from mm_numeric.models.model_card import CardResults, _boxes
+from mm_numeric.models.model_card import CardResults, _boxes, _metadata
 from mm_numeric.tasks.clock import Clock
 from mm_numeric.tasks.detection import Detection
 from mm_numeric.tasks.grounding import Grounding
@@ -70,6 +71,18 @@ def test_only_tasks_with_boxes_print_boxes():
     assert not _boxes(SimpleNamespace(task=Clock()), family)
     family.takes_images = False
     assert not _boxes(SimpleNamespace(task=Grounding()), family)
+
+
+@pytest.mark.parametrize("folder", ["/data/models/base", "runs/other/model", "../base"])
+def test_the_base_and_the_rows_of_a_moved_run_may_be_gone(tmp_path, folder):
+    paths = (f"model.name={folder}", f"data.train={{dataset: {folder}}}")
+    family = Sees(RESIZES["none"], COORDINATES["relative_1000"])
+    family.encoder_decoder = False
+    found = _metadata(small_config(tmp_path, *paths), family, CardResults(None), "mine")
+    assert not {"base_model", "datasets", "license"} & found.keys()
+    on_hub = [words.replace(folder, "org/name") for words in paths]
+    found = _metadata(small_config(tmp_path, *on_hub), family, CardResults(None), "mine")
+    assert (found["base_model"], found["datasets"]) == ("org/name", ["org/name"])
 
 
 def test_the_card_has_the_average_precision_of_coco(tmp_path):
