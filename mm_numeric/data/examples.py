@@ -323,7 +323,9 @@ def _find_image(
         if os.path.isfile(candidate):  # Path.is_file raises if the name is too long
             return candidate
     tried = " or ".join(map(str, candidates))
-    key = "data.train.images" if training else "data.test.images (for --data: --images)"
+    key = "data.train.images"
+    if not training:
+        key = "data.test.images (for evaluate.data: evaluate.data.images; for --data: --images)"
     raise ValueError(
         f"{example.where}: there is no image {tried}; set {key} to the folder of the images."
     )

@@ -37,7 +37,10 @@ def load(path, **more):
     return load_examples(Clock(), DataSource(path=str(path), **more), path.parent, training=False)
 
 
-SET = "set data.test.images (for --data: --images) to the folder of the images"
+SET = (
+    "set data.test.images (for evaluate.data: evaluate.data.images; for --data: --images) to the "
+    "folder of the images"
+)
 TWO_ROWS = (
     '{"id": "one", "image": "a.png", "time": "7:05"}\n\n'
     '{"file": "b.png", "hour": 12, "minute": 0}\n   \n'
