@@ -204,7 +204,7 @@ def _train(arguments: argparse.Namespace) -> None:
 
         flag = f" {FLAG}" if code_of_predictions(config.to_dict()) else ""
         show(f"trained: {model}")
-        show(f"next: mm-numeric predict --model {config.output_dir}{flag}")
+        show(f"next: mm-numeric predict --model {shlex.quote(str(config.output_dir))}{flag}")
 
 
 def _grpo(arguments: argparse.Namespace) -> None:
@@ -265,10 +265,10 @@ def _predict(arguments: argparse.Namespace) -> None:
     option = f" --task {task}" if ":" in task else ""
     show(f"{count} new answers: {out}")
     if arguments.training_rows:
-        show(f"next: mm-numeric train CONFIG data.train.answers={out}")
+        show(f"next: mm-numeric train CONFIG {shlex.quote(f'data.train.answers={out}')}")
     else:
         plugins = f"PYTHONPATH={shlex.quote(config.plugins)} " if config.plugins and option else ""
-        show(f"next: {plugins}mm-numeric score {out}{option}")
+        show(f"next: {plugins}mm-numeric score {shlex.quote(str(out))}{option}")
 
 
 def _score(arguments: argparse.Namespace) -> None:

@@ -1,6 +1,7 @@
 """predict: each row once, resumable, never mixed with the answers of another model."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import torch
 from PIL import Image
 from tiny_models import CACHE, small_config
 
+from mm_numeric import cli
 from mm_numeric.answers import Example, Instances
 from mm_numeric.config.data import DataSource
 from mm_numeric.config.decoding import PredictConfig
@@ -149,6 +151,18 @@ def test_a_stopped_prediction_goes_on(run, tmp_path):
         file.write('{"id": "2-000005", "te')  # killed in the middle of a line
     assert predict(run, None, out, batch_size=3) == 7
     assert lines(out) == lines(whole)
+
+
+def test_the_next_command_can_be_pasted_if_the_folder_has_a_space(run, tmp_path, capsys):
+    copied = shutil.copytree(run, tmp_path / "my run")
+    commands = []
+    for words in ([], ["--training-rows"]):
+        assert cli.main(["predict", "--model", str(copied), "--limit", "1", *words]) == 0
+        commands.append(shlex.split(capsys.readouterr().out.partition("next: ")[2]))
+    assert commands == [
+        ["mm-numeric", "score", f"{copied}/predictions.jsonl"],
+        ["mm-numeric", "train", "CONFIG", f"data.train.answers={copied}/training_answers.jsonl"],
+    ]
 
 
 def test_another_model_s_answers_are_not_mixed_in(run, tmp_path):
