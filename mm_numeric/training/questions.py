@@ -6,8 +6,10 @@ from pathlib import Path
 from mm_numeric.answers import Example
 from mm_numeric.config.schema import Config
 from mm_numeric.data.examples import examples_and_errors
+from mm_numeric.data.framing import load_framed_image
 from mm_numeric.data.positions import check_questions
 from mm_numeric.families.family import Family
+from mm_numeric.log import progress
 
 
 def asked_rows(
@@ -15,12 +17,16 @@ def asked_rows(
 ) -> list[Example]:
     """Check the rows of an evaluation; return all rows whose questions may contain numbers.
 
+    Their images are read, too: an unreadable one would end the training at its first evaluation.
+
     Args:
         config: Config of the run.
         family: Family of the model, which must have positions for question and answer.
         evaluated: Rows that are asked during training.
         loaded: Rows of the source for ``evaluate``, which may be the test rows.
     """
+    for example in progress(evaluated, desc="checking images to evaluate", unit="row"):
+        load_framed_image(family, example)
     if evaluated or config.predict.max_new_tokens is not None:
         check_questions(family, evaluated, config.predict.new_tokens)
     return [*evaluated, *_test_rows(config, loaded)] if family.limits_numbers else []

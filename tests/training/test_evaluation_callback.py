@@ -207,6 +207,16 @@ def test_what_cannot_be_scored_is_said_before_anything_is_written(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("skip", ["stop", "skip"])
+def test_an_unreadable_image_to_evaluate_is_found_before_the_first_step(tmp_path, skip):
+    (tmp_path / "a.png").write_bytes(b"no image")
+    (tmp_path / "rows.jsonl").write_text('{"id": "1", "image": "a.png", "time": "7:05"}')
+    data = f"every_steps: 1, data: {{path: {tmp_path}/rows.jsonl}}"
+    with pytest.raises(ValueError, match=r"rows\.jsonl, line 1: the image \S+a\.png cannot be rea"):
+        train(job(tmp_path, data, f"data.on_bad_image={skip}"))
+    assert not (tmp_path / "run" / "log.jsonl").exists()
+
+
 @pytest.mark.slow
 def test_two_ranks_share_the_rows_and_score_as_one(tmp_path):
     """Three batches for two ranks: one of them has none left, and ZeRO-3 needs it all the same."""
