@@ -147,6 +147,16 @@ def with_setting(raw: Mapping[str, Any], path: str, value: Any, where: str) -> d
     return changed
 
 
+def setting_at(raw: Any, path: str) -> Any:
+    """Return the value at a dotted path of settings, as ``with_setting`` sets it; None if unset."""
+    for key in path.split("."):
+        if isinstance(raw, list) and key.isdecimal() and int(key) < len(raw):
+            raw = raw[int(key)]
+        else:
+            raw = raw.get(key) if isinstance(raw, Mapping) else None
+    return raw
+
+
 def _set(at: Any, path: list[str], value: Any, override: str, done: tuple[str, ...]) -> Any:
     """Return a copy of nested settings in which ``path``, a list of keys, has a new value."""
     if not path:

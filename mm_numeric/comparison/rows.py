@@ -29,7 +29,7 @@ from mm_numeric.config.baseline import check_baseline
 from mm_numeric.config.names import row_name
 from mm_numeric.config.reader import config_from_dict, find_config, read_config, read_objective
 from mm_numeric.config.schema import Config, plain
-from mm_numeric.parsing import read_yaml, with_setting
+from mm_numeric.parsing import read_yaml, setting_at, with_setting
 from mm_numeric.run_folder import CONFIG, WARM_START
 
 _COMPARISON_SETS = (
@@ -133,7 +133,7 @@ def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
     trials = [make_trials(own.config, tuned, f"{where}.tune") for own in parsed]
     _check_names([own.config.objective.name for own in parsed], where)
     _check_names([trial.name for own in trials for trial in own], where)
-    references = _references(parsed)
+    references = _references(parsed, config.compare.grid)
     return [
         ComparisonRow(
             config=own.config,
@@ -301,18 +301,23 @@ def _without_sections(
     return found
 
 
-def _references(rows: Sequence[_Parsed]) -> list[str | None]:
+def _references(rows: Sequence[_Parsed], grid: Mapping[str, Any]) -> list[str | None]:
     """Return the name of the row that each row is compared with, or None.
 
     This is the first row of all. For a row of the grid, it is the first row that differs from it
-    only in the objective or, if the row is this row itself, the first with the same task and data.
+    only in the objective; if the row is this row itself, the first with the same values on the
+    other axes, so that rows may differ in what an objective changes ``with``; else the first with
+    the same task and data.
     """
+    axes = [axis for axis in grid if axis.partition(".")[0] != "objective"]
     first: dict[str, str] = {}
     references = []
     for own in rows:
         settings, name = own.config.to_dict(), own.config.objective.name
-        keys = _key({**settings, "objective": None}), _key([settings["task"], settings["data"]])
-        found = [first.setdefault(key, name) for key in keys]
+        settings |= {"objective": None, "compare": {"warm_start": own.warm_settings}}
+        data = [settings["task"], settings["data"]]
+        values = [setting_at(settings, axis) for axis in axes]
+        found = [first.setdefault(_key(key), name) for key in (settings, [*data, values], data)]
         if not own.draft.axes:
             found = [rows[0].config.objective.name]
         references.append(next((other for other in found if other != name), None))

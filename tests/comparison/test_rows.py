@@ -208,6 +208,28 @@ def test_a_row_is_compared_with_the_first_that_differs_only_in_the_objective(tmp
     }
 
 
+def test_a_row_with_settings_of_its_own_is_compared_at_its_place_in_the_grid(tmp_path):
+    """A distilled row at one learning rate with CE at this rate, not with CE at the first one."""
+    distilled = {"name": "distilled", "preset": "ce", "with": {"distil": {"decode": "median"}}}
+    rates = {"slow": 1.0e-4, "fast": 2.0e-3}
+    objectives = ["ce", "emd", distilled]
+    rows = named(config_of(tmp_path, objective=objectives, trainer__learning_rate=rates))
+    assert [rows[f"distilled_{rate}"].reference for rate in rates] == ["ce_slow", "ce_fast"]
+    rows = named(config_of(tmp_path, "[ce]", objective=["emd", distilled], trainer__max_steps=[4]))
+    assert rows["distilled_max_steps_4"].reference == "emd_max_steps_4"
+
+
+def test_rows_of_a_grid_are_compared_after_warm_starts_of_one_length(tmp_path):
+    steps = {"objective": ["ce", "emd"], "compare.warm_start.max_steps": [3, 9]}
+    found = {name: row.reference for name, row in named(config_of(tmp_path, grid=steps)).items()}
+    assert found == {
+        "ce_max_steps_3": None,
+        "ce_max_steps_9": "ce_max_steps_3",
+        "emd_max_steps_3": "ce_max_steps_3",
+        "emd_max_steps_9": "ce_max_steps_9",
+    }
+
+
 def test_a_listed_row_has_settings(tmp_path):
     listed = "[ce, {name: other, preset: emd, with: {model.attention: eager}}]"
     rows = named(config_of(tmp_path, listed, control="ce_times_1.3"))
