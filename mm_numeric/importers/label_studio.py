@@ -9,6 +9,9 @@ A rotated rectangle turns clockwise about its upper left corner, and becomes a p
 annotations of a task, the first that was not cancelled is used, and the others are counted. Tasks
 without an annotation and other kinds of labels, such as brushes, are counted and left out.
 
+With <Rectangle> or <Polygon>, and <Labels>, as in the template for OCR, a region has results of
+several types with one ``id``: its shape is in ``labels``, or else in ``rectangle`` or ``polygon``.
+
 Source: https://labelstud.io/guide/export. Label Studio adds eight characters to the name of an
 uploaded image. With --images, an image is found with and without them.
 """
@@ -37,7 +40,8 @@ from mm_numeric.importers.importer import (
 )
 
 _UPLOADED = re.compile(r"[0-9a-f]{8}-(?=.)")
-_LABELS = ("rectanglelabels", "polygonlabels")
+_LABELS = ("rectanglelabels", "polygonlabels", "labels")
+_UNLABELLED = ("rectangle", "polygon")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +49,7 @@ class LabelStudio(FileImporter):
     """Importer for Label Studio's JSON export: boxes and polygons, one row per task."""
 
     endings = (".json",)
-    version = 2
+    version = 3  # 3: regions of <Labels>
 
     images: ImagesFolder = None
 
@@ -75,8 +79,20 @@ def _task(
     # A choice for the whole image and a relation have no size.
     size = next((size for result in results if (size := _size(result))), None)
     fields = {"id": str(raw.get("id", identity)), **image_folder.fields(name, size)}
-    objects = ((f"result.{i}", result) for i, result in enumerate(results))
+    named = {str(result.get("id")) for result in results if _is_labelled_region(result)}
+    objects = (
+        (f"result.{i}", result)
+        for i, result in enumerate(results)
+        if result.get("type") not in _UNLABELLED or str(result.get("id")) not in named
+    )
     yield from image_row(where, fields, objects, _object)
+
+
+def _is_labelled_region(result: Mapping[str, Any]) -> bool:
+    """Return True for a box or polygon in a result of the type ``labels``, also used for text."""
+    value = result.get("value")
+    is_shape = isinstance(value, Mapping) and ("points" in value or {"width", "height"} <= {*value})
+    return result.get("type") == "labels" and is_shape
 
 
 def _size(result: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -89,7 +105,7 @@ def _image_name(data: Any, image_folder: ImageFolder) -> str:
     given = data.get("image") if isinstance(data, Mapping) else None
     url = urlsplit(parse_text(given, "data.image"))
     local = parse_qs(url.query).get("d", [""])[0]  # /data/local-files/?d=folder/1.jpg
-    name = (local or unquote(url.path)).rpartition("/")[2]
+    name = (local or unquote(url.path)).replace("\\", "/").rpartition("/")[2]
     plain = _UPLOADED.sub("", name, count=1)
     folder = image_folder.folder
     is_renamed = folder is not None and not (folder / name).is_file() and (folder / plain).is_file()
@@ -98,24 +114,30 @@ def _image_name(data: Any, image_folder: ImageFolder) -> str:
 
 def _object(result: Mapping[str, Any]) -> dict[str, Any] | SkippedLine:
     kind, value = result.get("type"), result.get("value")
-    if kind not in _LABELS:
+    if kind not in (*_LABELS, *_UNLABELLED) or (
+        kind == "labels" and not _is_labelled_region(result)
+    ):
         return SkippedLine(f"results that are neither boxes nor polygons ({shorten(kind)})")
     size = _size(result)
     if not isinstance(value, Mapping) or size is None:
         raise InvalidRowError("value", "a label needs value, original_width and original_height.")
-    names = value.get(kind)
-    if not (isinstance(names, list) and len(names) == 1):
-        raise InvalidRowError("label", f"{kind} has one label, not {shorten(names)}.")
-    label = parse_text(names[0], "a label")
+    label = {} if kind in _UNLABELLED else {"label": _label(kind, value)}
     width, height = (edge / 100 for edge in size)  # of one percent
-    if kind == "polygonlabels":
+    if kind in ("polygon", "polygonlabels") or (kind == "labels" and "points" in value):
         points = value.get("points")
         if not isinstance(points, list):
             raise InvalidRowError("points", f"points is a list, not {shorten(points)}.")
         pairs = [parse_number_list(point) for point in points]
         pixels = [[n * (height if i else width) for i, n in enumerate(pair)] for pair in pairs]
-        return {"polygon": parse_polygon(pixels), "label": label}
+        return {"polygon": parse_polygon(pixels), **label}
     x, y, w, h = parse_number_list([value.get(name) for name in ("x", "y", "width", "height")])
     (degrees,) = parse_number_list([value.get("rotation", 0)])
     box = parse_box([x * width, y * height, (x + w) * width, (y + h) * height])
-    return {**rotated_box(box, (box[0], box[1]), degrees), "label": label}
+    return {**rotated_box(box, (box[0], box[1]), degrees), **label}
+
+
+def _label(kind: str, value: Mapping[str, Any]) -> str:
+    names = value.get(kind)
+    if not (isinstance(names, list) and len(names) == 1):
+        raise InvalidRowError("label", f"{kind} has one label, not {shorten(names)}.")
+    return parse_text(names[0], "a label")

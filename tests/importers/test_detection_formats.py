@@ -354,6 +354,34 @@ def test_label_studio_has_percent_and_rotation(tmp_path):
     assert found.rows[0]["image"] == "1 a.jpg"
 
 
+def test_label_studio_has_regions_of_the_template_for_ocr(tmp_path):
+    """A region has one result for each tag: <Rectangle> or <Polygon>, <Labels>, <TextArea>."""
+    box = {name: RECTANGLE[name] for name in ("x", "y", "width", "height")}
+    points = {"points": [[10, 10], [50, 10], [50, 50]]}
+    results = [
+        {**result(own, kind), "id": name}
+        for name, own, kinds in (
+            ("a", box, ("rectangle", "labels", "textarea")),
+            ("b", points, ("polygon", "labels", "textarea")),
+            ("c", box, ("rectangle", "textarea")),  # no label was chosen
+            ("d", {"start": 0, "end": 5}, ("labels",)),
+        )
+        for kind in kinds
+    ]
+    done = outcome(LabelStudio(), json_file(tmp_path / "a.json", [studio(*results)]))
+    assert done.row["instances"] == [
+        {"box": [20, 20, 80, 60], "label": "dog"},
+        {"polygon": [20, 10, 100, 10, 100, 50], "label": "dog"},
+        {"box": [20, 20, 80, 60]},
+    ]
+    assert done.left_out == {
+        "results that are neither boxes nor polygons ('textarea')": 3,
+        "results that are neither boxes nor polygons ('labels')": 1,
+    }
+    local = studio(data={"image": "/data/local-files/?d=x%5C2.jpg"})  # of Windows
+    assert outcome(LabelStudio(), json_file(tmp_path / "b.json", [local])).row["image"] == "2.jpg"
+
+
 def test_the_size_of_an_image_is_that_of_the_first_result_with_one(tmp_path):
     indoor = {"type": "choices", "value": {"choices": ["indoor"]}}
     done = outcome(
