@@ -24,6 +24,8 @@ from mm_numeric.tasks.rendering.bar_charts import ChartStyle, render_charts
 _YEAR = re.compile("(?:18|19|20)[0-9]{2}")
 _ASKS_FOR_A_YEAR = re.compile(r"\b(?:years?|when)\b", re.IGNORECASE)
 
+_IN_CSV = {"true": True, "false": False, "": None}
+
 
 @dataclass(frozen=True, kw_only=True)
 class ChartValues(ApproximateNumbers):
@@ -35,6 +37,7 @@ class ChartValues(ApproximateNumbers):
     def read_target(self, row: Mapping[str, Any], where: str) -> Number:
         """Return the correct answer of a row with its tolerance, which is 0 for a year."""
         answer, is_year = super().read_target(row, where), row.get("year")
+        is_year = _IN_CSV.get(str(is_year).lower(), is_year)
         if is_year is None:
             asks = _ASKS_FOR_A_YEAR.search(str(row.get("question")))
             is_year = bool(asks and _YEAR.fullmatch(answer.text))

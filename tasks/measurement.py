@@ -65,7 +65,7 @@ class ReadInstrument(ApproximateNumbers):
         number = super().read_target(row, where)
         span = _range(row.get("range"), number, where)
         tolerance = number.tolerance
-        if span is not None and row.get("tolerance") is None:
+        if span is not None and row.get("tolerance") in (None, ""):
             tolerance = Tolerance(absolute=self.tolerance * (span[1] - span[0]))
         return Measurement(number.text, _units(row.get("unit"), where), span, tolerance=tolerance)
 

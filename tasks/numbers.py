@@ -11,6 +11,7 @@ import random
 import re
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -128,7 +129,7 @@ class ApproximateNumbers(Numbers):
     def read_target(self, row: Mapping[str, Any], where: str) -> Number:
         """Return the correct answer of a row with its tolerance."""
         given = row.get("tolerance")
-        tolerance = read_tolerance(self.tolerance if given is None else given, where)
+        tolerance = read_tolerance(self.tolerance if given in (None, "") else given, where)
         return replace(super().read_target(row, where), tolerance=tolerance)
 
     def record(self, answer: Number) -> Any:
@@ -177,6 +178,9 @@ class GeneratedNumbers(Numbers):
 
 def read_tolerance(value: Any, where: str) -> Tolerance:
     """Read a tolerance: a relative error, or a mapping with ``relative`` and ``absolute``."""
+    if isinstance(value, str):  # of a CSV file
+        with suppress(ValueError):
+            value = float(value)
     fields = value if isinstance(value, Mapping) else {"relative": value}
     fields = {name: limit for name, limit in fields.items() if limit is not None}  # of a table
     if set(fields) <= set(Tolerance._fields) and all(

@@ -1,6 +1,7 @@
 """Read image paths, and boxes and polygons in pixels, from the samples of a data set."""
 
 import math
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -35,7 +36,7 @@ def read_image(row: Mapping[str, Any], where: str) -> tuple[Path, tuple[int, int
     image = next((row[name] for name in ("image", "file", "img_path") if row.get(name)), None)
     if not isinstance(image, str):
         raise ValueError(f'{where}: no image; each row needs "image" (a path).')
-    width, height = row.get("width"), row.get("height")
+    width, height = (_whole_number(row.get(name)) for name in ("width", "height"))
     if width is None and height is None:
         return Path(image), None
     size = pixel_size(width, height)
@@ -45,6 +46,13 @@ def read_image(row: Mapping[str, Any], where: str) -> tuple[Path, tuple[int, int
             "image; give both as whole numbers, or neither."
         )
     return Path(image), size
+
+
+def _whole_number(value: Any) -> Any:
+    """Convert a whole number of a CSV file, which is a text, and None if it is empty."""
+    if isinstance(value, str) and re.fullmatch("[0-9]{1,10}", value):
+        return int(value)
+    return None if value == "" else value
 
 
 def read_phrases(row: Mapping[str, Any], where: str, *, optional: bool = False) -> list[str]:

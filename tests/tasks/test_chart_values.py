@@ -35,6 +35,10 @@ EXACT, WITHIN_5 = Tolerance(), Tolerance(0.05)
             {"question": "How?", "answer": 12, "tolerance": {"relative": None, "absolute": 1}},
             Tolerance(0, 1),
         ),
+        # Texts, as in CSV files.
+        ({"question": "How?", "answer": "12", "tolerance": "0.1", "year": ""}, Tolerance(0.1)),
+        ({"question": "How?", "answer": "12", "tolerance": "", "year": "FALSE"}, WITHIN_5),
+        ({"question": "How?", "answer": "12", "tolerance": "", "year": "true"}, EXACT),
     ],
 )
 def test_years_are_exact(row, tolerance):

@@ -36,6 +36,16 @@ def examples(row, task=None):
     return list((task or Counting()).examples([("f, line 1", row)], training=True))
 
 
+def test_rows_of_a_csv_file_may_have_sizes(tmp_path):
+    """Its values are texts, and empty ones are missing."""
+    file = tmp_path / "rows.csv"
+    file.write_text("image,width,height,label,count\na.png,640,480,dogs,3\nb.png,,,cats,2\n")
+    for name in ("a.png", "b.png"):
+        (tmp_path / name).touch()
+    rows = load_examples(Counting(), DataSource(path=str(file)), tmp_path, training=True)
+    assert [(row.size_px, str(row.answer)) for row in rows] == [((640, 480), "3"), (None, "2")]
+
+
 def relative_accuracy(answer, target):
     """lmms-eval, tasks/vsibench/utils.py: one threshold after the other."""
     thresholds = np.linspace(0.5, 0.95, int((0.95 - 0.5) / 0.05 + 2))
