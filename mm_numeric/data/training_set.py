@@ -48,7 +48,7 @@ class TrainingRows:
     def _load(self) -> None:
         """Load the samples of every source; a source may be without decoded answers to train on.
 
-        ``distil.rows`` answers only the first rows of all sources.
+        All its answers may be unparseable, or less confident than the share of all that is kept.
         """
         config, ids = self.config, dict[str, str]()
         without: list[NoAnswersError] = []

@@ -83,7 +83,6 @@ def test_rows_without_an_answer_are_left_out_if_the_config_says_so(tmp_path, log
 
 @pytest.mark.parametrize("weight", ["null", 2])
 def test_a_source_without_an_answer_is_left_out_of_a_mixture(tmp_path, logged, weight):
-    """As after ``distil.rows``, which answers the first rows of all sources."""
     answers = f"answers: {write(tmp_path, lines(4))}, keep_answers: parseable, weight: {weight}"
     sources = [f"{{render: 6, seed: {seed}, {answers}}}" for seed in (4, 5)]
     limit = ("data.max_tokens=4000", "data.too_long=drop")
