@@ -27,7 +27,7 @@ from mm_numeric.evaluation.results_table import (
 from mm_numeric.evaluation.scores import Scores, finite
 from mm_numeric.evaluation.table import Table, p_value
 from mm_numeric.files import read_json, write_json
-from mm_numeric.run_folder import CONFIG, FINISHED
+from mm_numeric.run_folder import CONFIG, FINISHED, WARM_START
 
 SUMMARY = "summary.json"
 
@@ -231,7 +231,9 @@ def _facts(
 ) -> dict[str, str]:
     """Describe the experiment: model, data, steps, seeds, training time, versions."""
     assert config.compare is not None
-    first, seeds = rows[0], config.compare.seeds
+    seeds = config.compare.seeds
+    # A row with settings of its own, such as more steps or a larger model, is not like the others.
+    typical = min(rows, key=lambda row: (bool(row.settings), row.warm_start != WARM_START))
     names = dict.fromkeys(
         name for row in rows for name in (row.warm_start, *(trial.name for trial in row.trials))
     )
@@ -242,9 +244,9 @@ def _facts(
         if (path := folder / f"seed{seed}" / name / FINISHED).is_file()  # no trial that failed
     }
     failed = len(seeds) * len(names) - len(runs)
-    drawn = [run_of_seed(config, seed, config.compare.vary, folder) for seed in seeds]
-    seed = seeds[0]
-    warm, run = runs[seed, first.warm_start], runs[seed, first.folder]
+    drawn = [run_of_seed(typical.config, seed, config.compare.vary, folder) for seed in seeds]
+    seed, model = seeds[0], typical.config.model
+    warm, run = runs[seed, typical.warm_start], runs[seed, typical.folder]
     trained = run.get("teacher", run)  # on the labels
     sources = _source(*(seed_run.data.train for seed_run in drawn))
     minutes = sum(r["seconds"] for r in runs.values()) / 60
@@ -253,7 +255,7 @@ def _facts(
     others = _other_settings(rows)
     return {
         "command": f"mm-numeric compare {folder / CONFIG}",
-        "model": f"{config.model.family} {config.model.name}, {run['parameters']:,} parameters",
+        "model": f"{model.family} {model.name}, {run['parameters']:,} parameters",
         "training rows": f"{training_rows(trained['rows'])} ({sources})",
         "test rows": f"{len(tested.rows):,} ({_source(config.data.test)})",
         "warm start": f"{warm['steps']:,} steps of {warm['batch_rows']} rows, with CE, each seed",

@@ -296,6 +296,19 @@ def test_what_the_summary_says_about_the_comparison(tmp_path):
     assert facts["command"] == f"mm-numeric compare {tmp_path / 'config.yaml'}"
 
 
+def test_the_facts_are_those_of_a_row_without_settings_of_its_own(tmp_path):
+    large = "{name: large, preset: ce, with: {model.name: my/large, trainer.max_steps: 1}}"
+    config = settings(tmp_path, [large, "ce"], seeds=(3,))
+    for name in ("warm_start", "warm_start_large", "ce", "large"):
+        write_run(tmp_path / "seed3" / name, GOOD, steps=1 if name == "large" else 500)
+    file = tmp_path / "seed3" / "large" / "run.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "parameters": 7_000_000_000}))
+    facts = write_summary(config, tmp_path)["facts"]
+    assert facts["model"] == "qwen2_vl tiny, 1,234,567 parameters"
+    assert facts["each objective"].startswith("500 steps of 64 rows from there")
+    assert facts["other settings"].startswith('large (model.name: "my/large", trainer.max_steps: 1')
+
+
 def test_the_training_rows_of_a_distilled_row_are_those_of_its_teacher(tmp_path):
     config = comparison(tmp_path, {"ce": (POOR, GOOD)})
     path = tmp_path / "seed3" / "ce" / "run.json"
