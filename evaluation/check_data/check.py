@@ -102,8 +102,11 @@ def _examples(
 ) -> Iterator[tuple[Any, ValueError | None]]:
     """Yield the first ``limit`` examples and errors of each source; all if None."""
     cache, seen = Path(config.data.cache), dict[str, str]()
+    unique_ids = not (training and config.data.stream)
     for own in listed_sources(data):
-        found = examples_and_errors(config.task, own, cache, training=training, seen=seen)
+        found = examples_and_errors(
+            config.task, own, cache, training=training, seen=seen, unique_ids=unique_ids
+        )
         yield from islice(found, limit)
 
 

@@ -106,6 +106,7 @@ def examples_and_errors(
     *,
     training: bool,
     seen: dict[str, str] | None = None,
+    unique_ids: bool = True,
 ) -> Iterator[tuple[Any, ValueError | None]]:
     """Yield the examples of data sources; errors in the data are yielded instead of raised.
 
@@ -114,6 +115,8 @@ def examples_and_errors(
     (example, None)   a valid example
     (None, error)     an invalid row or source
     (example, error)  a valid example whose image file is missing
+
+    A repeated id is an error if ``unique_ids``; the ids of a stream are not compared.
     """
     seen = {} if seen is None else seen
     for source in listed(sources):
@@ -127,7 +130,7 @@ def examples_and_errors(
             rows += 1
             for example, error in examples_of_row(task, row, source, answers, training=training):
                 examples += 1
-                if example is not None and example.id in seen:
+                if unique_ids and example is not None and example.id in seen:
                     used = f"the id {example.id!r} is already used in {seen[example.id]}"
                     message = f"{example.where}: {used}; give each row its own id."
                     yield None, ValueError(message)

@@ -103,6 +103,16 @@ def test_every_image_of_a_row_is_checked(tmp_path, images):
     assert f"line 8: the image {tmp_path / '7b.png'} cannot be read" in text
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_ids_of_a_stream_are_not_compared(tmp_path, stream):
+    file = write_rectangles(tmp_path / "rows", count=3)
+    sources = {"train": [{"path": str(file)}] * 2, "test": {"path": str(file)}, "stream": stream}
+    trainer = {"output_dir": str(tmp_path / "run"), "max_steps": 1}
+    report = check_data(config_of(tmp_path, file, data=sources, trainer=trainer))
+    assert report.ready is stream
+    assert [*kinds(report).values()] == ([] if stream else [3])
+
+
 def test_texts_that_are_quoted_in_part_are_one_fault(tmp_path):
     good = {"id": "1", "image": "0.png", "phrase": "a", "box": [5, 4, 21, 16]}
     words = ("red", "green", "blue")
