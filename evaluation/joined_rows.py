@@ -117,6 +117,7 @@ def _joined(
         row = {
             "id": example.id,
             "image": _image_path(example.image),
+            **({"group": example.group} if example.group else {}),
             "task": name,
             **({"task_options": reads_by} if reads_by else {}),
             **({"buckets": dict(example.buckets)} if example.buckets else {}),

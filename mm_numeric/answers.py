@@ -375,3 +375,11 @@ class Example:
     def images(self) -> tuple[ImageSource, ...]:
         """Return all images of the sample."""
         return () if self.image is None else (self.image, *self.more_images)
+
+    @property
+    def group(self) -> str | None:
+        """Return a name that only samples with the same images have; None if it is their path."""
+        if not self.more_images and not isinstance(self.image, EmbeddedImage):
+            return None
+        own = (i.digest() if isinstance(i, EmbeddedImage) else str(i) for i in self.images)
+        return " ".join(own)

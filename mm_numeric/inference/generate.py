@@ -3,7 +3,7 @@
 predictions.jsonl has one object per sample:
     id       id of the sample
     image    path of the image, or null
-    group    hash of an image in a table of `datasets`, the same for all rows with this image
+    group    name of the images if `image` is not enough: of several, or in tables of `datasets`
     task     name of the task, which `score` needs to parse the text
     task_options    options of the task that change how text is parsed, if there are any
     buckets  groups that the sample belongs to, such as its category, for metrics per group
@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from mm_numeric.answers import EmbeddedImage, Example, Instances, Unreadable
+from mm_numeric.answers import Example, Instances, Unreadable
 from mm_numeric.config.data import Sources
 from mm_numeric.config.decoding import GREEDY, is_greedy_alone
 from mm_numeric.config.reader import read_config
@@ -380,11 +380,11 @@ def prediction(
             scores = {"scores": [round(value, 6) for value in certain], **tokens}
     unreadable = isinstance(answer, Unreadable)
     reads_by = {name: task.options()[name] for name in task.reads_by}
-    image = example.image
+    group = example.group
     return {
         "id": example.id,
-        "image": None if image is None else str(image.resolve()),
-        **({"group": image.digest()} if isinstance(image, EmbeddedImage) else {}),
+        "image": None if example.image is None else str(example.image.resolve()),
+        **({"group": group} if group else {}),
         "task": config.task_name,
         **({"task_options": reads_by} if reads_by else {}),
         **({"buckets": dict(example.buckets)} if example.buckets else {}),

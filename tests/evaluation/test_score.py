@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tiny_models import small_config
@@ -316,6 +317,17 @@ def test_rows_with_the_same_image_of_a_table_are_drawn_together(tmp_path):
         rows.append(prediction(config, family, example, Generated("7:05", None, [], [])))
     assert [row["image"] for row in rows] == ["row 0", "row 1", "row 2"]
     assert rows[0]["group"] == rows[2]["group"] != rows[1]["group"]
+    assert score(predictions(tmp_path, rows)).group_count == 2
+
+
+def test_rows_of_several_images_are_drawn_together_if_all_are_the_same(tmp_path):
+    config = small_config(tmp_path, "task={name: clock}")
+    family = load_family(config, model_source(config, config.output_dir))
+    rows = []
+    for i, last in enumerate(("a.png", "b.png", "a.png")):
+        images = {"image": Path("shown.png"), "more_images": (Path(last),)}
+        example = Example(id=str(i), prompt="", answer=ClockTime(7, 5), where="", **images)
+        rows.append(prediction(config, family, example, Generated("7:05", None, [], [])))
     assert score(predictions(tmp_path, rows)).group_count == 2
 
 
