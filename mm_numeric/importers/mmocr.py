@@ -18,6 +18,7 @@ from mm_numeric.importers.importer import (
     parse_box,
     parse_polygon,
     parse_text,
+    shorten,
 )
 
 
@@ -52,8 +53,11 @@ def _instance(raw: Any) -> dict[str, Any]:
         instance = {"polygon": parse_polygon(raw["polygon"])}
     else:
         instance = {"box": parse_box(raw.get("bbox"))}
-    if raw.get("text") is not None:
-        instance["text"] = parse_text(raw["text"], "text")
+    text = raw.get("text")
+    if text is not None:
+        if not isinstance(text, str):
+            raise InvalidRowError("text", f"text must be a text, not {shorten(text)}.")
+        instance["text"] = text  # may be empty, as in ICDAR 2015
     ignore = raw.get("ignore", False)
     if ignore not in (True, False):
         raise InvalidRowError("ignore", f"ignore must be true or false, not {ignore!r:.20}.")
