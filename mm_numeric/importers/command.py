@@ -53,7 +53,9 @@ def report_text(prepared: Prepared) -> str:
 
 def _config_lines(prepared: Prepared) -> list[str]:
     """Return the settings of a config for the prepared rows: the task as YAML, and overrides."""
-    source = {"path": prepared.out, "images": prepared.record["options"].get("images")}
+    options = prepared.record["options"]
+    images = options.get("images") or options.get("frames")  # of videos
+    source = {"path": prepared.out, "images": images}
     both = (
         " ".join(
             shlex.quote(f"data.{name}.{key}={value}") for key, value in source.items() if value

@@ -29,6 +29,7 @@ from mm_numeric.families.llava import Llava
 from mm_numeric.families.paligemma import PaliGemma
 from mm_numeric.families.qwen2_5_vl import Qwen2_5VL
 from mm_numeric.families.qwen2_vl import Qwen2VL
+from mm_numeric.importers import command as prepare_command
 from mm_numeric.importers.moments import ActivityNet, CharadesSta, QvHighlights
 from mm_numeric.losses.objective import Objective
 from mm_numeric.losses.presets import PRESETS
@@ -316,7 +317,7 @@ def test_what_cannot_be_shown_is_one_sentence(tmp_path):
         load_examples(TASK, DataSource(path=str(tmp_path / "rows.jsonl")), tmp_path, training=True)
 
 
-def test_published_files_are_imported(tmp_path):
+def test_published_files_are_imported(tmp_path, capsys):
     for video, count in (("AO8RW", 12), ("NUsG9", 1), ("v_QO", 2)):
         (tmp_path / "frames" / video).mkdir(parents=True)
         for i in range(count):
@@ -329,6 +330,9 @@ def test_published_files_are_imported(tmp_path):
     assert done.row["query"] == "a person is putting a book on a shelf."
     assert done.row["frames"][:3] == ["AO8RW/0.jpg", "AO8RW/1.jpg", "AO8RW/2.jpg"]
     assert done.row["frames"][-1] == "AO8RW/11.jpg"
+    words = (tmp_path / "a.txt", "--frames", options["frames"], "--fps", "2", "--allow-bad", "3")
+    prepare_command.run("charades_sta", [*map(str, words), "--out", str(tmp_path / "rows.jsonl")])
+    assert f"data.train.images={tmp_path / 'frames'} (test rows" in capsys.readouterr().out
     assert done.kinds == ["spans", "line", "frames"]
     row = {"qid": 2579, "query": "A girl cooked.", "duration": 150, "vid": "NUsG9",
            "relevant_windows": [[82, 150], [4, 6]], "saliency_scores": [[3, 3, 2]]}  # fmt: skip
