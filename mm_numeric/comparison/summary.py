@@ -139,7 +139,7 @@ def _terminal_cells(
         entry = found.get(metric["name"]) or {"mean": None}
         text = in_unit(entry["mean"], metric["unit"])
         if head and not index:
-            text += f" ({_range(head['low'], head['high'], metric['unit'])})"
+            text += f" ({_range(head.get('low'), head.get('high'), metric['unit'])})"
         yield text
     yield _difference(head and head["difference"], metrics[0]["unit"])
 
@@ -212,7 +212,7 @@ def _number(value: float, unit: str, sign: str = "") -> str:
 def _difference(entry: Mapping[str, Any] | None, unit: str) -> str:
     if entry is None or entry["mean"] is None:
         return "-"
-    text = _range(entry["low"], entry["high"], unit, "+")
+    text = _range(entry.get("low"), entry.get("high"), unit, "+")
     if "p_holm" in entry:
         text += f"; corrected {p_value(entry['p_holm'])}"
     elif 1 < len(entry["seeds"]) < ENOUGH_SEEDS:

@@ -137,6 +137,8 @@ def test_rows_of_a_single_image_have_no_interval(tmp_path, seeds):
     found = write_summary(config, tmp_path)["table"]["emd"]["exact"]
     for entry in (found, found["difference"]):
         assert (entry["low"], entry["high"], entry.get("p")) == (None,) * 3
+    (line,) = (own for own in summary_table(read_summary(tmp_path)).splitlines() if "emd" in own)
+    assert line.count("(-") == 2  # in place of the intervals of the first metric and its difference
 
 
 def test_the_same_answers_do_not_differ_whatever_their_order(tmp_path):
