@@ -321,8 +321,8 @@ def _add_compare(add: _Add) -> None:
         type=int,
         nargs="+",
         metavar="SEED",
-        help="run only these seeds and write no report, to split the work between machines "
-        "(default: compare.seeds of the config)",
+        help="run only these seeds, in this process, and write no report, to split the work "
+        "between machines (default: compare.seeds of the config)",
     )
     text = "ray uses the Ray cluster of RAY_ADDRESS, slurm submits jobs; both use compare.resources"
     _add_engine(compare, text, tuple(ENGINES))

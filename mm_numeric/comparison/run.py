@@ -14,6 +14,7 @@ such as a regression head with squared error, also uses this loss in its warm st
 
 Finished runs are not repeated. An interrupted run resumes from its last checkpoint. If a decoding
 rule is added to ``compare.decode``, finished runs answer the test samples again, without training.
+Several processes may execute the runs of one folder: each leaves out what another executes.
 
 With ``compare.tune``, each row is trained with each combination of the settings (a trial). Trials
 answer the rows of ``compare.select_on``. When those of all seeds have done so, the best trial of
@@ -34,6 +35,7 @@ from mm_numeric.comparison.plan import (
     open_runs,
     overview,
     seed_runs,
+    waits_for,
 )
 from mm_numeric.comparison.rows import compared_rows, read_comparison
 from mm_numeric.comparison.seeds import run_of_seed, with_resolved_vary
@@ -51,7 +53,7 @@ from mm_numeric.config.schema import Config
 from mm_numeric.evaluation.results_table import in_unit
 from mm_numeric.evaluation.score import score
 from mm_numeric.files import read_rows
-from mm_numeric.log import logger, progress, show, without_repeats
+from mm_numeric.log import ONCE, logger, progress, show, without_repeats
 from mm_numeric.losses.term import make_term
 from mm_numeric.ranks import EveryRankError, num_ranks
 from mm_numeric.registry import ENGINES, LOCAL_ENGINE, choose
@@ -72,6 +74,7 @@ from mm_numeric.run_folder import (
 _MAY_DIFFER = {"compare", "objective", "plugins"}  # sections that do not change existing runs
 _KEY = "compare.output_dir"
 _LOCK_WAIT_S = 300.0
+_POLL_S = 1.0
 
 
 class RunFailedError(Exception):
@@ -141,10 +144,31 @@ def _check_runs(config: Config, seeds: Sequence[int]) -> None:
 
 
 def execute_here(runs: Sequence[Run]) -> None:
-    """Execute runs in this process, one after the other."""
+    """Execute runs in this process, one after the other, except those of other processes.
+
+    The next run is the first one that is not finished, that no other process executes, and that
+    waits for no unfinished run. If there is none, wait for the other processes.
+    """
+    needed, left = waits_for(runs), {run.name: run for run in runs}
+    bar = progress(desc="comparing", unit="run", total=len(left))
     with without_repeats():
-        for run in progress(runs, desc="comparing", unit="run"):
-            _run(run)
+        while left := {name: run for name, run in left.items() if not run.is_finished()}:
+            bar.update(len(runs) - len(left) - bar.n)
+            ready = (run for run in left.values() if left.keys().isdisjoint(needed[run.name]))
+            if not any(_run_if_free(run) for run in ready):
+                logger.info("waiting for runs that other processes execute", extra=ONCE)
+                time.sleep(_POLL_S)
+    bar.update(len(runs) - bar.n)
+    bar.close()
+
+
+def _run_if_free(run: Run) -> bool:
+    """Execute a run and return True, or return False if another process executes it."""
+    try:
+        _run(run)
+    except LockedError:
+        return False
+    return True
 
 
 def execute_one(folder: Path, name: str) -> None:
@@ -164,10 +188,18 @@ def execute_one(folder: Path, name: str) -> None:
             except LockedError:
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(1)
+                time.sleep(_POLL_S)
 
 
 def _run(run: Run) -> None:
+    """Execute one run; raise LockedError if another process executes it or uses its folder."""
+    folder = run.config.output_dir
+    with locked(folder.with_name(f"{folder.name}.run"), "run"):
+        if not run.is_finished():
+            _train_and_score(run)
+
+
+def _train_and_score(run: Run) -> None:
     """Train or resume one run, generate its answers, and score them under each decoding rule."""
     config, folder = run.config, run.config.output_dir
     started = time.monotonic()

@@ -75,7 +75,8 @@ class CompareConfig:
     which is the first and which the others are compared with, ``mean``, ``median``, ``mbr``."""
 
     jobs: int = 1
-    """Number of seeds that run in parallel, each in its own process; at least 1."""
+    """Number of processes that execute the runs, at least 1. Each takes the next run that can
+    start, on one of the GPUs if there are several."""
 
     resources: Resources | None = None
     """What each run reserves; required with ``--engine ray`` and ``--engine slurm``, not used by

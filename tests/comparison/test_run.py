@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,13 +20,14 @@ from tiny_models import small_config
 
 from mm_numeric import cli
 from mm_numeric.comparison.engines import local
-from mm_numeric.comparison.run import compare, seed_runs
+from mm_numeric.comparison.plan import open_runs, seed_runs
+from mm_numeric.comparison.run import compare, execute_here
 from mm_numeric.comparison.summary import summary_table
 from mm_numeric.evaluation.report.report import write_report
 from mm_numeric.evaluation.report.summary_file import read_summary
 from mm_numeric.inference import generate
 from mm_numeric.ranks import EveryRankError
-from mm_numeric.run_folder import claim, write_config
+from mm_numeric.run_folder import claim, locked, write_config
 from mm_numeric.training.trainer import NumericTrainer
 
 SMALL = ("compare.objectives=[ce, {name: strong, preset: ntl_was, weight: 0.8}]",
@@ -165,16 +167,16 @@ def test_a_control_without_a_term_starts_where_ce_starts(tmp_path):
 
 
 class Fork(multiprocessing.Process):
-    """The process of a seed, in place of subprocess.Popen: it does not import all anew."""
+    """A process of a comparison, in place of subprocess.Popen: it does not import all anew."""
 
     __class_getitem__ = classmethod(lambda cls, _: cls)
 
     def __init__(self, command, *, env, stderr):
-        super().__init__(target=self.run_seed, args=(command, env, stderr))
+        super().__init__(target=self.run_command, args=(command, env, stderr))
         self.start()
 
     @staticmethod
-    def run_seed(command, env, stderr):
+    def run_command(command, env, stderr):
         assert command[:3] == [sys.executable, "-m", "mm_numeric"]
         NumericTrainer.training_step = wait_after_warm_start
         os.environ.update(env)
@@ -205,7 +207,7 @@ def children(process: int) -> list[Path]:
 
 @pytest.mark.slow
 def test_a_killed_comparison_of_two_processes_goes_on(tmp_path):
-    """The processes of the seeds are forked before the kill; the one after it is a new Python.
+    """The two processes are forked before the kill; the one after it is a new Python.
 
     It prints what a forked one prints: nothing while it imports all, and nothing when it ends.
     """
@@ -218,29 +220,76 @@ def test_a_killed_comparison_of_two_processes_goes_on(tmp_path):
     deadline = time.monotonic() + 120
     while not any(folder.glob("seed*/warm_start/results.json")) and time.monotonic() < deadline:
         time.sleep(0.05)
-    seeds = children(job.processes[0].pid)
-    assert len(seeds) == 2
-    os.kill(job.processes[0].pid, signal.SIGKILL)  # and not the processes of the seeds
+    others = children(job.processes[0].pid)
+    assert len(others) == 2
+    os.kill(job.processes[0].pid, signal.SIGKILL)  # and not the two
     assert job.wait() == [-signal.SIGKILL]
     deadline = time.monotonic() + 30
-    while any(seed.exists() for seed in seeds) and time.monotonic() < deadline:
+    while any(other.exists() for other in others) and time.monotonic() < deadline:
         time.sleep(0.05)  # they notice that their parent is gone
     kept = {p: p.stat().st_mtime_ns for p in folder.glob("seed*/*/results.json")}
     assert 0 < len(kept) < 4
-    compare(config, seeds=[0])  # in this process, so that one seed is left for another
-    log = folder / "seed1.log"
+    compare(config, seeds=[0])  # in this process, so that one run is left for another
+    left = open_runs(config, [1])
+    execute_here(left[:-1])
+    log = folder / "job0.log"
     before = len(log.read_text())
     job = Job(cli.main, ["compare", str(file)], tmp_path / "resumed.txt")
     assert job.wait() == [0], job.text()
     assert {p: p.stat().st_mtime_ns for p in kept} == kept
     said = log.read_text()[before:]
-    assert said.startswith("mm-numeric: 2 runs: "), said
+    assert said.startswith("mm-numeric: 4 runs: "), said
+    assert "mm-numeric: training seed1/ce\n" in said
     assert said.splitlines()[-1].startswith("step 2/2 "), said
     assert "Warning" not in said
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["seeds"] == [0, 1]
     assert "report:" in job.text()
     assert (folder / "report.html").is_file()
+
+
+def test_a_process_leaves_out_the_runs_of_another_and_those_that_wait_for_them(
+    tmp_path, monkeypatch, logged
+):
+    runs = open_runs(small_config(tmp_path, *SMALL, "compare.seeds=[0, 1]"), [0, 1])
+    names, executed = ("warm_start", "ce", "ce_times_1.3", "strong"), []
+
+    def execute(run):
+        executed.append(run.name)
+        run.answers.mkdir(parents=True)
+        (run.answers / "results.json").touch()
+
+    def finish_the_other(_):
+        assert executed == [f"seed1/{name}" for name in names]
+        execute(runs[0])
+        other.close()
+
+    monkeypatch.setattr("mm_numeric.comparison.run._train_and_score", execute)
+    monkeypatch.setattr("mm_numeric.comparison.run.time", SimpleNamespace(sleep=finish_the_other))
+    with ExitStack() as other:
+        assert runs[0].name == "seed0/warm_start"
+        other.enter_context(locked(tmp_path / "compare" / "seed0" / "warm_start.run"))
+        execute_here(runs)
+    assert executed[4:] == [f"seed0/{name}" for name in names]
+    assert logged.getvalue() == "waiting for runs that other processes execute\n"
+
+
+@pytest.mark.parametrize(
+    ("visible", "count", "seen"),
+    [
+        (None, 0, [None, None, None]),
+        (None, 1, [None, None, None]),
+        (None, 2, ["0", "1", "0"]),
+        ("4, 6,7", 3, ["4", "6", "7"]),
+        ("3", 1, [None, None, None]),
+    ],
+)
+def test_each_process_sees_one_of_several_gpus(monkeypatch, visible, count, seen):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    assert [local.one_gpu(job).get("CUDA_VISIBLE_DEVICES") for job in range(3)] == seen
 
 
 @pytest.mark.slow

@@ -25,56 +25,70 @@ def execute(config: Config, folder: Path, left: Sequence[Run]) -> None:
 
 
 def _in_processes(config: Config, folder: Path, left: Sequence[Run]) -> None:
-    """Execute the runs in one process per seed, with ``compare.jobs`` processes at a time."""
+    """Execute the runs in ``compare.jobs`` processes; each takes the next run that can start."""
     assert config.compare is not None
-    folders = {run.config.output_dir.parent for run in left}
-    seeds = [seed for seed in config.compare.seeds if folder / f"seed{seed}" in folders]
-    threads = max(1, (os.cpu_count() or 1) // config.compare.jobs)
+    jobs = min(config.compare.jobs, len(left))
+    threads = max(1, (os.cpu_count() or 1) // jobs)
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), PARENT: str(os.getpid())}
-    waiting, running = list(seeds), dict[int, subprocess.Popen[bytes]]()
+    command = [sys.executable, "-m", "mm_numeric", "compare", str(folder / CONFIG)]
+    command += ["--seeds", *map(str, config.compare.seeds)]
+    running = dict[Path, subprocess.Popen[bytes]]()
     bar = progress(desc="comparing", unit="run", total=len(left))
     try:
-        while waiting or running:
-            while waiting and len(running) < config.compare.jobs:
-                seed = waiting.pop(0)
-                command = [sys.executable, "-m", "mm_numeric", "compare", str(folder / CONFIG)]
-                command += ["--seeds", str(seed)]
-                log = (folder / f"seed{seed}.log").open("ab")
-                running[seed] = subprocess.Popen(command, env=environment, stderr=log)
+        for job in range(jobs):
+            log = folder / f"job{job}.log"
+            with log.open("ab") as file:
+                own = {**environment, **one_gpu(job)}
+                running[log] = subprocess.Popen(command, env=own, stderr=file)
+        while running:
             time.sleep(0.5)
             bar.update(sum(run.is_finished() for run in left) - bar.n)
-            for seed, process in list(running.items()):
+            for log, process in list(running.items()):
                 if process.poll() is not None:
-                    del running[seed]
-                    _check_exit(folder, seed, process.returncode)
+                    del running[log]
+                    _check_exit(log, process.returncode)
     finally:
         bar.close()
         for process in running.values():
             process.terminate()
 
 
-def _check_exit(folder: Path, seed: int, code: int) -> None:
-    """Raise RunFailedError with the last log line if the process of ``seed`` has failed."""
+def one_gpu(job: int) -> dict[str, str]:
+    """Return what is set in the environment of a process so that it sees one of several GPUs.
+
+    Process ``job`` sees GPU ``job`` of those that this process sees, counted round and round.
+    """
+    import torch
+
+    count = torch.cuda.device_count()
+    if count < 2:
+        return {}
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = visible.split(",") if visible else [str(index) for index in range(count)]
+    return {"CUDA_VISIBLE_DEVICES": names[job % count].strip()}
+
+
+def _check_exit(log: Path, code: int) -> None:
+    """Raise RunFailedError with the last line of the log if its process has failed."""
     if not code:
         return
-    log = folder / f"seed{seed}.log"
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     message = lines[-1].removeprefix("mm-numeric: ") if lines else "no message"
     raise RunFailedError(
-        f"seed {seed} failed: {message} (see {log}); finished runs are kept, run compare again to "
+        f"{log.stem} failed: {message} (see {log}); finished runs are kept, run compare again to "
         "continue.",
         code,
     )
 
 
 PARENT = "MM_NUMERIC_COMPARE_PARENT"
-"""Environment variable with the id of the main process, set for the process of each seed."""
+"""Environment variable with the id of the main process, set for the processes it starts."""
 
 
 def exit_with_parent() -> None:
     """Start a thread that exits this process when the main process ends or is killed.
 
-    Does nothing unless ``_in_processes`` started this process to run a seed.
+    Does nothing unless ``_in_processes`` started this process.
     """
     parent = os.environ.get(PARENT)
     if parent is None:
