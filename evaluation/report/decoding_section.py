@@ -47,6 +47,9 @@ def decoding_section(comparison: Comparison) -> Section | None:
     if chart:
         blocks.append(figure(chart, css="panels wide"))
     blocks.append(_table(comparison, decoding, rules, first))
+    cells = (cells.get(first.name) for own in decoding.values() for cells in own.values())
+    if any(cell and cell["from_reference"] for cell in cells):  # earlier versions have none
+        blocks.append(_from_reference(comparison, rules[1:], first))
     if others:
         tables = [_table(comparison, decoding, rules, metric) for metric in others]
         blocks.append(fold("Other metrics", tables))
@@ -106,6 +109,21 @@ def _table(
             rows.append(TableRow(cells=[Cell(content=name, limit=60), *cells], kind="aside"))
     columns = [Column(header=Cell(content=rule), direction=metric.direction) for rule in rules]
     title = f"{metric.label}, by decoding rule"
+    return Table.of(["objective", *columns], rows, title=title)
+
+
+def _from_reference(comparison: Comparison, rules: Sequence[str], metric: ReportedMetric) -> Table:
+    """Return the differences of each objective and rule to greedy decoding of its reference."""
+    rows, decoding = [], comparison.summary["decoding"]
+    for name in filter(decoding.get, comparison.ranked()):
+        found = [decoding[name][rule].get(metric.name) for rule in rules]
+        cells = [cell and {**cell, "difference": cell["from_reference"]} for cell in found]
+        style = comparison.styles[name].cell(comparison.against(name))
+        rows.append(TableRow(cells=[style, *map(metric.cell, cells)]))
+    columns = [Column(header=Cell(content=rule), direction=metric.direction) for rule in rules]
+    title = (
+        f"{metric.label}, by decoding rule; Δ to {GREEDY} decoding of {comparison.compared_with}"
+    )
     return Table.of(["objective", *columns], rows, title=title)
 
 

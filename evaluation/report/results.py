@@ -225,8 +225,11 @@ def read_comparison(folder: Path) -> Comparison:
     styles = choose_styles(summary["objectives"], summary["baseline"], summary["control"])
     comparison = Comparison(folder=folder, summary=summary, metrics=metrics, styles=styles)
     for name in filter(comparison.uneven_trials, styles):
-        for cell in filter(None, summary["table"][name].values()):
-            (cell["difference"] or {})["uneven_trials"] = True  # for ReportedMetric.trend
+        decoded = summary["decoding"].get(name, {}).values()
+        changes = [cell["difference"] for cell in summary["table"][name].values() if cell]
+        changes += [cell["from_reference"] for own in decoded for cell in own.values() if cell]
+        for change in filter(None, changes):
+            change["uneven_trials"] = True  # for ReportedMetric.trend
     return comparison
 
 

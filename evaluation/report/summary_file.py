@@ -87,7 +87,10 @@ def _checked_cell(cell: Any, where: str) -> dict[str, Any] | None:
     return {
         **cell,
         "seeds": [value for value in cell.get("seeds") or [] if value is not None],
-        "difference": _checked_cell(cell.get("difference"), f"{where}, difference"),
+        **{
+            key: _checked_cell(cell.get(key), f"{where}, {key}")
+            for key in ("difference", "from_reference")
+        },
     }
 
 

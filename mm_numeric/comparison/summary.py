@@ -88,9 +88,7 @@ def summary_table(summary: Mapping[str, Any], *, shown: int = 5) -> str:
     """
     metrics = summary["metrics"][: max(shown, summary.get("of_categories", 0))]
     header = ["objective", *(m["label"] for m in metrics)]
-    references = {name for name in summary["references"].values() if name}
-    against = references.pop() if len(references) == 1 else "the reference in the report"
-    header.append(f"{metrics[0]['label']}, against {against}")
+    header.append(f"{metrics[0]['label']}, against {_reference(summary)}")
     entries = {"(warm start)": summary["warm_start"] or {}, **summary["other_warm_starts"]}
     entries |= summary["table"]
     rows = [[name, *_terminal_cells(found, metrics)] for name, found in entries.items()]
@@ -104,10 +102,17 @@ def summary_table(summary: Mapping[str, Any], *, shown: int = 5) -> str:
     return "\n\n".join(tables) + f"\n{plain(note, 1000)}."
 
 
+def _reference(summary: Mapping[str, Any]) -> str:
+    """Return the objective that all others are compared with, or what to call several."""
+    references = {name for name in summary["references"].values() if name}
+    return str(references.pop()) if len(references) == 1 else "the reference in the report"
+
+
 def decoding_table(summary: Mapping[str, Any]) -> str:
     """Format the first metric under each decoding rule as a terminal table, a line per objective.
 
-    A rule other than greedy has the difference to greedy in brackets, with its interval.
+    A rule other than greedy has the difference to greedy decoding of the same objective, with its
+    interval, and that to greedy decoding of the reference.
     """
     metric = summary["metrics"][0]
     rules = list(next(iter(summary["decoding"].values())))
@@ -120,9 +125,12 @@ def decoding_table(summary: Mapping[str, Any]) -> str:
             if entry.get("difference"):
                 text += f", {_difference(entry['difference'], metric['unit'])}"
             row.append(text)
+        found = (by_rule[rule].get(metric["name"]) or {} for rule in rules[1:])
+        row += [_difference(entry.get("from_reference"), metric["unit"]) for entry in found]
         rows.append(row)
     header = [f"{metric['label']}, decoded by", GREEDY]
     header += [f"{rule}, against {GREEDY}" for rule in rules[1:]]
+    header += [f"{rule}, against {_reference(summary)}, {GREEDY}" for rule in rules[1:]]
     return Table.of(header, rows, align="left").to_terminal()
 
 

@@ -46,7 +46,8 @@ class MetricTables(NamedTuple):
 
     decoding: dict[str, Entries]
     """``decoding[name][rule][metric]``; its ``difference`` is that to greedy decoding of the same
-    run, None for greedy. Empty if greedy is the only rule."""
+    run, None for greedy. Objectives also have ``from_reference``, the difference to greedy decoding
+    of the reference (of the objective itself without one). Empty if greedy is the only rule."""
 
     metrics: list[Metric]
     """All metrics. The first is the headline, whose differences have corrected p-values: the main
@@ -77,13 +78,17 @@ def metric_tables(runs: Runs, references: Mapping[str, str | None]) -> MetricTab
             table[name][metric.name] = found.entry((name, GREEDY), against)
             for rule in decoding.get(name, ()):
                 greedy = None if rule == GREEDY else (name, GREEDY)
-                decoding[name][rule][metric.name] = found.entry((name, rule), greedy)
+                entry = found.entry((name, rule), greedy)
+                if greedy and name in references:
+                    entry["from_reference"] = found.difference((name, rule), against or greedy)
+                decoding[name][rule][metric.name] = entry
     metrics = [metric for metric, _ in runs[first][0].figures]
     means = {m.name: [table[name][m.name]["mean"] for name in references] for m in metrics}
     metrics = headline_first(metrics, means)
     headline = metrics[0]
     _add_corrected_p([table], headline.name)
     _add_corrected_p(decoding.values(), headline.name)
+    _add_corrected_p(decoding.values(), headline.name, "from_reference")
     return MetricTables(table, decoding, metrics)
 
 
@@ -151,19 +156,21 @@ class _Estimates:
         if self.is_share and own["low"] is not None:
             own["low"], own["high"] = max(own["low"], 0.0), min(own["high"], 1.0)
         del own["p"]
-        if reference is None:
-            return {**own, "difference": None}
+        return {**own, "difference": reference and self.difference(key, reference)}
+
+    def difference(self, key: tuple[str, str], reference: tuple[str, str]) -> dict[str, Any]:
+        """Return the mean of the paired differences of two runs, and its interval."""
         change = np.subtract(self.values[key], self.values[reference]).tolist()
-        return {**own, "difference": _entry(change, self.draws[key] - self.draws[reference])}
+        return _entry(change, self.draws[key] - self.draws[reference])
 
 
-def _add_corrected_p(tables: Iterable[Entries], metric: str) -> None:
+def _add_corrected_p(tables: Iterable[Entries], metric: str, key: str = "difference") -> None:
     """Add ``p_holm`` to the differences of a metric: p-values corrected for their number.
 
     ``tables`` maps the name of an objective to its metrics, and the correction is over all of them.
     Below ``ENOUGH_SEEDS`` seeds nothing is added, and no difference counts as clear.
     """
-    found = [own[metric]["difference"] for table in tables for own in table.values()]
+    found = [own[metric].get(key) for table in tables for own in table.values()]
     known = {i: own for i, own in enumerate(found) if own and own["p"] is not None}
     if any(len(own["seeds"]) < ENOUGH_SEEDS for own in known.values()):
         return

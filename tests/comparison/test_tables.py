@@ -142,11 +142,30 @@ def test_the_terminal_has_a_second_table_of_rules(tmp_path):
     text = summary_table(summary)
     second = text.split("\n\n")[1].splitlines()
     words = [" ".join(line.split()) for line in second]
-    assert words[0] == "within 5 min, decoded by greedy median, against greedy"
+    headers = ("within 5 min, decoded by", "greedy", "median, against greedy",
+               "median, against ce, greedy")  # fmt: skip
+    assert words[0] == " ".join(headers)
     assert words[2].startswith("ce 62.50 % 75.00 %, +12.50 (-")
     assert words[3].startswith("emd 62.50 % 50.00 %, -12.50 (")
-    assert words[4] == ("warm_start 50.00 % 50.00 %, +0.00 (+0.00 to +0.00; seeds +0.00, +0.00)")
+    assert words[4] == ("warm_start 50.00 % 50.00 %, +0.00 (+0.00 to +0.00; seeds +0.00, +0.00) -")
     assert words[5].startswith("Mean of 2 seeds; 95 %, Student's t over")
+
+
+def test_decoded_answers_are_also_compared_with_the_greedy_ones_of_the_reference(tmp_path):
+    decoding = write_summary(comparison(tmp_path, RUNS), tmp_path)["decoding"]
+    for metric in decoding["ce"]["median"]:
+        greedy = decoding["ce"]["greedy"][metric]["seeds"]
+        for name in ("ce", "emd"):
+            found = decoding[name]["median"][metric]
+            changes = [own - its for own, its in zip(found["seeds"], greedy, strict=True)]
+            assert found["from_reference"]["seeds"] == pytest.approx(changes)
+        assert decoding["ce"]["median"][metric]["from_reference"] == pytest.approx(
+            decoding["ce"]["median"][metric]["difference"]
+        )
+    first = next(iter(decoding["emd"]["median"].values()))
+    assert first["from_reference"]["mean"] == -0.125
+    without = [decoding["emd"]["greedy"], *decoding["warm_start"].values()]
+    assert not any("from_reference" in cell for cells in without for cell in cells.values())
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,20 @@ def test_each_rule_is_marked_as_better_worse_or_unclear(tmp_path):
     assert "Δ +10.0 points" in twin.split("## Decoding")[1].split("\n## ")[0]
 
 
+def test_decoded_answers_are_compared_with_greedy_ones_of_the_reference(tmp_path):
+    summary = decoded_folder(tmp_path, seeds=range(5))
+    title = "by decoding rule; Δ to greedy decoding of ce"
+    assert title not in "".join(written(tmp_path, summary))
+    for name, gain in (("ce", 0.1), ("emd", 0.031)):
+        found = cell(0.7, 0.6, 0.8, (gain, gain - 0.05, gain + 0.05), 0.01)["difference"]
+        summary["decoding"][name]["median"]["within"]["from_reference"] = found
+    page, twin = written(tmp_path, summary)
+    for text in (page, twin):
+        before, _, after = text.partition(title)
+        assert "+3.1" in after.split("</table>")[0]
+        assert "+3.1" not in before
+
+
 def test_the_tables_of_confidence_are_those_of_the_metrics(tmp_path):
     page, twin = written(tmp_path, decoded_folder(tmp_path))
     seeds = [confidences("greedy", s) for s in range(2)]
