@@ -113,12 +113,17 @@ def _table(
 
 
 def _from_reference(comparison: Comparison, rules: Sequence[str], metric: ReportedMetric) -> Table:
-    """Return the differences of each objective and rule to greedy decoding of its reference."""
+    """Return the differences of each objective and rule to greedy decoding of its reference.
+
+    An objective that is compared with no other is compared with its own greedy answers.
+    """
     rows, decoding = [], comparison.summary["decoding"]
     for name in filter(decoding.get, comparison.ranked()):
         found = [decoding[name][rule].get(metric.name) for rule in rules]
         cells = [cell and {**cell, "difference": cell["from_reference"]} for cell in found]
-        style = comparison.styles[name].cell(comparison.against(name))
+        reference = comparison.reference(name) or name
+        text = "" if reference == comparison.summary["baseline"] else f"against {reference}"
+        style = comparison.styles[name].cell(text)
         rows.append(TableRow(cells=[style, *map(metric.cell, cells)]))
     columns = [Column(header=Cell(content=rule), direction=metric.direction) for rule in rules]
     title = (

@@ -90,6 +90,12 @@ def test_decoded_answers_are_compared_with_greedy_ones_of_the_reference(tmp_path
         before, _, after = text.partition(title)
         assert "+3.1" in after.split("</table>")[0]
         assert "+3.1" not in before
+        assert "against " not in after.split("</table>")[0].split("\n## ")[0]
+    summary["references"] = {"ce": None, "emd": None}
+    for text in written(tmp_path, summary):
+        found = text.partition(title)[2].split("</table>")[0].split("\n## ")[0]
+        assert found.count("against ") == 1
+        assert "against emd" in found
 
 
 def test_the_tables_of_confidence_are_those_of_the_metrics(tmp_path):
