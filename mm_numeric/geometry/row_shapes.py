@@ -24,11 +24,15 @@ def read_id(row: Mapping[str, Any], names: Sequence[str], image: Path) -> str:
 
 
 def pixel_size(width: Any, height: Any) -> tuple[int, int] | None:
-    """Return (width, height) if they are whole numbers of pixels of an image, else None."""
-    edges = range(1, LONGEST_PX + 1)
-    if type(width) is int and width in edges and type(height) is int and height in edges:
-        return width, height
-    return None
+    """Return (width, height) if they are whole numbers of pixels of an image, else None.
+
+    A number such as 640.0 is whole: pandas writes it for a column with empty cells.
+    """
+    for edge in (width, height):
+        is_number = type(edge) in (int, float)
+        if not (is_number and 1 <= edge <= LONGEST_PX and edge == int(edge)):
+            return None
+    return int(width), int(height)
 
 
 def read_image(row: Mapping[str, Any], where: str) -> tuple[Path, tuple[int, int] | None]:

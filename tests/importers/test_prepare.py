@@ -163,10 +163,19 @@ def test_one_text_is_one_sentence(tmp_path, sentences, count):
     assert done.record["counts"]["sentences"] == count
 
 
-def test_a_size_that_no_image_has_is_one_line(tmp_path):
-    path = coco(tmp_path, [1, 1, 50, 50], width=10**400, height=9)
+@pytest.mark.parametrize("width", [10**400, 640.5, 1e400, float("nan"), True, 0.0])
+def test_a_size_that_no_image_has_is_one_line(tmp_path, width):
+    path = coco(tmp_path, [1, 1, 50, 50], width=width, height=9)
     (bad,) = prepare("coco", Coco(), [path], tmp_path / "rows.jsonl").record["bad_lines"]
     assert "are not a size in pixels" in bad["why"]
+
+
+def test_a_whole_size_may_be_a_float(tmp_path):
+    path = coco(tmp_path, [1, 1, 50, 50], width=640.0, height=480)
+    prepare("coco", Coco(), [path], tmp_path / "rows.jsonl")
+    (row,) = map(json.loads, (tmp_path / "rows.jsonl").read_text().splitlines())
+    assert (row["width"], row["height"]) == (640, 480)
+    assert type(row["width"]) is int
 
 
 @pytest.mark.parametrize("size", [None, 90])
