@@ -162,7 +162,9 @@ def _use(config: Config, family: Family, model: Any, folder: str) -> str:
         lead = f".removeprefix({json.dumps(family.lead)})" if family.lead.strip() else ""
         lines += [
             f"processor = AutoProcessor.from_pretrained({path})",
-            'image = ImageOps.exif_transpose(Image.open("image.png")).convert("RGB")',
+            'image = ImageOps.exif_transpose(Image.open("image.png")).convert("RGBA")',
+            'white = Image.new("RGBA", image.size, "white")',
+            'image = Image.alpha_composite(white, image).convert("RGB")',
             f"question = {json.dumps(question, ensure_ascii=False)}",
             *_image_inputs(family),
             f"ids = model.generate(**inputs{settings})[0, {answer}]",

@@ -7,13 +7,16 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from adapted_runs import BLIND, adapted_config, twin
 from huggingface_hub import HfApi, ModelCard, RepoUrl
+from PIL import Image, ImageOps
 from safetensors.torch import load_file
 
 from mm_numeric.cli import main
+from mm_numeric.data.images import upright_rgb
 from mm_numeric.evaluation.score import score
 from mm_numeric.inference.generate import predict
 from mm_numeric.models.export import export
@@ -153,6 +156,18 @@ def test_yi_vl_says_what_it_needs(exported, monkeypatch):
         found = {}
         exec(code.replace(facts["prompt"], question), found)
         assert found["text"] == wanted
+
+
+def test_the_program_shows_transparent_pixels_as_training_does(exported, tmp_path, monkeypatch):
+    card = (exported / "yi_vl" / "README.md").read_text(encoding="utf-8")
+    (lines,) = re.findall(r"^(image = .*?)^question = ", card, re.DOTALL | re.MULTILINE)
+    pixels = np.random.default_rng(0).integers(0, 256, (30, 20, 4), dtype=np.uint8)
+    monkeypatch.chdir(tmp_path)
+    Image.fromarray(pixels).save("image.png")
+    found = {"Image": Image, "ImageOps": ImageOps}
+    exec(lines, found)
+    assert found["image"].mode == "RGB"
+    assert np.array_equal(found["image"], upright_rgb(Image.open("image.png")))
 
 
 def test_the_card_says_what_the_model_is(tmp_path, capsys):
