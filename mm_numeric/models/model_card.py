@@ -128,6 +128,14 @@ def _license(base: str, revision: str) -> dict[str, Any]:
     return {key: value for key, value in found.items() if key.startswith("license")}
 
 
+_READ_IMAGE = (
+    'image = ImageOps.exif_transpose(Image.open("image.png")).convert("RGBA")',
+    'white = Image.new("RGBA", image.size, "white")',
+    'image = Image.alpha_composite(white, image).convert("RGB")',
+)
+"""Lines of the program that show the pixels that ``upright_rgb`` shows the model in training."""
+
+
 def _use(config: Config, family: Family, model: Any, folder: str) -> str:
     """Return what loading needs, and the program."""
     kind = type(model)
@@ -162,9 +170,7 @@ def _use(config: Config, family: Family, model: Any, folder: str) -> str:
         lead = f".removeprefix({json.dumps(family.lead)})" if family.lead.strip() else ""
         lines += [
             f"processor = AutoProcessor.from_pretrained({path})",
-            'image = ImageOps.exif_transpose(Image.open("image.png")).convert("RGBA")',
-            'white = Image.new("RGBA", image.size, "white")',
-            'image = Image.alpha_composite(white, image).convert("RGB")',
+            *_READ_IMAGE,
             f"question = {json.dumps(question, ensure_ascii=False)}",
             *_image_inputs(family),
             f"ids = model.generate(**inputs{settings})[0, {answer}]",
