@@ -157,7 +157,7 @@ class LockedError(ValueError):
 def locked(path: Path, kind: str = "folder") -> Iterator[None]:
     """Lock a path inside the context. The lock is also released if the process is killed.
 
-    ``kind`` is ``folder`` or ``file``, for the error message if another process has locked it.
+    ``kind`` (folder, file or run) is for the error message if another process has locked it.
     """
     target = path.resolve()  # "." has no name, and a link is another name
     lock_file = target.with_name(f".{target.name}.lock")

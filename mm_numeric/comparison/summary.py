@@ -118,16 +118,15 @@ def decoding_table(summary: Mapping[str, Any]) -> str:
     rules = list(next(iter(summary["decoding"].values())))
     rows = []
     for name, by_rule in summary["decoding"].items():
-        row = [name]
+        row, from_reference = [name], list[str]()
         for rule in rules:
             entry = by_rule[rule].get(metric["name"]) or {"mean": None}
             text = in_unit(entry["mean"], metric["unit"])
             if entry.get("difference"):
                 text += f", {_difference(entry['difference'], metric['unit'])}"
             row.append(text)
-        found = (by_rule[rule].get(metric["name"]) or {} for rule in rules[1:])
-        row += [_difference(entry.get("from_reference"), metric["unit"]) for entry in found]
-        rows.append(row)
+            from_reference.append(_difference(entry.get("from_reference"), metric["unit"]))
+        rows.append([*row, *from_reference[1:]])
     header = [f"{metric['label']}, decoded by", GREEDY]
     header += [f"{rule}, against {GREEDY}" for rule in rules[1:]]
     header += [f"{rule}, against {_reference(summary)}, {GREEDY}" for rule in rules[1:]]
