@@ -73,7 +73,7 @@ def size_of(toy: bool) -> Size:
     model = qwen2_5_vl(toy)
     if toy:
         return Size(model, "tiny Qwen2.5-VL", 4, 2, 20, 60, 56)
-    return Size(model, "Qwen2.5-VL-7B, LoRA", 128, 8, 200, 2000, 448)
+    return Size(model, "Qwen2.5-VL-7B, LoRA", 64, 8, 200, 2000, 448)
 
 
 def jobs(device: str, toy: bool) -> list[Job]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from _bench import Stand
 from _gpu_facts import GIB, installed_version
-from _gpu_jobs import Job, NotAvailableError, Record, without_package
+from _gpu_jobs import Job, NotAvailableError, Record, one_line, without_package
 from _gpu_model import (
     DENSE,
     SHORT,
@@ -204,7 +204,15 @@ def _transformers(model: Any, batch: dict[str, Tensor], options: dict[str, Any])
 
 def _liger(model: Any, batch: dict[str, Tensor], options: dict[str, Any]) -> Trainer:
     """Return transformers' Trainer with Liger's kernels, fused linear CE among them."""
-    return _transformers(model, batch, {**options, "use_liger_kernel": True})
+    trainer = _transformers(model, batch, {**options, "use_liger_kernel": True})
+    try:
+        import liger_kernel.transformers.model.qwen2_5_vl  # noqa: F401  or it fails in train()
+    except ImportError as error:
+        raise NotAvailableError(
+            f"liger-kernel {installed_version('liger-kernel')} has no kernels for Qwen2.5-VL of "
+            f"transformers {installed_version('transformers')} ({one_line(error)})"
+        ) from error
+    return trainer
 
 
 def _trl(model: Any, batch: dict[str, Tensor], options: dict[str, Any]) -> Trainer:

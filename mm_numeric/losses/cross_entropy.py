@@ -33,7 +33,8 @@ class _CrossEntropyWithNumbers(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         normaliser = to_compute_dtype(logits.new_empty(len(labels)))
         for chunk, index in _pieces(len(labels), rows, logits):
-            normaliser[chunk] = to_compute_dtype(logits[index]).logsumexp(dim=-1)
+            part = logits[index]
+            normaliser[chunk] = logsumexp(part, part.amax(dim=-1).to(normaliser))
         at = rows if rows is not None else torch.arange(len(labels), device=labels.device)
         number_at = at[number_rows]
         losses = normaliser - logits[at, labels].to(normaliser)
@@ -50,8 +51,11 @@ class _CrossEntropyWithNumbers(torch.autograd.Function):
         scale = grad_losses.index_add(0, number_rows, grad_normaliser)
         grad = _gradient_like(logits, filled=len(labels) == len(logits))
         for chunk, index in _pieces(len(labels), rows, logits):
-            softmax = (to_compute_dtype(logits[index]) - normaliser[chunk, None]).exp_()
-            grad[index] = softmax.mul_(scale[chunk, None]).to(grad)
+            softmax = (logits[index] - normaliser[chunk, None]).exp_()
+            if isinstance(index, slice):
+                torch.mul(softmax, scale[chunk, None], out=grad[index])
+            else:
+                grad[index] = softmax.mul_(scale[chunk, None]).to(grad)
         at = rows if rows is not None else torch.arange(len(labels), device=labels.device)
         # Elements with more than the softmax are summed before rounding to the dtype of the logits:
         # a softmax of 0.999 is 1 in bf16, and the gradient towards its label would be 0.
@@ -170,8 +174,20 @@ def chunks(rows: int, tokens: int, device: torch.device, *, cached: bool = False
         elements = _CPU_CHUNK
     else:
         elements = (_CACHED_CHUNK if cached else _CPU_CHUNK) * torch.get_num_threads()
-    size = max(1, elements // tokens)
-    return [slice(start, start + size) for start in range(0, rows, size)] or [slice(0, 0)]
+    size = max(1, elements // max(1, tokens))
+    starts = range(0, rows, size)
+    return [slice(start, min(start + size, rows)) for start in starts] or [slice(0, 0)]
+
+
+def logsumexp(logits: Tensor, largest: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return the logsumexp of each row [n] of logits [n, v], given its largest logit [n].
+
+    ``torch.logsumexp`` of a bf16 tensor needs a float32 copy first. Here the difference from the
+    largest logit is the first float32 tensor; ``out`` [n, v] gets it, and may be the logits.
+    """
+    finite = largest.masked_fill(largest.isinf(), 0.0)
+    difference = torch.sub(logits, finite[:, None], out=out)
+    return difference.exp_().sum(dim=-1).log_().add_(finite)
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[Any]:

@@ -12,7 +12,7 @@ arithmetic, and a fraction of the memory.
 hidden states to bf16 (an error of 0.03), and takes ten times as long on a CPU.
 """
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
-from mm_numeric.losses.cross_entropy import chunks, full_precision, to_compute_dtype
+from mm_numeric.losses.cross_entropy import (
+    chunks,
+    full_precision,
+    logsumexp,
+    to_compute_dtype,
+)
 
 CHUNKED_FROM = 1 << 27
 """Smallest number of logits per micro-batch, n * v, for which the loss is computed in chunks.
@@ -31,7 +36,11 @@ more arithmetic. Measured on a CPU with n = 1,536 and v = 151,936: 33 MiB instea
 
 
 def head_scores(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, number_rows: Tensor, number_ids: Tensor
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    number_rows: Tensor | slice,
+    number_ids: Tensor,
 ) -> Tensor:
     """Compute only the logits of the number tokens, [k, c], from hidden states.
 
@@ -54,11 +63,14 @@ class _LinearCrossEntropyWithNumbers(torch.autograd.Function):
         number_ids: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         normalisers, wanted, likely = [], [], []
-        for chunk, logits in _logits_in_chunks(hidden, weight, bias):
-            wanted.append(logits.gather(1, labels[chunk, None]).squeeze(1))
+        pieces = chunks(len(hidden), len(weight), hidden.device)
+        memory = _ChunkMemory(hidden, pieces, len(weight))
+        for rows in pieces:
+            logits, floats = memory.logits(hidden[rows], weight, bias)
+            wanted.append(logits.gather(1, labels[rows, None]).squeeze(1).to(floats))
             largest, index = logits.max(dim=-1)
             likely.append(index)
-            normalisers.append(_logsumexp_(logits, largest))
+            normalisers.append(logsumexp(logits, largest.to(floats), out=floats))
         normaliser = torch.cat(normalisers)
         number_logits = head_scores(hidden, weight, bias, number_rows, number_ids)
         ctx.save_for_backward(hidden, weight, bias, labels, normaliser, number_rows, number_ids)
@@ -83,67 +95,77 @@ class _LinearCrossEntropyWithNumbers(torch.autograd.Function):
 def _gradients(
     ctx: Any, grad_losses: Tensor, grad_number_logits: Tensor, grad_normaliser: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of hidden states, weight and bias, recomputing the logits in chunks."""
+    """Return the gradients of hidden states, weight and bias, computing the logits again.
+
+    The logits are computed in chunks of the vocabulary: each row of the weight's gradient is then
+    one product, and is rounded once. Chunks of positions would need a float32 sum as large as the
+    weight, which each of them reads and writes.
+    """
     hidden, weight, bias, labels, normaliser, number_rows, number_ids = ctx.saved_tensors
     scale = grad_losses.index_add(0, number_rows, grad_normaliser)
-    grad_hidden = torch.empty_like(hidden)
-    # Sums over chunks are accumulated in float32 or float64, not in the dtype of the weight.
-    grad_weight = torch.zeros_like(weight, dtype=scale.dtype) if ctx.needs_input_grad[1] else None
+    grad_hidden = torch.zeros_like(hidden, dtype=scale.dtype)
+    grad_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
     with_bias = bias is not None and ctx.needs_input_grad[2]
-    grad_bias = torch.zeros_like(bias, dtype=scale.dtype) if with_bias else None
-    for chunk, grad in _logits_in_chunks(hidden, weight, bias):
-        grad.sub_(normaliser[chunk, None]).exp_().mul_(scale[chunk, None])
-        grad.scatter_add_(1, labels[chunk, None], -grad_losses[chunk, None])
+    grad_bias = torch.empty_like(bias) if with_bias else None
+    pieces = chunks(len(weight), len(hidden), hidden.device)
+    memory = _ChunkMemory(hidden, pieces, len(hidden))
+    for tokens in pieces:
+        part = weight[tokens]
+        logits, floats = memory.logits(hidden, part, None if bias is None else bias[tokens])
+        softmax = torch.sub(logits, normaliser[:, None], out=floats).exp_()
+        grad = softmax.mul_(scale[:, None])
+        column = labels - tokens.start
+        is_here = (column >= 0) & (column < len(part))
+        column = column.clamp(0, len(part) - 1)[:, None]
+        grad.scatter_add_(1, column, (is_here * -grad_losses)[:, None])
         if grad_bias is not None:
-            grad_bias += grad.sum(dim=0)
-        grad = grad.to(hidden)
-        grad_hidden[chunk] = grad @ weight
+            grad_bias[tokens] = grad.sum(dim=0)
+        grad = grad if logits is floats else logits.copy_(grad)
+        grad_hidden += grad @ part
         if grad_weight is not None:
-            _add_product(grad_weight, grad, hidden[chunk])
-    grad = grad_number_logits.to(hidden)
-    grad_hidden.index_add_(0, number_rows, grad @ weight[number_ids])
-    if grad_weight is not None:
-        grad_weight.index_add_(0, number_ids, (grad.T @ hidden[number_rows]).to(grad_weight))
-    if grad_bias is not None:
-        grad_bias.index_add_(0, number_ids, grad_number_logits.sum(dim=0))
-    sums = ((grad_weight, weight), (grad_bias, bias))
-    grads = (total if total is None else total.to(like) for total, like in sums)
-    return grad_hidden, *grads, None, None, None
+            torch.mm(grad.T, hidden, out=grad_weight[tokens])
+    grad_hidden.index_add_(0, number_rows, grad_number_logits @ weight[number_ids].to(scale))
+    if grad_weight is not None or grad_bias is not None:
+        # The rows of the number tokens have a gradient of their own too. They are computed again
+        # from the sum of both: a sum of two rounded gradients would be less exact.
+        grad = head_scores(hidden, weight, bias, slice(None), number_ids)
+        grad = (grad - normaliser[:, None]).exp_() * scale[:, None]
+        grad -= (labels[:, None] == number_ids) * grad_losses[:, None]
+        grad.index_add_(0, number_rows, grad_number_logits)
+        if grad_bias is not None:
+            grad_bias[number_ids] = grad.sum(dim=0).to(grad_bias)
+        if grad_weight is not None:
+            grad_weight[number_ids] = grad.to(hidden).T @ hidden
+    return grad_hidden.to(hidden), grad_weight, grad_bias, None, None, None
 
 
-def _logits_in_chunks(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None
-) -> Iterator[tuple[slice, Tensor]]:
-    """Yield each chunk of rows with its logits, in a tensor that the next chunk overwrites.
+class _ChunkMemory:
+    """Memory for the logits of one chunk, which the next chunk overwrites.
 
     Allocating a tensor for each chunk would take as much memory as all logits on Linux: glibc
     (2.36) does not use the memory of a freed aligned tensor again for another of the same size.
     """
-    pieces = chunks(len(hidden), len(weight), hidden.device)
-    shape = min(pieces[0].stop, len(hidden)), len(weight)
-    products = hidden.new_empty(shape)
-    floats = to_compute_dtype(products)
-    for chunk in pieces:
-        rows = hidden[chunk]
-        logits = products[: len(rows)]
+
+    def __init__(self, like: Tensor, pieces: Sequence[slice], others: int) -> None:
+        """Allocate memory for the largest of ``pieces``, each of which has ``others`` columns."""
+        self.products = like.new_empty((pieces[0].stop - pieces[0].start) * others)
+        self.floats = to_compute_dtype(self.products)
+
+    def logits(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the logits, and a tensor of the same shape to compute in.
+
+        The second is float32, or float64 for float64 logits. Logits that have this dtype are in
+        the same memory.
+        """
+        shape = len(hidden), len(weight)
+        products = self.products[: shape[0] * shape[1]].view(shape)
         if bias is None:
-            torch.mm(rows, weight.T, out=logits)
+            torch.mm(hidden, weight.T, out=products)
         else:
-            torch.addmm(bias, rows, weight.T, out=logits)
-        yield chunk, logits if floats is products else floats[: len(rows)].copy_(logits)
-
-
-def _logsumexp_(logits: Tensor, largest: Tensor) -> Tensor:
-    """Return the logsumexp of each row, given its largest logit, and overwrite the logits."""
-    finite = largest.masked_fill(largest.isinf(), 0.0)
-    return logits.sub_(finite[:, None]).exp_().sum(dim=-1).log_().add_(finite)
-
-
-def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    if total.dtype == left.dtype:
-        total.addmm_(left.T, right)
-    else:
-        total += left.T @ right
+            torch.addmm(bias, hidden, weight.T, out=products)
+        if self.floats is self.products:
+            return products, products
+        return products, self.floats[: len(products.view(-1))].view(shape)
 
 
 def linear_cross_entropy_with_numbers(
