@@ -46,7 +46,7 @@ def jobs(device: str, toy: bool) -> list[Job]:
         ):
             found.append(
                 Job(
-                    title=f"{rows:,} rows, {title}",
+                    title=f"{rows:,} supervised tokens, {title}",
                     names=tuple(names),
                     function=measure,
                     options={**shape, "rows": rows, "inputs": inputs, "device": device},

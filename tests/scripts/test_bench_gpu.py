@@ -102,11 +102,11 @@ def test_commands_work_and_resuming_is_exact_on_a_cpu(toy):
 @pytest.mark.slow
 def test_all_implementations_of_cross_entropy_have_one_loss(toy):
     found = records(toy, "losses")
-    title = "16 rows, from logits"
+    title = "16 supervised tokens, from logits"
     ours, theirs = found[title, "ours, ce"], found[title, "torch, cross_entropy"]
     assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-4)
     for head in ("trained", "frozen"):
-        title = f"16 rows, from hidden states, head {head}"
+        title = f"16 supervised tokens, from hidden states, head {head}"
         full = found[title, "torch, cross_entropy on all logits"]["loss"]
         assert found[title, "ours, from_hidden ce"]["loss"] == pytest.approx(full, abs=1e-3)
         ntl = found[title, "ours, from_hidden ntl_was"]["loss"]
