@@ -77,7 +77,12 @@ def pages() -> Iterator[tuple[Path, str]]:
         yield page, f"{head}{begin}\n{part}\n{end}{tail}"
 
 
-_ITEMS = {"row": "supervised tokens", "token": "number tokens", "number": "numbers", "box": "boxes"}
+_ITEMS = {
+    "supervised": "supervised tokens",
+    "token": "number tokens",
+    "number": "numbers",
+    "box": "boxes",
+}
 
 
 def presets() -> str:

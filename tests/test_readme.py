@@ -91,7 +91,7 @@ def test_every_python_example_runs(page, hub, tmp_path, capsys):
             assert names["trainer"].state.global_step == 2
         if "optimizer.step" in example:
             assert (names["model"].model.norm.weight != before).all()
-        if "result.parts" in example:
+        if "result.components" in example:
             assert names["logits"].grad.abs().sum() > 0
             printed = set(re.findall(r"'(\w+)'", capsys.readouterr().out))
             assert printed == {"ce", "emd_exp", "relative", "magnitude"}
@@ -121,7 +121,7 @@ def test_the_example_of_lightning_runs(hub, tmp_path, monkeypatch):
         exec(compile(example, "trainers.md", "exec"), names)
     assert names["trainer"].global_step == 2
     assert (names["model"].model.norm.weight != before).all()
-    assert names["trainer"].logged_metrics.keys() >= {"parts/ce", "parts/emd_exp"}
+    assert names["trainer"].logged_metrics.keys() >= {"loss/ce", "loss/emd_exp"}
 
 
 def commands(page):

@@ -262,20 +262,20 @@ class NumberTokenObjective(Objective):
         spans: NumberSpans | None = None,
         *,
         counts: Counts | None = None,
-        figures: bool = False,
+        metrics: bool = False,
     ) -> ObjectiveResult:
         """Compute the loss from the model's logits and predicted numbers.
 
         ``labels`` [n] are the n answer tokens of the batch. The label of a number is an integer
-        that stores it. The argument ``figures`` is not used.
+        that stores it. The argument ``metrics`` is not used.
         """
         assert spans is not None
         assert spans.supervised is not None
         tokens = labels.masked_fill(labels >= FIRST_VALUE, self.number_id)
         result = self(outputs.logits, tokens, spans, counts=counts)
-        rows = spans.supervised[spans.row]
+        rows = spans.supervised[spans.position]
         numbers = outputs.numbers.flatten(0, 1)[rows]
-        total = self.number_losses(numbers, labels[spans.row]).sum()
+        total = self.number_losses(numbers, labels[spans.position]).sum()
         here = Counts.of(labels, spans)
         loss = result.loss + self.weight * total / (counts or here).numbers.clamp(min=1)
         sums = {**result.sums, self.part: LossSum(total.detach(), here.numbers)}

@@ -127,12 +127,12 @@ class RegressionObjective(Objective):
         spans: NumberSpans | None = None,
         *,
         counts: Counts | None = None,
-        figures: bool = False,
+        metrics: bool = False,
     ) -> ObjectiveResult:
         """Compute the mean squared error of the model's predicted numbers.
 
         ``labels`` [n] has the normalised correct number of each sample. It is stored as an integer
-        whose low 32 bits are the number as float32. The argument ``figures`` is not used.
+        whose low 32 bits are the number as float32. The argument ``metrics`` is not used.
         """
         assert spans is not None
         assert spans.supervised is not None

@@ -94,10 +94,10 @@ def _sums_of_batch(
     spans: NumberSpans = batch["spans"]
     ids = torch.tensor([token.id for token in collator.vocabulary.tokens])
     # False for numbers that the head of a baseline predicts.
-    written = batch["labels"][spans.row] == ids[spans.target]
+    written = batch["labels"][spans.position] == ids[spans.target]
     if not written.any():
         return torch.zeros(2, 2 * _MAX_DIFFERENCE + 1, dtype=torch.float64)
-    rows, target = (each[written].to(model.device) for each in (spans.row, spans.target))
+    rows, target = (each[written].to(model.device) for each in (spans.position, spans.target))
     inputs = {key: value.to(model.device) for key, value in batch.items() if key not in BATCH_KEYS}
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     if "logits_to_keep" in inspect.signature(base.forward).parameters:

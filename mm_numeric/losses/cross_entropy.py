@@ -1,6 +1,6 @@
 """Compute cross-entropy and select the number-token logits; both share one gradient tensor.
 
-Axes    r rows of logits (positions), n supervised rows (positions with a label), v vocabulary,
+Axes    r positions, n supervised positions (those with a label), v vocabulary,
         k labels that are number tokens, c number tokens in the vocabulary
 
 A numeric loss needs the logits of few tokens. In plain PyTorch, the gradient of selecting them is

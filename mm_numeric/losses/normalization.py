@@ -1,6 +1,6 @@
 """Counts of tokens, numbers and other items, which turn sums of losses into means.
 
-Axes    n supervised rows (positions with a label), k labels that are number tokens, m numbers,
+Axes    n supervised positions (those with a label), k labels that are number tokens, m numbers,
         q boxes, r clock times
 """
 
@@ -16,11 +16,11 @@ from mm_numeric.numbers.spans import NumberSpans
 class Counts(NamedTuple):
     """Counts of tokens, numbers, samples, boxes and clock times in a batch or an optimiser step.
 
-    Loss sums are divided by them. ``rows`` counts all tokens with a label (rows of the logits), and
+    Loss sums are divided by them. ``supervised`` counts all tokens with a label, and
     ``tokens`` only the number tokens among them. Each count is a scalar tensor.
     """
 
-    rows: Tensor
+    supervised: Tensor
     tokens: Tensor
     numbers: Tensor
     samples: Tensor
@@ -41,14 +41,20 @@ class Counts(NamedTuple):
                 for per in ("token", "number", "box", "time")
             )
             return cls(weights.sum(), tokens, numbers, spans.samples, boxes, times)
-        rows, tokens, numbers, boxes, times = (
+        supervised, tokens, numbers, boxes, times = (
             spans.samples.new_full((), len(of))
-            for of in (labels, spans.row, spans.value, spans.boxes, spans.times)
+            for of in (labels, spans.position, spans.value, spans.boxes, spans.times)
         )
-        return cls(rows, tokens, numbers, spans.samples, boxes, times)
+        return cls(supervised, tokens, numbers, spans.samples, boxes, times)
 
 
-COUNT_OF = {"row": "rows", "token": "tokens", "number": "numbers", "box": "boxes", "time": "times"}
+COUNT_OF = {
+    "supervised": "supervised",
+    "token": "tokens",
+    "number": "numbers",
+    "box": "boxes",
+    "time": "times",
+}
 """Maps the unit of a term's losses (``Term.per``) to the field of ``Counts`` with their number."""
 
 
@@ -56,11 +62,11 @@ def mean_by_sample(losses: Tensor, per: str, spans: NumberSpans) -> Tensor:
     """Divide each loss by the number of losses in its sample, so that samples have equal weight.
 
     ``per`` is the item that each loss belongs to: a ``number``, a ``box``, a clock ``time``, or a
-    number token. For number tokens, ``per`` is ``token`` or ``row``, which are the same here.
+    number token. For number tokens, ``per`` is ``token`` or ``supervised``: the same here.
     """
     if per == "number":
         sample = spans.sample
-    elif per in ("row", "token"):
+    elif per in ("supervised", "token"):
         sample = spans.sample[spans.number]
     else:
         sample = spans.sample[(spans.boxes if per == "box" else spans.times)[:, 0]]

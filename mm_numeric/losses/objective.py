@@ -1,6 +1,6 @@
 """The training loss: cross-entropy plus weighted losses of the number tokens.
 
-Axes    b samples, t positions, n supervised rows (positions with a label), v vocabulary,
+Axes    b samples, t positions, n supervised positions (those with a label), v vocabulary,
         d hidden size, k labels that are number tokens, c number tokens in the vocabulary, f metrics
 """
 
@@ -21,13 +21,13 @@ from mm_numeric.losses.cross_entropy import (
 )
 from mm_numeric.losses.linear_cross_entropy import head_scores, linear_cross_entropy_with_numbers
 from mm_numeric.losses.normalization import COUNT_OF, Counts, mean_by_sample
-from mm_numeric.losses.number_metrics import number_metrics
+from mm_numeric.losses.number_metrics import named_metrics, number_metrics
 from mm_numeric.losses.presets import PRESETS
 from mm_numeric.losses.reduction import (
     at_positions,
     at_tokens,
     item_weights,
-    row_weights,
+    supervised_weights,
     term_losses,
 )
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
@@ -42,7 +42,7 @@ from mm_numeric.losses.validation import (
     check_head,
     check_labels,
     check_not_called_by_trainer,
-    supervised_rows,
+    flat_supervised,
 )
 from mm_numeric.numbers.spans import NumberSpans
 from mm_numeric.numbers.vocabulary import NumberVocabulary
@@ -56,17 +56,26 @@ class ObjectiveResult:
     Attributes:
         loss: Scalar training loss, differentiable.
         sums: Sum and count of cross-entropy (``ce``) and of each numeric loss, without weights.
-        figures: [f, 2] sum and count of each of the f training metrics; None if not requested.
+        metric_sums: [f, 2] sum and count of each of the f training metrics; None if not requested.
     """
 
     loss: Tensor
     sums: dict[str, LossSum]
-    figures: Tensor | None = None
+    metric_sums: Tensor | None = None
 
     @property
-    def parts(self) -> dict[str, Tensor]:
+    def components(self) -> dict[str, Tensor]:
         """Return the unweighted mean cross-entropy and numeric losses of this batch, by name."""
         return {name: component.mean for name, component in self.sums.items()}
+
+    @property
+    def metrics(self) -> dict[str, Tensor]:
+        """Return the training metrics of this batch by name: those of ``number_metrics``.
+
+        Empty unless the objective was called with ``metrics=True``.
+        """
+        found = {} if self.metric_sums is None else named_metrics(self.metric_sums)
+        return {name: metric.mean for name, metric in found.items()}
 
 
 class Objective:
@@ -109,7 +118,7 @@ class Objective:
         shift: bool | None = None,
         weights: Tensor | None = None,
         counts: Counts | None = None,
-        figures: bool = False,
+        metrics: bool = False,
         num_items_in_batch: Any = None,
     ) -> ObjectiveResult:
         """Return the loss of a batch and its components.
@@ -130,18 +139,18 @@ class Objective:
                 A number has the mean weight of its tokens.
             counts: The counts that loss sums are divided by. With gradient accumulation or several
                 ranks, pass those of the whole optimiser step. None: the counts of this batch.
-            figures: True computes the metrics in ``ObjectiveResult.figures``.
+            metrics: True computes the metrics in ``ObjectiveResult.metrics``.
             num_items_in_batch: Not supported; give Trainer ``loss_func(objective, shift=...)``.
         """
         check_not_called_by_trainer(num_items_in_batch)
         given = labels
-        logits, labels, spans, rows = supervised_rows(
+        logits, labels, spans, supervised = flat_supervised(
             logits, labels, spans, shift, "logits", self.spans, counts
         )
         if weights is not None:
-            weights = row_weights(weights, given, shift, rows)
-        losses, numbers, at = self._select(logits, labels, spans, rows)
-        written = most_likely(logits, at) if figures else None
+            weights = supervised_weights(weights, given, shift, supervised)
+        losses, numbers, at = self._select(logits, labels, spans, supervised)
+        written = most_likely(logits, at) if metrics else None
         return self._result(losses, numbers, labels, spans, counts, written, weights)
 
     def token_losses(
@@ -161,26 +170,26 @@ class Objective:
         ``sums[name].total`` of ``__call__`` (with ``reduction: items``).
         """
         shape = labels.shape
-        logits, labels, spans, rows = supervised_rows(
+        logits, labels, spans, supervised = flat_supervised(
             logits, labels, spans, shift, "logits", self.spans
         )
-        losses, numbers, _ = self._select(logits, labels, spans, rows)
-        if rows is None or len(shape) == 1:
-            rows = torch.arange(len(labels), device=labels.device)
+        losses, numbers, _ = self._select(logits, labels, spans, supervised)
+        if supervised is None or len(shape) == 1:
+            supervised = torch.arange(len(labels), device=labels.device)
         found = {}
         if losses is not None:
             if self.spec.ce_on == "text":
-                losses = losses.index_fill(0, spans.row, 0)
-            found["ce"] = at_positions(losses, rows, shape)
+                losses = losses.index_fill(0, spans.position, 0)
+            found["ce"] = at_positions(losses, supervised, shape)
         with full_precision(labels.device):
             for spec in self.spec.terms:
                 term = self.terms[spec.name]
                 each = at_tokens(term_losses(spec, term, numbers, spans), term.per, spans)
-                found[spec.name] = at_positions(each, rows[spans.row], shape)
+                found[spec.name] = at_positions(each, supervised[spans.position], shape)
         return found
 
     def _select(
-        self, logits: Tensor, labels: Tensor, spans: NumberSpans, rows: Tensor | None
+        self, logits: Tensor, labels: Tensor, spans: NumberSpans, supervised: Tensor | None
     ) -> tuple[Tensor | None, NumberLogits, Tensor]:
         """Compute cross-entropy and select the logits of the number tokens.
 
@@ -193,19 +202,19 @@ class Objective:
         check_labels(labels, logits.shape[-1], spans, ids)
         losses: Tensor | None = None
         normaliser: Tensor | Callable[[], Tensor]
-        at = spans.row if rows is None else rows[spans.row]
+        at = spans.position if supervised is None else supervised[spans.position]
         if self._terms_alone:
             if self._reweighs:  # needs the normaliser, whose gradient shares one buffer this way
                 each = torch.arange(len(at), device=at.device)
                 _, scores, normaliser = cross_entropy_with_numbers(
-                    logits, labels[spans.row], each, ids, at
+                    logits, labels[spans.position], each, ids, at
                 )
             else:
                 scores = number_scores(logits, at, ids)
                 normaliser = lambda: to_compute_dtype(logits[at]).logsumexp(dim=-1)  # noqa: E731
         else:
             losses, scores, normaliser = cross_entropy_with_numbers(
-                logits, labels, spans.row, ids, rows
+                logits, labels, spans.position, ids, supervised
             )
         return losses, NumberLogits.at(scores, normaliser, classes, spans.target), at
 
@@ -216,10 +225,10 @@ class Objective:
         spans: NumberSpans | None = None,
         *,
         counts: Counts | None = None,
-        figures: bool = False,
+        metrics: bool = False,
     ) -> ObjectiveResult:
         """Return the loss of a model's outputs, whose ``logits[i]`` predict ``labels[i]``."""
-        return self(outputs.logits, labels, spans, shift=False, counts=counts, figures=figures)
+        return self(outputs.logits, labels, spans, shift=False, counts=counts, metrics=metrics)
 
     def from_hidden(
         self,
@@ -232,7 +241,7 @@ class Objective:
         shift: bool | None = None,
         weights: Tensor | None = None,
         counts: Counts | None = None,
-        figures: bool = False,
+        metrics: bool = False,
     ) -> ObjectiveResult:
         """Return the loss from the last hidden states, computing the logits in chunks.
 
@@ -248,21 +257,21 @@ class Objective:
                 f"{list(weight.shape)}; gather a weight that is sharded over ranks first."
             )
         given = labels
-        hidden, labels, spans, rows = supervised_rows(
+        hidden, labels, spans, supervised = flat_supervised(
             hidden, labels, spans, shift, "hidden states", self.spans, counts
         )
         if weights is not None:
-            weights = row_weights(weights, given, shift, rows)
-        hidden = hidden if rows is None else hidden[rows]
+            weights = supervised_weights(weights, given, shift, supervised)
+        hidden = hidden if supervised is None else hidden[supervised]
         ids, classes = self._table(hidden)
         check_head(self._largest_id, len(weight))
         check_labels(labels, len(weight), spans, ids)
         losses, scores, normaliser, written = linear_cross_entropy_with_numbers(
-            hidden, weight, bias, labels, spans.row, ids
+            hidden, weight, bias, labels, spans.position, ids
         )
         numbers = NumberLogits.at(scores, normaliser, classes, spans.target)
         return self._result(
-            losses, numbers, labels, spans, counts, written if figures else None, weights
+            losses, numbers, labels, spans, counts, written if metrics else None, weights
         )
 
     def from_losses(
@@ -280,7 +289,7 @@ class Objective:
         Use it with fused kernels that do not return logits. Here only the logits of the c number
         tokens are computed, at the k positions whose label is a number token.
 
-        ``losses`` [n] are the differentiable cross-entropy losses of the supervised rows
+        ``losses`` [n] are the differentiable cross-entropy losses of the supervised positions
         (``reduction="none"``), and ``hidden`` [n, d] their last hidden states. ``weight`` [v, d]
         and ``bias`` [v] belong to the output head. For ``counts`` see ``__call__``.
         """
@@ -291,11 +300,11 @@ class Objective:
             )
         check_head(self._largest_id, len(weight))
         ids, classes = self._table(hidden)
-        scores = head_scores(hidden, weight, bias, spans.row, ids)
+        scores = head_scores(hidden, weight, bias, spans.position, ids)
         losses = losses.to(scores)
         # The loss is log_normaliser - z_y, and z_y is one of the number logits.
         wanted = scores.gather(1, spans.target[:, None]).squeeze(1)
-        numbers = NumberLogits.at(scores, losses[spans.row] + wanted, classes, spans.target)
+        numbers = NumberLogits.at(scores, losses[spans.position] + wanted, classes, spans.target)
         return self._result(losses, numbers, losses, spans, counts)
 
     def spans(self, labels: Tensor, documents: Tensor | None = None) -> NumberSpans:
@@ -351,19 +360,19 @@ class Objective:
         here, sums = Counts.of(labels, spans, weights), {}
         if losses is not None:
             if self.spec.ce_on == "text":
-                losses = losses.index_fill(0, spans.row, 0)
+                losses = losses.index_fill(0, spans.position, 0)
             if weights is not None:
                 losses = losses * weights.to(losses)
-            sums["ce"] = LossSum(losses.sum(), here.rows)
+            sums["ce"] = LossSum(losses.sum(), here.supervised)
         with full_precision(labels.device):
             for term in self.spec.terms:
                 sums[term.name] = self._term_sum(term, numbers, spans, here, weights)
-            names = {"ce": "rows", **{name: self._count_of(name) for name in self.terms}}
+            names = {"ce": "supervised", **{name: self._count_of(name) for name in self.terms}}
             divisors = {name: getattr(counts or here, count) for name, count in names.items()}
             loss = self.balance.total(sums, divisors)
-            figures = None
+            metric_sums = None
             if written is not None:
-                figures = number_metrics(numbers, spans, written, labels[spans.row])
+                metric_sums = number_metrics(numbers, spans, written, labels[spans.position])
         if self.spec.on_nan == "error" and not loss.isfinite():
             bad = [name for name, component in sums.items() if not component.total.isfinite()]
             raise ValueError(
@@ -371,7 +380,7 @@ class Objective:
                 "the logits contain NaN or infinity; lower the learning rate or train in bf16."
             )
         sums = {name: LossSum(s.total.detach(), s.items) for name, s in sums.items()}
-        return ObjectiveResult(loss, sums, figures)
+        return ObjectiveResult(loss, sums, metric_sums)
 
     def _count_of(self, name: str) -> str:
         return "samples" if self.spec.reduction == "samples" else COUNT_OF[self.terms[name].per]

@@ -14,14 +14,17 @@ from mm_numeric.losses.term import NumberLogits, Term
 from mm_numeric.numbers.spans import NumberSpans, shifted
 
 
-def row_weights(weights: Tensor, labels: Tensor, shift: bool | None, rows: Tensor | None) -> Tensor:
+def supervised_weights(
+    weights: Tensor, labels: Tensor, shift: bool | None, supervised: Tensor | None
+) -> Tensor:
     """Return the loss weight of each supervised position, [n].
 
     Args:
         weights: [b, t] or [b] for labels [b, t]; [n] for labels [n]. At least 0.
         labels: The labels that the caller passed to the objective, before shifting.
         shift: True if the labels are to be shifted by one. Their weights are shifted with them.
-        rows: [n] index of each supervised position in the flattened labels; None for labels [n].
+        supervised: [n] index of each supervised position in the flattened labels; None for
+            labels [n].
     """
     per_sample = labels.dim() == 2 and weights.shape == labels.shape[:1]
     if not weights.is_floating_point() or not (per_sample or weights.shape == labels.shape):
@@ -41,18 +44,17 @@ def row_weights(weights: Tensor, labels: Tensor, shift: bool | None, rows: Tenso
         weights = weights[:, None].expand(labels.shape)
     elif shift:
         weights = shifted(weights)
-    return weights.flatten() if rows is None else weights.flatten()[rows]
+    return weights.flatten() if supervised is None else weights.flatten()[supervised]
 
 
 def item_weights(weights: Tensor, per: str, spans: NumberSpans) -> Tensor:
     """Return the loss weight of each number token, number, box or clock time.
 
-    ``weights`` [n] are the weights of the supervised tokens. ``per`` says what
-    has one loss: ``token`` (or ``row``) a number token, ``number``, ``box`` or ``time``. A number
+    ``weights`` [n] are the weights of the supervised tokens, and ``per`` is ``Term.per``. A number
     has the mean weight of its tokens, and a box or time the mean weight of its numbers.
     """
-    tokens = weights[spans.row]
-    if per in ("row", "token"):
+    tokens = weights[spans.position]
+    if per in ("supervised", "token"):
         return tokens
     numbers = sum_by_number(tokens, spans) / _tokens_of_numbers(spans).to(weights)
     if per == "number":
@@ -86,7 +88,7 @@ def at_tokens(losses: Tensor, per: str, spans: NumberSpans) -> Tensor:
 
     The sum stays the same. Losses of tokens are returned as they are.
     """
-    if per in ("row", "token"):
+    if per in ("supervised", "token"):
         return losses
     if per != "number":
         members = spans.boxes if per == "box" else spans.times
@@ -95,9 +97,9 @@ def at_tokens(losses: Tensor, per: str, spans: NumberSpans) -> Tensor:
     return (losses / _tokens_of_numbers(spans).to(losses))[spans.number]
 
 
-def at_positions(losses: Tensor, rows: Tensor, shape: torch.Size) -> Tensor:
-    """Return a tensor of the given shape with ``losses`` at the flat indices ``rows``, else 0."""
-    return losses.new_zeros(shape.numel()).index_copy(0, rows, losses).view(shape)
+def at_positions(losses: Tensor, positions: Tensor, shape: torch.Size) -> Tensor:
+    """Return a tensor of the given shape with ``losses`` at flat ``positions``, and 0 elsewhere."""
+    return losses.new_zeros(shape.numel()).index_copy(0, positions, losses).view(shape)
 
 
 def _tokens_of_numbers(spans: NumberSpans) -> Tensor:

@@ -192,12 +192,12 @@ class Term(Protocol):
     """Interface of a numeric loss, which is independent of models, trainers and tasks."""
 
     @property
-    def per(self) -> Literal["row", "token", "number", "box", "time"]:
+    def per(self) -> Literal["supervised", "token", "number", "box", "time"]:
         """Return what one loss value is computed for: a number token, number, box or clock time.
 
         To get the mean loss, the sum is divided by the number of tokens, numbers, boxes or times.
-        ``row`` is like ``token``: there is one loss value per number token. But the sum is divided
-        by the number of all supervised tokens, including text, as for cross-entropy.
+        ``supervised`` is like ``token``: there is one loss value per number token. But the sum is
+        divided by the number of all supervised tokens, including text, as for cross-entropy.
         """
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
@@ -207,7 +207,7 @@ class Term(Protocol):
         """
 
 
-PER = ("token", "number", "box", "time", "row")
+PER = ("token", "number", "box", "time", "supervised")
 """The values of ``Term.per``."""
 
 

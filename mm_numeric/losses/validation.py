@@ -13,7 +13,7 @@ from mm_numeric.losses.normalization import Counts
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans, shifted
 
 
-def supervised_rows(
+def flat_supervised(
     inputs: Tensor,
     labels: Tensor,
     spans: NumberSpans | None,
@@ -56,14 +56,14 @@ def supervised_rows(
             labels = shifted(labels)
         if spans is None:
             spans = find(labels)
-        rows = spans.supervised
-        if rows is None:
-            rows = (labels != IGNORE_INDEX).flatten().nonzero().squeeze(1)
-        return inputs.flatten(0, 1), labels.flatten()[rows], spans, rows
+        supervised = spans.supervised
+        if supervised is None:
+            supervised = (labels != IGNORE_INDEX).flatten().nonzero().squeeze(1)
+        return inputs.flatten(0, 1), labels.flatten()[supervised], spans, supervised
     if inputs.dim() == 3 and labels.dim() == 1 and spans is not None and not shift:
-        rows = spans.supervised
-        if rows is not None and rows.shape == labels.shape:
-            return inputs.flatten(0, 1), labels, spans, rows
+        supervised = spans.supervised
+        if supervised is not None and supervised.shape == labels.shape:
+            return inputs.flatten(0, 1), labels, spans, supervised
     if inputs.dim() != 2 or labels.shape != inputs.shape[:1] or shift or spans is None:
         raise ValueError(
             f"an objective takes {what} [b, t, :] with labels [b, t], or {what} [n, :] with "
@@ -120,8 +120,8 @@ def check_labels(labels: Tensor, tokens: int, spans: NumberSpans, ids: Tensor) -
     tokens in the vocabulary. On a GPU, the CPU does not wait for the result of the check.
     """
     known = (labels >= 0) & (labels < tokens)
-    found = labels[spans.row.clamp(max=len(labels) - 1)]
-    fine = known.all() & ((found == ids[spans.target]) & (spans.row < len(labels))).all()
+    found = labels[spans.position.clamp(max=len(labels) - 1)]
+    fine = known.all() & ((found == ids[spans.target]) & (spans.position < len(labels))).all()
     if labels.device.type != "cpu" or torch.compiler.is_compiling():
         torch._assert_async(fine, "labels are tokens of the head, and spans are of these labels")
     elif not fine:
@@ -131,7 +131,7 @@ def check_labels(labels: Tensor, tokens: int, spans: NumberSpans, ids: Tensor) -
                 f"label of a position without a loss is {IGNORE_INDEX}, in labels [b, t]."
             )
         raise ValueError(
-            "the spans are not those of these labels: make them from the labels as the rows "
+            "the spans are not those of these labels: make them from the labels as the positions "
             "predict them (already shifted), with this objective's vocabulary."
         )
 

@@ -80,7 +80,7 @@ class ChunkedHead:
             with _contiguous_gradient(head) if head and self.is_tied else nullcontext():
                 outputs = model(**inputs)
             return outputs, objective.of_outputs(
-                outputs, labels, spans, counts=counts, figures=True
+                outputs, labels, spans, counts=counts, metrics=True
             )
         results: list[ObjectiveResult] = []
 
@@ -93,7 +93,7 @@ class ChunkedHead:
                 bias=head.bias,
                 shift=False,
                 counts=counts,
-                figures=True,
+                metrics=True,
             )
             results.append(result)
             return result.loss.reshape(1)

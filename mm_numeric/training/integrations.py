@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mm_numeric.losses.normalization import Counts
 from mm_numeric.losses.objective import Objective, ObjectiveResult
-from mm_numeric.losses.reduction import row_weights
+from mm_numeric.losses.reduction import supervised_weights
 from mm_numeric.losses.term import LossSum
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans, shifted
 
@@ -141,7 +141,7 @@ def step_counts(
             objective,
             aligned_labels(each, shift),
             its_spans,
-            weights=None if w is None else row_weights(w, each, shift, None),
+            weights=None if w is None else supervised_weights(w, each, shift, None),
         )[1]
         for each, w, its_spans in zip(labels, of_batch, found, strict=True)
     ]
@@ -205,10 +205,10 @@ def count_numbers(
         there = None if documents is None else documents.cpu()
         spans = objective.spans(labels.cpu(), there).to(labels.device)
     if labels.dim() == 2:
-        rows = spans.supervised
-        if rows is None:
-            rows = (labels != IGNORE_INDEX).flatten().nonzero().squeeze(1)
-        labels, weights = rows, None if weights is None else weights[rows]
+        supervised = spans.supervised
+        if supervised is None:
+            supervised = (labels != IGNORE_INDEX).flatten().nonzero().squeeze(1)
+        labels, weights = supervised, None if weights is None else weights[supervised]
     return spans, torch.stack(Counts.of(labels, spans, weights)[:-1])
 
 
@@ -217,8 +217,7 @@ def total_counts(counted: list[Tensor], accelerator: Any) -> Counts:
     total = torch.stack(counted).sum(dim=0)
     if accelerator is not None and accelerator.num_processes > 1:
         total = accelerator.reduce(total.to(accelerator.device), reduction="sum")
-    rows, tokens, numbers, samples, boxes, times = total.unbind()
-    return Counts(rows, tokens, numbers, samples, boxes, times)
+    return Counts(*total.unbind())
 
 
 def added_sums(one: Mapping[str, LossSum], other: Mapping[str, LossSum]) -> dict[str, LossSum]:

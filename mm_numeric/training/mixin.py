@@ -78,7 +78,7 @@ class NumericLossMixin(_Trainer):
     ``TrainingCollator``, ``labels`` [n] are already shifted and contain only the positions with a
     label, and ``supervised`` [b, t] is the mask of these positions.
 
-    Log entries: ``parts/NAME`` is the mean of each unweighted loss component since the last log.
+    Log entries: ``loss/NAME`` is the mean of each unweighted loss component since the last log.
     ``numbers/accuracy`` and ``numbers/error/ROLE`` (such as ``x``) come from ``number_metrics``.
     ``entropy``, ``mean_token_accuracy`` and ``num_tokens`` of SFTTrainer are not logged, because
     this class replaces ``SFTTrainer.compute_loss``; set ``include_num_input_tokens_seen`` to count
@@ -118,7 +118,7 @@ class NumericLossMixin(_Trainer):
         self._counts: Counts | None = None
         self._step_sums: dict[str, LossSum] = {}
         self._seen: dict[str, LossSum] = {}
-        self._figures: Tensor | None = None
+        self._metric_sums: Tensor | None = None
         self._warned: set[str] = set()
         text_config = getattr(self.model.config, "get_text_config", lambda: None)()
         size = getattr(text_config, "vocab_size", None)
@@ -127,7 +127,7 @@ class NumericLossMixin(_Trainer):
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Reset the running means of the losses and the values that are not logged, then train."""
         self.objective.balance.reset()
-        self._seen, self._figures = {}, None
+        self._seen, self._metric_sums = {}, None
         self._head = None  # another model may have been loaded
         return super().train(*args, **kwargs)
 
@@ -165,9 +165,11 @@ class NumericLossMixin(_Trainer):
         counts = self._counts if model.training else None
         outputs, result = self._forward(model, batch, labels, spans, counts, return_outputs)
         loss = result.loss
-        if result.figures is not None:
-            before = self._figures
-            self._figures = result.figures if before is None else before + result.figures
+        if result.metric_sums is not None:
+            before = self._metric_sums
+            self._metric_sums = (
+                result.metric_sums if before is None else before + result.metric_sums
+            )
         if counts is not None:
             self._step_sums = added_sums(self._step_sums, result.sums)
             # Data parallelism averages gradients over ranks, but the counts are over all of them.
@@ -227,7 +229,7 @@ class NumericLossMixin(_Trainer):
             if self._has_virtual_tokens:
                 outputs.logits = outputs.logits[:, -batch["input_ids"].shape[1] :]
             return outputs, self.objective.of_outputs(
-                outputs, labels, spans, counts=counts, figures=counts is not None
+                outputs, labels, spans, counts=counts, metrics=counts is not None
             )
         if self._head is None:
             self._head = ChunkedHead(model, batch, self.accelerator.unwrap_model(model))
@@ -248,36 +250,38 @@ class NumericLossMixin(_Trainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log the values of the trainer, the unweighted loss components and the number metrics."""
         if "loss" in logs and self._seen:
-            means = torch.stack([part.mean for part in self._seen.values()]).tolist()
-            items = torch.stack([part.items for part in self._seen.values()]).tolist()
+            means = torch.stack([own.mean for own in self._seen.values()]).tolist()
+            items = torch.stack([own.items for own in self._seen.values()]).tolist()
             found = zip(self._seen, means, items, strict=True)
-            parts = {f"parts/{name}": mean for name, mean, count in found if count}
-            self._warn_of_parts(parts)
-            logs.update(parts)
+            components = {f"loss/{name}": mean for name, mean, count in found if count}
+            self._warn_of_components(components)
+            logs.update(components)
             self._seen = {}
-        if "loss" in logs and self._figures is not None:
-            figures = named_metrics(self.accelerator.reduce(self._figures, reduction="sum").cpu())
-            logs.update({f"numbers/{n}": s.mean.item() for n, s in figures.items() if s.items})
-            self._figures = None
+        if "loss" in logs and self._metric_sums is not None:
+            metrics = named_metrics(
+                self.accelerator.reduce(self._metric_sums, reduction="sum").cpu()
+            )
+            logs.update({f"numbers/{n}": s.mean.item() for n, s in metrics.items() if s.items})
+            self._metric_sums = None
         super().log(logs, start_time)
 
-    def _warn_of_parts(self, parts: Mapping[str, float]) -> None:
+    def _warn_of_components(self, components: Mapping[str, float]) -> None:
         """Warn once if a loss is not finite or far too high, or the labels had no number."""
-        wrong = [name for name, mean in parts.items() if not math.isfinite(mean)]
+        wrong = [name for name, mean in components.items() if not math.isfinite(mean)]
         if wrong:
             self._warn_once(
-                f"{wrong[0]} is {parts[wrong[0]]}: the logits have NaN or infinity, and the model "
-                "may be lost. Lower the learning rate, or train in bf16 instead of float16; "
+                f"{wrong[0]} is {components[wrong[0]]}: the logits have NaN or infinity, and the "
+                "model may be lost. Lower the learning rate, or train in bf16 instead of float16; "
                 "on_nan: error ends the training at such a step."
             )
-        elif parts.get("parts/ce", 0.0) > 2 * self._guessing:
+        elif components.get("loss/ce", 0.0) > 2 * self._guessing:
             self._warn_once(
                 "the cross-entropy is more than twice that of guessing each token "
                 f"({self._guessing:.1f}): the training diverges, or the labels are not those of "
                 f"the model. Lower the learning rate (now {self.args.learning_rate:g}), or check "
                 "the data."
             )
-        elif self.objective.terms and not parts.keys() - {"parts/ce"}:
+        elif self.objective.terms and not components.keys() - {"loss/ce"}:
             self._warn_once(
                 "the labels since the last log have no number, so that the loss is cross-entropy "
                 "alone: are the answers in the labels, and the vocabulary that of the tokenizer?"

@@ -133,7 +133,7 @@ def test_digits_of_one_place_compete_with_each_other(tmp_path):
     sure = torch.full((len(batch["labels"]), family.first_id + 160), -30.0)
     sure[torch.arange(len(sure)), batch["labels"]] = 30.0
     off = sure.clone()
-    row = batch["spans"].row[0]
+    row = batch["spans"].position[0]
     off[row] = -30.0
     off[row, batch["labels"][row] + 2] = 30.0  # a 9 for the 7
     was = objective("ntl_was", vocabulary)

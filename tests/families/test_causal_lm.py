@@ -166,7 +166,7 @@ def test_a_tiny_gpt2_learns_eight_sums_by_heart(tmp_path):
     )
     train(config)
     first, *_, last = map(json.loads, (tmp_path / "run" / "log.jsonl").read_text().splitlines())
-    assert all(part > 0 for part in first["parts"].values())
+    assert all(part > 0 for part in first["components"].values())
     assert last["loss"] < 0.1
     assert (
         predict(tmp_path / "run", None, tmp_path / "p.jsonl", batch_size=3, trust_remote_code=True)

@@ -56,7 +56,7 @@ def test_later_steps_take_the_means_of_those_before(terms):
     for seed in range(6):
         logits, labels = batch(seed)
         result = whole(logits, labels, shift=False)
-        ce, numeric = result.parts["ce"].item(), mean_of_terms(whole, result.sums)
+        ce, numeric = result.components["ce"].item(), mean_of_terms(whole, result.sums)
         factor = 0.3 if means is None else 0.3 * means[0] / means[1]
         assert result.loss.item() == pytest.approx(ce + factor * numeric, rel=1e-9)
         whole.end_step(result.sums)

@@ -71,6 +71,6 @@ def test_a_step_never_waits_for_the_gpu(name, form):
     call(*leaves, labels, spans).loss.backward()  # the tables are copied to the GPU once
     torch.cuda.set_sync_debug_mode("error")
     try:
-        call(*leaves, labels, spans, figures=True).loss.backward()
+        call(*leaves, labels, spans, metrics=True).loss.backward()
     finally:
         torch.cuda.set_sync_debug_mode("default")

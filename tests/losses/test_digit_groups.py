@@ -543,7 +543,7 @@ def test_the_numbers_are_where_they_were_written(seed):
     assert [VOCABULARY.tokens[j].id for j in spans.target.tolist()] == [s.wanted.id for s in flat]
     assert spans.place.tolist() == [seat.place for seat in flat]
     assert spans.number.tolist() == [m for m, number in enumerate(numbers) for _ in number]
-    at = spans.supervised[spans.row]
+    at = spans.supervised[spans.position]
     assert at.tolist() == [seat.sample * labels.shape[1] + seat.position for seat in flat]
 
 
@@ -649,7 +649,7 @@ def _charges(name, options, vocabulary, scores, text, target):
     count = len(target)
     zeros = torch.zeros(count, dtype=torch.long)
     spans = NumberSpans(
-        row=torch.arange(count),
+        position=torch.arange(count),
         target=target,
         place=zeros,
         number=torch.arange(count),

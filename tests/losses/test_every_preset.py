@@ -182,7 +182,7 @@ def test_nl_ntl_without_numbers(reweigh):
     logits = torch.randn(2, 3, SIZE)
     for labels in (labels_of("ab", "c", width=3), torch.full((2, 3), IGNORE_INDEX)):
         result, gradient = stepped(objective("nl_ntl", VOCABULARY, terms=terms), logits, labels)
-        assert result.parts["nl_ntl"] == 0
+        assert result.components["nl_ntl"] == 0
         assert gradient.isfinite().all()
 
 

@@ -37,7 +37,7 @@ def test_a_step_reads_nothing_back(name):
     leaf = logits.requires_grad_()
     made(leaf, labels, spans)  # the tables are made once
     with Waits() as waits:
-        made(leaf, labels, spans, shift=False, figures=True).loss.backward()
+        made(leaf, labels, spans, shift=False, metrics=True).loss.backward()
     assert waits.found == ["aten._local_scalar_dense.default"]
 
 
@@ -47,7 +47,7 @@ def test_a_head_without_logits_reads_nothing_back(name):
     weight = torch.randn(SIZE, SIZE).requires_grad_()
     made.from_hidden(hidden, weight, labels, spans, shift=False)
     with Waits() as waits:
-        made.from_hidden(hidden, weight, labels, spans, figures=True, shift=False).loss.backward()
+        made.from_hidden(hidden, weight, labels, spans, metrics=True, shift=False).loss.backward()
     assert waits.found == ["aten._local_scalar_dense.default"]
 
 
@@ -68,9 +68,9 @@ def test_a_step_elsewhere_needs_no_value(name, form):
     leaf, labels = logits.to("meta").requires_grad_(), labels.to("meta")
     if form == "hidden":
         weight = torch.empty(SIZE, SIZE, device="meta", requires_grad=True)
-        result = made.from_hidden(leaf, weight, labels, spans, figures=True, shift=False)
+        result = made.from_hidden(leaf, weight, labels, spans, metrics=True, shift=False)
     else:
-        result = made(leaf, labels, spans, shift=False, figures=True)
+        result = made(leaf, labels, spans, shift=False, metrics=True)
     result.loss.backward()
     assert leaf.grad.shape == leaf.shape
 
@@ -89,7 +89,7 @@ def compared(made, backend, *, hidden=False, seeds=(1, 2)):
             if hidden
             else made(inputs, labels, spans)
         )
-        return result.loss, result.parts
+        return result.loss, result.components
 
     compiled = torch.compile(step, fullgraph=True, backend=backend)
     for seed in seeds:

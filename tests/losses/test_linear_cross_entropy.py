@@ -33,7 +33,7 @@ def assert_same(found, expected, **tolerance):
     """Hold loss, parts and gradients to those of the logits."""
     (mine, gradients), (theirs, wanted) = found, expected
     torch.testing.assert_close(mine.loss, theirs.loss, **tolerance)
-    torch.testing.assert_close(mine.parts, theirs.parts, **tolerance)
+    torch.testing.assert_close(mine.components, theirs.components, **tolerance)
     assert {n: s.items for n, s in mine.sums.items()} == {
         n: s.items for n, s in theirs.sums.items()
     }
@@ -259,7 +259,12 @@ def large():
     rows = torch.arange(0, ROWS, 4)
     spans = NumberSpans.from_labels(labels_of("12"), VOCABULARY)
     count = len(rows)
-    fields = {**vars(spans), "row": rows, "target": torch.arange(count) % 10, "place": 0 * rows}
+    fields = {
+        **vars(spans),
+        "position": rows,
+        "target": torch.arange(count) % 10,
+        "place": 0 * rows,
+    }
     fields |= {"number": torch.arange(count), "value": torch.ones(count).double()}
     fields |= {name: torch.zeros(count).long() for name in ("sample", "role", "group")}
     return hidden, weight, labels, NumberSpans(**fields | {"sign": torch.ones(count).long()})

@@ -100,7 +100,7 @@ def test_equals_the_loop(name, balance, seed):
     assert {part: s.total.item() for part, s in result.sums.items()} == pytest.approx(
         expected.totals, rel=1e-6
     )
-    assert {part: mean.item() for part, mean in result.parts.items()} == pytest.approx(
+    assert {part: mean.item() for part, mean in result.components.items()} == pytest.approx(
         {part: total / expected.items[part] for part, total in expected.totals.items()}, rel=1e-6
     )
 
@@ -144,7 +144,9 @@ def test_ntil_published_on_decimals():
     found = {}
     for wrong in ("3.115", "4.015"):
         for name in ("ntil_published", "ntil"):
-            parts = objective(name, VOCABULARY)(sure(wrong), labels_of("3.015"), shift=False).parts
+            parts = objective(name, VOCABULARY)(
+                sure(wrong), labels_of("3.015"), shift=False
+            ).components
             found[name, wrong] = (parts["relative"].item(), parts["magnitude"].item())
     assert found["ntil_published", "3.115"] == pytest.approx((0.431, 0.9905), abs=5e-4)
     assert found["ntil_published", "4.015"] == pytest.approx((0.1, 0.1116), abs=5e-5)
@@ -158,12 +160,12 @@ def test_the_published_noise_is_gumbel_of_a_hundredth():
     logits = torch.full((*labels.shape, SIZE), -20.0)
     logits[..., SPELLED.index("1")], logits[..., SPELLED.index("2")] = 0.01, 0.0
     torch.manual_seed(0)
-    relative = objective("ntil_published", VOCABULARY)(logits, labels, shift=False).parts[
+    relative = objective("ntil_published", VOCABULARY)(logits, labels, shift=False).components[
         "relative"
     ]
     # 2 for 1 costs 1/3. The share of 1000 has a standard deviation of 0.014.
     assert 3 * relative.item() == pytest.approx(0.269, abs=0.05)
-    assert objective("ntil", VOCABULARY)(logits, labels, shift=False).parts["relative"] == 0
+    assert objective("ntil", VOCABULARY)(logits, labels, shift=False).components["relative"] == 0
 
 
 def test_published_samples_without_digits_count_as_nothing():
@@ -171,11 +173,13 @@ def test_published_samples_without_digits_count_as_nothing():
     labels = labels_of("2222", "ab", "cd", "x")
     parts = objective("ntil_published", VOCABULARY)(
         sure("3333", "ab", "cd", "x"), labels, shift=False
-    ).parts
+    ).components
     emd_exp = (1 + 1.2 + 1.44 + 1.728) / 4
     assert parts["emd_exp"].item() == pytest.approx(emd_exp / 4)
     assert parts["relative"].item() == pytest.approx(1111 / 3334 / 4)
-    sound = objective("ntil", VOCABULARY)(sure("3333", "ab", "cd", "x"), labels, shift=False).parts
+    sound = objective("ntil", VOCABULARY)(
+        sure("3333", "ab", "cd", "x"), labels, shift=False
+    ).components
     assert sound["emd_exp"].item() == pytest.approx(emd_exp)
 
 
@@ -222,7 +226,7 @@ def test_a_term_of_weight_0_is_logged_and_not_trained():
         alone, expected = stepped(made("emd", balance=balance), logits, labels)
         assert torch.equal(both.loss, alone.loss)
         assert torch.equal(gradient, expected)
-        assert both.parts["relative"] > 0
+        assert both.components["relative"] > 0
 
 
 @pytest.mark.parametrize("name", NUMERIC)
@@ -308,12 +312,12 @@ def test_the_largest_logits_of_fp16_are_finite(name):
 def test_nan_is_never_hidden(name):
     logits, labels = batch(0)
     spans = made(name).spans(labels)
-    row = (labels != IGNORE_INDEX).flatten().nonzero()[spans.row[0]]
+    row = (labels != IGNORE_INDEX).flatten().nonzero()[spans.position[0]]
     logits.flatten(0, 1)[row] = float("nan")
     result = made(name)(logits, labels, shift=False)
     assert result.loss.isnan()
     hidden = {"ce"} if PRESETS[name].ce_on == "text" else set()  # what is not a number is fine
-    assert {part for part, mean in result.parts.items() if not mean.isnan()} == hidden
+    assert {part for part, mean in result.components.items() if not mean.isnan()} == hidden
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -346,7 +350,7 @@ def test_the_same_from_unshifted_labels_and_from_rows(name):
     result, gradient = stepped(whole, logits[supervised], shifted[supervised], spans=spans)
     torch.testing.assert_close(result.loss, expected.loss)
     torch.testing.assert_close(gradient, wanted[supervised])
-    torch.testing.assert_close(result.parts, expected.parts)
+    torch.testing.assert_close(result.components, expected.components)
 
 
 def test_shift_predicts_each_token_from_the_one_before():
@@ -503,7 +507,7 @@ def my_package(monkeypatch):
 def test_a_term_of_your_own(my_package):
     spec = ObjectiveSpec(terms=(TermSpec(name="my_package:Misses"),))
     result = objective(spec, VOCABULARY)(sure("13"), labels_of("12"), shift=False)
-    assert result.parts["my_package:Misses"] == 0.5
+    assert result.components["my_package:Misses"] == 0.5
 
 
 @pytest.mark.parametrize(("weight", "share"), [(0.0, 1.0), (0.3, 0.0)])
@@ -520,7 +524,8 @@ def test_a_term_without_weight_cannot_spoil_the_gradient(my_package, weight, sha
 def parts(name, logits, labels):
     """Return the mean of each raw part."""
     return {
-        part: mean.item() for part, mean in made(name)(logits, labels, shift=False).parts.items()
+        part: mean.item()
+        for part, mean in made(name)(logits, labels, shift=False).components.items()
     }
 
 

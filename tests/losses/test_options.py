@@ -69,7 +69,7 @@ def test_charges_are_weighed_by_role(name, reduction):
     for weights in ({}, WEIGHTS):
         terms = (TermSpec(name=name, roles=weights),)
         whole = objective("ntl_was", VOCABULARY, terms=terms, reduction=reduction)
-        found = whole(*answered()).parts[name]
+        found = whole(*answered()).components[name]
         torch.testing.assert_close(found, weighed(name, weights, reduction))
 
 
@@ -84,7 +84,7 @@ def test_a_role_of_weight_0_gets_no_gradient_but_that_of_cross_entropy():
         found.append(stepped(whole, logits, labels, spans=spans)[1])
     differ = (found[0] != found[1]).any(dim=1).nonzero().squeeze(1)
     is_x = spans.role[spans.number] == ROLES.index("x")
-    assert differ.tolist() == spans.row[is_x].tolist()
+    assert differ.tolist() == spans.position[is_x].tolist()
 
 
 def test_roles_of_a_config_arrive():
@@ -99,7 +99,7 @@ objective:
 """
     config = config_from_dict(parse_yaml(text, "x"), where="x", title="x")
     result = Objective(config.objective.spec, VOCABULARY)(*answered())
-    torch.testing.assert_close(result.parts["ntl_was"], weighed("ntl_was", WEIGHTS, "items"))
+    torch.testing.assert_close(result.components["ntl_was"], weighed("ntl_was", WEIGHTS, "items"))
 
 
 @pytest.mark.parametrize("name", ["box_l1", "box_giou", "time"])
@@ -243,10 +243,10 @@ def collated(clock_examples, text=TEXT, **settings):
     ]
     made = collator(examples)
     spans, labels = made["spans"], made["labels"]
-    rows = spans.row.tolist()
+    rows = spans.position.tolist()
     assert rows == sorted(set(rows))  # no token is in two numbers
     ids = torch.tensor([token.id for token in vocabulary.tokens])
-    assert torch.equal(labels[spans.row], ids[spans.target])
+    assert torch.equal(labels[spans.position], ids[spans.target])
     assert spans.number.tolist() == sorted(spans.number.tolist())
     numbers = list(zip(spans.value.tolist(), (ROLES[i] for i in spans.role), strict=True))
     assert spans.times.shape == (0 if settings.get("digit_runs") else 2, 2)

@@ -60,7 +60,7 @@ def test_token_losses_equal_ntloss_without_reduction():
     ours = objective("ntl_was", NumberVocabulary.from_tokenizer(tokenizer), reweigh=True)
     found = ours.token_losses(logits, labels, shift=False)["ntl_was"]
     torch.testing.assert_close(found, theirs(logits, labels, reduction="none"))
-    mean = ours(logits, labels, shift=False, weights=weights).parts["ntl_was"]
+    mean = ours(logits, labels, shift=False, weights=weights).components["ntl_was"]
     torch.testing.assert_close(mean, theirs(logits, labels, loss_weights=weights))
 
 

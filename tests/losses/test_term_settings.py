@@ -56,7 +56,7 @@ def test_the_largest_loss_of_a_group_of_three_digits_is_that_of_a_digit(
     for scale, expected in (("range", largest), ("published", published)):
         options = {"scale": scale, **({"reweigh": True} if reweigh else {})}
         made = objective("ce", GROUPS, terms=(TermSpec(name=name, options=options),))
-        found = made(logits, labels, shift=False).parts[name].item()
+        found = made(logits, labels, shift=False).components[name].item()
         assert found == pytest.approx(expected * (1.01 if reweigh else 1))
 
 

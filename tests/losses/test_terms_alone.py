@@ -47,7 +47,7 @@ def test_a_term_alone_is_what_it_adds_to_cross_entropy(name, options, form):
 def test_a_ratio_still_goes_by_cross_entropy():
     logits, labels = batch(0)
     result = made("emd", ce_weight=0.0)(logits, labels, shift=False)
-    torch.testing.assert_close(result.loss, 0.3 * result.parts["ce"])
+    torch.testing.assert_close(result.loss, 0.3 * result.components["ce"])
 
 
 def test_a_term_alone_without_numbers_is_0_with_a_gradient():
@@ -151,7 +151,7 @@ def test_a_circle_closes_with_its_smallest_step():
     whole = objective(ObjectiveSpec(terms=terms), vocabulary)
     costs = [
         whole(80 * torch.eye(4)[None, None, i], torch.zeros(1, 1).long(), shift=False)
-        .parts["ntl_was"]
+        .components["ntl_was"]
         .item()
         for i in range(4)
     ]

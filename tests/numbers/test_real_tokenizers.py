@@ -445,7 +445,7 @@ def near_uniform(name):
 def test_ntl_does_not_dominate_on_tokens_that_join_digits(name):
     labels, logits = near_uniform(name)
     published, scaled = (
-        objective(preset, vocabulary_of(name))(logits, labels, shift=False).parts
+        objective(preset, vocabulary_of(name))(logits, labels, shift=False).components
         for preset in ("ntl_was_published", "ntl_was")
     )
     outside, _ = NEAR_UNIFORM[name]
@@ -463,8 +463,8 @@ def test_tokens_digits_is_the_default_of_ntloss(name):
     theirs = ntloss.NTLoss(copy.deepcopy(load(name)), vocab_size=size_of(name))(logits, labels)
     loss = objective("ntl_was", vocabulary_of(name), tokens="digits", reweigh=True)
     result = loss(logits, labels, shift=False)
-    assert 0.3 * result.parts["ntl_was"] == pytest.approx(0.3 * theirs.item(), abs=1e-6)
-    assert 0.3 * result.parts["ntl_was"] == pytest.approx(NEAR_UNIFORM[name][1], abs=0.1)
+    assert 0.3 * result.components["ntl_was"] == pytest.approx(0.3 * theirs.item(), abs=1e-6)
+    assert 0.3 * result.components["ntl_was"] == pytest.approx(NEAR_UNIFORM[name][1], abs=0.1)
     assert result.sums["ntl_was"].items == {"llama3": 2, "gpt2": 0, "t5-small": 0}[name]
 
 
@@ -491,7 +491,7 @@ def test_a_wrong_unit_costs_more_than_a_wrong_tenth(name):
             balance(logits, labels, shift=False)
             for logits, labels in ((units, units_labels), (tenths, tenths_labels))
         )
-        assert more.parts["ce"].item() == pytest.approx(less.parts["ce"].item())
+        assert more.components["ce"].item() == pytest.approx(less.components["ce"].item())
         assert more.loss > less.loss + 0.01
     terms = objective_of(name, BY_PLACE)
     found = [totals(terms, *sure_of(name, "3.015", text)) for text in ("4.015", "3.115")]

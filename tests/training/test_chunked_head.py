@@ -62,7 +62,7 @@ def compare(folder, make_model, tolerance=1e-6, changes_of_chunked=None, **optio
     if changes_of_chunked:
         options["changes"] = changes_of_chunked
     lean, found, trainer = first_step(folder, make_model(), chunked_from=0, **options)
-    parts = [name for name in plain if name == "loss" or name.startswith("parts/")]
+    parts = [name for name in plain if name == "loss" or name.startswith("loss/")]
     assert [lean[name] for name in parts] == pytest.approx([plain[name] for name in parts])
     found = {n.removeprefix("_orig_mod."): g for n, g in found.items()}  # of torch.compile
     assert found.keys() == wanted.keys()

@@ -391,9 +391,9 @@ def test_every_raw_part_is_logged_beside_what_sft_trainer_logs(tmp_path):
     loss_of = objective("ntil", NUMBERS)
     changes = {"logging_steps": 2, "include_num_input_tokens_seen": "all", "max_steps": 2}
     log, _ = by_sft_trainer(tmp_path, objective=loss_of, changes=changes).state.log_history
-    parts = {name.removeprefix("parts/") for name in log if name.startswith("parts/")}
+    parts = {name.removeprefix("loss/") for name in log if name.startswith("loss/")}
     assert parts == {"ce", "emd_exp", "relative", "magnitude"}
-    assert log["loss"] == pytest.approx(1.3 * log["parts/ce"], rel=1e-3)
+    assert log["loss"] == pytest.approx(1.3 * log["loss/ce"], rel=1e-3)
     assert log["num_input_tokens_seen"] == sum(COLLATE(list(rows())[i : i + 8])["input_ids"].numel()
                                                for i in (0, 8))  # fmt: skip
 
@@ -407,8 +407,8 @@ def test_a_second_training_logs_none_of_the_first(tmp_path):
     )
     trainer.args.logging_steps, trainer.train_dataset = 1, second
     trainer.train()
-    (log,) = (line for line in trainer.state.log_history if "parts/ce" in line)
-    assert log["parts/ce"] == pytest.approx(log["loss"], rel=1e-6)
+    (log,) = (line for line in trainer.state.log_history if "loss/ce" in line)
+    assert log["loss/ce"] == pytest.approx(log["loss"], rel=1e-6)
 
 
 @pytest.mark.parametrize("door", [by_trainer, by_sft_trainer])
@@ -578,15 +578,15 @@ def test_labels_without_numbers_are_warned_about_once(tmp_path, logged):
     words = Dataset.from_list([{"prompt": "a", "completion": "b c"}] * 40)
     trainer = by_sft_trainer(tmp_path, data=words, objective=objective("ntil", NUMBERS))
     names = {name for line in trainer.state.log_history for name in line}
-    assert "parts/ce" in names
-    assert "parts/emd_exp" not in names
+    assert "loss/ce" in names
+    assert "loss/emd_exp" not in names
     assert logged.getvalue().count("have no number, so that the loss is cross-entropy alone") == 1
 
 
 def test_a_diverging_loss_is_warned_about_once(tmp_path, logged):
     changes = {"learning_rate": 50.0}
     trainer = by_sft_trainer(tmp_path, objective=objective("ce", NUMBERS), changes=changes)
-    worst = max(line["parts/ce"] for line in trainer.state.log_history if "parts/ce" in line)
+    worst = max(line["loss/ce"] for line in trainer.state.log_history if "loss/ce" in line)
     guessing = math.log(trainer.model.config.vocab_size)
     assert worst > 2 * guessing
     warning = f"twice that of guessing each token ({guessing:.1f}): the training diverges"
@@ -610,5 +610,5 @@ def test_two_ranks_reach_the_weights_of_one(tmp_path):
     one, two = (json.loads((tmp_path / x / "state.json").read_text())["log_history"]
                 for x in ("one", "two"))  # fmt: skip
     for line, other in zip(one[:STEPS], two[:STEPS], strict=True):
-        for what in ("loss", "grad_norm", *(name for name in line if name.startswith("parts/"))):
+        for what in ("loss", "grad_norm", *(name for name in line if name.startswith("loss/"))):
             assert line[what] == pytest.approx(other[what], rel=1e-4)

@@ -103,9 +103,9 @@ def test_the_log_holds_every_raw_part(tmp_path, clock_examples):
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [2, 4, 6]
     for line in lines:
-        assert set(line["parts"]) == {"ce", "emd_exp", "relative", "magnitude"}
+        assert set(line["components"]) == {"ce", "emd_exp", "relative", "magnitude"}
         # The published ratio makes the total 1.3 times CE, up to the rounding of float32.
-        assert line["loss"] == pytest.approx(1.3 * line["parts"]["ce"], rel=0.02)
+        assert line["loss"] == pytest.approx(1.3 * line["components"]["ce"], rel=0.02)
 
 
 def test_parts_are_means_over_all_that_was_seen_since_the_last_log(tmp_path, clock_examples):
@@ -121,6 +121,6 @@ def test_parts_are_means_over_all_that_was_seen_since_the_last_log(tmp_path, clo
         batch = collate([example for examples in seen[:4] for example in examples])
         labels, supervised, spans = (batch.pop(k) for k in ("labels", "supervised", "spans"))
         logits = tiny_model().eval()(**batch, logits_to_keep=supervised).logits
-        expected = trainer.objective(logits, labels, spans).parts
+        expected = trainer.objective(logits, labels, spans).components
     for name in ("ce", "emd"):
-        assert line["parts"][name] == pytest.approx(expected[name].item(), rel=1e-4)
+        assert line["components"][name] == pytest.approx(expected[name].item(), rel=1e-4)

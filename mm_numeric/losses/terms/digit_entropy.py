@@ -33,7 +33,7 @@ class PlaceWeightedCrossEntropy:
         growth: Growth of w per digit, above 0.
     """
 
-    per: ClassVar[Literal["row"]] = "row"
+    per: ClassVar[Literal["supervised"]] = "supervised"
     places: str = "exponential"
     growth: float = 1.2
 

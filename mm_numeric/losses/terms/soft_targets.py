@@ -86,7 +86,7 @@ class GaussianCrossEntropy:
         sigma: Standard deviation of the target g, in units of the token value, above 0.
     """
 
-    per: ClassVar[Literal["row"]] = "row"
+    per: ClassVar[Literal["supervised"]] = "supervised"
     sigma: float = 1.0
 
     def __post_init__(self) -> None:

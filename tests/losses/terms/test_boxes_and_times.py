@@ -146,7 +146,7 @@ def test_a_location_token_of_a_negative_value_keeps_its_sign():
     logits = torch.zeros(4, len(ids))
     logits[range(4), [ids[f"<{value}>"] for value in (-4, -4, 3, 3)]] = 800.0
     result = objective("box_giou", vocabulary)(logits, labels, spans)
-    assert result.parts["box_giou"].item() == pytest.approx(1 - 49 / 64, abs=1e-6)
+    assert result.components["box_giou"].item() == pytest.approx(1 - 49 / 64, abs=1e-6)
 
 
 @pytest.mark.parametrize("text", ["10 10 50 10", "10 20 10 20", "10 20 30 40"])
@@ -263,7 +263,7 @@ def test_an_objective_takes_the_mean_over_shapes(reduction):
             expected = torch.cat(means).mean()
         else:
             expected = torch.stack([m.mean() if len(m) else m.sum() for m in means]).mean()
-        torch.testing.assert_close(result.parts[name], expected)
+        torch.testing.assert_close(result.components[name], expected)
 
 
 @pytest.mark.parametrize(("name", "weight"), [("box_l1", 20.0), ("box_giou", 2.0)])
@@ -271,7 +271,7 @@ def test_a_preset_is_cross_entropy_and_the_weighted_term(name, weight):
     logits, labels = rows(MIXED)
     spans = marked_spans(*MIXED)
     result = objective(name, VOCABULARY)(logits, labels, spans, shift=False)
-    term = made(name)(logits, labels, spans, shift=False).parts[name]
+    term = made(name)(logits, labels, spans, shift=False).components[name]
     expected = torch.nn.functional.cross_entropy(logits, labels) + weight * term
     torch.testing.assert_close(result.loss, expected)
     assert term > 0

@@ -216,7 +216,7 @@ def test_a_config_says_what_a_token_costs(cost):
     )
     assert torch.equal(found.loss, expected.loss)
     plain = objective("ntl_was", VOCABULARY)(logits, labels, shift=False)
-    assert found.parts["ntl_was"] != plain.parts["ntl_was"]
+    assert found.components["ntl_was"] != plain.components["ntl_was"]
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,9 @@ def assert_equal(ours, name, theirs, logits, labels):
     """Hold a term, and cross-entropy with 0.3 of it, to theirs; with gradients."""
     a, b = logits.clone().requires_grad_(), logits.clone().requires_grad_()
     result, other = ours(a, labels, shift=False), theirs(b, labels)
-    torch.testing.assert_close(result.parts[name], other, rtol=1e-6, atol=1e-6, check_dtype=False)
+    torch.testing.assert_close(
+        result.components[name], other, rtol=1e-6, atol=1e-6, check_dtype=False
+    )
     total = functional.cross_entropy(b.flatten(0, 1), labels.flatten()) + 0.3 * other
     result.loss.backward()
     total.backward()

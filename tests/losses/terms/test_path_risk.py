@@ -301,7 +301,7 @@ def test_the_head_and_the_logits_agree():
     whole, logits, labels, spans = of_answers(ANSWERS)
     expected = whole(logits, labels, spans, shift=False)
     result = whole.from_hidden(logits, torch.eye(22).double(), labels, spans, shift=False)
-    torch.testing.assert_close(result.parts, expected.parts)
+    torch.testing.assert_close(result.components, expected.components)
 
 
 def test_a_step_with_times_reads_nothing_back():
