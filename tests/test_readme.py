@@ -99,8 +99,8 @@ def test_every_python_example_runs(page, hub, tmp_path, capsys):
             assert names["found"] is None or 0 < names["found"].covered <= 1
         if "from_hidden" in example:
             assert names["model"].model.norm.weight.grad.abs().min() > 0
-        if "NumericLoss(" in example:  # flattened and shifted, as a recipe of torchtune calls it
-            loss = names["NumericLoss"](hub["Qwen/Qwen2-VL-2B-Instruct"], "ntil")
+        if "TuneLoss(" in example:  # flattened and shifted, as a recipe of torchtune calls it
+            loss = names["TuneLoss"](hub["Qwen/Qwen2-VL-2B-Instruct"], "ntil")
             logits, labels = names["logits"], names["labels"]
             flat = torch.nn.functional.pad(labels, (0, 1), value=loss.ignore_index)[:, 1:].flatten()
             expected = names["loss_of"](logits, labels, shift=True).loss

@@ -22,7 +22,7 @@ from mm_numeric.baselines.values import FIRST_VALUE, is_value
 from mm_numeric.families.model_files import BASELINE
 from mm_numeric.families.prompting import Tokens
 from mm_numeric.losses.normalization import Counts
-from mm_numeric.losses.objective import Objective, ObjectiveResult
+from mm_numeric.losses.numeric_loss import NumericLoss, ObjectiveResult
 from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.losses.term import LossSum
 from mm_numeric.numbers.spans import NumberSpans, TokenNumber, numbers_in_labels
@@ -234,7 +234,7 @@ def _all_ended(ended: Tensor, model: Any) -> bool:
     return not going
 
 
-class NumberTokenObjective(Objective):
+class NumberTokenObjective(NumericLoss):
     """Base class of losses that add a loss of the predicted numbers to cross-entropy."""
 
     takes_outputs = True
@@ -245,7 +245,7 @@ class NumberTokenObjective(Objective):
     def __init__(
         self, spec: ObjectiveSpec, vocabulary: NumberVocabulary, number_id: int, weight: float
     ) -> None:
-        super().__init__(spec, vocabulary)
+        super().__init__(spec, vocabulary=vocabulary)
         self.number_id, self.weight = number_id, weight
 
     @abstractmethod

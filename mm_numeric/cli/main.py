@@ -108,7 +108,7 @@ def _ls(arguments: argparse.Namespace) -> None:
     from mm_numeric.config.catalog import shipped
     from mm_numeric.geometry.conventions import conventions_text
 
-    show(conventions_text() if arguments.coordinates else shipped())
+    show(conventions_text() if arguments.coordinates else shipped(everything=arguments.all))
 
 
 def _cp(arguments: argparse.Namespace) -> None:

@@ -29,7 +29,7 @@ from mm_numeric.data.collator import BATCH_KEYS, TrainingCollator, make_collator
 from mm_numeric.data.examples import load_examples
 from mm_numeric.io.files import write_json
 from mm_numeric.io.log import progress
-from mm_numeric.losses.cross_entropy import number_scores
+from mm_numeric.losses.cross_entropy import to_compute_dtype
 from mm_numeric.losses.term import NumberClasses
 from mm_numeric.models.loading import device_type, load_family, load_model
 from mm_numeric.models.precision import Precision
@@ -107,7 +107,8 @@ def _sums_of_batch(
         rows = spans.supervised.to(model.device)[rows]
     with precision.computing(model.device):
         logits = model(**inputs).logits
-    scores = number_scores(logits.reshape(-1, logits.shape[-1]), rows, ids.to(model.device))
+    logits = logits.reshape(-1, logits.shape[-1])
+    scores = to_compute_dtype(logits[rows[:, None], ids.to(model.device)])
     return digit_differences(scores, target, collator.vocabulary).cpu()
 
 

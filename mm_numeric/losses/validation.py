@@ -45,7 +45,7 @@ def flat_supervised(
     if not isinstance(inputs, Tensor):
         raise ValueError(
             f"an objective takes {what}, a tensor, not {type(inputs).__name__}: pass "
-            "outputs.logits, or loss_func(objective, shift=...) where transformers.Trainer takes a "
+            "outputs.logits, or loss_func(loss_of, shift=...) where transformers.Trainer takes a "
             "compute_loss_func."
         )
     check_no_functorch()
@@ -90,7 +90,7 @@ def check_not_called_by_trainer(num_items_in_batch: object) -> None:
     if num_items_in_batch is not None:
         raise ValueError(
             "an objective is not a compute_loss_func, because it cannot know whether the labels "
-            "are shifted: use Trainer(compute_loss_func=loss_func(objective, shift=True)), or "
+            "are shifted: use Trainer(compute_loss_func=loss_func(loss_of, shift=True)), or "
             "shift=False for an encoder-decoder; `from mm_numeric import loss_func`."
         )
 

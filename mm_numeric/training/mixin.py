@@ -19,14 +19,10 @@ from mm_numeric.io.files import read_json, stored_content, write_json
 from mm_numeric.io.log import logger
 from mm_numeric.losses.normalization import Counts
 from mm_numeric.losses.number_metrics import named_metrics
-from mm_numeric.losses.objective import Objective, ObjectiveResult
+from mm_numeric.losses.numeric_loss import NumericLoss, ObjectiveResult
+from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.losses.term import LossSum
-from mm_numeric.numbers.spans import (
-    IGNORE_INDEX,
-    NumberSpans,
-    aligned_documents,
-    document_ids,
-)
+from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
 from mm_numeric.training.chunked_head import CHUNKED_FROM, ChunkedHead
 from mm_numeric.training.integrations import (
     added_sums,
@@ -34,6 +30,7 @@ from mm_numeric.training.integrations import (
     check_base,
     check_label_smoothing,
     count_numbers,
+    packed_documents,
     sums_over_ranks,
     total_counts,
 )
@@ -55,8 +52,10 @@ class NumericLossMixin(_Trainer):
     """Mixin that makes an objective (CE plus numeric losses) the loss of a trainer.
 
     Use it as ``class NumericSFTTrainer(NumericLossMixin, SFTTrainer)``. The new class accepts all
-    arguments of the trainer, and ``objective=``. Each loss component is an exact mean over the
-    whole optimiser step, with all ranks and micro-batches.
+    arguments of the trainer, and ``objective=``: a ``NumericLoss``, or what ``NumericLoss`` takes
+    as its first argument, such as ``"ntil"``. The number tokens are then those of the
+    ``processing_class``. Each loss component is an exact mean over the whole optimiser step, with
+    all ranks and micro-batches.
 
     The trainer is Trainer, Seq2SeqTrainer, SFTTrainer, or a subclass of them that does not override
     ``compute_loss``. Others raise ValueError: the mixin would replace the loss of GKDTrainer or
@@ -74,9 +73,9 @@ class NumericLossMixin(_Trainer):
     between the documents is required.
 
     The mixin finds the numbers in the labels of each batch, unless the collator has added them as
-    ``spans`` (``objective.spans(shifted_labels)``), as ``TrainingCollator`` does. In batches of
-    ``TrainingCollator``, ``labels`` [n] are already shifted and contain only the positions with a
-    label, and ``supervised`` [b, t] is the mask of these positions.
+    ``spans``: wrap it in ``collate_with_spans`` to find them in the workers of the data loader. In
+    batches of ``TrainingCollator``, ``labels`` [n] are already shifted and contain only the
+    positions with a label, and ``supervised`` [b, t] is the mask of these positions.
 
     Log entries: ``loss/NAME`` is the mean of each unweighted loss component since the last log.
     ``numbers/accuracy`` and ``numbers/error/ROLE`` (such as ``x``) come from ``number_metrics``.
@@ -89,15 +88,22 @@ class NumericLossMixin(_Trainer):
     loss_is_scaled_for_ga = True  # the objective divides by the counts of the whole step
     chunked_from = CHUNKED_FROM
 
-    def __init__(self, *args: Any, objective: Objective, **kwargs: Any) -> None:
-        if not isinstance(objective, Objective):
+    def __init__(
+        self,
+        *args: Any,
+        objective: NumericLoss | str | ObjectiveSpec | Mapping[str, Any],
+        **kwargs: Any,
+    ) -> None:
+        if not isinstance(objective, NumericLoss | str | ObjectiveSpec | Mapping):
             raise ValueError(
-                f"objective is {objective!r:.60}; create it with mm_numeric.objective(name, ...)."
+                f"objective is {objective!r:.60}; pass a name such as 'ntil', or a NumericLoss."
             )
         check_base(type(self), NumericLossMixin)
         super().__init__(*args, **kwargs)
         tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
-        if hasattr(tokenizer, "convert_ids_to_tokens"):
+        if not isinstance(objective, NumericLoss):
+            objective = NumericLoss(objective, tokenizer)
+        elif hasattr(tokenizer, "convert_ids_to_tokens"):
             objective.vocabulary.require_tokenizer(tokenizer)
         self.objective = objective
         self._validate_settings()
@@ -302,7 +308,8 @@ class NumericLossMixin(_Trainer):
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
         if self.args.should_save and self.objective.spec.balance == "running":
-            write_json(Path(output_dir, BALANCE_FILE), self.objective.balance.state_dict())
+            state = {name: own.tolist() for name, own in self.objective.state_dict().items()}
+            write_json(Path(output_dir, BALANCE_FILE), state)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
@@ -314,7 +321,8 @@ class NumericLossMixin(_Trainer):
                 f"{file}: not found; resume with the balance that the checkpoint was saved with."
             )
         with stored_content(file):
-            self.objective.balance.load_state_dict(read_json(file))
+            state = {name: torch.tensor(own) for name, own in read_json(file).items()}
+            self.objective.load_state_dict(state)
 
     def _labels(self, batch: Mapping[str, Any]) -> Tensor:
         """Return the labels of a batch, shifted by one position for decoder-only models.
@@ -325,24 +333,13 @@ class NumericLossMixin(_Trainer):
         return aligned_labels(batch.get("labels"), shift)
 
     def _documents(self, batch: Mapping[str, Any]) -> Tensor | None:
-        """Return for each label [b, t] the index of its document, if a row has several (packing).
-
-        Documents are known from ``position_ids`` [b, t], which start again with each document, or
-        from an ``attention_mask`` [b, t] that numbers the documents. None if neither is present.
-        """
-        shift = not self._is_encoder_decoder
-        if "supervised" in batch or not shift:  # from TrainingCollator, which does not pack
+        """Return for each label [b, t] the index of its packed document; None without packing."""
+        if "supervised" in batch or self._is_encoder_decoder:  # TrainingCollator does not pack
             return None
-        for name in ("position_ids", "attention_mask"):
-            found = batch.get(name)
-            if isinstance(found, Tensor) and found.shape == batch["labels"].shape:
-                align = document_ids if name == "position_ids" else aligned_documents
-                documents = align(found, shift=shift)
-                if self.objective.spec.reduction == "samples":
-                    numbered = documents.long() + (name == "position_ids")  # 0 is padding
-                    _check_one_document(self._labels(batch), numbered)
-                return documents
-        return None
+        documents = packed_documents(batch, shift=True)
+        if documents is not None and self.objective.spec.reduction == "samples":
+            _check_one_document(self._labels(batch), documents)
+        return documents
 
     def _validate_settings(self) -> None:
         args, loss_type = self.args, getattr(self.args, "loss_type", None)

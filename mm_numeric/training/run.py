@@ -30,8 +30,7 @@ from mm_numeric.distributed.ranks import Ranks
 from mm_numeric.families.family import Family
 from mm_numeric.io.files import read_json, stored_content
 from mm_numeric.io.log import NO_PREFIX, ONCE, logger
-from mm_numeric.losses.objective import make_term
-from mm_numeric.losses.term_settings import with_box_scale
+from mm_numeric.losses.term import make_term
 from mm_numeric.models.adapters import add_adapters
 from mm_numeric.models.loading import (
     load_family,
@@ -292,7 +291,7 @@ def make_trainer(
 
         trainer = make_grpo_trainer(config, family, collator, known, callbacks=callbacks, **options)
     else:
-        spec = with_box_scale(config.objective.spec, family.coordinates.max_value)
+        spec = config.objective.spec.with_box_scale(family.coordinates.max_value)
         trainer = NumericTrainer(
             train_dataset=examples,
             data_collator=(

@@ -10,7 +10,7 @@ from tiny_models import tiny_family, tiny_model
 from mm_numeric.answers import ROLES, ClockTime
 from mm_numeric.data.collator import BATCH_KEYS, TrainingCollator
 from mm_numeric.data.lengths import LengthLimit
-from mm_numeric.losses.objective import objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 
@@ -120,7 +120,7 @@ def test_a_batch_without_a_readable_image_is_nothing_to_learn(
     assert origin.ids == ()
     model = tiny_model()
     logits = model(**batch, logits_to_keep=supervised).logits
-    result = objective("ntil_soft", collator.vocabulary)(logits, labels, spans)
+    result = NumericLoss("ntil_soft", vocabulary=collator.vocabulary)(logits, labels, spans)
     result.loss.backward()
     assert result.loss == 0
     gradients = [parameter.grad for parameter in model.parameters()]

@@ -13,9 +13,9 @@ import torch
 from reference_losses import nearest_completion
 from tokens import ToyTokenizer
 
-from mm_numeric.losses.objective import make_term, objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
-from mm_numeric.losses.term import NumberClasses, NumberLogits
+from mm_numeric.losses.term import NumberClasses, NumberLogits, make_term
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 from mm_numeric.registry import TERMS
@@ -515,8 +515,10 @@ def of_one_alphabet(name, options):
 
 def only(name, options, vocabulary=VOCABULARY):
     """Return an objective that is one term without cross-entropy."""
-    spec = ObjectiveSpec(terms=(TermSpec(name=name, options=options),), weight=1.0, ce_weight=0.0)
-    return objective(spec, vocabulary)
+    spec = ObjectiveSpec(
+        terms=(TermSpec(name=name, options=options),), numeric_weight=1.0, ce_weight=0.0
+    )
+    return NumericLoss(spec, vocabulary=vocabulary)
 
 
 def test_every_term_is_here():

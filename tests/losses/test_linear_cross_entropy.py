@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mm_numeric.losses import cross_entropy
-from mm_numeric.losses.objective import objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
 from mm_numeric.numbers.vocabulary import NumberToken, NumberVocabulary
@@ -150,7 +150,7 @@ def test_gradcheck():
         TermSpec(name="nl_ntl"),
         TermSpec(name="dist2"),
     )
-    whole = objective(ObjectiveSpec(terms=terms, weight=0.7), VOCABULARY)
+    whole = NumericLoss(ObjectiveSpec(terms=terms, numeric_weight=0.7), vocabulary=VOCABULARY)
     spans = whole.spans(labels)
     assert torch.autograd.gradcheck(
         lambda h, w, b: whole.from_hidden(h, w, labels, spans, bias=b, shift=False).loss,
@@ -287,7 +287,7 @@ def peak(step, tmp_path):
 def test_the_peak_is_under_a_fifth_of_that_of_cross_entropy(monkeypatch, tmp_path):
     """Above the inputs and the gradient of the head, which no one can do without."""
     hidden, weight, labels, spans = large()
-    made = objective("ntl_was", MANY)
+    made = NumericLoss("ntl_was", vocabulary=MANY)
     monkeypatch.setattr(cross_entropy, "_CPU_CHUNK", 16 * TOKENS)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
 
@@ -323,7 +323,7 @@ class Sizes(TorchDispatchMode):
 def test_no_tensor_of_all_logits_is_ever_made(monkeypatch, frozen):
     hidden, weight, labels, spans = large()
     weight.requires_grad_(not frozen)
-    made = objective("ntl_was", MANY)
+    made = NumericLoss("ntl_was", vocabulary=MANY)
     monkeypatch.setattr(cross_entropy, "_CPU_CHUNK", 16 * TOKENS)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     with Sizes() as sizes:

@@ -7,7 +7,7 @@ from tokens import SIZE, SPELLED, TOKENIZER, VOCABULARY, batch, labels_of, sure_
 
 from mm_numeric.answers import ROLES
 from mm_numeric.losses.number_metrics import METRICS, named_metrics
-from mm_numeric.losses.objective import objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans, TokenNumber
 from mm_numeric.numbers.vocabulary import NumberToken, NumberVocabulary
 
@@ -47,7 +47,7 @@ def test_figures_are_those_of_a_loop_however_the_logits_come(name, seed):
         "accuracy": (pytest.approx(right / tokens), tokens),
         "error/free": (pytest.approx(sum(errors) / len(errors)), len(errors)),
     }
-    made = objective(name, VOCABULARY)
+    made = NumericLoss(name, vocabulary=VOCABULARY)
     supervised = labels != IGNORE_INDEX
     spans, rows = made.spans(labels), logits[supervised]
     head = torch.randn(SIZE, SIZE, dtype=torch.float64)
@@ -56,7 +56,7 @@ def test_figures_are_those_of_a_loop_however_the_logits_come(name, seed):
         made(logits, labels, metrics=True, shift=False),
         made(rows, labels[supervised], spans, metrics=True),
         made.from_hidden(hidden, head, labels[supervised], spans, metrics=True, shift=False),
-        objective(name, VOCABULARY, ce_weight=0.0, balance="fixed")(
+        NumericLoss(name, vocabulary=VOCABULARY, ce_weight=0.0, balance="fixed")(
             logits, labels, metrics=True, shift=False
         )
         if name != "ce"
@@ -68,7 +68,7 @@ def test_figures_are_those_of_a_loop_however_the_logits_come(name, seed):
 
 def test_batches_add_up_and_one_without_numbers_adds_nothing():
     logits, labels = batch(1)
-    made = objective("ce", VOCABULARY)
+    made = NumericLoss("ce", vocabulary=VOCABULARY)
     whole = made(logits, labels, metrics=True, shift=False).metric_sums
     each = [
         made(logits[i, None], labels[i, None], metrics=True, shift=False).metric_sums
@@ -82,7 +82,9 @@ def test_batches_add_up_and_one_without_numbers_adds_nothing():
 def test_a_word_that_is_more_likely_than_the_digit_is_wrong():
     labels = labels_of("12")
     logits = sure_logits("1a") + sure_logits("12", height=30.0)
-    assert found(objective("ce", VOCABULARY)(logits, labels, metrics=True, shift=False)) == {
+    assert found(
+        NumericLoss("ce", vocabulary=VOCABULARY)(logits, labels, metrics=True, shift=False)
+    ) == {
         "accuracy": (0.5, 2),
         "error/free": (pytest.approx(0, abs=1e-9), 1),  # of digits alone, 2 is the most likely
     }
@@ -111,7 +113,7 @@ def test_each_role_and_each_bin_in_its_own_unit():
     spans = NumberSpans.build(numbers, [{0: 0, 1: 1}, {i: 2 + i for i in range(4)}])
     supervised = labels != IGNORE_INDEX
     said = sure_logits("cb__", "5:38") / 2 + sure_logits("ab__", "5:38") / 2  # c or a: 500
-    result = objective("ce", vocabulary)(
+    result = NumericLoss("ce", vocabulary=vocabulary)(
         said[supervised], labels[supervised], spans, metrics=True, shift=False
     )
     errors = {name: mean for name, (mean, _) in found(result).items() if name != "accuracy"}

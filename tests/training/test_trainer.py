@@ -9,7 +9,7 @@ import transformers
 from tiny_models import small_config, tiny_family, tiny_model
 
 from mm_numeric.data.collator import TrainingCollator
-from mm_numeric.losses.objective import Objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.presets import PRESETS
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 from mm_numeric.training.callbacks.json_log import JsonLog
@@ -28,7 +28,7 @@ def make_trainer(tmp_path, clock_examples, preset, *overrides, **spec):
         args=args,
         train_dataset=examples,
         data_collator=TrainingCollator(family, task, vocabulary),
-        objective=Objective(dataclasses.replace(PRESETS[preset], **spec), vocabulary),
+        objective=NumericLoss(dataclasses.replace(PRESETS[preset], **spec), vocabulary=vocabulary),
         callbacks=[JsonLog(tmp_path / "log.jsonl")],
     )
 

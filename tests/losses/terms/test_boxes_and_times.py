@@ -6,8 +6,9 @@ from term_losses import certain, digit_logits, marked_spans, random_scores
 from tokens import SIZE, TOKENIZER, VOCABULARY, ToyTokenizer, labels_of
 
 from mm_numeric.losses.normalization import Counts
-from mm_numeric.losses.objective import make_term, objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
+from mm_numeric.losses.term import make_term
 from mm_numeric.losses.terms.boxes_and_times import BoxDistance, BoxOverlap, TimeDistance
 from mm_numeric.numbers.spans import NumberSpans, numbers_in_labels
 from mm_numeric.numbers.vocabulary import NumberVocabulary
@@ -145,7 +146,7 @@ def test_a_location_token_of_a_negative_value_keeps_its_sign():
     spans = NumberSpans.build([numbers], [{i: i for i in range(4)}])
     logits = torch.zeros(4, len(ids))
     logits[range(4), [ids[f"<{value}>"] for value in (-4, -4, 3, 3)]] = 800.0
-    result = objective("box_giou", vocabulary)(logits, labels, spans)
+    result = NumericLoss("box_giou", vocabulary=vocabulary)(logits, labels, spans)
     assert result.components["box_giou"].item() == pytest.approx(1 - 49 / 64, abs=1e-6)
 
 
@@ -226,7 +227,9 @@ MIXED = [
 def made(*names, **changes):
     """Return an objective of cross-entropy and some terms."""
     terms = tuple(TermSpec(name=name) for name in names)
-    return objective(ObjectiveSpec(terms=terms, weight=0.7, **changes), VOCABULARY)
+    return NumericLoss(
+        ObjectiveSpec(terms=terms, numeric_weight=0.7, **changes), vocabulary=VOCABULARY
+    )
 
 
 def rows(answers, seed=0):
@@ -270,7 +273,7 @@ def test_an_objective_takes_the_mean_over_shapes(reduction):
 def test_a_preset_is_cross_entropy_and_the_weighted_term(name, weight):
     logits, labels = rows(MIXED)
     spans = marked_spans(*MIXED)
-    result = objective(name, VOCABULARY)(logits, labels, spans, shift=False)
+    result = NumericLoss(name, vocabulary=VOCABULARY)(logits, labels, spans, shift=False)
     term = made(name)(logits, labels, spans, shift=False).components[name]
     expected = torch.nn.functional.cross_entropy(logits, labels) + weight * term
     torch.testing.assert_close(result.loss, expected)

@@ -9,9 +9,9 @@ from term_losses import VALUES, certain, digit_logits, losses_of, number_spans, 
 from tokens import TOKENIZER, VOCABULARY, ToyTokenizer, batch
 
 from mm_numeric.config.reader import config_from_dict
-from mm_numeric.losses.objective import Objective, make_term, objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
-from mm_numeric.losses.term import NumberClasses, NumberLogits
+from mm_numeric.losses.term import NumberClasses, NumberLogits, make_term
 from mm_numeric.losses.terms.expected_distance import ExpectedDistance
 from mm_numeric.numbers.spans import NumberSpans
 from mm_numeric.numbers.vocabulary import NumberVocabulary
@@ -62,7 +62,7 @@ def test_a_matrix_of_distances_is_the_distance():
     distances = (VALUES[:, None] - VALUES).abs().tolist()
     logits, labels = batch(0)
     found = [
-        stepped(objective("ntl_was", VOCABULARY, terms=terms), logits, labels)
+        stepped(NumericLoss("ntl_was", vocabulary=VOCABULARY, terms=terms), logits, labels)
         for terms in (
             (TermSpec(name="ntl_was"),),
             (TermSpec(name="ntl_was", options={"cost": distances}),),
@@ -174,8 +174,8 @@ def test_nan_is_refused_wherever_it_stands(row):
 @pytest.mark.parametrize("count", [0, 2, 11])
 def test_a_matrix_for_another_vocabulary_is_one_sentence(count):
     cost = [[float(i != j) for j in range(count)] for i in range(count)]
-    whole = objective(
-        "ntl_was", VOCABULARY, terms=(TermSpec(name="ntl_was", options={"cost": cost}),)
+    whole = NumericLoss(
+        "ntl_was", vocabulary=VOCABULARY, terms=(TermSpec(name="ntl_was", options={"cost": cost}),)
     )
     with pytest.raises(
         ValueError, match=f"a matrix of {count} x {count}, but .* has 10 number tok"
@@ -202,7 +202,7 @@ def from_config(cost):
     """Return the objective of a config with a cost, as ``train`` makes it."""
     raw = with_override(parse_yaml(CONFIG, "x"), f"objective.terms.0.options.cost={cost}")
     config = config_from_dict(raw, where="mine.yaml", title="mine")
-    return Objective(config.objective.spec, VOCABULARY)
+    return NumericLoss(config.objective.spec, vocabulary=VOCABULARY)
 
 
 @pytest.mark.parametrize("cost", ["modular", "log", OWN])
@@ -212,10 +212,10 @@ def test_a_config_says_what_a_token_costs(cost):
     logits, labels = batch(0)
     found, expected = (
         from_config(cost)(logits, labels, shift=False),
-        objective(spec, VOCABULARY)(logits, labels, shift=False),
+        NumericLoss(spec, vocabulary=VOCABULARY)(logits, labels, shift=False),
     )
     assert torch.equal(found.loss, expected.loss)
-    plain = objective("ntl_was", VOCABULARY)(logits, labels, shift=False)
+    plain = NumericLoss("ntl_was", vocabulary=VOCABULARY)(logits, labels, shift=False)
     assert found.components["ntl_was"] != plain.components["ntl_was"]
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from term_losses import certain, digit_logits, losses_of, number_spans, random_scores
 
-from mm_numeric.losses.objective import make_term
+from mm_numeric.losses.term import make_term
 from mm_numeric.losses.terms.proper_scores import RankedProbability, SmoothedDiscrepancy
 
 NOISE = torch.tensor([0, 0.1, 0.2, 0.4, 0.2, 0.1, 0, 0, 0, 0], dtype=torch.float64)

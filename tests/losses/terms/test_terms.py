@@ -16,8 +16,9 @@ from term_losses import (
 from tokens import SPELLED, VOCABULARY, batch
 from torch.nn import functional
 
-from mm_numeric.losses.objective import make_term, objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
+from mm_numeric.losses.term import make_term
 from mm_numeric.losses.terms.expected_distance import (
     CumulativeDistance,
     ExpectedDistance,
@@ -81,9 +82,9 @@ NUMBER_TERMS = {
 def test_equals_the_loop(name, options, seed):
     """Total, count, loss and gradient; both sides are float64, so that 1e-6 leaves room."""
     logits, labels = batch(seed)
-    spec = ObjectiveSpec(terms=(TermSpec(name=name, options=options),), weight=0.7)
+    spec = ObjectiveSpec(terms=(TermSpec(name=name, options=options),), numeric_weight=0.7)
     mine, theirs = logits.clone().requires_grad_(), logits.clone().requires_grad_()
-    result = objective(spec, VOCABULARY)(mine, labels, shift=False)
+    result = NumericLoss(spec, vocabulary=VOCABULARY)(mine, labels, shift=False)
     expected = reference.objective(theirs, labels, SPELLED, [(name, 1.0, options)], weight=0.7)
     assert result.sums[name].items == expected.items[name] > 0
     assert result.sums[name].total.item() == pytest.approx(expected.totals[name], rel=1e-6)

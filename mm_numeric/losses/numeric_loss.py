@@ -6,38 +6,33 @@ Axes    b samples, t positions, n supervised positions (those with a label), v v
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from mm_numeric.io.log import logger
 from mm_numeric.losses.balance import Balance
 from mm_numeric.losses.cross_entropy import (
     cross_entropy_with_numbers,
     full_precision,
     most_likely,
-    number_scores,
     to_compute_dtype,
 )
 from mm_numeric.losses.linear_cross_entropy import head_scores, linear_cross_entropy_with_numbers
-from mm_numeric.losses.normalization import COUNT_OF, Counts, mean_by_sample
-from mm_numeric.losses.number_metrics import named_metrics, number_metrics
-from mm_numeric.losses.presets import PRESETS
-from mm_numeric.losses.reduction import (
-    at_positions,
-    at_tokens,
+from mm_numeric.losses.normalization import (
+    COUNT_OF,
+    Counts,
     item_weights,
+    mean_by_sample,
     supervised_weights,
     term_losses,
 )
+from mm_numeric.losses.number_metrics import named_metrics, number_metrics
+from mm_numeric.losses.presets import read_spec, with_changes
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
-from mm_numeric.losses.term import LossSum, NumberClasses, NumberLogits, Term
-from mm_numeric.losses.term import make_term as make_term
-from mm_numeric.losses.term_settings import (
-    check_terms,
-    warn_of_large_distances,
-    with_changes,
-)
+from mm_numeric.losses.term import LossSum, NumberClasses, NumberLogits, Term, make_term
 from mm_numeric.losses.validation import (
     check_head,
     check_labels,
@@ -46,7 +41,8 @@ from mm_numeric.losses.validation import (
 )
 from mm_numeric.numbers.spans import NumberSpans
 from mm_numeric.numbers.vocabulary import NumberVocabulary
-from mm_numeric.registry import choose
+
+_LARGEST_DIGIT = 9
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,38 +74,67 @@ class ObjectiveResult:
         return {name: metric.mean for name, metric in found.items()}
 
 
-class Objective:
-    """Training loss: cross-entropy of the supervised tokens plus losses of the number tokens."""
+class NumericLoss(nn.Module):
+    """Training loss: cross-entropy of the supervised tokens plus losses of the number tokens.
+
+        loss_of = NumericLoss("ntil", tokenizer)
+        result = loss_of(logits, labels, shift=True)
+        result.loss.backward()
+
+    The state has the running means of ``balance: running``, and is empty for other settings.
+
+    Args:
+        objective: Name of a preset (``mm_numeric.losses.presets``), an ``ObjectiveSpec``, or a
+            mapping as in a config: ``{"preset": "ntil", "balance": "fixed"}``.
+        tokenizer: The tokenizer of the model, or a processor that has one. Its number tokens are
+            found by ``NumberVocabulary.from_tokenizer``.
+        vocabulary: The number tokens, in place of those of the tokenizer: for tokens of your own,
+            such as ``<loc0012>``.
+        **changes: Fields of ``ObjectiveSpec`` that replace those of ``objective``, such as
+            ``numeric_weight=0.8``; if the objective has one term, also options of this term, such
+            as ``squash=3``.
+    """
 
     takes_outputs: ClassVar[bool] = False
     """True if ``of_outputs`` reads other fields of the model's outputs in addition to logits."""
 
-    def __init__(self, spec: ObjectiveSpec, vocabulary: NumberVocabulary) -> None:
-        if not isinstance(vocabulary, NumberVocabulary):
-            raise ValueError(
-                f"an objective takes a NumberVocabulary, not a {type(vocabulary).__name__}: "
-                "make one with NumberVocabulary.from_tokenizer(tokenizer)."
-            )
-        if spec.tokens == "digits":
+    if TYPE_CHECKING:
+        __call__: Callable[..., "ObjectiveResult"]
+
+    def __init__(
+        self,
+        objective: str | ObjectiveSpec | Mapping[str, Any],
+        tokenizer: Any = None,
+        *,
+        vocabulary: NumberVocabulary | None = None,
+        **changes: Any,
+    ) -> None:
+        super().__init__()
+        spec = (
+            objective if isinstance(objective, ObjectiveSpec) else read_spec(objective, "objective")
+        )
+        if changes:
+            spec = with_changes(spec, changes, "objective")
+        vocabulary = _vocabulary(tokenizer, vocabulary)
+        if spec.number_tokens == "digits":
             vocabulary = vocabulary.only_digits()
         self.spec = spec
         self.vocabulary = vocabulary
         self.terms: dict[str, Term] = {t.name: make_term(t.name, t.options) for t in spec.terms}
-        self._trained = {t.name for t in spec.terms if t.weight * spec.weight > 0}
         self.balance = Balance(spec)
+        # Cross-entropy with weight 0 is not computed, unless the balance depends on it.
+        self._has_cross_entropy = not spec.terms or spec.ce_weight > 0 or spec.balance != "fixed"
+        self._trained = {t.name for t in spec.terms if t.weight * spec.numeric_weight > 0}
         self._ids = torch.tensor([token.id for token in vocabulary.tokens])
         self._largest_id = max(token.id for token in vocabulary.tokens)
-        # Cross-entropy with weight 0 is not computed, unless the balance depends on it.
-        self._terms_alone = bool(spec.terms) and spec.ce_weight == 0 and spec.balance == "fixed"
-        self._reweighs = any(getattr(term, "reweigh", False) for term in self.terms.values())
         self._tables: dict[tuple[torch.device, torch.dtype], tuple[Tensor, NumberClasses]] = {}
-        check_terms(spec, self.terms, vocabulary)
-        warn_of_large_distances(spec, self.terms, vocabulary)
+        self._check_terms()
+        self._warn_of_large_values()
 
     def __repr__(self) -> str:
-        return f"<Objective {self.spec}, {len(self.vocabulary)} number tokens>"
+        return f"<NumericLoss {self.spec}, {len(self.vocabulary)} number tokens>"
 
-    def __call__(
+    def forward(
         self,
         logits: Tensor,
         labels: Tensor,
@@ -140,7 +165,7 @@ class Objective:
             counts: The counts that loss sums are divided by. With gradient accumulation or several
                 ranks, pass those of the whole optimiser step. None: the counts of this batch.
             metrics: True computes the metrics in ``ObjectiveResult.metrics``.
-            num_items_in_batch: Not supported; give Trainer ``loss_func(objective, shift=...)``.
+            num_items_in_batch: Not supported; give Trainer ``loss_func(loss_of, shift=...)``.
         """
         check_not_called_by_trainer(num_items_in_batch)
         given = labels
@@ -153,40 +178,42 @@ class Objective:
         written = most_likely(logits, at) if metrics else None
         return self._result(losses, numbers, labels, spans, counts, written, weights)
 
-    def token_losses(
-        self,
-        logits: Tensor,
-        labels: Tensor,
-        spans: NumberSpans | None = None,
-        *,
-        shift: bool | None = None,
-    ) -> dict[str, Tensor]:
-        """Return the unweighted loss of each position, like ``reduction="none"`` in PyTorch.
+    def _check_terms(self) -> None:
+        """Reject settings that do not fit a loss.
 
-        The result maps the name of each loss to a differentiable tensor of the shape of ``labels``.
-        Position i has the loss of the token that ``logits[:, i]`` predict, for either ``shift``. It
-        is 0 at positions without a label, or without a number. The loss of a number (or of a box
-        or time) is distributed evenly over its tokens. The sum of a tensor is therefore
-        ``sums[name].total`` of ``__call__`` (with ``reduction: items``).
+        These are ``roles`` and ``digit_runs`` for losses on boxes and clock times, and a vocabulary
+        without some tokens of the numbers (``number_tokens: digits``) for losses that need all.
         """
-        shape = labels.shape
-        logits, labels, spans, supervised = flat_supervised(
-            logits, labels, spans, shift, "logits", self.spans
-        )
-        losses, numbers, _ = self._select(logits, labels, spans, supervised)
-        if supervised is None or len(shape) == 1:
-            supervised = torch.arange(len(labels), device=labels.device)
-        found = {}
-        if losses is not None:
-            if self.spec.ce_on == "text":
-                losses = losses.index_fill(0, spans.position, 0)
-            found["ce"] = at_positions(losses, supervised, shape)
-        with full_precision(labels.device):
-            for spec in self.spec.terms:
-                term = self.terms[spec.name]
-                each = at_tokens(term_losses(spec, term, numbers, spans), term.per, spans)
-                found[spec.name] = at_positions(each, supervised[spans.position], shape)
-        return found
+        for spec in self.spec.terms:
+            term, where = self.terms[spec.name], f"objective.terms, {spec.name}"
+            if self.vocabulary.partial and getattr(term, "needs_whole_numbers", False):
+                raise ValueError(
+                    f"{where}: it needs all tokens of a number, and number_tokens: digits leaves "
+                    "out those of several digits; set number_tokens: all."
+                )
+            if term.per not in ("box", "time"):
+                continue
+            if spec.roles:
+                raise ValueError(f"{where}: each of its losses has several roles; remove roles.")
+            if self.spec.digit_runs:
+                raise ValueError(f"{where}: digit_runs finds no boxes and times; turn it off.")
+
+    def _warn_of_large_values(self) -> None:
+        """Warn if ``scale: published`` meets tokens of several digits.
+
+        Weights such as 0.3 were published for single digits. Only ``balance: fixed`` is checked:
+        ``ratio`` and ``running`` rescale the numeric losses anyway.
+        """
+        largest = max(token.value for token in self.vocabulary.tokens)
+        names = [n for n in self._trained if getattr(self.terms[n], "scale", "") == "published"]
+        if names and largest > _LARGEST_DIGIT and self.spec.balance == "fixed":
+            logger.warning(
+                "objective.terms, %s: the values of number tokens are up to %g, but the published "
+                "weight is for digits, up to 9: this term can dominate cross-entropy. Set scale: "
+                "range, number_tokens: digits or balance: running.",
+                ", ".join(sorted(names)),
+                largest,
+            )
 
     def _select(
         self, logits: Tensor, labels: Tensor, spans: NumberSpans, supervised: Tensor | None
@@ -200,21 +227,16 @@ class Objective:
         ids, classes = self._table(logits)
         check_head(self._largest_id, logits.shape[-1])
         check_labels(labels, logits.shape[-1], spans, ids)
-        losses: Tensor | None = None
-        normaliser: Tensor | Callable[[], Tensor]
         at = spans.position if supervised is None else supervised[spans.position]
-        if self._terms_alone:
-            if self._reweighs:  # needs the normaliser, whose gradient shares one buffer this way
-                each = torch.arange(len(at), device=at.device)
-                _, scores, normaliser = cross_entropy_with_numbers(
-                    logits, labels[spans.position], each, ids, at
-                )
-            else:
-                scores = number_scores(logits, at, ids)
-                normaliser = lambda: to_compute_dtype(logits[at]).logsumexp(dim=-1)  # noqa: E731
-        else:
+        losses: Tensor | None = None
+        if self._has_cross_entropy:
             losses, scores, normaliser = cross_entropy_with_numbers(
                 logits, labels, spans.position, ids, supervised
+            )
+        else:
+            each = torch.arange(len(at), device=at.device)
+            _, scores, normaliser = cross_entropy_with_numbers(
+                logits, labels[spans.position], each, ids, at
             )
         return losses, NumberLogits.at(scores, normaliser, classes, spans.target), at
 
@@ -316,20 +338,23 @@ class Objective:
 
         Raises ValueError if a term must know coordinates or times, which token ids do not show.
         """
+        if labels.dim() != 2:
+            raise ValueError(f"labels must be [b, t], not {list(labels.shape)}.")
+        return self.span_finder()(labels, documents=documents)
+
+    def span_finder(self) -> Callable[..., NumberSpans]:
+        """Return the function that ``spans`` calls, which can be sent to other processes."""
         for term in self.spec.terms:
             if term.roles or self.terms[term.name].per in ("box", "time"):
                 raise ValueError(
                     f"the term {term.name} needs roles and groups, which label ids do not have: "
                     "pass spans (NumberSpans.build)."
                 )
-        if labels.dim() != 2:
-            raise ValueError(f"labels must be [b, t], not {list(labels.shape)}.")
-        return NumberSpans.from_labels(
-            labels,
-            self.vocabulary,
+        return partial(
+            NumberSpans.from_labels,
+            vocabulary=self.vocabulary,
             digit_runs=self.spec.digit_runs,
             thousands_separators=self.spec.thousands_separators,
-            documents=documents,
         )
 
     def end_step(self, sums: Mapping[str, LossSum]) -> None:
@@ -359,7 +384,7 @@ class Objective:
         weights = None if weights is None else to_compute_dtype(weights)
         here, sums = Counts.of(labels, spans, weights), {}
         if losses is not None:
-            if self.spec.ce_on == "text":
+            if self.spec.ce_tokens == "text":
                 losses = losses.index_fill(0, spans.position, 0)
             if weights is not None:
                 losses = losses * weights.to(losses)
@@ -414,15 +439,17 @@ class Objective:
         return self._tables[key]
 
 
-def objective(name: str | ObjectiveSpec, vocabulary: NumberVocabulary, **changes: Any) -> Objective:
-    """Create an objective from the name of a preset or from an ``ObjectiveSpec``.
-
-    Args:
-        name: A name in ``mm_numeric.losses.presets.PRESETS``, or an ``ObjectiveSpec``.
-        vocabulary: The number tokens of the tokenizer.
-        **changes: Fields of the ``ObjectiveSpec`` to override, for example ``weight=0.8`` or
-            ``terms=[{"name": "relative", "weight": 0.2}]``. If the objective has one term, also
-            options of this term, for example ``squash=3``.
-    """
-    spec = choose(name, PRESETS, "objective", "objective") if isinstance(name, str) else name
-    return Objective(with_changes(spec, changes), vocabulary)
+def _vocabulary(tokenizer: Any, vocabulary: NumberVocabulary | None) -> NumberVocabulary:
+    """Return the number tokens of a ``NumericLoss``, from its arguments."""
+    if vocabulary is None and isinstance(tokenizer, NumberVocabulary):
+        raise ValueError("NumericLoss: pass number tokens as vocabulary=.")
+    if vocabulary is not None and not isinstance(vocabulary, NumberVocabulary):
+        raise ValueError(
+            f"NumericLoss: vocabulary is a NumberVocabulary, not {vocabulary!r:.60}; pass a "
+            "tokenizer as the second argument."
+        )
+    if vocabulary is None:
+        if tokenizer is None:
+            raise ValueError("NumericLoss: pass the tokenizer of the model, or vocabulary=.")
+        return NumberVocabulary.from_tokenizer(getattr(tokenizer, "tokenizer", tokenizer))
+    return vocabulary
