@@ -19,9 +19,19 @@ if TYPE_CHECKING:
     from mm_numeric.answers import Polygon as Polygon
     from mm_numeric.answers import TimeSpans as TimeSpans
     from mm_numeric.answers import Unreadable as Unreadable
+    from mm_numeric.api import ComparedRuns as ComparedRuns
+    from mm_numeric.api import Predictions as Predictions
+    from mm_numeric.api import TrainedRun as TrainedRun
+    from mm_numeric.api import compare as compare
+    from mm_numeric.api import predict as predict
+    from mm_numeric.api import prepare as prepare
+    from mm_numeric.api import report as report
+    from mm_numeric.api import train as train
     from mm_numeric.config.reader import read_config as read_config
     from mm_numeric.config.schema import Config as Config
     from mm_numeric.data.collator import TrainingCollator as TrainingCollator
+    from mm_numeric.evaluation.score import score as score
+    from mm_numeric.evaluation.scores import Scores as Scores
     from mm_numeric.inference.distributions import number_distribution as number_distribution
     from mm_numeric.inference.number_distribution import NumberDistribution as NumberDistribution
     from mm_numeric.losses.normalization import Counts as Counts
@@ -41,6 +51,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "Box": "mm_numeric.answers",
     "ClockTime": "mm_numeric.answers",
+    "ComparedRuns": "mm_numeric.api",
     "Config": "mm_numeric.config.schema",
     "Counts": "mm_numeric.losses.normalization",
     "Instance": "mm_numeric.answers",
@@ -55,16 +66,25 @@ _MODULES = {
     "ObjectiveResult": "mm_numeric.losses.numeric_loss",
     "ObjectiveSpec": "mm_numeric.losses.spec",
     "Polygon": "mm_numeric.answers",
+    "Predictions": "mm_numeric.api",
+    "Scores": "mm_numeric.evaluation.scores",
     "TermSpec": "mm_numeric.losses.spec",
     "TimeSpans": "mm_numeric.answers",
+    "TrainedRun": "mm_numeric.api",
     "TrainingCollator": "mm_numeric.data.collator",
     "Unreadable": "mm_numeric.answers",
     "collate_with_spans": "mm_numeric.training.integrations",
+    "compare": "mm_numeric.api",
     "end_step": "mm_numeric.training.integrations",
     "loss_func": "mm_numeric.training.integrations",
     "number_distribution": "mm_numeric.inference.distributions",
+    "predict": "mm_numeric.api",
+    "prepare": "mm_numeric.api",
     "read_config": "mm_numeric.config.reader",
+    "report": "mm_numeric.api",
+    "score": "mm_numeric.evaluation.score",
     "step_counts": "mm_numeric.training.integrations",
+    "train": "mm_numeric.api",
 }
 """Each public name and the module that defines it."""
 
