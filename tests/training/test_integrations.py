@@ -2,6 +2,7 @@
 
 import json
 import math
+import pickle
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -48,7 +49,14 @@ from transformers import (
 from transformers.modeling_outputs import CausalLMOutputWithPast, Seq2SeqLMOutput
 from trl import DPOTrainer, RLOOTrainer, SFTTrainer
 
-from mm_numeric import NumberVocabulary, NumericLoss, NumericLossMixin, loss_func, step_counts
+from mm_numeric import (
+    NumberVocabulary,
+    NumericLoss,
+    NumericLossMixin,
+    collate_with_spans,
+    loss_func,
+    step_counts,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -446,19 +454,32 @@ def test_evaluation_leaves_training_and_its_log_alone(tmp_path, door):
     assert logits.shape == (*labels.shape, len(tiny_integrations.TOKENIZER))
 
 
-def test_spans_of_the_collator_are_taken(tmp_path, monkeypatch):
+@pytest.mark.parametrize("collator", [COLLATE, FLAT_COLLATE])
+def test_a_collator_finds_the_spans_in_a_worker(tmp_path, monkeypatch, collator):
     loss_of = NumericLoss("ntil_soft", vocabulary=NUMBERS)
-    plain = by_trainer(tmp_path, NumericTrainerForTests, objective=loss_of)
-
-    def collate(examples):
-        batch = COLLATE(examples)
-        shifted = torch.nn.functional.pad(batch["labels"][:, 1:], (0, 1), value=-100)
-        return {**batch, "spans": spans(shifted)}
-
-    spans = loss_of.spans
-    monkeypatch.setattr(loss_of, "spans", lambda labels: pytest.fail("the spans are there"))
+    plain = by_trainer(tmp_path, NumericTrainerForTests, objective=loss_of, data_collator=collator)
+    collate = pickle.loads(pickle.dumps(collate_with_spans(collator, loss_of)))
+    monkeypatch.setattr(loss_of, "spans", lambda *_: pytest.fail("the spans are there"))
     early = by_trainer(tmp_path, NumericTrainerForTests, objective=loss_of, data_collator=collate)
     assert_same(early.model, plain.model, tolerance=0)
+
+
+def test_a_collator_cannot_find_roles():
+    loss_of = NumericLoss("box_l1", vocabulary=NUMBERS)
+    with pytest.raises(ValueError, match="the term box_l1 needs roles and groups"):
+        collate_with_spans(COLLATE, loss_of)
+
+
+def test_the_name_of_an_objective_is_enough(tmp_path):
+    spec = {"preset": "ntl_was", "numeric_weight": 0.5}
+    trainer = by_sft_trainer(tmp_path, objective=spec)
+    assert trainer.objective.spec == NumericLoss(spec, vocabulary=NUMBERS).spec
+    assert trainer.objective.vocabulary == NUMBERS
+    args = TrainingArguments(**settings(tmp_path))
+    with pytest.raises(ValueError, match="pass the tokenizer of the model"):
+        NumericTrainerForTests(tiny_causal_lm(), args, objective="ntil")
+    with pytest.raises(ValueError, match="objective is 3; pass a name such as 'ntil'"):
+        NumericTrainerForTests(tiny_causal_lm(), args, objective=3)
 
 
 @pytest.mark.parametrize(
