@@ -245,9 +245,9 @@ def alone_blocks(
 ) -> list[Block]:
     """Compare single terms with the equivalent losses of ntloss, from the same logits [n, v].
 
-    Both backward passes return a gradient of the size of the logits, nearly all zeros, which takes
-    nearly all of their time without reweighing. On a CPU ours are pages that the system zeroes on
-    first access, so that a part of the cost is paid by the reader of the gradient.
+    Both backward passes return a gradient of the size of the logits, nearly all zeros. On a CPU
+    ours are pages that the system zeroes on first access, so that a part of the cost is paid by the
+    reader of the gradient. Ours also computes the softmax over the vocabulary at each number token.
     """
     labels = wanted[None].to(setting.device)
     made = []

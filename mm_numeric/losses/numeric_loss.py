@@ -26,19 +26,13 @@ from mm_numeric.losses.normalization import (
     Counts,
     item_weights,
     mean_by_sample,
-    supervised_weights,
     term_losses,
 )
 from mm_numeric.losses.number_metrics import named_metrics, number_metrics
 from mm_numeric.losses.presets import read_spec, with_changes
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.losses.term import LossSum, NumberClasses, NumberLogits, Term, make_term
-from mm_numeric.losses.validation import (
-    check_head,
-    check_labels,
-    check_not_called_by_trainer,
-    flat_supervised,
-)
+from mm_numeric.losses.validation import check_labels, flat_supervised
 from mm_numeric.numbers.spans import NumberSpans
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 
@@ -167,13 +161,16 @@ class NumericLoss(nn.Module):
             metrics: True computes the metrics in ``ObjectiveResult.metrics``.
             num_items_in_batch: Not supported; give Trainer ``loss_func(loss_of, shift=...)``.
         """
-        check_not_called_by_trainer(num_items_in_batch)
-        given = labels
-        logits, labels, spans, supervised = flat_supervised(
-            logits, labels, spans, shift, "logits", self.spans, counts
+        if num_items_in_batch is not None:
+            raise ValueError(
+                "an objective is not a compute_loss_func, because it cannot know whether the "
+                "labels are shifted: use Trainer(compute_loss_func=loss_func(loss_of, "
+                "shift=True)), or shift=False for an encoder-decoder; `from mm_numeric import "
+                "loss_func`."
+            )
+        logits, labels, spans, supervised, weights = flat_supervised(
+            "logits", logits, labels, spans, self.spans, shift, weights, counts
         )
-        if weights is not None:
-            weights = supervised_weights(weights, given, shift, supervised)
         losses, numbers, at = self._select(logits, labels, spans, supervised)
         written = most_likely(logits, at) if metrics else None
         return self._result(losses, numbers, labels, spans, counts, written, weights)
@@ -224,8 +221,7 @@ class NumericLoss(nn.Module):
             The cross-entropy of each label [n] (None if it is not computed), the logits of all c
             number tokens at the k labels that are number tokens, and the positions [k] of these.
         """
-        ids, classes = self._table(logits)
-        check_head(self._largest_id, logits.shape[-1])
+        ids, classes = self._table(logits, logits.shape[-1])
         check_labels(labels, logits.shape[-1], spans, ids)
         at = spans.position if supervised is None else supervised[spans.position]
         losses: Tensor | None = None
@@ -278,15 +274,11 @@ class NumericLoss(nn.Module):
                 f"the weight of the head must be [v, {hidden.shape[-1]}], not "
                 f"{list(weight.shape)}; gather a weight that is sharded over ranks first."
             )
-        given = labels
-        hidden, labels, spans, supervised = flat_supervised(
-            hidden, labels, spans, shift, "hidden states", self.spans, counts
+        hidden, labels, spans, supervised, weights = flat_supervised(
+            "hidden states", hidden, labels, spans, self.spans, shift, weights, counts
         )
-        if weights is not None:
-            weights = supervised_weights(weights, given, shift, supervised)
         hidden = hidden if supervised is None else hidden[supervised]
-        ids, classes = self._table(hidden)
-        check_head(self._largest_id, len(weight))
+        ids, classes = self._table(hidden, len(weight))
         check_labels(labels, len(weight), spans, ids)
         losses, scores, normaliser, written = linear_cross_entropy_with_numbers(
             hidden, weight, bias, labels, spans.position, ids
@@ -320,8 +312,7 @@ class NumericLoss(nn.Module):
                 "from_losses takes losses [n], hidden states [n, d] and a weight [v, d], not "
                 f"{list(losses.shape)}, {list(hidden.shape)} and {list(weight.shape)}."
             )
-        check_head(self._largest_id, len(weight))
-        ids, classes = self._table(hidden)
+        ids, classes = self._table(hidden, len(weight))
         scores = head_scores(hidden, weight, bias, spans.position, ids)
         losses = losses.to(scores)
         # The loss is log_normaliser - z_y, and z_y is one of the number logits.
@@ -356,14 +347,6 @@ class NumericLoss(nn.Module):
             digit_runs=self.spec.digit_runs,
             thousands_separators=self.spec.thousands_separators,
         )
-
-    def end_step(self, sums: Mapping[str, LossSum]) -> None:
-        """Update the running means of cross-entropy and numeric losses after an optimiser step.
-
-        Only the setting ``balance: running`` uses these means. The argument ``sums`` is the sum
-        of ``ObjectiveResult.sums`` over all micro-batches and ranks of the step.
-        """
-        self.balance.end_step(sums)
 
     def _result(
         self,
@@ -428,8 +411,16 @@ class NumericLoss(nn.Module):
                 losses = mean_by_sample(losses, term.per, spans)
             return LossSum(losses.sum(), getattr(here, self._count_of(spec.name)))
 
-    def _table(self, like: Tensor) -> tuple[Tensor, NumberClasses]:
-        """Return ids and values of the c number tokens, on the device of the tensor ``like``."""
+    def _table(self, like: Tensor, tokens: int) -> tuple[Tensor, NumberClasses]:
+        """Return ids and values of the c number tokens, on the device of the tensor ``like``.
+
+        ``tokens`` is the size of the output head, which must have all number tokens.
+        """
+        if self._largest_id >= tokens:
+            raise ValueError(
+                f"the number token with id {self._largest_id} is not one of the {tokens} tokens of "
+                "the head: the number vocabulary was made from another model's tokenizer."
+            )
         dtype = like.dtype if like.dtype == torch.float64 else torch.float32
         key = (like.device, dtype)
         if key not in self._tables:

@@ -229,7 +229,7 @@ def end_step(
     if not sums:
         raise ValueError("end_step: an optimiser step has at least one micro-batch; got none.")
     sums = sums_over_ranks(sums, accelerator)
-    loss_of.end_step(sums)
+    loss_of.balance.end_step(sums)
     return sums
 
 

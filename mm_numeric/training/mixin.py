@@ -301,7 +301,7 @@ class NumericLossMixin(_Trainer):
     def _end_step(self) -> None:
         """Sum the losses of a step over all ranks, for the log and for ``balance: running``."""
         sums = sums_over_ranks(self._step_sums, self.accelerator)
-        self.objective.end_step(sums)
+        self.objective.balance.end_step(sums)
         self._step_sums, self._seen = sums, added_sums(self._seen, sums)
         self._counts = None
 

@@ -60,7 +60,7 @@ def test_later_steps_take_the_means_of_those_before(terms):
         ce, numeric = result.components["ce"].item(), mean_of_terms(whole, result.sums)
         factor = 0.3 if means is None else 0.3 * means[0] / means[1]
         assert result.loss.item() == pytest.approx(ce + factor * numeric, rel=1e-6)
-        whole.end_step(result.sums)
+        whole.balance.end_step(result.sums)
         if means is None:
             means = (ce, numeric)
         else:
@@ -70,7 +70,7 @@ def test_later_steps_take_the_means_of_those_before(terms):
 
 def test_the_factor_has_no_gradient():
     whole = running("ntl_was")
-    whole.end_step(whole(*batch(0), shift=False).sums)
+    whole.balance.end_step(whole(*batch(0), shift=False).sums)
     means = whole.balance.means.tolist()
     _, found = stepped(whole, *batch(1))
     same = made("ntl_was", balance="fixed", numeric_weight=0.3 * means[0] / means[1])
@@ -103,7 +103,7 @@ def test_a_step_is_the_same_however_it_is_split(name, reduction):
                 )
                 for part in pieces[0][0].sums
             }
-            whole.end_step(sums)
+            whole.balance.end_step(sums)
             loss = sum(result.loss for result, _ in pieces)
             steps.append((loss, torch.cat([gradient for _, gradient in pieces])))
         found.append((steps, whole.balance.means.tolist()))
@@ -116,15 +116,15 @@ def test_a_step_is_the_same_however_it_is_split(name, reduction):
 def test_a_run_that_goes_on_is_the_one_that_was_never_stopped(steps):
     first = running()
     for seed in range(steps):
-        first.end_step(first(*batch(seed), shift=False).sums)
+        first.balance.end_step(first(*batch(seed), shift=False).sums)
     second = running()
     second.load_state_dict(first.state_dict())
     for seed in range(steps, steps + 2):
         one, other = (stepped(whole, *batch(seed)) for whole in (first, second))
         torch.testing.assert_close(one[0].loss, other[0].loss, rtol=0, atol=0)
         torch.testing.assert_close(one[1], other[1], rtol=0, atol=0)
-        first.end_step(one[0].sums)
-        second.end_step(other[0].sums)
+        first.balance.end_step(one[0].sums)
+        second.balance.end_step(other[0].sums)
     assert torch.equal(first.balance.means, second.balance.means)
 
 
@@ -143,36 +143,36 @@ def test_a_run_may_start_without_a_number():
     """Its first steps are fixed; the means begin at the first step that has one."""
     whole = running("ntl_was")
     for seed in range(2):
-        whole.end_step(whole(*text(seed), shift=False).sums)
+        whole.balance.end_step(whole(*text(seed), shift=False).sums)
     logits, labels = batch(0)
     expected = made("ntl_was", balance="fixed", numeric_weight=0.3)(logits, labels, shift=False)
     result = whole(logits, labels, shift=False)
     torch.testing.assert_close(result.loss, expected.loss)
-    whole.end_step(result.sums)
+    whole.balance.end_step(result.sums)
     fresh = running("ntl_was")
-    fresh.end_step(result.sums)
+    fresh.balance.end_step(result.sums)
     assert torch.equal(whole.balance.means, fresh.balance.means)
 
 
 def test_steps_without_numbers_leave_the_means_alone():
     """Or the terms would weigh 1 / 0.9 ** 30 = 24 times as much after 30 steps of text."""
     whole = running("ntl_was")
-    whole.end_step(whole(*batch(0), shift=False).sums)
+    whole.balance.end_step(whole(*batch(0), shift=False).sums)
     before = whole.balance.means
     for seed in range(30):
-        whole.end_step(whole(*text(seed), shift=False).sums)
+        whole.balance.end_step(whole(*text(seed), shift=False).sums)
     assert torch.equal(whole.balance.means, before)
 
 
 def test_nan_is_in_the_loss_and_not_in_the_means():
     """A step of fp16 that overflows is skipped by its scaler; those behind it go on."""
     whole = running("ntl_was")
-    whole.end_step(whole(*batch(0), shift=False).sums)
+    whole.balance.end_step(whole(*batch(0), shift=False).sums)
     logits, labels = batch(1)
     result = whole(torch.full_like(logits, torch.nan), labels, shift=False)
     assert result.loss.isnan()
     before = whole.balance.means
-    whole.end_step(result.sums)
+    whole.balance.end_step(result.sums)
     assert torch.equal(whole.balance.means, before)
     assert whole(logits, labels, shift=False).loss.isfinite()
     whole.balance.reset()
@@ -185,14 +185,14 @@ def test_nan_is_in_the_loss_and_not_in_the_means():
 def test_other_balances_have_no_memory(balance):
     whole = made("ntil_soft", balance=balance)
     before = whole(*batch(1), shift=False).loss
-    whole.end_step(whole(*batch(0), shift=False).sums)
+    whole.balance.end_step(whole(*batch(0), shift=False).sums)
     assert whole.state_dict() == {}
     assert torch.equal(whole(*batch(1), shift=False).loss, before)
 
 
 def test_without_terms_there_is_nothing_to_keep():
     whole = made("ce", balance="running")
-    whole.end_step(whole(*batch(0), shift=False).sums)
+    whole.balance.end_step(whole(*batch(0), shift=False).sums)
     assert not whole.balance.means.any()
 
 
@@ -200,7 +200,7 @@ def test_without_terms_there_is_nothing_to_keep():
 def test_every_preset_runs(name):
     """A batch without numbers or labels, and one in bf16, after a step."""
     whole = running(name)
-    whole.end_step(whole(*batch(0), shift=False).sums)
+    whole.balance.end_step(whole(*batch(0), shift=False).sums)
     labels = torch.full((2, 5), IGNORE_INDEX)
     result, gradient = stepped(whole, torch.randn(2, 5, SIZE), labels)
     assert result.loss == 0
