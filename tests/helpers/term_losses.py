@@ -31,16 +31,6 @@ def term_values(term, logits, spans, vocabulary=VOCABULARY):
     return term(NumberLogits.at(scores, own.logsumexp(-1), classes, spans.target), spans)
 
 
-def gradients_agree(term):
-    """Return whether the gradients of a term equal differences, for scores and for other tokens."""
-    scores = random_scores(3).requires_grad_()
-    text = torch.tensor([9.0, 3.0, 4.0]).double().requires_grad_()
-    return torch.autograd.gradcheck(
-        lambda z, log_normaliser: losses_of(term, z, "407", log_normaliser=log_normaliser),
-        (scores, text),
-    )
-
-
 def digit_logits(scores, log_normaliser, values=VALUES):
     """Return the scores of classes that are one digit each, or worth something else."""
     values = values.to(scores)

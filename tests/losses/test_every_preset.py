@@ -28,26 +28,6 @@ but that of a sharp softmax, so that no difference quotient can confirm it; a fo
 # Vocabularies and batches that are as small as can be
 
 
-@pytest.mark.parametrize("name", EACH)
-@pytest.mark.parametrize("text", ["7", "0", "a"])
-def test_one_token(name, text):
-    labels = labels_of(text)
-    logits = random_logits(labels, 0)
-    definition = {"terms": [(t.name, t.weight, t.options) for t in SPECS[name].terms]}
-    spec = SPECS[name]
-    theirs = logits.clone().requires_grad_()
-    expected = reference.objective(
-        theirs, labels, SPELLED, **definition,
-        weight=spec.numeric_weight, ratio=spec.balance == "ratio",
-        published=spec.reduction == "samples", ce_weight=spec.ce_weight,
-        text_only=spec.ce_tokens == "text",
-    )  # fmt: skip
-    expected.loss.backward()
-    result, gradient = stepped(made(name), logits, labels)
-    torch.testing.assert_close(result.loss, expected.loss, rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(gradient, theirs.grad, rtol=1e-6, atol=1e-12)
-
-
 DIGITS_ONLY = "7302945861"
 
 
@@ -212,23 +192,6 @@ def test_the_published_relative_term_has_no_gradient_where_a_wrong_digit_leads(
     for name, needed in (("emd", 0.1), ("relative_soft", 1e-3), ("magnitude_soft", 1e-3)):
         (found,) = torch.autograd.grad(losses_of(make_term(name, {}), scores, "923").sum(), scores)
         assert found.norm() > needed
-
-
-@pytest.mark.parametrize("lead", [0.5, 1.0, 2.0, 5.0])
-def test_ntil_soft_has_a_gradient_in_its_sequence_terms_alone(lead):
-    """What it has beside EMD and cross-entropy: above 1e-3 at a lead of 5."""
-    labels = labels_of("923")
-    logits = torch.full((1, 3, SIZE), -30.0).double()
-    for t, digit in enumerate("023"):
-        logits[0, t, [SPELLED.index(d) for d in "0123456789"]] = 0
-        logits[0, t, SPELLED.index(digit)] = lead
-    terms = SPECS["ntil_soft"].terms[1:]
-    assert [term.name for term in terms] == ["relative_soft", "magnitude_soft"]
-    whole = NumericLoss(
-        "ntil_soft", vocabulary=VOCABULARY, terms=terms, numeric_weight=1.0, ce_weight=0.0
-    )
-    _, gradient = stepped(whole, logits, labels)
-    assert gradient.norm() > 1e-3
 
 
 # What is wrong is seen

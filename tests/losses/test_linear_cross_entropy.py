@@ -200,13 +200,6 @@ def test_autocast_is_that_of_a_linear_layer(name, backward_inside):
     assert not torch.equal(loss, lean(made(name), inputs, labels)[0].loss)  # it was cast
 
 
-def test_nan_is_never_hidden():
-    _, labels = batch(0)
-    hidden, weight, bias = head(labels)
-    hidden[labels != IGNORE_INDEX] = torch.nan
-    assert made("ntl_was").from_hidden(hidden, weight, labels, bias=bias, shift=False).loss.isnan()
-
-
 @pytest.mark.parametrize("shape", [(SIZE, WIDTH + 1), (WIDTH, SIZE), (SIZE * WIDTH,), (0,)])
 def test_a_weight_of_another_shape_is_one_sentence(shape):
     """(0,) is what a rank sees of a weight that is split."""

@@ -11,7 +11,6 @@ from tokens import SIZE, TOKENIZER, VOCABULARY, batch, labels_of, random_logits
 from torch.nn import functional
 
 from mm_numeric.answers import ROLES, Mark, Written
-from mm_numeric.config.reader import config_from_dict
 from mm_numeric.data.collator import TrainingCollator
 from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
@@ -20,7 +19,6 @@ from mm_numeric.losses.terms.digit_entropy import PlaceWeightedCrossEntropy
 from mm_numeric.numbers.numerals import find_numerals
 from mm_numeric.numbers.spans import IGNORE_INDEX
 from mm_numeric.numbers.vocabulary import NumberVocabulary
-from mm_numeric.settings import parse_yaml
 from mm_numeric.training.run import make_trainer, training_arguments
 
 # Roles
@@ -86,21 +84,6 @@ def test_a_role_of_weight_0_gets_no_gradient_but_that_of_cross_entropy():
     differ = (found[0] != found[1]).any(dim=1).nonzero().squeeze(1)
     is_x = spans.role[spans.number] == ROLES.index("x")
     assert differ.tolist() == spans.position[is_x].tolist()
-
-
-def test_roles_of_a_config_arrive():
-    text = """\
-task: clock
-data: {train: {render: 5}, test: {path: test.csv}}
-model: {name: tiny}
-trainer: {output_dir: runs/small}
-objective:
-  terms:
-    - {name: ntl_was, roles: {x: 2.0, y: 0.0, hour: 3}}
-"""
-    config = config_from_dict(parse_yaml(text, "x"), where="x", title="x")
-    result = NumericLoss(config.objective.spec, vocabulary=VOCABULARY)(*answered())
-    torch.testing.assert_close(result.components["ntl_was"], weighed("ntl_was", WEIGHTS, "items"))
 
 
 @pytest.mark.parametrize("name", ["box_l1", "box_giou", "time"])

@@ -136,19 +136,6 @@ def test_how_many_tokens_of_each_shape_are_numbers(name):
     assert len(vocabulary) == sum(counts(name).values())
 
 
-@pytest.mark.slow
-@each_tokenizer
-def test_the_shapes_of_a_second_count(name):
-    """One character at a time: digits become 0, and what stands inside must not be a minus."""
-    found = Counter()
-    for token in ids_of(name):
-        shape = "".join("0" if c in "0123456789" else " " if c in "▁Ġ" else c for c in token)
-        inside = shape.strip(" -.,")
-        if set(shape) <= set(" 0.,-") and inside and not set(inside) & set(" -"):
-            found[shape] += 1
-    assert found == counts(name)
-
-
 @each_tokenizer
 def test_tokens_that_are_numbers(name):
     ids, vocabulary = ids_of(name), vocabulary_of(name)
