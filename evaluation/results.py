@@ -61,7 +61,7 @@ def section_of(scores: Scores) -> ProtocolResults:
     values = scores.metrics()
     metrics = {
         m.name: {**values[m.name], **_shown(m.label, m.unit, better=m.higher_is_better)}
-        for m, _ in scores.figures
+        for m, _ in scores.metrics_on_rows
     }
     return {
         "rows": scores.count,
@@ -119,7 +119,7 @@ def results_table(scores: Scores) -> str:
     Metrics without a value, such as the recall of large shapes if no true shape is large, are
     listed after the table.
     """
-    metrics = {metric.name: metric for metric, _ in scores.figures}
+    metrics = {metric.name: metric for metric, _ in scores.metrics_on_rows}
     what = "protocol" if scores.task in PROTOCOLS else "task"
     number = rows_text(scores.count, scores.rows_due)
     drawn = drawn_units(scores.count, scores.group_count)

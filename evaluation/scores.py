@@ -90,7 +90,7 @@ class Scores:
         return len(self.groups)
 
     @cached_property
-    def figures(self) -> list[MetricOnRows]:
+    def metrics_on_rows(self) -> list[MetricOnRows]:
         """List the metrics to report: first those of single categories, then those of all rows."""
         return metrics_by_category(self.scorer, self.categories)
 
@@ -102,10 +102,10 @@ class Scores:
 
     @cached_property
     def _metrics(self) -> dict[str, dict[str, float | None]]:
-        figures = self.figures
-        samples = sample_metrics(figures, {"": [self.columns]}, self.groups)
+        metrics = self.metrics_on_rows
+        samples = sample_metrics(metrics, {"": [self.columns]}, self.groups)
         found = {}
-        for (metric, _), by_name in zip(figures, samples, strict=True):
+        for (metric, _), by_name in zip(metrics, samples, strict=True):
             low, high, _ = metric_interval(by_name[""])
             values = {"value": by_name[""].values[0], "low": low, "high": high}
             found[metric.name] = {name: finite(float(own)) for name, own in values.items()}
@@ -144,10 +144,10 @@ class Scores:
                 part = select_rows(self.columns, rows)
                 if self.scorer.in_bucket is not None:
                     part = self.scorer.in_bucket(part, name, label)
-                figures = {
+                metrics = {
                     m.name: {"value": finite(float(m.value(part)))} for m in self.scorer.metrics
                 }
-                found[name][label] = {"rows": len(rows), "metrics": figures}
+                found[name][label] = {"rows": len(rows), "metrics": metrics}
         return found
 
 

@@ -11,20 +11,37 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:
+    from mm_numeric.answers import Box as Box
     from mm_numeric.answers import ClockTime as ClockTime
+    from mm_numeric.answers import Instance as Instance
+    from mm_numeric.answers import Instances as Instances
+    from mm_numeric.answers import Number as Number
+    from mm_numeric.answers import Polygon as Polygon
+    from mm_numeric.answers import TimeSpans as TimeSpans
+    from mm_numeric.answers import Unreadable as Unreadable
+    from mm_numeric.api import ComparedRuns as ComparedRuns
+    from mm_numeric.api import Predictions as Predictions
+    from mm_numeric.api import TrainedRun as TrainedRun
+    from mm_numeric.api import compare as compare
+    from mm_numeric.api import predict as predict
+    from mm_numeric.api import prepare as prepare
+    from mm_numeric.api import report as report
+    from mm_numeric.api import train as train
     from mm_numeric.config.reader import read_config as read_config
     from mm_numeric.config.schema import Config as Config
+    from mm_numeric.data.collator import TrainingCollator as TrainingCollator
+    from mm_numeric.evaluation.score import score as score
+    from mm_numeric.evaluation.scores import Scores as Scores
     from mm_numeric.inference.distributions import number_distribution as number_distribution
     from mm_numeric.inference.number_distribution import NumberDistribution as NumberDistribution
     from mm_numeric.losses.normalization import Counts as Counts
-    from mm_numeric.losses.objective import Objective as Objective
-    from mm_numeric.losses.objective import ObjectiveResult as ObjectiveResult
-    from mm_numeric.losses.objective import objective as objective
-    from mm_numeric.losses.prediction import predict_numbers as predict_numbers
+    from mm_numeric.losses.numeric_loss import NumericLoss as NumericLoss
+    from mm_numeric.losses.numeric_loss import ObjectiveResult as ObjectiveResult
     from mm_numeric.losses.spec import ObjectiveSpec as ObjectiveSpec
     from mm_numeric.losses.spec import TermSpec as TermSpec
     from mm_numeric.numbers.spans import NumberSpans as NumberSpans
     from mm_numeric.numbers.vocabulary import NumberVocabulary as NumberVocabulary
+    from mm_numeric.training.integrations import collate_with_spans as collate_with_spans
     from mm_numeric.training.integrations import end_step as end_step
     from mm_numeric.training.integrations import loss_func as loss_func
     from mm_numeric.training.integrations import step_counts as step_counts
@@ -32,29 +49,51 @@ if TYPE_CHECKING:
     from mm_numeric.training.trainer import NumericTrainer as NumericTrainer
 
 _MODULES = {
+    "Box": "mm_numeric.answers",
     "ClockTime": "mm_numeric.answers",
+    "ComparedRuns": "mm_numeric.api",
     "Config": "mm_numeric.config.schema",
     "Counts": "mm_numeric.losses.normalization",
+    "Instance": "mm_numeric.answers",
+    "Instances": "mm_numeric.answers",
+    "Number": "mm_numeric.answers",
     "NumberDistribution": "mm_numeric.inference.number_distribution",
     "NumberSpans": "mm_numeric.numbers.spans",
     "NumberVocabulary": "mm_numeric.numbers.vocabulary",
+    "NumericLoss": "mm_numeric.losses.numeric_loss",
     "NumericLossMixin": "mm_numeric.training.mixin",
     "NumericTrainer": "mm_numeric.training.trainer",
-    "Objective": "mm_numeric.losses.objective",
-    "ObjectiveResult": "mm_numeric.losses.objective",
+    "ObjectiveResult": "mm_numeric.losses.numeric_loss",
     "ObjectiveSpec": "mm_numeric.losses.spec",
+    "Polygon": "mm_numeric.answers",
+    "Predictions": "mm_numeric.api",
+    "Scores": "mm_numeric.evaluation.scores",
     "TermSpec": "mm_numeric.losses.spec",
+    "TimeSpans": "mm_numeric.answers",
+    "TrainedRun": "mm_numeric.api",
+    "TrainingCollator": "mm_numeric.data.collator",
+    "Unreadable": "mm_numeric.answers",
+    "collate_with_spans": "mm_numeric.training.integrations",
+    "compare": "mm_numeric.api",
     "end_step": "mm_numeric.training.integrations",
     "loss_func": "mm_numeric.training.integrations",
     "number_distribution": "mm_numeric.inference.distributions",
-    "objective": "mm_numeric.losses.objective",
-    "predict_numbers": "mm_numeric.losses.prediction",
+    "predict": "mm_numeric.api",
+    "prepare": "mm_numeric.api",
     "read_config": "mm_numeric.config.reader",
+    "report": "mm_numeric.api",
+    "score": "mm_numeric.evaluation.score",
     "step_counts": "mm_numeric.training.integrations",
+    "train": "mm_numeric.api",
 }
 """Each public name and the module that defines it."""
 
 __all__ = list(_MODULES)
+
+
+def __dir__() -> list[str]:
+    """Return the public names, also those that are not imported yet."""
+    return sorted([*globals(), *_MODULES])
 
 
 def __getattr__(name: str) -> Any:

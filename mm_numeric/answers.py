@@ -322,7 +322,7 @@ class Written(NamedTuple):
     marks: tuple[Mark, ...]
     format_digits: frozenset[int] = frozenset()
     """Indices of the digits that belong to the text format, such as the 2 of ``bbox_2d``. They are
-    the same in every answer and are no numbers, also with ``objective.numbers_from: text``."""
+    the same in every answer and are no numbers, also with ``objective.numbers: all``."""
 
 
 ROLES = ("free", "x", "y", "hour", "minute")

@@ -125,8 +125,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def with_override(raw: Mapping[str, Any], override: str) -> dict[str, Any]:
     """Return a copy of settings with one override, such as ``data.train.seed=3``, applied.
 
-    The override ``objective.weight=0.8`` changes the short form ``objective: ntil`` to
-    ``objective: {preset: ntil, weight: 0.8}``, and likewise for ``task: clock``.
+    The override ``objective.numeric_weight=0.8`` changes the short form ``objective: ntil`` to
+    ``objective: {preset: ntil, numeric_weight: 0.8}``, and likewise for ``task: clock``.
     """
     path, equals, text = override.partition("=")
     if not equals or not path:

@@ -8,8 +8,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from mm_numeric.answers import HALF_DAY_MINUTES, Mark
-from mm_numeric.losses.objective import make_term
-from mm_numeric.losses.term import NumberClasses, NumberLogits
+from mm_numeric.losses.term import NumberClasses, NumberLogits, make_term
 from mm_numeric.numbers.numerals import find_numerals
 from mm_numeric.numbers.spans import NumberSpans, numbers_in_answer
 from mm_numeric.numbers.vocabulary import NumberVocabulary

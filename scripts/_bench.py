@@ -12,11 +12,11 @@ from _measure import Block, Contender
 from torch import Tensor
 from torch.nn import functional
 
-from mm_numeric.losses.objective import Objective, make_term, objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.presets import PRESETS
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
+from mm_numeric.losses.term import make_term
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
-from mm_numeric.numbers.vocabulary import NumberVocabulary
 from mm_numeric.registry import TERMS
 
 CE = "torch CE"
@@ -101,10 +101,10 @@ def known_names() -> list[str]:
     return [*specs, *(name for name in terms if name not in used)]
 
 
-def objective_of(name: str, setting: Setting) -> Objective:
+def objective_of(name: str, setting: Setting) -> NumericLoss:
     """Return the objective of a preset, or CE + 0.3 times one term."""
     spec = PRESETS[name] if name in PRESETS else ObjectiveSpec(terms=(TermSpec(name=name),))
-    return objective(spec, NumberVocabulary.from_tokenizer(Stand(setting.vocabulary)))
+    return NumericLoss(spec, Stand(setting.vocabulary))
 
 
 def ntloss_forms(vocabulary: int, *, reweigh: bool = False) -> dict[str, tuple[str, Step]]:
@@ -139,7 +139,7 @@ def blocks(
         setting: Size of the step.
         names: Names of presets and terms.
         repeats: Number of timed rounds.
-        time_hidden: Whether to time ``Objective.from_hidden`` too; by default only its memory is
+        time_hidden: Whether to time ``NumericLoss.from_hidden`` too; by default only its memory is
             measured, with the last of ``HIDDEN``, because the products with the head are slow.
     """
     torch.manual_seed(0)
@@ -218,12 +218,12 @@ def _padded_cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:
     return functional.cross_entropy(logits.float(), shifted.flatten())
 
 
-def _padded_objective(made: Objective, labels: Tensor, logits: Tensor) -> Tensor:
+def _padded_objective(made: NumericLoss, labels: Tensor, logits: Tensor) -> Tensor:
     """Return the loss of an objective for all logits and padded labels."""
     return made(logits.unflatten(0, labels.shape), labels, shift=True).loss
 
 
-def _objective_step(made: Objective, labels: Tensor, spans: NumberSpans) -> Step:
+def _objective_step(made: NumericLoss, labels: Tensor, spans: NumberSpans) -> Step:
     """Return the step from logits to the loss of an objective."""
     return lambda z: made(z, labels, spans).loss
 
@@ -245,9 +245,9 @@ def alone_blocks(
 ) -> list[Block]:
     """Compare single terms with the equivalent losses of ntloss, from the same logits [n, v].
 
-    Both backward passes return a gradient of the size of the logits, nearly all zeros, which takes
-    nearly all of their time without reweighing. On a CPU ours are pages that the system zeroes on
-    first access, so that a part of the cost is paid by the reader of the gradient.
+    Both backward passes return a gradient of the size of the logits, nearly all zeros. On a CPU
+    ours are pages that the system zeroes on first access, so that a part of the cost is paid by the
+    reader of the gradient. Ours also computes the softmax over the vocabulary at each number token.
     """
     labels = wanted[None].to(setting.device)
     made = []
@@ -276,8 +276,8 @@ def _ntloss_alone(published: Step, labels: Tensor, logits: Tensor) -> Tensor:
 def _term_alone(name: str, wanted: Tensor, setting: Setting, *, reweigh: bool) -> Step:
     """Return the step from logits to the mean of one term, without cross-entropy."""
     term = TermSpec(name=name, options={"reweigh": True} if reweigh else {})
-    spec = ObjectiveSpec(terms=(term,), ce_weight=0.0, weight=1.0)
-    made = Objective(spec, NumberVocabulary.from_tokenizer(Stand(setting.vocabulary)))
+    spec = ObjectiveSpec(terms=(term,), ce_weight=0.0, numeric_weight=1.0)
+    made = NumericLoss(spec, Stand(setting.vocabulary))
     spans = made.spans(wanted[None]).to(setting.device)
     labels = wanted.to(setting.device)
     return lambda logits: made(logits, labels, spans).loss
@@ -286,7 +286,7 @@ def _term_alone(name: str, wanted: Tensor, setting: Setting, *, reweigh: bool) -
 def from_hidden_blocks(
     setting: Setting, wanted: Tensor, names: Sequence[str], repeats: int
 ) -> list[Block]:
-    """Compare ``Objective.from_hidden`` with torch's CE on ``hidden @ head.T``."""
+    """Compare ``NumericLoss.from_hidden`` with torch's CE on ``hidden @ head.T``."""
     if not names:
         return []
     hidden = setting.random(setting.rows, setting.width)

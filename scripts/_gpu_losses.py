@@ -176,7 +176,7 @@ def cut_cross_entropy(batch: Batch, reduction: str = "mean") -> Step:
 
 
 def _from_hidden(preset: str) -> Callable[[Batch], Step]:
-    """Return the step of ``Objective.from_hidden``."""
+    """Return the step of ``NumericLoss.from_hidden``."""
 
     def make(batch: Batch) -> Step:
         made = objective_of(preset, batch.setting)
@@ -187,7 +187,7 @@ def _from_hidden(preset: str) -> Callable[[Batch], Step]:
 
 
 def _from_losses(preset: str, fused: Callable[[Batch], Step]) -> Callable[[Batch], Step]:
-    """Return the step of ``Objective.from_losses`` on the losses [n] of another library."""
+    """Return the step of ``NumericLoss.from_losses`` on the losses [n] of another library."""
 
     def make(batch: Batch) -> Step:
         made = objective_of(preset, batch.setting)

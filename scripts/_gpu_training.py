@@ -30,7 +30,7 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from mm_numeric import NumberVocabulary, objective
+from mm_numeric import NumberVocabulary, NumericLoss
 from mm_numeric.data.collator import Origin
 from mm_numeric.families.tiny import tiny_qwen2_tokenizer
 from mm_numeric.training.trainer import NumericTrainer
@@ -190,7 +190,7 @@ def _ours(preset: str) -> MakeTrainer:
             args=TrainingArguments(**options),
             train_dataset=rows(options),
             data_collator=collate,
-            objective=objective(preset, numbers),
+            objective=NumericLoss(preset, vocabulary=numbers),
         )
 
     return make

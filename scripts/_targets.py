@@ -29,7 +29,7 @@ def targets(results: Sequence[Result]) -> list[dict[str, object]]:
             where = result.block.removeprefix(PADDED + ", ").removeprefix("CE, ")
             what = f"{name}, {where}, time x {CE}"
             found.append(_target(what, "<=", MOST_TIMES_CE, result.ratio))
-        elif result.block == ALONE and name.startswith("ntl_was alone") and result.ratio:
+        elif result.block == ALONE and name == "ntl_was alone, reweighed" and result.ratio:
             what = f"{name}, times as fast as ntloss"
             found.append(_target(what, ">=", LEAST_TIMES_FASTER, 1 / result.ratio))
         elif result.block in (HIDDEN_FROZEN, HIDDEN_TRAINED) and name.startswith("from_hidden"):

@@ -53,7 +53,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from mm_numeric import NumberVocabulary, objective
+from mm_numeric import NumberVocabulary, NumericLoss
 from mm_numeric.data.collator import Origin
 from mm_numeric.families.tiny import tiny_qwen2_tokenizer
 from mm_numeric.numbers.spans import IGNORE_INDEX
@@ -288,7 +288,7 @@ def make_trainer(name: str, options: argparse.Namespace, folder: Path) -> Traine
     if name == "transformers.Trainer":
         return Trainer(model, args, train_dataset=data, data_collator=collate)
     numbers = NumberVocabulary.from_tokenizer(Stand(options.vocabulary))
-    loss_of = objective(name.rpartition(" ")[2], numbers)
+    loss_of = NumericLoss(name.rpartition(" ")[2], vocabulary=numbers)
     return NumericTrainer(
         model=model,
         args=args,

@@ -77,19 +77,24 @@ def pages() -> Iterator[tuple[Path, str]]:
         yield page, f"{head}{begin}\n{part}\n{end}{tail}"
 
 
-_ITEMS = {"row": "supervised tokens", "token": "number tokens", "number": "numbers", "box": "boxes"}
+_ITEMS = {
+    "supervised": "supervised tokens",
+    "token": "number tokens",
+    "number": "numbers",
+    "box": "boxes",
+}
 
 
 def presets() -> str:
     """Return the table of all presets of ``objective``."""
     lines = ["| preset | training loss | terms averaged over | page |", "|---|---|---|---|"]
     for name, spec in PRESETS.items():
-        where = " of text" if spec.ce_on == "text" else ""
+        where = " of text" if spec.ce_tokens == "text" else ""
         loss = f"{spec.ce_weight:g} CE{where}".replace("1 CE", "CE")
         if spec.terms:
             terms = " + ".join(f"{t.weight:g} {t.name}".removeprefix("1 ") for t in spec.terms)
             terms = terms if len(spec.terms) == 1 else f"({terms})"
-            loss += f" + {spec.weight:g} {terms}".replace(" 1 ", " ")
+            loss += f" + {spec.numeric_weight:g} {terms}".replace(" 1 ", " ")
         if spec.balance == "ratio":
             loss += ", terms scaled to CE"
         units = [_ITEMS[load(TERMS[term.name], name).per] for term in spec.terms]

@@ -34,8 +34,7 @@ from svg import colour_bar, heat, image, placed, words
 from torch import Tensor
 
 from mm_numeric.evaluation.report.charts import Axis, Line, line_chart, nice_ticks, tick_text
-from mm_numeric.losses.objective import make_term
-from mm_numeric.losses.term import NumberClasses, NumberLogits
+from mm_numeric.losses.term import NumberClasses, NumberLogits, make_term
 from mm_numeric.numbers.spans import NumberSpans
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 from mm_numeric.registry import TERMS

@@ -43,7 +43,7 @@ sys.meta_path.insert(0, Missing())
 LOSS = """
 import json, torch
 before = set(sys.modules)
-from mm_numeric import NumberVocabulary, loss_func, objective, step_counts
+from mm_numeric import NumberVocabulary, loss_func, NumericLoss, step_counts
 class Tokenizer:
     def get_vocab(self):
         return {token: i for i, token in enumerate("0123456789:")}
@@ -118,7 +118,7 @@ def test_a_loss_its_gradient_and_a_reward_need_no_extra():
     )
     assert errors[0].startswith("mm_numeric.NumericTrainer: ")
     assert errors[0].endswith(" is not installed; run `pip install 'mm-numeric[train]'`.")
-    assert "mm_numeric.losses.objective" in loaded
+    assert "mm_numeric.losses.numeric_loss" in loaded
     # No module of torch is loaded that `import torch` does not load, such as torch._dynamo: it is
     # what would make the import slow.
     others = {name.partition(".")[0] for name in loaded} - sys.stdlib_module_names

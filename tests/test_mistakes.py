@@ -194,7 +194,7 @@ SETTINGS = [
     override("modules.language=lora", "modules.language: a module is trained, frozen, adapted, not "),
     override("lora.rank=8", "mine.yaml, lora: no module is adapted; add `modules: {language: adapted"),
     override("objective=ntill", "objective: there is no objective 'ntill'. Did you mean 'ntil'?"),
-    override("objective.weight=-1", "mine.yaml, objective: weight must be >= 0 and finite, not -1.0."),
+    override("objective.numeric_weight=-1", "mine.yaml, objective: numeric_weight must be >= 0 and finite, not -1.0."),
     override("objective.ce_weight=-1", "objective: ce_weight must be >= 0 and finite, not -1.0."),
     override("objective.balance=auto", "objective: balance is one of fixed, ratio, running, not 'au"),
     override("'objective.terms=[{name: emdd}]'", "there is no loss term 'emdd'. Did you mean 'emd'"),

@@ -190,7 +190,10 @@ RAW = {"task": "clock", "objective": "ntil", "data": {"seeds": [0, 1]}, "compare
         ("data.seeds.1=7", {**RAW, "data": {"seeds": [0, 7]}}),
         ("data.seeds=[5]", {**RAW, "data": {"seeds": [5]}}),
         ("objective=emd", {**RAW, "objective": "emd"}),
-        ("objective.weight=0.8", {**RAW, "objective": {"preset": "ntil", "weight": 0.8}}),
+        (
+            "objective.numeric_weight=0.8",
+            {**RAW, "objective": {"preset": "ntil", "numeric_weight": 0.8}},
+        ),
         ("task.prompt=a=b", {**RAW, "task": {"name": "clock", "prompt": "a=b"}}),
         ("compare.jobs=2", {**RAW, "compare": {"jobs": 2}}),
         ("data.cache=", {**RAW, "data": {"seeds": [0, 1], "cache": None}}),

@@ -33,7 +33,7 @@ def notes(report: DataReport) -> Iterator[str]:
     if unmarked := sum(source.unmarked_digits for source in sources):
         yield (
             f"{unmarked} digits of answers are in no marked number: cross-entropy alone trains "
-            "them. objective.numbers_from: text includes every number in the tokens."
+            "them. objective.numbers: all includes every number in the tokens."
         )
     if wide := sum(source.wide_tokens for source in sources):
         yield (

@@ -62,7 +62,7 @@ class MetricSample:
 
 
 def sample_metrics(
-    figures: Sequence[MetricOnRows],
+    reported: Sequence[MetricOnRows],
     runs: Mapping[Name, Sequence[Columns]],
     groups: Groups | None = None,
     *,
@@ -74,7 +74,7 @@ def sample_metrics(
     Each resample has the same rows for all runs, and for all metrics of the same rows.
 
     Args:
-        figures: The metrics, and the test rows over which they are computed.
+        reported: The metrics, and the test rows over which they are computed.
         runs: Maps the name of an objective, or (name, decoding rule), to its runs, one for each
             training seed, in the same order of seeds. A run is a set of columns (arrays with one
             value per test row).
@@ -92,13 +92,13 @@ def sample_metrics(
         groups = np.arange(len(next(iter(every[0].values()))), dtype=np.uint64)
     if resamples is None:
         resamples = RESAMPLES if count == 1 else _RESAMPLES_FOR_VARIANCE
-    found: list[dict[Name, MetricSample]] = [{} for _ in figures]
+    found: list[dict[Name, MetricSample]] = [{} for _ in reported]
     same_rows: dict[int, list[int]] = {}
-    for i, figure in enumerate(figures):
-        same_rows.setdefault(id(figure.rows), []).append(i)
+    for i, on_rows in enumerate(reported):
+        same_rows.setdefault(id(on_rows.rows), []).append(i)
     for indices in same_rows.values():
-        rows = figures[indices[0]].rows
-        metrics = [figures[i].metric for i in indices]
+        rows = reported[indices[0]].rows
+        metrics = [reported[i].metric for i in indices]
         chosen = [select_rows(columns, rows) for columns in every]
         own_groups = groups if rows is None else groups[rows]
         draws = _draws(metrics, chosen, own_groups, resamples, seed)

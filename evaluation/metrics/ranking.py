@@ -247,12 +247,12 @@ class Ranking:
     @cached_property
     def estimates(self) -> dict[str, dict[str, float]]:
         """Return ``value``, ``low`` and ``high`` of each metric, by a bootstrap over images."""
-        figures = [MetricOnRows(metric, None) for metric in ranking_metrics(self.has_truths)]
+        reported = [MetricOnRows(metric, None) for metric in ranking_metrics(self.has_truths)]
         columns: Any = {RANKING: self}
         resamples = RESAMPLES if self.size <= _FEW else RESAMPLES // 4
-        samples = sample_metrics(figures, {"": [columns]}, self.groups, resamples=resamples)
+        samples = sample_metrics(reported, {"": [columns]}, self.groups, resamples=resamples)
         found = {}
-        for (metric, _), by_name in zip(figures, samples, strict=True):
+        for (metric, _), by_name in zip(reported, samples, strict=True):
             low, high, _ = metric_interval(by_name[""])
             found[metric.name] = {"value": self.metrics[metric.name], "low": low, "high": high}
         return found

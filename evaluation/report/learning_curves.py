@@ -48,8 +48,7 @@ def curves_section(
         if any(own) and own not in warm.values():
             warm[name] = own
     rows = [row for name in styles for seed in seeds for row in logs.get((name, seed), [])]
-    # log.jsonl stores the components of a loss under the key `parts`.
-    components = list(dict.fromkeys(part for row in rows for part in row.get("parts") or {}))
+    components = list(dict.fromkeys(name for row in rows for name in row.get("components") or {}))
     figures, lines, lost = [], [], []
     for component in components:
         found = {n: [_values(logs.get((n, s), []), component) for s in seeds] for n in styles}
@@ -91,7 +90,11 @@ def _clipped(styles: Styles, logs: Mapping[tuple[str, int], Log]) -> dict[str, Q
 
 def _values(log: Log, component: str, shift: float = 0) -> list[tuple[float, float]]:
     """Return the points (step + ``shift``, value) of one loss component in a training log."""
-    pairs = [(row["step"] + shift, row["parts"].get(component)) for row in log if row.get("parts")]
+    pairs = [
+        (row["step"] + shift, row["components"].get(component))
+        for row in log
+        if row.get("components")
+    ]
     finite = ((x, y) for x, y in pairs if isinstance(y, int | float) and math.isfinite(y))
     return [(float(x), float(y)) for x, y in finite]
 
@@ -192,7 +195,7 @@ def run_curves_section(style: SeriesStyle, log: Log) -> Section | None:
         shown = {name: line.get(name) for name in ("loss", "learning_rate", "grad_norm")}
         loss = {"loss": shown.pop("loss")}
         for curves, values in (
-            (training, {**loss, **(line.get("parts") or {}), **shown}),
+            (training, {**loss, **(line.get("components") or {}), **shown}),
             (evaluation, line.get("eval") or {}),
         ):
             for name, value in values.items():

@@ -32,7 +32,7 @@ from mm_numeric.baselines.values import FIRST_VALUE
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.model_files import BASELINE
 from mm_numeric.losses.cross_entropy import full_precision
-from mm_numeric.losses.objective import Objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.numbers.spans import TokenNumber
 from mm_numeric.numbers.vocabulary import NumberVocabulary
@@ -177,7 +177,7 @@ class Fone(NumberTokenBaseline):
         units = 10 ** torch.arange(digits.shape[-1], device=digits.device)
         return FIRST_VALUE + (digits * units).sum(dim=-1)
 
-    def objective(self, spec: ObjectiveSpec, vocabulary: NumberVocabulary) -> Objective:
+    def objective(self, spec: ObjectiveSpec, vocabulary: NumberVocabulary) -> NumericLoss:
         """Return the training loss: cross-entropy of the tokens plus that of the digits."""
         return CrossEntropyAndDigits(spec, vocabulary, self.first_id, self.settings.weight)
 

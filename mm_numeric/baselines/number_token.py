@@ -22,7 +22,7 @@ from mm_numeric.baselines.values import FIRST_VALUE, is_value
 from mm_numeric.families.model_files import BASELINE
 from mm_numeric.families.prompting import Tokens
 from mm_numeric.losses.normalization import Counts
-from mm_numeric.losses.objective import Objective, ObjectiveResult
+from mm_numeric.losses.numeric_loss import NumericLoss, ObjectiveResult
 from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.losses.term import LossSum
 from mm_numeric.numbers.spans import NumberSpans, TokenNumber, numbers_in_labels
@@ -234,7 +234,7 @@ def _all_ended(ended: Tensor, model: Any) -> bool:
     return not going
 
 
-class NumberTokenObjective(Objective):
+class NumberTokenObjective(NumericLoss):
     """Base class of losses that add a loss of the predicted numbers to cross-entropy."""
 
     takes_outputs = True
@@ -245,7 +245,7 @@ class NumberTokenObjective(Objective):
     def __init__(
         self, spec: ObjectiveSpec, vocabulary: NumberVocabulary, number_id: int, weight: float
     ) -> None:
-        super().__init__(spec, vocabulary)
+        super().__init__(spec, vocabulary=vocabulary)
         self.number_id, self.weight = number_id, weight
 
     @abstractmethod
@@ -262,20 +262,20 @@ class NumberTokenObjective(Objective):
         spans: NumberSpans | None = None,
         *,
         counts: Counts | None = None,
-        figures: bool = False,
+        metrics: bool = False,
     ) -> ObjectiveResult:
         """Compute the loss from the model's logits and predicted numbers.
 
         ``labels`` [n] are the n answer tokens of the batch. The label of a number is an integer
-        that stores it. The argument ``figures`` is not used.
+        that stores it. The argument ``metrics`` is not used.
         """
         assert spans is not None
         assert spans.supervised is not None
         tokens = labels.masked_fill(labels >= FIRST_VALUE, self.number_id)
         result = self(outputs.logits, tokens, spans, counts=counts)
-        rows = spans.supervised[spans.row]
+        rows = spans.supervised[spans.position]
         numbers = outputs.numbers.flatten(0, 1)[rows]
-        total = self.number_losses(numbers, labels[spans.row]).sum()
+        total = self.number_losses(numbers, labels[spans.position]).sum()
         here = Counts.of(labels, spans)
         loss = result.loss + self.weight * total / (counts or here).numbers.clamp(min=1)
         sums = {**result.sums, self.part: LossSum(total.detach(), here.numbers)}

@@ -17,7 +17,7 @@ from mm_numeric.baselines.number_head import WithNumberHead, with_position_ids
 from mm_numeric.baselines.values import Scale, is_value, read_values, value_id, value_ids, value_of
 from mm_numeric.families.prompting import Tokens
 from mm_numeric.losses.normalization import Counts
-from mm_numeric.losses.objective import Objective, ObjectiveResult
+from mm_numeric.losses.numeric_loss import NumericLoss, ObjectiveResult
 from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.losses.term import LossSum
 from mm_numeric.numbers.numerals import find_numerals
@@ -95,9 +95,9 @@ class RegressionHead(Baseline):
         mask = attention_mask & ~carries
         return super().model_inputs(input_ids, mask, answered, images)
 
-    def objective(self, spec: ObjectiveSpec, vocabulary: NumberVocabulary) -> Objective:
+    def objective(self, spec: ObjectiveSpec, vocabulary: NumberVocabulary) -> NumericLoss:
         """Return the training loss: the mean squared error of the predicted numbers."""
-        return RegressionObjective(spec, vocabulary)
+        return RegressionObjective(spec, vocabulary=vocabulary)
 
     def generate_answers(
         self, model: Any, inputs: dict[str, Any], max_new_tokens: int
@@ -115,7 +115,7 @@ class RegressionHead(Baseline):
         return [([token], [1.0]) for token in value_ids(numbers).tolist()]
 
 
-class RegressionObjective(Objective):
+class RegressionObjective(NumericLoss):
     """Training loss of the regression head: mean squared error of its predicted numbers."""
 
     takes_outputs = True
@@ -127,12 +127,12 @@ class RegressionObjective(Objective):
         spans: NumberSpans | None = None,
         *,
         counts: Counts | None = None,
-        figures: bool = False,
+        metrics: bool = False,
     ) -> ObjectiveResult:
         """Compute the mean squared error of the model's predicted numbers.
 
         ``labels`` [n] has the normalised correct number of each sample. It is stored as an integer
-        whose low 32 bits are the number as float32. The argument ``figures`` is not used.
+        whose low 32 bits are the number as float32. The argument ``metrics`` is not used.
         """
         assert spans is not None
         assert spans.supervised is not None
@@ -140,7 +140,7 @@ class RegressionObjective(Objective):
         errors = outputs.numbers.flatten()[spans.supervised] - wanted
         here = Counts.of(labels, spans)
         total = errors.square().sum()
-        loss = total / (counts or here).rows.clamp(min=1)
+        loss = total / (counts or here).supervised.clamp(min=1)
         # DDP requires a gradient for the output head too. The sum of many logits overflows in fp16.
         loss = loss + 0 * outputs.logits.float().sum()
-        return ObjectiveResult(loss, {"mse": LossSum(total.detach(), here.rows)})
+        return ObjectiveResult(loss, {"mse": LossSum(total.detach(), here.supervised)})

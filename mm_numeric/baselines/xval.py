@@ -25,7 +25,7 @@ from mm_numeric.baselines.number_token import (
     WithNumberToken,
 )
 from mm_numeric.baselines.values import Scale, read_values, value_id, value_ids, value_of
-from mm_numeric.losses.objective import Objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.numbers.spans import TokenNumber
 from mm_numeric.numbers.vocabulary import NumberVocabulary
@@ -116,7 +116,7 @@ class Xval(NumberTokenBaseline):
             return start, value
         return super()._with_sign(found, spans, start, value)  # of ``(-``
 
-    def objective(self, spec: ObjectiveSpec, vocabulary: NumberVocabulary) -> Objective:
+    def objective(self, spec: ObjectiveSpec, vocabulary: NumberVocabulary) -> NumericLoss:
         """Return the training loss: cross-entropy plus mean squared error of the scaled numbers."""
         return CrossEntropyAndSquaredError(spec, vocabulary, self.first_id, self.settings.weight)
 

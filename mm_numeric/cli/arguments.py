@@ -55,7 +55,11 @@ def make_parser(commands: Mapping[str, Run]) -> CommandParser:
         added.set_defaults(command=commands[name], parser=added)
         return added
 
-    add("ls", "list tasks, families, coordinate formats, losses and configs").add_argument(
+    listed = add("ls", "list tasks, families, coordinate formats, losses and configs")
+    listed.add_argument(
+        "--all", action="store_true", help="also list the variants and controls of objectives"
+    )
+    listed.add_argument(
         "--coordinates",
         action="store_true",
         help="print how each model writes coordinates, with an example and its source",

@@ -108,7 +108,7 @@ def _ls(arguments: argparse.Namespace) -> None:
     from mm_numeric.config.catalog import shipped
     from mm_numeric.geometry.conventions import conventions_text
 
-    show(conventions_text() if arguments.coordinates else shipped())
+    show(conventions_text() if arguments.coordinates else shipped(everything=arguments.all))
 
 
 def _cp(arguments: argparse.Namespace) -> None:
@@ -172,13 +172,13 @@ def _train(arguments: argparse.Namespace) -> None:
     from mm_numeric.config.reader import read_config
 
     config = read_config(arguments.config, arguments.overrides)
+    from mm_numeric.api import train
     from mm_numeric.distributed.ranks import leave_process_group, num_ranks
     from mm_numeric.training.errors import StoppedError
-    from mm_numeric.training.run import train
 
     stop: StoppedError | None = None
     try:
-        model = train(
+        run = train(
             config,
             resume=arguments.resume,
             stoppable=True,
@@ -199,7 +199,7 @@ def _train(arguments: argparse.Namespace) -> None:
         from mm_numeric.config.trust import FLAG, code_of_predictions
 
         flag = f" {FLAG}" if code_of_predictions(config.to_dict()) else ""
-        show(f"trained: {model}")
+        show(f"trained: {run.model}")
         show(f"next: mm-numeric predict --model {shlex.quote(str(config.output_dir))}{flag}")
 
 
@@ -215,53 +215,30 @@ def _grpo(arguments: argparse.Namespace) -> None:
 
 
 def _predict(arguments: argparse.Namespace) -> None:
-    from dataclasses import replace
-
-    from mm_numeric.config.data import DataSource, Sources
-
     if arguments.images and not arguments.data:
         raise ValueError("--images is the image folder of --data; add --data or remove --images.")
-    from mm_numeric.runs.folder import PREDICTIONS, TRAINING_ANSWERS, check_test_rows, decoded_name
+    from mm_numeric.runs.folder import check_test_rows
 
     if not arguments.data and not arguments.training_rows:
         check_test_rows(arguments.model, arguments.overrides)
+    from mm_numeric.api import predict
     from mm_numeric.cli.predict import endpoint_of, predict_settings, ray_resources
     from mm_numeric.distributed.ranks import leave_process_group
-    from mm_numeric.inference.generate import predict, read_model
 
-    settings, endpoint = predict_settings(arguments), endpoint_of(arguments)
-    on_ray = ray_resources(arguments)
-    if endpoint is not None and not (arguments.out or arguments.model.is_dir()):
-        raise ValueError(f"{arguments.model} is no folder of a run; for a config, add --out FILE.")
-    trust, overrides = arguments.trust_remote_code, arguments.overrides
-    config = read_model(arguments.model, endpoint, trust, overrides).config
-    source: Sources | None = None
-    if arguments.data:
-        source = DataSource(path=arguments.data, images=arguments.images)
-    elif arguments.training_rows:
-        source = config.data.train
-    rule = replace(config.predict, **settings).rule
-    name = TRAINING_ANSWERS if arguments.training_rows else PREDICTIONS
-    out = arguments.out or arguments.model / decoded_name(name, rule)
-    if out.is_dir():
-        raise ValueError(f"--out: {out} is a folder; name a file in it.")
-    if out.suffix != ".jsonl":
-        raise ValueError(f"--out {out}: the file name must end in .jsonl.")
-    count = predict(
+    names = ("images", "training_rows", "trust_remote_code", "overrides", "limit")
+    predictions = predict(
         arguments.model,
-        source,
-        out,
-        limit=arguments.limit,
-        trust_remote_code=trust,
-        endpoint=endpoint,
-        on_ray=on_ray,
-        overrides=overrides,
-        **settings,
+        arguments.data,
+        arguments.out,
+        **{name: getattr(arguments, name) for name in names},
+        endpoint=endpoint_of(arguments),
+        on_ray=ray_resources(arguments),
+        **predict_settings(arguments),
     )
     leave_process_group()
     if rank() == 0:
-        show(f"{count} new answers: {out}")
-        show(f"next: {_next_of_answers(config, out, arguments)}")
+        show(f"{predictions.count} new answers: {predictions.path}")
+        show(f"next: {_next_of_answers(predictions.config, predictions.path, arguments)}")
 
 
 def _next_of_answers(config: Any, out: Path, arguments: argparse.Namespace) -> str:
@@ -342,12 +319,13 @@ def _compare(arguments: argparse.Namespace) -> None:
 
         show(plan_text(config, arguments.seeds))
         return
+    from mm_numeric.api import compare
     from mm_numeric.comparison.engines.local import exit_with_parent
-    from mm_numeric.comparison.run import RunFailedError, compare
+    from mm_numeric.comparison.run import RunFailedError
 
     exit_with_parent()
     try:
-        folder = compare(
+        runs = compare(
             config, seeds=arguments.seeds, engine=arguments.engine, partial=arguments.partial
         )
     except RunFailedError as error:
@@ -358,7 +336,7 @@ def _compare(arguments: argparse.Namespace) -> None:
         from mm_numeric.cli.report import show_report
 
         # summary.json names the config's own task.
-        show_report(folder, trust_remote_code=True, partial=arguments.partial)
+        show_report(runs.folder, trust_remote_code=True, partial=arguments.partial)
 
 
 def _export(arguments: argparse.Namespace) -> None:

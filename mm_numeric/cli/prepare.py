@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mm_numeric.api import prepare
 from mm_numeric.cli.overview import CommandParser
 from mm_numeric.config.field_docs import as_yaml
 from mm_numeric.importers.importer import Option
-from mm_numeric.importers.prepare import Prepared, prepare
+from mm_numeric.importers.prepare import Prepared
 from mm_numeric.io.archives import add_limit_option, set_limit
 from mm_numeric.io.log import show
 from mm_numeric.registry import IMPORTERS, choose
@@ -89,9 +90,8 @@ def run(name: str, words: Sequence[str]) -> bool:
     arguments = _parser(name, kind).parse_args(words)
     set_limit(arguments)
     options = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(kind)}
-    importer = kind(**options)
     flags = {name: getattr(arguments, name) for name in ("clip", "allow_bad", "force")}
-    prepared = prepare(name, importer, arguments.inputs, arguments.out, **flags)
+    prepared = prepare(name, arguments.inputs, arguments.out, **flags, **options)
     show(report_text(prepared))
     return prepared.bad <= arguments.allow_bad
 

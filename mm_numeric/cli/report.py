@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from mm_numeric.api import report as write_files
 from mm_numeric.comparison.summary import summary_table
 from mm_numeric.evaluation.report.report import (
     check_all_answered,
     is_comparison,
     read_page,
     table_text,
-    write_report,
 )
 from mm_numeric.evaluation.report.summary_file import SUMMARY, read_summary
 from mm_numeric.evaluation.report.watch import HOST, SECONDS, page_server
@@ -53,7 +53,7 @@ def show_report(
         check_all_answered(folder, partial=partial)
         if compared:
             show(summary_table(read_summary(folder)))
-        paths = write_report(folder, formats, trust_remote_code=trust_remote_code)
+        paths = write_files(folder, formats, trust_remote_code=trust_remote_code)
     for index, path in enumerate(paths):
         show(f"{'' if index else 'report:':<7} {path.resolve()}")
 

@@ -3,7 +3,7 @@
     objectives: [ce, {name: large, preset: ntl_was, with: {model.name: my/large}}]
     grid:
       objective: [ntl_was, ntl_mse]
-      objective.weight: [0.15, 0.3]
+      objective.numeric_weight: [0.15, 0.3]
       trainer.learning_rate: {slow: 1.0e-4, fast: 1.0e-3}
 
 This grid has 2 x 2 x 2 rows. The name of its first row is ``ntl_was_weight_0.15_slow``. Each entry

@@ -128,7 +128,7 @@ def read_selection(config: Config, rows: Sequence[ComparisonRow]) -> SelectionRe
                 "try other values in a new compare.output_dir."
             )
     scores = read_scores(answered[0] / PREDICTIONS, task_name=config.task_name)
-    metrics = _ordered([metric for metric, _ in scores.figures], folders, failures)
+    metrics = _ordered([metric for metric, _ in scores.metrics_on_rows], folders, failures)
     values = {
         name: np.array([_values(folder, metrics) for folder in own])
         for name, own in folders.items()

@@ -62,7 +62,7 @@ def write_summary(config: Config, folder: Path, *, partial: bool = False) -> dic
         "rows_due": first.rows_due,
         "seeds": list(seeds),
         "metrics": [_metric(metric) for metric in tables.metrics],
-        "of_categories": sum(rows is not None for _, rows in first.figures),
+        "of_categories": sum(rows is not None for _, rows in first.metrics_on_rows),
         "table": table,
         "warm_start": warm,
         "other_warm_starts": dict(zip(starts[1:], other_warms, strict=True)),

@@ -63,10 +63,10 @@ def metric_tables(runs: Runs, references: Mapping[str, str | None]) -> MetricTab
     decoding: dict[str, Entries] = {}
     if len(rules) > 1:
         decoding = {name: {rule: {} for rule in rules} for name in names}
-    figures = runs[first][0].figures
+    reported = runs[first][0].metrics_on_rows
     columns = {key: [scores.columns for scores in own] for key, own in runs.items()}
     for (metric, _), samples in zip(
-        figures, sample_metrics(figures, columns, runs[first][0].groups), strict=True
+        reported, sample_metrics(reported, columns, runs[first][0].groups), strict=True
     ):
         for name in names:
             reference = references.get(name)
@@ -79,7 +79,7 @@ def metric_tables(runs: Runs, references: Mapping[str, str | None]) -> MetricTab
                     change = samples[name, rule] - samples[against or greedy]
                     entry["from_reference"] = _estimate(change)
                 decoding[name][rule][metric.name] = entry
-    metrics = [metric for metric, _ in figures]
+    metrics = [metric for metric, _ in reported]
     means = {m.name: [table[name][m.name]["value"] for name in references] for m in metrics}
     return MetricTables(table, decoding, headline_first(metrics, means))
 
@@ -111,7 +111,7 @@ def _is_saturated(metric: Metric, means: Sequence[float | None]) -> bool:
 def headline_fact(tables: MetricTables, runs: Runs) -> dict[str, str]:
     """Explain why the main metric of the task shows no differences; {} if it may show some."""
     scores = [own for name in tables.table for own in runs[name, GREEDY]]
-    main = scores[0].figures[0][0]
+    main = scores[0].metrics_on_rows[0][0]
     means = [entry[main.name]["value"] for entry in tables.table.values()]
     if not _is_saturated(main, means):
         return {}

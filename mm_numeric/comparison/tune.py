@@ -1,6 +1,6 @@
 """Trials of a comparison row: one training run for each combination of values of ``compare.tune``.
 
-    tune: {trainer.learning_rate: [3.0e-4, 1.0e-3, 3.0e-3], objective.weight: [0.1, 0.3, 1]}
+    tune: {trainer.learning_rate: [3.0e-4, 1.0e-3, 3.0e-3], objective.numeric_weight: [0.1, 0.3, 1]}
 
 Here an objective with numeric terms has 9 trials. Plain cross-entropy has no terms to weight: to
 be tuned as hard, it is trained with 9 learning rates from 3.0e-4 to 3.0e-3. Does not import torch.
@@ -120,7 +120,7 @@ def make_trials(row: Config, axes: Mapping[str, Axis], where: str) -> list[Trial
 def has_effect(path: str, objective: ObjectiveSpec) -> bool:
     """Return whether a tuned setting can change what is trained.
 
-    The settings of numeric terms, such as ``objective.weight``, have no effect without terms.
+    The settings of terms, such as ``objective.numeric_weight``, have no effect without terms.
     """
     is_of_terms = path.startswith("objective.") and path != "objective.ce_weight"
     return bool(objective.terms) or not is_of_terms

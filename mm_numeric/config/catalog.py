@@ -3,12 +3,15 @@
 from mm_numeric.config.reader import CONFIGS
 from mm_numeric.config.trainer_settings import deepspeed_settings
 from mm_numeric.geometry.coordinates import COORDINATES
-from mm_numeric.losses.presets import PRESETS
+from mm_numeric.losses.presets import PRESETS, SUMMARIES
 from mm_numeric.registry import BASELINES, FAMILIES, IMPORTERS, REWARDS, RISKS, TASKS, TERMS
 
 
-def shipped() -> str:
-    """Return the text that ``mm-numeric ls`` prints: names of tasks, families, losses, configs."""
+def shipped(*, everything: bool = False) -> str:
+    """Return the text that ``mm-numeric ls`` prints: names of tasks, families, losses, configs.
+
+    ``everything`` adds the objectives that are only variants or controls.
+    """
     lines = [
         f"{title}: {', '.join(names)}"
         for title, names in (
@@ -23,11 +26,12 @@ def shipped() -> str:
         )
     ]
     lines.append("objectives:")
-    for name, spec in PRESETS.items():
-        terms = " + ".join(f"{t.weight:g} {t.name}" for t in spec.terms)
-        how = f"{spec.weight:g} x ({terms}), {spec.balance}" if terms else "no numeric term"
-        where = "" if spec.ce_on == "all" else " on text"
-        lines.append(f"  {name:<17} {spec.ce_weight:g} CE{where}, {how}")
+    lines += [f"  {name:<17} {summary}" for name, summary in SUMMARIES.items()]
+    others = {name: spec for name, spec in PRESETS.items() if name not in SUMMARIES}
+    if everything:
+        lines += [f"  {name:<17} {spec}" for name, spec in others.items()]
+    else:
+        lines.append(f"  and {len(others)} variants and controls: mm-numeric ls --all")
     lines.append("configs:")
     for path in sorted(CONFIGS.glob("*.yaml")):
         first = path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")

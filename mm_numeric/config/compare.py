@@ -49,9 +49,9 @@ class CompareConfig:
     """
 
     grid: Mapping[str, Any] = field(default_factory=dict)
-    """Maps dotted settings, such as ``objective.weight``, to a list of values or to a mapping from
-    names to values. Each combination is a row, after those of ``objectives``, which may be
-    empty. Values of ``objective`` are written as the entries of ``objectives``."""
+    """Maps dotted settings, such as ``objective.numeric_weight``, to a list of values or to a
+    mapping from names to values. Each combination is a row, after those of ``objectives``, which
+    may be empty. Values of ``objective`` are written as the entries of ``objectives``."""
 
     control: str | None = "ce_times_1.3"
     """Preset of the control objective; null: no control. The default is CE times 1.3: Adam

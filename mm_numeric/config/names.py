@@ -8,7 +8,7 @@ from typing import Any
 def objective_name(options: Mapping[str, Any]) -> str:
     """Return an objective's ``name`` or, if not set, a name made of its preset and settings.
 
-    For example, the name of ``{preset: emd, weight: 0.8}`` is ``emd_weight_0.8``.
+    For example, the name of ``{preset: emd, numeric_weight: 0.8}`` is ``emd_numeric_weight_0.8``.
     """
     if "name" in options:
         return str(options["name"])
@@ -33,7 +33,7 @@ def row_name(options: Mapping[str, Any]) -> str:
 
 
 def value_name(axis: str, value: Any, axes: Sequence[str]) -> str:
-    """Return a name for a grid value: 0.3 for ``objective.weight`` becomes ``weight_0.3``."""
+    """Return a name for a grid value: ``balance_ratio`` for the axis ``objective.balance``."""
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     words = axis.split(".")
     # The shortest dotted suffix of the axis that no other axis ends with.

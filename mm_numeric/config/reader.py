@@ -27,9 +27,8 @@ from mm_numeric.config.schema import (
 from mm_numeric.config.trainer_settings import OURS, check_trainer_settings
 from mm_numeric.config.trust import names_module
 from mm_numeric.geometry.coordinates import COORDINATES, Coordinates
-from mm_numeric.losses.presets import PRESETS
-from mm_numeric.losses.spec import ObjectiveSpec
-from mm_numeric.registry import FAMILIES, TASKS, TERMS, choose, import_from, unknown
+from mm_numeric.losses.presets import PRESETS, read_spec
+from mm_numeric.registry import FAMILIES, TASKS, import_from, unknown
 from mm_numeric.settings import (
     read_dataclass,
     read_value,
@@ -273,27 +272,14 @@ def _check_grpo(config: Config, grpo: GrpoConfig, where: str) -> None:
 
 
 def read_objective(value: Any, where: str) -> NamedObjective:
-    """Read an objective (training loss) from the name of a preset or from a mapping.
+    """Read an objective (training loss) as ``read_spec`` does; a mapping may also have a ``name``.
 
-    The mapping can contain ``preset`` (default ``ce``), ``name`` (by default made of the preset and
-    the changed settings), and settings such as ``weight``, which replace those of the preset.
+    By default, the name is made of the preset and the changed settings.
     """
-    options = {"preset": value} if isinstance(value, str) else value
-    if not isinstance(options, Mapping):
-        raise ValueError(f"{where}: name a preset ({', '.join(PRESETS)}) or use a mapping.")
-    name = objective_name(options)
-    options = {key: option for key, option in options.items() if key != "name"}
-    preset = str(options.pop("preset", "ce"))
-    base = choose(preset, PRESETS, "objective", where)
-    if not isinstance(base, ObjectiveSpec):
-        raise ValueError(f"{where}: {preset!r} is not an ObjectiveSpec.")
-    fields = asdict(base)
-    fields.update(options)
-    spec = read_dataclass(ObjectiveSpec, fields, where)
-    for i, term in enumerate(spec.terms):
-        if term.name not in TERMS and ":" not in term.name:
-            raise unknown(term.name, TERMS, "loss term", f"{where}.terms.{i}.name")
-    return NamedObjective(name=name, spec=spec)
+    if not isinstance(value, Mapping):
+        return NamedObjective(name=str(value), spec=read_spec(value, where))
+    options = {key: option for key, option in value.items() if key != "name"}
+    return NamedObjective(name=objective_name(value), spec=read_spec(options, where))
 
 
 def read_coordinates(value: Any, where: str) -> Coordinates:

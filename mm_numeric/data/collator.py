@@ -323,10 +323,10 @@ def make_collator(config: Config, family: Family) -> TrainingCollator:
     return TrainingCollator(
         family,
         config.task,
-        vocabulary.only_digits() if spec.tokens == "digits" else vocabulary,
+        vocabulary.only_digits() if spec.number_tokens == "digits" else vocabulary,
         digit_runs=spec.digit_runs,
         thousands_separators=spec.thousands_separators,
-        every_number=spec.numbers_from == "text",
+        every_number=spec.numbers == "all",
         skip_unreadable_images=data.on_bad_image == "skip",
         length_limit=limit,
         image_cache=None if data.image_cache is None else ImageCache(Path(data.image_cache)),

@@ -39,7 +39,7 @@ from mm_numeric.families.prompting import (
 )
 from mm_numeric.geometry.coordinates import Coordinates
 from mm_numeric.geometry.frames import Frame, Resize
-from mm_numeric.losses.objective import Objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 from mm_numeric.tasks.base import Task
@@ -275,9 +275,9 @@ class Family(Prompting, ImageGeometry, Checkpoint):
     def fit(self, task: Task, examples: Sequence[Example]) -> None:
         """Do nothing. Baselines override this method to compute statistics of the training data."""
 
-    def objective(self, spec: ObjectiveSpec, vocabulary: NumberVocabulary) -> Objective:
+    def objective(self, spec: ObjectiveSpec, vocabulary: NumberVocabulary) -> NumericLoss:
         """Return the training loss. Baselines with a loss of their own override this method."""
-        return Objective(spec, vocabulary)
+        return NumericLoss(spec, vocabulary=vocabulary)
 
     def generate_answers(
         self, model: Any, inputs: dict[str, Any], max_new_tokens: int

@@ -29,7 +29,7 @@ from mm_numeric.data.collator import BATCH_KEYS, TrainingCollator, make_collator
 from mm_numeric.data.examples import load_examples
 from mm_numeric.io.files import write_json
 from mm_numeric.io.log import progress
-from mm_numeric.losses.cross_entropy import number_scores
+from mm_numeric.losses.cross_entropy import to_compute_dtype
 from mm_numeric.losses.term import NumberClasses
 from mm_numeric.models.loading import device_type, load_family, load_model
 from mm_numeric.models.precision import Precision
@@ -94,10 +94,10 @@ def _sums_of_batch(
     spans: NumberSpans = batch["spans"]
     ids = torch.tensor([token.id for token in collator.vocabulary.tokens])
     # False for numbers that the head of a baseline predicts.
-    written = batch["labels"][spans.row] == ids[spans.target]
+    written = batch["labels"][spans.position] == ids[spans.target]
     if not written.any():
         return torch.zeros(2, 2 * _MAX_DIFFERENCE + 1, dtype=torch.float64)
-    rows, target = (each[written].to(model.device) for each in (spans.row, spans.target))
+    rows, target = (each[written].to(model.device) for each in (spans.position, spans.target))
     inputs = {key: value.to(model.device) for key, value in batch.items() if key not in BATCH_KEYS}
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     if "logits_to_keep" in inspect.signature(base.forward).parameters:
@@ -107,7 +107,8 @@ def _sums_of_batch(
         rows = spans.supervised.to(model.device)[rows]
     with precision.computing(model.device):
         logits = model(**inputs).logits
-    scores = number_scores(logits.reshape(-1, logits.shape[-1]), rows, ids.to(model.device))
+    logits = logits.reshape(-1, logits.shape[-1])
+    scores = to_compute_dtype(logits[rows[:, None], ids.to(model.device)])
     return digit_differences(scores, target, collator.vocabulary).cpu()
 
 

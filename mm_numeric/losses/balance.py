@@ -6,7 +6,7 @@ It is a constant, or proportional to the ratio of cross-entropy to the sum of th
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.losses.term import LossSum
@@ -15,12 +15,20 @@ _EPSILON = 1e-10  # as in the published code: avoids a division by zero
 _DECAY = 0.9  # of the running means at each step
 
 
-class Balance:
-    """Computes the factor that multiplies the numeric losses, from the setting ``balance``."""
+class Balance(nn.Module):
+    """Computes the factor that multiplies the numeric losses, from the setting ``balance``.
+
+    Attributes:
+        means: [2] running means of cross-entropy and of the weighted sum of the numeric losses; 0
+            before the first step with numbers. A part of the state with ``balance: running``.
+    """
+
+    means: Tensor
 
     def __init__(self, spec: ObjectiveSpec) -> None:
+        super().__init__()
         self.spec = spec
-        self._means: Tensor | None = None
+        self.register_buffer("means", torch.zeros(2), persistent=spec.balance == "running")
 
     def total(self, sums: Mapping[str, LossSum], divisors: Mapping[str, Tensor]) -> Tensor:
         """Return the training loss: weighted mean cross-entropy plus weighted numeric losses.
@@ -42,15 +50,16 @@ class Balance:
     def factor(self, sums: Mapping[str, LossSum]) -> float | Tensor:
         """Return the factor that multiplies the numeric losses of a batch; it has no gradient.
 
-        With ``balance: ratio``, it scales the numeric losses to ``weight`` times cross-entropy.
-        With ``balance: running``, it is computed from running means. Otherwise it is the
-        constant ``weight``. ``sums`` has the sum and count of each loss in the batch.
+        With ``balance: ratio``, it scales the numeric losses to ``numeric_weight`` times
+        cross-entropy. With ``balance: running``, it is computed from running means. Otherwise it is
+        the constant ``numeric_weight``. ``sums`` has the sum and count of each loss in the batch.
         """
         if self.spec.balance == "ratio":
             return self._ratio(self._means_of(sums))
-        if self.spec.balance == "running" and self._means is not None:
-            return torch.where(self._means[1] != 0, self._ratio(self._means), self.spec.weight)
-        return self.spec.weight
+        if self.spec.balance == "running":
+            means = self.means.to(sums["ce"].total.device, torch.double, non_blocking=True)
+            return torch.where(means[1] != 0, self._ratio(means), self.spec.numeric_weight)
+        return self.spec.numeric_weight
 
     def end_step(self, sums: Mapping[str, LossSum]) -> None:
         """Update the running means of cross-entropy and numeric losses after an optimiser step.
@@ -61,10 +70,14 @@ class Balance:
         if self.spec.balance != "running" or not self.spec.terms:
             return
         now = self._means_of(sums)
-        before = torch.zeros_like(now) if self._means is None else self._means.to(now.device)
+        before = self.means.to(now)
         mixed = torch.where(before[1] != 0, _DECAY * before + (1 - _DECAY) * now, now)
         usable = (now[1] != 0) & now.isfinite().all()  # a step of fp16 may overflow and be skipped
-        self._means = torch.where(usable, mixed, before)
+        self.means = torch.where(usable, mixed, before).to(self.means.dtype)
+
+    def reset(self) -> None:
+        """Delete the running means of the losses, for a new training run."""
+        self.means = torch.zeros_like(self.means)
 
     def _means_of(self, sums: Mapping[str, LossSum]) -> Tensor:
         """Return the mean cross-entropy and the weighted sum of the mean numeric losses, [2]."""
@@ -72,19 +85,6 @@ class Balance:
         return torch.stack([sums["ce"].mean.detach().double(), torch.stack(terms).sum()])
 
     def _ratio(self, means: Tensor) -> Tensor:
-        """Return the factor that scales the numeric losses to ``weight`` times cross-entropy."""
+        """Return the factor that scales the numeric losses to a multiple of cross-entropy."""
         cross_entropy, numeric = means.unbind()
-        return self.spec.weight * cross_entropy / (numeric + _EPSILON)
-
-    def reset(self) -> None:
-        """Delete the running means of the losses, for a new training run."""
-        self._means = None
-
-    def state_dict(self) -> dict[str, list[float] | None]:
-        """Return the running means of the losses as plain numbers, for a checkpoint."""
-        return {"means": None if self._means is None else self._means.tolist()}
-
-    def load_state_dict(self, state: Mapping[str, list[float] | None]) -> None:
-        """Restore the running means of the losses from ``state_dict``."""
-        means = state["means"]
-        self._means = None if means is None else torch.tensor(means, dtype=torch.float64)
+        return self.spec.numeric_weight * cross_entropy / (numeric + _EPSILON)

@@ -1,6 +1,6 @@
 """Compute cross-entropy and select the number-token logits; both share one gradient tensor.
 
-Axes    r rows of logits (positions), n supervised rows (positions with a label), v vocabulary,
+Axes    r positions, n supervised positions (those with a label), v vocabulary,
         k labels that are number tokens, c number tokens in the vocabulary
 
 A numeric loss needs the logits of few tokens. In plain PyTorch, the gradient of selecting them is
@@ -95,32 +95,6 @@ def cross_entropy_with_numbers(
     return _CrossEntropyWithNumbers.apply(logits, rows, labels, number_rows, number_ids)
 
 
-class _NumberScores(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, at: Tensor, number_ids: Tensor) -> Tensor:
-        ctx.save_for_backward(logits, at, number_ids)
-        return to_compute_dtype(logits[at[:, None], number_ids])
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_scores: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        logits, at, number_ids = ctx.saved_tensors
-        grad = _gradient_like(logits)
-        grad[at[:, None], number_ids] = grad_scores.to(grad)
-        return grad, None, None
-
-
-def number_scores(logits: Tensor, at: Tensor, number_ids: Tensor) -> Tensor:
-    """Return the logits of the number tokens, [k, c], without computing cross-entropy.
-
-    Args:
-        logits: [r, v] for r positions and v tokens.
-        at: [k] indices of the positions whose label is a number token; no duplicates.
-        number_ids: [c] ids of the number tokens.
-    """
-    return _NumberScores.apply(logits, at, number_ids)
-
-
 @torch.no_grad()
 def most_likely(logits: Tensor, at: Tensor) -> Tensor:
     """Return [k] token ids: the most likely token at each of the positions ``at`` [k]."""
@@ -145,22 +119,11 @@ def _gradient_like(logits: Tensor, *, filled: bool = False) -> Tensor:
 def _pieces(count: int, rows: Tensor | None, logits: Tensor) -> Iterator[tuple[slice, Any]]:
     """Split ``count`` labels into chunks; yield a slice of the labels and where their logits are.
 
-    ``logits[index]`` are the logits of ``labels[chunk]``. The index is a slice where possible, to
-    avoid a copy. ``rows`` are the positions of all labels in ``logits``; None if every position
-    has a label.
+    ``logits[index]`` are the logits of ``labels[chunk]``. ``rows`` are the positions of all labels
+    in ``logits``; None if every position has a label.
     """
-    if rows is None or rows.device.type != "cpu" or torch.compiler.is_compiling():
-        for chunk in chunks(count, logits.shape[-1], logits.device, cached=True):
-            yield chunk, chunk if rows is None else rows[chunk]
-        return
-    numbers = rows.numpy()
-    is_sorted = bool((np.diff(numbers) > 0).all())
     for chunk in chunks(count, logits.shape[-1], logits.device, cached=True):
-        part = numbers[chunk]
-        if is_sorted and len(part) and part[-1] - part[0] == len(part) - 1:
-            yield chunk, slice(int(part[0]), int(part[-1]) + 1)
-        else:
-            yield chunk, rows[chunk]
+        yield chunk, chunk if rows is None else rows[chunk]
 
 
 def chunks(rows: int, tokens: int, device: torch.device, *, cached: bool = False) -> list[slice]:

@@ -1,6 +1,6 @@
 """Chunked linear cross-entropy: losses and number-token logits from hidden states.
 
-Axes    n supervised rows (positions with a label), d hidden size, v vocabulary,
+Axes    n supervised positions (those with a label), d hidden size, v vocabulary,
         k labels that are number tokens, c number tokens in the vocabulary
 
 With a vocabulary of 150,000 the logits are the largest tensor of a training step, and their softmax

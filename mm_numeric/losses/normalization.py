@@ -1,7 +1,7 @@
-"""Counts of tokens, numbers and other items, which turn sums of losses into means.
+"""Sums of losses and the counts that turn them into means: of tokens, numbers, boxes and times.
 
-Axes    n supervised rows (positions with a label), k labels that are number tokens, m numbers,
-        q boxes, r clock times
+Axes    b samples, t positions, n supervised positions (those with a label), k labels that are
+        number tokens, m numbers, q boxes, r clock times
 """
 
 from typing import NamedTuple
@@ -9,18 +9,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mm_numeric.losses.reduction import item_weights
-from mm_numeric.numbers.spans import NumberSpans
+from mm_numeric.answers import ROLES
+from mm_numeric.losses.place_weights import sum_by_number
+from mm_numeric.losses.spec import TermSpec
+from mm_numeric.losses.term import NumberLogits, Term
+from mm_numeric.numbers.spans import NumberSpans, shifted
 
 
 class Counts(NamedTuple):
     """Counts of tokens, numbers, samples, boxes and clock times in a batch or an optimiser step.
 
-    Loss sums are divided by them. ``rows`` counts all tokens with a label (rows of the logits), and
+    Loss sums are divided by them. ``supervised`` counts all tokens with a label, and
     ``tokens`` only the number tokens among them. Each count is a scalar tensor.
     """
 
-    rows: Tensor
+    supervised: Tensor
     tokens: Tensor
     numbers: Tensor
     samples: Tensor
@@ -41,14 +44,20 @@ class Counts(NamedTuple):
                 for per in ("token", "number", "box", "time")
             )
             return cls(weights.sum(), tokens, numbers, spans.samples, boxes, times)
-        rows, tokens, numbers, boxes, times = (
+        supervised, tokens, numbers, boxes, times = (
             spans.samples.new_full((), len(of))
-            for of in (labels, spans.row, spans.value, spans.boxes, spans.times)
+            for of in (labels, spans.position, spans.value, spans.boxes, spans.times)
         )
-        return cls(rows, tokens, numbers, spans.samples, boxes, times)
+        return cls(supervised, tokens, numbers, spans.samples, boxes, times)
 
 
-COUNT_OF = {"row": "rows", "token": "tokens", "number": "numbers", "box": "boxes", "time": "times"}
+COUNT_OF = {
+    "supervised": "supervised",
+    "token": "tokens",
+    "number": "numbers",
+    "box": "boxes",
+    "time": "times",
+}
 """Maps the unit of a term's losses (``Term.per``) to the field of ``Counts`` with their number."""
 
 
@@ -56,13 +65,82 @@ def mean_by_sample(losses: Tensor, per: str, spans: NumberSpans) -> Tensor:
     """Divide each loss by the number of losses in its sample, so that samples have equal weight.
 
     ``per`` is the item that each loss belongs to: a ``number``, a ``box``, a clock ``time``, or a
-    number token. For number tokens, ``per`` is ``token`` or ``row``, which are the same here.
+    number token. For number tokens, ``per`` is ``token`` or ``supervised``: the same here.
     """
     if per == "number":
         sample = spans.sample
-    elif per in ("row", "token"):
+    elif per in ("supervised", "token"):
         sample = spans.sample[spans.number]
     else:
         sample = spans.sample[(spans.boxes if per == "box" else spans.times)[:, 0]]
     first, last = (torch.searchsorted(sample, sample, right=right) for right in (False, True))
     return losses / (last - first)
+
+
+def supervised_weights(
+    weights: Tensor, labels: Tensor, shift: bool | None, supervised: Tensor | None
+) -> Tensor:
+    """Return the loss weight of each supervised position, [n].
+
+    Args:
+        weights: [b, t] or [b] for labels [b, t]; [n] for labels [n]. At least 0.
+        labels: The labels that the caller passed to the objective, before shifting.
+        shift: True if the labels are to be shifted by one. Their weights are shifted with them.
+        supervised: [n] index of each supervised position in the flattened labels; None for
+            labels [n].
+    """
+    per_sample = labels.dim() == 2 and weights.shape == labels.shape[:1]
+    if not weights.is_floating_point() or not (per_sample or weights.shape == labels.shape):
+        raise ValueError(
+            f"weights must be floats of shape {list(labels.shape)} (per token)"
+            f"{f' or {list(labels.shape[:1])} (per sample)' if labels.dim() == 2 else ''}, not "
+            f"{weights.dtype} {list(weights.shape)}."
+        )
+    valid = ((weights >= 0) & weights.isfinite()).all()
+    if weights.device.type != "cpu" or torch.compiler.is_compiling():
+        torch._assert_async(valid, "weights are at least 0 and finite")
+    elif not valid:
+        raise ValueError(f"weights must be at least 0 and finite; the smallest is {weights.min()}.")
+    if labels.dim() == 1:
+        return weights
+    if per_sample:
+        weights = weights[:, None].expand(labels.shape)
+    elif shift:
+        weights = shifted(weights)
+    return weights.flatten() if supervised is None else weights.flatten()[supervised]
+
+
+def item_weights(weights: Tensor, per: str, spans: NumberSpans) -> Tensor:
+    """Return the loss weight of each number token, number, box or clock time.
+
+    ``weights`` [n] are the weights of the supervised tokens, and ``per`` is ``Term.per``. A number
+    has the mean weight of its tokens, and a box or time the mean weight of its numbers.
+    """
+    tokens = weights[spans.position]
+    if per in ("supervised", "token"):
+        return tokens
+    numbers = sum_by_number(tokens, spans) / sum_by_number(torch.ones_like(tokens), spans)
+    if per == "number":
+        return numbers
+    return numbers[spans.boxes if per == "box" else spans.times].mean(dim=1)
+
+
+def term_losses(spec: TermSpec, term: Term, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
+    """Return the values of one numeric loss in a batch, before they are averaged.
+
+    There is one value per number token, number, box or clock time, depending on the loss. It is
+    multiplied by the weight of the number's role, such as x coordinate or hour.
+    """
+    losses = term(numbers, spans)
+    sizes = {"number": spans.value, "box": spans.boxes, "time": spans.times}
+    if losses.shape != sizes.get(term.per, spans.target).shape[:1]:
+        raise ValueError(
+            f"loss term {spec.name}: it returned a tensor of shape {list(losses.shape)}; "
+            f"return one loss for each {term.per}, not their sum or mean."
+        )
+    if spec.roles:
+        weights = torch.tensor([spec.roles.get(role, 1.0) for role in ROLES])
+        weights = weights.to(losses, non_blocking=True)
+        role = spans.role if term.per == "number" else spans.role[spans.number]
+        losses = losses * weights[role]
+    return losses

@@ -4,47 +4,39 @@ The Number Token Loss (NTL, arXiv 2411.02083) is added to CE with weight 0.3. Th
 Integrity Loss (NTIL, arXiv 2505.13077) is the sum of ``emd_exp``, a loss of each digit, and 0.2
 times ``relative`` and ``magnitude``, two losses of each number. As in its published code, this sum
 is scaled to 0.3 times CE, and then added to CE.
+
+What the papers publish for other tokens, readings and means is a setting: ``scale: published`` (the
+values of tokens with several digits, for the terms of NTL), and ``reduction: samples`` with
+``digit_runs: true`` (NTIL).
 """
 
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
 
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
+from mm_numeric.registry import TERMS, choose, unknown
+from mm_numeric.settings import read_dataclass
 
 _NTIL = (
     TermSpec(name="emd_exp", weight=1.0),
     TermSpec(name="relative", weight=0.2),
     TermSpec(name="magnitude", weight=0.2),
 )
-_NOISE = {"noise_scale": 0.01}
-_NTIL_PUBLISHED = (
-    _NTIL[0],
-    TermSpec(name="relative", weight=0.2, options=_NOISE),
-    TermSpec(name="magnitude", weight=0.2, options=_NOISE),
-)
 _NTIL_SOFT = (
     _NTIL[0],
     TermSpec(name="relative_soft", weight=0.2),
     TermSpec(name="magnitude_soft", weight=0.2),
 )
-_EMD = (TermSpec(name="emd"),)
-_EMD_EXP = (TermSpec(name="emd_exp"),)
 
 
-_NTL = ("ntl_was", "ntl_was_cdf", "ntl_mse", "ntl_mae", "ntl_huber")
+def _plus(term: str, numeric_weight: float = 0.3) -> ObjectiveSpec:
+    return ObjectiveSpec(terms=(TermSpec(name=term),), numeric_weight=numeric_weight)
 
 
-def _ntl(name: str, **options: str) -> ObjectiveSpec:
-    return ObjectiveSpec(terms=(TermSpec(name=name, options=options),))
-
-
-def _ratio(terms: tuple[TermSpec, ...]) -> ObjectiveSpec:
+def _ratio(*terms: TermSpec) -> ObjectiveSpec:
     """Return the settings of CE plus numeric losses, whose sum is scaled to 0.3 times CE."""
     return ObjectiveSpec(terms=terms, balance="ratio")
-
-
-def _published(terms: tuple[TermSpec, ...]) -> ObjectiveSpec:
-    """Return the settings of CE plus numeric losses, averaged per sample and then over samples."""
-    return ObjectiveSpec(terms=terms, balance="ratio", reduction="samples", digit_runs=True)
 
 
 def _in_place_of_ce(name: str, *more: TermSpec) -> ObjectiveSpec:
@@ -52,7 +44,8 @@ def _in_place_of_ce(name: str, *more: TermSpec) -> ObjectiveSpec:
 
     The loss ``name``, such as ``gce``, replaces it. ``more`` are further numeric losses.
     """
-    return ObjectiveSpec(terms=(TermSpec(name=name), *more), weight=1.0, ce_on="text")
+    terms = TermSpec(name=name), *more
+    return ObjectiveSpec(terms=terms, numeric_weight=1.0, ce_tokens="text")
 
 
 PRESETS: Mapping[str, ObjectiveSpec] = {
@@ -61,33 +54,103 @@ PRESETS: Mapping[str, ObjectiveSpec] = {
     "ce_times_1.3": ObjectiveSpec(ce_weight=1.3),
     # control: number tokens count twice, whatever their values
     "ce_numbers_times_2": ObjectiveSpec(
-        terms=(TermSpec(name="digit_ce", options={"places": "none"}),), weight=1.0
+        terms=(TermSpec(name="digit_ce", options={"places": "none"}),), numeric_weight=1.0
     ),
     "digit_ce": _in_place_of_ce("digit_ce"),
     "gce": _in_place_of_ce("gce"),
     "gce+ntl_was": _in_place_of_ce("gce", TermSpec(name="ntl_was", weight=0.3)),
-    **{name: _ntl(name) for name in _NTL},
-    # the same for single digits; other tokens differ by their values: up to 999 for 000 to 999
-    **{f"{name}_published": _ntl(name, scale="published") for name in _NTL},
-    "nl_ntl": _ntl("nl_ntl"),
+    "ntl_was": _plus("ntl_was"),
+    "ntl_mse": _plus("ntl_mse"),
+    "ntl_mae": _plus("ntl_mae"),
+    "ntl_huber": _plus("ntl_huber"),
+    "nl_ntl": _plus("nl_ntl"),
     "raft": _in_place_of_ce("raft"),
-    "rps": _ntl("rps"),  # no published weight was found for rps and smmd
-    "smmd": _ntl("smmd"),
-    "dist2": ObjectiveSpec(terms=(TermSpec(name="dist2"),), weight=0.1),
-    "del": ObjectiveSpec(terms=(TermSpec(name="del"),), weight=0.01),
-    "emd": _ratio(_EMD),
-    "emd_published": _published(_EMD),
-    "emd_exp": _ratio(_EMD_EXP),
-    "emd_exp_published": _published(_EMD_EXP),
-    "ntil": _ratio(_NTIL),
-    "ntil_without_exp": _ratio((*_EMD, *_NTIL[1:])),
-    "ntil_without_relative": _ratio((_NTIL[0], _NTIL[2])),
-    "ntil_without_magnitude": _ratio(_NTIL[:2]),
+    "rps": _plus("rps"),  # no published weight was found for rps and smmd
+    "smmd": _plus("smmd"),
+    "dist2": _plus("dist2", 0.1),
+    "del": _plus("del", 0.01),
+    "emd": _ratio(TermSpec(name="emd")),
+    "emd_exp": _ratio(TermSpec(name="emd_exp")),
+    "ntil": _ratio(*_NTIL),
     "ntil_soft": ObjectiveSpec(terms=_NTIL_SOFT),
-    "ntil_published": _published(_NTIL_PUBLISHED),
-    "pathrisk": _ntl("pathrisk"),
+    "pathrisk": _plus("pathrisk"),
     # weights of DETR (arXiv 2005.12872): 5 for the sum of four errors is 20 for their mean, though
     # its coordinates are centre, width and height, and these are corners
-    "box_l1": ObjectiveSpec(terms=(TermSpec(name="box_l1"),), weight=20.0),
-    "box_giou": ObjectiveSpec(terms=(TermSpec(name="box_giou"),), weight=2.0),
+    "box_l1": _plus("box_l1", 20.0),
+    "box_giou": _plus("box_giou", 2.0),
 }
+
+SUMMARIES: Mapping[str, str] = {
+    "ce": "cross-entropy (CE): every wrong digit has the same loss",
+    "digit_ce": "CE with more weight on the first digits of a number",
+    "gce": "CE with a Gaussian target: values next to the label get some probability",
+    "ntl_was": "CE plus the expected distance between the predicted token and the label (NTL)",
+    "ntl_mse": "CE plus the squared error of the expected token value (NTL)",
+    "emd": "CE plus the expected distance of each digit, scaled to CE",
+    "ntil": "CE plus emd with weights by place, and two losses of the whole number, scaled to CE",
+    "ntil_soft": "ntil with a gradient where the model is certain of a wrong digit",
+    "rps": "CE plus a proper score, which noisy labels do not bias",
+    "dist2": "CE plus the divergence from a Gaussian target",
+    "pathrisk": "CE plus the distance to the nearest number that a digit still allows",
+    "box_giou": "CE plus 1 - GIoU of the predicted box",
+}
+"""One sentence for each objective to choose from; ``PRESETS`` has the others as well."""
+
+
+def read_spec(value: Any, where: str) -> ObjectiveSpec:
+    """Read the settings of an objective from the name of a preset or from a mapping.
+
+    The mapping may have ``preset`` (default ``ce``), and settings such as ``numeric_weight``, which
+    replace those of the preset. If the objective has a single term, the mapping may also have
+    options of this term, such as ``scale: published``.
+
+    Args:
+        value: The name, or the mapping.
+        where: What error messages begin with.
+    """
+    settings = {"preset": value} if isinstance(value, str) else value
+    if not isinstance(settings, Mapping):
+        raise ValueError(f"{where}: name a preset ({', '.join(PRESETS)}) or use a mapping.")
+    changes = dict(settings)
+    preset = str(changes.pop("preset", "ce"))
+    base = choose(preset, PRESETS, "objective", where)
+    if not isinstance(base, ObjectiveSpec):
+        raise ValueError(f"{where}: {preset!r} is not an ObjectiveSpec.")
+    spec = with_changes(base, changes, where)
+    for i, term in enumerate(spec.terms):
+        if term.name not in TERMS and ":" not in term.name:
+            raise unknown(term.name, TERMS, "loss term", f"{where}.terms.{i}.name")
+    return spec
+
+
+def with_changes(base: ObjectiveSpec, changes: Mapping[str, Any], where: str) -> ObjectiveSpec:
+    """Return an objective's settings with changes, such as ``ce_weight=0`` or ``squash=2``.
+
+    An option of a numeric loss, such as ``squash``, is only known if it is the only one.
+    """
+    known = {field.name for field in fields(ObjectiveSpec)}
+    settings = {**vars(base), **{name: changes[name] for name in changes if name in known}}
+    terms = settings["terms"]
+    if isinstance(terms, list | tuple):
+        terms = [vars(term) if isinstance(term, TermSpec) else term for term in terms]
+    options = {name: value for name, value in changes.items() if name not in known}
+    if options:
+        names = _option_names(terms)
+        for name in options:
+            if name not in names:
+                error = unknown(name, [*known, *names], "setting", where)
+                raise ValueError(
+                    f"{error} Options of one of several terms belong to its entry in terms, as "
+                    "{name: emd_exp, options: {growth: 1.5}}."
+                )
+        terms = [{**terms[0], "options": {**terms[0].get("options", {}), **options}}]
+    spec: ObjectiveSpec = read_dataclass(ObjectiveSpec, {**settings, "terms": terms}, where)
+    return spec
+
+
+def _option_names(terms: Any) -> list[str]:
+    """Return the names of the options of the only term in ``terms``; [] if there are several."""
+    if len(terms) != 1 or not isinstance(terms[0], Mapping) or terms[0].get("name") not in TERMS:
+        return []
+    cls = choose(terms[0]["name"], TERMS, "loss term", "")
+    return [field.name for field in fields(cls)] if is_dataclass(cls) else []

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mm_numeric.answers import ROLES
@@ -50,14 +50,14 @@ class ObjectiveSpec:
     terms: tuple[TermSpec, ...] = ()
     """Numeric terms; empty (the default) for cross-entropy alone."""
 
-    weight: float = 0.3
+    numeric_weight: float = 0.3
     """Lambda, the factor of the sum of all terms; at least 0."""
 
     balance: str = "fixed"
     """How the terms are scaled relative to cross-entropy (CE).
-    ``fixed``: CE + weight * terms.
-    ``ratio``: CE + weight * stopgrad(CE / terms) * terms, as published for NTIL. The ratio is
-    computed for each micro-batch on each rank.
+    ``fixed``: CE + numeric_weight * terms.
+    ``ratio``: CE + numeric_weight * stopgrad(CE / terms) * terms, as published for NTIL. The ratio
+    is computed for each micro-batch on each rank.
     ``running``: like ``ratio``, with running means of CE and terms over previous optimiser steps,
     which are equal on all ranks. The first step with numbers uses ``fixed``."""
 
@@ -72,19 +72,19 @@ class ObjectiveSpec:
     thousands_separators: bool = False
     """Read 1,234 as one number instead of two when numbers are found in the text of the labels."""
 
-    tokens: str = "all"
+    number_tokens: str = "all"
     """Which number tokens have a numeric loss. ``all``: every token that has only digits.
     ``digits``: only tokens that are one bare digit, as by default in the ntloss package. Tokens
     such as ``42`` or ``Ġ7`` are then left to cross-entropy. A number of several tokens keeps its
     single digits."""
 
-    numbers_from: str = "task"
+    numbers: str = "task"
     """Which numbers have a numeric loss. ``task``: only the numbers that the task selects, such as
-    coordinates. ``text``: every number in the answer. In your own trainer, without a task, both
+    coordinates. ``all``: every number in the answer. In your own trainer, without a task, both
     select every number in the labels."""
 
-    ce_on: str = "all"
-    """Where cross-entropy is computed. ``all``: on every supervised token. ``text``: not on number
+    ce_tokens: str = "all"
+    """Which tokens have a cross-entropy loss. ``all``: every supervised token. ``text``: not number
     tokens; the sum is still divided by the number of all supervised tokens. With ``text`` use a
     term that also lowers the probability of text (gce, digit_ce, dist2, or ``reweigh: true``):
     emd and ntl_was alone only train which number token is chosen."""
@@ -101,28 +101,29 @@ class ObjectiveSpec:
         terms = " + ".join(
             term.name if term.weight == 1 else f"{term.weight:g} {term.name}" for term in self.terms
         )
-        numeric = f" + {self.weight:g} ({terms})" if terms else ""
-        return f"{self.ce_weight:g} ce{numeric}, balance {self.balance}"
+        numeric = f" + {self.numeric_weight:g} ({terms})" if terms else ""
+        where = " of text" if self.ce_tokens == "text" else ""
+        return f"{self.ce_weight:g} ce{where}{numeric}, balance {self.balance}"
 
     def __post_init__(self) -> None:
         check_choices(
             self,
             balance=("fixed", "ratio", "running"),
             reduction=("items", "samples"),
-            ce_on=("all", "text"),
-            numbers_from=("task", "text"),
-            tokens=("all", "digits"),
+            ce_tokens=("all", "text"),
+            numbers=("task", "all"),
+            number_tokens=("all", "digits"),
             on_nan=("keep", "error"),
         )
-        check_weight("weight", self.weight)
+        check_weight("numeric_weight", self.numeric_weight)
         check_weight("ce_weight", self.ce_weight)
         if not all(isinstance(term, TermSpec) for term in self.terms):
             raise ValueError(
                 "terms must be mm_numeric.TermSpecs, such as (TermSpec(name='emd'),), not "
                 f"{self.terms!r:.60}"
             )
-        if self.ce_on == "text" and not self.terms:
-            raise ValueError("ce_on: text without terms does not train the numbers")
+        if self.ce_tokens == "text" and not self.terms:
+            raise ValueError("ce_tokens: text without terms does not train the numbers")
         if self.digit_runs and self.thousands_separators:
             raise ValueError(
                 "a comma ends a digit run; turn off digit_runs or thousands_separators"
@@ -132,3 +133,17 @@ class ObjectiveSpec:
         names = [term.name for term in self.terms]
         if "ce" in names or len(set(names)) < len(names):
             raise ValueError(f"terms must be different, and ce is always included; got {names}")
+
+    def with_box_scale(self, largest: float | None) -> "ObjectiveSpec":
+        """Return these settings, in which a ``box_l1`` without ``scale`` has ``largest``.
+
+        ``largest`` is the coordinate of the right and bottom edge; None: coordinates are in pixels,
+        and ``scale`` keeps its default.
+        """
+        terms = tuple(
+            replace(term, options={"scale": float(largest), **term.options})
+            if term.name == "box_l1" and largest is not None
+            else term
+            for term in self.terms
+        )
+        return replace(self, terms=terms)

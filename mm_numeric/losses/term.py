@@ -7,7 +7,7 @@ A term returns one loss per number token, number, box or time. The mean of these
 the training loss. With gradient accumulation or several ranks, pass the counts of the whole step.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mm_numeric.numbers.spans import NumberSpans
-from mm_numeric.numbers.vocabulary import NumberToken, NumberVocabulary
+from mm_numeric.numbers.vocabulary import NumberVocabulary
 from mm_numeric.registry import TERMS, choose
 from mm_numeric.settings import read_dataclass
 
@@ -93,27 +93,12 @@ class NumberClasses:
 
 
 SCALES = ("range", "published")
-_DIGIT_RANGE = 9.0
 
 
 def check_scale(term: str, scale: str) -> None:
     """Raise ValueError if the option ``scale`` of a numeric loss is not a known one."""
     if scale not in SCALES:
         raise ValueError(f"{term}: scale is one of {', '.join(SCALES)}, not {scale!r}.")
-
-
-def largest_distance(tokens: Iterable[NumberToken], scale: str) -> float:
-    """Return the largest difference between the values of two number tokens in the same softmax.
-
-    With ``scale: published``, it is 9 for the digits 0 to 9 and 999 for the tokens 000 to 999. With
-    ``scale: range``, the loss rescales the values so that the largest difference is always 9.
-    """
-    if scale == "range":
-        return _DIGIT_RANGE
-    values: dict[str, list[float]] = {}
-    for token in tokens:
-        values.setdefault(token.digit_group, []).append(token.value)
-    return max(max(group) - min(group) for group in values.values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,13 +110,13 @@ class NumberLogits:
     Attributes:
         logits: [k, c] logit of each number token. If the label is a digit, only the ten digits keep
             the model's logits; all others are -1e30, so that a softmax ignores them.
-        normaliser: [k] logsumexp over the whole vocabulary, or a function that computes it.
+        log_normaliser: [k] logsumexp of all logits; a logit minus it is a log probability.
         classes: The numeric value and the digits of each of the c number tokens, as tensors.
         present: [k, c] True for the tokens that keep the model's logits. None: all keep them.
     """
 
     logits: Tensor
-    normaliser: Tensor | Callable[[], Tensor]
+    log_normaliser: Tensor
     classes: NumberClasses
     present: Tensor | None = None
 
@@ -139,7 +124,7 @@ class NumberLogits:
     def at(
         cls,
         scores: Tensor,
-        normaliser: Tensor | Callable[[], Tensor],
+        log_normaliser: Tensor,
         classes: NumberClasses,
         target: Tensor,
     ) -> "NumberLogits":
@@ -149,14 +134,9 @@ class NumberLogits:
         the ten digits keep their logits. Others become -1e30, so that a softmax ignores them.
         """
         if classes.same is None:
-            return cls(scores, normaliser, classes)
+            return cls(scores, log_normaliser, classes)
         present = classes.same[target]
-        return cls(scores.masked_fill(~present, _MASKED_LOGIT), normaliser, classes, present)
-
-    @property
-    def log_normaliser(self) -> Tensor:
-        """Return the logsumexp of all logits, [k]; a logit minus it is a log probability."""
-        return self.normaliser() if callable(self.normaliser) else self.normaliser
+        return cls(scores.masked_fill(~present, _MASKED_LOGIT), log_normaliser, classes, present)
 
     @property
     def values(self) -> Tensor:
@@ -192,12 +172,12 @@ class Term(Protocol):
     """Interface of a numeric loss, which is independent of models, trainers and tasks."""
 
     @property
-    def per(self) -> Literal["row", "token", "number", "box", "time"]:
+    def per(self) -> Literal["supervised", "token", "number", "box", "time"]:
         """Return what one loss value is computed for: a number token, number, box or clock time.
 
         To get the mean loss, the sum is divided by the number of tokens, numbers, boxes or times.
-        ``row`` is like ``token``: there is one loss value per number token. But the sum is divided
-        by the number of all supervised tokens, including text, as for cross-entropy.
+        ``supervised`` is like ``token``: there is one loss value per number token. But the sum is
+        divided by the number of all supervised tokens, including text, as for cross-entropy.
         """
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
@@ -207,7 +187,7 @@ class Term(Protocol):
         """
 
 
-PER = ("token", "number", "box", "time", "row")
+PER = ("token", "number", "box", "time", "supervised")
 """The values of ``Term.per``."""
 
 

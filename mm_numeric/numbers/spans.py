@@ -224,7 +224,7 @@ class NumberSpans:
     q boxes and r clock times.
 
     Attributes:
-        row: [k] position of the number token, counted among the n supervised positions.
+        position: [k] index of the number token among the n supervised positions.
         target: [k] index of the number token in ``NumberVocabulary.tokens``.
         place: [k] power of ten of the token's last digit: 0 units, 1 tens, -1 tenths.
         number: [k] index of the number that the token belongs to, 0 to m - 1.
@@ -241,7 +241,7 @@ class NumberSpans:
             [samples * positions]. None if the loss gets logits only at supervised positions.
     """
 
-    row: Tensor
+    position: Tensor
     target: Tensor
     place: Tensor
     number: Tensor
@@ -277,9 +277,9 @@ class NumberSpans:
             )
         ]
         columns = torch.tensor(tokens, dtype=torch.long).reshape(-1, 4).T.contiguous()
-        row, target, place, number = columns
+        position, target, place, number = columns
         return cls(
-            row=row,
+            position=position,
             target=target,
             place=place,
             number=number,

@@ -171,7 +171,9 @@ class NumberVocabulary:
         """
         digits = tuple(token for token in self.tokens if token.digits and token.digit_group == "0")
         if len(digits) < 2:
-            raise ValueError("tokens: digits requires tokens that are one digit; there are none.")
+            raise ValueError(
+                "number_tokens: digits requires tokens that are one digit; there are none."
+            )
         return NumberVocabulary(digits, self.spelling, partial=True)
 
     @cached_property

@@ -29,7 +29,7 @@ from torch.nn.functional import linear
 
 from mm_numeric.losses.linear_cross_entropy import CHUNKED_FROM as CHUNKED_FROM
 from mm_numeric.losses.normalization import Counts
-from mm_numeric.losses.objective import Objective, ObjectiveResult
+from mm_numeric.losses.numeric_loss import NumericLoss, ObjectiveResult
 from mm_numeric.numbers.spans import NumberSpans
 
 
@@ -49,7 +49,7 @@ class ChunkedHead:
         )
 
     def is_chunked(
-        self, inputs: Mapping[str, Any], labels: Tensor, objective: Objective, chunked_from: int
+        self, inputs: Mapping[str, Any], labels: Tensor, objective: NumericLoss, chunked_from: int
     ) -> bool:
         """Return True if a micro-batch has too many logits to compute its loss in one piece."""
         # Without cross-entropy only the logits of numbers are needed, which are few.
@@ -64,7 +64,7 @@ class ChunkedHead:
         self,
         model: nn.Module,
         inputs: Mapping[str, Any],
-        objective: Objective,
+        objective: NumericLoss,
         labels: Tensor,
         spans: NumberSpans | None,
         counts: Counts,
@@ -80,7 +80,7 @@ class ChunkedHead:
             with _contiguous_gradient(head) if head and self.is_tied else nullcontext():
                 outputs = model(**inputs)
             return outputs, objective.of_outputs(
-                outputs, labels, spans, counts=counts, figures=True
+                outputs, labels, spans, counts=counts, metrics=True
             )
         results: list[ObjectiveResult] = []
 
@@ -93,7 +93,7 @@ class ChunkedHead:
                 bias=head.bias,
                 shift=False,
                 counts=counts,
-                figures=True,
+                metrics=True,
             )
             results.append(result)
             return result.loss.reshape(1)

@@ -2,22 +2,28 @@
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mm_numeric.losses.normalization import Counts
-from mm_numeric.losses.objective import Objective, ObjectiveResult
-from mm_numeric.losses.reduction import row_weights
+from mm_numeric.losses.normalization import Counts, supervised_weights
+from mm_numeric.losses.numeric_loss import NumericLoss, ObjectiveResult
 from mm_numeric.losses.term import LossSum
-from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans, shifted
+from mm_numeric.numbers.spans import (
+    IGNORE_INDEX,
+    NumberSpans,
+    aligned_documents,
+    document_ids,
+    shifted,
+)
 
 _REPLACED_LOSSES = ("transformers.trainer.Trainer", "trl.trainer.sft_trainer.SFTTrainer")
 """Classes whose ``compute_loss`` is cross-entropy, which an objective contains."""
 
 
-def loss_func(objective: Objective, *, shift: bool) -> Callable[..., Tensor]:
+def loss_func(loss_of: NumericLoss, *, shift: bool) -> Callable[..., Tensor]:
     """Return a loss function for the ``compute_loss_func`` argument of transformers.Trainer.
 
     Each micro-batch is weighted by its fraction of the supervised tokens in the step. Cross-entropy
@@ -27,7 +33,7 @@ def loss_func(objective: Objective, *, shift: bool) -> Callable[..., Tensor]:
     loss of a mixture of experts is not included, as with any ``compute_loss_func``.
 
     Args:
-        objective: The objective to train on.
+        loss_of: The loss to train on.
         shift: True for decoder-only models, which predict each label at the previous position.
             False for encoder-decoders.
 
@@ -37,7 +43,7 @@ def loss_func(objective: Objective, *, shift: bool) -> Callable[..., Tensor]:
             the outputs of the model show that it requires the other ``shift``. If the Trainer has
             a ``label_smoothing_factor``, which it ignores when it has a ``compute_loss_func``.
     """
-    if objective.spec.balance == "running":
+    if loss_of.spec.balance == "running":
         raise ValueError(
             "balance: running is updated after each step, which a compute_loss_func cannot detect: "
             "use NumericLossMixin, or another balance."
@@ -51,12 +57,63 @@ def loss_func(objective: Objective, *, shift: bool) -> Callable[..., Tensor]:
         check_label_smoothing(getattr(trainer, "args", None))
         _check_shift_of(outputs, shift)
         labels = aligned_labels(labels, shift)
-        loss = objective(outputs.logits, labels, shift=False).loss
+        loss = loss_of(outputs.logits, labels, shift=False).loss
         if num_items_in_batch is None:
             return loss
         return loss * (labels != IGNORE_INDEX).sum() / num_items_in_batch
 
     return compute_loss
+
+
+@dataclass(frozen=True)
+class SpansCollator:
+    """A data collator that adds ``spans`` to the batches of another; see ``collate_with_spans``."""
+
+    collator: Callable[[Any], Mapping[str, Any]]
+    find: Callable[..., NumberSpans]
+    shift: bool
+
+    def __call__(self, examples: Any) -> dict[str, Any]:
+        """Return the batch of the other collator with the entry ``spans``."""
+        batch = dict(self.collator(examples))
+        documents = packed_documents(batch, shift=True) if self.shift else None
+        labels = aligned_labels(batch.get("labels"), self.shift)
+        batch["spans"] = self.find(labels, documents=documents)
+        return batch
+
+
+def collate_with_spans(
+    collator: Callable[[Any], Mapping[str, Any]], loss_of: NumericLoss, *, shift: bool = True
+) -> SpansCollator:
+    """Return a data collator that also finds the numbers in the labels of each batch.
+
+    Pass it to a trainer with ``NumericLossMixin`` or to a ``DataLoader``, whose workers then find
+    the numbers while the model computes. In your own loop, remove ``batch.pop("spans")`` before
+    the batch goes to the model, and pass it as ``loss_of(logits, labels, spans, shift=True)``.
+
+    Args:
+        collator: Any data collator whose batches have ``labels`` [b, t]. Batches of packed
+            documents have ``position_ids`` or an ``attention_mask``, as for ``NumericLossMixin``.
+        loss_of: The loss, which defines what a number is.
+        shift: False for encoder-decoders, whose labels are aligned with the logits.
+    """
+    return SpansCollator(collator, loss_of.span_finder(), shift)
+
+
+def packed_documents(batch: Mapping[str, Any], *, shift: bool) -> Tensor | None:
+    """Return for each label [b, t] the index of its document, if a row has several (packing).
+
+    Documents are known from ``position_ids`` [b, t], which start again with each document, or from
+    an ``attention_mask`` [b, t] that numbers the documents, with 0 for padding. None if neither is
+    present. ``shift`` is True for labels that are shifted left by one, as for decoder-only models.
+    """
+    positions, mask = (
+        found if isinstance(found, Tensor) and found.shape == batch["labels"].shape else None
+        for found in (batch.get("position_ids"), batch.get("attention_mask"))
+    )
+    if positions is not None:
+        return document_ids(positions, shift=shift) + 1
+    return None if mask is None else aligned_documents(mask, shift=shift)
 
 
 def check_label_smoothing(args: Any) -> None:
@@ -88,18 +145,18 @@ def _check_shift_of(outputs: Any, shift: bool) -> None:
     if shift and name.startswith("Seq2Seq"):
         raise ValueError(
             "the labels of an encoder-decoder are aligned with its logits: "
-            "loss_func(objective, shift=False)."
+            "loss_func(loss_of, shift=False)."
         )
     if not shift and "CausalLMOutput" in name:
         raise ValueError(
             "the model is a decoder, whose labels are aligned with input_ids: "
-            "loss_func(objective, shift=True). If your collator has shifted them, use "
-            "`lambda outputs, labels, **_: objective(outputs.logits, labels, shift=False).loss`."
+            "loss_func(loss_of, shift=True). If your collator has shifted them, use "
+            "`lambda outputs, labels, **_: loss_of(outputs.logits, labels, shift=False).loss`."
         )
 
 
 def step_counts(
-    objective: Objective,
+    loss_of: NumericLoss,
     labels: Iterable[Tensor],
     *,
     shift: bool,
@@ -109,17 +166,17 @@ def step_counts(
 ) -> Counts:
     """Count the tokens and numbers in all micro-batches of one optimiser step.
 
-    Pass the result as ``counts=`` when you call the objective on each micro-batch. The losses of
+    Pass the result as ``counts=`` when you call the loss on each micro-batch. The losses of
     the micro-batches then add up to the loss of one large batch.
 
     Args:
-        objective: The objective to train on, which finds the numbers in the labels.
+        loss_of: The loss to train on, which finds the numbers in the labels.
         labels: [b, t] of each micro-batch, with ``IGNORE_INDEX`` at positions to ignore.
-        shift: True for decoder-only models, if the labels are not shifted yet. Call the objective
+        shift: True for decoder-only models, if the labels are not shifted yet. Call the loss
             with the same ``shift``, or it raises ValueError.
-        weights: The ``weights`` of each micro-batch, [b, t] or [b], if the objective is called
+        weights: The ``weights`` of each micro-batch, [b, t] or [b], if the loss is called
             with weights. Their sums are then counted.
-        spans: The ``spans`` of each micro-batch, if the objective is called with spans: those of
+        spans: The ``spans`` of each micro-batch, if the loss is called with spans: those of
             packed documents, or of boxes and times. None: find the numbers in the labels.
         accelerator: An ``accelerate.Accelerator``, to sum the counts over its ranks. Then multiply
             each loss by its ``num_processes``, because gradients are averaged over ranks, and by
@@ -138,10 +195,10 @@ def step_counts(
             )
     counted = [
         count_numbers(
-            objective,
+            loss_of,
             aligned_labels(each, shift),
             its_spans,
-            weights=None if w is None else row_weights(w, each, shift, None),
+            weights=None if w is None else supervised_weights(w, each, shift, None),
         )[1]
         for each, w, its_spans in zip(labels, of_batch, found, strict=True)
     ]
@@ -151,16 +208,16 @@ def step_counts(
 
 
 def end_step(
-    objective: Objective, results: Iterable[ObjectiveResult], accelerator: Any = None
+    loss_of: NumericLoss, results: Iterable[ObjectiveResult], accelerator: Any = None
 ) -> dict[str, LossSum]:
-    """Update the running means of cross-entropy and numeric losses in an objective.
+    """Update the running means of cross-entropy and numeric losses of an objective.
 
     Call this after each optimiser step of your own training loop. With ``balance: running``, the
     objective scales the numeric losses by the ratio of these means.
 
     Args:
-        objective: The objective to train on.
-        results: What the objective returned for each micro-batch of the step.
+        loss_of: The loss to train on.
+        results: What the loss returned for each micro-batch of the step.
         accelerator: An ``accelerate.Accelerator``; the losses are then summed over its ranks.
 
     Returns:
@@ -172,7 +229,7 @@ def end_step(
     if not sums:
         raise ValueError("end_step: an optimiser step has at least one micro-batch; got none.")
     sums = sums_over_ranks(sums, accelerator)
-    objective.end_step(sums)
+    loss_of.balance.end_step(sums)
     return sums
 
 
@@ -186,7 +243,7 @@ def aligned_labels(labels: Tensor | None, shift: bool) -> Tensor:
 
 
 def count_numbers(
-    objective: Objective,
+    loss_of: NumericLoss,
     labels: Tensor,
     spans: NumberSpans | None = None,
     *,
@@ -203,12 +260,12 @@ def count_numbers(
     """
     if spans is None:  # found on the CPU, because reading labels on a GPU makes the host wait
         there = None if documents is None else documents.cpu()
-        spans = objective.spans(labels.cpu(), there).to(labels.device)
+        spans = loss_of.spans(labels.cpu(), there).to(labels.device)
     if labels.dim() == 2:
-        rows = spans.supervised
-        if rows is None:
-            rows = (labels != IGNORE_INDEX).flatten().nonzero().squeeze(1)
-        labels, weights = rows, None if weights is None else weights[rows]
+        supervised = spans.supervised
+        if supervised is None:
+            supervised = (labels != IGNORE_INDEX).flatten().nonzero().squeeze(1)
+        labels, weights = supervised, None if weights is None else weights[supervised]
     return spans, torch.stack(Counts.of(labels, spans, weights)[:-1])
 
 
@@ -217,8 +274,7 @@ def total_counts(counted: list[Tensor], accelerator: Any) -> Counts:
     total = torch.stack(counted).sum(dim=0)
     if accelerator is not None and accelerator.num_processes > 1:
         total = accelerator.reduce(total.to(accelerator.device), reduction="sum")
-    rows, tokens, numbers, samples, boxes, times = total.unbind()
-    return Counts(rows, tokens, numbers, samples, boxes, times)
+    return Counts._make((*total.unbind(), None))
 
 
 def added_sums(one: Mapping[str, LossSum], other: Mapping[str, LossSum]) -> dict[str, LossSum]:

@@ -19,14 +19,10 @@ from mm_numeric.io.files import read_json, stored_content, write_json
 from mm_numeric.io.log import logger
 from mm_numeric.losses.normalization import Counts
 from mm_numeric.losses.number_metrics import named_metrics
-from mm_numeric.losses.objective import Objective, ObjectiveResult
+from mm_numeric.losses.numeric_loss import NumericLoss, ObjectiveResult
+from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.losses.term import LossSum
-from mm_numeric.numbers.spans import (
-    IGNORE_INDEX,
-    NumberSpans,
-    aligned_documents,
-    document_ids,
-)
+from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
 from mm_numeric.training.chunked_head import CHUNKED_FROM, ChunkedHead
 from mm_numeric.training.integrations import (
     added_sums,
@@ -34,6 +30,7 @@ from mm_numeric.training.integrations import (
     check_base,
     check_label_smoothing,
     count_numbers,
+    packed_documents,
     sums_over_ranks,
     total_counts,
 )
@@ -55,8 +52,10 @@ class NumericLossMixin(_Trainer):
     """Mixin that makes an objective (CE plus numeric losses) the loss of a trainer.
 
     Use it as ``class NumericSFTTrainer(NumericLossMixin, SFTTrainer)``. The new class accepts all
-    arguments of the trainer, and ``objective=``. Each loss component is an exact mean over the
-    whole optimiser step, with all ranks and micro-batches.
+    arguments of the trainer, and ``objective=``: a ``NumericLoss``, or what ``NumericLoss`` takes
+    as its first argument, such as ``"ntil"``. The number tokens are then those of the
+    ``processing_class``. Each loss component is an exact mean over the whole optimiser step, with
+    all ranks and micro-batches.
 
     The trainer is Trainer, Seq2SeqTrainer, SFTTrainer, or a subclass of them that does not override
     ``compute_loss``. Others raise ValueError: the mixin would replace the loss of GKDTrainer or
@@ -74,11 +73,11 @@ class NumericLossMixin(_Trainer):
     between the documents is required.
 
     The mixin finds the numbers in the labels of each batch, unless the collator has added them as
-    ``spans`` (``objective.spans(shifted_labels)``), as ``TrainingCollator`` does. In batches of
-    ``TrainingCollator``, ``labels`` [n] are already shifted and contain only the positions with a
-    label, and ``supervised`` [b, t] is the mask of these positions.
+    ``spans``: wrap it in ``collate_with_spans`` to find them in the workers of the data loader. In
+    batches of ``TrainingCollator``, ``labels`` [n] are already shifted and contain only the
+    positions with a label, and ``supervised`` [b, t] is the mask of these positions.
 
-    Log entries: ``parts/NAME`` is the mean of each unweighted loss component since the last log.
+    Log entries: ``loss/NAME`` is the mean of each unweighted loss component since the last log.
     ``numbers/accuracy`` and ``numbers/error/ROLE`` (such as ``x``) come from ``number_metrics``.
     ``entropy``, ``mean_token_accuracy`` and ``num_tokens`` of SFTTrainer are not logged, because
     this class replaces ``SFTTrainer.compute_loss``; set ``include_num_input_tokens_seen`` to count
@@ -89,15 +88,22 @@ class NumericLossMixin(_Trainer):
     loss_is_scaled_for_ga = True  # the objective divides by the counts of the whole step
     chunked_from = CHUNKED_FROM
 
-    def __init__(self, *args: Any, objective: Objective, **kwargs: Any) -> None:
-        if not isinstance(objective, Objective):
+    def __init__(
+        self,
+        *args: Any,
+        objective: NumericLoss | str | ObjectiveSpec | Mapping[str, Any],
+        **kwargs: Any,
+    ) -> None:
+        if not isinstance(objective, NumericLoss | str | ObjectiveSpec | Mapping):
             raise ValueError(
-                f"objective is {objective!r:.60}; create it with mm_numeric.objective(name, ...)."
+                f"objective is {objective!r:.60}; pass a name such as 'ntil', or a NumericLoss."
             )
         check_base(type(self), NumericLossMixin)
         super().__init__(*args, **kwargs)
         tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
-        if hasattr(tokenizer, "convert_ids_to_tokens"):
+        if not isinstance(objective, NumericLoss):
+            objective = NumericLoss(objective, tokenizer)
+        elif hasattr(tokenizer, "convert_ids_to_tokens"):
             objective.vocabulary.require_tokenizer(tokenizer)
         self.objective = objective
         self._validate_settings()
@@ -118,7 +124,7 @@ class NumericLossMixin(_Trainer):
         self._counts: Counts | None = None
         self._step_sums: dict[str, LossSum] = {}
         self._seen: dict[str, LossSum] = {}
-        self._figures: Tensor | None = None
+        self._metric_sums: Tensor | None = None
         self._warned: set[str] = set()
         text_config = getattr(self.model.config, "get_text_config", lambda: None)()
         size = getattr(text_config, "vocab_size", None)
@@ -127,7 +133,7 @@ class NumericLossMixin(_Trainer):
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Reset the running means of the losses and the values that are not logged, then train."""
         self.objective.balance.reset()
-        self._seen, self._figures = {}, None
+        self._seen, self._metric_sums = {}, None
         self._head = None  # another model may have been loaded
         return super().train(*args, **kwargs)
 
@@ -165,9 +171,11 @@ class NumericLossMixin(_Trainer):
         counts = self._counts if model.training else None
         outputs, result = self._forward(model, batch, labels, spans, counts, return_outputs)
         loss = result.loss
-        if result.figures is not None:
-            before = self._figures
-            self._figures = result.figures if before is None else before + result.figures
+        if result.metric_sums is not None:
+            before = self._metric_sums
+            self._metric_sums = (
+                result.metric_sums if before is None else before + result.metric_sums
+            )
         if counts is not None:
             self._step_sums = added_sums(self._step_sums, result.sums)
             # Data parallelism averages gradients over ranks, but the counts are over all of them.
@@ -227,7 +235,7 @@ class NumericLossMixin(_Trainer):
             if self._has_virtual_tokens:
                 outputs.logits = outputs.logits[:, -batch["input_ids"].shape[1] :]
             return outputs, self.objective.of_outputs(
-                outputs, labels, spans, counts=counts, figures=counts is not None
+                outputs, labels, spans, counts=counts, metrics=counts is not None
             )
         if self._head is None:
             self._head = ChunkedHead(model, batch, self.accelerator.unwrap_model(model))
@@ -248,36 +256,38 @@ class NumericLossMixin(_Trainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log the values of the trainer, the unweighted loss components and the number metrics."""
         if "loss" in logs and self._seen:
-            means = torch.stack([part.mean for part in self._seen.values()]).tolist()
-            items = torch.stack([part.items for part in self._seen.values()]).tolist()
+            means = torch.stack([own.mean for own in self._seen.values()]).tolist()
+            items = torch.stack([own.items for own in self._seen.values()]).tolist()
             found = zip(self._seen, means, items, strict=True)
-            parts = {f"parts/{name}": mean for name, mean, count in found if count}
-            self._warn_of_parts(parts)
-            logs.update(parts)
+            components = {f"loss/{name}": mean for name, mean, count in found if count}
+            self._warn_of_components(components)
+            logs.update(components)
             self._seen = {}
-        if "loss" in logs and self._figures is not None:
-            figures = named_metrics(self.accelerator.reduce(self._figures, reduction="sum").cpu())
-            logs.update({f"numbers/{n}": s.mean.item() for n, s in figures.items() if s.items})
-            self._figures = None
+        if "loss" in logs and self._metric_sums is not None:
+            metrics = named_metrics(
+                self.accelerator.reduce(self._metric_sums, reduction="sum").cpu()
+            )
+            logs.update({f"numbers/{n}": s.mean.item() for n, s in metrics.items() if s.items})
+            self._metric_sums = None
         super().log(logs, start_time)
 
-    def _warn_of_parts(self, parts: Mapping[str, float]) -> None:
+    def _warn_of_components(self, components: Mapping[str, float]) -> None:
         """Warn once if a loss is not finite or far too high, or the labels had no number."""
-        wrong = [name for name, mean in parts.items() if not math.isfinite(mean)]
+        wrong = [name for name, mean in components.items() if not math.isfinite(mean)]
         if wrong:
             self._warn_once(
-                f"{wrong[0]} is {parts[wrong[0]]}: the logits have NaN or infinity, and the model "
-                "may be lost. Lower the learning rate, or train in bf16 instead of float16; "
+                f"{wrong[0]} is {components[wrong[0]]}: the logits have NaN or infinity, and the "
+                "model may be lost. Lower the learning rate, or train in bf16 instead of float16; "
                 "on_nan: error ends the training at such a step."
             )
-        elif parts.get("parts/ce", 0.0) > 2 * self._guessing:
+        elif components.get("loss/ce", 0.0) > 2 * self._guessing:
             self._warn_once(
                 "the cross-entropy is more than twice that of guessing each token "
                 f"({self._guessing:.1f}): the training diverges, or the labels are not those of "
                 f"the model. Lower the learning rate (now {self.args.learning_rate:g}), or check "
                 "the data."
             )
-        elif self.objective.terms and not parts.keys() - {"parts/ce"}:
+        elif self.objective.terms and not components.keys() - {"loss/ce"}:
             self._warn_once(
                 "the labels since the last log have no number, so that the loss is cross-entropy "
                 "alone: are the answers in the labels, and the vocabulary that of the tokenizer?"
@@ -291,14 +301,15 @@ class NumericLossMixin(_Trainer):
     def _end_step(self) -> None:
         """Sum the losses of a step over all ranks, for the log and for ``balance: running``."""
         sums = sums_over_ranks(self._step_sums, self.accelerator)
-        self.objective.end_step(sums)
+        self.objective.balance.end_step(sums)
         self._step_sums, self._seen = sums, added_sums(self._seen, sums)
         self._counts = None
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
         if self.args.should_save and self.objective.spec.balance == "running":
-            write_json(Path(output_dir, BALANCE_FILE), self.objective.balance.state_dict())
+            state = {name: own.tolist() for name, own in self.objective.state_dict().items()}
+            write_json(Path(output_dir, BALANCE_FILE), state)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
@@ -310,7 +321,8 @@ class NumericLossMixin(_Trainer):
                 f"{file}: not found; resume with the balance that the checkpoint was saved with."
             )
         with stored_content(file):
-            self.objective.balance.load_state_dict(read_json(file))
+            state = {name: torch.tensor(own) for name, own in read_json(file).items()}
+            self.objective.load_state_dict(state)
 
     def _labels(self, batch: Mapping[str, Any]) -> Tensor:
         """Return the labels of a batch, shifted by one position for decoder-only models.
@@ -321,24 +333,13 @@ class NumericLossMixin(_Trainer):
         return aligned_labels(batch.get("labels"), shift)
 
     def _documents(self, batch: Mapping[str, Any]) -> Tensor | None:
-        """Return for each label [b, t] the index of its document, if a row has several (packing).
-
-        Documents are known from ``position_ids`` [b, t], which start again with each document, or
-        from an ``attention_mask`` [b, t] that numbers the documents. None if neither is present.
-        """
-        shift = not self._is_encoder_decoder
-        if "supervised" in batch or not shift:  # from TrainingCollator, which does not pack
+        """Return for each label [b, t] the index of its packed document; None without packing."""
+        if "supervised" in batch or self._is_encoder_decoder:  # TrainingCollator does not pack
             return None
-        for name in ("position_ids", "attention_mask"):
-            found = batch.get(name)
-            if isinstance(found, Tensor) and found.shape == batch["labels"].shape:
-                align = document_ids if name == "position_ids" else aligned_documents
-                documents = align(found, shift=shift)
-                if self.objective.spec.reduction == "samples":
-                    numbered = documents.long() + (name == "position_ids")  # 0 is padding
-                    _check_one_document(self._labels(batch), numbered)
-                return documents
-        return None
+        documents = packed_documents(batch, shift=True)
+        if documents is not None and self.objective.spec.reduction == "samples":
+            _check_one_document(self._labels(batch), documents)
+        return documents
 
     def _validate_settings(self) -> None:
         args, loss_type = self.args, getattr(self.args, "loss_type", None)

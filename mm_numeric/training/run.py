@@ -1,11 +1,13 @@
 """Train a model from a config and save it in a run folder."""
 
 import gc
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +16,22 @@ from accelerate import PartialState
 from transformers import PrinterCallback, ProgressCallback, TrainerState, TrainingArguments
 
 from mm_numeric.answers import Example
+from mm_numeric.config.data import listed
 from mm_numeric.config.schema import Config
+from mm_numeric.config.trainer_settings import find_deepspeed
 from mm_numeric.data.answer_lengths import with_new_tokens
 from mm_numeric.data.collator import has_mixed_modalities, make_collator
+from mm_numeric.data.examples import ONLY_KNOWN, load_examples, only_known_questions
+from mm_numeric.data.framing import load_framed_image
+from mm_numeric.data.sequence_limit import check_questions
 from mm_numeric.data.streaming import ExampleStream
 from mm_numeric.data.training_set import TrainingRows
 from mm_numeric.distributed.deepspeed import (
+    join_ranks,
     make_universal,
     num_parameters,
+    require_deepspeed,
+    validate_deepspeed,
     validate_sharding,
     with_universal_checkpoint,
     without_zero3_init,
@@ -29,11 +39,11 @@ from mm_numeric.distributed.deepspeed import (
 from mm_numeric.distributed.ranks import Ranks
 from mm_numeric.families.family import Family
 from mm_numeric.io.files import read_json, stored_content
-from mm_numeric.io.log import NO_PREFIX, ONCE, logger
-from mm_numeric.losses.objective import make_term
-from mm_numeric.losses.term_settings import with_box_scale
+from mm_numeric.io.log import NO_PREFIX, ONCE, logger, progress, shows_progress
+from mm_numeric.losses.term import make_term
 from mm_numeric.models.adapters import add_adapters
 from mm_numeric.models.loading import (
+    device_type,
     load_family,
     load_model,
     model_source,
@@ -55,19 +65,17 @@ from mm_numeric.runs.folder import (
 from mm_numeric.runs.manifest import check_files
 from mm_numeric.runs.resume import with_same_rows
 from mm_numeric.runs.tensor_files import require_tensor_files
-from mm_numeric.training.arguments import training_arguments
 from mm_numeric.training.callbacks.evaluation import (
     EvaluationCallback,
     evaluated_rows,
     evaluation_data,
 )
 from mm_numeric.training.callbacks.gradient_check import GradientCheck
-from mm_numeric.training.callbacks.json_log import JsonLog
+from mm_numeric.training.callbacks.json_log import JsonLog, validate_report_to
 from mm_numeric.training.callbacks.log_lines import BarOnly, LogLines
 from mm_numeric.training.distil import check_distillation, student_of, teacher_of
 from mm_numeric.training.errors import translate_disk_full
 from mm_numeric.training.padding_free import make_padding_free
-from mm_numeric.training.questions import asked_rows, check_numbers, load_test_rows
 from mm_numeric.training.trainer import NumericTrainer, RunTrainer
 from mm_numeric.training.vision_features import make_vision_cache
 
@@ -166,9 +174,9 @@ def _train(
             family = load_family(config, source)
             examples = rows.for_trainer(make_collator(config, family))
             config = with_new_tokens(config, family, rows.rows())
-            asked = asked_rows(config, family, evaluated, tests)
+            _check_questions(config, family, evaluated)
         trainer = make_trainer(config, args, examples, family, source)
-        check_numbers(family, asked)  # the family is fitted now
+        _check_numbers(family, [*evaluated, *tests])
         trainer.trust_remote_code = trust_remote_code
         assert trainer.modules is not None
         modules = trainer.modules.table(trainer.model)
@@ -187,6 +195,102 @@ def _train(
         with translate_disk_full(folder), trainer.stopping.listening(stoppable):
             _fit_and_save(trainer, family, folder, checkpoint, facts)
     return folder / MODEL
+
+
+def training_arguments(config: Config) -> TrainingArguments:
+    """Create and check the TrainingArguments of a config.
+
+    With a launcher such as torchrun this also initialises the process group.
+    """
+    cpu = device_type() == "cpu"
+    if cpu:  # otherwise DeepSpeed, if installed, warns at each start that it found no accelerator
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    settings = {
+        "dataloader_pin_memory": not cpu,
+        "use_cpu": cpu,  # required with several ranks on CPUs
+        "disable_tqdm": not shows_progress(),
+        **config.trainer,
+    }
+    if settings.get("deepspeed"):
+        where = f"{config.title}, trainer.deepspeed"
+        require_deepspeed(where)
+        if isinstance(settings["deepspeed"], str):
+            settings["deepspeed"] = str(find_deepspeed(settings["deepspeed"], where))
+    try:
+        if config.grpo is not None:
+            from mm_numeric.training.grpo import grpo_arguments  # requires TRL
+
+            args = grpo_arguments(config, settings, cpu=cpu)
+        else:
+            args = TrainingArguments(**settings)
+        _ = args.device  # joins the process group
+        join_ranks(args)
+    except (ValueError, TypeError, ImportError, KeyError) as error:
+        # transformers does not name the setting: "adamx is not a valid OptimizerNames, ..."
+        value = str(error).partition(" is not a valid ")[0]
+        names = [f".{name}" for name, own in config.trainer.items() if own == value]
+        raise ValueError(f"{config.title}, trainer{''.join(names[:1])}: {error}") from error
+    validate_deepspeed(args, f"{config.title}, trainer.deepspeed")
+    sharing = args.accelerator_config
+    if sharing.split_batches or sharing.dispatch_batches or not sharing.even_batches:
+        raise ValueError(
+            f"{config.title}, trainer.accelerator_config: each rank must read the same number of "
+            "its own batches; remove split_batches, dispatch_batches and even_batches."
+        )
+    # transformers would halve the batch after an error on one rank, unknown to the others, to
+    # run.json and to a resumed run.
+    if args.auto_find_batch_size:
+        raise ValueError(
+            f"{config.title}, trainer.auto_find_batch_size: a step would have other rows than the "
+            "config says; remove it, lower per_device_train_batch_size, and raise "
+            "gradient_accumulation_steps by the same factor."
+        )
+    validate_report_to(args, f"{config.title}, trainer")
+    if args.n_gpu > 1:
+        raise ValueError(
+            f"one process sees {args.n_gpu} GPUs; start one process per GPU with `torchrun "
+            f"--nproc-per-node {args.n_gpu} -m mm_numeric train ...`, or set CUDA_VISIBLE_DEVICES."
+        )
+    return args
+
+
+def _check_questions(config: Config, family: Family, evaluated: Sequence[Example]) -> None:
+    """Check the length of the questions asked during training, and read their images.
+
+    An unreadable image would end the training at its first evaluation.
+    """
+    for example in progress(evaluated, desc="checking images to evaluate", unit="row"):
+        load_framed_image(family, example)
+    if evaluated or config.predict.max_new_tokens is not None:
+        check_questions(family, evaluated, config.predict.new_tokens)
+
+
+def _check_numbers(family: Family, asked: Sequence[Example]) -> None:
+    """Raise ValueError for a number in a question that is too long for a fitted family."""
+    if family.limits_numbers:
+        family.prompts([e.prompt for e in asked], [None] * len(asked), [e.where for e in asked])
+
+
+def load_test_rows(
+    config: Config, loaded: Sequence[Example], trained: TrainingRows
+) -> Sequence[Example]:
+    """Return the rows of ``data.test``, whose answers are generated after training.
+
+    An invalid one, such as with a class that is not asked for, would end ``predict``. A warning is
+    logged if all of them are ``trained`` rows. ``loaded`` are the rows of ``evaluate``, which may
+    be the test rows.
+    """
+    tests = loaded
+    if config.evaluate is None or config.evaluate.data is not None:
+        cache = Path(config.data.cache)
+        tests = load_examples(config.task, config.data.test, cache, training=False)
+    is_same_file = config.data.stream and any(
+        own.path is not None and own.path == other.path
+        for own, other in product(listed(config.data.train), listed(config.data.test))
+    )
+    if is_same_file or only_known_questions(trained.rows(), tests):
+        logger.warning("%s", ONLY_KNOWN, extra=ONCE)
+    return tests
 
 
 def _check_rewards(config: Config, rows: TrainingRows) -> None:
@@ -292,7 +396,7 @@ def make_trainer(
 
         trainer = make_grpo_trainer(config, family, collator, known, callbacks=callbacks, **options)
     else:
-        spec = with_box_scale(config.objective.spec, family.coordinates.max_value)
+        spec = config.objective.spec.with_box_scale(family.coordinates.max_value)
         trainer = NumericTrainer(
             train_dataset=examples,
             data_collator=(

@@ -332,7 +332,7 @@ class RunTrainer(Trainer):
 
 
 class NumericTrainer(RunTrainer, NumericLossMixin, Trainer):
-    """Trainer with an ``Objective`` as its loss, for batches of ``TrainingCollator``.
+    """Trainer with an ``NumericLoss`` as its loss, for batches of ``TrainingCollator``.
 
     ``NumericLossMixin`` computes the loss and logs its components.
     """

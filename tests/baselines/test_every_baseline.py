@@ -252,9 +252,9 @@ def test_a_baseline_is_a_row_of_a_comparison(tmp_path, capsys):
         start = folder / "seed0" / f"warm_start_{name}"
         logged = [line for line in lines(start / "log.jsonl") if "loss" in line]
         assert len(logged) == 2
-        assert set(logged[0]["parts"]) == parts
+        assert set(logged[0]["components"]) == parts
     (first, *_) = [x for x in lines(folder / "seed0" / "rt_ntl" / "log.jsonl") if "loss" in x]
-    assert set(first["parts"]) == {"ce", "ntl_was"}
+    assert set(first["components"]) == {"ce", "ntl_was"}
     capsys.readouterr()
     assert compare(config) == folder  # nothing is left to do
     assert "seed0" not in capsys.readouterr().out

@@ -11,7 +11,7 @@ from tiny_models import TINY, examples_of
 from mm_numeric.answers import Unreadable
 from mm_numeric.baselines.regression_transformer import number_encoding
 from mm_numeric.data.collator import TrainingCollator
-from mm_numeric.losses.objective import objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.tasks.numbers import Numbers
 
 pytestmark = pytest.mark.slow
@@ -133,9 +133,9 @@ def test_digits_of_one_place_compete_with_each_other(tmp_path):
     sure = torch.full((len(batch["labels"]), family.first_id + 160), -30.0)
     sure[torch.arange(len(sure)), batch["labels"]] = 30.0
     off = sure.clone()
-    row = batch["spans"].row[0]
+    row = batch["spans"].position[0]
     off[row] = -30.0
     off[row, batch["labels"][row] + 2] = 30.0  # a 9 for the 7
-    was = objective("ntl_was", vocabulary)
+    was = NumericLoss("ntl_was", vocabulary=vocabulary)
     parts = [was(z, batch["labels"], batch["spans"]).sums["ntl_was"].total for z in (sure, off)]
     assert [round(float(part), 3) for part in parts] == [0, 2]

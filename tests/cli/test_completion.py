@@ -12,7 +12,7 @@ from mm_numeric.cli.completion import overridden_settings, setting_names
 
 def test_settings_are_completed():
     assert {"data.train.path", "trainer.learning_rate", "plugins"} <= set(setting_names())
-    assert "objective.weight=" in overridden_settings()
+    assert "objective.numeric_weight=" in overridden_settings()
     assert len(setting_names()) == len(set(setting_names()))
 
 

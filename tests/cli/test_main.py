@@ -58,10 +58,10 @@ assert not heavy - allowed, heavy
 
 def test_ls_lists_everything(capsys):
     from mm_numeric.geometry.coordinates import COORDINATES
-    from mm_numeric.losses.presets import PRESETS
+    from mm_numeric.losses.presets import PRESETS, SUMMARIES
     from mm_numeric.registry import BASELINES, FAMILIES, IMPORTERS, REWARDS, RISKS, TASKS, TERMS
 
-    assert cli.main(["ls"]) == 0
+    assert cli.main(["ls", "--all"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[:8] == [
         f"tasks: {', '.join(TASKS)}",
@@ -74,11 +74,16 @@ def test_ls_lists_everything(capsys):
         f"formats: {', '.join(IMPORTERS)}",
     ]
     names = [line.split()[0] for line in lines if line.startswith("  ")]
-    assert names == [*PRESETS, *sorted(path.stem for path in CONFIGS.glob("*.yaml"))]
-    assert (
-        "  ntil              1 CE, 0.3 x (1 emd_exp + 0.2 relative + 0.2 magnitude), ratio" in lines
-    )
-    assert "  ce_times_1.3      1.3 CE, no numeric term" in lines
+    others = [name for name in PRESETS if name not in SUMMARIES]
+    configs = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+    assert names == [*SUMMARIES, *others, *configs]
+    assert f"  ntil              {SUMMARIES['ntil']}" in lines
+    assert "  del               1 ce + 0.01 (del), balance fixed" in lines
+    assert "  ce_times_1.3      1.3 ce, balance fixed" in lines
+    assert cli.main(["ls"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "  and 11 variants and controls: mm-numeric ls --all" in lines
+    assert not any(line.startswith("  del ") for line in lines)
 
 
 def test_help_has_lines_to_paste(capsys):
@@ -103,7 +108,7 @@ def test_help_has_lines_to_paste(capsys):
 
 
 def test_what_check_prints_is_the_same_config(capsys, tmp_path):
-    overrides = ["trainer.learning_rate=3.0e-4", "objective.weight=0.8"]
+    overrides = ["trainer.learning_rate=3.0e-4", "objective.numeric_weight=0.8"]
     assert cli.main(["check", "clock_tiny", *overrides]) == 0
     printed = capsys.readouterr().out
     path = tmp_path / "clock_tiny.yaml"

@@ -17,7 +17,7 @@ from mm_numeric.losses.presets import PRESETS
 
 AXES = {
     "objective": ["ce", "emd", "ntl_was"],
-    "objective.weight": [0.15, 0.3, 0.8, 2],
+    "objective.numeric_weight": [0.15, 0.3, 0.8, 2],
     "objective.reduction": ["items", "samples"],
     "objective.on_nan": {"kept": "keep", "stopped": "error"},
     "trainer.learning_rate": [1.0e-3, 2.0e-3],
@@ -43,12 +43,13 @@ def named(config):
 
 def test_a_grid_is_rows_with_the_names_of_what_differs(tmp_path):
     objectives = ["ntl_was", {"name": "soft", "preset": "gce"}]
-    config = config_of(tmp_path, "[ce]", objective=objectives, objective__weight=[0.15, 2])
+    config = config_of(tmp_path, "[ce]", objective=objectives, objective__numeric_weight=[0.15, 2])
     assert [row.name for row in compared_rows(config)] == [
-        "ce", "ntl_was_weight_0.15", "ntl_was_weight_2", "soft_weight_0.15", "soft_weight_2",
+        "ce", "ntl_was_numeric_weight_0.15", "ntl_was_numeric_weight_2",
+        "soft_numeric_weight_0.15", "soft_numeric_weight_2",
     ]  # fmt: skip
-    row = named(config)["soft_weight_2"]
-    assert row.config.objective.spec == replace(PRESETS["gce"], weight=2.0)
+    row = named(config)["soft_numeric_weight_2"]
+    assert row.config.objective.spec == replace(PRESETS["gce"], numeric_weight=2.0)
     assert {row.warm_start for row in compared_rows(config)} == {"warm_start"}
     assert all(row.config.compare is None for row in compared_rows(config))
 
@@ -244,11 +245,17 @@ def test_the_control_of_a_grid_is_not_a_point_of_its_sweeps(tmp_path):
         ({"objective": "ntl_was"}, r"grid\.objective: expected a list .* found 'ntl_was'\."),
         ({"objective": ["ntl_wass"]}, r"grid\.objective: there is no objective 'ntl_wass'\. Did"),
         (
-            {"objective.wait": [1]},
-            r"grid, ntil_wait_1: there is no setting 'wait'\. Did you mean 'weight'",
+            {"objective.balanse": ["x"]},
+            r"grid, ntil_balanse_x: there is no setting 'balanse'\. Did you mean 'balance'",
         ),
-        ({"objective.weight": [-1]}, r"grid, ntil_weight_-1: weight must be >= 0"),
-        ({"objective.weight": [1, 1]}, r"each row needs its own name; got \['ntil_weight_1', "),
+        (
+            {"objective.numeric_weight": [-1]},
+            r"grid, ntil_numeric_weight_-1: numeric_weight must be >= 0",
+        ),
+        (
+            {"objective.numeric_weight": [1, 1]},
+            r"each row needs its own name; got \['ntil_numeric_weight_1', ",
+        ),
         ({"objective.name": ["a"]}, r"'objective\.name' cannot be an axis"),
         ({"objective.terms": [[]]}, r"cannot be part of a name; write the axis as a mapping"),
         ({3: [1]}, r"grid: 3 is not a setting; write one, such as model\.digits\."),
@@ -278,7 +285,10 @@ def test_a_wrong_grid_is_one_sentence(tmp_path, grid, message):
     ("entry", "message"),
     [
         ("with: [a]", r"objectives\.1\.with: expected settings"),
-        ("with: {objective.weight: 1}", r"'objective\.weight' belongs to the objective"),
+        (
+            "with: {objective.numeric_weight: 1}",
+            r"'objective\.numeric_weight' belongs to the objective",
+        ),
         (
             "baseline: xval, with: {model.baseline: regression_head}",
             r"objectives\.1: baseline and with\.model\.baseline are both set; remove one\.",

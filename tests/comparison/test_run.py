@@ -30,7 +30,7 @@ from mm_numeric.inference import generate
 from mm_numeric.runs.folder import claim, locked, write_config
 from mm_numeric.training.trainer import NumericTrainer
 
-SMALL = ("compare.objectives=[ce, {name: strong, preset: ntl_was, weight: 0.8}]",
+SMALL = ("compare.objectives=[ce, {name: strong, preset: ntl_was, numeric_weight: 0.8}]",
          "compare.seeds=[0]", "trainer.max_steps=2", "compare.warm_start.max_steps=2",
          "compare.jobs=1")  # fmt: skip
 

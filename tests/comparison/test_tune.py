@@ -67,7 +67,9 @@ def write_run(folder, selection=None, test=None):
 
 
 def test_every_row_has_the_same_number_of_trials_from_one_warm_start(tmp_path):
-    tune = "{trainer.learning_rate: [1.0e-4, 1.0e-3, 1.0e-2], objective.weight: [0.1, 0.3, 1]}"
+    tune = (
+        "{trainer.learning_rate: [1.0e-4, 1.0e-3, 1.0e-2], objective.numeric_weight: [0.1, 0.3, 1]}"
+    )
     config = tuned(tmp_path, f"tune: {tune}, {ON}")
     ce, ntl = compared_rows(config)
     assert len(ce.trials) == len(ntl.trials) == 9
@@ -77,16 +79,17 @@ def test_every_row_has_the_same_number_of_trials_from_one_warm_start(tmp_path):
     )
     assert [list(trial.settings) for trial in ce.trials] == [["trainer.learning_rate"]] * 9
     pairs = {
-        (t.config.trainer["learning_rate"], t.config.objective.spec.weight) for t in ntl.trials
+        (t.config.trainer["learning_rate"], t.config.objective.spec.numeric_weight)
+        for t in ntl.trials
     }
     assert pairs == {(rate, weight) for rate in (1e-4, 1e-3, 1e-2) for weight in (0.1, 0.3, 1.0)}
-    assert ntl.trials[1].name == "ntl_was_learning_rate_0.0001_weight_0.3"
+    assert ntl.trials[1].name == "ntl_was_learning_rate_0.0001_numeric_weight_0.3"
     assert {trial.config.objective.name for trial in ntl.trials} == {"ntl_was"}
     warm, *trials = seed_runs(config, 1)
     assert len(trials) == 18
     assert {trial.model.name for trial in trials} == {str(warm.output_dir / "model")}
     assert warm.trainer["learning_rate"] == config.trainer["learning_rate"]
-    only_weight = tuned(tmp_path, f"tune: {{objective.weight: [0.1, 0.3]}}, {ON}")
+    only_weight = tuned(tmp_path, f"tune: {{objective.numeric_weight: [0.1, 0.3]}}, {ON}")
     assert [len(row.trials) for row in compared_rows(only_weight)] == [1, 2]
 
 
@@ -147,15 +150,17 @@ def test_settings_are_chosen_on_the_selection_rows_where_the_test_rows_disagree(
 
 
 def test_a_row_without_the_tuned_setting_has_one_trial(tmp_path):
-    config = tuned(tmp_path, f"tune: {{objective.weight: [0.1, 0.3]}}, {ON}", "compare.seeds=[0]")
+    config = tuned(
+        tmp_path, f"tune: {{objective.numeric_weight: [0.1, 0.3]}}, {ON}", "compare.seeds=[0]"
+    )
     folder = tmp_path / "compare" / "seed0"
     write_run(folder / "warm_start", test=POOR)
     write_run(folder / "ce", GOOD, GOOD)
-    write_run(folder / "ntl_was_weight_0.1", BAD)
-    write_run(folder / "ntl_was_weight_0.3", POOR, GOOD)
+    write_run(folder / "ntl_was_numeric_weight_0.1", BAD)
+    write_run(folder / "ntl_was_numeric_weight_0.3", POOR, GOOD)
     write_summary(config, folder.parent)
     page = write_report(folder.parent)[0].read_text("utf-8")
-    assert "objective.weight has no effect on ce." in page
+    assert "objective.numeric_weight has no effect on ce." in page
     assert "The number of trials differs: ce has 1, others have 2." in page
 
 
@@ -278,7 +283,7 @@ def test_a_failed_trial_is_the_worst_of_its_row_and_is_not_repeated(tmp_path, mo
         (f"tune: {{trainer.seed: [1]}}, {ON}", r"tune: 'trainer\.seed' cannot be tuned"),
         (f"tune: {{trainer.learning_rate: 1}}, {ON}", r"learning_rate: expected a list of values"),
         (f"tune: {{trainer.learning_rat: [1]}}, {ON}", r"no setting of tr.* 'learning_rat'"),
-        (f"tune: {{objective.weight: [-1]}}, {ON}", r"ntl_was, objective: weight must be >= 0"),
+        (f"tune: {{objective.numeric_weight: [-1]}}, {ON}", "objective: numeric_weight must"),
         (
             f"{RATES}, {ON}, grid: {{trainer.learning_rate: [1.0e-3]}}",
             r"tune: 'trainer\.learning_rate' is also set by a row or the grid; remove one\.",

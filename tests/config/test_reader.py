@@ -137,7 +137,7 @@ def test_every_preset_reads_back(preset):
 @pytest.mark.parametrize("term", TERMS)
 def test_every_term_reads_back(term):
     config = small(
-        f"objective={{name: mine, terms: [{{name: {term}, weight: 2}}], weight: 1.0e-7}}"
+        f"objective={{name: mine, terms: [{{name: {term}, weight: 2}}], numeric_weight: 1.0e-7}}"
     )
     assert config.objective.name == "mine"
     assert config.objective.spec.terms[0].weight == 2.0
@@ -147,7 +147,7 @@ def test_every_term_reads_back(term):
 def test_roles_and_a_matrix_read_back():
     config = small(
         "objective={terms: [{name: ntl_was, roles: {x: 2, y: 0.5}, options: {cost: [[0, 1.5], "
-        "[2, 0]]}}], numbers_from: text, ce_on: text, thousands_separators: true, balance: running}"
+        "[2, 0]]}}], numbers: all, ce_tokens: text, thousands_separators: true, balance: running}"
     )
     term = config.objective.spec.terms[0]
     assert term.roles == {"x": 2, "y": 0.5}
@@ -159,7 +159,7 @@ def test_overrides_reach_every_part():
     config = read_config(
         "clock_tiny",
         [
-            "objective.weight=0.8",
+            "objective.numeric_weight=0.8",
             "objective.terms=[{name: emd}]",
             "objective.terms.0.weight=3",
             "compare.seeds.1=7",
@@ -168,8 +168,8 @@ def test_overrides_reach_every_part():
             "data.test={path: a.csv}",
         ],
     )
-    assert config.objective.name == "ntil_weight_0.8_terms"
-    assert config.objective.spec.weight == 0.8
+    assert config.objective.name == "ntil_numeric_weight_0.8_terms"
+    assert config.objective.spec.numeric_weight == 0.8
     assert config.objective.spec.balance == "ratio"
     assert [(t.name, t.weight) for t in config.objective.spec.terms] == [("emd", 3.0)]
     assert config.compare.seeds == (0, 7)
@@ -195,7 +195,7 @@ POSITIVE = st.floats(min_value=0, max_value=1e300, allow_subnormal=True)
 @examples(60)
 def test_whatever_is_set_reads_back(prompt, noise, rate, weights, lam, seeds):
     config = read_config(
-        "clock_tiny", [f"objective.weight={yaml_number(lam)}", f"compare.seeds={seeds}"]
+        "clock_tiny", [f"objective.numeric_weight={yaml_number(lam)}", f"compare.seeds={seeds}"]
     )
     terms = tuple(
         replace(term, weight=weight)
@@ -208,7 +208,7 @@ def test_whatever_is_set_reads_back(prompt, noise, rate, weights, lam, seeds):
         task=replace(config.task, prompt=prompt, label_noise_minutes=noise),
         objective=replace(config.objective, spec=spec),
     )
-    assert config.objective.spec.weight == lam
+    assert config.objective.spec.numeric_weight == lam
     assert again(config) == config
 
 
@@ -266,10 +266,16 @@ def read_with_rows(override):
         ("objective=ntill", r"objective: there is no objective 'ntill'\. Did you mean 'ntil'\?"),
         ("objective=null", r"objective: name a preset \(ce, .*\) or use a mapping\."),
         ("objective=os:path", r"objective: 'os:path' is not an ObjectiveSpec\."),
-        ("objective.weigth=1", r"objective: there is no setting 'weigth'\. Did you mean 'weight'"),
-        ("objective.weight=-1", r"objective: weight must be >= 0 and finite, not "),
-        ("objective.weight=.nan", r"objective\.weight: nan is not a number\."),
-        ("objective.weight=1e-1", r"objective\.weight: '1e-1' is not a number\. .* write 0\.1\."),
+        (
+            "objective.numeric_weigth=1",
+            r"objective: there is no setting 'numeric_weigth'\. Did you mean 'numeric_weight'",
+        ),
+        ("objective.numeric_weight=-1", r"objective: numeric_weight must be >= 0 and finite, not "),
+        ("objective.numeric_weight=.nan", r"objective\.numeric_weight: nan is not a number\."),
+        (
+            "objective.numeric_weight=1e-1",
+            r"objective\.numeric_weight: '1e-1' is not a number\. .* write 0\.1\.",
+        ),
         ("objective.balance=x", r"objective: balance is one of fixed, ratio, running, not 'x'\."),
         ("objective.reduction=x", r"reduction is one of items, samples, not 'x'\."),
         (
@@ -281,7 +287,10 @@ def read_with_rows(override):
             "objective.terms=[{name: emd, weight: -1}]",
             r"terms\.0: weight must be >= 0 and finite, not -1\.0",
         ),
-        ("objective.weight=.inf", r"objective: weight must be >= 0 and finite, not "),
+        (
+            "objective.numeric_weight=.inf",
+            r"objective: numeric_weight must be >= 0 and finite, not ",
+        ),
         ("objective.terms=[{name: emd, weight: .inf}]", r"terms\.0: weight .* finite, not inf\."),
         (
             "objective.terms=[{name: emd, roles: {hours: 2}}]",
@@ -303,10 +312,10 @@ def read_with_rows(override):
             r"turn off digit_runs or thousands_separators\.",
         ),
         (
-            "objective.numbers_from=some",
-            r"objective: numbers_from is one of task, text, not 'some'\.",
+            "objective.numbers=some",
+            r"objective: numbers is one of task, all, not 'some'\.",
         ),
-        ("objective.ce_on=none", r"objective: ce_on is one of all, text, not 'none'\."),
+        ("objective.ce_tokens=none", r"objective: ce_tokens is one of all, text, not 'none'\."),
         (
             "objective.terms=[emd]",
             r"terms\.0: expected settings \(name, weight, roles, options\), fou",
@@ -344,10 +353,12 @@ def test_a_wrong_setting_is_one_sentence(override, message):
 
 
 def test_compared_rows_put_the_control_behind_the_first():
-    config = small("compare={output_dir: x, objectives: [emd, {name: mine, weight: 0.0}, ce]}")
+    config = small(
+        "compare={output_dir: x, objectives: [emd, {name: mine, numeric_weight: 0.0}, ce]}"
+    )
     found = compared_rows(config)
     assert [row.name for row in found] == ["emd", "ce_times_1.3", "mine", "ce"]
-    assert found[2].config.objective.spec == replace(PRESETS["ce"], weight=0.0)
+    assert found[2].config.objective.spec == replace(PRESETS["ce"], numeric_weight=0.0)
     without = small("compare={output_dir: x, objectives: [emd, ce], control: null}")
     assert [row.name for row in compared_rows(without)] == ["emd", "ce"]
 

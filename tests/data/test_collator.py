@@ -10,7 +10,7 @@ from tiny_models import tiny_family, tiny_model
 from mm_numeric.answers import ROLES, ClockTime
 from mm_numeric.data.collator import BATCH_KEYS, TrainingCollator
 from mm_numeric.data.lengths import LengthLimit
-from mm_numeric.losses.objective import objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 
@@ -53,7 +53,7 @@ def test_spans_know_hours_and_minutes(collator, clock_examples):
     assert [ROLES[i] for i in spans.role] == ["hour", "minute", "hour", "minute"]
     assert spans.sample.tolist() == [0, 0, 1, 1]
     assert spans.place.tolist() == [0, 1, 0, 1, 0, 1, 0]
-    assert spans.row.tolist() == [0, 2, 3, 5, 6, 8, 9]
+    assert spans.position.tolist() == [0, 2, 3, 5, 6, 8, 9]
     assert spans.samples == 2
 
 
@@ -71,7 +71,7 @@ def test_digit_runs_read_the_same_numbers_in_a_time(collator, clock_examples):
     runs = dataclasses.replace(collator, digit_runs=True)
     batch = batch_of(runs, clock_examples, (7, 5), (12, 59))
     assert batch["spans"].value.tolist() == [7, 5, 12, 59]
-    assert batch["spans"].row.tolist() == [0, 2, 3, 5, 6, 8, 9]
+    assert batch["spans"].position.tolist() == [0, 2, 3, 5, 6, 8, 9]
 
 
 def test_an_image_that_no_frame_takes_is_named_with_its_row(collator, clock_examples, tmp_path):
@@ -120,7 +120,7 @@ def test_a_batch_without_a_readable_image_is_nothing_to_learn(
     assert origin.ids == ()
     model = tiny_model()
     logits = model(**batch, logits_to_keep=supervised).logits
-    result = objective("ntil_soft", collator.vocabulary)(logits, labels, spans)
+    result = NumericLoss("ntil_soft", vocabulary=collator.vocabulary)(logits, labels, spans)
     result.loss.backward()
     assert result.loss == 0
     gradients = [parameter.grad for parameter in model.parameters()]

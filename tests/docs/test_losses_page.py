@@ -12,7 +12,7 @@ from term_losses import VALUES, digit_logits, marked_spans
 from mm_numeric.answers import ClockTime, Number
 from mm_numeric.inference.decision_rules import Candidate, decide
 from mm_numeric.inference.risks import RELATIVE, within_minutes
-from mm_numeric.losses.objective import make_term
+from mm_numeric.losses.term import make_term
 from mm_numeric.registry import TERMS
 from mm_numeric.tasks.clock import Clock
 

@@ -21,7 +21,7 @@ from mm_numeric.evaluation.check_data.text import report_text
 from mm_numeric.families.causal_lm import CausalLM
 from mm_numeric.families.t5 import T5
 from mm_numeric.inference.generate import generate, predict
-from mm_numeric.losses.objective import objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.runs.folder import last_checkpoint
 from mm_numeric.training.run import make_trainer, train, training_arguments
 
@@ -137,7 +137,7 @@ def test_a_head_that_takes_no_rows_gives_the_same_loss(checkpoint, family, tmp_p
     collate = dataclasses.replace(collator_of(family), digit_runs=runs)
     batch = collate(examples_of(sums_config(tmp_path, "causal_lm")))
     labels, supervised, spans, _ = (batch.pop(key) for key in BATCH_KEYS)
-    loss_of = objective("ntil", family.vocabulary())
+    loss_of = NumericLoss("ntil", vocabulary=family.vocabulary())
     with torch.no_grad():
         model = family.load_model(checkpoint, TINY).eval()
         rows = loss_of(model(**batch, logits_to_keep=supervised).logits, labels, spans)
@@ -166,7 +166,7 @@ def test_a_tiny_gpt2_learns_eight_sums_by_heart(tmp_path):
     )
     train(config)
     first, *_, last = map(json.loads, (tmp_path / "run" / "log.jsonl").read_text().splitlines())
-    assert all(part > 0 for part in first["parts"].values())
+    assert all(part > 0 for part in first["components"].values())
     assert last["loss"] < 0.1
     assert (
         predict(tmp_path / "run", None, tmp_path / "p.jsonl", batch_size=3, trust_remote_code=True)

@@ -30,7 +30,7 @@ from mm_numeric.data.lengths import count_tokens
 from mm_numeric.families.chat import Chat
 from mm_numeric.families.qwen3_vl import Qwen3VL
 from mm_numeric.inference.generate import predict
-from mm_numeric.losses.objective import Objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.presets import PRESETS
 from mm_numeric.models.export import export
 from mm_numeric.models.loading import load_family
@@ -148,7 +148,7 @@ def test_the_first_loss_is_that_of_the_official_processor(twin, rows, name):
         logits = model(**batch, logits_to_keep=supervised).logits
         batch["pixel_values"] = batch["pixel_values"].flip(0)
         blind = model(**batch, logits_to_keep=supervised).logits
-    found = Objective(PRESETS["ce"], family.vocabulary())(logits, labels, spans).loss
+    found = NumericLoss(PRESETS["ce"], vocabulary=family.vocabulary())(logits, labels, spans).loss
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-4)
     assert (logits - blind).abs().max() > 1e-3  # the model sees its images
     assert len(spans.boxes) == len(SIZES)

@@ -223,4 +223,4 @@ def test_stock_t5_trains_with_multi_digit_tokens(tmp_path):
     config = config_of(tmp_path, "t5", "merged", logging_steps=1)
     train(config)
     lines = [json.loads(line) for line in (config.output_dir / "log.jsonl").open()]
-    assert all(line["parts"]["ntl_was"] > 0 for line in lines if "parts" in line)
+    assert all(line["components"]["ntl_was"] > 0 for line in lines if "components" in line)

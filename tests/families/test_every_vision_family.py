@@ -22,7 +22,7 @@ from mm_numeric.data.examples import load_examples
 from mm_numeric.evaluation.metrics.boxes import iou
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.inference.generate import predict
-from mm_numeric.losses.objective import Objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.presets import PRESETS
 from mm_numeric.registry import FAMILIES, choose
 from mm_numeric.tasks.grounding import Grounding
@@ -124,7 +124,7 @@ def test_numeric_losses_see_the_numbers(checkpoint, rows, name, coordinates, obj
     net = family.load_model(checkpoint(name), model).eval()
     labels, supervised, *_ = (batch.pop(key) for key in BATCH_KEYS)
     logits = net(**batch, logits_to_keep=supervised).logits
-    result = Objective(PRESETS[objective], vocabulary)(logits, labels, spans)
+    result = NumericLoss(PRESETS[objective], vocabulary=vocabulary)(logits, labels, spans)
     result.loss.backward()
     for part in PRESETS[objective].terms:
         assert result.sums[part.name].items > 0

@@ -13,7 +13,7 @@ from tiny_models import TINY
 from mm_numeric.answers import Box, Instance
 from mm_numeric.data.collator import BATCH_KEYS, TrainingCollator
 from mm_numeric.families.florence2 import Florence2
-from mm_numeric.losses.objective import objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.tasks.grounding import Grounding
 
 MODEL = replace(TINY, family="florence2")
@@ -47,7 +47,7 @@ def test_the_first_loss_is_that_of_the_official_processor():
         wanted = model(**official).loss
         logits = model(**batch, logits_to_keep=supervised).logits
         blind = model(**{**batch, "pixel_values": batch["pixel_values"].flip(0)}).logits
-    found = objective("ce", family().vocabulary())(logits, labels, spans).loss
+    found = NumericLoss("ce", vocabulary=family().vocabulary())(logits, labels, spans).loss
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-4)
     assert (logits - blind[supervised]).abs().max() > 1e-3  # the model sees its images
     assert len(spans.boxes) == len(SIZES)

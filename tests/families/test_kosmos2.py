@@ -16,7 +16,7 @@ from mm_numeric.config.reader import config_from_dict
 from mm_numeric.data.collator import BATCH_KEYS, TrainingCollator, make_collator, prompt_batch
 from mm_numeric.families.kosmos2 import Kosmos2
 from mm_numeric.inference.generate import generate_tokens
-from mm_numeric.losses.objective import objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.tasks.grounding import Grounding
 
 MODEL = replace(TINY, family="kosmos2")
@@ -70,7 +70,7 @@ def test_the_first_loss_is_that_of_the_official_processor():
             image_embeds_position_mask=features, labels=labels,
         ).loss  # fmt: skip
         blind = model(**{**batch, "pixel_values": batch["pixel_values"].flip(0)}).logits
-    found = objective("ce", family().vocabulary())(logits, wanted, spans).loss
+    found = NumericLoss("ce", vocabulary=family().vocabulary())(logits, wanted, spans).loss
     torch.testing.assert_close(found, loss, rtol=0, atol=1e-4)
     assert (logits - blind[supervised]).abs().max() > 1e-3  # the model sees its images
 

@@ -22,7 +22,7 @@ from mm_numeric.data.collator import TrainingCollator
 from mm_numeric.data.examples import load_examples
 from mm_numeric.families.paligemma import PaliGemma
 from mm_numeric.families.tiny_paligemma import tiny_gemma_tokenizer
-from mm_numeric.losses.objective import objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.tasks.grounding import Grounding
 
 PICTURE = Image.new("RGB", (70, 50), (200, 100, 50))
@@ -156,7 +156,7 @@ def test_numeric_losses_see_the_numbers(coordinates, preset, tmp_path):
     assert digits == len(spans.target) >= len(spans.value) == 8 * 4
     assert (digits == 8 * 4) == (coordinates == "paligemma")
     logits = torch.zeros(len(labels), len(family.tokenizer))
-    sums = objective(preset, vocabulary)(logits, labels, spans=spans).sums
+    sums = NumericLoss(preset, vocabulary=vocabulary)(logits, labels, spans=spans).sums
     numeric = [name for name in sums if name != "ce"]
     assert numeric
     assert all(sums[name].items > 0 and sums[name].total > 0 for name in numeric)

@@ -73,8 +73,8 @@ def test_what_is_supervised_is_the_answer_and_its_end(cls, tmp_path):
                    for level in family.frame(*size).encode(point)]  # fmt: skip
     assert spans.value.tolist() == coordinates
     assert spans.role.tolist() == [ROLES.index("x"), ROLES.index("y")] * 4
-    assert len(spans.row) == sum(len(str(level)) for level in coordinates)
-    digits = family.tokenizer.decode(batch["labels"][spans.row])
+    assert len(spans.position) == sum(len(str(level)) for level in coordinates)
+    digits = family.tokenizer.decode(batch["labels"][spans.position])
     assert digits == "".join(map(str, coordinates))
 
 

@@ -94,7 +94,7 @@ def test_byt5_has_a_token_for_each_byte():
     batch = collator_of(family)([example])
     assert family.text(batch["labels"].tolist()) == "é 12 -3.5"
     assert batch["spans"].value.tolist() == [12, -3.5]
-    assert batch["spans"].row.tolist() == [3, 4, 7, 9]
+    assert batch["spans"].position.tolist() == [3, 4, 7, 9]
 
 
 # Labels and losses
@@ -186,7 +186,7 @@ def test_answers_do_not_depend_on_the_batch(checkpoint, family, tmp_path):
 def test_a_tiny_t5_learns_eight_sums_by_heart(tmp_path):
     train(sums_config(tmp_path, "t5", objective="ntil", max_steps=40, learning_rate=3.0e-3))
     first, *_, last = map(json.loads, (tmp_path / "run" / "log.jsonl").read_text().splitlines())
-    assert all(part > 0 for part in first["parts"].values())
+    assert all(part > 0 for part in first["components"].values())
     assert last["loss"] < 0.1
     assert (
         predict(tmp_path / "run", None, tmp_path / "p.jsonl", batch_size=3, trust_remote_code=True)

@@ -47,7 +47,7 @@ def compare_folder(folder, *, objectives=("ce", "emd"), seeds=(0, 1), rows=12, c
     for seed in seeds:
         warm = folder / f"seed{seed}" / "warm_start"
         warm.mkdir(parents=True)
-        lines = [{"step": 10 * k, "parts": {"ce": 2 - 0.1 * k}} for k in range(1, 11)]
+        lines = [{"step": 10 * k, "components": {"ce": 2 - 0.1 * k}} for k in range(1, 11)]
         write_lines(warm / "log.jsonl", [*lines, {"train_runtime": 3.1}])
         for place, name in enumerate(objectives):
             run = folder / f"seed{seed}" / f"run{place}"
@@ -55,7 +55,7 @@ def compare_folder(folder, *, objectives=("ce", "emd"), seeds=(0, 1), rows=12, c
             runs.append({"objective": name, "seed": seed, "folder": f"seed{seed}/run{place}"})
             parts = {"ce": 1.0} if place == 0 else {"ce": 1.0, name: 0.5}
             log = [
-                {"step": k, "parts": {p: v / k + 0.01 * seed for p, v in parts.items()}}
+                {"step": k, "components": {p: v / k + 0.01 * seed for p, v in parts.items()}}
                 for k in range(1, 9)
             ]
             write_lines(run / "log.jsonl", log)

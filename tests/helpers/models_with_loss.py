@@ -13,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from mm_numeric import objective
+from mm_numeric import NumericLoss
 
 RANKS, STEPS, ROWS = 2, 3, 4
 
@@ -22,7 +22,7 @@ def documented_class() -> type[torch.nn.Module]:
     """Return the class ``ModelWithLoss`` of the documentation, which trains ``ntil_soft``."""
     page = blocks("docs/quickstarts/training-loop.md", "python")
     (block,) = (block for block in page if "class ModelWithLoss" in block)
-    names = {"loss_of": objective("ntil_soft", NUMBERS)}
+    names = {"loss_of": NumericLoss("ntil_soft", vocabulary=NUMBERS)}
     exec(block[: block.index("with_loss =")], names)
     return names["ModelWithLoss"]
 

@@ -12,7 +12,7 @@ from tiny_models import ROOT, small_config
 from mm_numeric.config.data import DataSource
 from mm_numeric.data.collator import BATCH_KEYS, TrainingCollator
 from mm_numeric.data.examples import load_examples
-from mm_numeric.losses.objective import objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.models.loading import family_class, load_family
 from mm_numeric.tasks.grounding import Grounding
 
@@ -52,7 +52,7 @@ def gradients(model, batch, vocabulary):
     model.zero_grad()
     inputs = {key: value for key, value in batch.items() if key not in BATCH_KEYS}
     logits = model(**inputs, logits_to_keep=batch["supervised"]).logits
-    loss_of = objective("ntil_soft", vocabulary, reduction="samples")
+    loss_of = NumericLoss("ntil_soft", vocabulary=vocabulary, reduction="samples")
     result = loss_of(logits, batch["labels"], batch["spans"])
     result.loss.backward()
     found = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}

@@ -13,7 +13,7 @@ from transformers import Trainer, TrainingArguments
 from trl import SFTConfig, SFTTrainer
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
-from mm_numeric import NumberVocabulary, NumericLossMixin, objective, step_counts
+from mm_numeric import NumberVocabulary, NumericLoss, NumericLossMixin, step_counts
 from mm_numeric.distributed.ranks import leave_process_group
 from mm_numeric.families.tiny import tiny_qwen2_tokenizer
 
@@ -136,7 +136,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _train_both(folder: Path) -> None:
-    loss_of = objective("ntil", NUMBERS, balance="fixed")
+    loss_of = NumericLoss("ntil", vocabulary=NUMBERS, balance="fixed")
     ranks = Accelerator(cpu=True).num_processes
     changes = {"per_device_train_batch_size": 4 // ranks, "gradient_accumulation_steps": 2}
     trainer = by_trainer(folder, NumericTrainerForTests, objective=loss_of, changes=changes)

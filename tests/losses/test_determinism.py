@@ -9,7 +9,7 @@ from mm_numeric.baselines.fone import CrossEntropyAndDigits
 from mm_numeric.baselines.values import FIRST_VALUE
 from mm_numeric.inference.candidates import _draw
 from mm_numeric.inference.digit_distribution import digit_differences
-from mm_numeric.losses.objective import objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.term import cumulative_sum
 from mm_numeric.numbers.vocabulary import NumberToken, NumberVocabulary
 
@@ -42,11 +42,12 @@ def deterministic():
     torch.use_deterministic_algorithms(False)
 
 
-@pytest.mark.parametrize("preset", ["ntl_was_cdf", "rps"])
-def test_losses_of_cumulative_probabilities(preset):
+@pytest.mark.parametrize("term", ["ntl_was_cdf", "rps"])
+def test_losses_of_cumulative_probabilities(term):
     logits = torch.randn(1, 4, 10, requires_grad=True)
     labels = torch.tensor([[1, 2, 3, 4]])
-    objective(preset, DIGITS)(logits, labels, shift=True).loss.backward()
+    loss_of = NumericLoss({"terms": [{"name": term}]}, vocabulary=DIGITS)
+    loss_of(logits, labels, shift=True).loss.backward()
     assert logits.grad.isfinite().all()
 
 

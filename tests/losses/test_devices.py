@@ -5,10 +5,10 @@ from functools import partial
 import pytest
 import torch
 from objective_steps import EACH_OF_LABELS as EACH
-from objective_steps import OF_LABELS as PRESETS
+from objective_steps import OF_LABELS as SPECS
 from tokens import SIZE, VOCABULARY, batch
 
-from mm_numeric.losses.objective import objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.models.loading import device_type
 from mm_numeric.numbers.spans import IGNORE_INDEX
 
@@ -20,7 +20,7 @@ def inputs_of(form, dtype, device):
     """Return the tensors that get a gradient, the labels and their spans, made from one seed."""
     logits, labels = batch(1)
     supervised = labels != IGNORE_INDEX
-    spans = objective("ce", VOCABULARY).spans(labels).to(device)
+    spans = NumericLoss("ce", vocabulary=VOCABULARY).spans(labels).to(device)
     source = torch.Generator().manual_seed(0)
     if form == "logits":
         leaves = [logits[supervised]]
@@ -38,7 +38,7 @@ def inputs_of(form, dtype, device):
 def step(name, form, dtype, device):
     """Return the loss of a preset and its gradients, on the CPU in float64."""
     leaves, labels, spans = inputs_of(form, dtype, device)
-    made = objective(name, VOCABULARY)
+    made = NumericLoss(SPECS[name], vocabulary=VOCABULARY)
     if form == "hidden":
         result = made.from_hidden(*leaves, labels, spans)
     else:
@@ -48,12 +48,12 @@ def step(name, form, dtype, device):
 
 
 NOISY = {
-    name for name, spec in PRESETS.items() if any("noise_scale" in t.options for t in spec.terms)
+    name for name, spec in SPECS.items() if any("noise_scale" in t.options for t in spec.terms)
 }
 
 
 @pytest.mark.parametrize("form", ["logits", "all logits", "hidden"])
-@pytest.mark.parametrize("name", sorted(PRESETS.keys() - NOISY))
+@pytest.mark.parametrize("name", sorted(SPECS.keys() - NOISY))
 def test_float32_on_the_device_equals_float64_on_the_cpu(name, form):
     found = step(name, form, torch.float32, device_type())
     wanted = step(name, form, torch.float64, "cpu")
@@ -67,11 +67,11 @@ def test_float32_on_the_device_equals_float64_on_the_cpu(name, form):
 @pytest.mark.parametrize("name", EACH)
 def test_a_step_never_waits_for_the_gpu(name, form):
     leaves, labels, spans = inputs_of(form, torch.float32, "cuda")
-    made = objective(name, VOCABULARY)
+    made = NumericLoss(SPECS[name], vocabulary=VOCABULARY)
     call = made.from_hidden if form == "hidden" else partial(made, shift=False)
     call(*leaves, labels, spans).loss.backward()  # the tables are copied to the GPU once
     torch.cuda.set_sync_debug_mode("error")
     try:
-        call(*leaves, labels, spans, figures=True).loss.backward()
+        call(*leaves, labels, spans, metrics=True).loss.backward()
     finally:
         torch.cuda.set_sync_debug_mode("default")

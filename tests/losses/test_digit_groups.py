@@ -13,9 +13,9 @@ import torch
 from reference_losses import nearest_completion
 from tokens import ToyTokenizer
 
-from mm_numeric.losses.objective import make_term, objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
-from mm_numeric.losses.term import NumberClasses, NumberLogits
+from mm_numeric.losses.term import NumberClasses, NumberLogits, make_term
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 from mm_numeric.registry import TERMS
@@ -515,8 +515,10 @@ def of_one_alphabet(name, options):
 
 def only(name, options, vocabulary=VOCABULARY):
     """Return an objective that is one term without cross-entropy."""
-    spec = ObjectiveSpec(terms=(TermSpec(name=name, options=options),), weight=1.0, ce_weight=0.0)
-    return objective(spec, vocabulary)
+    spec = ObjectiveSpec(
+        terms=(TermSpec(name=name, options=options),), numeric_weight=1.0, ce_weight=0.0
+    )
+    return NumericLoss(spec, vocabulary=vocabulary)
 
 
 def test_every_term_is_here():
@@ -543,7 +545,7 @@ def test_the_numbers_are_where_they_were_written(seed):
     assert [VOCABULARY.tokens[j].id for j in spans.target.tolist()] == [s.wanted.id for s in flat]
     assert spans.place.tolist() == [seat.place for seat in flat]
     assert spans.number.tolist() == [m for m, number in enumerate(numbers) for _ in number]
-    at = spans.supervised[spans.row]
+    at = spans.supervised[spans.position]
     assert at.tolist() == [seat.sample * labels.shape[1] + seat.position for seat in flat]
 
 
@@ -649,7 +651,7 @@ def _charges(name, options, vocabulary, scores, text, target):
     count = len(target)
     zeros = torch.zeros(count, dtype=torch.long)
     spans = NumberSpans(
-        row=torch.arange(count),
+        position=torch.arange(count),
         target=target,
         place=zeros,
         number=torch.arange(count),

@@ -30,7 +30,7 @@ def test_equals_the_logits(name):
     result = objective.from_losses(losses, *leaves[:2], spans, bias=leaves[2])
     result.loss.backward()
     torch.testing.assert_close(result.loss, expected.loss, rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(result.parts, expected.parts, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(result.components, expected.components, rtol=1e-9, atol=1e-12)
     for leaf, gradient in zip(leaves, gradients, strict=True):
         torch.testing.assert_close(leaf.grad, gradient, rtol=1e-9, atol=1e-12)
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from device_waits import Waits
 from objective_steps import EACH_OF_LABELS as EACH
-from objective_steps import OF_LABELS as PRESETS
+from objective_steps import OF_LABELS as SPECS
 from tokens import SIZE, VOCABULARY, batch
 
-from mm_numeric.losses.objective import objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.spec import TermSpec
 from mm_numeric.numbers.spans import IGNORE_INDEX
 
@@ -17,7 +17,7 @@ from mm_numeric.numbers.spans import IGNORE_INDEX
 def prepared(name, seed=1):
     """Return an objective and its inputs as a collator makes them: [n, v], [n] and spans."""
     logits, labels = batch(seed, torch.float32)
-    made = objective(name, VOCABULARY)
+    made = NumericLoss(SPECS[name], vocabulary=VOCABULARY)
     supervised = labels != IGNORE_INDEX
     return made, logits[supervised], labels[supervised], made.spans(labels)
 
@@ -37,7 +37,7 @@ def test_a_step_reads_nothing_back(name):
     leaf = logits.requires_grad_()
     made(leaf, labels, spans)  # the tables are made once
     with Waits() as waits:
-        made(leaf, labels, spans, shift=False, figures=True).loss.backward()
+        made(leaf, labels, spans, shift=False, metrics=True).loss.backward()
     assert waits.found == ["aten._local_scalar_dense.default"]
 
 
@@ -47,7 +47,7 @@ def test_a_head_without_logits_reads_nothing_back(name):
     weight = torch.randn(SIZE, SIZE).requires_grad_()
     made.from_hidden(hidden, weight, labels, spans, shift=False)
     with Waits() as waits:
-        made.from_hidden(hidden, weight, labels, spans, figures=True, shift=False).loss.backward()
+        made.from_hidden(hidden, weight, labels, spans, metrics=True, shift=False).loss.backward()
     assert waits.found == ["aten._local_scalar_dense.default"]
 
 
@@ -59,7 +59,7 @@ def test_a_head_without_logits_reads_nothing_back(name):
 def test_a_step_elsewhere_needs_no_value(name, form):
     """On the device "meta" tensors have shapes and no values: what asks for one fails."""
     logits, labels = batch(1, torch.float32)
-    made = objective(name, VOCABULARY)
+    made = NumericLoss(SPECS[name], vocabulary=VOCABULARY)
     spans = made.spans(labels).to("meta")
     if form in ("rows", "hidden"):
         logits = logits[labels != IGNORE_INDEX]
@@ -68,9 +68,9 @@ def test_a_step_elsewhere_needs_no_value(name, form):
     leaf, labels = logits.to("meta").requires_grad_(), labels.to("meta")
     if form == "hidden":
         weight = torch.empty(SIZE, SIZE, device="meta", requires_grad=True)
-        result = made.from_hidden(leaf, weight, labels, spans, figures=True, shift=False)
+        result = made.from_hidden(leaf, weight, labels, spans, metrics=True, shift=False)
     else:
-        result = made(leaf, labels, spans, shift=False, figures=True)
+        result = made(leaf, labels, spans, shift=False, metrics=True)
     result.loss.backward()
     assert leaf.grad.shape == leaf.shape
 
@@ -89,7 +89,7 @@ def compared(made, backend, *, hidden=False, seeds=(1, 2)):
             if hidden
             else made(inputs, labels, spans)
         )
-        return result.loss, result.parts
+        return result.loss, result.components
 
     compiled = torch.compile(step, fullgraph=True, backend=backend)
     for seed in seeds:
@@ -109,30 +109,32 @@ def without_options(*names):
     return tuple(TermSpec(name=name) for name in names)
 
 
-EVERY_TERM = dict.fromkeys(term.name for preset in PRESETS.values() for term in preset.terms)
+EVERY_TERM = dict.fromkeys(term.name for preset in SPECS.values() for term in preset.terms)
 
 
 @pytest.mark.slow
 def test_every_term_is_in_one_graph():
     """All terms in one objective: the rest of a compilation takes most of its time."""
-    compared(objective("ce", VOCABULARY, terms=without_options(*EVERY_TERM)), "aot_eager")
+    compared(
+        NumericLoss("ce", vocabulary=VOCABULARY, terms=without_options(*EVERY_TERM)), "aot_eager"
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ce", "gce+ntl_was", "emd", "ntil_published"])
 def test_an_objective_is_one_graph(name):
     """Each way to combine terms with cross-entropy; the terms above are compiled for every size."""
-    terms = without_options(*(term.name for term in PRESETS[name].terms))
-    compared(objective(name, VOCABULARY, terms=terms), "aot_eager", seeds=(1,))
+    terms = without_options(*(term.name for term in SPECS[name].terms))
+    compared(NumericLoss(SPECS[name], vocabulary=VOCABULARY, terms=terms), "aot_eager", seeds=(1,))
 
 
 @pytest.mark.slow
 def test_a_head_without_logits_is_one_graph():
-    compared(objective("ntil_soft", VOCABULARY), "aot_eager", hidden=True)
+    compared(NumericLoss("ntil_soft", vocabulary=VOCABULARY), "aot_eager", hidden=True)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("g++"), reason="inductor needs a compiler on a CPU")
 def test_inductor_agrees():
     """One objective with a cumulative sum, for one size: each more is ten seconds of a compiler."""
-    compared(objective("emd", VOCABULARY), "inductor", seeds=(1,))
+    compared(NumericLoss("emd", vocabulary=VOCABULARY), "inductor", seeds=(1,))

@@ -6,8 +6,9 @@ from objective_steps import made, stepped
 from term_losses import losses_of, marked_spans
 from tokens import SIZE, TOKENIZER, VOCABULARY, batch, labels_of
 
-from mm_numeric.losses.objective import make_term, objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.presets import PRESETS
+from mm_numeric.losses.term import make_term
 
 SOFT_TARGETS = ("gce", "gce+ntl_was", "dist2")  # infinite where the target has some probability
 
@@ -88,13 +89,13 @@ def test_trainer_is_told_of_loss_func():
     logits, labels = batch(0)
     outputs = transformers.modeling_outputs.CausalLMOutput(logits=logits)
     for items in (None, torch.tensor(12)):
-        with pytest.raises(ValueError, match=r"loss_func\(objective, shift="):
-            objective("ntl_was", VOCABULARY)(outputs, labels, num_items_in_batch=items)
+        with pytest.raises(ValueError, match=r"loss_func\(loss_of, shift="):
+            NumericLoss("ntl_was", vocabulary=VOCABULARY)(outputs, labels, num_items_in_batch=items)
 
 
 def test_transforms_of_torch_func_are_refused():
     logits, labels = batch(0)
-    made = objective("ntl_was", VOCABULARY)
+    made = NumericLoss("ntl_was", vocabulary=VOCABULARY)
 
     def loss(z):
         return made(z, labels, shift=False).loss
@@ -112,7 +113,7 @@ def test_transforms_of_torch_func_are_refused():
 def test_second_derivatives_are_refused():
     logits, labels = batch(0)
     leaf = logits.requires_grad_()
-    loss = objective("ntl_was", VOCABULARY)(leaf, labels, shift=False).loss
+    loss = NumericLoss("ntl_was", vocabulary=VOCABULARY)(leaf, labels, shift=False).loss
     (first,) = torch.autograd.grad(loss, leaf, create_graph=True)
     with pytest.raises(RuntimeError, match="differentiate twice"):
         first.square().sum().backward()

@@ -7,7 +7,7 @@ from tokens import SIZE, SPELLED, TOKENIZER, VOCABULARY, batch, labels_of, sure_
 
 from mm_numeric.answers import ROLES
 from mm_numeric.losses.number_metrics import METRICS, named_metrics
-from mm_numeric.losses.objective import objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans, TokenNumber
 from mm_numeric.numbers.vocabulary import NumberToken, NumberVocabulary
 
@@ -33,7 +33,7 @@ def slow(logits, labels):
 
 def found(result):
     """Return the mean and the count of each figure that has one."""
-    named = named_metrics(result.figures)
+    named = named_metrics(result.metric_sums)
     return {name: (s.mean.item(), s.items.item()) for name, s in named.items() if s.items}
 
 
@@ -47,41 +47,44 @@ def test_figures_are_those_of_a_loop_however_the_logits_come(name, seed):
         "accuracy": (pytest.approx(right / tokens), tokens),
         "error/free": (pytest.approx(sum(errors) / len(errors)), len(errors)),
     }
-    made = objective(name, VOCABULARY)
+    made = NumericLoss(name, vocabulary=VOCABULARY)
     supervised = labels != IGNORE_INDEX
     spans, rows = made.spans(labels), logits[supervised]
     head = torch.randn(SIZE, SIZE, dtype=torch.float64)
     hidden = torch.linalg.solve(head, rows.T).T
     for result in (
-        made(logits, labels, figures=True, shift=False),
-        made(rows, labels[supervised], spans, figures=True),
-        made.from_hidden(hidden, head, labels[supervised], spans, figures=True, shift=False),
-        objective(name, VOCABULARY, ce_weight=0.0, balance="fixed")(
-            logits, labels, figures=True, shift=False
+        made(logits, labels, metrics=True, shift=False),
+        made(rows, labels[supervised], spans, metrics=True),
+        made.from_hidden(hidden, head, labels[supervised], spans, metrics=True, shift=False),
+        NumericLoss(name, vocabulary=VOCABULARY, ce_weight=0.0, balance="fixed")(
+            logits, labels, metrics=True, shift=False
         )
         if name != "ce"
-        else made(logits, labels, figures=True, shift=False),
+        else made(logits, labels, metrics=True, shift=False),
     ):
         assert found(result) == wanted
-    assert made(logits, labels, shift=False).figures is None
+    assert made(logits, labels, shift=False).metric_sums is None
 
 
 def test_batches_add_up_and_one_without_numbers_adds_nothing():
     logits, labels = batch(1)
-    made = objective("ce", VOCABULARY)
-    whole = made(logits, labels, figures=True, shift=False).figures
+    made = NumericLoss("ce", vocabulary=VOCABULARY)
+    whole = made(logits, labels, metrics=True, shift=False).metric_sums
     each = [
-        made(logits[i, None], labels[i, None], figures=True, shift=False).figures for i in range(4)
+        made(logits[i, None], labels[i, None], metrics=True, shift=False).metric_sums
+        for i in range(4)
     ]
     torch.testing.assert_close(torch.stack(each).sum(dim=0), whole)
     assert not each[2].any()  # "__ab, x." has no number
-    assert found(made(logits[2, None], labels[2, None], figures=True, shift=False)) == {}
+    assert found(made(logits[2, None], labels[2, None], metrics=True, shift=False)) == {}
 
 
 def test_a_word_that_is_more_likely_than_the_digit_is_wrong():
     labels = labels_of("12")
     logits = sure_logits("1a") + sure_logits("12", height=30.0)
-    assert found(objective("ce", VOCABULARY)(logits, labels, figures=True, shift=False)) == {
+    assert found(
+        NumericLoss("ce", vocabulary=VOCABULARY)(logits, labels, metrics=True, shift=False)
+    ) == {
         "accuracy": (0.5, 2),
         "error/free": (pytest.approx(0, abs=1e-9), 1),  # of digits alone, 2 is the most likely
     }
@@ -110,8 +113,8 @@ def test_each_role_and_each_bin_in_its_own_unit():
     spans = NumberSpans.build(numbers, [{0: 0, 1: 1}, {i: 2 + i for i in range(4)}])
     supervised = labels != IGNORE_INDEX
     said = sure_logits("cb__", "5:38") / 2 + sure_logits("ab__", "5:38") / 2  # c or a: 500
-    result = objective("ce", vocabulary)(
-        said[supervised], labels[supervised], spans, figures=True, shift=False
+    result = NumericLoss("ce", vocabulary=vocabulary)(
+        said[supervised], labels[supervised], spans, metrics=True, shift=False
     )
     errors = {name: mean for name, (mean, _) in found(result).items() if name != "accuracy"}
     assert errors == pytest.approx(

@@ -11,15 +11,14 @@ from tokens import SIZE, TOKENIZER, VOCABULARY, batch, labels_of, random_logits
 from torch.nn import functional
 
 from mm_numeric.answers import ROLES, Mark, Written
-from mm_numeric.config.reader import config_from_dict
 from mm_numeric.data.collator import TrainingCollator
-from mm_numeric.losses.objective import Objective, make_term, objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
+from mm_numeric.losses.term import make_term
 from mm_numeric.losses.terms.digit_entropy import PlaceWeightedCrossEntropy
 from mm_numeric.numbers.numerals import find_numerals
 from mm_numeric.numbers.spans import IGNORE_INDEX
 from mm_numeric.numbers.vocabulary import NumberVocabulary
-from mm_numeric.settings import parse_yaml
 from mm_numeric.training.run import make_trainer, training_arguments
 
 # Roles
@@ -68,8 +67,8 @@ def test_charges_are_weighed_by_role(name, reduction):
     """Divided by how many there are: a role of weight 0 is out of the sum and not of the count."""
     for weights in ({}, WEIGHTS):
         terms = (TermSpec(name=name, roles=weights),)
-        whole = objective("ntl_was", VOCABULARY, terms=terms, reduction=reduction)
-        found = whole(*answered()).parts[name]
+        whole = NumericLoss("ntl_was", vocabulary=VOCABULARY, terms=terms, reduction=reduction)
+        found = whole(*answered()).components[name]
         torch.testing.assert_close(found, weighed(name, weights, reduction))
 
 
@@ -80,32 +79,19 @@ def test_a_role_of_weight_0_gets_no_gradient_but_that_of_cross_entropy():
         (TermSpec(name="ntl_was", roles={role: 0 for role in ROLES if role != "x"}),),
         (),
     ):
-        whole = objective(ObjectiveSpec(terms=terms), VOCABULARY)
+        whole = NumericLoss(ObjectiveSpec(terms=terms), vocabulary=VOCABULARY)
         found.append(stepped(whole, logits, labels, spans=spans)[1])
     differ = (found[0] != found[1]).any(dim=1).nonzero().squeeze(1)
     is_x = spans.role[spans.number] == ROLES.index("x")
-    assert differ.tolist() == spans.row[is_x].tolist()
-
-
-def test_roles_of_a_config_arrive():
-    text = """\
-task: clock
-data: {train: {render: 5}, test: {path: test.csv}}
-model: {name: tiny}
-trainer: {output_dir: runs/small}
-objective:
-  terms:
-    - {name: ntl_was, roles: {x: 2.0, y: 0.0, hour: 3}}
-"""
-    config = config_from_dict(parse_yaml(text, "x"), where="x", title="x")
-    result = Objective(config.objective.spec, VOCABULARY)(*answered())
-    torch.testing.assert_close(result.parts["ntl_was"], weighed("ntl_was", WEIGHTS, "items"))
+    assert differ.tolist() == spans.position[is_x].tolist()
 
 
 @pytest.mark.parametrize("name", ["box_l1", "box_giou", "time"])
 def test_shapes_have_no_single_role(name):
     with pytest.raises(ValueError, match=f"objective.terms, {name}: .* remove roles") as caught:
-        objective(ObjectiveSpec(terms=(TermSpec(name=name, roles={"x": 2}),)), VOCABULARY)
+        NumericLoss(
+            ObjectiveSpec(terms=(TermSpec(name=name, roles={"x": 2}),)), vocabulary=VOCABULARY
+        )
     assert "\n" not in str(caught.value)
 
 
@@ -129,7 +115,7 @@ def test_roles_that_mean_nothing_are_one_sentence(roles, message):
 def test_weights_are_finite(weight):
     with pytest.raises(ValueError, match="weight must be >= 0 and finite, not"):
         TermSpec(name="emd", weight=weight)
-    for setting in ("weight", "ce_weight"):
+    for setting in ("numeric_weight", "ce_weight"):
         with pytest.raises(ValueError, match="weight must be >= 0 and finite"):
             ObjectiveSpec(**{setting: weight})
 
@@ -139,7 +125,7 @@ def test_digit_runs_know_neither_roles_nor_shapes():
     with pytest.raises(ValueError, match="digit_runs reads label ids, which have no r"):
         ObjectiveSpec(terms=(TermSpec(name="emd", roles={"x": 2}),), digit_runs=True)
     with pytest.raises(ValueError, match=r"terms, time: digit_runs finds no boxes and times"):
-        objective("ntil_published", VOCABULARY, terms=(TermSpec(name="time"),))
+        NumericLoss("ntil", vocabulary=VOCABULARY, digit_runs=True, terms=(TermSpec(name="time"),))
 
 
 # Where cross-entropy applies
@@ -148,7 +134,7 @@ def test_digit_runs_know_neither_roles_nor_shapes():
 @pytest.mark.parametrize("seed", range(3))
 def test_cross_entropy_on_text_leaves_number_tokens_out_of_its_sum(seed):
     logits, labels = batch(seed)
-    result, gradient = stepped(made("emd", ce_on="text", weight=0.0), logits, labels)
+    result, gradient = stepped(made("emd", ce_tokens="text", numeric_weight=0.0), logits, labels)
     total, count, numbers = 0.0, 0, []
     for i, sample in enumerate(labels.tolist()):
         for t, label in enumerate(sample):
@@ -179,8 +165,8 @@ def test_what_stands_in_for_cross_entropy_can_be_cross_entropy(name, options, dt
     """Weights by place that are all 1, and a Gaussian without width."""
     logits, labels = batch(0, dtype)
     terms = (TermSpec(name=name, options=options),)
-    found, gradient = stepped(objective(name, VOCABULARY, terms=terms), logits, labels)
-    expected, wanted = stepped(objective("ce", VOCABULARY), logits, labels)
+    found, gradient = stepped(NumericLoss(name, vocabulary=VOCABULARY, terms=terms), logits, labels)
+    expected, wanted = stepped(NumericLoss("ce", vocabulary=VOCABULARY), logits, labels)
     torch.testing.assert_close(found.loss, expected.loss)
     torch.testing.assert_close(gradient, wanted)
 
@@ -243,10 +229,10 @@ def collated(clock_examples, text=TEXT, **settings):
     ]
     made = collator(examples)
     spans, labels = made["spans"], made["labels"]
-    rows = spans.row.tolist()
+    rows = spans.position.tolist()
     assert rows == sorted(set(rows))  # no token is in two numbers
     ids = torch.tensor([token.id for token in vocabulary.tokens])
-    assert torch.equal(labels[spans.row], ids[spans.target])
+    assert torch.equal(labels[spans.position], ids[spans.target])
     assert spans.number.tolist() == sorted(spans.number.tolist())
     numbers = list(zip(spans.value.tolist(), (ROLES[i] for i in spans.role), strict=True))
     assert spans.times.shape == (0 if settings.get("digit_runs") else 2, 2)
@@ -286,16 +272,16 @@ def test_digit_runs_read_every_number_either_way(clock_examples):
         assert numbers == [(value, "free") for value in values]
 
 
-@pytest.mark.parametrize("numbers", ["task", "text"])
+@pytest.mark.parametrize("numbers", ["task", "all"])
 def test_a_config_says_which_numbers_are_trained(tmp_path, clock_examples, numbers):
     config = small_config(
         tmp_path,
-        f"objective={{preset: ntl_was, numbers_from: {numbers}, thousands_separators: true}}",
+        f"objective={{preset: ntl_was, numbers: {numbers}, thousands_separators: true}}",
     )
     trainer = make_trainer(
         config, training_arguments(config), clock_examples[1], tiny_family(), tiny_checkpoint()
     )
-    assert trainer.data_collator.every_number == (numbers == "text")
+    assert trainer.data_collator.every_number == (numbers == "all")
     assert trainer.data_collator.thousands_separators
     assert not trainer.data_collator.digit_runs
 
@@ -304,9 +290,9 @@ def test_labels_hold_all_numbers_either_way():
     """In a trainer of your own there are no marks."""
     logits, labels = batch(0)
     found = [
-        made("ntl_was", numbers_from=numbers)(logits, labels, shift=False).loss
-        for numbers in ("task", "text")
+        made("ntl_was", numbers=numbers)(logits, labels, shift=False).loss
+        for numbers in ("task", "all")
     ]
     assert torch.equal(*found)
     padded = functional.pad(labels[:, :-1], (1, 0), value=IGNORE_INDEX)
-    assert made("ntl_was", numbers_from="text")(logits, padded, shift=True).loss.isfinite()
+    assert made("ntl_was", numbers="all")(logits, padded, shift=True).loss.isfinite()

@@ -4,16 +4,16 @@ import pytest
 import torch
 from chunked_heads import head
 from objective_steps import EACH_OF_LABELS as EACH
-from objective_steps import OF_LABELS as PRESETS
+from objective_steps import OF_LABELS as SPECS
 from objective_steps import made, stepped
 from tokens import SIZE, TOKENIZER, VOCABULARY, ToyTokenizer, batch, labels_of
 
-from mm_numeric.losses.objective import objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 
-ADDED = [name for name, spec in PRESETS.items() if spec.terms and spec.ce_on == "all"]
+ADDED = [name for name, spec in SPECS.items() if spec.terms and spec.ce_tokens == "all"]
 WHOLE = [("ntl_was", {"reweigh": True}), ("nl_ntl", {"reweigh": True}), ("dist2", {})]
 
 
@@ -21,7 +21,9 @@ def alone_and_together(name, options):
     """Return an objective of one term alone, and cross-entropy with it."""
     terms = (TermSpec(name=name, options=options),)
     return [
-        objective(ObjectiveSpec(terms=terms, weight=0.7, ce_weight=weight), VOCABULARY)
+        NumericLoss(
+            ObjectiveSpec(terms=terms, numeric_weight=0.7, ce_weight=weight), vocabulary=VOCABULARY
+        )
         for weight in (0.0, 1.0)
     ]
 
@@ -47,7 +49,7 @@ def test_a_term_alone_is_what_it_adds_to_cross_entropy(name, options, form):
 def test_a_ratio_still_goes_by_cross_entropy():
     logits, labels = batch(0)
     result = made("emd", ce_weight=0.0)(logits, labels, shift=False)
-    torch.testing.assert_close(result.loss, 0.3 * result.parts["ce"])
+    torch.testing.assert_close(result.loss, 0.3 * result.components["ce"])
 
 
 def test_a_term_alone_without_numbers_is_0_with_a_gradient():
@@ -112,7 +114,7 @@ def test_spans_of_other_labels_are_refused():
     "term", [TermSpec(name="time"), TermSpec(name="box_l1"), TermSpec(name="emd", roles={"x": 2})]
 )
 def test_label_ids_know_no_roles(term):
-    whole = objective(ObjectiveSpec(terms=(term,)), VOCABULARY)
+    whole = NumericLoss(ObjectiveSpec(terms=(term,)), vocabulary=VOCABULARY)
     with pytest.raises(ValueError, match=f"the term {term.name} needs roles and groups"):
         whole(*batch(0), shift=False)
     logits, labels = batch(0)
@@ -121,17 +123,19 @@ def test_label_ids_know_no_roles(term):
 
 
 def test_mistakes_are_one_sentence():
-    with pytest.raises(ValueError, match=r"takes a NumberVocabulary, not a ToyTokenizer: make"):
-        objective("ce", TOKENIZER)
-    message = r"terms: expected settings .* found 'emd'\. Write {name: emd}"
+    with pytest.raises(ValueError, match="pass a tokenizer as the second argument"):
+        NumericLoss("ce", vocabulary=TOKENIZER)
+    with pytest.raises(ValueError, match="pass number tokens as vocabulary="):
+        NumericLoss("ce", VOCABULARY)
+    with pytest.raises(ValueError, match="pass the tokenizer of the model"):
+        NumericLoss("ce")
+    message = r"terms.0: expected settings .* found 'emd'\. Write {name: emd}"
     with pytest.raises(ValueError, match=message):
-        objective("ce", VOCABULARY, terms=("emd",))
-    with pytest.raises(ValueError, match=r"no setting 'squash'.*in its options: terms=\[{'name'"):
-        objective("ntil", VOCABULARY, squash=3.0)
+        NumericLoss("ce", vocabulary=VOCABULARY, terms=("emd",))
     with pytest.raises(ValueError, match=r"labels must be \[b, t\], not \[3\]"):
         made("ce").spans(torch.zeros(3, dtype=torch.long))
     with pytest.raises(ValueError, match="without terms does not train the numbers"):
-        objective("ce", VOCABULARY, ce_on="text")
+        NumericLoss("ce", vocabulary=VOCABULARY, ce_tokens="text")
     with pytest.raises(ValueError, match="the token 'a' appears twice in the list"):
         NumberVocabulary.from_tokens(TOKENIZER, ["a", "b", "a"])
     pieces = {str(digit): digit for digit in range(10)} | {"##34": 10}
@@ -148,10 +152,10 @@ def test_a_circle_closes_with_its_smallest_step():
         ToyTokenizer({k: i for i, k in enumerate(compass)}), compass
     )
     terms = (TermSpec(name="ntl_was", options={"cost": "modular", "scale": "published"}),)
-    whole = objective(ObjectiveSpec(terms=terms), vocabulary)
+    whole = NumericLoss(ObjectiveSpec(terms=terms), vocabulary=vocabulary)
     costs = [
         whole(80 * torch.eye(4)[None, None, i], torch.zeros(1, 1).long(), shift=False)
-        .parts["ntl_was"]
+        .components["ntl_was"]
         .item()
         for i in range(4)
     ]

@@ -123,4 +123,4 @@ def test_the_table_has_columns_for_each_category(tmp_path):
     for label in ("interpolation accuracy", "extrapolation MAE", "extrapolation R²"):
         assert label in head
     assert "+33.3" in table
-    assert read_run_scores(tmp_path / "seed0" / "ce").figures[0].rows.tolist() == [3, 4, 5]
+    assert read_run_scores(tmp_path / "seed0" / "ce").metrics_on_rows[0].rows.tolist() == [3, 4, 5]

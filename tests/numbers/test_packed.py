@@ -4,7 +4,7 @@ import pytest
 import torch
 from tokens import VOCABULARY, labels_of
 
-from mm_numeric.losses.objective import objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.numbers.spans import NumberSpans, document_ids, shifted
 from mm_numeric.training.integrations import count_numbers
 
@@ -38,7 +38,7 @@ def test_numbers_end_with_their_document(documents, joined, apart, shift):
         for documents in (None, ids)
     ]
     assert found == [joined, apart]
-    made = objective("ntl_was", VOCABULARY, thousands_separators=True)
+    made = NumericLoss("ntl_was", vocabulary=VOCABULARY, thousands_separators=True)
     spans, counts = count_numbers(made, aligned, documents=ids)
     assert spans.value.tolist() == apart
     assert counts[2] == len(apart)
@@ -66,7 +66,7 @@ def test_the_mixin_knows_the_documents(key, tmp_path):
     trainer = NumericTrainer(
         transformers.LlamaForCausalLM(config),
         transformers.TrainingArguments(str(tmp_path), use_cpu=True, report_to="none"),
-        objective=objective("ntil_soft", VOCABULARY),
+        objective=NumericLoss("ntil_soft", vocabulary=VOCABULARY),
     )
     labels, positions = packed("_x12", "34x")
     mask = torch.tensor([[1, 1, 1, 1, 2, 2, 2]])

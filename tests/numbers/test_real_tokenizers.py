@@ -11,12 +11,13 @@ from collections import Counter
 
 import pytest
 import torch
-from objective_steps import OF_LABELS as PRESETS
+from objective_steps import OF_LABELS as SPECS
+from objective_steps import made
 from real_tokenizers import load
 from torch.nn import functional
 
 from mm_numeric.answers import Mark
-from mm_numeric.losses.objective import objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.numbers.numerals import find_numerals
 from mm_numeric.numbers.spans import IGNORE_INDEX, numbers_in_answer, numbers_in_labels
@@ -135,19 +136,6 @@ def test_how_many_tokens_of_each_shape_are_numbers(name):
     assert len(vocabulary) == sum(counts(name).values())
 
 
-@pytest.mark.slow
-@each_tokenizer
-def test_the_shapes_of_a_second_count(name):
-    """One character at a time: digits become 0, and what stands inside must not be a minus."""
-    found = Counter()
-    for token in ids_of(name):
-        shape = "".join("0" if c in "0123456789" else " " if c in "▁Ġ" else c for c in token)
-        inside = shape.strip(" -.,")
-        if set(shape) <= set(" 0.,-") and inside and not set(inside) & set(" -"):
-            found[shape] += 1
-    assert found == counts(name)
-
-
 @each_tokenizer
 def test_tokens_that_are_numbers(name):
     ids, vocabulary = ids_of(name), vocabulary_of(name)
@@ -181,7 +169,7 @@ def test_the_tokenizer_is_left_as_it_was(name):
     before = state()
     vocabulary = NumberVocabulary.from_tokenizer(tokenizer)
     numbers_in_labels(before[3][0], vocabulary)
-    objective("ntil_soft", vocabulary)
+    NumericLoss("ntil_soft", vocabulary=vocabulary)
     assert state() == before
 
 
@@ -363,7 +351,7 @@ BY_VALUE = ("ntl_was", "ntl_was_cdf", "ntl_mae", "ntl_mse")
 def objective_of(name, terms, **options):
     """Return an objective of some terms for a real tokenizer."""
     specs = tuple(TermSpec(name=term, options=options) for term in terms)
-    return objective(ObjectiveSpec(terms=specs), vocabulary_of(name))
+    return NumericLoss(ObjectiveSpec(terms=specs), vocabulary=vocabulary_of(name))
 
 
 def totals(objective, labels, logits):
@@ -445,7 +433,7 @@ def near_uniform(name):
 def test_ntl_does_not_dominate_on_tokens_that_join_digits(name):
     labels, logits = near_uniform(name)
     published, scaled = (
-        objective(preset, vocabulary_of(name))(logits, labels, shift=False).parts
+        made(preset, vocabulary_of(name))(logits, labels, shift=False).components
         for preset in ("ntl_was_published", "ntl_was")
     )
     outside, _ = NEAR_UNIFORM[name]
@@ -461,10 +449,12 @@ def test_tokens_digits_is_the_default_of_ntloss(name):
     ntloss = pytest.importorskip("ntloss")
     labels, logits = near_uniform(name)
     theirs = ntloss.NTLoss(copy.deepcopy(load(name)), vocab_size=size_of(name))(logits, labels)
-    loss = objective("ntl_was", vocabulary_of(name), tokens="digits", reweigh=True)
+    loss = NumericLoss(
+        "ntl_was", vocabulary=vocabulary_of(name), number_tokens="digits", reweigh=True
+    )
     result = loss(logits, labels, shift=False)
-    assert 0.3 * result.parts["ntl_was"] == pytest.approx(0.3 * theirs.item(), abs=1e-6)
-    assert 0.3 * result.parts["ntl_was"] == pytest.approx(NEAR_UNIFORM[name][1], abs=0.1)
+    assert 0.3 * result.components["ntl_was"] == pytest.approx(0.3 * theirs.item(), abs=1e-6)
+    assert 0.3 * result.components["ntl_was"] == pytest.approx(NEAR_UNIFORM[name][1], abs=0.1)
     assert result.sums["ntl_was"].items == {"llama3": 2, "gpt2": 0, "t5-small": 0}[name]
 
 
@@ -486,12 +476,12 @@ def test_a_wrong_unit_costs_more_than_a_wrong_tenth(name):
     vocabulary = vocabulary_of(name)
     # In ntil, whose size is that of cross-entropy, the terms alone can tell.
     for preset in ("ntil_soft", "ntil"):
-        balance = objective(preset, vocabulary, balance="fixed")
+        balance = NumericLoss(SPECS[preset], vocabulary=vocabulary, balance="fixed")
         more, less = (
             balance(logits, labels, shift=False)
             for logits, labels in ((units, units_labels), (tenths, tenths_labels))
         )
-        assert more.parts["ce"].item() == pytest.approx(less.parts["ce"].item())
+        assert more.components["ce"].item() == pytest.approx(less.components["ce"].item())
         assert more.loss > less.loss + 0.01
     terms = objective_of(name, BY_PLACE)
     found = [totals(terms, *sure_of(name, "3.015", text)) for text in ("4.015", "3.115")]
@@ -506,7 +496,9 @@ def test_the_columns_of_a_padded_head_change_nothing(name):
     found = []
     for scores in (logits, padded):
         scores = scores.requires_grad_()
-        result = objective("ntil_soft", vocabulary_of(name))(scores, labels, shift=False)
+        result = NumericLoss("ntil_soft", vocabulary=vocabulary_of(name))(
+            scores, labels, shift=False
+        )
         (grad,) = torch.autograd.grad(result.loss, scores)
         found.append((result.loss.detach(), grad[..., : logits.shape[-1]]))
         assert not grad[..., logits.shape[-1] :].any()
@@ -525,10 +517,10 @@ def two_samples(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "qwen2"])  # digits as llama2's
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", SPECS)
 def test_every_preset_trains(name, preset):
     logits, labels = two_samples(name)
-    loss = objective(preset, vocabulary_of(name))
+    loss = NumericLoss(SPECS[preset], vocabulary=vocabulary_of(name))
     for batch, has_numbers in ((slice(0, 2), True), (slice(1, 2), False)):
         scores = logits[batch].clone().requires_grad_()
         result = loss(scores, labels[batch], shift=False)

@@ -75,7 +75,7 @@ def test_the_spans_of_a_batch():
     labels = labels_of("__12", "ab__", "_-3.5", "7", width=5)
     spans = NumberSpans.from_labels(labels, VOCABULARY)
     # Supervised rows: 12 are 0 and 1; ab are 2 and 3; -3.5 are 4 to 7; 7 is 8.
-    assert spans.row.tolist() == [0, 1, 5, 7, 8]
+    assert spans.position.tolist() == [0, 1, 5, 7, 8]
     assert spans.target.tolist() == [1, 2, 3, 5, 7]
     assert spans.place.tolist() == [1, 0, 0, -1, 0]
     assert spans.number.tolist() == [0, 0, 1, 1, 2]
@@ -95,14 +95,14 @@ def test_rows_are_where_the_label_is():
     supervised = labels[labels != IGNORE_INDEX]
     ids = torch.tensor([token.id for token in VOCABULARY.tokens])
     assert spans.number.tolist() == [0, 1, 2, 2, 3, 4]
-    torch.testing.assert_close(supervised[spans.row], ids[spans.target], rtol=0, atol=0)
+    torch.testing.assert_close(supervised[spans.position], ids[spans.target], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("labels", [labels_of("ab"), labels_of("___"), torch.zeros(0, 3).long()])
 def test_a_batch_without_numbers(labels):
     spans = NumberSpans.from_labels(labels, VOCABULARY)
-    assert len(spans.row) == len(spans.place) == len(spans.value) == len(spans.sample) == 0
-    assert spans.row.dtype == spans.target.dtype == torch.long
+    assert len(spans.position) == len(spans.place) == len(spans.value) == len(spans.sample) == 0
+    assert spans.position.dtype == spans.target.dtype == torch.long
     assert spans.samples == len(labels)
 
 
@@ -149,7 +149,7 @@ def test_roles_and_groups_come_from_the_marks():
     spans = NumberSpans.build([numbers], [dict(enumerate(range(10, 15)))])
     assert [ROLES[i] for i in spans.role.tolist()] == ["hour", "minute"]
     assert spans.group.tolist() == [3, 3]
-    assert spans.row.tolist() == [10, 11, 13, 14]
+    assert spans.position.tolist() == [10, 11, 13, 14]
 
 
 def test_a_marked_number_may_be_signed_and_stand_anywhere():

@@ -148,7 +148,7 @@ def test_targets(parts):
             ("ntl_was", parts.bench.FULL, 0.801),
             ("ntil", parts.bench.FULL, 0.8),
             ("nl_ntl", f"{parts.bench.PADDED}, 50% ignored", 0.31),
-            ("ntl_was alone", parts.bench.ALONE, 0.25),
+            ("ntl_was alone, reweighed", parts.bench.ALONE, 0.25),
             ("from_hidden ce", hidden, 1.0),
         )
     ]
@@ -158,7 +158,7 @@ def test_targets(parts):
         "ntl_was, from logits, time x torch CE": (0.801, False),
         "ntil, from logits, time x torch CE": (0.8, True),
         "nl_ntl, 50% ignored, time x torch CE": (0.31, True),
-        "ntl_was alone, times as fast as ntloss": (4.0, True),
+        "ntl_was alone, reweighed, times as fast as ntloss": (4.0, True),
         "from_hidden ce, head trained, peak x torch CE on all logits": (0.4, False),
         "from_hidden ce, head trained, peak x torch CE on all logits, "
         "less the gradient of the head": (0.1, True),

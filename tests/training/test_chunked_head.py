@@ -18,7 +18,7 @@ from transformers import (
     Trainer,
 )
 
-from mm_numeric import NumberVocabulary, objective
+from mm_numeric import NumericLoss
 from mm_numeric.training.chunked_head import linear_head
 
 ONE_STEP = {"max_steps": 1, "learning_rate": 0.0, "gradient_accumulation_steps": 2,
@@ -45,7 +45,7 @@ def first_step(folder, model, chunked_from, preset="ntil_soft", **options):
     """Return loss and gradients of one optimiser step, and the trainer."""
     trainer_class = type("Lean", (NumericTrainerForTests,), {"chunked_from": chunked_from})
     kept, changes = {}, {**ONE_STEP, **options.pop("changes", {})}
-    loss_of = options.pop("objective", None) or objective(preset, NUMBERS)
+    loss_of = options.pop("objective", None) or NumericLoss(preset, vocabulary=NUMBERS)
 
     class Keep(trainer_class):
         def _get_grad_norm(self, model, grad_norm=None):
@@ -62,7 +62,7 @@ def compare(folder, make_model, tolerance=1e-6, changes_of_chunked=None, **optio
     if changes_of_chunked:
         options["changes"] = changes_of_chunked
     lean, found, trainer = first_step(folder, make_model(), chunked_from=0, **options)
-    parts = [name for name in plain if name == "loss" or name.startswith("parts/")]
+    parts = [name for name in plain if name == "loss" or name.startswith("loss/")]
     assert [lean[name] for name in parts] == pytest.approx([plain[name] for name in parts])
     found = {n.removeprefix("_orig_mod."): g for n, g in found.items()}  # of torch.compile
     assert found.keys() == wanted.keys()
@@ -77,11 +77,11 @@ def compare(folder, make_model, tolerance=1e-6, changes_of_chunked=None, **optio
 def lean_steps(monkeypatch):
     """How many micro-batches went without logits."""
     steps = []
-    from mm_numeric.losses.objective import Objective
+    from mm_numeric.losses.numeric_loss import NumericLoss
 
-    own = Objective.from_hidden
+    own = NumericLoss.from_hidden
     monkeypatch.setattr(
-        Objective, "from_hidden", lambda *args, **kwargs: steps.append(1) or own(*args, **kwargs)
+        NumericLoss, "from_hidden", lambda *args, **kwargs: steps.append(1) or own(*args, **kwargs)
     )
     return steps
 
@@ -159,7 +159,7 @@ def test_an_encoder_decoder(tmp_path, lean_steps):
         {"input_ids": tokenizer(ask).input_ids, "labels": tokenizer(answer).input_ids}
         for ask, answer in texts
     ]
-    loss_of = objective("ntil_soft", NumberVocabulary.from_tokenizer(tokenizer))
+    loss_of = NumericLoss("ntil_soft", tokenizer)
     compare(
         tmp_path, tiny_byt5, objective=loss_of, data=data,
         data_collator=DataCollatorForSeq2Seq(tokenizer),
@@ -196,8 +196,8 @@ def test_few_logits_are_kept(tmp_path, lean_steps):
 
 
 def test_terms_alone_need_few_logits(tmp_path, lean_steps):
-    first_step(tmp_path, tiny_causal_lm(), 0, objective=objective("emd", NUMBERS, ce_weight=0.0,
-               balance="fixed"))  # fmt: skip
+    loss_of = NumericLoss("emd", vocabulary=NUMBERS, ce_weight=0.0, balance="fixed")
+    first_step(tmp_path, tiny_causal_lm(), 0, objective=loss_of)
     assert not lean_steps
 
 
@@ -211,6 +211,6 @@ def test_weights_and_random_numbers_are_those_of_a_trainer_without_us(tmp_path, 
         return by_trainer(tmp_path, cls, model=model, changes=changes, **options)
 
     own = trained(Trainer)
-    ours = trained(NumericTrainerForTests, objective=objective("ce", NUMBERS))
+    ours = trained(NumericTrainerForTests, objective=NumericLoss("ce", vocabulary=NUMBERS))
     for name, value in own.model.named_parameters():
         torch.testing.assert_close(ours.model.get_parameter(name), value, rtol=0, atol=1e-6)

@@ -205,7 +205,7 @@ def test_an_image_that_cannot_be_read_is_skipped_and_counted(tmp_path):
         ]
     one, other = (log(tmp_path / mode / "run") for mode in files)
     for line, same in zip(one, other, strict=True):
-        assert line["parts"] == pytest.approx(same["parts"], rel=1e-4)
+        assert line["components"] == pytest.approx(same["components"], rel=1e-4)
 
 
 def wait_for(found) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import pickle
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -48,7 +49,14 @@ from transformers import (
 from transformers.modeling_outputs import CausalLMOutputWithPast, Seq2SeqLMOutput
 from trl import DPOTrainer, RLOOTrainer, SFTTrainer
 
-from mm_numeric import NumberVocabulary, NumericLossMixin, loss_func, objective, step_counts
+from mm_numeric import (
+    NumberVocabulary,
+    NumericLoss,
+    NumericLossMixin,
+    collate_with_spans,
+    loss_func,
+    step_counts,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +77,7 @@ def moved(model, start) -> bool:
 
 @pytest.mark.parametrize("preset", ["ce", "ntil_soft", "ntl_was", "ntil"])
 def test_three_doors_reach_the_same_weights(tmp_path, preset):
-    loss_of = objective(preset, NUMBERS)
+    loss_of = NumericLoss(preset, vocabulary=NUMBERS)
     looped = by_loop(loss_of)
     assert moved(looped, tiny_causal_lm())
     assert_same(
@@ -82,7 +90,7 @@ def test_three_doors_reach_the_same_weights(tmp_path, preset):
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", FIXED)
 def test_unequal_micro_batches_train_as_one_batch_does(tmp_path, preset):
-    loss_of = objective(preset, NUMBERS, balance="fixed")
+    loss_of = NumericLoss(preset, vocabulary=NUMBERS, balance="fixed")
     labels = [COLLATE(list(rows())[i : i + 2])["labels"] for i in (0, 2, 4, 6)]
     digits = [step_counts(loss_of, [each], shift=True).tokens.item() for each in labels]
     assert digits == [9, 0, 4, 1]
@@ -98,14 +106,14 @@ def test_unequal_micro_batches_train_as_one_batch_does(tmp_path, preset):
 def test_a_running_balance_is_the_same_however_a_step_is_cut(tmp_path, preset):
     def trained(parts):
         changes = {"per_device_train_batch_size": 8 // parts, "gradient_accumulation_steps": parts}
-        loss_of = objective(preset, NUMBERS, balance="running")
+        loss_of = NumericLoss(preset, vocabulary=NUMBERS, balance="running")
         made = by_trainer(tmp_path, NumericTrainerForTests, objective=loss_of, changes=changes)
         return made.model, loss_of.balance.state_dict()["means"]
 
     (whole, means), (cut, same) = trained(1), trained(4)
     assert_same(cut, whole)
     assert same == pytest.approx(means)
-    fixed = objective(preset, NUMBERS, balance="fixed")
+    fixed = NumericLoss(preset, vocabulary=NUMBERS, balance="fixed")
     other = by_trainer(tmp_path, NumericTrainerForTests, objective=fixed).model
     with pytest.raises(AssertionError):
         assert_same(other, whole, tolerance=1e-3)
@@ -120,7 +128,7 @@ def test_a_running_balance_goes_on_from_a_checkpoint(tmp_path):
             ),
             train_dataset=rows(),
             data_collator=COLLATE,
-            objective=objective("ntil", NUMBERS, balance="running"),
+            objective=NumericLoss("ntil", vocabulary=NUMBERS, balance="running"),
         )
 
     whole = trainer(STEPS)
@@ -135,7 +143,7 @@ def test_a_running_balance_goes_on_from_a_checkpoint(tmp_path):
 
 
 def test_a_short_last_accumulation_is_a_step_of_its_own(tmp_path):
-    loss_of = objective("ntil_soft", NUMBERS)
+    loss_of = NumericLoss("ntil_soft", vocabulary=NUMBERS)
     changes = {"max_steps": -1, "num_train_epochs": 1, "per_device_train_batch_size": 2,
                "gradient_accumulation_steps": 4}  # fmt: skip
     few = rows().select(range(12))  # a step of 8 rows, then one of 4
@@ -153,7 +161,7 @@ def test_a_short_last_accumulation_is_a_step_of_its_own(tmp_path):
 
 
 def test_a_micro_batch_without_labels_adds_nothing(tmp_path):
-    loss_of = objective("ntil_soft", NUMBERS)
+    loss_of = NumericLoss("ntil_soft", vocabulary=NUMBERS)
     changes = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
 
     def silence(example, i):
@@ -169,7 +177,10 @@ def test_a_micro_batch_without_labels_adds_nothing(tmp_path):
 def test_loss_func_weighs_micro_batches_by_their_supervised_tokens():
     """As its docstring says: exact for cross-entropy, a weighed mean of means for the others."""
     model = tiny_causal_lm()
-    loss_of, cross_entropy = objective("ntl_was", NUMBERS), objective("ce", NUMBERS)
+    loss_of, cross_entropy = (
+        NumericLoss("ntl_was", vocabulary=NUMBERS),
+        NumericLoss("ce", vocabulary=NUMBERS),
+    )
     data = list(rows())
     batches = [COLLATE(data[:2]), COLLATE(data[2:4]), COLLATE(data[4:8])]
     whole = COLLATE(data[:8])
@@ -214,14 +225,16 @@ def test_with_ce_sft_trainer_goes_where_it_goes_without_us(tmp_path, changes):
     changes = {"optim": "sgd", "learning_rate": 0.1, **changes}
     data = Dataset.from_list(TEXTS * 8)
     own = by_sft_trainer(tmp_path, SFTTrainer, data, changes=changes)
-    ours = by_sft_trainer(tmp_path, data=data, objective=objective("ce", NUMBERS), changes=changes)
+    ours = by_sft_trainer(
+        tmp_path, data=data, objective=NumericLoss("ce", vocabulary=NUMBERS), changes=changes
+    )
     assert_same(ours.model, own.model, tolerance=1e-6)
     losses = [[line["loss"] for line in t.state.log_history if "loss" in line] for t in (own, ours)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
 
 
 def test_numbers_in_packed_rows_are_those_of_their_samples(tmp_path):
-    loss_of = objective("ntil_soft", NUMBERS)
+    loss_of = NumericLoss("ntil_soft", vocabulary=NUMBERS)
     data = Dataset.from_list(TEXTS * 5)
     plain = by_sft_trainer(tmp_path, data=data, objective=loss_of)
     flat = {"padding_free": True, "max_length": None}
@@ -239,7 +252,9 @@ def test_documents_in_a_row_of_a_vlm_do_not_see_each_other(tmp_path):
         for layer in model.model.language_model.layers:
             layer.self_attn.o_proj.weight.mul_(1000)
     args = TrainingArguments(**settings(tmp_path))
-    trainer = NumericTrainerForTests(model.eval(), args, objective=objective("ce", NUMBERS))
+    trainer = NumericTrainerForTests(
+        model.eval(), args, objective=NumericLoss("ce", vocabulary=NUMBERS)
+    )
     data = list(rows())[:8]
     losses = [trainer.compute_loss(model, each(data)) for each in (COLLATE, FLAT_COLLATE)]
     torch.testing.assert_close(*losses)
@@ -253,7 +268,7 @@ def test_a_model_that_takes_no_use_cache_is_trained_without_padding(tmp_path):
     model = tiny_causal_lm().eval()
     model.__class__ = Plain
     args = TrainingArguments(**settings(tmp_path))
-    trainer = NumericTrainerForTests(model, args, objective=objective("ce", NUMBERS))
+    trainer = NumericTrainerForTests(model, args, objective=NumericLoss("ce", vocabulary=NUMBERS))
     flat = FLAT_COLLATE(list(rows())[:2])
     batch = {name: flat[name] for name in ("input_ids", "position_ids", "labels")}
     assert trainer.compute_loss(model, batch).isfinite()
@@ -264,7 +279,7 @@ def test_virtual_tokens_of_prompt_tuning_have_no_loss(tmp_path):
     prompt = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
     model = get_peft_model(tiny_causal_lm(), prompt).eval()
     args = TrainingArguments(**settings(tmp_path))
-    trainer = NumericTrainerForTests(model, args, objective=objective("ce", NUMBERS))
+    trainer = NumericTrainerForTests(model, args, objective=NumericLoss("ce", vocabulary=NUMBERS))
     batch = COLLATE(list(rows())[:8])
     loss, outputs = trainer.compute_loss(model, batch, return_outputs=True)
     torch.testing.assert_close(loss, model(**batch).loss, check_dtype=False)
@@ -283,7 +298,7 @@ def test_the_router_loss_of_a_mixture_of_experts_is_kept(tmp_path):
     changes = {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 4}
     own = by_sft_trainer(tmp_path, SFTTrainer, model=mixtral(), changes=changes)
     ours = by_sft_trainer(
-        tmp_path, model=mixtral(), objective=objective("ce", NUMBERS), changes=changes
+        tmp_path, model=mixtral(), objective=NumericLoss("ce", vocabulary=NUMBERS), changes=changes
     )
     assert_same(ours.model, own.model)
 
@@ -298,7 +313,7 @@ def test_a_mixture_of_experts_without_a_router_loss(tmp_path):
     )  # fmt: skip
     model = Glm4MoeForCausalLM(config).eval()
     args = TrainingArguments(**settings(tmp_path))
-    trainer = NumericTrainerForTests(model, args, objective=objective("ce", NUMBERS))
+    trainer = NumericTrainerForTests(model, args, objective=NumericLoss("ce", vocabulary=NUMBERS))
     batch = COLLATE(list(rows())[:8])
     torch.testing.assert_close(trainer.compute_loss(model, batch), model(**batch).loss)
 
@@ -332,7 +347,7 @@ class TestEncoderDecoder:
         return model
 
     def test_both_doors_go_where_a_loop_goes(self, tmp_path):
-        loss_of = objective("ntil_soft", self.NUMBERS)
+        loss_of = NumericLoss("ntil_soft", vocabulary=self.NUMBERS)
         expected = self.looped(loss_of)
         assert moved(expected, tiny_byt5())
         model = tiny_byt5()
@@ -358,7 +373,9 @@ class TestEncoderDecoder:
         config.decoder_start_token_id = 1
         model = M2M100ForConditionalGeneration(config).eval()
         args = TrainingArguments(**settings(tmp_path))
-        trainer = NumericTrainerForTests(model, args, objective=objective("ce", self.NUMBERS))
+        trainer = NumericTrainerForTests(
+            model, args, objective=NumericLoss("ce", vocabulary=self.NUMBERS)
+        )
         batch = DataCollatorForSeq2Seq(self.TOKENIZER)(list(self.rows().select(range(8))))
         expected = model(**batch).loss
         if missing:
@@ -372,7 +389,10 @@ class TestEncoderDecoder:
         class NumericSeq2SeqTrainer(NumericLossMixin, Seq2SeqTrainer):
             pass
 
-        loss_of, data = objective("ntl_was", self.NUMBERS), self.rows().select(range(8))
+        loss_of, data = (
+            NumericLoss("ntl_was", vocabulary=self.NUMBERS),
+            self.rows().select(range(8)),
+        )
         trainer = NumericSeq2SeqTrainer(
             tiny_byt5(),
             Seq2SeqTrainingArguments(str(tmp_path), use_cpu=True, report_to=[], disable_tqdm=True),
@@ -388,12 +408,12 @@ class TestEncoderDecoder:
 
 
 def test_every_raw_part_is_logged_beside_what_sft_trainer_logs(tmp_path):
-    loss_of = objective("ntil", NUMBERS)
+    loss_of = NumericLoss("ntil", vocabulary=NUMBERS)
     changes = {"logging_steps": 2, "include_num_input_tokens_seen": "all", "max_steps": 2}
     log, _ = by_sft_trainer(tmp_path, objective=loss_of, changes=changes).state.log_history
-    parts = {name.removeprefix("parts/") for name in log if name.startswith("parts/")}
+    parts = {name.removeprefix("loss/") for name in log if name.startswith("loss/")}
     assert parts == {"ce", "emd_exp", "relative", "magnitude"}
-    assert log["loss"] == pytest.approx(1.3 * log["parts/ce"], rel=1e-3)
+    assert log["loss"] == pytest.approx(1.3 * log["loss/ce"], rel=1e-3)
     assert log["num_input_tokens_seen"] == sum(COLLATE(list(rows())[i : i + 8])["input_ids"].numel()
                                                for i in (0, 8))  # fmt: skip
 
@@ -401,19 +421,19 @@ def test_every_raw_part_is_logged_beside_what_sft_trainer_logs(tmp_path):
 def test_a_second_training_logs_none_of_the_first(tmp_path):
     """Whose last step was not logged."""
     first, second = rows().select([4] * 8), rows().select([1] * 8)
-    loss_of, changes = objective("ce", NUMBERS), {"logging_steps": 2, "max_steps": 1}
+    loss_of, changes = NumericLoss("ce", vocabulary=NUMBERS), {"logging_steps": 2, "max_steps": 1}
     trainer = by_trainer(
         tmp_path, NumericTrainerForTests, first, objective=loss_of, changes=changes
     )
     trainer.args.logging_steps, trainer.train_dataset = 1, second
     trainer.train()
-    (log,) = (line for line in trainer.state.log_history if "parts/ce" in line)
-    assert log["parts/ce"] == pytest.approx(log["loss"], rel=1e-6)
+    (log,) = (line for line in trainer.state.log_history if "loss/ce" in line)
+    assert log["loss/ce"] == pytest.approx(log["loss"], rel=1e-6)
 
 
 @pytest.mark.parametrize("door", [by_trainer, by_sft_trainer])
 def test_evaluation_leaves_training_and_its_log_alone(tmp_path, door):
-    loss_of = objective("ntil_soft", NUMBERS)
+    loss_of = NumericLoss("ntil_soft", vocabulary=NUMBERS)
     cls = NumericTrainerForTests if door is by_trainer else NumericSFTTrainer
     held_out = rows().select([1, 3, 5])
     plain = door(tmp_path, cls, objective=loss_of, changes={"logging_steps": STEPS})
@@ -434,19 +454,32 @@ def test_evaluation_leaves_training_and_its_log_alone(tmp_path, door):
     assert logits.shape == (*labels.shape, len(tiny_integrations.TOKENIZER))
 
 
-def test_spans_of_the_collator_are_taken(tmp_path, monkeypatch):
-    loss_of = objective("ntil_soft", NUMBERS)
-    plain = by_trainer(tmp_path, NumericTrainerForTests, objective=loss_of)
-
-    def collate(examples):
-        batch = COLLATE(examples)
-        shifted = torch.nn.functional.pad(batch["labels"][:, 1:], (0, 1), value=-100)
-        return {**batch, "spans": spans(shifted)}
-
-    spans = loss_of.spans
-    monkeypatch.setattr(loss_of, "spans", lambda labels: pytest.fail("the spans are there"))
+@pytest.mark.parametrize("collator", [COLLATE, FLAT_COLLATE])
+def test_a_collator_finds_the_spans_in_a_worker(tmp_path, monkeypatch, collator):
+    loss_of = NumericLoss("ntil_soft", vocabulary=NUMBERS)
+    plain = by_trainer(tmp_path, NumericTrainerForTests, objective=loss_of, data_collator=collator)
+    collate = pickle.loads(pickle.dumps(collate_with_spans(collator, loss_of)))
+    monkeypatch.setattr(loss_of, "spans", lambda *_: pytest.fail("the spans are there"))
     early = by_trainer(tmp_path, NumericTrainerForTests, objective=loss_of, data_collator=collate)
     assert_same(early.model, plain.model, tolerance=0)
+
+
+def test_a_collator_cannot_find_roles():
+    loss_of = NumericLoss("box_l1", vocabulary=NUMBERS)
+    with pytest.raises(ValueError, match="the term box_l1 needs roles and groups"):
+        collate_with_spans(COLLATE, loss_of)
+
+
+def test_the_name_of_an_objective_is_enough(tmp_path):
+    spec = {"preset": "ntl_was", "numeric_weight": 0.5}
+    trainer = by_sft_trainer(tmp_path, objective=spec)
+    assert trainer.objective.spec == NumericLoss(spec, vocabulary=NUMBERS).spec
+    assert trainer.objective.vocabulary == NUMBERS
+    args = TrainingArguments(**settings(tmp_path))
+    with pytest.raises(ValueError, match="pass the tokenizer of the model"):
+        NumericTrainerForTests(tiny_causal_lm(), args, objective="ntil")
+    with pytest.raises(ValueError, match="objective is 3; pass a name such as 'ntil'"):
+        NumericTrainerForTests(tiny_causal_lm(), args, objective=3)
 
 
 @pytest.mark.parametrize(
@@ -467,12 +500,12 @@ def test_spans_of_the_collator_are_taken(tmp_path, monkeypatch):
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_settings_that_ask_for_another_loss_are_refused(tmp_path, changes, sentence):
     with pytest.raises(ValueError, match=sentence):
-        by_sft_trainer(tmp_path, objective=objective("ce", NUMBERS), changes=changes)
+        by_sft_trainer(tmp_path, objective=NumericLoss("ce", vocabulary=NUMBERS), changes=changes)
 
 
 def test_label_smoothing_next_to_a_loss_function_is_refused(tmp_path):
     """Trainer ignores it where there is a ``compute_loss_func``."""
-    loss = loss_func(objective("ce", NUMBERS), shift=True)
+    loss = loss_func(NumericLoss("ce", vocabulary=NUMBERS), shift=True)
     with pytest.raises(ValueError, match=r"^label_smoothing_factor=0\.1 requests another loss th"):
         by_trainer(tmp_path, compute_loss_func=loss, changes={"label_smoothing_factor": 0.1})
 
@@ -491,9 +524,11 @@ def test_trainers_with_a_loss_of_their_own_are_refused(tmp_path, monkeypatch):
     for base in (GKDTrainer, RLOOTrainer, DPOTrainer, OwnLoss):
         cls = type("Numeric", (NumericLossMixin, base), {})
         with pytest.raises(ValueError, match=f"^Numeric: {base.__name__} has a compute_loss of it"):
-            cls(tiny_causal_lm(), objective=objective("ce", NUMBERS))
+            cls(tiny_causal_lm(), objective=NumericLoss("ce", vocabulary=NUMBERS))
     cls = type("Numeric", (NumericLossMixin, OwnName), {})
-    assert by_sft_trainer(tmp_path, cls, objective=objective("ce", NUMBERS)).state.global_step
+    assert by_sft_trainer(
+        tmp_path, cls, objective=NumericLoss("ce", vocabulary=NUMBERS)
+    ).state.global_step
 
     class OwnStep(Trainer):
         def training_step(self, model, inputs, num_items_in_batch=None):
@@ -501,11 +536,11 @@ def test_trainers_with_a_loss_of_their_own_are_refused(tmp_path, monkeypatch):
 
     cls = type("Numeric", (NumericLossMixin, OwnStep), {})
     with pytest.raises(ValueError, match="the training_step of Numeric does not call compute_loss"):
-        by_trainer(tmp_path, cls, objective=objective("ce", NUMBERS))
+        by_trainer(tmp_path, cls, objective=NumericLoss("ce", vocabulary=NUMBERS))
 
 
 def test_what_an_objective_cannot_be_combined_with_is_refused(tmp_path):
-    loss_of = objective("ntil_published", NUMBERS)
+    loss_of = NumericLoss("ntil", vocabulary=NUMBERS, reduction="samples")
     with pytest.raises(ValueError, match="packing puts several into one row: set reduction="):
         by_sft_trainer(tmp_path, objective=loss_of, changes={"packing": True, "max_length": 24})
     trainer = NumericTrainerForTests(
@@ -540,7 +575,7 @@ def test_what_an_objective_cannot_be_combined_with_is_refused(tmp_path):
 
 
 def test_nothing_to_train_on_is_one_sentence(tmp_path):
-    loss_of = objective("ce", NUMBERS)
+    loss_of = NumericLoss("ce", vocabulary=NUMBERS)
     with pytest.raises(ValueError, match=r"at least one micro-batch; got none\."):
         step_counts(loss_of, [], shift=True)
     with pytest.raises(ValueError, match="a batch has no labels: the data collator must return"):
@@ -561,7 +596,7 @@ def test_nothing_to_train_on_is_one_sentence(tmp_path):
 )
 def test_the_wrong_shift_is_refused(outputs, shift, message):
     with pytest.raises(ValueError, match=message):
-        loss_func(objective("ce", NUMBERS), shift=shift)(outputs(), torch.zeros(1, 2))
+        loss_func(NumericLoss("ce", vocabulary=NUMBERS), shift=shift)(outputs(), torch.zeros(1, 2))
 
 
 def test_a_vocabulary_of_another_tokenizer_is_refused(tmp_path):
@@ -571,22 +606,26 @@ def test_a_vocabulary_of_another_tokenizer_is_refused(tmp_path):
     }
     other = NumberVocabulary.from_tokenizer(SimpleNamespace(get_vocab=lambda: shifted))
     with pytest.raises(ValueError, match=r"in the number vocabulary and .* make the vocabulary"):
-        by_sft_trainer(tmp_path, objective=objective("ce", other))
+        by_sft_trainer(tmp_path, objective=NumericLoss("ce", vocabulary=other))
 
 
 def test_labels_without_numbers_are_warned_about_once(tmp_path, logged):
     words = Dataset.from_list([{"prompt": "a", "completion": "b c"}] * 40)
-    trainer = by_sft_trainer(tmp_path, data=words, objective=objective("ntil", NUMBERS))
+    trainer = by_sft_trainer(
+        tmp_path, data=words, objective=NumericLoss("ntil", vocabulary=NUMBERS)
+    )
     names = {name for line in trainer.state.log_history for name in line}
-    assert "parts/ce" in names
-    assert "parts/emd_exp" not in names
+    assert "loss/ce" in names
+    assert "loss/emd_exp" not in names
     assert logged.getvalue().count("have no number, so that the loss is cross-entropy alone") == 1
 
 
 def test_a_diverging_loss_is_warned_about_once(tmp_path, logged):
     changes = {"learning_rate": 50.0}
-    trainer = by_sft_trainer(tmp_path, objective=objective("ce", NUMBERS), changes=changes)
-    worst = max(line["parts/ce"] for line in trainer.state.log_history if "parts/ce" in line)
+    trainer = by_sft_trainer(
+        tmp_path, objective=NumericLoss("ce", vocabulary=NUMBERS), changes=changes
+    )
+    worst = max(line["loss/ce"] for line in trainer.state.log_history if "loss/ce" in line)
     guessing = math.log(trainer.model.config.vocab_size)
     assert worst > 2 * guessing
     warning = f"twice that of guessing each token ({guessing:.1f}): the training diverges"
@@ -602,7 +641,7 @@ def test_two_ranks_reach_the_weights_of_one(tmp_path):
         folder = [str(tmp_path / name)]
         job = Job(tiny_integrations.main, folder, tmp_path / f"{name}.txt", ranks=ranks)
         assert job.wait() == ranks * [0], job.text()
-    whole = weights(by_loop(objective("ntil", NUMBERS, balance="fixed")))
+    whole = weights(by_loop(NumericLoss("ntil", vocabulary=NUMBERS, balance="fixed")))
     for folder in ("one", "two"):
         for door in ("mixin", "loop"):
             for name, value in load_file(tmp_path / folder / f"{door}.safetensors").items():
@@ -610,5 +649,5 @@ def test_two_ranks_reach_the_weights_of_one(tmp_path):
     one, two = (json.loads((tmp_path / x / "state.json").read_text())["log_history"]
                 for x in ("one", "two"))  # fmt: skip
     for line, other in zip(one[:STEPS], two[:STEPS], strict=True):
-        for what in ("loss", "grad_norm", *(name for name in line if name.startswith("parts/"))):
+        for what in ("loss", "grad_norm", *(name for name in line if name.startswith("loss/"))):
             assert line[what] == pytest.approx(other[what], rel=1e-4)

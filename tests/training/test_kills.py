@@ -19,7 +19,7 @@ from mm_numeric.training import trainer
 from mm_numeric.training.run import train
 
 KILLS = 10
-STEPS = ("trainer.max_steps=40", "trainer.save_steps=1", "objective=ntil_published",
+STEPS = ("trainer.max_steps=40", "trainer.save_steps=1", "objective.preset=ntil",
          "trainer.lr_scheduler_type=constant_with_warmup")  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from mm_numeric.data.collator import (
 )
 from mm_numeric.data.examples import load_examples
 from mm_numeric.inference.generate import generate
-from mm_numeric.losses.objective import objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +49,9 @@ def gradients(collator, examples, digit_runs=False):
     labels, supervised, spans, _ = (batch.pop(key) for key in BATCH_KEYS)
     model = tiny_model()
     logits = model(**batch, logits_to_keep=supervised).logits
-    loss = objective("ntil_soft", collator.vocabulary, reduction="samples")(logits, labels, spans)
+    loss = NumericLoss("ntil_soft", vocabulary=collator.vocabulary, reduction="samples")(
+        logits, labels, spans
+    )
     loss.loss.backward()
     return loss.loss, {name: p.grad for name, p in model.named_parameters()}
 

@@ -122,7 +122,7 @@ def test_the_log_of_a_run_is_that_with_padding(tmp_path):
         assert same == pytest.approx(tokens)
         for line in (one, other):
             assert line.pop("memory")
-        assert {"loss", "parts", "numbers", "grad_norm"} <= one.keys()
+        assert {"loss", "components", "numbers", "grad_norm"} <= one.keys()
         torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-6)
     saved = json.loads((tmp_path / "b" / "run" / "model" / "config.json").read_text())
     assert "sdpa_by_sample" not in str(saved)

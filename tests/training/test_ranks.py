@@ -102,7 +102,7 @@ def test_no_two_ranks_hold_equally_many_numbers_and_one_holds_none(tmp_path, row
         loaded = load_family(config, model_source(config, tmp_path / family))
         examples = load_examples(config.task, config.data.train, tmp_path, training=True)
         collate = TrainingCollator(loaded, config.task, loaded.vocabulary())
-        tokens = [len(collate(examples[i : i + 2])["spans"].row) for i in (0, 2, 4, 6)]
+        tokens = [len(collate(examples[i : i + 2])["spans"].position) for i in (0, 2, 4, 6)]
         assert tokens[1] == 0
         assert len(set(tokens)) == 4
 
@@ -130,7 +130,7 @@ def test_two_ranks_reach_the_weights_of_one(tmp_path, rows, alone, mode):
         for line, other in zip(log(one), log(two), strict=True):
             for what in ("loss", "grad_norm"):  # Adam alone would not see gradients that are halved
                 assert line[what] == pytest.approx(other[what], rel=1e-4)
-            for what in ("parts", "numbers", "gradient_norm"):
+            for what in ("components", "numbers", "gradient_norm"):
                 assert flat(other[what]) == pytest.approx(flat(line[what]), rel=1e-4, abs=1e-9)
             norms = line["gradient_norm"].values()
             assert math.hypot(*norms) == pytest.approx(line["grad_norm"], rel=1e-4)

@@ -21,8 +21,7 @@ from train_runs import (
 from mm_numeric.data.training_set import TrainingRows
 from mm_numeric.runs.folder import last_checkpoint, locked
 from mm_numeric.runs.manifest import write_manifest
-from mm_numeric.training.questions import load_test_rows
-from mm_numeric.training.run import train
+from mm_numeric.training.run import load_test_rows, train
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import transformers
 from tiny_models import small_config, tiny_family, tiny_model
 
 from mm_numeric.data.collator import TrainingCollator
-from mm_numeric.losses.objective import Objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.presets import PRESETS
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 from mm_numeric.training.callbacks.json_log import JsonLog
@@ -28,7 +28,7 @@ def make_trainer(tmp_path, clock_examples, preset, *overrides, **spec):
         args=args,
         train_dataset=examples,
         data_collator=TrainingCollator(family, task, vocabulary),
-        objective=Objective(dataclasses.replace(PRESETS[preset], **spec), vocabulary),
+        objective=NumericLoss(dataclasses.replace(PRESETS[preset], **spec), vocabulary=vocabulary),
         callbacks=[JsonLog(tmp_path / "log.jsonl")],
     )
 
@@ -103,9 +103,9 @@ def test_the_log_holds_every_raw_part(tmp_path, clock_examples):
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [2, 4, 6]
     for line in lines:
-        assert set(line["parts"]) == {"ce", "emd_exp", "relative", "magnitude"}
+        assert set(line["components"]) == {"ce", "emd_exp", "relative", "magnitude"}
         # The published ratio makes the total 1.3 times CE, up to the rounding of float32.
-        assert line["loss"] == pytest.approx(1.3 * line["parts"]["ce"], rel=0.02)
+        assert line["loss"] == pytest.approx(1.3 * line["components"]["ce"], rel=0.02)
 
 
 def test_parts_are_means_over_all_that_was_seen_since_the_last_log(tmp_path, clock_examples):
@@ -121,6 +121,6 @@ def test_parts_are_means_over_all_that_was_seen_since_the_last_log(tmp_path, clo
         batch = collate([example for examples in seen[:4] for example in examples])
         labels, supervised, spans = (batch.pop(k) for k in ("labels", "supervised", "spans"))
         logits = tiny_model().eval()(**batch, logits_to_keep=supervised).logits
-        expected = trainer.objective(logits, labels, spans).parts
+        expected = trainer.objective(logits, labels, spans).components
     for name in ("ce", "emd"):
-        assert line["parts"][name] == pytest.approx(expected[name].item(), rel=1e-4)
+        assert line["components"][name] == pytest.approx(expected[name].item(), rel=1e-4)

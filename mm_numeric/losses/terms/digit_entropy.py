@@ -25,7 +25,7 @@ class PlaceWeightedCrossEntropy:
 
     Named ``digit_ce`` in configs. The weight w is larger for the first digits of a number, and
     its mean over the tokens of a number is 1. P_y is the probability of the label y in the whole
-    vocabulary. Use it with ``ce_on: text``, which turns off cross-entropy at the number tokens.
+    vocabulary. Use it with ``ce_tokens: text``, which turns off cross-entropy at the number tokens.
 
     Attributes:
         places: How w grows from the last to the first digit of a number: ``exponential``,
@@ -33,7 +33,7 @@ class PlaceWeightedCrossEntropy:
         growth: Growth of w per digit, above 0.
     """
 
-    per: ClassVar[Literal["row"]] = "row"
+    per: ClassVar[Literal["supervised"]] = "supervised"
     places: str = "exponential"
     growth: float = 1.2
 

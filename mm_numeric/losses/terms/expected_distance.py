@@ -25,12 +25,10 @@ from mm_numeric.losses.term import (
     NumberLogits,
     check_scale,
     cumulative_sum,
-    largest_distance,
     one_hot,
 )
 from mm_numeric.losses.terms.soft_targets import spread_target
 from mm_numeric.numbers.spans import NumberSpans
-from mm_numeric.numbers.vocabulary import NumberVocabulary
 
 COSTS = ("absolute", "modular", "log")
 
@@ -126,14 +124,6 @@ class ExpectedDistance:
             )
         return cost if self.squash is None else _squashed(cost, classes, self.squash)
 
-    def largest_distance(self, vocabulary: NumberVocabulary) -> float:
-        """Return the largest difference between the values of two number tokens, 9 for digits.
-
-        The result is 0 with ``squash``, ``cost: log`` or a cost matrix, which define other costs.
-        """
-        by_value = self.cost in ("absolute", "modular") and self.squash is None
-        return largest_distance(vocabulary.tokens, self.scale) if by_value else 0.0
-
 
 def _largest(cost: Tensor, classes: NumberClasses) -> Tensor:
     """Return the largest cost of confusing two tokens in the digit group of each token, [c].
@@ -202,10 +192,6 @@ class CumulativeDistance:
         difference, gaps = cumulative_difference(numbers, wanted, self.scale)
         return difference.abs() @ gaps
 
-    def largest_distance(self, vocabulary: NumberVocabulary) -> float:
-        """Return the largest difference between the values of two number tokens, 9 for digits."""
-        return largest_distance(vocabulary.tokens, self.scale)
-
 
 def cumulative_difference(
     numbers: NumberLogits, wanted: Tensor, scale: str
@@ -266,10 +252,6 @@ class PlaceWeightedDistance:
             losses = losses + (probs * miss).sum(dim=-1) * weights.to(losses)
         return losses
 
-    def largest_distance(self, vocabulary: NumberVocabulary) -> float:
-        """Return the largest distance of two digits (9), or of two location tokens if larger."""
-        return _largest_digit_distance(vocabulary)
-
 
 @dataclass(frozen=True, kw_only=True)
 class DigitDistance:
@@ -280,13 +262,3 @@ class DigitDistance:
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss of each number token, [k]."""
         return PlaceWeightedDistance(places="none")(numbers, spans)
-
-    def largest_distance(self, vocabulary: NumberVocabulary) -> float:
-        """Return the largest distance of two digits (9), or of two location tokens if larger."""
-        return _largest_digit_distance(vocabulary)
-
-
-def _largest_digit_distance(vocabulary: NumberVocabulary) -> float:
-    whole = tuple(token for token in vocabulary.tokens if not token.digits)
-    digits = 0.0 if len(whole) == len(vocabulary) else 9.0
-    return max(digits, largest_distance(whole, "published")) if whole else digits

@@ -18,11 +18,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from mm_numeric.losses.term import NumberLogits, check_scale, largest_distance
+from mm_numeric.losses.term import NumberLogits, check_scale
 from mm_numeric.losses.terms.expected_distance import reweighed
 from mm_numeric.losses.terms.soft_targets import log_probs
 from mm_numeric.numbers.spans import NumberSpans
-from mm_numeric.numbers.vocabulary import NumberVocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +56,6 @@ class ExpectedValue:
             return losses
         worst = self.cost(numbers.classes.scaled_reach(self.scale)[spans.target])
         return reweighed(losses, worst, numbers)
-
-    def largest_distance(self, vocabulary: NumberVocabulary) -> float:
-        """Return the largest difference between the values of two number tokens, 9 for digits."""
-        return largest_distance(vocabulary.tokens, self.scale)
 
     def cost(self, error: Tensor) -> Tensor:
         """Return the loss of each error; an error is the expected value minus the correct value."""

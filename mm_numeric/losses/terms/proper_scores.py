@@ -12,10 +12,9 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from mm_numeric.losses.term import NumberLogits, check_scale, largest_distance, one_hot
+from mm_numeric.losses.term import NumberLogits, check_scale, one_hot
 from mm_numeric.losses.terms.expected_distance import cumulative_difference
 from mm_numeric.numbers.spans import NumberSpans
-from mm_numeric.numbers.vocabulary import NumberVocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +43,6 @@ class RankedProbability:
         wanted = one_hot(spans.target, len(numbers.values))
         difference, gaps = cumulative_difference(numbers, wanted, self.scale)
         return difference.square() @ gaps
-
-    def largest_distance(self, vocabulary: NumberVocabulary) -> float:
-        """Return the largest difference between the values of two number tokens, 9 for digits."""
-        return largest_distance(vocabulary.tokens, self.scale)
 
 
 @dataclass(frozen=True, kw_only=True)

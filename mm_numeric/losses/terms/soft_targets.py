@@ -80,13 +80,13 @@ class GaussianCrossEntropy:
     Source: GCE in arXiv 2411.02083, where it is a baseline for NTL. The target is
     ``g_j ~ exp(-((v_j - v_y) / sigma) ** 2 / 2)``: v_j is the value of token j and v_y that of the
     label. P is the prediction over the whole vocabulary. This loss replaces cross-entropy at the
-    number tokens: set ``ce_on: text``, so that cross-entropy is computed at other tokens only.
+    number tokens: set ``ce_tokens: text``, so that cross-entropy is computed at other tokens only.
 
     Attributes:
         sigma: Standard deviation of the target g, in units of the token value, above 0.
     """
 
-    per: ClassVar[Literal["row"]] = "row"
+    per: ClassVar[Literal["supervised"]] = "supervised"
     sigma: float = 1.0
 
     def __post_init__(self) -> None:

@@ -257,7 +257,8 @@ class EvaluationCallback(TrainerCallback):
         args, step = self.trainer.args, self.trainer.state.global_step
         log_predictions(args.report_to, self.examples, scores.rows, step)
         values = {
-            m.name: float(m.value(select_rows(scores.columns, rows))) for m, rows in scores.figures
+            m.name: float(m.value(select_rows(scores.columns, rows)))
+            for m, rows in scores.metrics_on_rows
         }
         known = {f"eval_{name}": value for name, value in values.items() if math.isfinite(value)}
         return {**known, FAILURES: sum(scores.failures.values())}

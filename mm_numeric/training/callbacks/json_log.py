@@ -15,9 +15,9 @@ from mm_numeric.io.files import stored_content, write_text
 class JsonLog(TrainerCallback):
     """Callback that appends one line of JSON per logged step to log.jsonl.
 
-    A resumed run appends to the same file. A value that the trainer logs as ``parts/ce`` is written
-    as ``{"parts": {"ce": ...}}``. The metrics of an evaluation have their own line, with the entry
-    ``eval``. NaN and infinity are written as null.
+    A resumed run appends to the same file. A value that the trainer logs as ``loss/ce`` is written
+    as ``{"components": {"ce": ...}}``. The metrics of an evaluation have their own line, with the
+    entry ``eval``. NaN and infinity are written as null.
     """
 
     def __init__(self, path: Path) -> None:
@@ -34,7 +34,7 @@ class JsonLog(TrainerCallback):
             write_text(self.path, "".join(line + "\n" for line in kept))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Append the logged values to the file; ``parts/ce`` becomes a nested object."""
+        """Append the logged values to the file; ``loss/ce`` becomes a nested object."""
         if not state.is_world_process_zero or not logs:
             return
         if "loss" in logs:
@@ -42,11 +42,13 @@ class JsonLog(TrainerCallback):
             for name, value in logs.items():
                 # At most two groups: the reason in unparseable/iou/no </think> has a slash, too.
                 *groups, last = name.split("/", 2)
+                if groups[:1] == ["loss"]:  # the entry ``loss`` is the total
+                    groups = ["components"]
                 target = line
                 for group in groups:
                     target = target.setdefault(group, {})
                 target[last] = value
-            self._write({**line, "parts": line.get("parts", {})})
+            self._write({**line, "components": line.get("components", {})})
         scores = {k.removeprefix("eval_"): v for k, v in logs.items() if k.startswith("eval_")}
         if scores:
             self._write({"step": state.global_step, "epoch": logs.get("epoch"), "eval": scores})

@@ -41,7 +41,7 @@ class LogLines(TrainerCallback):
             if "learning_rate" in logs:
                 items.append(f"lr {logs['learning_rate']:.3g}")
             items += [f"{logs['speed/samples_per_second']:.3g} rows/s", f"{left} left"]
-            line = wrapped([*items, *_named(logs, "parts/")])
+            line = wrapped([*items, *_named(logs, "loss/")])
         elif metrics := _named(logs or {}, "eval_"):
             line = wrapped([step, "evaluation", *metrics])
         else:

@@ -46,7 +46,7 @@ def run(tmp_path):
     claim(folder, read_config("clock_tiny", [f"trainer.output_dir={folder}"]))
     lines = [
         {"step": k, "loss": 2 / k, "learning_rate": 1e-5 * k, "grad_norm": None,
-         "parts": {"ce": 1 / k, "emd": 1 / k}}
+         "components": {"ce": 1 / k, "emd": 1 / k}}
         for k in range(1, 101)
     ]  # fmt: skip
     write_lines(folder / "log.jsonl", [*lines, {"step": 100, "epoch": 1.0, "eval": {"exact": 0.5}}])

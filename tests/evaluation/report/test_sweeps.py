@@ -103,7 +103,7 @@ def test_an_axis_over_a_factor_of_10_is_logarithmic(tmp_path):
 
 
 def test_the_common_reference_of_all_lines_is_a_level(tmp_path):
-    summary = sweep(tmp_path, axis="objective.weight", values=(0.1, 0.3, 1.0))
+    summary = sweep(tmp_path, axis="objective.numeric_weight", values=(0.1, 0.3, 1.0))
     del summary["axes"]["ce_0"], summary["axes"]["ce_5"], summary["axes"]["ce_20"]
     summary["references"] = dict.fromkeys(ROWS, "ce_0") | {"ce_0": None}
     page, *_ = written(tmp_path, summary)

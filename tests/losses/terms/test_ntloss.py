@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from mm_numeric.losses.objective import objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.spec import TermSpec
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 
@@ -42,7 +42,9 @@ def assert_equal(ours, name, theirs, logits, labels):
     """Hold a term, and cross-entropy with 0.3 of it, to theirs; with gradients."""
     a, b = logits.clone().requires_grad_(), logits.clone().requires_grad_()
     result, other = ours(a, labels, shift=False), theirs(b, labels)
-    torch.testing.assert_close(result.parts[name], other, rtol=1e-6, atol=1e-6, check_dtype=False)
+    torch.testing.assert_close(
+        result.components[name], other, rtol=1e-6, atol=1e-6, check_dtype=False
+    )
     total = functional.cross_entropy(b.flatten(0, 1), labels.flatten()) + 0.3 * other
     result.loss.backward()
     total.backward()
@@ -69,7 +71,19 @@ def test_equals_ntloss(byte_tokenizer, name, options, their_class, their_options
     logits, labels = random_batch(byte_tokenizer, vocabulary, texts, seed)
     term = TermSpec(name=name, options={**options, "reweigh": reweigh})
     theirs = getattr(ntloss, their_class)(byte_tokenizer, reweigh=reweigh, **their_options)
-    assert_equal(objective(name, vocabulary, terms=(term,)), name, theirs, logits, labels)
+    assert_equal(
+        NumericLoss(name, vocabulary=vocabulary, terms=(term,)), name, theirs, logits, labels
+    )
+
+
+def test_weights_of_tokens_are_those_of_ntloss(byte_tokenizer):
+    vocabulary = NumberVocabulary.from_tokenizer(byte_tokenizer)
+    logits, labels = random_batch(byte_tokenizer, vocabulary, ("at 3.25", "1:07, 1"), seed=0)
+    weights = torch.rand(labels.shape, generator=torch.Generator().manual_seed(1))
+    loss_of = NumericLoss("ntl_was", byte_tokenizer, reweigh=True)
+    mean = loss_of(logits, labels, shift=False, weights=weights).components["ntl_was"]
+    theirs = ntloss.NTLoss(byte_tokenizer)
+    torch.testing.assert_close(mean, theirs(logits, labels, loss_weights=weights))
 
 
 @pytest.mark.parametrize("reweigh", [False, True])
@@ -82,6 +96,6 @@ def test_nl_ntl_equals_ntloss(byte_tokenizer, float_level, reweigh, seed):
     logits, labels = random_batch(byte_tokenizer, vocabulary, texts, seed)
     terms = (TermSpec(name="nl_ntl", options={"reweigh": reweigh}),)
     theirs = ntloss.NumberLevelLoss(byte_tokenizer, reweigh=reweigh, float_level=float_level)
-    ours = objective("nl_ntl", vocabulary, terms=terms, digit_runs=not float_level)
+    ours = NumericLoss("nl_ntl", vocabulary=vocabulary, terms=terms, digit_runs=not float_level)
     assert ours(logits, labels, shift=False).sums["nl_ntl"].items == (10 if float_level else 15)
     assert_equal(ours, "nl_ntl", theirs, logits, labels)

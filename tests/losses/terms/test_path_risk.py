@@ -9,12 +9,12 @@ from device_waits import Waits
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from term_losses import digit_logits, losses_of, marked_spans
+from term_losses import digit_logits, losses_of, marked_spans, term_values
 from tokens import TOKENIZER, VOCABULARY, ToyTokenizer, labels_of
 
-from mm_numeric.losses.objective import make_term, objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
-from mm_numeric.losses.term import NumberClasses, NumberLogits
+from mm_numeric.losses.term import NumberClasses, NumberLogits, make_term
 from mm_numeric.losses.terms.path_risk import PathRisk
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
 from mm_numeric.numbers.vocabulary import NumberVocabulary
@@ -258,30 +258,26 @@ def test_the_gradient_leads_to_a_close_number_and_not_to_the_label_alone():
 ANSWERS = [("7:58", TIME), ("29, 3.05", "free free"), ("x", ""), ("12:02, 640", f"{TIME} | x")]
 
 
-def of_answers(answers, seed=0):
-    """Return the objective's result and gradient by sample, for logits that depend on the text."""
-    whole = objective(ObjectiveSpec(terms=(TermSpec(name="pathrisk"),)), VOCABULARY)
-    labels = torch.tensor([token for text, _ in answers for token in TOKENIZER.ids(text)])
-    logits = torch.cat(
-        [
-            torch.randn(len(text), 22, generator=torch.Generator().manual_seed(len(text)))
-            for text, _ in answers
-        ]
-    )
-    return whole, logits.double(), labels, marked_spans(*answers)
+WHOLE = NumericLoss(ObjectiveSpec(terms=(TermSpec(name="pathrisk"),)), vocabulary=VOCABULARY)
 
 
-def test_times_in_a_batch_are_independent_of_the_other_samples():
-    whole, logits, labels, spans = of_answers(ANSWERS)
-    each = whole.token_losses(logits, labels, spans, shift=False)["pathrisk"]
-    alone = [
-        objective.token_losses(z, y, s, shift=False)["pathrisk"]
-        for objective, z, y, s in (of_answers([answer]) for answer in ANSWERS)
+def of_answers(answers):
+    """Return logits [n, v] that depend on the text, the labels [n] and the spans of answers."""
+    logits = [
+        torch.randn(len(text), 22, generator=torch.Generator().manual_seed(len(text))).double()
+        for text, _ in answers
     ]
+    labels = torch.tensor([token for text, _ in answers for token in TOKENIZER.ids(text)])
+    return torch.cat(logits), labels, marked_spans(*answers)
+
+
+@pytest.mark.parametrize("answers", [ANSWERS, ANSWERS[::-1]])
+def test_times_in_a_batch_are_independent_of_the_other_samples(answers):
+    each, *alone = (
+        term_values(PathRisk(), logits, spans)
+        for logits, _, spans in map(of_answers, [answers, *([own] for own in answers)])
+    )
     torch.testing.assert_close(each, torch.cat(alone))
-    whole, logits, labels, spans = of_answers(ANSWERS[::-1])
-    turned = whole.token_losses(logits, labels, spans, shift=False)["pathrisk"]
-    torch.testing.assert_close(turned, torch.cat(alone[::-1]))
 
 
 def test_a_time_is_two_numbers_if_only_the_labels_are_known():
@@ -298,14 +294,14 @@ def test_an_hour_that_is_not_on_a_dial_is_a_number():
 
 
 def test_the_head_and_the_logits_agree():
-    whole, logits, labels, spans = of_answers(ANSWERS)
+    whole, (logits, labels, spans) = WHOLE, of_answers(ANSWERS)
     expected = whole(logits, labels, spans, shift=False)
     result = whole.from_hidden(logits, torch.eye(22).double(), labels, spans, shift=False)
-    torch.testing.assert_close(result.parts, expected.parts)
+    torch.testing.assert_close(result.components, expected.components)
 
 
 def test_a_step_with_times_reads_nothing_back():
-    whole, logits, labels, spans = of_answers(ANSWERS)
+    whole, (logits, labels, spans) = WHOLE, of_answers(ANSWERS)
     leaf = logits.requires_grad_()
     whole(leaf, labels, spans, shift=False)  # the tables are made once
     with Waits() as waits:

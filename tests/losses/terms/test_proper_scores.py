@@ -4,7 +4,7 @@ import pytest
 import torch
 from term_losses import certain, digit_logits, losses_of, number_spans, random_scores
 
-from mm_numeric.losses.objective import make_term
+from mm_numeric.losses.term import make_term
 from mm_numeric.losses.terms.proper_scores import RankedProbability, SmoothedDiscrepancy
 
 NOISE = torch.tensor([0, 0.1, 0.2, 0.4, 0.2, 0.1, 0, 0, 0, 0], dtype=torch.float64)
@@ -76,12 +76,6 @@ def test_smmd_of_certain_models():
     assert found(0, 1) == pytest.approx(2 * (1 - near) + a * 4 * near)
     assert found(0, 2) == found(2, 0) == pytest.approx(2 + a * near)
     assert found(1, 1) == pytest.approx(0, abs=1e-30)
-
-
-@pytest.mark.parametrize("term", [RankedProbability(), SmoothedDiscrepancy()])
-def test_gradcheck(term):
-    scores = random_scores(3).requires_grad_()
-    assert torch.autograd.gradcheck(lambda z: losses_of(term, z, "407"), scores)
 
 
 @pytest.mark.parametrize("term", [RankedProbability(), SmoothedDiscrepancy()])

@@ -16,7 +16,7 @@ FIRST = SimpleNamespace(is_world_process_zero=True, global_step=4)
 
 def test_the_log_is_cut_at_the_checkpoint_and_a_half_line_dropped(tmp_path):
     path = tmp_path / "log.jsonl"
-    lines = [json.dumps({"step": step, "parts": {"ce": 1.0}}) for step in (2, 4, 6)]
+    lines = [json.dumps({"step": step, "components": {"ce": 1.0}}) for step in (2, 4, 6)]
     path.write_text("\n".join(lines) + "\n" + lines[0][:-1])  # ends with a brace, but not its own
     JsonLog(path).on_train_begin(None, FIRST, None)
     assert path.read_text().splitlines() == lines[:2]
@@ -26,7 +26,7 @@ def test_the_log_is_cut_at_the_checkpoint_and_a_half_line_dropped(tmp_path):
 
 
 def test_what_belongs_together_is_written_together_and_nan_as_null(tmp_path):
-    logs = {"loss": 0.5, "grad_norm": float("inf"), "parts/ce": float("nan"), "epoch": 1.0,
+    logs = {"loss": 0.5, "grad_norm": float("inf"), "loss/ce": float("nan"), "epoch": 1.0,
             "numbers/accuracy": 0.25, "numbers/error/x": 3.0}  # fmt: skip
     JsonLog(tmp_path / LOG).on_log(None, FIRST, None, logs=logs)
     JsonLog(tmp_path / LOG).on_log(None, FIRST, None, logs={"eval_iou": float("nan"), "epoch": 1.0})
@@ -36,7 +36,7 @@ def test_what_belongs_together_is_written_together_and_nan_as_null(tmp_path):
 
     text = (tmp_path / LOG).read_text().splitlines()
     assert [json.loads(line, parse_constant=refuse) for line in text] == [
-        {"step": 4, "loss": 0.5, "grad_norm": None, "parts": {"ce": None}, "epoch": 1.0,
+        {"step": 4, "loss": 0.5, "grad_norm": None, "components": {"ce": None}, "epoch": 1.0,
          "numbers": {"accuracy": 0.25, "error": {"x": 3.0}}},
         {"step": 4, "epoch": 1.0, "eval": {"iou": None}},
     ]  # fmt: skip
@@ -62,7 +62,7 @@ def test_tensorboard_draws_every_figure(tmp_path, monkeypatch):
     board = accumulated.EventAccumulator(str(tmp_path / "board"))
     board.Reload()
     drawn = set(board.Tags()["scalars"])
-    assert {"train/loss", "train/parts/ce", "train/numbers/accuracy", "train/numbers/error/free",
+    assert {"train/loss", "train/loss/ce", "train/numbers/accuracy", "train/numbers/error/free",
             "train/gradient_norm/language", "train/speed/tokens_per_second",
             "train/memory/peak_gib"} <= drawn  # fmt: skip
     lines = [json.loads(line) for line in (tmp_path / "run" / LOG).open()]

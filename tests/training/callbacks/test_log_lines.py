@@ -37,7 +37,7 @@ def test_a_line_of_each_logged_step(tmp_path, capsys, terminal):
         assert int(step) == line["step"]
         assert float(loss) == pytest.approx(line["loss"], rel=1e-3)
         assert float(rate) == pytest.approx(line["learning_rate"], rel=1e-2, abs=1e-12)
-        for name, value in line["parts"].items():
+        for name, value in line["components"].items():
             assert float(re.search(rf"  {name} ({NUMBER})", text)[1]) == pytest.approx(
                 value, rel=6e-3
             )

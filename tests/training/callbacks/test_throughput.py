@@ -184,7 +184,7 @@ def test_the_share_of_clipped_steps_is_of_those_since_the_last_log():
 def test_a_window_without_numbers_says_nothing_of_them(tmp_path, monkeypatch):
     monkeypatch.setattr("sums.SUMS", {"a": "one", "b": "two and more"})
     _, _, spy = trained(tmp_path, "causal_lm")
-    assert spy.lines[-1]["parts/ce"] > 0
+    assert spy.lines[-1]["loss/ce"] > 0
     assert not [name for line in spy.lines for name in line if name.startswith("numbers")]
 
 

@@ -1,67 +1,15 @@
-"""Weights of tokens and samples, and losses that are not reduced."""
+"""Weights of tokens and samples, and counts of micro-batches."""
 
 from dataclasses import replace
 
 import pytest
 import torch
-from objective_steps import OF_LABELS as PRESETS
 from objective_steps import made
 from tokens import SIZE, VOCABULARY, batch, labels_of
-from torch.nn import functional
 
 from mm_numeric import step_counts
-from mm_numeric.losses.objective import objective
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
-from mm_numeric.numbers.spans import IGNORE_INDEX, shifted
-
-SOUND = [name for name, spec in PRESETS.items() if spec.reduction == "items"]
-
-
-@pytest.mark.parametrize("name", SOUND)
-def test_losses_of_tokens_add_up(name):
-    logits, labels = batch(0)
-    loss = objective(name, VOCABULARY, balance="fixed")
-    found = loss.token_losses(logits, labels, shift=False)
-    result = loss(logits, labels, shift=False)
-    assert list(found) == list(result.sums)
-    for component, losses in found.items():
-        assert losses.shape == labels.shape
-        assert not losses[labels == IGNORE_INDEX].any()
-        torch.testing.assert_close(losses.sum(), result.sums[component].total)
-
-
-def test_cross_entropy_of_tokens_is_that_of_torch():
-    logits, labels = batch(0)
-    leaf = logits.requires_grad_()
-    for shift, aligned in ((False, labels), (True, shifted(labels))):
-        found = objective("ntl_was", VOCABULARY).token_losses(leaf, labels, shift=shift)
-        expected = functional.cross_entropy(logits.mT, aligned, reduction="none")
-        torch.testing.assert_close(found["ce"], expected)
-        grads = [torch.autograd.grad(x.square().sum(), leaf)[0] for x in (found["ce"], expected)]
-        torch.testing.assert_close(*grads)
-
-
-def test_token_losses_equal_ntloss_without_reduction():
-    """On single digits, with its loss_weights too; the tokenizer has one token for each byte."""
-    ntloss = pytest.importorskip("ntloss")
-    transformers = pytest.importorskip("transformers")
-    tokenizers = pytest.importorskip("tokenizers")
-    letters = {c: i for i, c in enumerate(sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()))}
-    model = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=letters, merges=[]))
-    model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=model)
-    labels = torch.tensor([tokenizer.encode("at 3.25"), tokenizer.encode("1:07, 1")])
-    labels[0, 3] = IGNORE_INDEX
-    logits = torch.randn(2, 7, len(tokenizer), generator=torch.Generator().manual_seed(0))
-    weights = torch.rand(2, 7, generator=torch.Generator().manual_seed(1))
-    theirs = ntloss.NTLoss(tokenizer)
-    from mm_numeric.numbers.vocabulary import NumberVocabulary
-
-    ours = objective("ntl_was", NumberVocabulary.from_tokenizer(tokenizer), reweigh=True)
-    found = ours.token_losses(logits, labels, shift=False)["ntl_was"]
-    torch.testing.assert_close(found, theirs(logits, labels, reduction="none"))
-    mean = ours(logits, labels, shift=False, weights=weights).parts["ntl_was"]
-    torch.testing.assert_close(mean, theirs(logits, labels, loss_weights=weights))
 
 
 @pytest.mark.parametrize("shift", [False, True])
@@ -94,7 +42,7 @@ def test_weighted_means(name, shift):
 def test_weights_of_micro_batches(shift):
     logits, labels = batch(2)
     weights = torch.rand(labels.shape, generator=torch.Generator().manual_seed(0)).double()
-    loss = objective("ntil_soft", VOCABULARY)
+    loss = NumericLoss("ntil_soft", vocabulary=VOCABULARY)
     whole = loss(logits, labels, shift=shift, weights=weights).loss
     pieces = [slice(0, 1), slice(1, len(labels))]
     counts = step_counts(
@@ -115,7 +63,7 @@ def test_spans_of_micro_batches(is_weighted):
     source = torch.Generator().manual_seed(0)
     logits = torch.randn(*labels.shape, SIZE, generator=source).double()
     weights = torch.rand(labels.shape, generator=source).double() if is_weighted else None
-    loss = objective("nl_ntl", VOCABULARY)
+    loss = NumericLoss("nl_ntl", vocabulary=VOCABULARY)
     whole = loss(logits, labels, loss.spans(labels, documents), shift=False, weights=weights).loss
     pieces = [slice(0, 1), slice(1, 3)]
     spans = [replace(loss.spans(labels[p], documents[p]), supervised=None) for p in pieces]
@@ -149,13 +97,13 @@ def test_weights_that_are_refused(weights, message):
     labels = labels_of("12 x", "9.3x")
     logits = torch.zeros(2, 4, 22)
     with pytest.raises(ValueError, match=message):
-        objective("ntl_was", VOCABULARY)(logits, labels, shift=False, weights=weights)
+        NumericLoss("ntl_was", vocabulary=VOCABULARY)(logits, labels, shift=False, weights=weights)
 
 
 def test_weights_do_not_go_with_means_of_samples():
     logits, labels = batch(0)
     spec = ObjectiveSpec(terms=(TermSpec(name="emd"),), reduction="samples")
     with pytest.raises(ValueError, match="weights cannot be combined with reduction: samples"):
-        objective(spec, VOCABULARY)(
+        NumericLoss(spec, vocabulary=VOCABULARY)(
             logits, labels, shift=False, weights=torch.ones(len(labels)).double()
         )

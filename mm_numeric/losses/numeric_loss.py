@@ -1,52 +1,42 @@
 """The training loss: cross-entropy plus weighted losses of the number tokens.
 
-Axes    b samples, t positions, n supervised rows (positions with a label), v vocabulary,
+Axes    b samples, t positions, n supervised positions (those with a label), v vocabulary,
         d hidden size, k labels that are number tokens, c number tokens in the vocabulary, f metrics
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from mm_numeric.io.log import logger
 from mm_numeric.losses.balance import Balance
 from mm_numeric.losses.cross_entropy import (
     cross_entropy_with_numbers,
     full_precision,
     most_likely,
-    number_scores,
     to_compute_dtype,
 )
 from mm_numeric.losses.linear_cross_entropy import head_scores, linear_cross_entropy_with_numbers
-from mm_numeric.losses.normalization import COUNT_OF, Counts, mean_by_sample
-from mm_numeric.losses.number_metrics import number_metrics
-from mm_numeric.losses.presets import PRESETS
-from mm_numeric.losses.reduction import (
-    at_positions,
-    at_tokens,
+from mm_numeric.losses.normalization import (
+    COUNT_OF,
+    Counts,
     item_weights,
-    row_weights,
+    mean_by_sample,
     term_losses,
 )
+from mm_numeric.losses.number_metrics import named_metrics, number_metrics
+from mm_numeric.losses.presets import read_spec, with_changes
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
-from mm_numeric.losses.term import LossSum, NumberClasses, NumberLogits, Term
-from mm_numeric.losses.term import make_term as make_term
-from mm_numeric.losses.term_settings import (
-    check_terms,
-    warn_of_large_distances,
-    with_changes,
-)
-from mm_numeric.losses.validation import (
-    check_head,
-    check_labels,
-    check_not_called_by_trainer,
-    supervised_rows,
-)
+from mm_numeric.losses.term import LossSum, NumberClasses, NumberLogits, Term, make_term
+from mm_numeric.losses.validation import check_labels, flat_supervised
 from mm_numeric.numbers.spans import NumberSpans
 from mm_numeric.numbers.vocabulary import NumberVocabulary
-from mm_numeric.registry import choose
+
+_LARGEST_DIGIT = 9
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,51 +46,89 @@ class ObjectiveResult:
     Attributes:
         loss: Scalar training loss, differentiable.
         sums: Sum and count of cross-entropy (``ce``) and of each numeric loss, without weights.
-        figures: [f, 2] sum and count of each of the f training metrics; None if not requested.
+        metric_sums: [f, 2] sum and count of each of the f training metrics; None if not requested.
     """
 
     loss: Tensor
     sums: dict[str, LossSum]
-    figures: Tensor | None = None
+    metric_sums: Tensor | None = None
 
     @property
-    def parts(self) -> dict[str, Tensor]:
+    def components(self) -> dict[str, Tensor]:
         """Return the unweighted mean cross-entropy and numeric losses of this batch, by name."""
         return {name: component.mean for name, component in self.sums.items()}
 
+    @property
+    def metrics(self) -> dict[str, Tensor]:
+        """Return the training metrics of this batch by name: those of ``number_metrics``.
 
-class Objective:
-    """Training loss: cross-entropy of the supervised tokens plus losses of the number tokens."""
+        Empty unless the objective was called with ``metrics=True``.
+        """
+        found = {} if self.metric_sums is None else named_metrics(self.metric_sums)
+        return {name: metric.mean for name, metric in found.items()}
+
+
+class NumericLoss(nn.Module):
+    """Training loss: cross-entropy of the supervised tokens plus losses of the number tokens.
+
+        loss_of = NumericLoss("ntil", tokenizer)
+        result = loss_of(logits, labels, shift=True)
+        result.loss.backward()
+
+    The state has the running means of ``balance: running``, and is empty for other settings.
+
+    Args:
+        objective: Name of a preset (``mm_numeric.losses.presets``), an ``ObjectiveSpec``, or a
+            mapping as in a config: ``{"preset": "ntil", "balance": "fixed"}``.
+        tokenizer: The tokenizer of the model, or a processor that has one. Its number tokens are
+            found by ``NumberVocabulary.from_tokenizer``.
+        vocabulary: The number tokens, in place of those of the tokenizer: for tokens of your own,
+            such as ``<loc0012>``.
+        **changes: Fields of ``ObjectiveSpec`` that replace those of ``objective``, such as
+            ``numeric_weight=0.8``; if the objective has one term, also options of this term, such
+            as ``squash=3``.
+    """
 
     takes_outputs: ClassVar[bool] = False
     """True if ``of_outputs`` reads other fields of the model's outputs in addition to logits."""
 
-    def __init__(self, spec: ObjectiveSpec, vocabulary: NumberVocabulary) -> None:
-        if not isinstance(vocabulary, NumberVocabulary):
-            raise ValueError(
-                f"an objective takes a NumberVocabulary, not a {type(vocabulary).__name__}: "
-                "make one with NumberVocabulary.from_tokenizer(tokenizer)."
-            )
-        if spec.tokens == "digits":
+    if TYPE_CHECKING:
+        __call__: Callable[..., "ObjectiveResult"]
+
+    def __init__(
+        self,
+        objective: str | ObjectiveSpec | Mapping[str, Any],
+        tokenizer: Any = None,
+        *,
+        vocabulary: NumberVocabulary | None = None,
+        **changes: Any,
+    ) -> None:
+        super().__init__()
+        spec = (
+            objective if isinstance(objective, ObjectiveSpec) else read_spec(objective, "objective")
+        )
+        if changes:
+            spec = with_changes(spec, changes, "objective")
+        vocabulary = _vocabulary(tokenizer, vocabulary)
+        if spec.number_tokens == "digits":
             vocabulary = vocabulary.only_digits()
         self.spec = spec
         self.vocabulary = vocabulary
         self.terms: dict[str, Term] = {t.name: make_term(t.name, t.options) for t in spec.terms}
-        self._trained = {t.name for t in spec.terms if t.weight * spec.weight > 0}
         self.balance = Balance(spec)
+        # Cross-entropy with weight 0 is not computed, unless the balance depends on it.
+        self._has_cross_entropy = not spec.terms or spec.ce_weight > 0 or spec.balance != "fixed"
+        self._trained = {t.name for t in spec.terms if t.weight * spec.numeric_weight > 0}
         self._ids = torch.tensor([token.id for token in vocabulary.tokens])
         self._largest_id = max(token.id for token in vocabulary.tokens)
-        # Cross-entropy with weight 0 is not computed, unless the balance depends on it.
-        self._terms_alone = bool(spec.terms) and spec.ce_weight == 0 and spec.balance == "fixed"
-        self._reweighs = any(getattr(term, "reweigh", False) for term in self.terms.values())
         self._tables: dict[tuple[torch.device, torch.dtype], tuple[Tensor, NumberClasses]] = {}
-        check_terms(spec, self.terms, vocabulary)
-        warn_of_large_distances(spec, self.terms, vocabulary)
+        self._check_terms()
+        self._warn_of_large_values()
 
     def __repr__(self) -> str:
-        return f"<Objective {self.spec}, {len(self.vocabulary)} number tokens>"
+        return f"<NumericLoss {self.spec}, {len(self.vocabulary)} number tokens>"
 
-    def __call__(
+    def forward(
         self,
         logits: Tensor,
         labels: Tensor,
@@ -109,7 +137,7 @@ class Objective:
         shift: bool | None = None,
         weights: Tensor | None = None,
         counts: Counts | None = None,
-        figures: bool = False,
+        metrics: bool = False,
         num_items_in_batch: Any = None,
     ) -> ObjectiveResult:
         """Return the loss of a batch and its components.
@@ -130,57 +158,62 @@ class Objective:
                 A number has the mean weight of its tokens.
             counts: The counts that loss sums are divided by. With gradient accumulation or several
                 ranks, pass those of the whole optimiser step. None: the counts of this batch.
-            figures: True computes the metrics in ``ObjectiveResult.figures``.
-            num_items_in_batch: Not supported; give Trainer ``loss_func(objective, shift=...)``.
+            metrics: True computes the metrics in ``ObjectiveResult.metrics``.
+            num_items_in_batch: Not supported; give Trainer ``loss_func(loss_of, shift=...)``.
         """
-        check_not_called_by_trainer(num_items_in_batch)
-        given = labels
-        logits, labels, spans, rows = supervised_rows(
-            logits, labels, spans, shift, "logits", self.spans, counts
+        if num_items_in_batch is not None:
+            raise ValueError(
+                "an objective is not a compute_loss_func, because it cannot know whether the "
+                "labels are shifted: use Trainer(compute_loss_func=loss_func(loss_of, "
+                "shift=True)), or shift=False for an encoder-decoder; `from mm_numeric import "
+                "loss_func`."
+            )
+        logits, labels, spans, supervised, weights = flat_supervised(
+            "logits", logits, labels, spans, self.spans, shift, weights, counts
         )
-        if weights is not None:
-            weights = row_weights(weights, given, shift, rows)
-        losses, numbers, at = self._select(logits, labels, spans, rows)
-        written = most_likely(logits, at) if figures else None
+        losses, numbers, at = self._select(logits, labels, spans, supervised)
+        written = most_likely(logits, at) if metrics else None
         return self._result(losses, numbers, labels, spans, counts, written, weights)
 
-    def token_losses(
-        self,
-        logits: Tensor,
-        labels: Tensor,
-        spans: NumberSpans | None = None,
-        *,
-        shift: bool | None = None,
-    ) -> dict[str, Tensor]:
-        """Return the unweighted loss of each position, like ``reduction="none"`` in PyTorch.
+    def _check_terms(self) -> None:
+        """Reject settings that do not fit a loss.
 
-        The result maps the name of each loss to a differentiable tensor of the shape of ``labels``.
-        Position i has the loss of the token that ``logits[:, i]`` predict, for either ``shift``. It
-        is 0 at positions without a label, or without a number. The loss of a number (or of a box
-        or time) is distributed evenly over its tokens. The sum of a tensor is therefore
-        ``sums[name].total`` of ``__call__`` (with ``reduction: items``).
+        These are ``roles`` and ``digit_runs`` for losses on boxes and clock times, and a vocabulary
+        without some tokens of the numbers (``number_tokens: digits``) for losses that need all.
         """
-        shape = labels.shape
-        logits, labels, spans, rows = supervised_rows(
-            logits, labels, spans, shift, "logits", self.spans
-        )
-        losses, numbers, _ = self._select(logits, labels, spans, rows)
-        if rows is None or len(shape) == 1:
-            rows = torch.arange(len(labels), device=labels.device)
-        found = {}
-        if losses is not None:
-            if self.spec.ce_on == "text":
-                losses = losses.index_fill(0, spans.row, 0)
-            found["ce"] = at_positions(losses, rows, shape)
-        with full_precision(labels.device):
-            for spec in self.spec.terms:
-                term = self.terms[spec.name]
-                each = at_tokens(term_losses(spec, term, numbers, spans), term.per, spans)
-                found[spec.name] = at_positions(each, rows[spans.row], shape)
-        return found
+        for spec in self.spec.terms:
+            term, where = self.terms[spec.name], f"objective.terms, {spec.name}"
+            if self.vocabulary.partial and getattr(term, "needs_whole_numbers", False):
+                raise ValueError(
+                    f"{where}: it needs all tokens of a number, and number_tokens: digits leaves "
+                    "out those of several digits; set number_tokens: all."
+                )
+            if term.per not in ("box", "time"):
+                continue
+            if spec.roles:
+                raise ValueError(f"{where}: each of its losses has several roles; remove roles.")
+            if self.spec.digit_runs:
+                raise ValueError(f"{where}: digit_runs finds no boxes and times; turn it off.")
+
+    def _warn_of_large_values(self) -> None:
+        """Warn if ``scale: published`` meets tokens of several digits.
+
+        Weights such as 0.3 were published for single digits. Only ``balance: fixed`` is checked:
+        ``ratio`` and ``running`` rescale the numeric losses anyway.
+        """
+        largest = max(token.value for token in self.vocabulary.tokens)
+        names = [n for n in self._trained if getattr(self.terms[n], "scale", "") == "published"]
+        if names and largest > _LARGEST_DIGIT and self.spec.balance == "fixed":
+            logger.warning(
+                "objective.terms, %s: the values of number tokens are up to %g, but the published "
+                "weight is for digits, up to 9: this term can dominate cross-entropy. Set scale: "
+                "range, number_tokens: digits or balance: running.",
+                ", ".join(sorted(names)),
+                largest,
+            )
 
     def _select(
-        self, logits: Tensor, labels: Tensor, spans: NumberSpans, rows: Tensor | None
+        self, logits: Tensor, labels: Tensor, spans: NumberSpans, supervised: Tensor | None
     ) -> tuple[Tensor | None, NumberLogits, Tensor]:
         """Compute cross-entropy and select the logits of the number tokens.
 
@@ -188,24 +221,18 @@ class Objective:
             The cross-entropy of each label [n] (None if it is not computed), the logits of all c
             number tokens at the k labels that are number tokens, and the positions [k] of these.
         """
-        ids, classes = self._table(logits)
-        check_head(self._largest_id, logits.shape[-1])
+        ids, classes = self._table(logits, logits.shape[-1])
         check_labels(labels, logits.shape[-1], spans, ids)
+        at = spans.position if supervised is None else supervised[spans.position]
         losses: Tensor | None = None
-        normaliser: Tensor | Callable[[], Tensor]
-        at = spans.row if rows is None else rows[spans.row]
-        if self._terms_alone:
-            if self._reweighs:  # needs the normaliser, whose gradient shares one buffer this way
-                each = torch.arange(len(at), device=at.device)
-                _, scores, normaliser = cross_entropy_with_numbers(
-                    logits, labels[spans.row], each, ids, at
-                )
-            else:
-                scores = number_scores(logits, at, ids)
-                normaliser = lambda: to_compute_dtype(logits[at]).logsumexp(dim=-1)  # noqa: E731
-        else:
+        if self._has_cross_entropy:
             losses, scores, normaliser = cross_entropy_with_numbers(
-                logits, labels, spans.row, ids, rows
+                logits, labels, spans.position, ids, supervised
+            )
+        else:
+            each = torch.arange(len(at), device=at.device)
+            _, scores, normaliser = cross_entropy_with_numbers(
+                logits, labels[spans.position], each, ids, at
             )
         return losses, NumberLogits.at(scores, normaliser, classes, spans.target), at
 
@@ -216,10 +243,10 @@ class Objective:
         spans: NumberSpans | None = None,
         *,
         counts: Counts | None = None,
-        figures: bool = False,
+        metrics: bool = False,
     ) -> ObjectiveResult:
         """Return the loss of a model's outputs, whose ``logits[i]`` predict ``labels[i]``."""
-        return self(outputs.logits, labels, spans, shift=False, counts=counts, figures=figures)
+        return self(outputs.logits, labels, spans, shift=False, counts=counts, metrics=metrics)
 
     def from_hidden(
         self,
@@ -232,7 +259,7 @@ class Objective:
         shift: bool | None = None,
         weights: Tensor | None = None,
         counts: Counts | None = None,
-        figures: bool = False,
+        metrics: bool = False,
     ) -> ObjectiveResult:
         """Return the loss from the last hidden states, computing the logits in chunks.
 
@@ -247,22 +274,18 @@ class Objective:
                 f"the weight of the head must be [v, {hidden.shape[-1]}], not "
                 f"{list(weight.shape)}; gather a weight that is sharded over ranks first."
             )
-        given = labels
-        hidden, labels, spans, rows = supervised_rows(
-            hidden, labels, spans, shift, "hidden states", self.spans, counts
+        hidden, labels, spans, supervised, weights = flat_supervised(
+            "hidden states", hidden, labels, spans, self.spans, shift, weights, counts
         )
-        if weights is not None:
-            weights = row_weights(weights, given, shift, rows)
-        hidden = hidden if rows is None else hidden[rows]
-        ids, classes = self._table(hidden)
-        check_head(self._largest_id, len(weight))
+        hidden = hidden if supervised is None else hidden[supervised]
+        ids, classes = self._table(hidden, len(weight))
         check_labels(labels, len(weight), spans, ids)
         losses, scores, normaliser, written = linear_cross_entropy_with_numbers(
-            hidden, weight, bias, labels, spans.row, ids
+            hidden, weight, bias, labels, spans.position, ids
         )
         numbers = NumberLogits.at(scores, normaliser, classes, spans.target)
         return self._result(
-            losses, numbers, labels, spans, counts, written if figures else None, weights
+            losses, numbers, labels, spans, counts, written if metrics else None, weights
         )
 
     def from_losses(
@@ -280,7 +303,7 @@ class Objective:
         Use it with fused kernels that do not return logits. Here only the logits of the c number
         tokens are computed, at the k positions whose label is a number token.
 
-        ``losses`` [n] are the differentiable cross-entropy losses of the supervised rows
+        ``losses`` [n] are the differentiable cross-entropy losses of the supervised positions
         (``reduction="none"``), and ``hidden`` [n, d] their last hidden states. ``weight`` [v, d]
         and ``bias`` [v] belong to the output head. For ``counts`` see ``__call__``.
         """
@@ -289,13 +312,12 @@ class Objective:
                 "from_losses takes losses [n], hidden states [n, d] and a weight [v, d], not "
                 f"{list(losses.shape)}, {list(hidden.shape)} and {list(weight.shape)}."
             )
-        check_head(self._largest_id, len(weight))
-        ids, classes = self._table(hidden)
-        scores = head_scores(hidden, weight, bias, spans.row, ids)
+        ids, classes = self._table(hidden, len(weight))
+        scores = head_scores(hidden, weight, bias, spans.position, ids)
         losses = losses.to(scores)
         # The loss is log_normaliser - z_y, and z_y is one of the number logits.
         wanted = scores.gather(1, spans.target[:, None]).squeeze(1)
-        numbers = NumberLogits.at(scores, losses[spans.row] + wanted, classes, spans.target)
+        numbers = NumberLogits.at(scores, losses[spans.position] + wanted, classes, spans.target)
         return self._result(losses, numbers, losses, spans, counts)
 
     def spans(self, labels: Tensor, documents: Tensor | None = None) -> NumberSpans:
@@ -307,29 +329,24 @@ class Objective:
 
         Raises ValueError if a term must know coordinates or times, which token ids do not show.
         """
+        if labels.dim() != 2:
+            raise ValueError(f"labels must be [b, t], not {list(labels.shape)}.")
+        return self.span_finder()(labels, documents=documents)
+
+    def span_finder(self) -> Callable[..., NumberSpans]:
+        """Return the function that ``spans`` calls, which can be sent to other processes."""
         for term in self.spec.terms:
             if term.roles or self.terms[term.name].per in ("box", "time"):
                 raise ValueError(
                     f"the term {term.name} needs roles and groups, which label ids do not have: "
                     "pass spans (NumberSpans.build)."
                 )
-        if labels.dim() != 2:
-            raise ValueError(f"labels must be [b, t], not {list(labels.shape)}.")
-        return NumberSpans.from_labels(
-            labels,
-            self.vocabulary,
+        return partial(
+            NumberSpans.from_labels,
+            vocabulary=self.vocabulary,
             digit_runs=self.spec.digit_runs,
             thousands_separators=self.spec.thousands_separators,
-            documents=documents,
         )
-
-    def end_step(self, sums: Mapping[str, LossSum]) -> None:
-        """Update the running means of cross-entropy and numeric losses after an optimiser step.
-
-        Only the setting ``balance: running`` uses these means. The argument ``sums`` is the sum
-        of ``ObjectiveResult.sums`` over all micro-batches and ranks of the step.
-        """
-        self.balance.end_step(sums)
 
     def _result(
         self,
@@ -350,20 +367,20 @@ class Objective:
         weights = None if weights is None else to_compute_dtype(weights)
         here, sums = Counts.of(labels, spans, weights), {}
         if losses is not None:
-            if self.spec.ce_on == "text":
-                losses = losses.index_fill(0, spans.row, 0)
+            if self.spec.ce_tokens == "text":
+                losses = losses.index_fill(0, spans.position, 0)
             if weights is not None:
                 losses = losses * weights.to(losses)
-            sums["ce"] = LossSum(losses.sum(), here.rows)
+            sums["ce"] = LossSum(losses.sum(), here.supervised)
         with full_precision(labels.device):
             for term in self.spec.terms:
                 sums[term.name] = self._term_sum(term, numbers, spans, here, weights)
-            names = {"ce": "rows", **{name: self._count_of(name) for name in self.terms}}
+            names = {"ce": "supervised", **{name: self._count_of(name) for name in self.terms}}
             divisors = {name: getattr(counts or here, count) for name, count in names.items()}
             loss = self.balance.total(sums, divisors)
-            figures = None
+            metric_sums = None
             if written is not None:
-                figures = number_metrics(numbers, spans, written, labels[spans.row])
+                metric_sums = number_metrics(numbers, spans, written, labels[spans.position])
         if self.spec.on_nan == "error" and not loss.isfinite():
             bad = [name for name, component in sums.items() if not component.total.isfinite()]
             raise ValueError(
@@ -371,7 +388,7 @@ class Objective:
                 "the logits contain NaN or infinity; lower the learning rate or train in bf16."
             )
         sums = {name: LossSum(s.total.detach(), s.items) for name, s in sums.items()}
-        return ObjectiveResult(loss, sums, figures)
+        return ObjectiveResult(loss, sums, metric_sums)
 
     def _count_of(self, name: str) -> str:
         return "samples" if self.spec.reduction == "samples" else COUNT_OF[self.terms[name].per]
@@ -394,8 +411,16 @@ class Objective:
                 losses = mean_by_sample(losses, term.per, spans)
             return LossSum(losses.sum(), getattr(here, self._count_of(spec.name)))
 
-    def _table(self, like: Tensor) -> tuple[Tensor, NumberClasses]:
-        """Return ids and values of the c number tokens, on the device of the tensor ``like``."""
+    def _table(self, like: Tensor, tokens: int) -> tuple[Tensor, NumberClasses]:
+        """Return ids and values of the c number tokens, on the device of the tensor ``like``.
+
+        ``tokens`` is the size of the output head, which must have all number tokens.
+        """
+        if self._largest_id >= tokens:
+            raise ValueError(
+                f"the number token with id {self._largest_id} is not one of the {tokens} tokens of "
+                "the head: the number vocabulary was made from another model's tokenizer."
+            )
         dtype = like.dtype if like.dtype == torch.float64 else torch.float32
         key = (like.device, dtype)
         if key not in self._tables:
@@ -405,15 +430,17 @@ class Objective:
         return self._tables[key]
 
 
-def objective(name: str | ObjectiveSpec, vocabulary: NumberVocabulary, **changes: Any) -> Objective:
-    """Create an objective from the name of a preset or from an ``ObjectiveSpec``.
-
-    Args:
-        name: A name in ``mm_numeric.losses.presets.PRESETS``, or an ``ObjectiveSpec``.
-        vocabulary: The number tokens of the tokenizer.
-        **changes: Fields of the ``ObjectiveSpec`` to override, for example ``weight=0.8`` or
-            ``terms=[{"name": "relative", "weight": 0.2}]``. If the objective has one term, also
-            options of this term, for example ``squash=3``.
-    """
-    spec = choose(name, PRESETS, "objective", "objective") if isinstance(name, str) else name
-    return Objective(with_changes(spec, changes), vocabulary)
+def _vocabulary(tokenizer: Any, vocabulary: NumberVocabulary | None) -> NumberVocabulary:
+    """Return the number tokens of a ``NumericLoss``, from its arguments."""
+    if vocabulary is None and isinstance(tokenizer, NumberVocabulary):
+        raise ValueError("NumericLoss: pass number tokens as vocabulary=.")
+    if vocabulary is not None and not isinstance(vocabulary, NumberVocabulary):
+        raise ValueError(
+            f"NumericLoss: vocabulary is a NumberVocabulary, not {vocabulary!r:.60}; pass a "
+            "tokenizer as the second argument."
+        )
+    if vocabulary is None:
+        if tokenizer is None:
+            raise ValueError("NumericLoss: pass the tokenizer of the model, or vocabulary=.")
+        return NumberVocabulary.from_tokenizer(getattr(tokenizer, "tokenizer", tokenizer))
+    return vocabulary

@@ -1,0 +1,224 @@
+"""The commands of ``mm-numeric`` as functions: ``from mm_numeric import train, predict, score``.
+
+A config is a ``Config``, the path of a file, or the name of a shipped config. A mistake raises
+ValueError with the message that the command prints. Importing this module loads no torch.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mm_numeric.config.data import DataSource, Sources
+from mm_numeric.config.reader import read_config
+from mm_numeric.config.schema import Config
+from mm_numeric.io.files import read_json, read_rows
+from mm_numeric.registry import IMPORTERS, LOCAL_ENGINE, choose
+from mm_numeric.runs.folder import FINISHED, MODEL, PREDICTIONS, TRAINING_ANSWERS, decoded_name
+
+if TYPE_CHECKING:
+    from mm_numeric.importers.prepare import Prepared
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A finished training run, stored in a folder."""
+
+    folder: Path
+
+    @property
+    def model(self) -> Path:
+        """Return the folder with the weights of the trained model."""
+        return self.folder / MODEL
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Return run.json: steps, rows, seconds, modules and other metadata."""
+        facts: dict[str, Any] = read_json(self.folder / FINISHED)
+        return facts
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """The answers of a model, stored in a file."""
+
+    path: Path
+
+    count: int
+    """Number of answers that the call has added; others were in the file already."""
+
+    config: Config
+    """The config of the model's run."""
+
+    @property
+    def rows(self) -> list[Mapping[str, Any]]:
+        """Return the rows of the file: ``id``, ``text``, ``parsed``, ``target`` and others."""
+        return [row for _, row in read_rows(self.path)]
+
+
+@dataclass(frozen=True)
+class ComparedRuns:
+    """The runs of a comparison, stored in a folder."""
+
+    folder: Path
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Return summary.json: the metrics of each objective, and the runs."""
+        from mm_numeric.evaluation.report.summary_file import read_summary
+
+        return read_summary(self.folder)
+
+
+def train(
+    config: Config | str | Path,
+    *,
+    resume: bool = False,
+    stoppable: bool = False,
+    trust_remote_code: bool = False,
+) -> TrainedRun:
+    """Fine-tune a model, and save it in ``trainer.output_dir`` of the config.
+
+    Args:
+        config: The config of the run.
+        resume: Resume from the last checkpoint of the run folder.
+        stoppable: Save a checkpoint and stop when SIGTERM, SIGUSR1 or SIGINT is received.
+        trust_remote_code: Resume even from a DeepSpeed or FSDP checkpoint whose files contain other
+            objects than tensors. Loading such files could execute code.
+
+    Raises:
+        StoppedError: If a signal stopped the run.
+    """
+    from mm_numeric.training.run import train as run
+
+    config = config if isinstance(config, Config) else read_config(config)
+    run(config, resume=resume, stoppable=stoppable, trust_remote_code=trust_remote_code)
+    return TrainedRun(config.output_dir)
+
+
+def predict(
+    run: str | Path,
+    data: str | Path | None = None,
+    out: str | Path | None = None,
+    *,
+    images: str | Path | None = None,
+    training_rows: bool = False,
+    trust_remote_code: bool = False,
+    overrides: Sequence[str] = (),
+    endpoint: Any = None,
+    limit: int | None = None,
+    on_ray: Any = None,
+    **settings: Any,
+) -> Predictions:
+    """Answer the rows of a file with the model of a run; rows with an answer are skipped.
+
+    Args:
+        run: Folder of a finished run; with ``endpoint`` also a config.
+        data: File with the rows to answer. None: the test rows of the run's config.
+        out: A .jsonl file, which is appended to. None: a file in the folder of the run.
+        images: Folder of the images of ``data``.
+        training_rows: Answer the training rows of the config instead, to train on the answers.
+        trust_remote_code: Allow a config that refers to Python code, such as a task of your own.
+        overrides: Changed settings of the sections task, data and predict, such as
+            ``("task.other_labels=drop",)``.
+        endpoint: An ``inference.endpoint.Endpoint`` (a server), which then generates the answers.
+        limit: Answer only the first ``limit`` rows.
+        on_ray: ``config.resources.Resources`` of the tasks of a Ray cluster, which then do it.
+        settings: Changed settings of the section ``predict``, such as ``decode="median"``.
+    """
+    from mm_numeric.inference.generate import predict as answer
+    from mm_numeric.inference.generate import read_model
+
+    run = Path(run)
+    if endpoint is not None and not (out or run.is_dir()):
+        raise ValueError(f"{run} is no folder of a run; for a config, add --out FILE.")
+    config = read_model(run, endpoint, trust_remote_code, overrides).config
+    source: Sources | None = config.data.train if training_rows else None
+    if data is not None:
+        source = DataSource(path=str(data), images=None if images is None else str(images))
+    name = TRAINING_ANSWERS if training_rows else PREDICTIONS
+    rule = replace(config.predict, **settings).rule
+    path = run / decoded_name(name, rule) if out is None else Path(out)
+    if path.is_dir():
+        raise ValueError(f"--out: {path} is a folder; name a file in it.")
+    if path.suffix != ".jsonl":
+        raise ValueError(f"--out {path}: the file name must end in .jsonl.")
+    count = answer(
+        run,
+        source,
+        path,
+        limit=limit,
+        trust_remote_code=trust_remote_code,
+        endpoint=endpoint,
+        on_ray=on_ray,
+        overrides=overrides,
+        **settings,
+    )
+    return Predictions(path, count, config)
+
+
+def compare(
+    config: Config | str | Path,
+    *,
+    seeds: Sequence[int] | None = None,
+    engine: str = LOCAL_ENGINE,
+    partial: bool = False,
+) -> ComparedRuns:
+    """Train and score the objectives of a comparison, and write its summary and its tables.
+
+    Args:
+        config: A config with the section ``compare``.
+        seeds: Execute only the runs of these seeds, without a summary, to split the work.
+        engine: What executes the runs: a name in ``mm_numeric.registry.ENGINES``.
+        partial: Allow runs without the answers to some test rows.
+    """
+    from mm_numeric.comparison.rows import read_comparison
+    from mm_numeric.comparison.run import compare as run
+
+    config = config if isinstance(config, Config) else read_comparison(config)
+    return ComparedRuns(run(config, seeds=seeds, engine=engine, partial=partial))
+
+
+def prepare(
+    name: str,
+    inputs: Sequence[str | Path],
+    out: str | Path,
+    *,
+    clip: bool = False,
+    allow_bad: int = 0,
+    force: bool = False,
+    **options: Any,
+) -> "Prepared":
+    """Convert files of a published format to rows.
+
+    Args:
+        name: Name of the format, such as ``coco``.
+        inputs: Input files and folders.
+        out: A .jsonl file; ``OUT.prepared.json``, the counts and checksums, is written next to it.
+        clip: Clip shapes to their images.
+        allow_bad: Number of invalid lines up to which the rows are complete.
+        force: Replace existing output files.
+        options: Options of the format, such as ``images=...`` of ``coco``.
+    """
+    from mm_numeric.importers.prepare import prepare as convert
+
+    importer = choose(name, IMPORTERS, "format", "prepare")(**options)
+    paths = [Path(path) for path in inputs]
+    flags: dict[str, Any] = {"clip": clip, "allow_bad": allow_bad, "force": force}
+    return convert(name, importer, paths, Path(out), **flags)
+
+
+def report(
+    folder: str | Path, formats: Sequence[str] = ("html", "md"), *, trust_remote_code: bool = False
+) -> tuple[Path, ...]:
+    """Write the report of a comparison or of a run, and return the paths of the written files.
+
+    Args:
+        folder: Output folder of ``compare`` or ``train``. The report is saved there.
+        formats: Any of ``html``, ``md``, ``latex`` and ``csv``.
+        trust_remote_code: Import the task if the folder names it by an import path, such as
+            ``my_tasks:Thermometer``. Otherwise the sections of that task are left out.
+    """
+    from mm_numeric.evaluation.report.report import write_report
+
+    return write_report(Path(folder), formats, trust_remote_code=trust_remote_code)
