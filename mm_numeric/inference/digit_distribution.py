@@ -16,7 +16,6 @@ For a vocabulary without digits all means are null. arXiv 2411.02083 has a plot 
 Axes    k number tokens in the answers, c classes (the number tokens of the vocabulary)
 """
 
-import inspect
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from mm_numeric.io.log import progress
 from mm_numeric.losses.cross_entropy import to_compute_dtype
 from mm_numeric.losses.term import NumberClasses
 from mm_numeric.models.loading import device_type, load_family, load_model
+from mm_numeric.models.output_head import output_head, selected_logits
 from mm_numeric.models.precision import Precision
 from mm_numeric.numbers.spans import NumberSpans
 from mm_numeric.numbers.vocabulary import NumberVocabulary
@@ -99,15 +99,12 @@ def _sums_of_batch(
         return torch.zeros(2, 2 * _MAX_DIFFERENCE + 1, dtype=torch.float64)
     rows, target = (each[written].to(model.device) for each in (spans.position, spans.target))
     inputs = {key: value.to(model.device) for key, value in batch.items() if key not in BATCH_KEYS}
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    if "logits_to_keep" in inspect.signature(base.forward).parameters:
-        inputs["logits_to_keep"] = batch["supervised"].to(model.device)
-    else:
-        assert spans.supervised is not None
-        rows = spans.supervised.to(model.device)[rows]
+    assert spans.supervised is not None
+    supervised = spans.supervised.to(model.device)
     with precision.computing(model.device):
-        logits = model(**inputs).logits
-    logits = logits.reshape(-1, logits.shape[-1])
+        logits = selected_logits(
+            model, output_head(model), inputs, supervised, batch["supervised"].numel()
+        )
     scores = to_compute_dtype(logits[rows[:, None], ids.to(model.device)])
     return digit_differences(scores, target, collator.vocabulary).cpu()
 

@@ -1,9 +1,11 @@
 """Reduce the memory that the output head (``lm_head``) needs during training.
 
-Axes    n positions whose logits are computed, v vocabulary
+Axes    n supervised positions (those with a label), v vocabulary
 
-During a training forward pass, the ``forward`` method of the head is replaced in one of two ways.
-Both change the results only by rounding errors.
+During a forward pass, the ``forward`` method of the head is replaced. This changes the results only
+by rounding errors.
+
+Supervised positions: the head computes logits only where there is a label.
 
 Chunked loss, for micro-batches with many logits: the head computes the loss from one chunk of
 logits at a time, and returns the loss instead of logits. The logits [n, v] are never all in
@@ -17,8 +19,8 @@ gradient, which torch 2.13 cannot add in place: it allocates a third tensor of t
 replaced ``forward`` method returns a contiguous gradient, which torch adds in place.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -30,86 +32,131 @@ from torch.nn.functional import linear
 from mm_numeric.losses.linear_cross_entropy import CHUNKED_FROM as CHUNKED_FROM
 from mm_numeric.losses.normalization import Counts
 from mm_numeric.losses.numeric_loss import NumericLoss, ObjectiveResult
+from mm_numeric.models.output_head import at_positions, output_head, replaced_forward
 from mm_numeric.numbers.spans import NumberSpans
 
 
 class ChunkedHead:
-    """Runs training forward passes with less memory for the output head (``lm_head``)."""
+    """Runs forward passes of a training with less memory for the output head (``lm_head``).
 
-    def __init__(self, model: nn.Module, inputs: Mapping[str, Any], whole: Any) -> None:
-        """Check if the output head is tied to the embeddings, and if it allows a loss in chunks.
+    Attributes:
+        reason: Why logits cannot be computed at the supervised positions alone; empty if they can.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: Mapping[str, Any],
+        whole: Any,
+        count: int,
+        *,
+        is_compiled: bool = False,
+        is_sharded: bool = False,
+    ) -> None:
+        """Check what the output head allows.
 
         This runs the model once on the micro-batch ``inputs``, so that all ranks must call it
-        together. ``whole`` is the model without its DDP or DeepSpeed wrapper.
-        """
-        self.head = linear_head(whole)
-        self.is_tied = self.head is not None and is_tied(whole, self.head)
-        self.is_replaceable = self.head is not None and logits_equal_head_output(
-            model, self.head, inputs
-        )
+        together.
 
-    def is_chunked(
-        self, inputs: Mapping[str, Any], labels: Tensor, objective: NumericLoss, chunked_from: int
-    ) -> bool:
+        Args:
+            model: The model as it is trained.
+            inputs: Its keyword arguments for a micro-batch.
+            whole: The model without its DDP or DeepSpeed wrapper.
+            count: Number of positions of this micro-batch, b * t.
+            is_compiled: Whether the model runs under torch.compile, which would compile it again
+                for each replaced method.
+            is_sharded: Whether FSDP shards the weight of the head.
+        """
+        self.head = output_head(whole)
+        self.reason, self.is_tied, self.allows_chunks = "", False, False
+        if is_compiled or self.head is None:
+            self.reason = "torch.compile" if is_compiled else "the model has no output embeddings"
+            return
+        selects, is_unchanged = probe(model, self.head, inputs, count)
+        if not selects:
+            self.reason = "the model does not return the logits that its output head computes"
+        linear_head = plain_linear(self.head)
+        self.is_tied = linear_head is not None and not is_sharded and is_tied(whole, linear_head)
+        self.allows_chunks = not is_sharded and is_unchanged
+
+    def is_chunked(self, labels: Tensor, loss_of: NumericLoss, chunked_from: float) -> bool:
         """Return True if a micro-batch has too many logits to compute its loss in one piece."""
         # Without cross-entropy only the logits of numbers are needed, which are few.
-        if self.head is None or not self.is_replaceable or objective.spec.ce_weight == 0:
+        if not self.allows_chunks or loss_of.spec.ce_weight == 0:
             return False
-        rows = inputs.get("decoder_input_ids", inputs.get("input_ids"))
-        if "logits_to_keep" in inputs or rows is None:
-            rows = labels
-        return rows.numel() * self.head.out_features >= chunked_from
+        head: Any = self.head
+        return bool(labels.numel() * head.out_features >= chunked_from)
 
     def __call__(
         self,
         model: nn.Module,
         inputs: Mapping[str, Any],
-        objective: NumericLoss,
+        loss_of: NumericLoss,
         labels: Tensor,
         spans: NumberSpans | None,
-        counts: Counts,
-        chunked_from: int = CHUNKED_FROM,
+        counts: Counts | None,
+        chunked_from: float,
+        positions: Tensor | None,
+        count: int,
     ) -> tuple[Any, ObjectiveResult]:
-        """Run the model on a micro-batch; return the model outputs and the result of the objective.
+        """Run the model on a micro-batch; return the model outputs and the result of the loss.
 
-        If the number of logits (positions times vocabulary size) is at least ``chunked_from``, the
-        loss is computed in chunks, and ``outputs.logits`` contains the loss instead of the logits.
+        Args:
+            model: The model as it is trained.
+            inputs: Its keyword arguments for the micro-batch.
+            loss_of: The loss.
+            labels: [n] with ``positions``; else what ``loss_of.of_outputs`` accepts.
+            spans: The numbers of the labels.
+            counts: The counts of the optimiser step. None in an evaluation: no metrics then.
+            chunked_from: Number of logits, n * v, from which the loss is computed in chunks;
+                ``outputs.logits`` then contains the loss.
+            positions: [n] indices of the flattened positions that get logits. None: all.
+            count: Number of positions of the micro-batch, b * t.
         """
-        head = self.head
-        if head is None or not self.is_chunked(inputs, labels, objective, chunked_from):
-            with _contiguous_gradient(head) if head and self.is_tied else nullcontext():
+        head: Any = self.head
+        metrics = counts is not None
+        product = tied_product(head) if head is not None and self.is_tied else None
+        if positions is None:
+            with nullcontext() if product is None else replaced_forward(head, product):
                 outputs = model(**inputs)
-            return outputs, objective.of_outputs(
-                outputs, labels, spans, counts=counts, metrics=True
-            )
+            result = loss_of.of_outputs(outputs, labels, spans, counts=counts, metrics=metrics)
+            return outputs, result
+        if not self.is_chunked(labels, loss_of, chunked_from):
+            computed = product or head.forward
+            with replaced_forward(
+                head, lambda hidden: computed(at_positions(hidden, positions, count)[None])
+            ):
+                outputs = model(**inputs)
+            outputs.logits = outputs.logits.flatten(0, -2)
+            result = loss_of.of_outputs(outputs, labels, spans, counts=counts, metrics=metrics)
+            return outputs, result
         results: list[ObjectiveResult] = []
 
-        def loss_of(hidden: Tensor) -> Tensor:
-            result = objective.from_hidden(
-                hidden,
+        def compute_loss(hidden: Tensor) -> Tensor:
+            result = loss_of.from_hidden(
+                at_positions(hidden, positions, count),
                 head.weight,
                 labels,
                 spans,
                 bias=head.bias,
                 shift=False,
                 counts=counts,
-                metrics=True,
+                metrics=metrics,
             )
             results.append(result)
             return result.loss.reshape(1)
 
-        with _replaced_forward(head, loss_of):
+        with replaced_forward(head, compute_loss):
             outputs = model(**inputs)
         return outputs, replace(results[0], loss=outputs.logits.reshape(()))
 
 
-def linear_head(model: Any) -> nn.Linear | None:
-    """Return the output head of a model if it is an unmodified ``nn.Linear``, else None.
+def plain_linear(head: nn.Module | None) -> nn.Linear | None:
+    """Return an output head if it is an unmodified ``nn.Linear``, else None.
 
     A head is modified if it has an adapter (LoRA, ``modules_to_save``), a quantised or sharded
     weight, or a replaced ``forward`` method (``device_map``).
     """
-    head = getattr(model, "get_output_embeddings", lambda: None)()
     if type(head) is not nn.Linear or type(head.weight) is not nn.Parameter:
         return None
     return None if "forward" in vars(head) else head
@@ -122,36 +169,40 @@ def is_tied(model: Any, head: nn.Linear) -> bool:
 
 
 @torch.no_grad()
-def logits_equal_head_output(model: nn.Module, head: nn.Linear, inputs: Mapping[str, Any]) -> bool:
-    """Return True if the model returns the output of its head unchanged, bit for bit.
+def probe(
+    model: nn.Module, head: nn.Module, inputs: Mapping[str, Any], count: int
+) -> tuple[bool, bool]:
+    """Return what a head allows: logits at some positions alone, and a loss in place of logits.
 
-    To test this, the head is made to return values from -100 to 100. Scaling, soft-capping or
-    casting to another dtype would change them.
+    The head is made to return logits at one position; a model that uses its head in the usual way
+    then returns logits of one position. If the head is linear, these are values from -100 to 100:
+    scaling, soft-capping or casting to another dtype would change them.
     """
     returned: list[Tensor] = []
+    compute, linear_head = head.forward, plain_linear(head)
 
     def artificial(hidden: Tensor) -> Tensor:
-        dtype = hidden.dtype if hidden.dtype == torch.float64 else torch.float32
-        row = torch.linspace(-100, 100, head.out_features, dtype=dtype, device=hidden.device)
-        returned.append(row.expand(*hidden.shape[:-1], -1))
-        return returned[-1].clone()
+        if linear_head is None:
+            logits: Tensor = compute(hidden.flatten(0, -2)[:1][None])
+        else:
+            dtype = hidden.dtype if hidden.dtype == torch.float64 else torch.float32
+            size = linear_head.out_features
+            logits = torch.linspace(-100, 100, size, dtype=dtype, device=hidden.device)[None, None]
+        if hidden.shape[:-1].numel() == count:
+            returned.append(logits)
+        return logits.clone()
 
-    inputs = dict(inputs)
-    if "logits_to_keep" in inputs:  # one row is enough
-        inputs["logits_to_keep"] = torch.zeros_like(inputs["logits_to_keep"])
-        inputs["logits_to_keep"][0, 0] = True
     was_training = model.training
     model.eval()  # without dropout, which would change the random numbers of the training
     try:
-        with _replaced_forward(head, artificial):
+        with replaced_forward(head, artificial):
             logits = model(**inputs).logits
     finally:
         model.train(was_training)
-    if len(returned) != 1:
-        return False
-    expected = returned[0]
-    same_kind = logits.dtype == expected.dtype and logits.shape == expected.shape
-    return same_kind and torch.equal(logits, expected)
+    if len(returned) != 1 or not isinstance(logits, Tensor) or logits.shape != returned[0].shape:
+        return False, False
+    same = logits.dtype == returned[0].dtype and torch.equal(logits, returned[0])
+    return True, same and linear_head is not None
 
 
 class _TiedLinear(torch.autograd.Function):
@@ -170,9 +221,8 @@ class _TiedLinear(torch.autograd.Function):
         return (grad @ weight if ctx.needs_input_grad[0] else None), grad_weight
 
 
-@contextmanager
-def _contiguous_gradient(head: nn.Linear) -> Iterator[None]:
-    """Context manager: make the weight gradient of a tied head contiguous, which saves memory."""
+def tied_product(head: nn.Linear) -> Callable[[Tensor], Tensor]:
+    """Return a ``forward`` for a tied head whose weight gradient is contiguous."""
 
     def product(hidden: Tensor) -> Tensor:
         # Checked here because accelerate enables autocast inside of the call of the model.
@@ -181,14 +231,4 @@ def _contiguous_gradient(head: nn.Linear) -> Iterator[None]:
         product: Tensor = _TiedLinear.apply(hidden, head.weight)
         return product
 
-    with _replaced_forward(head, product):
-        yield
-
-
-@contextmanager
-def _replaced_forward(head: nn.Linear, forward: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    head.forward = forward  # type: ignore[method-assign, assignment]
-    try:
-        yield
-    finally:
-        del head.forward
+    return product

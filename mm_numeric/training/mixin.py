@@ -63,9 +63,10 @@ class NumericLossMixin(_Trainer):
 
     Batches need ``labels`` [b, t] with -100 at positions to ignore; padded, packed, padding-free
     and completion-only batches all work. Labels are shifted unless the model is an encoder-decoder.
-    If the model accepts ``logits_to_keep``, logits are computed only at positions with a label,
-    except for ``return_outputs=True``. To save memory, a micro-batch with ``chunked_from`` logits
-    or more computes its loss in chunks, unless FSDP, torch.compile or the output head prevents it.
+    Logits are computed only at positions with a label, except for ``return_outputs=True``, and
+    unless torch.compile or the model prevents it, which is logged. To save memory, a micro-batch
+    with ``chunked_from`` logits or more computes its loss in chunks, unless FSDP, torch.compile or
+    the output head prevents it.
 
     Digits of two packed documents are never read as one number if the batch has ``position_ids``
     [b, t] that restart with each document, or an ``attention_mask`` [b, t] with the document index
@@ -85,8 +86,7 @@ class NumericLossMixin(_Trainer):
     ``Seq2SeqTrainer`` with ``predict_with_generate`` reports the model's own loss.
     """
 
-    loss_is_scaled_for_ga = True  # the objective divides by the counts of the whole step
-    chunked_from = CHUNKED_FROM
+    chunked_from: float = CHUNKED_FROM
 
     def __init__(
         self,
@@ -100,6 +100,9 @@ class NumericLossMixin(_Trainer):
             )
         check_base(type(self), NumericLossMixin)
         super().__init__(*args, **kwargs)
+        # Or Trainer divides the loss by the number of micro-batches: it is divided by the counts of
+        # the whole step already.
+        self.model_accepts_loss_kwargs = True
         tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
         if not isinstance(objective, NumericLoss):
             objective = NumericLoss(objective, tokenizer)
@@ -116,11 +119,7 @@ class NumericLossMixin(_Trainer):
         parameters = inspect.signature(base.forward).parameters
         takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
         self._takes_use_cache = takes_any or "use_cache" in parameters
-        self._head_takes_rows = "logits_to_keep" in parameters and not self._has_virtual_tokens
         self._head: ChunkedHead | None = None
-        self._keeps_head = (
-            self.args.torch_compile or self.is_fsdp_enabled or self._has_virtual_tokens
-        )
         self._counts: Counts | None = None
         self._step_sums: dict[str, LossSum] = {}
         self._seen: dict[str, LossSum] = {}
@@ -163,13 +162,15 @@ class NumericLossMixin(_Trainer):
         During training, the losses are averaged over the tokens and numbers of the whole optimiser
         step, on all ranks, as in one large batch.
         """
-        batch, labels, spans = self._model_inputs(model, inputs, all_rows=return_outputs)
+        batch, labels, spans, supervised = self._model_inputs(model, inputs)
         router = self.model.config.get_text_config()
         has_router_loss = getattr(router, "output_router_logits", False)
         if has_router_loss:
             batch["output_router_logits"] = True  # VLMs do not read it from the config
         counts = self._counts if model.training else None
-        outputs, result = self._forward(model, batch, labels, spans, counts, return_outputs)
+        outputs, result = self._forward(
+            model, batch, labels, spans, supervised, counts, return_outputs
+        )
         loss = result.loss
         if result.metric_sums is not None:
             before = self._metric_sums
@@ -187,11 +188,12 @@ class NumericLossMixin(_Trainer):
         return (loss, outputs) if return_outputs else loss
 
     def _model_inputs(
-        self, model: torch.nn.Module, inputs: Mapping[str, Any], *, all_rows: bool
-    ) -> tuple[dict[str, Any], Tensor, NumberSpans | None]:
-        """Return the keyword arguments for the model, the labels, and the numbers in the labels.
+        self, model: torch.nn.Module, inputs: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], Tensor, NumberSpans | None, Tensor | None]:
+        """Return the keyword arguments for the model, and the labels with their numbers and mask.
 
-        If ``all_rows`` is False and the model allows it, only positions with a label get logits.
+        Labels are [n] with the numbers and the mask ``supervised`` [b, t] of ``TrainingCollator``.
+        Labels [b, t] of other collators have no mask, and their numbers may be None.
         """
         batch = dict(inputs)
         labels, spans = self._labels(batch), batch.pop("spans", None)
@@ -200,24 +202,15 @@ class NumericLossMixin(_Trainer):
             spans = self.objective.spans(labels, documents)
         del batch["labels"]
         batch.pop("origin", None)
-        supervised = batch.pop("supervised", None)
         is_flat = "position_ids" in batch and "attention_mask" not in batch
         if is_flat and self._takes_use_cache:
             # With a cache of keys, transformers does not look for documents in position_ids. The
             # text model of a VLM has one unless told otherwise.
             batch["use_cache"] = False
-        if labels.dim() == 2 and self._head_takes_rows and not all_rows:
-            spans = self.objective.spans(labels) if spans is None else spans
-            supervised = labels != IGNORE_INDEX
-            # An index and not the mask, because the host would wait for the sum of a mask.
-            rows = supervised if spans.supervised is None else spans.supervised
-            labels = labels.flatten()[rows.flatten()]
-        if supervised is not None and self._head_takes_rows:
-            batch["logits_to_keep"] = supervised
         if self._is_encoder_decoder and "decoder_input_ids" not in batch:
             whole = self.accelerator.unwrap_model(model)
             batch["decoder_input_ids"] = _decoder_inputs(whole, labels)
-        return batch, labels, spans
+        return batch, labels, spans, batch.pop("supervised", None)
 
     def _forward(
         self,
@@ -225,21 +218,55 @@ class NumericLossMixin(_Trainer):
         batch: dict[str, Any],
         labels: Tensor,
         spans: NumberSpans | None,
+        supervised: Tensor | None,
         counts: Counts | None,
         return_outputs: bool,
     ) -> tuple[Any, ObjectiveResult]:
-        """Run the model; return its outputs and the loss and metrics computed from them."""
-        keeps_head = self._keeps_head or self.objective.takes_outputs
-        if counts is None or return_outputs or keeps_head:
+        """Run the model; return its outputs, and the loss and metrics computed from them.
+
+        The outputs have logits at all positions for ``return_outputs`` with labels [b, t].
+        """
+        metrics = counts is not None
+        if self._has_virtual_tokens:
             outputs = model(**batch)
-            if self._has_virtual_tokens:
-                outputs.logits = outputs.logits[:, -batch["input_ids"].shape[1] :]
+            outputs.logits = outputs.logits[:, -batch["input_ids"].shape[1] :]
             return outputs, self.objective.of_outputs(
-                outputs, labels, spans, counts=counts, metrics=counts is not None
+                outputs, labels, spans, counts=counts, metrics=metrics
             )
+        count = (labels if supervised is None else supervised).numel()
         if self._head is None:
-            self._head = ChunkedHead(model, batch, self.accelerator.unwrap_model(model))
-        return self._head(model, batch, self.objective, labels, spans, counts, self.chunked_from)
+            self._head = ChunkedHead(
+                model,
+                batch,
+                self.accelerator.unwrap_model(model),
+                count,
+                is_compiled=self.args.torch_compile,
+                is_sharded=self.is_fsdp_enabled,
+            )
+            if self._head.reason and self.is_world_process_zero():
+                logger.info("Logits are computed at all positions: %s.", self._head.reason)
+        positions = None
+        if not self._head.reason and (labels.dim() == 1 or not return_outputs):
+            if spans is None:
+                spans = self.objective.spans(labels)
+            positions = spans.supervised
+            if positions is None:
+                mask = labels != IGNORE_INDEX if supervised is None else supervised
+                positions = mask.flatten().nonzero().squeeze(1)
+            if labels.dim() == 2:
+                labels = labels.flatten()[positions]
+        is_whole = return_outputs or self.objective.takes_outputs or not metrics
+        return self._head(
+            model,
+            batch,
+            self.objective,
+            labels,
+            spans,
+            counts,
+            math.inf if is_whole else self.chunked_from,
+            positions,
+            count,
+        )
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """Train on one micro-batch; if it ends the step, update the running means of the losses."""

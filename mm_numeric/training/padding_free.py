@@ -25,6 +25,7 @@ from transformers.masking_utils import sdpa_mask
 
 from mm_numeric.answers import Example
 from mm_numeric.data.collator import TrainingCollator
+from mm_numeric.models.output_head import selected_logits
 
 SDPA_BY_SAMPLE = "sdpa_by_sample"
 """Name in transformers of sdpa that is computed for each sample of a row alone."""
@@ -192,22 +193,30 @@ def _mask_by_sample(**kwargs: Any) -> Tensor | None:
 
 @torch.no_grad()
 def padding_free_error(
-    model: nn.Module, inputs: Mapping[str, Any], *, low_precision: bool
+    model: nn.Module,
+    head: nn.Module | None,
+    inputs: Mapping[str, Any],
+    supervised: Tensor,
+    *,
+    low_precision: bool,
 ) -> str | None:
     """Return an error message if a model computes other logits without padding than with it.
 
     This runs the model twice on the padding-free micro-batch ``inputs``, so that all ranks must
-    call it together. With ``low_precision``, as in bf16, logits may differ by more.
+    call it together. ``head`` is its output head, and ``supervised`` [1, n] the mask of the
+    positions that are compared. With ``low_precision``, as in bf16, logits may differ by more.
     """
-    padded = _padded(inputs)
+    padded = _padded({**inputs, "supervised": supervised})
+    batches = (inputs, supervised), (padded, padded.pop("supervised"))
     was_training = model.training
     model.eval()  # without dropout, which would change the random numbers of the training
     try:
-        found, wanted = model(**inputs).logits, model(**padded).logits
+        found, wanted = (
+            selected_logits(model, head, batch, mask.flatten().nonzero().squeeze(1), mask.numel())
+            for batch, mask in batches
+        )
     finally:
         model.train(was_training)
-    if "logits_to_keep" not in inputs:
-        found, wanted = found[0], wanted[padded["attention_mask"].bool()]
     if not wanted.numel():
         return None
     error = ((found - wanted).abs().max() / wanted.abs().max()).item()

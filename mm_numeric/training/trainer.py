@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from peft import PeftModel
+from torch import Tensor
 from transformers import PreTrainedModel, Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.training_args import OptimizerNames
@@ -26,10 +27,13 @@ from mm_numeric.models.adapters import (
     save_adapted,
     saved_parameters,
 )
+from mm_numeric.models.output_head import output_head
 from mm_numeric.models.parameter_groups import ModelModules
+from mm_numeric.numbers.spans import NumberSpans
 from mm_numeric.runs.manifest import write_manifest
 from mm_numeric.runs.resume import write_step
 from mm_numeric.runs.tensor_files import tensors_only
+from mm_numeric.training.callbacks.gradient_check import GradientCheck
 from mm_numeric.training.callbacks.non_finite import FiniteCheck
 from mm_numeric.training.callbacks.preemption import IgnoreSignalsInWorker, StopOnSignal
 from mm_numeric.training.callbacks.skipped_rows import SkippedRows
@@ -361,17 +365,35 @@ class NumericTrainer(RunTrainer, NumericLossMixin, Trainer):
             epoch=lambda: int(self.state.epoch or 0),
         )
 
-    def _forward(self, model: torch.nn.Module, batch: dict[str, Any], *args: Any) -> Any:
-        """Run the model on a micro-batch; a wrong logit of the first padding-free one is an error.
+    def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any) -> Any:
+        """Train on one micro-batch, whose supervised positions ``GradientCheck`` needs."""
+        for callback in self.callback_handler.callbacks:
+            if isinstance(callback, GradientCheck):
+                callback.supervised = inputs.get("supervised")
+        return super().training_step(model, inputs, *args)
 
-        The error is raised on all ranks.
+    def _forward(
+        self,
+        model: torch.nn.Module,
+        batch: dict[str, Any],
+        labels: Tensor,
+        spans: NumberSpans | None,
+        supervised: Tensor | None,
+        *args: Any,
+    ) -> Any:
+        """Run the model on a micro-batch, after a check of the first padding-free one.
+
+        Raises ValueError on all ranks if its logits differ from those of a padded batch.
         """
-        if self.checks_padding_free:
+        if self.checks_padding_free and supervised is not None:
             self.checks_padding_free = False
             has_16_bits = self.model.dtype not in (torch.float32, torch.float64)
             low_precision = has_16_bits or self.accelerator.mixed_precision != "no"
-            self.ranks.exchange(padding_free_error(model, batch, low_precision=low_precision))
-        return super()._forward(model, batch, *args)
+            head = output_head(self.accelerator.unwrap_model(model))
+            self.ranks.exchange(
+                padding_free_error(model, head, batch, supervised, low_precision=low_precision)
+            )
+        return super()._forward(model, batch, labels, spans, supervised, *args)
 
     def get_batch_samples(
         self, epoch_iterator: Any, num_batches: int, device: torch.device

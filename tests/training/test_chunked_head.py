@@ -19,7 +19,8 @@ from transformers import (
 )
 
 from mm_numeric import NumericLoss
-from mm_numeric.training.chunked_head import linear_head
+from mm_numeric.models.output_head import output_head
+from mm_numeric.training.chunked_head import plain_linear
 
 ONE_STEP = {"max_steps": 1, "learning_rate": 0.0, "gradient_accumulation_steps": 2,
             "per_device_train_batch_size": 4}  # fmt: skip
@@ -113,7 +114,7 @@ def test_loss_and_gradients_are_the_same(tmp_path, lean_steps, make_model, prese
     ids=["scaled", "capped", "cohere"],
 )
 def test_a_model_that_makes_something_of_its_logits_keeps_them(tmp_path, lean_steps, make_model):
-    assert linear_head(make_model()) is not None
+    assert plain_linear(output_head(make_model())) is not None
     compare(tmp_path, make_model, tolerance=0)
     assert not lean_steps
 
@@ -131,15 +132,15 @@ def test_adapters(tmp_path, lean_steps, where, lean):
 
 def test_a_head_that_peft_keeps_twice_is_not_stood_in_for():
     saved = LoraConfig(r=2, target_modules=["q_proj"], modules_to_save=["lm_head"])
-    assert linear_head(get_peft_model(tiny_causal_lm(), saved)) is None
+    assert plain_linear(output_head(get_peft_model(tiny_causal_lm(), saved))) is None
 
 
 def test_a_head_that_is_called_in_another_way_is_not_stood_in_for():
     model = tiny_causal_lm()
     head = model.get_output_embeddings()
-    assert linear_head(model) is head
+    assert plain_linear(output_head(model)) is head
     head.forward = lambda hidden: nn.Linear.forward(head, hidden)  # as accelerate's device_map does
-    assert linear_head(model) is None
+    assert plain_linear(output_head(model)) is None
 
 
 def test_a_hook_that_changes_logits_keeps_them(tmp_path, lean_steps):

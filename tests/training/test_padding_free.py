@@ -18,6 +18,7 @@ from transformers.utils import is_flash_attn_2_available
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.data.collator import BATCH_KEYS
 from mm_numeric.inference.generate import generate
+from mm_numeric.models.output_head import output_head
 from mm_numeric.training.padding_free import make_padding_free, padding_free_error
 from mm_numeric.training.run import train
 
@@ -39,7 +40,8 @@ def test_loss_and_gradients_are_those_with_padding(name, attention):
     torch.testing.assert_close(same, loss, rtol=1e-5, atol=1e-6)
     check_gradients(found, wanted)
     inputs = {key: value for key, value in flat.items() if key not in BATCH_KEYS}
-    assert padding_free_error(model, inputs, low_precision=False) is None
+    head, supervised = output_head(model), flat["supervised"]
+    assert padding_free_error(model, head, inputs, supervised, low_precision=False) is None
     # Without positions of their own, the samples see each other.
     wrong = {**inputs, "position_ids": torch.arange(flat["input_ids"].shape[1])[None]}
     with torch.no_grad():
@@ -99,7 +101,9 @@ def test_a_gpu_computes_the_logits_of_a_padded_batch(attention):
     batch = make_padding_free(model, collator, attention)(sized_rows())
     inputs = {key: value for key, value in batch.items() if key not in BATCH_KEYS}
     inputs = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in inputs.items()}
-    assert padding_free_error(model, inputs, low_precision=True) is None
+    supervised = batch["supervised"].to(device)
+    head = output_head(model)
+    assert padding_free_error(model, head, inputs, supervised, low_precision=True) is None
 
 
 def by_step(folder, **data):

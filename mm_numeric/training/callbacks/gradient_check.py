@@ -23,6 +23,9 @@ class GradientCheck(TrainerCallback):
     Gemma 3; it is then checked again at later steps.
     """
 
+    supervised: Tensor | None = None
+    """[b, t] positions with a label in the batch that the model gets next; None if unknown."""
+
     def __init__(self, modules: ModelModules) -> None:
         self.modules = modules
         self._hooks = ExitStack()
@@ -85,15 +88,15 @@ class GradientCheck(TrainerCallback):
     def _inspect_batch(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         if not module.training:  # a trial run of ChunkedHead or an evaluation
             return
-        rows, decoded = kwargs.get("logits_to_keep"), kwargs.get("decoder_input_ids")
+        mask, decoded = self.supervised, kwargs.get("decoder_input_ids")
         if not self._seen_image and not {"pixel_values", "vision_rows"}.isdisjoint(kwargs):
-            # A dummy image row is the last one, and none of its positions is supervised. Of a
-            # padding-free batch with an answer at its end, the last position but one is.
+            # A dummy image row is the last one, and none of its positions is supervised. In a
+            # padding-free batch that ends with an answer, the second last position is supervised.
             last = -2 if "position_ids" in kwargs else 0
-            self._seen_image = not isinstance(rows, Tensor) or bool(rows[-1, last:].any())
+            self._seen_image = mask is None or bool(mask[-1, last:].any())
         if not self._seen_answer:  # a batch without rows has none
             started = decoded is None or decoded.shape[1] > 1
-            self._seen_answer = bool(rows.any()) if isinstance(rows, Tensor) else started
+            self._seen_answer = started if mask is None else bool(mask.any())
 
     def _add(self, module: str, grad: Tensor) -> None:
         if module not in self._found and bool(grad.any()):

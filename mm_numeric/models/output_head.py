@@ -1,0 +1,73 @@
+"""Compute logits only at some positions, whatever the model is.
+
+Models differ in what they accept as ``logits_to_keep``, and those with code of their own may not
+have it. All of them call the module that ``get_output_embeddings()`` returns.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+
+def output_head(model: Any) -> nn.Module | None:
+    """Return the output head (``lm_head``) of a model of transformers or PEFT; None without one."""
+    try:
+        head = model.get_output_embeddings()
+    except (AttributeError, NotImplementedError):
+        return None
+    return head if isinstance(head, nn.Module) else None
+
+
+def selected_logits(
+    model: Any, head: nn.Module | None, inputs: Mapping[str, Any], positions: Tensor, count: int
+) -> Tensor:
+    """Run a model, and return its logits [n, v] at n positions.
+
+    Args:
+        model: The model, also in a wrapper such as DDP.
+        head: Its output head, from ``output_head``. None: it computes the logits of all positions.
+        inputs: Keyword arguments of the model.
+        positions: [n] indices into the flattened positions of the batch, on the device of the
+            model. An index and not a mask, because the host would wait for the sum of a mask.
+        count: Number of positions of the batch, b * t.
+    """
+    if head is None:
+        logits: Tensor = model(**inputs).logits
+    else:
+        compute: Callable[..., Tensor] = head.forward
+        with replaced_forward(
+            head, lambda hidden: compute(at_positions(hidden, positions, count)[None])
+        ):
+            logits = model(**inputs).logits
+    logits = logits.flatten(0, -2)
+    return logits if len(logits) == len(positions) else logits[positions]
+
+
+def at_positions(hidden: Tensor, positions: Tensor, count: int) -> Tensor:
+    """Return hidden states [n, d] at ``positions`` of the hidden states [b, t, d] of a head.
+
+    Raises ValueError if these are not ``count`` positions, b * t.
+    """
+    hidden = hidden.flatten(0, -2)
+    if len(hidden) != count:
+        raise ValueError(
+            f"the output head has {len(hidden)} positions in a batch whose labels have {count}: "
+            "the model changes the length of its sequences, which the labels do not show."
+        )
+    return hidden[positions]
+
+
+@contextmanager
+def replaced_forward(head: nn.Module, forward: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Replace the method ``forward`` of a module while the model runs."""
+    before = vars(head).get("forward")  # accelerate replaces it too
+    head.forward = forward  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if before is None:
+            del head.forward
+        else:
+            head.forward = before
