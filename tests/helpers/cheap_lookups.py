@@ -14,7 +14,7 @@ from typing import Any
 
 import accelerate.utils.imports
 import accelerate.utils.memory
-from transformers import PreTrainedConfig
+from transformers import PretrainedConfig
 
 KEPT = "MM_NUMERIC_TEST_MODELS"
 """Environment variable with the folder of tiny models that were made before, for processes too that
@@ -27,7 +27,7 @@ def make_cheap() -> None:
     imports = accelerate.utils.imports
     imports._is_package_available = functools.cache(imports._is_package_available)
     # All settings as JSON, for messages that are written nowhere, each time a model is loaded.
-    PreTrainedConfig.__repr__ = object.__repr__
+    PretrainedConfig.__repr__ = object.__repr__
     # What is imported is frozen, and tests leave little else: by default it is searched for garbage
     # ninety times a second.
     gc.set_threshold(50_000, 20, 100)

@@ -1,0 +1,281 @@
+"""One step of each trainer has the gradient of a float64 loop over single rows.
+
+scripts/test_versions runs this file with other versions of transformers and TRL, so that it makes
+its model and tokenizer from what all of them have.
+"""
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from datasets import Dataset
+from peft import LoraConfig, get_peft_model
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from torch.utils.data import SequentialSampler
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Trainer
+from transformers import TrainingArguments
+from trl import SFTConfig, SFTTrainer
+
+from mm_numeric import NumericLoss, NumericLossMixin, collate_with_spans, loss_func
+
+pytestmark = pytest.mark.slow
+
+SPECIAL = ["<pad>", "</s>", "<user>", "<assistant>"]
+LETTERS = "0123456789abcdefghijklmnopqrstuvwxyz .?="
+TEMPLATE = (
+    "{% for m in messages %}{% if m['role'] == 'user' %}<user>{{ m['content'] }}{% else %}"
+    "<assistant>{% generation %}{{ m['content'] }}</s>{% endgeneration %}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+PAIRS = [("a 12 b", "1234 or 99"), ("how", "30"), ("what time", "none"), ("x", "it is 7")]
+WEIGHT = 0.3
+
+
+def tokenizer():
+    """Return a tokenizer with one token for each character."""
+    ids = {token: i for i, token in enumerate([*SPECIAL, *LETTERS])}
+    made = Tokenizer(models.WordLevel(ids, unk_token="<pad>"))
+    made.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    made.decoder = decoders.Fuse()
+    found = PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", eos_token="</s>")
+    found.add_special_tokens({"additional_special_tokens": SPECIAL[2:]})
+    found.chat_template = TEMPLATE
+    return found
+
+
+TOKENIZER = tokenizer()
+
+
+def model():
+    """Return a Llama with one layer, in float64."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(TOKENIZER),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        initializer_range=0.3,
+        pad_token_id=0,
+        eos_token_id=1,
+        bos_token_id=None,
+    )
+    return LlamaForCausalLM(config).double()
+
+
+def adapted():
+    """Return the model with LoRA, whose B is not zero."""
+    torch.manual_seed(1)
+    lora = LoraConfig(r=2, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
+    return get_peft_model(model(), lora).double()
+
+
+def encode(text):
+    return TOKENIZER(text, add_special_tokens=False).input_ids
+
+
+def rows(prompts=False):
+    """Return the ids of each row, and True for those that are trained."""
+    found = []
+    for prompt, answer in PAIRS:
+        before = encode(f"<user>{prompt}<assistant>") if prompts == "chat" else encode(prompt)
+        after = [*encode(answer), 1]
+        found.append((before + after, [not prompts] * len(before) + [True] * len(after)))
+    return found
+
+
+def expected(made, data):
+    """Return the gradient of CE + WEIGHT * NTL-WAS, computed row by row and token by token.
+
+    NTL-WAS (arXiv 2411.02083) is the mean over digits of the sum of p_i * |i - y|.
+    """
+    digits = torch.tensor(encode("0123456789"))
+    losses, distances = [], []
+    for ids, trained in data:
+        logits = made(torch.tensor([ids]), use_cache=False).logits[0]
+        for i in range(1, len(ids)):
+            if not trained[i]:
+                continue
+            losses.append(-logits[i - 1].log_softmax(0)[ids[i]])
+            if ids[i] in digits:
+                probs = logits[i - 1][digits].softmax(0)
+                error = (torch.arange(10) - digits.tolist().index(ids[i])).abs()
+                distances.append((probs * error).sum())
+    loss = torch.stack(losses).mean() + WEIGHT * torch.stack(distances).mean()
+    loss.backward()
+    return {n: p.grad for n, p in made.named_parameters() if p.grad is not None}
+
+
+class InOrder:
+    """Trains on the rows in their order."""
+
+    def _get_train_sampler(self, *_):
+        return SequentialSampler(self.train_dataset)
+
+
+class OwnTrainer(InOrder, NumericLossMixin, Trainer):
+    """The mixin on transformers' trainer."""
+
+
+class OwnSFTTrainer(InOrder, NumericLossMixin, SFTTrainer):
+    """The mixin on TRL's trainer."""
+
+
+def settings(folder, **changes):
+    """Return arguments of one step of plain gradient descent, which shows the gradient."""
+    return {
+        "output_dir": str(folder),
+        "max_steps": 1,
+        "per_device_train_batch_size": len(PAIRS),
+        "learning_rate": 1.0,
+        "lr_scheduler_type": "constant",
+        "optim": "sgd",
+        "max_grad_norm": 0.0,
+        "save_strategy": "no",
+        "logging_steps": 1,
+        "report_to": [],
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        **changes,
+    }
+
+
+def trained(trainer):
+    """Train one step; return the gradients, which are what the weights have lost."""
+    before = {n: p.detach().clone() for n, p in trainer.model.named_parameters()}
+    trainer.train()
+    after = dict(trainer.model.named_parameters())
+    return {n: before[n] - after[n].detach() for n in before if after[n].requires_grad}
+
+
+def check(found, wanted):
+    assert found.keys() == wanted.keys()
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-6, atol=1e-8, msg=name)
+
+
+def sft(folder, data, made, **changes):
+    config = SFTConfig(**settings(folder, **{"max_length": 64, **changes}))
+    return OwnSFTTrainer(
+        made,
+        config,
+        train_dataset=Dataset.from_list(data),
+        processing_class=TOKENIZER,
+        objective="ntl_was",
+    )
+
+
+TEXTS = [{"text": prompt + answer} for prompt, answer in PAIRS]
+COMPLETIONS = [{"prompt": prompt, "completion": answer} for prompt, answer in PAIRS]
+CHATS = [
+    {"messages": [{"role": "user", "content": p}, {"role": "assistant", "content": a}]}
+    for p, a in PAIRS
+]
+PACKED = {"packing": True, "packing_strategy": "bfd", "per_device_train_batch_size": 1}
+ACCUMULATED = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": len(PAIRS)}
+
+
+@pytest.mark.parametrize(
+    ("data", "changes", "prompts"),
+    [
+        pytest.param(TEXTS, {}, False, id="plain"),
+        pytest.param(COMPLETIONS, {}, "text", id="completion-only"),
+        pytest.param(CHATS, {"assistant_only_loss": True}, "chat", id="assistant-only"),
+        pytest.param(
+            COMPLETIONS, {"padding_free": True, "max_length": None}, "text", id="padding-free"
+        ),
+        pytest.param(TEXTS, PACKED, False, id="packed"),
+        pytest.param(COMPLETIONS, ACCUMULATED, "text", id="accumulation"),
+    ],
+)
+@pytest.mark.parametrize("made", [model, adapted], ids=["all weights", "LoRA"])
+def test_sft_trainer(tmp_path, data, changes, prompts, made):
+    check(trained(sft(tmp_path, data, made(), **changes)), expected(made(), rows(prompts)))
+
+
+def collate(batch):
+    """Pad rows of ids and labels to their longest."""
+    width = max(len(row["input_ids"]) for row in batch)
+    fill = {"input_ids": 0, "labels": -100, "attention_mask": 0}
+    return {
+        name: torch.tensor([row[name] + [value] * (width - len(row[name])) for row in batch])
+        for name, value in fill.items()
+    }
+
+
+def tokenised():
+    """Return the rows of transformers' Trainer."""
+    found = []
+    for ids, mask in rows("text"):
+        labels = [i if is_trained else -100 for i, is_trained in zip(ids, mask, strict=True)]
+        found.append({"input_ids": ids, "attention_mask": [1] * len(ids), "labels": labels})
+    return Dataset.from_list(found)
+
+
+@pytest.mark.parametrize("in_worker", [False, True])
+@pytest.mark.parametrize("changes", [{}, ACCUMULATED], ids=["one batch", "accumulation"])
+def test_trainer(tmp_path, changes, in_worker):
+    loss_of = NumericLoss("ntl_was", TOKENIZER)
+    trainer = OwnTrainer(
+        model(),
+        TrainingArguments(**settings(tmp_path, **changes)),
+        train_dataset=tokenised(),
+        data_collator=collate_with_spans(collate, loss_of) if in_worker else collate,
+        objective=loss_of,
+    )
+    check(trained(trainer), expected(model(), rows("text")))
+
+
+def test_loss_func(tmp_path):
+    loss_of = NumericLoss("ntl_was", TOKENIZER)
+    own = type("Ordered", (InOrder, Trainer), {})
+    trainer = own(
+        model(),
+        TrainingArguments(**settings(tmp_path)),
+        train_dataset=tokenised(),
+        data_collator=collate,
+        compute_loss_func=loss_func(loss_of, shift=True),
+    )
+    check(trained(trainer), expected(model(), rows("text")))
+
+
+def test_a_model_with_a_forward_of_its_own(tmp_path):
+    """As in code from a hub: no ``logits_to_keep``, and no keyword arguments."""
+
+    class Own(LlamaForCausalLM):
+        def forward(self, input_ids, attention_mask=None):
+            return super().forward(input_ids, attention_mask=attention_mask, use_cache=False)
+
+    made = Own(model().config).double()
+    made.load_state_dict(model().state_dict())
+    assert "logits_to_keep" not in inspect.signature(made.forward).parameters
+    trainer = OwnTrainer(
+        made,
+        TrainingArguments(**settings(tmp_path, remove_unused_columns=False)),
+        train_dataset=tokenised(),
+        data_collator=collate,
+        objective=NumericLoss("ntl_was", TOKENIZER),
+    )
+    check(trained(trainer), expected(model(), rows("text")))
+
+
+def test_two_ranks(tmp_path):
+    """Their micro-batches have different numbers of digits; the gradient is that of one batch."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    subprocess.run([*command, __file__, str(tmp_path)], check=True, timeout=300)
+    check(torch.load(tmp_path / "0.pt"), expected(model(), rows("text")))
+
+
+if __name__ == "__main__":
+    found = trained(
+        sft(sys.argv[1], COMPLETIONS, model(), per_device_train_batch_size=len(PAIRS) // 2)
+    )
+    rank = torch.distributed.get_rank()
+    torch.save(found, Path(sys.argv[1], f"{rank}.pt"))
+    torch.distributed.destroy_process_group()
