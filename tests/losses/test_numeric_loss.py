@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import reference_losses as reference
 import torch
 from examples import examples
 from hypothesis import given
@@ -26,39 +25,6 @@ from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
 from mm_numeric.training.integrations import loss_func, step_counts
 
-NTIL = [("emd_exp", 1.0, {}), ("relative", 0.2, {}), ("magnitude", 0.2, {})]
-NTIL_SOFT = [("emd_exp", 1.0, {}), ("relative_soft", 0.2, {}), ("magnitude_soft", 0.2, {})]
-DEFINITIONS = {
-    "ce": {"terms": []},
-    "ce_times_1.3": {"terms": [], "ce_weight": 1.3},
-    "digit_ce": {"terms": [("digit_ce", 1.0, {})], "weight": 1.0, "text_only": True},
-    "gce": {"terms": [("gce", 1.0, {})], "weight": 1.0, "text_only": True},
-    "gce+ntl_was": {
-        "terms": [("gce", 1.0, {}), ("ntl_was", 0.3, {})],
-        "weight": 1.0,
-        "text_only": True,
-    },
-    "ce_numbers_times_2": {"terms": [("digit_ce", 1.0, {"places": "none"})], "weight": 1.0},
-    "raft": {"terms": [("raft", 1.0, {})], "weight": 1.0, "text_only": True},
-    "nl_ntl": {"terms": [("nl_ntl", 1.0, {})]},
-    "del": {"terms": [("del", 1.0, {})], "weight": 0.01},
-    "emd_exp": {"terms": [("emd_exp", 1.0, {})], "ratio": True},
-    "emd_exp_published": {"terms": [("emd_exp", 1.0, {})], "ratio": True, "published": True},
-    "ntl_was": {"terms": [("ntl_was", 1.0, {})]},
-    "ntl_was_cdf": {"terms": [("ntl_was_cdf", 1.0, {})]},
-    "ntl_mse": {"terms": [("ntl_mse", 1.0, {})]},
-    "ntl_mae": {"terms": [("ntl_mae", 1.0, {})]},
-    "ntl_huber": {"terms": [("ntl_huber", 1.0, {})]},
-    "ntl_was_published": {"terms": [("ntl_was", 1.0, {})]},  # the same where tokens are digits
-    "pathrisk": {"terms": [("pathrisk", 1.0, {})]},
-    "rps": {"terms": [("rps", 1.0, {})]},
-    "smmd": {"terms": [("smmd", 1.0, {})]},
-    "dist2": {"terms": [("dist2", 1.0, {})], "weight": 0.1},
-    "emd": {"terms": [("emd", 1.0, {})], "ratio": True},
-    "ntil": {"terms": NTIL, "ratio": True},
-    "ntil_soft": {"terms": NTIL_SOFT},
-    "ntil_published": {"terms": NTIL, "ratio": True, "published": True},
-}
 NUMERIC = [name for name, spec in SPECS.items() if spec.terms]
 ADDED = [name for name in NUMERIC if SPECS[name].ce_tokens == "all"]  # to all of cross-entropy
 SOUND = [name for name in ADDED if SPECS[name].reduction == "items"]
@@ -69,28 +35,6 @@ seeds = st.integers(0, 10_000)
 def cross_entropy(logits, labels):
     """Return torch's own cross-entropy over [b, t]."""
     return functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
-
-
-def test_every_preset_is_held_to_a_definition():
-    assert DEFINITIONS.keys() == SPECS.keys()
-
-
-@pytest.mark.parametrize("name", EACH)
-def test_presets_as_they_ship(name):
-    """Nothing overridden: balance, weights, options and reading are those of the definition."""
-    logits, labels = batch(5)
-    theirs = logits.clone().requires_grad_()
-    expected = reference.objective(theirs, labels, SPELLED, **DEFINITIONS[name])
-    expected.loss.backward()
-    torch.manual_seed(0)
-    result, gradient = stepped(NumericLoss(SPECS[name], vocabulary=VOCABULARY), logits, labels)
-    torch.testing.assert_close(result.loss, expected.loss, rtol=1e-6, atol=1e-6)
-    # The published noise of 0.01 turns no digit of this batch, and only blurs the gradient.
-    totals = {part: total.total.item() for part, total in result.sums.items()}
-    assert totals == pytest.approx(expected.totals, rel=1e-6)
-    assert {part: total.items.item() for part, total in result.sums.items()} == expected.items
-    if name != "ntil_published":
-        torch.testing.assert_close(gradient, theirs.grad, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
