@@ -18,7 +18,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from mm_numeric.losses.term import NumberLogits, check_scale
+from mm_numeric.losses.term import NumberLogits, check_positive, check_scale
 from mm_numeric.losses.terms.expected_distance import reweighed
 from mm_numeric.losses.terms.soft_targets import log_probs
 from mm_numeric.numbers.spans import NumberSpans
@@ -97,8 +97,7 @@ class HuberError(ExpectedValue):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.delta <= 0:
-            raise ValueError(f"ntl_huber: delta must be > 0, not {self.delta}.")
+        check_positive("ntl_huber", delta=self.delta)
 
     def cost(self, error: Tensor) -> Tensor:
         """Return the Huber loss of the error."""
