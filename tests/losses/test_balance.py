@@ -128,6 +128,17 @@ def test_a_run_that_goes_on_is_the_one_that_was_never_stopped(steps):
     assert torch.equal(first.balance.means, second.balance.means)
 
 
+def test_an_objective_is_a_module():
+    """Its state are the means, which move with it, and which a model that contains it saves."""
+    whole = running()
+    whole.balance.end_step(whole(*batch(0), shift=False).sums)
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), whole)
+    assert "1.balance.means" in model.state_dict()
+    assert model.to("meta")[1].balance.means.device.type == "meta"
+    assert list(made("ntil").state_dict()) == []
+    assert "running" in repr(whole)
+
+
 def test_a_state_is_taken_to_where_the_sums_are():
     """A run on a GPU goes on from numbers in a file; the device "meta" stands for it."""
     balance = Balance(ObjectiveSpec(terms=(TermSpec(name="emd"),), balance="running"))
