@@ -6,11 +6,10 @@ import pytest
 import torch
 from objective_steps import OF_LABELS as SPECS
 from objective_steps import made, stepped
-from tokens import SIZE, VOCABULARY, batch, labels_of, random_logits
+from tokens import SIZE, batch, labels_of, random_logits
 
 from mm_numeric.losses.balance import Balance
 from mm_numeric.losses.normalization import Counts
-from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.losses.term import LossSum
 from mm_numeric.numbers.spans import IGNORE_INDEX
@@ -53,7 +52,7 @@ def test_the_first_step_is_fixed():
 def test_later_steps_take_the_means_of_those_before(terms):
     """CE + 0.3 * CE' / terms' * terms, where ' is 0.9 of itself and 0.1 of each step after it."""
     spec = ObjectiveSpec(terms=terms, balance="running")
-    whole, means = NumericLoss(spec, vocabulary=VOCABULARY), None
+    whole, means = made(spec), None
     for seed in range(6):
         logits, labels = batch(seed)
         result = whole(logits, labels, shift=False)

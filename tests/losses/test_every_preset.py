@@ -8,7 +8,6 @@ from objective_steps import made, stepped
 from term_losses import certain, losses_of, marked_spans
 from tokens import SIZE, SPELLED, VOCABULARY, ToyTokenizer, labels_of, random_logits
 
-from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.losses.term import make_term
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
@@ -106,7 +105,7 @@ def on_logits(name):
         "box_giou": ("1 2 50 37", "x y x y"),
     }.get(name, (TWO_NUMBERS, "free free"))
     spec = ObjectiveSpec(terms=(TermSpec(name=name),), numeric_weight=1.0, ce_weight=0.0)
-    whole, labels = NumericLoss(spec, vocabulary=VOCABULARY), labels_of(text)[0]
+    whole, labels = made(spec), labels_of(text)[0]
     spans = marked_spans((text, roles))
     # Not more than one spread of digits: off the kinks of an absolute value.
     logits = random_logits(labels[None], 1)[0] / 3
@@ -159,9 +158,7 @@ def test_nl_ntl_without_numbers(reweigh):
     terms = (TermSpec(name="nl_ntl", options={"reweigh": reweigh}),)
     logits = torch.randn(2, 3, SIZE)
     for labels in (labels_of("ab", "c", width=3), torch.full((2, 3), IGNORE_INDEX)):
-        result, gradient = stepped(
-            NumericLoss("nl_ntl", vocabulary=VOCABULARY, terms=terms), logits, labels
-        )
+        result, gradient = stepped(made("nl_ntl", terms=terms), logits, labels)
         assert result.components["nl_ntl"] == 0
         assert gradient.isfinite().all()
 
