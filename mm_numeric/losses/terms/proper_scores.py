@@ -27,9 +27,7 @@ class RankedProbability:
     score (CRPS). The maximum is the largest minus the smallest value.
 
     Attributes:
-        scale: Unit of the values. ``range``: the values are rescaled so that the loss is at most 9
-            for every tokenizer: those of 000 to 999 are multiplied by 9 / 999. ``published``: the
-            values are not rescaled, as in the CRPS.
+        scale: Unit of the values, ``range`` or ``published`` (as in the CRPS), as in ``ntl_was``.
     """
 
     per: ClassVar[Literal["token"]] = "token"
