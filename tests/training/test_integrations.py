@@ -137,7 +137,12 @@ def test_a_running_balance_goes_on_from_a_checkpoint(tmp_path):
     rest.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     assert_same(rest.model, whole.model, tolerance=0)
     assert torch.equal(rest.objective.balance.means, whole.objective.balance.means)
-    (tmp_path / "checkpoint-3" / "objective_balance.json").unlink()
+    stored = tmp_path / "checkpoint-3" / "objective_balance.json"
+    for damaged in ["{}", '{"means": [1.0]}']:
+        stored.write_text(damaged)
+        with pytest.raises(ValueError, match=r"objective_balance\.json: damaged or of another"):
+            trainer(STEPS).train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    stored.unlink()
     with pytest.raises(ValueError, match=r"checkpoint-3/objective_balance\.json: not found"):
         trainer(STEPS).train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
 
