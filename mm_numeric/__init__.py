@@ -48,43 +48,29 @@ if TYPE_CHECKING:
     from mm_numeric.training.mixin import NumericLossMixin as NumericLossMixin
     from mm_numeric.training.trainer import NumericTrainer as NumericTrainer
 
+_NAMES = {
+    "answers": "Box ClockTime Instance Instances Number Polygon TimeSpans Unreadable",
+    "api": "ComparedRuns Predictions TrainedRun compare predict prepare report train",
+    "config.reader": "read_config",
+    "config.schema": "Config",
+    "data.collator": "TrainingCollator",
+    "evaluation.score": "score",
+    "evaluation.scores": "Scores",
+    "inference.distributions": "number_distribution",
+    "inference.number_distribution": "NumberDistribution",
+    "losses.normalization": "Counts",
+    "losses.numeric_loss": "NumericLoss ObjectiveResult",
+    "losses.spec": "ObjectiveSpec TermSpec",
+    "numbers.spans": "NumberSpans",
+    "numbers.vocabulary": "NumberVocabulary",
+    "training.integrations": "collate_with_spans end_step loss_func step_counts",
+    "training.mixin": "NumericLossMixin",
+    "training.trainer": "NumericTrainer",
+}
+"""The public names of each module, relative to ``mm_numeric``."""
+
 _MODULES = {
-    "Box": "mm_numeric.answers",
-    "ClockTime": "mm_numeric.answers",
-    "ComparedRuns": "mm_numeric.api",
-    "Config": "mm_numeric.config.schema",
-    "Counts": "mm_numeric.losses.normalization",
-    "Instance": "mm_numeric.answers",
-    "Instances": "mm_numeric.answers",
-    "Number": "mm_numeric.answers",
-    "NumberDistribution": "mm_numeric.inference.number_distribution",
-    "NumberSpans": "mm_numeric.numbers.spans",
-    "NumberVocabulary": "mm_numeric.numbers.vocabulary",
-    "NumericLoss": "mm_numeric.losses.numeric_loss",
-    "NumericLossMixin": "mm_numeric.training.mixin",
-    "NumericTrainer": "mm_numeric.training.trainer",
-    "ObjectiveResult": "mm_numeric.losses.numeric_loss",
-    "ObjectiveSpec": "mm_numeric.losses.spec",
-    "Polygon": "mm_numeric.answers",
-    "Predictions": "mm_numeric.api",
-    "Scores": "mm_numeric.evaluation.scores",
-    "TermSpec": "mm_numeric.losses.spec",
-    "TimeSpans": "mm_numeric.answers",
-    "TrainedRun": "mm_numeric.api",
-    "TrainingCollator": "mm_numeric.data.collator",
-    "Unreadable": "mm_numeric.answers",
-    "collate_with_spans": "mm_numeric.training.integrations",
-    "compare": "mm_numeric.api",
-    "end_step": "mm_numeric.training.integrations",
-    "loss_func": "mm_numeric.training.integrations",
-    "number_distribution": "mm_numeric.inference.distributions",
-    "predict": "mm_numeric.api",
-    "prepare": "mm_numeric.api",
-    "read_config": "mm_numeric.config.reader",
-    "report": "mm_numeric.api",
-    "score": "mm_numeric.evaluation.score",
-    "step_counts": "mm_numeric.training.integrations",
-    "train": "mm_numeric.api",
+    name: f"mm_numeric.{module}" for module, names in _NAMES.items() for name in names.split()
 }
 """Each public name and the module that defines it."""
 

@@ -101,6 +101,13 @@ def check_scale(term: str, scale: str) -> None:
         raise ValueError(f"{term}: scale is one of {', '.join(SCALES)}, not {scale!r}.")
 
 
+def check_positive(term: str, **options: float | None) -> None:
+    """Raise ValueError if an option of a numeric loss is not above 0; None is not checked."""
+    for name, value in options.items():
+        if value is not None and not value > 0:
+            raise ValueError(f"{term}: {name} must be > 0, not {value}.")
+
+
 @dataclass(frozen=True, eq=False)
 class NumberLogits:
     """The logits of the c number tokens, at the k positions where the label is a number token.

@@ -89,7 +89,9 @@ def collate_with_spans(
 
     Pass it to a trainer with ``NumericLossMixin`` or to a ``DataLoader``, whose workers then find
     the numbers while the model computes. In your own loop, remove ``batch.pop("spans")`` before
-    the batch goes to the model, and pass it as ``loss_of(logits, labels, spans, shift=True)``.
+    the batch goes to the model, and pass it as ``loss_of(logits, labels, spans, shift=True)``. An
+    iterable data set on several ranks requires ``dispatch_batches=False`` of accelerate, which
+    otherwise reads the batches of all ranks as one.
 
     Args:
         collator: Any data collator whose batches have ``labels`` [b, t]. Batches of packed

@@ -335,8 +335,8 @@ class NumericLossMixin(_Trainer):
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
         if self.args.should_save and self.objective.spec.balance == "running":
-            state = {name: own.tolist() for name, own in self.objective.state_dict().items()}
-            write_json(Path(output_dir, BALANCE_FILE), state)
+            means = self.objective.balance.means.tolist()
+            write_json(Path(output_dir, BALANCE_FILE), {"means": means})
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
@@ -348,8 +348,11 @@ class NumericLossMixin(_Trainer):
                 f"{file}: not found; resume with the balance that the checkpoint was saved with."
             )
         with stored_content(file):
-            state = {name: torch.tensor(own) for name, own in read_json(file).items()}
-            self.objective.load_state_dict(state)
+            means = torch.tensor(read_json(file)["means"])
+            own = self.objective.balance.means
+            if means.shape != own.shape:
+                raise TypeError(f"{len(means)} means, not {len(own)}")
+            own.copy_(means)
 
     def _labels(self, batch: Mapping[str, Any]) -> Tensor:
         """Return the labels of a batch, shifted by one position for decoder-only models.

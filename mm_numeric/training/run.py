@@ -89,18 +89,7 @@ def train(
 ) -> Path:
     """Fine-tune a model and, with the config section ``distil``, also on its own answers.
 
-    Args:
-        config: Config of the run.
-        resume: Resume from the last checkpoint of the run folder.
-        stoppable: Save a checkpoint and stop when SIGTERM, SIGUSR1 or SIGINT is received.
-        trust_remote_code: Resume even from a DeepSpeed or FSDP checkpoint whose files contain other
-            objects than tensors. Loading such files could execute code.
-
-    Returns:
-        The folder with the weights of the trained model.
-
-    Raises:
-        StoppedError: If a signal stopped the run.
+    The arguments are those of ``mm_numeric.train``. Returns the folder with the trained weights.
     """
     train_part = partial(_train, stoppable=stoppable, trust_remote_code=trust_remote_code)
     if config.distil is None:

@@ -36,10 +36,12 @@ EACH_OF_LABELS = [
 """Parameters of the tests of every preset: with --quick, a few of them."""
 
 
-def made(name, vocabulary=VOCABULARY, **changes):
-    """Make a preset without its noise, so that it can be held to a number."""
-    terms = tuple(replace(term, options=without_noise(term)) for term in SPECS[name].terms)
-    return NumericLoss(SPECS[name], vocabulary=vocabulary, **{"terms": terms, **changes})
+def made(objective, vocabulary=VOCABULARY, **changes):
+    """Make the loss of a name in ``SPECS``, or of settings; without noise, for exact values."""
+    spec = SPECS.get(objective) if isinstance(objective, str) else objective
+    if isinstance(objective, str) and "terms" not in changes:
+        changes["terms"] = tuple(replace(t, options=without_noise(t)) for t in spec.terms)
+    return NumericLoss(spec or objective, vocabulary=vocabulary, **changes)
 
 
 def stepped(objective, logits, labels, **arguments):

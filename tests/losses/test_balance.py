@@ -6,11 +6,10 @@ import pytest
 import torch
 from objective_steps import OF_LABELS as SPECS
 from objective_steps import made, stepped
-from tokens import SIZE, VOCABULARY, batch, labels_of, random_logits
+from tokens import SIZE, batch, labels_of, random_logits
 
 from mm_numeric.losses.balance import Balance
 from mm_numeric.losses.normalization import Counts
-from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.losses.term import LossSum
 from mm_numeric.numbers.spans import IGNORE_INDEX
@@ -53,7 +52,7 @@ def test_the_first_step_is_fixed():
 def test_later_steps_take_the_means_of_those_before(terms):
     """CE + 0.3 * CE' / terms' * terms, where ' is 0.9 of itself and 0.1 of each step after it."""
     spec = ObjectiveSpec(terms=terms, balance="running")
-    whole, means = NumericLoss(spec, vocabulary=VOCABULARY), None
+    whole, means = made(spec), None
     for seed in range(6):
         logits, labels = batch(seed)
         result = whole(logits, labels, shift=False)
@@ -126,6 +125,17 @@ def test_a_run_that_goes_on_is_the_one_that_was_never_stopped(steps):
         first.balance.end_step(one[0].sums)
         second.balance.end_step(other[0].sums)
     assert torch.equal(first.balance.means, second.balance.means)
+
+
+def test_an_objective_is_a_module():
+    """Its state are the means, which move with it, and which a model that contains it saves."""
+    whole = running()
+    whole.balance.end_step(whole(*batch(0), shift=False).sums)
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), whole)
+    assert "1.balance.means" in model.state_dict()
+    assert model.to("meta")[1].balance.means.device.type == "meta"
+    assert list(made("ntil").state_dict()) == []
+    assert "running" in repr(whole)
 
 
 def test_a_state_is_taken_to_where_the_sums_are():

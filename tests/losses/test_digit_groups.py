@@ -10,12 +10,11 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from reference_losses import nearest_completion
+from number_scanner import nearest_completion
 from tokens import ToyTokenizer
 
 from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
-from mm_numeric.losses.term import NumberClasses, NumberLogits, make_term
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 from mm_numeric.registry import TERMS
@@ -508,11 +507,6 @@ def of_any_vocabulary(name, options):
     return options.get("cost") is not MATRIX
 
 
-def of_one_alphabet(name, options):
-    """Say whether a term looks at the alphabet of the label alone."""
-    return name not in WHOLE_VOCABULARY and not options.get("reweigh")
-
-
 def only(name, options, vocabulary=VOCABULARY):
     """Return an objective that is one term without cross-entropy."""
     spec = ObjectiveSpec(
@@ -566,23 +560,6 @@ def test_equals_the_loop(name, options, seed):
     torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-6, atol=1e-9)
 
 
-@terms(of_one_alphabet)
-def test_other_alphabets_are_not_looked_at(name, options):
-    """Their logits change nothing, and get no gradient at all."""
-    numbers, labels = batch(7)
-    inside = torch.zeros(*labels.shape, SIZE, dtype=torch.bool)
-    for number in numbers:
-        for seat in number:
-            inside[seat.sample, seat.position, [m.id for m in seat.members]] = True
-    logits = random_logits(labels, 7).requires_grad_()
-    other = torch.where(inside, logits, 5 * random_logits(labels, 8))
-    totals = [only(name, options)(z, labels, shift=False).loss for z in (logits, other)]
-    assert totals[0] == totals[1]
-    (grad,) = torch.autograd.grad(totals[0], logits)
-    assert not grad[~inside].any()
-    assert grad[inside].any()
-
-
 @terms()
 def test_an_alphabet_of_one_token_leaves_nothing_to_choose(name, options):
     labels = torch.tensor([[IDS["x"], IDS["▁77"], IDS["x"]]])
@@ -624,50 +601,6 @@ def test_squash_where_all_wrong_values_are_equally_far(squash, dtype):
         )
 
 
-@terms(of_any_vocabulary)
-def test_each_alphabet_of_a_batch_is_charged_as_if_it_were_alone(name, options):
-    """With the number tokens of one alphabet as the whole number vocabulary."""
-    generator = torch.Generator().manual_seed(1)
-    ids = [token.id for token in VOCABULARY.tokens]
-    target = torch.randperm(len(ids), generator=generator)
-    scores = 3 * torch.randn(len(ids), len(ids), generator=generator).double()
-    text = torch.randn(len(ids), generator=generator).double()
-    together = _charges(name, options, VOCABULARY, scores, text, target)
-    names = [token.digit_group for token in VOCABULARY.tokens]
-    for alphabet in set(names):
-        members = [j for j, other in enumerate(names) if other == alphabet]
-        if len(members) < 2:
-            continue
-        alone = NumberVocabulary(tuple(VOCABULARY.tokens[j] for j in members))
-        at = torch.tensor([k for k in range(len(ids)) if target[k] in members])
-        found = _charges(
-            name, options, alone, scores[at][:, members], text[at], target[at] - members[0]
-        )
-        torch.testing.assert_close(found, together[at], rtol=1e-9, atol=1e-12)
-
-
-def _charges(name, options, vocabulary, scores, text, target):
-    """Return the losses of a term for tokens that are a number each, with text beside them."""
-    count = len(target)
-    zeros = torch.zeros(count, dtype=torch.long)
-    spans = NumberSpans(
-        position=torch.arange(count),
-        target=target,
-        place=zeros,
-        number=torch.arange(count),
-        value=zeros.double(),
-        sign=zeros + 1,
-        role=zeros,
-        group=zeros - 1,
-        sample=zeros,
-        samples=torch.tensor(1),
-        boxes=torch.zeros(0, 4).long(),
-        times=torch.zeros(0, 2).long(),
-    )
-    classes = NumberClasses.of(vocabulary, torch.device("cpu"), torch.float64)
-    return make_term(name, options)(NumberLogits.at(scores, text + 9, classes, target), spans)
-
-
 def close_in_float32(name, options, vocabulary, labels, size):
     """Check loss and gradient of float32 logits against float64."""
     found = []
@@ -681,11 +614,6 @@ def close_in_float32(name, options, vocabulary, labels, size):
     scale = grad.abs().max()
     assert scale > 0
     torch.testing.assert_close(rounded_grad / scale, grad / scale, rtol=1e-4, atol=1e-5)
-
-
-@terms()
-def test_float32_is_close_to_float64(name, options):
-    close_in_float32(name, options, VOCABULARY, batch(3)[1], SIZE)
 
 
 @terms(lambda name, options: options.get("cost") in (None, "log"))

@@ -150,7 +150,7 @@ def test_gradcheck():
         TermSpec(name="nl_ntl"),
         TermSpec(name="dist2"),
     )
-    whole = NumericLoss(ObjectiveSpec(terms=terms, numeric_weight=0.7), vocabulary=VOCABULARY)
+    whole = made(ObjectiveSpec(terms=terms, numeric_weight=0.7))
     spans = whole.spans(labels)
     assert torch.autograd.gradcheck(
         lambda h, w, b: whole.from_hidden(h, w, labels, spans, bias=b, shift=False).loss,

@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 from objective_steps import made
-from tokens import SIZE, VOCABULARY, batch, labels_of
+from tokens import SIZE, batch, labels_of
 
 from mm_numeric import step_counts
-from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 
 
@@ -42,7 +41,7 @@ def test_weighted_means(name, shift):
 def test_weights_of_micro_batches(shift):
     logits, labels = batch(2)
     weights = torch.rand(labels.shape, generator=torch.Generator().manual_seed(0)).double()
-    loss = NumericLoss("ntil_soft", vocabulary=VOCABULARY)
+    loss = made("ntil_soft")
     whole = loss(logits, labels, shift=shift, weights=weights).loss
     pieces = [slice(0, 1), slice(1, len(labels))]
     counts = step_counts(
@@ -63,7 +62,7 @@ def test_spans_of_micro_batches(is_weighted):
     source = torch.Generator().manual_seed(0)
     logits = torch.randn(*labels.shape, SIZE, generator=source).double()
     weights = torch.rand(labels.shape, generator=source).double() if is_weighted else None
-    loss = NumericLoss("nl_ntl", vocabulary=VOCABULARY)
+    loss = made("nl_ntl")
     whole = loss(logits, labels, loss.spans(labels, documents), shift=False, weights=weights).loss
     pieces = [slice(0, 1), slice(1, 3)]
     spans = [replace(loss.spans(labels[p], documents[p]), supervised=None) for p in pieces]
@@ -97,13 +96,11 @@ def test_weights_that_are_refused(weights, message):
     labels = labels_of("12 x", "9.3x")
     logits = torch.zeros(2, 4, 22)
     with pytest.raises(ValueError, match=message):
-        NumericLoss("ntl_was", vocabulary=VOCABULARY)(logits, labels, shift=False, weights=weights)
+        made("ntl_was")(logits, labels, shift=False, weights=weights)
 
 
 def test_weights_do_not_go_with_means_of_samples():
     logits, labels = batch(0)
     spec = ObjectiveSpec(terms=(TermSpec(name="emd"),), reduction="samples")
     with pytest.raises(ValueError, match="weights cannot be combined with reduction: samples"):
-        NumericLoss(spec, vocabulary=VOCABULARY)(
-            logits, labels, shift=False, weights=torch.ones(len(labels)).double()
-        )
+        made(spec)(logits, labels, shift=False, weights=torch.ones(len(labels)).double())

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from reference_losses import read
+from number_scanner import read
 from tokens import SIZE, SPELLED, TOKENIZER, VOCABULARY, batch, labels_of, sure_logits
 
 from mm_numeric.answers import ROLES

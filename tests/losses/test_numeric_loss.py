@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import reference_losses as reference
 import torch
 from examples import examples
 from hypothesis import given
@@ -26,39 +25,6 @@ from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
 from mm_numeric.training.integrations import loss_func, step_counts
 
-NTIL = [("emd_exp", 1.0, {}), ("relative", 0.2, {}), ("magnitude", 0.2, {})]
-NTIL_SOFT = [("emd_exp", 1.0, {}), ("relative_soft", 0.2, {}), ("magnitude_soft", 0.2, {})]
-DEFINITIONS = {
-    "ce": {"terms": []},
-    "ce_times_1.3": {"terms": [], "ce_weight": 1.3},
-    "digit_ce": {"terms": [("digit_ce", 1.0, {})], "weight": 1.0, "text_only": True},
-    "gce": {"terms": [("gce", 1.0, {})], "weight": 1.0, "text_only": True},
-    "gce+ntl_was": {
-        "terms": [("gce", 1.0, {}), ("ntl_was", 0.3, {})],
-        "weight": 1.0,
-        "text_only": True,
-    },
-    "ce_numbers_times_2": {"terms": [("digit_ce", 1.0, {"places": "none"})], "weight": 1.0},
-    "raft": {"terms": [("raft", 1.0, {})], "weight": 1.0, "text_only": True},
-    "nl_ntl": {"terms": [("nl_ntl", 1.0, {})]},
-    "del": {"terms": [("del", 1.0, {})], "weight": 0.01},
-    "emd_exp": {"terms": [("emd_exp", 1.0, {})], "ratio": True},
-    "emd_exp_published": {"terms": [("emd_exp", 1.0, {})], "ratio": True, "published": True},
-    "ntl_was": {"terms": [("ntl_was", 1.0, {})]},
-    "ntl_was_cdf": {"terms": [("ntl_was_cdf", 1.0, {})]},
-    "ntl_mse": {"terms": [("ntl_mse", 1.0, {})]},
-    "ntl_mae": {"terms": [("ntl_mae", 1.0, {})]},
-    "ntl_huber": {"terms": [("ntl_huber", 1.0, {})]},
-    "ntl_was_published": {"terms": [("ntl_was", 1.0, {})]},  # the same where tokens are digits
-    "pathrisk": {"terms": [("pathrisk", 1.0, {})]},
-    "rps": {"terms": [("rps", 1.0, {})]},
-    "smmd": {"terms": [("smmd", 1.0, {})]},
-    "dist2": {"terms": [("dist2", 1.0, {})], "weight": 0.1},
-    "emd": {"terms": [("emd", 1.0, {})], "ratio": True},
-    "ntil": {"terms": NTIL, "ratio": True},
-    "ntil_soft": {"terms": NTIL_SOFT},
-    "ntil_published": {"terms": NTIL, "ratio": True, "published": True},
-}
 NUMERIC = [name for name, spec in SPECS.items() if spec.terms]
 ADDED = [name for name in NUMERIC if SPECS[name].ce_tokens == "all"]  # to all of cross-entropy
 SOUND = [name for name in ADDED if SPECS[name].reduction == "items"]
@@ -69,28 +35,6 @@ seeds = st.integers(0, 10_000)
 def cross_entropy(logits, labels):
     """Return torch's own cross-entropy over [b, t]."""
     return functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
-
-
-def test_every_preset_is_held_to_a_definition():
-    assert DEFINITIONS.keys() == SPECS.keys()
-
-
-@pytest.mark.parametrize("name", EACH)
-def test_presets_as_they_ship(name):
-    """Nothing overridden: balance, weights, options and reading are those of the definition."""
-    logits, labels = batch(5)
-    theirs = logits.clone().requires_grad_()
-    expected = reference.objective(theirs, labels, SPELLED, **DEFINITIONS[name])
-    expected.loss.backward()
-    torch.manual_seed(0)
-    result, gradient = stepped(NumericLoss(SPECS[name], vocabulary=VOCABULARY), logits, labels)
-    torch.testing.assert_close(result.loss, expected.loss, rtol=1e-6, atol=1e-6)
-    # The published noise of 0.01 turns no digit of this batch, and only blurs the gradient.
-    totals = {part: total.total.item() for part, total in result.sums.items()}
-    assert totals == pytest.approx(expected.totals, rel=1e-6)
-    assert {part: total.items.item() for part, total in result.sums.items()} == expected.items
-    if name != "ntil_published":
-        torch.testing.assert_close(gradient, theirs.grad, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -115,9 +59,7 @@ def test_ntil_published_on_decimals():
     found = {}
     for wrong in ("3.115", "4.015"):
         for name in ("ntil_published", "ntil"):
-            parts = NumericLoss(SPECS[name], vocabulary=VOCABULARY)(
-                sure(wrong), labels_of("3.015"), shift=False
-            ).components
+            parts = made(name)(sure(wrong), labels_of("3.015"), shift=False).components
             found[name, wrong] = (parts["relative"].item(), parts["magnitude"].item())
     assert found["ntil_published", "3.115"] == pytest.approx((0.431, 0.9905), abs=5e-4)
     assert found["ntil_published", "4.015"] == pytest.approx((0.1, 0.1116), abs=5e-5)
@@ -147,24 +89,18 @@ def test_the_published_noise_is_gumbel_of_a_hundredth():
 def test_published_samples_without_digits_count_as_nothing():
     """Four digits that are off by one, with growth 1, 1.2, ... and three samples of text."""
     labels = labels_of("2222", "ab", "cd", "x")
-    parts = NumericLoss(SPECS["ntil_published"], vocabulary=VOCABULARY)(
-        sure("3333", "ab", "cd", "x"), labels, shift=False
-    ).components
+    parts = made("ntil_published")(sure("3333", "ab", "cd", "x"), labels, shift=False).components
     emd_exp = (1 + 1.2 + 1.44 + 1.728) / 4
     assert parts["emd_exp"].item() == pytest.approx(emd_exp / 4)
     assert parts["relative"].item() == pytest.approx(1111 / 3334 / 4)
-    sound = NumericLoss("ntil", vocabulary=VOCABULARY)(
-        sure("3333", "ab", "cd", "x"), labels, shift=False
-    ).components
+    sound = made("ntil")(sure("3333", "ab", "cd", "x"), labels, shift=False).components
     assert sound["emd_exp"].item() == pytest.approx(emd_exp)
 
 
 def test_the_ratio_makes_the_loss_1_3_times_cross_entropy():
     logits, labels = batch(2)
     for name in ADDED:
-        loss = NumericLoss(SPECS[name], vocabulary=VOCABULARY, balance="ratio", numeric_weight=0.3)(
-            logits, labels, shift=False
-        ).loss
+        loss = made(name, balance="ratio", numeric_weight=0.3)(logits, labels, shift=False).loss
         torch.testing.assert_close(loss, 1.3 * cross_entropy(logits, labels), rtol=1e-6, atol=0)
 
 
@@ -176,15 +112,8 @@ def test_the_ratio_makes_the_loss_1_3_times_cross_entropy():
 @pytest.mark.parametrize("name", EACH)
 def test_weight_0_is_cross_entropy_exactly(name, balance, dtype):
     logits, labels = batch(3, dtype)
-    plain, expected = stepped(NumericLoss("ce", vocabulary=VOCABULARY), logits, labels)
-    changed = NumericLoss(
-        SPECS[name],
-        vocabulary=VOCABULARY,
-        numeric_weight=0.0,
-        balance=balance,
-        ce_weight=1.0,
-        ce_tokens="all",
-    )
+    plain, expected = stepped(made("ce"), logits, labels)
+    changed = made(name, numeric_weight=0.0, balance=balance, ce_weight=1.0, ce_tokens="all")
     result, gradient = stepped(changed, logits, labels)
     assert torch.equal(result.loss, plain.loss)
     assert torch.equal(gradient, expected)
@@ -193,7 +122,7 @@ def test_weight_0_is_cross_entropy_exactly(name, balance, dtype):
 
 def test_ce_is_that_of_torch():
     logits, labels = batch(3, torch.float32)
-    result, gradient = stepped(NumericLoss("ce", vocabulary=VOCABULARY), logits, labels)
+    result, gradient = stepped(made("ce"), logits, labels)
     leaf = logits.clone().requires_grad_()
     expected = cross_entropy(leaf, labels)
     expected.backward()
@@ -238,7 +167,7 @@ def test_a_batch_without_numbers_is_cross_entropy(name, balance):
     labels = labels_of("__ab", "c.d-")
     logits = random_logits(labels, 0)
     result, gradient = stepped(made(name, balance=balance), logits, labels)
-    plain, expected = stepped(NumericLoss("ce", vocabulary=VOCABULARY), logits, labels)
+    plain, expected = stepped(made("ce"), logits, labels)
     assert torch.equal(result.loss, plain.loss)
     assert torch.equal(gradient, expected)
     assert all(result.sums[term.name].total == 0 for term in SPECS[name].terms)
@@ -340,8 +269,8 @@ def test_shift_predicts_each_token_from_the_one_before():
     labels = labels_of("a12")
     logits = torch.zeros(1, 3, SIZE)
     logits[0, 0, SPELLED.index("1")] = logits[0, 1, SPELLED.index("2")] = 80
-    assert NumericLoss("ce", vocabulary=VOCABULARY)(logits, labels, shift=True).loss < 1e-6
-    assert NumericLoss("ce", vocabulary=VOCABULARY)(logits, labels, shift=False).loss > 20
+    assert made("ce")(logits, labels, shift=True).loss < 1e-6
+    assert made("ce")(logits, labels, shift=False).loss > 20
 
 
 @pytest.mark.parametrize("from_hidden", [False, True])
@@ -396,9 +325,7 @@ def test_shapes_that_do_not_belong_together_are_refused(shape, labels_shape, arg
         arguments = {**arguments, "spans": spans}
     message = r"an objective takes logits \[b, t, :\] with labels .* got logits \[.*\], labels \["
     with pytest.raises(ValueError, match=message):
-        NumericLoss("ce", vocabulary=VOCABULARY)(
-            torch.zeros(shape), torch.zeros(labels_shape, dtype=torch.long), **arguments
-        )
+        made("ce")(torch.zeros(shape), torch.zeros(labels_shape, dtype=torch.long), **arguments)
 
 
 def test_rows_without_a_label_are_refused():
@@ -406,7 +333,7 @@ def test_rows_without_a_label_are_refused():
     labels = torch.tensor([3, IGNORE_INDEX, 4])
     spans = NumberSpans.from_labels(labels_of("ab"), VOCABULARY)
     with pytest.raises(ValueError, match="the label -100 is not one of the 200 tokens"):
-        NumericLoss("ce", vocabulary=VOCABULARY)(torch.zeros(3, 200), labels, spans, shift=False)
+        made("ce")(torch.zeros(3, 200), labels, spans, shift=False)
 
 
 def test_unknown_names_say_the_nearest():
@@ -450,7 +377,7 @@ def test_changes_that_mean_nothing_are_refused(changes, message):
 
 def test_terms_may_be_mappings_and_are_shown():
     terms = [{"name": "emd_exp"}, TermSpec(name="relative", weight=0.2)]
-    own = NumericLoss("ce", vocabulary=VOCABULARY, terms=terms, numeric_weight=0.5)
+    own = made("ce", terms=terms, numeric_weight=0.5)
     assert own.spec.terms == (TermSpec(name="emd_exp"), TermSpec(name="relative", weight=0.2))
     shown = "<NumericLoss 1 ce + 0.5 (emd_exp + 0.2 relative), balance fixed, "
     assert repr(own).startswith(shown + f"{len(VOCABULARY.tokens)} number tokens")
@@ -484,7 +411,7 @@ def my_package(monkeypatch):
 
 def test_a_term_of_your_own(my_package):
     spec = ObjectiveSpec(terms=(TermSpec(name="my_package:Misses"),))
-    result = NumericLoss(spec, vocabulary=VOCABULARY)(sure("13"), labels_of("12"), shift=False)
+    result = made(spec)(sure("13"), labels_of("12"), shift=False)
     assert result.components["my_package:Misses"] == 0.5
 
 
@@ -494,10 +421,8 @@ def test_a_term_without_weight_cannot_spoil_the_gradient(my_package, weight, sha
     spec = ObjectiveSpec(
         terms=(TermSpec(name="my_package:Root", weight=share),), numeric_weight=weight
     )
-    _, gradient = stepped(NumericLoss(spec, vocabulary=VOCABULARY), logits, labels)
-    assert torch.equal(
-        gradient, stepped(NumericLoss("ce", vocabulary=VOCABULARY), logits, labels)[1]
-    )
+    _, gradient = stepped(made(spec), logits, labels)
+    assert torch.equal(gradient, stepped(made("ce"), logits, labels)[1])
 
 
 # Properties of the raw parts
@@ -578,7 +503,7 @@ def test_gradcheck_of_a_whole_objective(form):
     labels = labels_of("_1.5", "a-20")
     logits = random_logits(labels, 0)
     terms = (TermSpec(name="emd_exp"), TermSpec(name="ntl_was", options={"reweigh": True}))
-    whole = NumericLoss(ObjectiveSpec(terms=terms, numeric_weight=0.7), vocabulary=VOCABULARY)
+    whole = made(ObjectiveSpec(terms=terms, numeric_weight=0.7))
     spans = whole.spans(labels)
     if form == "rows":
         logits, labels = logits[labels != IGNORE_INDEX], labels[labels != IGNORE_INDEX]
@@ -593,8 +518,5 @@ def test_random_texts_hold_what_the_tests_need():
     joined = "".join(texts)
     for needed in (".", "-", ":", ", ", "__", "0"):
         assert needed in joined
-    counts = [
-        len(NumericLoss("ntil", vocabulary=VOCABULARY).spans(labels_of(text)).value)
-        for text in texts
-    ]
+    counts = [len(made("ntil").spans(labels_of(text)).value) for text in texts]
     assert max(counts) > 3

@@ -12,7 +12,6 @@ from torch.nn import functional
 
 from mm_numeric.answers import ROLES, Mark, Written
 from mm_numeric.data.collator import TrainingCollator
-from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.losses.term import make_term
 from mm_numeric.losses.terms.digit_entropy import PlaceWeightedCrossEntropy
@@ -67,7 +66,7 @@ def test_charges_are_weighed_by_role(name, reduction):
     """Divided by how many there are: a role of weight 0 is out of the sum and not of the count."""
     for weights in ({}, WEIGHTS):
         terms = (TermSpec(name=name, roles=weights),)
-        whole = NumericLoss("ntl_was", vocabulary=VOCABULARY, terms=terms, reduction=reduction)
+        whole = made("ntl_was", terms=terms, reduction=reduction)
         found = whole(*answered()).components[name]
         torch.testing.assert_close(found, weighed(name, weights, reduction))
 
@@ -79,7 +78,7 @@ def test_a_role_of_weight_0_gets_no_gradient_but_that_of_cross_entropy():
         (TermSpec(name="ntl_was", roles={role: 0 for role in ROLES if role != "x"}),),
         (),
     ):
-        whole = NumericLoss(ObjectiveSpec(terms=terms), vocabulary=VOCABULARY)
+        whole = made(ObjectiveSpec(terms=terms))
         found.append(stepped(whole, logits, labels, spans=spans)[1])
     differ = (found[0] != found[1]).any(dim=1).nonzero().squeeze(1)
     is_x = spans.role[spans.number] == ROLES.index("x")
@@ -89,9 +88,7 @@ def test_a_role_of_weight_0_gets_no_gradient_but_that_of_cross_entropy():
 @pytest.mark.parametrize("name", ["box_l1", "box_giou", "time"])
 def test_shapes_have_no_single_role(name):
     with pytest.raises(ValueError, match=f"objective.terms, {name}: .* remove roles") as caught:
-        NumericLoss(
-            ObjectiveSpec(terms=(TermSpec(name=name, roles={"x": 2}),)), vocabulary=VOCABULARY
-        )
+        made(ObjectiveSpec(terms=(TermSpec(name=name, roles={"x": 2}),)))
     assert "\n" not in str(caught.value)
 
 
@@ -125,7 +122,7 @@ def test_digit_runs_know_neither_roles_nor_shapes():
     with pytest.raises(ValueError, match="digit_runs reads label ids, which have no r"):
         ObjectiveSpec(terms=(TermSpec(name="emd", roles={"x": 2}),), digit_runs=True)
     with pytest.raises(ValueError, match=r"terms, time: digit_runs finds no boxes and times"):
-        NumericLoss("ntil", vocabulary=VOCABULARY, digit_runs=True, terms=(TermSpec(name="time"),))
+        made("ntil", digit_runs=True, terms=(TermSpec(name="time"),))
 
 
 # Where cross-entropy applies
@@ -165,8 +162,8 @@ def test_what_stands_in_for_cross_entropy_can_be_cross_entropy(name, options, dt
     """Weights by place that are all 1, and a Gaussian without width."""
     logits, labels = batch(0, dtype)
     terms = (TermSpec(name=name, options=options),)
-    found, gradient = stepped(NumericLoss(name, vocabulary=VOCABULARY, terms=terms), logits, labels)
-    expected, wanted = stepped(NumericLoss("ce", vocabulary=VOCABULARY), logits, labels)
+    found, gradient = stepped(made(name, terms=terms), logits, labels)
+    expected, wanted = stepped(made("ce"), logits, labels)
     torch.testing.assert_close(found.loss, expected.loss)
     torch.testing.assert_close(gradient, wanted)
 
@@ -275,8 +272,7 @@ def test_digit_runs_read_every_number_either_way(clock_examples):
 @pytest.mark.parametrize("numbers", ["task", "all"])
 def test_a_config_says_which_numbers_are_trained(tmp_path, clock_examples, numbers):
     config = small_config(
-        tmp_path,
-        f"objective={{preset: ntl_was, numbers: {numbers}, thousands_separators: true}}",
+        tmp_path, f"objective={{preset: ntl_was, numbers: {numbers}, thousands_separators: true}}"
     )
     trainer = make_trainer(
         config, training_arguments(config), clock_examples[1], tiny_family(), tiny_checkpoint()

@@ -106,6 +106,36 @@ def test_invalid_settings(name, option, message):
         NumericLoss(name, vocabulary=VOCABULARY, **option)
 
 
+def test_presets_are_what_the_papers_weigh():
+    """The table of the documentation is made from the presets, and this one is not."""
+    fixed = {
+        "ce": "1 ce",
+        "ce_times_1.3": "1.3 ce",
+        "ce_numbers_times_2": "1 ce + 1 (digit_ce)",
+        "digit_ce": "1 ce of text + 1 (digit_ce)",
+        "gce": "1 ce of text + 1 (gce)",
+        "gce+ntl_was": "1 ce of text + 1 (gce + 0.3 ntl_was)",
+        "raft": "1 ce of text + 1 (raft)",
+        "dist2": "1 ce + 0.1 (dist2)",
+        "del": "1 ce + 0.01 (del)",
+        "ntil_soft": "1 ce + 0.3 (emd_exp + 0.2 relative_soft + 0.2 magnitude_soft)",
+        "box_l1": "1 ce + 20 (box_l1)",
+        "box_giou": "1 ce + 2 (box_giou)",
+    }
+    names = ("ntl_was", "ntl_mse", "ntl_mae", "ntl_huber", "nl_ntl", "rps", "smmd", "pathrisk")
+    fixed |= {name: f"1 ce + 0.3 ({name})" for name in names}
+    ratio = {
+        "emd": "1 ce + 0.3 (emd)",
+        "emd_exp": "1 ce + 0.3 (emd_exp)",
+        "ntil": "1 ce + 0.3 (emd_exp + 0.2 relative + 0.2 magnitude)",
+    }
+    expected = {name: f"{text}, balance fixed" for name, text in fixed.items()}
+    expected |= {name: f"{text}, balance ratio" for name, text in ratio.items()}
+    assert {name: str(spec) for name, spec in PRESETS.items()} == expected
+    options = {name: [t.options for t in s.terms if t.options] for name, s in PRESETS.items()}
+    assert {n: o for n, o in options.items() if o} == {"ce_numbers_times_2": [{"places": "none"}]}
+
+
 def test_the_objectives_to_choose_from_are_presets():
     assert SUMMARIES.keys() < PRESETS.keys()
     assert len(SUMMARIES) == 12

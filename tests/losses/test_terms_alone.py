@@ -21,9 +21,7 @@ def alone_and_together(name, options):
     """Return an objective of one term alone, and cross-entropy with it."""
     terms = (TermSpec(name=name, options=options),)
     return [
-        NumericLoss(
-            ObjectiveSpec(terms=terms, numeric_weight=0.7, ce_weight=weight), vocabulary=VOCABULARY
-        )
+        made(ObjectiveSpec(terms=terms, numeric_weight=0.7, ce_weight=weight))
         for weight in (0.0, 1.0)
     ]
 
@@ -114,7 +112,7 @@ def test_spans_of_other_labels_are_refused():
     "term", [TermSpec(name="time"), TermSpec(name="box_l1"), TermSpec(name="emd", roles={"x": 2})]
 )
 def test_label_ids_know_no_roles(term):
-    whole = NumericLoss(ObjectiveSpec(terms=(term,)), vocabulary=VOCABULARY)
+    whole = made(ObjectiveSpec(terms=(term,)))
     with pytest.raises(ValueError, match=f"the term {term.name} needs roles and groups"):
         whole(*batch(0), shift=False)
     logits, labels = batch(0)

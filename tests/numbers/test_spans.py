@@ -9,12 +9,7 @@ from tokens import TOKENIZER, VOCABULARY, labels_of
 
 from mm_numeric.answers import ROLES, Mark
 from mm_numeric.numbers.numerals import find_numerals
-from mm_numeric.numbers.spans import (
-    IGNORE_INDEX,
-    NumberSpans,
-    numbers_in_answer,
-    numbers_in_labels,
-)
+from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans, numbers_in_answer, numbers_in_labels
 
 
 def characters(text):

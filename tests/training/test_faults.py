@@ -103,9 +103,14 @@ def test_a_gradient_that_is_not_finite_stops_the_run_too(tmp_path, monkeypatch):
         train(read_config(file))
 
 
+def finite_check(folder: Path, device: str = "cpu", *, fp16: bool = False) -> FiniteCheck:
+    """Return the check of a run on one rank."""
+    args = SimpleNamespace(output_dir=str(folder), device=torch.device(device), world_size=1)
+    return FiniteCheck(Ranks(), args, fp16=fp16)
+
+
 def test_weights_that_are_not_finite_are_not_saved(tmp_path):
-    args = SimpleNamespace(output_dir=str(tmp_path), device=torch.device("cpu"), world_size=1)
-    check = FiniteCheck(Ranks(), args, fp16=False)
+    check = finite_check(tmp_path)
     model = torch.nn.Linear(2, 2)
     check.check(model)
     model.weight.data[1, 0] = torch.inf
@@ -114,8 +119,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
 
 
 def test_a_device_is_asked_at_the_tenth_step_and_the_first_broken_one_is_named(tmp_path):
-    args = SimpleNamespace(output_dir=str(tmp_path), device=torch.device("cuda"), world_size=1)
-    check = FiniteCheck(Ranks(), args, fp16=True)
+    check = finite_check(tmp_path, "cuda", fp16=True)
 
     def step(number: int, loss: float) -> None:
         check.begin_step([[f"row{number}"]])
@@ -153,8 +157,7 @@ def test_a_gradient_norm_of_fsdp2_that_is_not_finite_is_named(tmp_path):
     try:
         mesh = init_device_mesh("cpu", (1,))
         norm = DTensor.from_local(torch.tensor(torch.inf), mesh, [Replicate()])
-        args = SimpleNamespace(output_dir=str(tmp_path), device=torch.device("cpu"), world_size=1)
-        check = FiniteCheck(Ranks(), args, fp16=False)
+        check = finite_check(tmp_path)
         check.begin_step([["row1"]])
         check.add_loss(torch.tensor(1.0))
         ce = SimpleNamespace(total=torch.tensor(1.0))
@@ -166,8 +169,7 @@ def test_a_gradient_norm_of_fsdp2_that_is_not_finite_is_named(tmp_path):
 
 def test_a_step_without_sums_in_fp16_has_nothing_to_check(tmp_path):
     """As with GRPO, whose trainer has no sums of losses; the scaler skips a broken gradient."""
-    args = SimpleNamespace(output_dir=str(tmp_path), device=torch.device("cpu"), world_size=1)
-    check = FiniteCheck(Ranks(), args, fp16=True)
+    check = finite_check(tmp_path, fp16=True)
     check.begin_step([["row1"]])
     check.add_loss(torch.tensor(1.0))
     check.end_step(1, {}, torch.tensor(torch.inf))

@@ -108,7 +108,7 @@ def test_a_running_balance_is_the_same_however_a_step_is_cut(tmp_path, preset):
         changes = {"per_device_train_batch_size": 8 // parts, "gradient_accumulation_steps": parts}
         loss_of = NumericLoss(preset, vocabulary=NUMBERS, balance="running")
         made = by_trainer(tmp_path, NumericTrainerForTests, objective=loss_of, changes=changes)
-        return made.model, loss_of.balance.state_dict()["means"]
+        return made.model, loss_of.balance.means.tolist()
 
     (whole, means), (cut, same) = trained(1), trained(4)
     assert_same(cut, whole)
@@ -136,8 +136,13 @@ def test_a_running_balance_goes_on_from_a_checkpoint(tmp_path):
     rest = trainer(STEPS)
     rest.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     assert_same(rest.model, whole.model, tolerance=0)
-    assert rest.objective.balance.state_dict() == whole.objective.balance.state_dict()
-    (tmp_path / "checkpoint-3" / "objective_balance.json").unlink()
+    assert torch.equal(rest.objective.balance.means, whole.objective.balance.means)
+    stored = tmp_path / "checkpoint-3" / "objective_balance.json"
+    for damaged in ["{}", '{"means": [1.0]}']:
+        stored.write_text(damaged)
+        with pytest.raises(ValueError, match=r"objective_balance\.json: damaged or of another"):
+            trainer(STEPS).train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    stored.unlink()
     with pytest.raises(ValueError, match=r"checkpoint-3/objective_balance\.json: not found"):
         trainer(STEPS).train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
 
@@ -590,8 +595,8 @@ def test_nothing_to_train_on_is_one_sentence(tmp_path):
 @pytest.mark.parametrize(
     ("outputs", "shift", "message"),
     [
-        (CausalLMOutputWithPast, False, r"is a decoder, .*: loss_func\(objective, shift=True\)"),
-        (Seq2SeqLMOutput, True, r"an encoder-decoder are .*: loss_func\(objective, shift=False\)"),
+        (CausalLMOutputWithPast, False, r"is a decoder, .*: loss_func\(loss_of, shift=True\)"),
+        (Seq2SeqLMOutput, True, r"an encoder-decoder are .*: loss_func\(loss_of, shift=False\)"),
     ],
 )
 def test_the_wrong_shift_is_refused(outputs, shift, message):

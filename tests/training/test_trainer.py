@@ -78,7 +78,7 @@ def test_without_weight_the_gradients_are_exactly_those_of_ce(tmp_path, clock_ex
     plain = make_trainer(tmp_path, clock_examples, "ce", *ONE_STEP)
     expected = first_gradient(plain)
     for preset in ("emd", "ntl_was", "ntil"):
-        trainer = make_trainer(tmp_path, clock_examples, preset, *ONE_STEP, weight=0.0)
+        trainer = make_trainer(tmp_path, clock_examples, preset, *ONE_STEP, numeric_weight=0.0)
         found = first_gradient(trainer)
         assert all(torch.equal(found[name], gradient) for name, gradient in expected.items())
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mm_numeric.answers import HALF_DAY_MINUTES
-from mm_numeric.losses.term import NumberLogits
+from mm_numeric.losses.term import NumberLogits, check_positive
 from mm_numeric.losses.terms.whole_number import ExpectedDigits
 from mm_numeric.numbers.spans import NumberSpans
 
@@ -47,8 +47,7 @@ class BoxDistance:
     scale: float = 1000.0
 
     def __post_init__(self) -> None:
-        if self.scale <= 0:
-            raise ValueError(f"box_l1: scale must be > 0, not {self.scale}.")
+        check_positive("box_l1", scale=self.scale)
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss of each box, [q]."""

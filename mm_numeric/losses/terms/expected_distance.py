@@ -144,8 +144,7 @@ def _apart(cost: Tensor, classes: NumberClasses) -> Tensor:
 def _nearest(cost: Tensor, classes: NumberClasses) -> Tensor:
     """Return the smallest nonzero cost of confusing two tokens in each token's digit group, [c].
 
-    ``cost`` [c, c] has the cost of each pair of tokens. A digit group is a set of tokens that can
-    replace each other. Each of the ten digits gets the minimum over all pairs of two digits.
+    ``cost`` [c, c] has the cost of each pair of tokens.
     """
     return -_largest(-cost.masked_fill(~_apart(cost, classes), torch.inf), classes)
 
@@ -170,8 +169,7 @@ class CumulativeDistance:
     Attributes:
         sigma: Standard deviation of the Gaussian target, ``q_j ~ exp(-((v_j - v_y) / sigma) ** 2 /
             2)``, in units of the token value. 0: one-hot target.
-        scale: ``range`` rescales the values of tokens with several digits to the range 0 to 9.
-            ``published`` does not.
+        scale: Unit of the values, ``range`` or ``published``, as in ``ntl_was``.
     """
 
     per: ClassVar[Literal["token"]] = "token"

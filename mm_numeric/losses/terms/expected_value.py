@@ -18,7 +18,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from mm_numeric.losses.term import NumberLogits, check_scale
+from mm_numeric.losses.term import NumberLogits, check_positive, check_scale
 from mm_numeric.losses.terms.expected_distance import reweighed
 from mm_numeric.losses.terms.soft_targets import log_probs
 from mm_numeric.numbers.spans import NumberSpans
@@ -32,13 +32,8 @@ class ExpectedValue:
     tokens, and v_j the value of token j. The error is this value minus the value v_y of the label.
 
     Attributes:
-        reweigh: True also penalises probability on other tokens, such as words. The loss becomes
-            ``m d + 1.01 d_max (1 - m)``: d is the loss without this penalty and d_max its largest
-            possible value. m is the total probability of the tokens that can replace the label,
-            such as the ten digits. False in the NTL paper, True by default in the ntloss package.
-        scale: Unit of the values. ``range``: the values are rescaled so that errors are at most 9
-            for every tokenizer: those of 000 to 999 are multiplied by 9 / 999. ``published``: the
-            values are not rescaled.
+        reweigh: True also penalises the probability of text, as in ``ntl_was``.
+        scale: Unit of the values, ``range`` or ``published``, as in ``ntl_was``.
     """
 
     per: ClassVar[Literal["token"]] = "token"
@@ -97,8 +92,7 @@ class HuberError(ExpectedValue):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.delta <= 0:
-            raise ValueError(f"ntl_huber: delta must be > 0, not {self.delta}.")
+        check_positive("ntl_huber", delta=self.delta)
 
     def cost(self, error: Tensor) -> Tensor:
         """Return the Huber loss of the error."""

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mm_numeric.answers import HALF_DAY_MINUTES, ROLES
 from mm_numeric.losses.place_weights import places_from_right, sum_by_number
-from mm_numeric.losses.term import NumberClasses, NumberLogits
+from mm_numeric.losses.term import NumberClasses, NumberLogits, check_positive
 from mm_numeric.numbers.spans import NumberSpans
 
 _X, _Y = ROLES.index("x"), ROLES.index("y")
@@ -63,10 +63,7 @@ class PathRisk:
     def __post_init__(self) -> None:
         if not 0 < self.cap < math.inf:
             raise ValueError(f"pathrisk: cap must be > 0 and finite, not {self.cap}.")
-        if self.largest_coordinate is not None and not self.largest_coordinate > 0:
-            raise ValueError(
-                f"pathrisk: largest_coordinate must be > 0, not {self.largest_coordinate}."
-            )
+        check_positive("pathrisk", largest_coordinate=self.largest_coordinate)
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss of each number token, [k]."""

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from mm_numeric.losses.term import NumberLogits, check_scale, one_hot
+from mm_numeric.losses.term import NumberLogits, check_positive, check_scale, one_hot
 from mm_numeric.losses.terms.expected_distance import cumulative_difference
 from mm_numeric.numbers.spans import NumberSpans
 
@@ -27,9 +27,7 @@ class RankedProbability:
     score (CRPS). The maximum is the largest minus the smallest value.
 
     Attributes:
-        scale: Unit of the values. ``range``: the values are rescaled so that the loss is at most 9
-            for every tokenizer: those of 000 to 999 are multiplied by 9 / 999. ``published``: the
-            values are not rescaled, as in the CRPS.
+        scale: Unit of the values, ``range`` or ``published`` (as in the CRPS), as in ``ntl_was``.
     """
 
     per: ClassVar[Literal["token"]] = "token"
@@ -64,8 +62,7 @@ class SmoothedDiscrepancy:
     bandwidth: float = 2.0
 
     def __post_init__(self) -> None:
-        if self.bandwidth <= 0:
-            raise ValueError(f"smmd: bandwidth must be > 0, not {self.bandwidth}.")
+        check_positive("smmd", bandwidth=self.bandwidth)
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss at each of the k labels that are number tokens, [k]."""

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from mm_numeric.losses.term import NumberLogits
+from mm_numeric.losses.term import NumberLogits, check_positive
 from mm_numeric.numbers.spans import NumberSpans
 
 
@@ -62,8 +62,7 @@ class SpreadTarget:
     tau: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.tau <= 0:
-            raise ValueError(f"dist2: tau must be > 0, not {self.tau}.")
+        check_positive("dist2", tau=self.tau)
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss at each of the k labels that are number tokens, [k]."""
@@ -90,8 +89,7 @@ class GaussianCrossEntropy:
     sigma: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.sigma <= 0:
-            raise ValueError(f"gce: sigma must be > 0, not {self.sigma}.")
+        check_positive("gce", sigma=self.sigma)
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss at each of the k labels that are number tokens, [k]."""

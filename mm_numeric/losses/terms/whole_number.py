@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from mm_numeric.losses.place_weights import sum_by_number
-from mm_numeric.losses.term import NumberLogits, one_hot
+from mm_numeric.losses.term import NumberLogits, check_positive, one_hot
 from mm_numeric.numbers.spans import NumberSpans
 
 _LARGEST_PLACE = 300  # below the float64 maximum, so that sums stay finite
@@ -176,8 +176,7 @@ class SymmetricPercentage(ExpectedDigits):
     reweigh: bool = False
 
     def __post_init__(self) -> None:
-        if self.epsilon <= 0:
-            raise ValueError(f"nl_ntl: epsilon must be > 0, not {self.epsilon}.")
+        check_positive("nl_ntl", epsilon=self.epsilon)
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss of each number, [m]."""

@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
+from objective_steps import made
 from term_losses import certain, digit_logits, losses_of, number_spans
-from tokens import VOCABULARY, ToyTokenizer, batch
+from tokens import ToyTokenizer, batch
 
 from mm_numeric.config.reader import config_from_dict
-from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.losses.term import NumberClasses, NumberLogits, make_term
 from mm_numeric.losses.terms.expected_distance import ExpectedDistance
@@ -104,9 +104,7 @@ def test_costs_that_mean_nothing_are_one_sentence(cost, message):
 @pytest.mark.parametrize("count", [0, 2, 11])
 def test_a_matrix_for_another_vocabulary_is_one_sentence(count):
     cost = [[float(i != j) for j in range(count)] for i in range(count)]
-    whole = NumericLoss(
-        "ntl_was", vocabulary=VOCABULARY, terms=(TermSpec(name="ntl_was", options={"cost": cost}),)
-    )
+    whole = made("ntl_was", terms=(TermSpec(name="ntl_was", options={"cost": cost}),))
     with pytest.raises(
         ValueError, match=f"a matrix of {count} x {count}, but .* has 10 number tok"
     ):
@@ -132,7 +130,7 @@ def from_config(cost):
     """Return the objective of a config with a cost, as ``train`` makes it."""
     raw = with_override(parse_yaml(CONFIG, "x"), f"objective.terms.0.options.cost={cost}")
     config = config_from_dict(raw, where="mine.yaml", title="mine")
-    return NumericLoss(config.objective.spec, vocabulary=VOCABULARY)
+    return made(config.objective.spec)
 
 
 @pytest.mark.parametrize("cost", ["modular", "log", OWN])
@@ -142,8 +140,8 @@ def test_a_config_says_what_a_token_costs(cost):
     logits, labels = batch(0)
     found, expected = (
         from_config(cost)(logits, labels, shift=False),
-        NumericLoss(spec, vocabulary=VOCABULARY)(logits, labels, shift=False),
+        made(spec)(logits, labels, shift=False),
     )
     assert torch.equal(found.loss, expected.loss)
-    plain = NumericLoss("ntl_was", vocabulary=VOCABULARY)(logits, labels, shift=False)
+    plain = made("ntl_was")(logits, labels, shift=False)
     assert found.components["ntl_was"] != plain.components["ntl_was"]

@@ -9,10 +9,10 @@ from device_waits import Waits
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from objective_steps import made
 from term_losses import digit_logits, losses_of, marked_spans, term_values
 from tokens import TOKENIZER, VOCABULARY, ToyTokenizer, labels_of
 
-from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.losses.term import NumberClasses, NumberLogits, make_term
 from mm_numeric.losses.terms.path_risk import PathRisk
@@ -258,7 +258,7 @@ def test_the_gradient_leads_to_a_close_number_and_not_to_the_label_alone():
 ANSWERS = [("7:58", TIME), ("29, 3.05", "free free"), ("x", ""), ("12:02, 640", f"{TIME} | x")]
 
 
-WHOLE = NumericLoss(ObjectiveSpec(terms=(TermSpec(name="pathrisk"),)), vocabulary=VOCABULARY)
+WHOLE = made(ObjectiveSpec(terms=(TermSpec(name="pathrisk"),)))
 
 
 def of_answers(answers):

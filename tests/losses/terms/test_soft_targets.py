@@ -2,13 +2,7 @@
 
 import pytest
 import torch
-from term_losses import (
-    VALUES,
-    digit_logits,
-    losses_of,
-    number_spans,
-    random_scores,
-)
+from term_losses import VALUES, digit_logits, losses_of, number_spans, random_scores
 
 from mm_numeric.losses.terms.expected_distance import CumulativeDistance
 from mm_numeric.losses.terms.soft_targets import SpreadTarget, spread_target

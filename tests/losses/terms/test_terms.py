@@ -4,14 +4,7 @@ import math
 
 import pytest
 import torch
-from term_losses import (
-    VALUES,
-    certain,
-    digit_logits,
-    losses_of,
-    number_spans,
-    random_scores,
-)
+from term_losses import VALUES, certain, digit_logits, losses_of, number_spans, random_scores
 from torch.nn import functional
 
 from mm_numeric.losses.term import make_term

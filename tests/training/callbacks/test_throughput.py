@@ -9,8 +9,8 @@ import time
 
 import pytest
 import torch
+from number_scanner import read
 from rectangles import write_rectangles
-from reference_losses import read
 from sums import sums_config
 from tiny_models import small_config
 from transformers import TrainerCallback
