@@ -39,7 +39,7 @@ from mm_numeric.config.resources import Resources
 from mm_numeric.config.schema import TINY, Config
 from mm_numeric.data.collator import prompt_batch
 from mm_numeric.data.examples import examples_to_answer
-from mm_numeric.data.sequence_limit import check_questions
+from mm_numeric.data.lengths import check_questions
 from mm_numeric.distributed.ranks import EveryRankError, Ranks, num_ranks
 from mm_numeric.distributed.ray import map_tasks, parallel_tasks
 from mm_numeric.families.family import Family

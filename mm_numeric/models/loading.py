@@ -17,7 +17,7 @@ from mm_numeric.baselines.baseline import with_baseline
 from mm_numeric.compat import keep_checkpoint_names
 from mm_numeric.config.schema import TINY, Config, ModelConfig
 from mm_numeric.config.trust import checkpoint_code
-from mm_numeric.data.sequence_limit import max_positions
+from mm_numeric.data.lengths import max_positions
 from mm_numeric.families.family import Family
 from mm_numeric.io.files import read_json
 from mm_numeric.io.log import shows_progress

@@ -9,7 +9,7 @@ from mm_numeric.config.data import listed
 from mm_numeric.config.schema import Config
 from mm_numeric.data.examples import ONLY_KNOWN, load_examples, only_known_questions
 from mm_numeric.data.framing import load_framed_image
-from mm_numeric.data.sequence_limit import check_questions
+from mm_numeric.data.lengths import check_questions
 from mm_numeric.data.training_set import TrainingRows
 from mm_numeric.families.family import Family
 from mm_numeric.io.log import ONCE, logger, progress

@@ -15,8 +15,13 @@ from transformers import PrinterCallback, ProgressCallback, TrainerState, Traini
 
 from mm_numeric.answers import Example
 from mm_numeric.config.schema import Config
-from mm_numeric.data.answer_lengths import with_new_tokens
-from mm_numeric.data.collator import has_mixed_modalities, make_collator
+from mm_numeric.data.collator import (
+    EncodedAnswers,
+    TrainingCollator,
+    has_mixed_modalities,
+    make_collator,
+)
+from mm_numeric.data.lengths import with_new_tokens
 from mm_numeric.data.streaming import ExampleStream
 from mm_numeric.data.training_set import TrainingRows
 from mm_numeric.distributed.deepspeed import (
@@ -163,11 +168,11 @@ def _train(
                 source = model_source(config, folder)
             if checkpoint and args.should_save:
                 _open_checkpoint(checkpoint, args, trust_remote_code)
-            family = load_family(config, source)
-            examples = rows.for_trainer(make_collator(config, family))
-            config = with_new_tokens(config, family, rows.rows())
+            collator = make_collator(config, load_family(config, source))
+            examples, family = rows.for_trainer(collator), collator.family
+            config = with_new_tokens(config, rows.longest_answer)
             asked = asked_rows(config, family, evaluated, tests)
-        trainer = make_trainer(config, args, examples, family, source)
+        trainer = make_trainer(config, args, examples, collator, source)
         check_numbers(family, asked)  # the family is fitted now
         trainer.trust_remote_code = trust_remote_code
         assert trainer.modules is not None
@@ -264,17 +269,20 @@ def make_trainer(
     config: Config,
     args: TrainingArguments,
     examples: list[Example] | ExampleStream,
-    family: Family,
+    collator: TrainingCollator,
     source: str,
 ) -> RunTrainer:
     """Create the trainer of a config, with its model, adapters, objective and callbacks.
 
     ``source`` is the model name on the Hugging Face hub, or the folder of the weights.
     """
+    family = collator.family
     known = [] if isinstance(examples, ExampleStream) else examples
     mixed = has_mixed_modalities(family, known) if known else family.takes_images
-    collator = replace(make_collator(config, family), add_dummy_image_row=mixed)
-    family.fit(config.task, known)
+    collator = replace(collator, add_dummy_image_row=mixed)
+    if config.model.baseline is not None:
+        family.fit(config.task, known)  # answers may now have other tokens than when measured
+        collator = replace(collator, encoded=EncodedAnswers())
     modules = ModelModules(family, config.modules, args.learning_rate, config.title)
     transformers.set_seed(args.seed)
     model = load_model(config, family, source)

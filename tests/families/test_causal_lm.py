@@ -13,7 +13,7 @@ from sums import SUMS, Sums, collator_of, sums_config
 from tiny_models import ROOT, TINY, examples_of, tiny_checkpoint
 
 from mm_numeric.config.data import DataSource
-from mm_numeric.data.collator import BATCH_KEYS
+from mm_numeric.data.collator import BATCH_KEYS, make_collator
 from mm_numeric.data.examples import load_examples
 from mm_numeric.evaluation.check_data.check import check_data
 from mm_numeric.evaluation.check_data.html_page import write_check_page
@@ -115,7 +115,11 @@ def test_each_supervised_row_predicts_the_token_behind_it(family, tmp_path):
 def test_ce_of_the_trainer_is_the_model_s_own_loss(checkpoint, family, tmp_path, runs):
     config = sums_config(tmp_path, "causal_lm", objective={"preset": "ce", "digit_runs": runs})
     trainer = make_trainer(
-        config, training_arguments(config), examples_of(config), family, checkpoint
+        config,
+        training_arguments(config),
+        examples_of(config),
+        make_collator(config, family),
+        checkpoint,
     )
     batch = trainer.data_collator(trainer.train_dataset)
     unshifted = torch.full(batch["supervised"].shape, -100)
@@ -182,7 +186,9 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path, family):
     config = sums_config(tmp_path, "causal_lm", max_steps=2, save_steps=1)
     folder = train(config)
     args = training_arguments(config)
-    trainer = make_trainer(config, args, examples_of(config), family, str(tmp_path / "run/init"))
+    trainer = make_trainer(
+        config, args, examples_of(config), make_collator(config, family), str(tmp_path / "run/init")
+    )
     trainer.load_weights(last_checkpoint(tmp_path / "run"))
     trained = family.load_model(str(folder), TINY).state_dict()
     assert all(torch.equal(trained[k], v.cpu()) for k, v in trainer.model.state_dict().items())
