@@ -30,7 +30,8 @@ class ExampleStream(IterableDataset[list[Example]]):
     def __init__(self, task: Task, data: DataConfig, *, seed: int | None) -> None:
         """Create a stream of samples, which are shuffled unless ``seed`` is None."""
         self.task, self.data, self.seed = task, data, seed
-        self.answers = {source: DecodedAnswers.of(source) for source in listed(data.train)}
+        sources = listed(data.train)
+        self.answers = {own: DecodedAnswers.of(own) if own.answers else None for own in sources}
         self.batch_rows = self.ranks = 1
         self.rank = 0
         self.skipped = 0
