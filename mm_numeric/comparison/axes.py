@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mm_numeric.config.names import row_name, value_name
+from mm_numeric.config.compare import row_name, value_name
 
 
 def axis_values(axis: Any, values: Any, axes: Sequence[str], where: str) -> list[tuple[str, Any]]:

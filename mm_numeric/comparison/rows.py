@@ -24,10 +24,9 @@ from typing import Any, NamedTuple
 
 from mm_numeric.comparison.axes import axis_values
 from mm_numeric.comparison.tune import Trial, check_selection, make_trials, tuned_axes
-from mm_numeric.config.baseline import check_baseline
-from mm_numeric.config.names import row_name
+from mm_numeric.config.compare import row_name
 from mm_numeric.config.reader import config_from_dict, find_config, read_config, read_objective
-from mm_numeric.config.schema import Config, plain
+from mm_numeric.config.schema import Config, check_baseline, plain
 from mm_numeric.runs.folder import WARM_START
 from mm_numeric.settings import setting_at, with_setting
 

@@ -15,9 +15,8 @@ from typing import Any
 
 from mm_numeric.comparison.axes import axis_values
 from mm_numeric.comparison.seeds import RENDER_STRIDE, draws_rows
-from mm_numeric.config.compare import CompareConfig
+from mm_numeric.config.compare import CompareConfig, value_name
 from mm_numeric.config.data import DataSource, listed
-from mm_numeric.config.names import value_name
 from mm_numeric.config.reader import config_from_dict
 from mm_numeric.config.schema import Config
 from mm_numeric.io.files import matching_files

@@ -32,10 +32,10 @@ import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from mm_numeric.answers import Example, Instances, Unreadable
+from mm_numeric.config.compare import Resources
 from mm_numeric.config.data import Sources
 from mm_numeric.config.decoding import GREEDY, is_greedy_alone
 from mm_numeric.config.reader import read_config
-from mm_numeric.config.resources import Resources
 from mm_numeric.config.schema import TINY, Config
 from mm_numeric.data.collator import prompt_batch
 from mm_numeric.data.examples import examples_to_answer

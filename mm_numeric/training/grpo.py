@@ -7,8 +7,7 @@ from datasets import Dataset
 from trl.trainer.grpo_config import GRPOConfig
 
 from mm_numeric.answers import Example
-from mm_numeric.config.grpo import GrpoConfig
-from mm_numeric.config.schema import Config
+from mm_numeric.config.schema import Config, GrpoConfig
 from mm_numeric.data.collator import TrainingCollator
 from mm_numeric.families.family import Family
 from mm_numeric.families.prompting import listed

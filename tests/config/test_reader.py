@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from mm_numeric.comparison.rows import compared_rows
 from mm_numeric.config.data import DataSource
-from mm_numeric.config.habits import FORMAT_HABITS, HABITS
 from mm_numeric.config.reader import (
     CONFIGS,
+    FORMAT_HABITS,
+    HABITS,
     config_from_dict,
     find_config,
     read_config,

@@ -1,7 +1,7 @@
 """What the engines of clusters have in common: the resources and the failure of a run."""
 
 from mm_numeric.comparison.run import RunFailedError
-from mm_numeric.config.resources import Resources
+from mm_numeric.config.compare import Resources
 from mm_numeric.config.schema import Config
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from mm_numeric.comparison.engines.resources import required_resources, run_failed
 from mm_numeric.comparison.plan import Run, waits_for
 from mm_numeric.comparison.run import execute_one
-from mm_numeric.config.resources import Resources
+from mm_numeric.config.compare import Resources
 from mm_numeric.config.schema import Config
 from mm_numeric.io.log import progress
 from mm_numeric.registry import import_extra
