@@ -34,12 +34,13 @@ MAY_IMPORT = {
     "config": f"{LEAVES} config losses.spec losses.presets tasks.base",
     "compat distributed.ranks runs.machine": "",
     "distributed.ray": "registry io.log config",
-    "runs.folder": f"{LEAVES} config runs.machine",
+    "runs.folder": f"{LEAVES} config runs.machine runs.trust",
+    "runs.trust": f"{LEAVES} losses.presets",
     "runs.results": f"{LEAVES} config runs.folder",
     "runs distributed": f"{LEAVES} compat config distributed.ranks runs",
     "importers": f"{LEAVES} importers data tasks",
     "data families baselines models": f"{LEAVES} compat numbers losses config runs.folder "
-    "runs.results data families baselines models tasks.base",
+    "runs.results runs.trust data families baselines models tasks.base",
     "inference": f"{LEAVES} compat distributed.ranks distributed.ray numbers losses config "
     "runs.folder data families baselines models inference evaluation.metrics tasks.base",
     "rewards": f"{LEAVES} evaluation.answers.files evaluation.metrics evaluation.scorers "
@@ -47,10 +48,10 @@ MAY_IMPORT = {
     "training": f"{LEAVES} compat distributed.ranks distributed.deepspeed numbers losses config "
     f"runs.folder runs.manifest runs.resume runs.tensor_files {LIBRARY} "
     "evaluation.score evaluation.scorers evaluation.metrics rewards tasks.base",
-    "evaluation": f"{LEAVES} numbers losses config runs.folder runs.results data "
+    "evaluation": f"{LEAVES} numbers losses config runs.folder runs.results runs.trust data "
     "families baselines models inference tasks evaluation",
     "comparison": f"{LEAVES} distributed.ranks distributed.ray numbers losses config runs.folder "
-    f"runs.results {LIBRARY} tasks evaluation comparison",
+    f"runs.results runs.trust {LIBRARY} tasks evaluation comparison",
 }
 """The modules of this package that a room may import, at load or lazily; the first line that
 contains a module holds for it. ``tasks.base`` is the contract of a task: every room that receives a

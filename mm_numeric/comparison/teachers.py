@@ -6,7 +6,6 @@ from pathlib import Path
 
 from mm_numeric.comparison.plan import training_settings
 from mm_numeric.config.schema import Config
-from mm_numeric.config.trust import named_code
 from mm_numeric.runs.folder import (
     FINISHED,
     LOG,
@@ -16,6 +15,7 @@ from mm_numeric.runs.folder import (
     stored_settings,
     write_config,
 )
+from mm_numeric.runs.trust import named_code
 from mm_numeric.training.distil import teacher_of
 
 

@@ -3,6 +3,7 @@
 Every error names the file, the field, the value that was found, and what is allowed.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from difflib import get_close_matches
@@ -23,7 +24,6 @@ from mm_numeric.config.schema import (
     check_baseline,
 )
 from mm_numeric.config.trainer_settings import OURS, check_trainer_settings
-from mm_numeric.config.trust import names_module
 from mm_numeric.geometry.coordinates import COORDINATES, Coordinates
 from mm_numeric.losses.presets import PRESETS
 from mm_numeric.losses.spec import ObjectiveSpec
@@ -48,6 +48,8 @@ _OPTIONAL = (
 )
 _SECTIONS = (*_REQUIRED, *_OPTIONAL)
 
+
+_IMPORT_PATH = re.compile(r"(?!mm_numeric\.)[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 _SOURCES = ("data.", "evaluate.data", "compare.select_on")
 """Prefixes of the dotted names of data sources."""
@@ -79,6 +81,13 @@ def read_config(name: str | Path, overrides: Sequence[str] = ()) -> Config:
         if hint := _same_name_elsewhere(str(error), overrides):
             raise ValueError(f"{error} {hint}") from error
         raise
+
+
+def names_module(value: Any) -> bool:
+    """Return True if any setting in ``value`` has the form of an import path, ``my_tasks:Task``."""
+    if isinstance(value, Mapping | list):
+        return any(map(names_module, value.values() if isinstance(value, Mapping) else value))
+    return isinstance(value, str) and _IMPORT_PATH.fullmatch(value) is not None
 
 
 def with_overrides(raw: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

@@ -33,12 +33,12 @@ from mm_numeric import __version__
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.config.reader import config_from_dict, with_overrides
 from mm_numeric.config.schema import Config
-from mm_numeric.config.trust import named_code, require_no_code
 from mm_numeric.io.atomic_files import lock, open_lock, reject_links
 from mm_numeric.io.files import read_json, write_json, write_text
 from mm_numeric.io.log import logger
 from mm_numeric.registry import import_from
 from mm_numeric.runs.machine import machine_name, source_commit
+from mm_numeric.runs.trust import named_code, require_no_code
 from mm_numeric.settings import read_yaml, setting_at
 
 CONFIG, LOG, MODEL, FINISHED = "config.yaml", "log.jsonl", "model", "run.json"
