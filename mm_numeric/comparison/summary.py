@@ -57,7 +57,6 @@ def write_summary(config: Config, folder: Path, *, partial: bool = False) -> dic
         "task": config.task_name,
         "description": _description(config),
         **_rows(config, entries),
-        "published": config.compare.published,
         "rows": len(first.rows),
         "rows_due": first.rows_due,
         "seeds": list(seeds),

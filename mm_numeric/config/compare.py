@@ -7,7 +7,6 @@ from typing import Any
 
 from mm_numeric.config.data import DataSource, check_not_training
 from mm_numeric.config.decoding import DECODE_RULES, GREEDY
-from mm_numeric.config.published_results import PUBLISHED
 from mm_numeric.registry import unknown
 from mm_numeric.settings import check_at_least_1
 
@@ -150,9 +149,6 @@ class CompareConfig:
     ``{slurm_partition: gpu, timeout_min: 600}``. On Slurm, the time limit of a run is required:
     ``timeout_min`` or ``slurm_time``. ``cluster: local`` runs the jobs on this machine."""
 
-    published: str | None = None
-    """Published results to report: a name in ``published_results.PUBLISHED``; null: none."""
-
     def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds must be different whole numbers, at least one: {self.seeds}")
@@ -169,8 +165,6 @@ class CompareConfig:
                 "the default"
             )
         _check_rules(self.decode)
-        if self.published is not None and self.published not in PUBLISHED:
-            raise unknown(self.published, PUBLISHED, "table", "published")
 
 
 def _check_rules(rules: tuple[str, ...]) -> None:
