@@ -22,8 +22,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mm_numeric.comparison.axes import axis_values
-from mm_numeric.comparison.tune import Trial, check_selection, make_trials, tuned_axes
+from mm_numeric.comparison.tune import Trial, axis_values, check_selection, make_trials, tuned_axes
 from mm_numeric.config.compare import row_name
 from mm_numeric.config.reader import config_from_dict, find_config, read_config, read_objective
 from mm_numeric.config.schema import Config, check_baseline, plain
@@ -103,35 +102,34 @@ def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
     experiment: the settings of the first one, with the loss ``compare.control``. Its default, 1.3
     times cross-entropy, shows how much two runs of the same objective differ.
     """
-    assert config.compare is not None
     where = f"{where}, compare"
-    listed = enumerate(config.compare.objectives)
+    listed = enumerate(config.comparison.objectives)
     drafts = [_listed(value, f"{where}.objectives.{i}") for i, value in listed]
-    drafts += _combined(config, config.compare.grid, f"{where}.grid")
-    if config.compare.control:
+    drafts += _combined(config, config.comparison.grid, f"{where}.grid")
+    if config.comparison.control:
         # Without the axes of a grid, where it would replace the first row in figures.
         control = replace(
-            drafts[0], objective=config.compare.control, where=f"{where}.control", axes={}
+            drafts[0], objective=config.comparison.control, where=f"{where}.control", axes={}
         )
         drafts.insert(1, control)
     parsed = [_parse(config, draft) for draft in drafts]
-    tuned = tuned_axes(config.compare.tune, where)
-    if config.compare.control and "objective.ce_weight" in tuned:
+    tuned = tuned_axes(config.comparison.tune, where)
+    if config.comparison.control and "objective.ce_weight" in tuned:
         raise ValueError(
             f"{where}.tune: objective.ce_weight is what the control changes; remove it, or set "
             "compare.control to null."
         )
     for own in parsed:
-        check_selection(own.config, config.compare, where)
+        check_selection(own.config, config.comparison, where)
     for path in tuned:
-        if path in config.compare.grid or any(path in draft.settings for draft in drafts):
+        if path in config.comparison.grid or any(path in draft.settings for draft in drafts):
             raise ValueError(
                 f"{where}.tune: {path!r} is also set by a row or the grid; remove one."
             )
     trials = [make_trials(own.config, tuned, f"{where}.tune") for own in parsed]
     _check_names([own.config.objective.name for own in parsed], where)
     _check_names([trial.name for own in trials for trial in own], where)
-    references = _references(parsed, config.compare.grid)
+    references = _references(parsed, config.comparison.grid)
     return [
         ComparisonRow(
             config=own.config,
@@ -218,14 +216,13 @@ def _shown(label: str, value: Any) -> Any:
 
 
 def _parse(config: Config, draft: _Draft) -> _Parsed:
-    assert config.compare is not None
     objective = read_objective(draft.objective, draft.where)
     if not draft.settings:
         if config.model.baseline is not None:
             remedy = "set a baseline for each row, or train without a comparison (compare=null)"
             check_baseline(config.model, objective.spec, config.modules, draft.where, remedy)
         own = replace(config, objective=objective, compare=None)
-        return _Parsed(draft=draft, config=own, warm_settings=config.compare.warm_start)
+        return _Parsed(draft=draft, config=own, warm_settings=config.comparison.warm_start)
     raw = replace(config, objective=objective).to_dict()
     for path, value in draft.settings.items():
         is_fixed = any(f"{path}.".startswith(f"{own}.") for own in _COMPARISON_SETS)
@@ -256,7 +253,6 @@ def _warm_starts(config: Config, rows: Sequence[_Parsed], where: str) -> list[_W
 
     Rows share one if they differ only in the objective and in ``_NOT_OF_WARM_STARTS``.
     """
-    assert config.compare is not None
     names: dict[str, str] = {}
 
     def start(own: Config, changed: Mapping[str, Any], name: str) -> _WarmStart:
@@ -265,7 +261,7 @@ def _warm_starts(config: Config, rows: Sequence[_Parsed], where: str) -> list[_W
         key = _key({**own.to_dict(), **unused, "trainer": trainer})
         return _WarmStart(names.setdefault(key, name), trainer)
 
-    start(config, config.compare.warm_start, WARM_START)
+    start(config, config.comparison.warm_start, WARM_START)
     found = []
     for row in rows:
         name, labels = row.config.objective.name, row.draft.labels

@@ -248,6 +248,13 @@ class Config:
         """Return the folder that the run writes to, ``trainer.output_dir``."""
         return Path(self.trainer["output_dir"])
 
+    @property
+    def comparison(self) -> CompareConfig:
+        """Return the section ``compare``; raise ValueError if the config has none."""
+        if self.compare is None:
+            raise ValueError(f"{self.title}: no section `compare`; see `mm-numeric cp clock_tiny`.")
+        return self.compare
+
     def to_dict(self) -> dict[str, Any]:
         """Return the config, including defaults, as dictionaries, lists and scalars."""
         sections = {

@@ -14,10 +14,9 @@ from tiny_models import small_config
 from train_runs import same
 
 from mm_numeric.cli import main as cli
-from mm_numeric.comparison.engines.resources import required_resources, run_failed
 from mm_numeric.comparison.engines.slurm import execute as execute_jobs
 from mm_numeric.comparison.plan import open_runs, overview, seed_runs
-from mm_numeric.comparison.run import compare, execute_one
+from mm_numeric.comparison.run import compare, execute_one, required_resources, run_failed
 from mm_numeric.config.compare import Resources
 from mm_numeric.distributed.ray import map_tasks
 from mm_numeric.evaluation.report.summary_file import read_summary

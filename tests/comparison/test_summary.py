@@ -7,9 +7,9 @@ import pytest
 
 from mm_numeric.comparison import summary as summary_module
 from mm_numeric.comparison.rows import compared_rows
-from mm_numeric.comparison.scored_runs import read_run_scores
 from mm_numeric.comparison.summary import (
     _own_answers,
+    read_run_scores,
     summary_table,
     write_summary,
 )
