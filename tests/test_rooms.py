@@ -147,7 +147,10 @@ def test_every_rule_names_modules_that_exist():
 
 
 def test_imports_are_absolute(tmp_path):
-    for path in [*ROOT.glob("tests/**/*.py"), *ROOT.glob("scripts/*.py")]:  # EDGES has the others
+    for path in [
+        *ROOT.glob("tests/**/*.py"),
+        *ROOT.glob("scripts/**/*.py"),
+    ]:  # EDGES has the others
         if "from ." in path.read_text(encoding="utf-8"):
             imports_of(path)
     (tmp_path / "new.py").write_text("from . import answers", encoding="utf-8")

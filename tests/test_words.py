@@ -48,7 +48,7 @@ STORED = ("no number behind {END}",)
 
 DOCUMENTS = [*PAGES, *sorted(f"configs/{p.name}" for p in (ROOT / "configs").glob("*.yaml"))]
 SOURCES = modules() | {
-    f"scripts/{path.name}": path for path in sorted((ROOT / "scripts").glob("*.py"))
+    path.relative_to(ROOT).as_posix(): path for path in sorted(ROOT.glob("scripts/**/*.py"))
 }
 
 ROOMS = by_room(SOURCES)
