@@ -2,8 +2,8 @@
 
     python scripts/benchmarks/bench_generate.py
     python scripts/benchmarks/bench_generate.py --rounds 20 --batch 16
-    python scripts/benchmarks/bench_generate.py --large --rounds 5        a model of 0.5 B parameters
-    python scripts/benchmarks/bench_generate.py --run runs/clock_tiny --batch 64  decoding rules, in a run
+    python scripts/benchmarks/bench_generate.py --large --rounds 5   a model of 0.5 B parameters
+    python scripts/benchmarks/bench_generate.py --run runs/clock_tiny   decoding rules, in a run
 
 Two tables without a run. The first generates answers with a tiny random Qwen2-VL; the time is that
 of ``model.generate``, divided by its number of tokens. Plain greedy generation has a processor,
