@@ -13,7 +13,7 @@ from import_graph import ROOT
 from mm_numeric.cli import main as cli
 from mm_numeric.config.reader import read_config
 from mm_numeric.io.files import read_json
-from mm_numeric.runs.machine import machine_name
+from mm_numeric.runs.folder import machine_name
 
 ADVICE = "advice, of which no test can be false"
 
