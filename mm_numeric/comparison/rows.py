@@ -20,7 +20,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from mm_numeric.comparison.tune import Trial, axis_values, check_selection, make_trials, tuned_axes
 from mm_numeric.config.compare import row_name
@@ -135,8 +135,8 @@ def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
             config=own.config,
             settings=own.draft.settings,
             axes=own.draft.axes,
-            warm_start=start.name,
-            warm_trainer=start.trainer,
+            warm_start=start,
+            warm_trainer={**config.trainer, **own.warm_settings},
             reference=reference,
             trials=runs,
             folder=runs[0].name,
@@ -232,34 +232,25 @@ def _parse(config: Config, draft: _Draft) -> _Parsed:
     own = config_from_dict(raw, where=draft.where, title=config.title)
     if own.data.test != config.data.test:  # changed with the whole section
         raise ValueError(f"{draft.where}: 'data.test' is the same for all rows; do not change it.")
-    assert own.compare is not None
-    warm_settings = own.compare.warm_start
+    warm_settings = own.comparison.warm_start
     return _Parsed(draft=draft, config=replace(own, compare=None), warm_settings=warm_settings)
-
-
-class _WarmStart(NamedTuple):
-    """The folder name of a warm start, and its section ``trainer`` except the seed and folder."""
-
-    name: str
-    trainer: Mapping[str, Any]
 
 
 _NOT_OF_WARM_STARTS = ("trainer", "predict")
 """Config sections whose settings in a row do not change the row's warm start."""
 
 
-def _warm_starts(config: Config, rows: Sequence[_Parsed], where: str) -> list[_WarmStart]:
-    """Return the warm start of each row.
+def _warm_starts(config: Config, rows: Sequence[_Parsed], where: str) -> list[str]:
+    """Return the folder name of the warm start of each row.
 
     Rows share one if they differ only in the objective and in ``_NOT_OF_WARM_STARTS``.
     """
     names: dict[str, str] = {}
 
-    def start(own: Config, changed: Mapping[str, Any], name: str) -> _WarmStart:
-        trainer = {**config.trainer, **changed}
+    def start(own: Config, changed: Mapping[str, Any], name: str) -> str:
         unused = dict.fromkeys((*_NOT_OF_WARM_STARTS, "objective", "distil", "grpo", "compare"))
-        key = _key({**own.to_dict(), **unused, "trainer": trainer})
-        return _WarmStart(names.setdefault(key, name), trainer)
+        key = _key({**own.to_dict(), **unused, "trainer": {**config.trainer, **changed}})
+        return names.setdefault(key, name)
 
     start(config, config.comparison.warm_start, WARM_START)
     found = []
