@@ -102,7 +102,7 @@ class EncodedAnswers:
 
     def keep(self, example: Example, frame: Frame | None, encoded: EncodedAnswer) -> None:
         """Keep an answer for the batches of all epochs, if there is space for it."""
-        if self._free > 0:
+        if self._free > 0 and example.id not in self._kept:
             self._free -= len(encoded.tokens.ids)
             self._kept[example.id] = example.answer, frame, encoded
 
