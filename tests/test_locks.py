@@ -59,7 +59,7 @@ def test_a_file_system_without_locks_is_used_with_one_warning(
 
 
 @pytest.mark.parametrize("number", [errno.EAGAIN, errno.EACCES])
-def test_only_a_lock_of_another_process_is_said_to_be_one(tmp_path, flock_fails, number):
+def test_only_a_lock_of_another_process_is_reported(tmp_path, flock_fails, number):
     flock_fails(number)
     with pytest.raises(LockedError, match="another process is using this folder"):
         locked(tmp_path / "run").__enter__()

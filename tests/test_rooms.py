@@ -95,7 +95,7 @@ def test_a_room_imports_what_it_may(room):
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_nothing_heavy_is_loaded_on_the_way(room):
+def test_nothing_heavy_is_loaded_indirectly(room):
     for module in ROOMS[room]:
         loads = loaded_by(module, EDGES)
         banned = [b for rooms, names in MAY_NOT_LOAD.items() for b in full(names)
@@ -172,7 +172,7 @@ def test_the_links_are_relative_and_lead_to_the_rooms(room):
 
 
 @pytest.mark.parametrize("room", ["tasks", "evaluation"])
-def test_a_bare_import_is_refused(room):
+def test_a_bare_import_is_rejected(room):
     command = [sys.executable, "-c", f"import {room}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1

@@ -67,7 +67,7 @@ TESTS = {
     "read one by one, up to 200 times its size if that is more), images up to Pillow's limit of "
     "pixels, JSON lines up to the same limit as archives.":
         "test_bombs.py::test_yaml "
-        "io/test_archives.py::test_a_zip_bomb_is_refused_by_its_sizes_without_unpacking "
+        "io/test_archives.py::test_a_zip_bomb_is_rejected_by_its_sizes_without_unpacking "
         "test_bombs.py::test_a_packed_json_lines_file_of_blank_lines "
         "evaluation/check_data/test_check_robust.py::"
         "test_an_image_that_is_too_large_to_be_decoded_is_one_fault "
@@ -86,7 +86,7 @@ TESTS = {
     # What is written
     "Commands write into the folders that you or your config name, and next to the files that you "
     "name; downloads are in the cache of the Hugging Face hub.":
-        "test_trust_page.py::test_commands_write_where_they_are_told_and_connect_to_nothing",
+        "test_trust_page.py::test_commands_write_to_the_given_paths_and_connect_to_nothing",
     "A lock is a file `.NAME.lock` next to what it locks, and its content is never changed.":
         "test_locks.py::test_a_lock_keeps_the_content_of_its_file",
     "An output or lock that is a link is an error, because it could lead anywhere.":
@@ -104,7 +104,7 @@ TESTS = {
     # What is sent where
     "`model.name`, `data.*.dataset` that is no local folder: Its name and revision, to the Hugging "
     "Face hub.":
-        "test_trust_page.py::test_commands_write_where_they_are_told_and_connect_to_nothing",
+        "test_trust_page.py::test_commands_write_to_the_given_paths_and_connect_to_nothing",
     "`HF_HUB_OFFLINE=1` forbids it.": "test_trust_page.py::test_offline_no_model_is_asked_for",
     "`predict --endpoint URL`: Questions and images, and `MM_NUMERIC_API_KEY`, to that server "
     "only.":
@@ -120,7 +120,7 @@ TESTS = {
         "distributed/test_ray.py::test_a_wrong_address_is_one_sentence",
     "Ray and torch.distributed do not authenticate, so keep their ports private.": ADVICE,
     "Nothing else is sent: no telemetry, and pages and reports load nothing.":
-        "test_trust_page.py::test_commands_write_where_they_are_told_and_connect_to_nothing",
+        "test_trust_page.py::test_commands_write_to_the_given_paths_and_connect_to_nothing",
     "run.json holds the machine's system, CPU and GPUs, package versions and the commit, digests "
     "of the rows, and the first training row's prompt.":
         "test_trust_page.py::test_what_a_run_and_its_card_say_of_the_machine",
@@ -160,13 +160,13 @@ def connections(monkeypatch):
     """A list of the addresses that this process looks up or connects to."""
     found = []
 
-    def refuse(*words, **_):
+    def reject(*words, **_):
         found.append(words[-1])
         raise OSError("no network")
 
     for name in ("connect", "connect_ex", "sendto"):
-        monkeypatch.setattr(socket.socket, name, refuse)
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+        monkeypatch.setattr(socket.socket, name, reject)
+    monkeypatch.setattr(socket, "getaddrinfo", reject)
     return found
 
 
@@ -187,7 +187,7 @@ COMMANDS = [
 ]
 
 
-def test_commands_write_where_they_are_told_and_connect_to_nothing(
+def test_commands_write_to_the_given_paths_and_connect_to_nothing(
     folder, connections, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

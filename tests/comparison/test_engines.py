@@ -46,7 +46,7 @@ def here(tmp_path_factory):
 
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
-    """Return the folder of programs that stand in for those of Slurm, and log their arguments."""
+    """Return the folder of programs in place of those of Slurm, and log their arguments."""
     folder = tmp_path / "bin"
     folder.mkdir()
     texts = {"srun": "", "sacct": "", "scancel": "", "sbatch": "echo Submitted batch job $$"}

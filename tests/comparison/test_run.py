@@ -38,7 +38,7 @@ READING = {"valid": True, "hours": 1, "minutes": 5}
 
 
 @pytest.mark.parametrize("seeds", [None, [0]])
-def test_a_launcher_is_refused_before_anything_is_written(tmp_path, monkeypatch, seeds):
+def test_a_launcher_is_rejected_before_anything_is_written(tmp_path, monkeypatch, seeds):
     monkeypatch.setenv("WORLD_SIZE", "2")
     config = small_config(tmp_path, *SMALL)
     with pytest.raises(EveryRankError, match=r"start compare without a launcher such as torchrun"):
@@ -332,6 +332,6 @@ def test_a_decoding_rule_that_is_added_is_decoded_and_not_trained(tmp_path, monk
     assert len(asked) == 4
 
 
-def test_a_seed_that_is_not_in_the_config_is_refused(tmp_path):
+def test_a_seed_that_is_not_in_the_config_is_rejected(tmp_path):
     with pytest.raises(ValueError, match=r"compare\.seeds: 7 is not one of \[0\]"):
         compare(small_config(tmp_path, *SMALL), seeds=[7])

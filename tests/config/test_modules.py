@@ -147,7 +147,7 @@ def test_settings_that_cannot_be_are_one_sentence(tmp_path):
         trainer.create_optimizer()
 
 
-def test_what_a_config_leaves_out_is_trained_and_beside_adapters_frozen(tmp_path):
+def test_modules_without_settings_are_trained_or_frozen_if_another_is_adapted(tmp_path):
     parts = small_config(tmp_path, "modules.vision=frozen").modules
     assert [parts.of(p).how for p in ("vision", "language")] == ["frozen", "trained"]
     config = small_config(tmp_path, "modules.language=adapted")
@@ -177,7 +177,7 @@ def test_a_trained_part_without_a_gradient_ends_the_run(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("detached", [False, True])
-def test_a_vision_tower_behind_a_zero_projector_is_checked_later(tmp_path, monkeypatch, detached):
+def test_a_vision_tower_before_a_zero_projector_is_checked_later(tmp_path, monkeypatch, detached):
     load = type(tiny_family()).load_model
 
     def zero_projector(self, source, settings):

@@ -344,7 +344,7 @@ def test_a_wrong_setting_is_one_sentence(override, message):
     assert ".." not in str(caught.value)
 
 
-def test_compared_rows_put_the_control_behind_the_first():
+def test_compared_rows_put_the_control_after_the_first():
     config = small("compare={output_dir: x, objectives: [emd, {name: mine, weight: 0.0}, ce]}")
     found = compared_rows(config)
     assert [row.name for row in found] == ["emd", "ce_times_1.3", "mine", "ce"]

@@ -71,7 +71,7 @@ def test_the_length_of_a_row_is_that_of_what_the_model_is_given(tmp_path, limits
         assert collator([example])["input_ids"].shape == (1, length)
 
 
-def test_a_row_that_is_too_long_is_refused_with_its_length(tmp_path):
+def test_a_row_that_is_too_long_is_rejected_with_its_length(tmp_path):
     examples, collator = large(tmp_path)
     (length, _) = collator.lengths(examples)
     message = rf"line 1: the row '0' has {length} tokens, \d+ of them for its image, and "
@@ -99,7 +99,7 @@ def test_an_image_is_made_smaller_until_its_row_fits(tmp_path, fewer):
         assert abs(found - wanted) <= 400 / 1000
 
 
-def test_what_cannot_be_made_smaller_is_refused(tmp_path):
+def test_an_image_that_cannot_be_made_smaller_is_rejected(tmp_path):
     examples, collator = large(tmp_path)
     with pytest.raises(TooLongError, match="its image cannot be made small enough"):
         with_limit(collator, 12, "resize")(examples)

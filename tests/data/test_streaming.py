@@ -282,7 +282,7 @@ def test_objects_of_a_json_data_set_need_not_have_the_same_fields(tmp_path, stre
         ({"revision": "a"}, "one data set, and no revision"),
     ],
 )
-def test_what_a_saved_data_set_has_not_is_refused(images, tmp_path, settings, message):
+def test_a_split_that_a_saved_data_set_lacks_is_rejected(images, tmp_path, settings, message):
     source = DataSource(dataset=str(images[0] / "saved"), **settings)
     with pytest.raises(ValueError, match=message):
         load(source, tmp_path)
@@ -302,7 +302,7 @@ def test_a_stream_of_a_damaged_data_set_is_one_sentence(tmp_path):
 
 @pytest.mark.slow
 def test_a_data_set_is_trained_on_and_answered(images, tmp_path):
-    """Its images have no file: what is said of them is where they stand."""
+    """Its images have no file: messages name where they are stored."""
     folder, shown = images
     source = f"{{dataset: {folder / 'saved'}}}"
     config = small_config(
@@ -329,6 +329,6 @@ def test_each_source_has_its_share_all_along(weights):
             assert abs(had[i] - count * weight / sum(weights)) < len(weights)
 
 
-def test_the_first_of_sources_that_are_equally_behind_is_next():
+def test_of_sources_that_lag_equally_the_first_is_next():
     assert list(islice(weighted_round_robin([1, 1, 1]), 6)) == [0, 1, 2, 0, 1, 2]
     assert list(islice(weighted_round_robin([1, 3]), 8)) == [1, 0, 1, 1, 1, 0, 1, 1]

@@ -41,8 +41,8 @@ def test_the_first_loss_is_that_of_the_model_by_hand(tmp_path, name):
     trainer, batch = trainer_of(name, tmp_path)
     model = AutoModelForCausalLM.from_pretrained(checkpoint(name), dtype=torch.float32).eval()
     labels = torch.full(batch["supervised"].shape, -100)
-    behind = batch["supervised"].roll(1, dims=1)
-    labels[behind] = batch["input_ids"][behind]
+    after = batch["supervised"].roll(1, dims=1)
+    labels[after] = batch["input_ids"][after]
     inputs = {key: value for key, value in batch.items() if key not in BATCH_KEYS}
     with torch.no_grad():
         ours = trainer.compute_loss(trainer.model.eval(), batch)

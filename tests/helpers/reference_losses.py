@@ -59,29 +59,29 @@ def read(characters: Sequence[str], *, runs: bool) -> list[list[Digit]]:
 
 def distance(scores: Tensor, wanted: int) -> Tensor:
     """Return the expected distance of the digit predicted to the digit wanted; scores [10]."""
-    chances = scores.softmax(dim=0)
+    probs = scores.softmax(dim=0)
     total = scores.new_zeros(())
     for digit in range(10):
-        total = total + chances[digit] * abs(digit - wanted)
+        total = total + probs[digit] * abs(digit - wanted)
     return total
 
 
 def squashed(scores: Tensor, wanted: int, squash: float) -> Tensor:
     """Return the expected cost where the nearest wrong digit costs 1, the farthest ``squash``."""
-    chances = scores.softmax(dim=0)
+    probs = scores.softmax(dim=0)
     total = scores.new_zeros(())
     for digit in range(10):
         if digit != wanted:
-            total = total + chances[digit] * (1 + (abs(digit - wanted) - 1) * (squash - 1) / 8)
+            total = total + probs[digit] * (1 + (abs(digit - wanted) - 1) * (squash - 1) / 8)
     return total
 
 
 def expected_digit(scores: Tensor) -> Tensor:
     """Return the mean of the digit predicted; scores [10]."""
-    chances = scores.softmax(dim=0)
+    probs = scores.softmax(dim=0)
     total = scores.new_zeros(())
     for digit in range(10):
-        total = total + chances[digit] * digit
+        total = total + probs[digit] * digit
     return total
 
 
@@ -105,10 +105,10 @@ def spread(wanted: int, tau: float) -> list[float]:
 def area(scores: Tensor, wanted: int, sigma: float) -> Tensor:
     """Return the area between the cumulative distributions; scores [10]."""
     target = spread(wanted, 2 * sigma**2) if sigma else [float(d == wanted) for d in range(10)]
-    chances = scores.softmax(dim=0)
+    probs = scores.softmax(dim=0)
     total = ahead = scores.new_zeros(())
     for digit in range(9):
-        ahead = ahead + chances[digit] - target[digit]
+        ahead = ahead + probs[digit] - target[digit]
         total = total + ahead.abs()
     return total
 
@@ -116,26 +116,26 @@ def area(scores: Tensor, wanted: int, sigma: float) -> Tensor:
 def divergence(row: Tensor, scores: Tensor, wanted: int, tau: float) -> Tensor:
     """Return KL(q || P), with P over the whole vocabulary; row [v], scores [10]."""
     total = scores.new_zeros(())
-    for digit, chance in enumerate(spread(wanted, tau)):
-        total = total + chance * (math.log(chance) - scores[digit] + row.exp().sum().log())
+    for digit, prob in enumerate(spread(wanted, tau)):
+        total = total + prob * (math.log(prob) - scores[digit] + row.exp().sum().log())
     return total
 
 
 def blurred_entropy(row: Tensor, scores: Tensor, wanted: int, sigma: float) -> Tensor:
     """Return the cross-entropy of a Gaussian target, over the whole vocabulary; row [v]."""
     total = scores.new_zeros(())
-    for digit, chance in enumerate(spread(wanted, 2 * sigma**2)):
-        total = total + chance * (row.exp().sum().log() - scores[digit])
+    for digit, prob in enumerate(spread(wanted, 2 * sigma**2)):
+        total = total + prob * (row.exp().sum().log() - scores[digit])
     return total
 
 
 def yes_or_no(scores: Tensor, digit: Digit, places: bool) -> Tensor:
     """Return the mean over ten digits of p BCE, times the published weight of the place."""
-    chances = scores.softmax(dim=0)
+    probs = scores.softmax(dim=0)
     total = scores.new_zeros(())
     for j in range(10):
         yes = scores[j].sigmoid()
-        total = total - chances[j] * (yes if j == digit.value else 1 - yes).log() / 10
+        total = total - probs[j] * (yes if j == digit.value else 1 - yes).log() / 10
     if not places:
         return total
     # Units 2, tens 4, hundreds 6; tenths 1.02 ** -2, hundredths 1.02 ** -3.
@@ -144,10 +144,10 @@ def yes_or_no(scores: Tensor, digit: Digit, places: bool) -> Tensor:
 
 def ranked_probability(scores: Tensor, wanted: int) -> Tensor:
     """Return the squared distance of the cumulative distributions; scores [10]."""
-    chances = scores.softmax(dim=0)
+    probs = scores.softmax(dim=0)
     total = below = scores.new_zeros(())
     for digit in range(10):
-        below = below + chances[digit]
+        below = below + probs[digit]
         total = total + (below - (1 if wanted <= digit else 0)) ** 2
     return total
 
@@ -169,7 +169,7 @@ def reweighed(row: Tensor, scores: Tensor, loss: Tensor, worst: float) -> Tensor
     return mass * loss + (1 - mass) * 1.01 * worst
 
 
-def digit_charge(
+def digit_loss(
     term: str, options: Mapping[str, float], row: Tensor, scores: Tensor, digit: Digit
 ) -> Tensor:
     """Return the losses of a term for one digit; row [v], scores [10]."""
@@ -207,7 +207,7 @@ def digit_charge(
 
 
 def place_weight(from_right: int, options: Mapping[str, float]) -> float:
-    """Return the weight of a digit with so many digits to its right."""
+    """Return the weight of a digit with ``from_right`` digits to its right."""
     growth = options.get("growth", 1.2)
     weights = {
         "exponential": growth**from_right,
@@ -325,7 +325,7 @@ def term_losses(
             )
             continue
         for s, digit in zip(scores, number, strict=True):
-            found.append(digit_charge(term, options, rows[digit.position], s, digit))
+            found.append(digit_loss(term, options, rows[digit.position], s, digit))
     return found
 
 

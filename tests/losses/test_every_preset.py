@@ -212,7 +212,7 @@ def test_the_published_relative_term_has_no_gradient_where_a_wrong_digit_leads(
 
 @pytest.mark.parametrize("lead", [0.5, 1.0, 2.0, 5.0])
 def test_ntil_soft_has_a_gradient_in_its_sequence_terms_alone(lead):
-    """What it has beside EMD and cross-entropy: above 1e-3 at a lead of 5."""
+    """What it has next to EMD and cross-entropy: above 1e-3 at a lead of 5."""
     labels = labels_of("923")
     logits = torch.full((1, 3, SIZE), -30.0).double()
     for t, digit in enumerate("023"):
@@ -253,7 +253,7 @@ def test_text_that_is_ruled_out_is_fine(name):
 
 def test_cross_entropy_gives_a_noisy_label_its_distribution():
     """As rps and smmd do, and expected distances do not: see ``test_proper``."""
-    chances = torch.tensor([0.1, 0.2, 0.4, 0.2, 0.1]).double()
+    probs = torch.tensor([0.1, 0.2, 0.4, 0.2, 0.1]).double()
     labels = labels_of(*"2334444556")
     scores = torch.zeros(SIZE).double().requires_grad_()
     optimiser = torch.optim.LBFGS([scores], max_iter=200, line_search_fn="strong_wolfe")
@@ -269,7 +269,7 @@ def test_cross_entropy_gives_a_noisy_label_its_distribution():
             scores.zero_()
         optimiser.step(loss)
         found = scores.detach().softmax(-1)[[SPELLED.index(d) for d in "23456"]]
-        torch.testing.assert_close(found, chances, rtol=0, atol=1e-3)
+        torch.testing.assert_close(found, probs, rtol=0, atol=1e-3)
 
 
 def test_spans_of_a_batch_are_borrowed():

@@ -403,7 +403,7 @@ def test_sums_carry_no_gradient():
         ((SIZE,), (), {"spans": True}),
     ],
 )
-def test_shapes_that_do_not_belong_together_are_refused(shape, labels_shape, arguments):
+def test_shapes_that_do_not_belong_together_are_rejected(shape, labels_shape, arguments):
     if "spans" in arguments:
         spans = NumberSpans.from_labels(labels_of("ab"), VOCABULARY)
         arguments = {**arguments, "spans": spans}
@@ -414,7 +414,7 @@ def test_shapes_that_do_not_belong_together_are_refused(shape, labels_shape, arg
         )
 
 
-def test_rows_without_a_label_are_refused():
+def test_rows_without_a_label_are_rejected():
     """-100 would be read as an index from the end."""
     labels = torch.tensor([3, IGNORE_INDEX, 4])
     spans = NumberSpans.from_labels(labels_of("ab"), VOCABULARY)
@@ -456,7 +456,7 @@ def test_unknown_names_say_the_nearest():
         ({"terms": (TermSpec(name="ce"),)}, "ce is always included"),
     ],
 )
-def test_changes_that_mean_nothing_are_refused(changes, message):
+def test_changes_that_mean_nothing_are_rejected(changes, message):
     with pytest.raises(ValueError, match=message):
         objective("emd", VOCABULARY, **changes)
 
@@ -469,7 +469,7 @@ def test_terms_may_be_mappings_and_are_shown():
     assert repr(own).startswith(shown + f"{len(VOCABULARY.tokens)} number tokens")
 
 
-def test_a_negative_weight_of_a_term_is_refused():
+def test_a_negative_weight_of_a_term_is_rejected():
     with pytest.raises(ValueError, match="weight must be >= 0 and finite, not -1"):
         TermSpec(name="emd", weight=-1)
 

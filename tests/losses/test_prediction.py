@@ -46,6 +46,6 @@ def test_equals_ntloss_on_single_digits(dtype):
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
 
 
-def test_logits_of_another_model_are_refused():
+def test_logits_of_another_model_are_rejected():
     with pytest.raises(ValueError, match="the logits have 5 tokens, fewer than the number"):
         predict_numbers(torch.zeros(1, 5), VOCABULARY)

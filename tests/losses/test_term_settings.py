@@ -118,7 +118,7 @@ def test_an_option_of_the_only_term():
         ),
     ],
 )
-def test_options_that_are_refused(name, option, message):
+def test_options_that_are_rejected(name, option, message):
     with pytest.raises(ValueError, match=f"(?s){message}"):
         objective(name, VOCABULARY, **option)
 

@@ -104,7 +104,7 @@ def test_9_is_next_to_0():
     assert losses_of(term("modular"), certain("2"), "8").item() == pytest.approx(4)
 
 
-def test_log_charges_the_ratio():
+def test_log_is_the_cost_of_the_ratio():
     """1 for 0 costs as much as 99 for 49, and 199 for 200 next to nothing."""
     values = torch.tensor([0.0, 1.0, 49.0, 99.0, 199.0, 200.0]).double()
 
@@ -163,7 +163,7 @@ def test_costs_that_mean_nothing_are_one_sentence(cost, message):
 
 
 @pytest.mark.parametrize("row", [[0.0, math.nan, 1.0], [math.nan, 0.0, 1.0], [0.0, 1.0, math.nan]])
-def test_nan_is_refused_wherever_it_stands(row):
+def test_nan_is_rejected_in_each_cell(row):
     """Of min([0, nan]) Python says 0."""
     matrix = [[0.0 if i == j else 1.0 for j in range(3)] for i in range(3)]
     matrix[row.index(0.0)] = row

@@ -208,7 +208,7 @@ def test_the_best_is_kept_and_known_again_after_a_resume(tmp_path, metric, best)
 
 @pytest.mark.slow
 def test_patience_ends_a_training_that_gets_no_better(tmp_path):
-    """A rate of 0 changes nothing; a run killed behind its end is not trained further."""
+    """A rate of 0 changes nothing; a run killed after its end is not trained further."""
     config = job(
         tmp_path,
         f"every_steps: 1, best: {BEST}, patience: 2",

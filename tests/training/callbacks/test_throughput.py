@@ -121,8 +121,8 @@ def figures_of(model, tokenizer, batches, name):
             for role, number in zip(ROLES[name], numbers, strict=False):
                 error = 0.0
                 for position, worth, value, classes in number:
-                    chances = scores[position][classes].softmax(0).tolist()
-                    error += worth * (sum(i * p for i, p in enumerate(chances)) - value)
+                    probs = scores[position][classes].softmax(0).tolist()
+                    error += worth * (sum(i * p for i, p in enumerate(probs)) - value)
                     right += scores[position].argmax().item() == ids[position]
                     tokens += 1
                 errors.setdefault(role, []).append(abs(error))
