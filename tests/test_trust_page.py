@@ -24,23 +24,23 @@ TESTS = {
     "these import.":
         "config/test_plugins.py::test_only_the_named_modules_and_what_they_import_are_found",
     "With `model.trust_remote_code: true` also the Python code of the checkpoint.":
-        "test_trust.py::test_a_checkpoint_with_code_that_nobody_permitted_is_one_sentence",
+        "runs/test_trust.py::test_a_checkpoint_with_code_that_nobody_permitted_is_one_sentence",
     "a run folder, checkpoint or comparison that a command reads: None.":
-        "test_trust.py::test_a_stored_run_executes_no_code_of_its_checkpoint",
+        "runs/test_trust.py::test_a_stored_run_executes_no_code_of_its_checkpoint",
     "If it names modules, or code of its checkpoint, `predict`, `export` and `push` end with an "
     "error message that says which, until you add `--trust-remote-code`.":
-        "test_trust.py::test_a_stored_run_imports_nothing",
+        "runs/test_trust.py::test_a_stored_run_imports_nothing",
     "Until then `report` leaves out the chapters of the task, with a warning.":
-        "test_trust.py::test_a_report_imports_the_task_of_a_stored_comparison_only_with_the_flag",
+        "runs/test_trust.py::test_a_report_imports_the_task_of_a_stored_comparison_only_with_the_flag",
     "rows, predictions, archives, images, answers of a server: None.":
-        "test_trust.py::test_a_predictions_file_imports_nothing",
+        "runs/test_trust.py::test_a_predictions_file_imports_nothing",
     "A task that predictions name by an import path needs `score --task my_tasks:MyTask`.":
-        "test_trust.py::test_the_command_line_may_name_the_module_of_a_task",
+        "runs/test_trust.py::test_the_command_line_may_name_the_module_of_a_task",
     "the working directory: None but the named modules.":
-        "test_trust.py::test_no_command_finds_modules_in_the_run_folder_that_it_is_called_in",
+        "runs/test_trust.py::test_no_command_finds_modules_in_the_run_folder_that_it_is_called_in",
     "The command `python -m mm_numeric` is an exception, because Python itself looks for "
     "`mm_numeric` there first; `mm-numeric` and `python -P -m mm_numeric` do not.":
-        "test_trust.py::test_an_optional_import_of_a_library_is_not_found_in_a_run_folder",
+        "runs/test_trust.py::test_an_optional_import_of_a_library_is_not_found_in_a_run_folder",
     "A named module is found next to the config, in the working directory and in `PYTHONPATH`.":
         "config/test_plugins.py::test_another_folder_may_be_named",
     "A run keeps the config's folder as `plugins`, where later commands look only with "
@@ -55,7 +55,7 @@ TESTS = {
     "and plain values; otherwise `--resume` names the file and what it would call.":
         "runs/test_tensor_files.py::test_a_file_that_would_execute_a_command_is_named",
     "PEFT settings that import modules are an error.":
-        "test_trust.py::test_adapters_import_nothing",
+        "runs/test_trust.py::test_adapters_import_nothing",
     "The chat template of a checkpoint is rendered in the sandbox of Jinja, in a process of its "
     "own.": "families/test_chat_template.py::test_a_hostile_template_is_one_line",
     "A prompt that takes more than 10 s, has more than 4 Mi characters or, on Linux, needs more "
@@ -88,10 +88,10 @@ TESTS = {
     "name; downloads are in the cache of the Hugging Face hub.":
         "test_trust_page.py::test_commands_write_to_the_given_paths_and_connect_to_nothing",
     "A lock is a file `.NAME.lock` next to what it locks, and its content is never changed.":
-        "test_locks.py::test_a_lock_keeps_the_content_of_its_file",
+        "io/test_atomic_files.py::test_a_lock_keeps_the_content_of_its_file",
     "An output or lock that is a link is an error, because it could lead anywhere.":
-        "test_links.py::test_an_output_that_is_a_link_is_rejected "
-        "test_locks.py::test_a_lock_that_is_a_link_is_not_followed",
+        "io/test_atomic_files.py::test_an_output_that_is_a_link_is_rejected "
+        "io/test_atomic_files.py::test_a_lock_that_is_a_link_is_not_followed",
     "`prepare` never writes outside the folder of `--out`.":
         "test_trust_page.py::test_prepare_writes_in_the_folder_of_out_alone",
     "Texts of rows, models, folders and file names are escaped where they are shown.":
