@@ -22,8 +22,7 @@ from docs_frames import draw_frames
 sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, whether installed or not
 
 from mm_numeric.baselines.baseline import Baseline
-from mm_numeric.config.explain import SECTIONS
-from mm_numeric.config.field_docs import default, kind, meanings
+from mm_numeric.config.explain import SECTIONS, default, kind, meanings
 from mm_numeric.losses.presets import PRESETS
 from mm_numeric.registry import BASELINES, TASKS, TERMS, load
 

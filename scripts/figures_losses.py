@@ -1,7 +1,7 @@
 """Draw the figures of the NTL paper (arXiv 2411.02083) for every loss term of this library.
 
     python scripts/figures_losses.py --out figures
-    python scripts/bench_losses.py --json bench.json
+    python scripts/benchmarks/bench_losses.py --json bench.json
     python scripts/figures_losses.py --out figures --bench bench.json
 
 predicted_digit     loss of each term if the model is nearly certain of one digit (figure 1)

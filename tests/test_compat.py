@@ -306,40 +306,24 @@ def source_of(name):
 
 
 @pytest.mark.parametrize(
-    ("function", "attribute"),
+    ("function", "attribute", "value", "before", "after"),
     [
-        ("is_partitioned", "ds_id"),
-        ("dim", "ds_shape"),
-        ("numel", "ds_numel"),
-        ("local_values", "ds_tensor"),
+        ("is_partitioned", "ds_id", 0, False, True),
+        ("numel", "ds_numel", 120, 6, 120),
+        ("dim", "ds_shape", torch.Size([4, 5, 6]), 2, 3),
+        ("local_values", "ds_tensor", "shard", nn.Parameter(torch.zeros(2, 3)), "shard"),
     ],
 )
-def test_attributes_of_a_partitioned_parameter(function, attribute):
+def test_attributes_of_a_partitioned_parameter(function, attribute, value, before, after):
     text = source_of("deepspeed.runtime.zero.partition_parameters")
     assert f"param.{attribute} =" in text, gone(
         "deepspeed", f"{attribute} of a parameter under ZeRO-3", function
     )
-
-
-def test_is_partitioned():
-    parameter = nn.Parameter(torch.zeros(2))
-    assert not compat.is_partitioned(parameter)
-    parameter.ds_id = 0
-    assert compat.is_partitioned(parameter)
-
-
-def test_numel():
-    parameter = nn.Parameter(torch.zeros(2))
-    assert compat.numel(parameter) == 2
-    parameter.ds_numel = 6
-    assert compat.numel(parameter) == 6
-
-
-def test_dim():
-    parameter = nn.Parameter(torch.zeros(2, 3))
-    assert compat.dim(parameter) == 2
-    parameter.ds_shape = torch.Size([4, 5, 6])
-    assert compat.dim(parameter) == 3
+    parameter = before if isinstance(before, nn.Parameter) else nn.Parameter(torch.zeros(2, 3))
+    found = getattr(compat, function)(parameter)
+    assert found is before if isinstance(before, nn.Parameter) else found == before
+    setattr(parameter, attribute, value)
+    assert getattr(compat, function)(parameter) == after
 
 
 def test_unpacked_numel():
@@ -351,13 +335,6 @@ def test_unpacked_numel():
     wider = Params4bit(torch.zeros(3, dtype=torch.bfloat16), requires_grad=False)
     assert compat.unpacked_numel(wider) == 12
     assert compat.unpacked_numel(nn.Parameter(torch.zeros(3))) == 3
-
-
-def test_local_values():
-    parameter = nn.Parameter(torch.zeros(2))
-    assert compat.local_values(parameter) is parameter
-    parameter.ds_tensor = torch.ones(1)
-    assert compat.local_values(parameter) is parameter.ds_tensor
 
 
 def test_zero2_gradient():

@@ -13,7 +13,7 @@ from import_graph import ROOT
 from mm_numeric.cli import main as cli
 from mm_numeric.config.reader import read_config
 from mm_numeric.io.files import read_json
-from mm_numeric.runs.machine import machine_name
+from mm_numeric.runs.folder import machine_name
 
 ADVICE = "advice, of which no test can be false"
 
@@ -24,23 +24,23 @@ TESTS = {
     "these import.":
         "config/test_plugins.py::test_only_the_named_modules_and_what_they_import_are_found",
     "With `model.trust_remote_code: true` also the Python code of the checkpoint.":
-        "test_trust.py::test_a_checkpoint_with_code_that_nobody_permitted_is_one_sentence",
+        "runs/test_trust.py::test_a_checkpoint_with_code_that_nobody_permitted_is_one_sentence",
     "a run folder, checkpoint or comparison that a command reads: None.":
-        "test_trust.py::test_a_stored_run_executes_no_code_of_its_checkpoint",
+        "runs/test_trust.py::test_a_stored_run_executes_no_code_of_its_checkpoint",
     "If it names modules, or code of its checkpoint, `predict`, `export` and `push` end with an "
     "error message that says which, until you add `--trust-remote-code`.":
-        "test_trust.py::test_a_stored_run_imports_nothing",
+        "runs/test_trust.py::test_a_stored_run_imports_nothing",
     "Until then `report` leaves out the chapters of the task, with a warning.":
-        "test_trust.py::test_a_report_imports_the_task_of_a_stored_comparison_only_with_the_flag",
+        "runs/test_trust.py::test_a_report_imports_the_task_of_a_stored_comparison_only_with_the_flag",
     "rows, predictions, archives, images, answers of a server: None.":
-        "test_trust.py::test_a_predictions_file_imports_nothing",
+        "runs/test_trust.py::test_a_predictions_file_imports_nothing",
     "A task that predictions name by an import path needs `score --task my_tasks:MyTask`.":
-        "test_trust.py::test_the_command_line_may_name_the_module_of_a_task",
+        "runs/test_trust.py::test_the_command_line_may_name_the_module_of_a_task",
     "the working directory: None but the named modules.":
-        "test_trust.py::test_no_command_finds_modules_in_the_run_folder_that_it_is_called_in",
+        "runs/test_trust.py::test_no_command_finds_modules_in_the_run_folder_that_it_is_called_in",
     "The command `python -m mm_numeric` is an exception, because Python itself looks for "
     "`mm_numeric` there first; `mm-numeric` and `python -P -m mm_numeric` do not.":
-        "test_trust.py::test_an_optional_import_of_a_library_is_not_found_in_a_run_folder",
+        "runs/test_trust.py::test_an_optional_import_of_a_library_is_not_found_in_a_run_folder",
     "A named module is found next to the config, in the working directory and in `PYTHONPATH`.":
         "config/test_plugins.py::test_another_folder_may_be_named",
     "A run keeps the config's folder as `plugins`, where later commands look only with "
@@ -55,7 +55,7 @@ TESTS = {
     "and plain values; otherwise `--resume` names the file and what it would call.":
         "runs/test_tensor_files.py::test_a_file_that_would_execute_a_command_is_named",
     "PEFT settings that import modules are an error.":
-        "test_trust.py::test_adapters_import_nothing",
+        "runs/test_trust.py::test_adapters_import_nothing",
     "The chat template of a checkpoint is rendered in the sandbox of Jinja, in a process of its "
     "own.": "families/test_chat_template.py::test_a_hostile_template_is_one_line",
     "A prompt that takes more than 10 s, has more than 4 Mi characters or, on Linux, needs more "
@@ -67,7 +67,7 @@ TESTS = {
     "read one by one, up to 200 times its size if that is more), images up to Pillow's limit of "
     "pixels, JSON lines up to the same limit as archives.":
         "test_bombs.py::test_yaml "
-        "io/test_archives.py::test_a_zip_bomb_is_refused_by_its_sizes_without_unpacking "
+        "io/test_archives.py::test_a_zip_bomb_is_rejected_by_its_sizes_without_unpacking "
         "test_bombs.py::test_a_packed_json_lines_file_of_blank_lines "
         "evaluation/check_data/test_check_robust.py::"
         "test_an_image_that_is_too_large_to_be_decoded_is_one_fault "
@@ -86,12 +86,12 @@ TESTS = {
     # What is written
     "Commands write into the folders that you or your config name, and next to the files that you "
     "name; downloads are in the cache of the Hugging Face hub.":
-        "test_trust_page.py::test_commands_write_where_they_are_told_and_connect_to_nothing",
+        "test_trust_page.py::test_commands_write_to_the_given_paths_and_connect_to_nothing",
     "A lock is a file `.NAME.lock` next to what it locks, and its content is never changed.":
-        "test_locks.py::test_a_lock_keeps_the_content_of_its_file",
+        "io/test_atomic_files.py::test_a_lock_keeps_the_content_of_its_file",
     "An output or lock that is a link is an error, because it could lead anywhere.":
-        "test_links.py::test_an_output_that_is_a_link_is_rejected "
-        "test_locks.py::test_a_lock_that_is_a_link_is_not_followed",
+        "io/test_atomic_files.py::test_an_output_that_is_a_link_is_rejected "
+        "io/test_atomic_files.py::test_a_lock_that_is_a_link_is_not_followed",
     "`prepare` never writes outside the folder of `--out`.":
         "test_trust_page.py::test_prepare_writes_in_the_folder_of_out_alone",
     "Texts of rows, models, folders and file names are escaped where they are shown.":
@@ -104,7 +104,7 @@ TESTS = {
     # What is sent where
     "`model.name`, `data.*.dataset` that is no local folder: Its name and revision, to the Hugging "
     "Face hub.":
-        "test_trust_page.py::test_commands_write_where_they_are_told_and_connect_to_nothing",
+        "test_trust_page.py::test_commands_write_to_the_given_paths_and_connect_to_nothing",
     "`HF_HUB_OFFLINE=1` forbids it.": "test_trust_page.py::test_offline_no_model_is_asked_for",
     "`predict --endpoint URL`: Questions and images, and `MM_NUMERIC_API_KEY`, to that server "
     "only.":
@@ -120,7 +120,7 @@ TESTS = {
         "distributed/test_ray.py::test_a_wrong_address_is_one_sentence",
     "Ray and torch.distributed do not authenticate, so keep their ports private.": ADVICE,
     "Nothing else is sent: no telemetry, and pages and reports load nothing.":
-        "test_trust_page.py::test_commands_write_where_they_are_told_and_connect_to_nothing",
+        "test_trust_page.py::test_commands_write_to_the_given_paths_and_connect_to_nothing",
     "run.json holds the machine's system, CPU and GPUs, package versions and the commit, digests "
     "of the rows, and the first training row's prompt.":
         "test_trust_page.py::test_what_a_run_and_its_card_say_of_the_machine",
@@ -160,13 +160,13 @@ def connections(monkeypatch):
     """A list of the addresses that this process looks up or connects to."""
     found = []
 
-    def refuse(*words, **_):
+    def reject(*words, **_):
         found.append(words[-1])
         raise OSError("no network")
 
     for name in ("connect", "connect_ex", "sendto"):
-        monkeypatch.setattr(socket.socket, name, refuse)
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+        monkeypatch.setattr(socket.socket, name, reject)
+    monkeypatch.setattr(socket, "getaddrinfo", reject)
     return found
 
 
@@ -187,7 +187,7 @@ COMMANDS = [
 ]
 
 
-def test_commands_write_where_they_are_told_and_connect_to_nothing(
+def test_commands_write_to_the_given_paths_and_connect_to_nothing(
     folder, connections, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

@@ -48,19 +48,37 @@ STORED = ("no number behind {END}",)
 
 DOCUMENTS = [*PAGES, *sorted(f"configs/{p.name}" for p in (ROOT / "configs").glob("*.yaml"))]
 SOURCES = modules() | {
-    f"scripts/{path.name}": path for path in sorted((ROOT / "scripts").glob("*.py"))
+    path.relative_to(ROOT).as_posix(): path for path in sorted(ROOT.glob("scripts/**/*.py"))
 }
 
 ROOMS = by_room(SOURCES)
 
+TESTS = {
+    path.relative_to(ROOT).as_posix(): path
+    for path in sorted(ROOT.glob("tests/**/*.py"))
+    if path != Path(__file__)
+}
+
+FOREIGN = {"ConnectionRefusedError", "alphabet"}
+"""Names of Python, Hypothesis and tokenizers that tests use."""
+
 
 def prose(path: Path) -> str:
     """Return the comments, docstrings and messages of a Python file, one for each line."""
-    found = []
-    for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline):
-        if token.type in (tokenize.COMMENT, tokenize.STRING):
-            found.append(" ".join(token.string.split()))
-    return "\n".join(found)
+    tokens = tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline)
+    kinds = (tokenize.COMMENT, tokenize.STRING)
+    return "\n".join(" ".join(token.string.split()) for token in tokens if token.type in kinds)
+
+
+def prose_of_tests(path: Path) -> str:
+    """Return the comments, docstrings and names of a test file, without the texts that it tests."""
+    tree = syntax_tree(path)
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    nodes = [node for node in ast.walk(tree) if isinstance(node, documented)]
+    docstrings = [" ".join((ast.get_docstring(node) or "").split()) for node in nodes]
+    names = [node.name.replace("_", " ") for node in nodes if isinstance(node, ast.FunctionDef)]
+    comments = re.findall(r"(?:^|  )# .*", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return "\n".join([*comments, *docstrings, *names])
 
 
 def words_of(name: str) -> set[str]:
@@ -96,22 +114,39 @@ def test_prose_is_plain(room):
     assert {name: phrases for name, phrases in found.items() if phrases} == {}
 
 
+def test_prose_of_tests_is_plain():
+    found = {name: banned_in(prose_of_tests(path)) for name, path in TESTS.items()}
+    assert {name: phrases for name, phrases in found.items() if phrases} == {}
+
+
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_documents_are_plain(name):
     assert banned_in((ROOT / name).read_text(encoding="utf-8")) == []
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_names_are_plain(room):
-    odd = {
-        f"{name}: {identifier} -> {instead}"
-        for name in ROOMS[room]
-        for identifier in identifiers(SOURCES[name])
+def odd_names(path: Path) -> set[str]:
+    """Return each name in a file that has a word of ``NAMES``, with the words to use."""
+    return {
+        f"{identifier} -> {instead}"
+        for identifier in identifiers(path)
         for part in words_of(identifier)
         for word, instead in NAMES.items()
         if re.fullmatch(word, part)
     }
-    assert odd == set()
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_names_are_plain(room):
+    found = {name: odd_names(SOURCES[name]) for name in ROOMS[room]}
+    assert {name: odd for name, odd in found.items() if odd} == {}
+
+
+def test_names_in_tests_are_plain():
+    found = {
+        name: {odd for odd in odd_names(path) if odd.partition(" ")[0] not in FOREIGN}
+        for name, path in TESTS.items()
+    }
+    assert {name: odd for name, odd in found.items() if odd} == {}
 
 
 def test_a_banned_phrase_is_found():

@@ -26,7 +26,7 @@ from mm_numeric.config.data import listed as listed_sources
 from mm_numeric.config.schema import TINY, Config
 from mm_numeric.data.collator import TrainingCollator, make_collator
 from mm_numeric.data.examples import NoRowsError, examples_and_errors
-from mm_numeric.data.framing import check_sizes, compute_frame, load_framed_image
+from mm_numeric.data.framing import check_sizes, compute_frame
 from mm_numeric.data.images import image_size, open_image
 from mm_numeric.data.lengths import TooLongError, count_image_tokens, row_tokens
 from mm_numeric.evaluation.check_data.findings import (
@@ -204,8 +204,7 @@ def _encoded(
     """Encode an example as in training; also return the tokens and numbers of the answer."""
     family = collator.family
     frame = None if size is None else compute_frame(family, example, size)
-    if collator.length_limit is not None:
-        frame = collator.length_limit.frame(example, frame)
+    frame = collator.fitted_frame(example, frame)
     image_tokens = count_image_tokens(family, example, frame)
     answer, numbers = collator.answer(example, frame)
     try:
@@ -247,7 +246,7 @@ def _check_batches(
             source.add_problem(problem_kind(str(error)), str(error))
             continue
         if encoded.has_image:
-            seen, _ = load_framed_image(family, example, length_limit=collator.length_limit)
+            seen, _ = collator.load_image(example)
             features = family.num_image_features(family.images(listed(seen)), settings)
             if features not in (None, encoded.image_tokens):
                 source.add_problem(

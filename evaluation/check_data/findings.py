@@ -6,8 +6,8 @@ from typing import Any
 
 from mm_numeric.answers import Example, ImageSource, Instances, Written
 from mm_numeric.config.schema import Config
-from mm_numeric.data.answer_lengths import new_tokens_for
 from mm_numeric.data.collator import TrainingCollator
+from mm_numeric.data.lengths import new_tokens_for
 from mm_numeric.evaluation.check_data.coordinate_range import CoordinateRange
 from mm_numeric.evaluation.check_data.memory import MemoryEstimate
 from mm_numeric.evaluation.metrics.base import Scorer

@@ -11,7 +11,6 @@ from mm_numeric.evaluation.report.decoding_section import decoding_section
 from mm_numeric.evaluation.report.digit_distribution import digits_section
 from mm_numeric.evaluation.report.learning_curves import curves_section
 from mm_numeric.evaluation.report.page import Page
-from mm_numeric.evaluation.report.published_comparison import published_section
 from mm_numeric.evaluation.report.results import Comparison, ReportedMetric
 from mm_numeric.evaluation.report.sections import (
     Block,
@@ -72,7 +71,6 @@ def _sections(comparison: Comparison, *, trust_remote_code: bool) -> list[Sectio
     styles = {name: comparison.styles[name] for name in comparison.ranked()}
     found = [_headline(comparison), sweeps_section(comparison), _metrics_section(comparison)]
     found += [decoding_section(comparison), tuning_section(comparison)]
-    found.append(published_section(comparison))
     if any(logs.values()):
         found.append(curves_section(styles, summary["baseline"], summary["seeds"], logs, starts))
     found.append(steps_section(comparison, styles, logs, starts))

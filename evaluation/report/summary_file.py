@@ -47,7 +47,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
     filled |= {"decoding": {}, "calibration": {}, "axes": {}, "tuning": {}}
     first = summary["baseline"]
     filled["references"] = {n: None if n == first else first for n in summary["objectives"]}
-    filled |= {"other_warm_starts": {}, "facts": {}, "runs": [], "published": None}
+    filled |= {"other_warm_starts": {}, "facts": {}, "runs": []}
     filled |= {"rows": None, "rows_due": None}
     return filled | {name: value for name, value in summary.items() if value is not None}
 

@@ -16,8 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from mm_numeric.answers import Example
 from mm_numeric.compat import concrete_classes
-from mm_numeric.config.baseline import read_baseline
-from mm_numeric.config.schema import ModelConfig
+from mm_numeric.config.schema import ModelConfig, read_baseline
 from mm_numeric.families.family import Family
 from mm_numeric.families.model_files import BASELINE, load_weights
 from mm_numeric.numbers.numerals import Numeral, find_numerals

@@ -196,7 +196,7 @@ def _train(arguments: argparse.Namespace) -> None:
         if stop.received == signal.SIGINT:
             sys.exit(130)
     elif rank() == 0:
-        from mm_numeric.config.trust import FLAG, code_of_predictions
+        from mm_numeric.runs.trust import FLAG, code_of_predictions
 
         flag = f" {FLAG}" if code_of_predictions(config.to_dict()) else ""
         show(f"trained: {run.model}")

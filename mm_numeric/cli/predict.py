@@ -4,8 +4,8 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from mm_numeric.config.compare import Resources
 from mm_numeric.config.decoding import DECODE_RULES
-from mm_numeric.config.resources import Resources
 from mm_numeric.settings import read_dataclass, with_override
 
 if TYPE_CHECKING:

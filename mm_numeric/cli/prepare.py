@@ -10,7 +10,7 @@ from typing import Any
 
 from mm_numeric.api import prepare
 from mm_numeric.cli.overview import CommandParser
-from mm_numeric.config.field_docs import as_yaml
+from mm_numeric.config.explain import as_yaml
 from mm_numeric.importers.importer import Option
 from mm_numeric.importers.prepare import Prepared
 from mm_numeric.io.archives import add_limit_option, set_limit

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from mm_numeric.comparison.rows import compared_rows
 from mm_numeric.comparison.seeds import run_of_seed, with_resolved_vary
 from mm_numeric.comparison.selection import SELECTION, chosen_rows, failure, selected_on
-from mm_numeric.config.compare import CompareConfig
 from mm_numeric.config.data import DataSource
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.config.reader import read_objective
@@ -52,14 +51,13 @@ def open_runs(config: Config, seeds: Sequence[int]) -> list[Run]:
     If settings are tuned, these are all trials, which answer the rows of ``compare.select_on``. If
     the trials of all seeds are finished, they are the chosen ones, which answer the test rows.
     """
-    assert config.compare is not None
     runs = first_runs(config, seeds)
     left = [run for run in runs if not run.is_finished()]
-    if left or config.compare.select_on is None:
+    if left or config.comparison.select_on is None:
         return left
     chosen = {row.folder for row in chosen_rows(config)}
     runs = [
-        run._replace(rules=config.compare.decode, select_on=None)
+        run._replace(rules=config.comparison.decode, select_on=None)
         for run in runs
         if run.config.output_dir.name in chosen
     ]
@@ -68,8 +66,7 @@ def open_runs(config: Config, seeds: Sequence[int]) -> list[Run]:
 
 def first_runs(config: Config, seeds: Sequence[int]) -> list[Run]:
     """Return the runs of some seeds in the order of execution, before trials are chosen."""
-    assert config.compare is not None
-    rules, select_on = config.compare.decode, config.compare.select_on
+    rules, select_on = config.comparison.decode, config.comparison.select_on
     runs = []
     for own in (own for seed in seeds for own in seed_runs(config, seed)):
         is_trial = select_on is not None and not own.output_dir.name.startswith(WARM_START)
@@ -83,8 +80,7 @@ def seed_runs(config: Config, seed: int) -> list[Config]:
     Each warm start (a model trained with cross-entropy) comes before the runs that continue from
     its weights. ``model.name`` of these runs is the folder with the weights.
     """
-    assert config.compare is not None
-    folder, vary = Path(config.compare.output_dir) / f"seed{seed}", config.compare.vary
+    folder, vary = Path(config.comparison.output_dir) / f"seed{seed}", config.comparison.vary
     warm_objective = read_objective("ce", "compare.warm_start")
     runs: dict[str, Config] = {}
     for row in compared_rows(config):
@@ -147,14 +143,13 @@ def _in_order(runs: Sequence[Run]) -> list[Run]:
     return list(ordered.values())
 
 
-def check_compared(config: Config, seeds: Sequence[int] | None) -> CompareConfig:
-    """Return the section ``compare``; raise ValueError if it is missing or lacks a seed."""
-    if config.compare is None:
-        raise ValueError(f"{config.title}: no section `compare`; see `mm-numeric cp clock_tiny`.")
+def check_seeds(config: Config, seeds: Sequence[int] | None) -> None:
+    """Raise ValueError if one of ``seeds`` is not a seed of the comparison."""
     for seed in seeds or ():
-        if seed not in config.compare.seeds:
-            raise ValueError(f"compare.seeds: {seed} is not one of {list(config.compare.seeds)}.")
-    return config.compare
+        if seed not in config.comparison.seeds:
+            raise ValueError(
+                f"compare.seeds: {seed} is not one of {list(config.comparison.seeds)}."
+            )
 
 
 def check_run(config: Config) -> None:
@@ -170,11 +165,10 @@ def check_run(config: Config) -> None:
 
 def overview(config: Config, seeds: Sequence[int]) -> str:
     """Return a sentence with the number of runs of a comparison, and what they are."""
-    assert config.compare is not None
     rows, runs = compared_rows(config), first_runs(config, seeds)
     starts = len({row.warm_start for row in rows})
     names = [row.name for row in rows]
-    if config.compare.control:
+    if config.comparison.control:
         names[1] += " as a control (compare.control=null leaves it out)"
     trials = sum(len(row.trials) for row in rows)
     each = f"{trials} trials of " if trials > len(rows) else ""
@@ -190,9 +184,9 @@ def plan_text(config: Config, seeds: Sequence[int] | None = None) -> str:
 
     With ``seeds``, only the runs of these seeds.
     """
-    config = with_resolved_vary(config, Path(check_compared(config, seeds).output_dir))
-    assert config.compare is not None
-    runs = first_runs(config, seeds or config.compare.seeds)
+    check_seeds(config, seeds)
+    config = with_resolved_vary(config, Path(config.comparison.output_dir))
+    runs = first_runs(config, seeds or config.comparison.seeds)
     waits = waits_for(runs)
     cells, problems = [("run", "waits for", "state")], list[str]()
     for run in runs:
@@ -205,10 +199,10 @@ def plan_text(config: Config, seeds: Sequence[int] | None = None) -> str:
         cells.append((run.name, ", ".join(waits[run.name]) or "-", state))
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["  ".join(c.ljust(w) for c, w in zip(own, widths, strict=True)) for own in cells]
-    if config.compare.tune:
+    if config.comparison.tune:
         rows = ", ".join(row.name for row in compared_rows(config))
         lines += [f"then, for each seed: the best trial of {rows} answers the test rows"]
-    asked = config.compare.resources
+    asked = config.comparison.resources
     unset = "compare.resources is not set (--engine ray and --engine slurm use it)"
     lines += [f"each run asks for {asked}" if asked else unset, *problems[:1]]
     return "\n".join(line.rstrip() for line in lines)

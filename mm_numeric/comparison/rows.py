@@ -20,14 +20,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from mm_numeric.comparison.axes import axis_values
-from mm_numeric.comparison.tune import Trial, check_selection, make_trials, tuned_axes
-from mm_numeric.config.baseline import check_baseline
-from mm_numeric.config.names import row_name
+from mm_numeric.comparison.tune import Trial, axis_values, check_selection, make_trials, tuned_axes
+from mm_numeric.config.compare import row_name
 from mm_numeric.config.reader import config_from_dict, find_config, read_config, read_objective
-from mm_numeric.config.schema import Config, plain
+from mm_numeric.config.schema import Config, check_baseline, plain
 from mm_numeric.runs.folder import WARM_START
 from mm_numeric.settings import setting_at, with_setting
 
@@ -104,42 +102,41 @@ def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
     experiment: the settings of the first one, with the loss ``compare.control``. Its default, 1.3
     times cross-entropy, shows how much two runs of the same objective differ.
     """
-    assert config.compare is not None
     where = f"{where}, compare"
-    listed = enumerate(config.compare.objectives)
+    listed = enumerate(config.comparison.objectives)
     drafts = [_listed(value, f"{where}.objectives.{i}") for i, value in listed]
-    drafts += _combined(config, config.compare.grid, f"{where}.grid")
-    if config.compare.control:
+    drafts += _combined(config, config.comparison.grid, f"{where}.grid")
+    if config.comparison.control:
         # Without the axes of a grid, where it would replace the first row in figures.
         control = replace(
-            drafts[0], objective=config.compare.control, where=f"{where}.control", axes={}
+            drafts[0], objective=config.comparison.control, where=f"{where}.control", axes={}
         )
         drafts.insert(1, control)
     parsed = [_parse(config, draft) for draft in drafts]
-    tuned = tuned_axes(config.compare.tune, where)
-    if config.compare.control and "objective.ce_weight" in tuned:
+    tuned = tuned_axes(config.comparison.tune, where)
+    if config.comparison.control and "objective.ce_weight" in tuned:
         raise ValueError(
             f"{where}.tune: objective.ce_weight is what the control changes; remove it, or set "
             "compare.control to null."
         )
     for own in parsed:
-        check_selection(own.config, config.compare, where)
+        check_selection(own.config, config.comparison, where)
     for path in tuned:
-        if path in config.compare.grid or any(path in draft.settings for draft in drafts):
+        if path in config.comparison.grid or any(path in draft.settings for draft in drafts):
             raise ValueError(
                 f"{where}.tune: {path!r} is also set by a row or the grid; remove one."
             )
     trials = [make_trials(own.config, tuned, f"{where}.tune") for own in parsed]
     _check_names([own.config.objective.name for own in parsed], where)
     _check_names([trial.name for own in trials for trial in own], where)
-    references = _references(parsed, config.compare.grid)
+    references = _references(parsed, config.comparison.grid)
     return [
         ComparisonRow(
             config=own.config,
             settings=own.draft.settings,
             axes=own.draft.axes,
-            warm_start=start.name,
-            warm_trainer=start.trainer,
+            warm_start=start,
+            warm_trainer={**config.trainer, **own.warm_settings},
             reference=reference,
             trials=runs,
             folder=runs[0].name,
@@ -219,14 +216,13 @@ def _shown(label: str, value: Any) -> Any:
 
 
 def _parse(config: Config, draft: _Draft) -> _Parsed:
-    assert config.compare is not None
     objective = read_objective(draft.objective, draft.where)
     if not draft.settings:
         if config.model.baseline is not None:
             remedy = "set a baseline for each row, or train without a comparison (compare=null)"
             check_baseline(config.model, objective.spec, config.modules, draft.where, remedy)
         own = replace(config, objective=objective, compare=None)
-        return _Parsed(draft=draft, config=own, warm_settings=config.compare.warm_start)
+        return _Parsed(draft=draft, config=own, warm_settings=config.comparison.warm_start)
     raw = replace(config, objective=objective).to_dict()
     for path, value in draft.settings.items():
         is_fixed = any(f"{path}.".startswith(f"{own}.") for own in _COMPARISON_SETS)
@@ -236,37 +232,27 @@ def _parse(config: Config, draft: _Draft) -> _Parsed:
     own = config_from_dict(raw, where=draft.where, title=config.title)
     if own.data.test != config.data.test:  # changed with the whole section
         raise ValueError(f"{draft.where}: 'data.test' is the same for all rows; do not change it.")
-    assert own.compare is not None
-    warm_settings = own.compare.warm_start
+    warm_settings = own.comparison.warm_start
     return _Parsed(draft=draft, config=replace(own, compare=None), warm_settings=warm_settings)
-
-
-class _WarmStart(NamedTuple):
-    """The folder name of a warm start, and its section ``trainer`` except the seed and folder."""
-
-    name: str
-    trainer: Mapping[str, Any]
 
 
 _NOT_OF_WARM_STARTS = ("trainer", "predict")
 """Config sections whose settings in a row do not change the row's warm start."""
 
 
-def _warm_starts(config: Config, rows: Sequence[_Parsed], where: str) -> list[_WarmStart]:
-    """Return the warm start of each row.
+def _warm_starts(config: Config, rows: Sequence[_Parsed], where: str) -> list[str]:
+    """Return the folder name of the warm start of each row.
 
     Rows share one if they differ only in the objective and in ``_NOT_OF_WARM_STARTS``.
     """
-    assert config.compare is not None
     names: dict[str, str] = {}
 
-    def start(own: Config, changed: Mapping[str, Any], name: str) -> _WarmStart:
-        trainer = {**config.trainer, **changed}
+    def start(own: Config, changed: Mapping[str, Any], name: str) -> str:
         unused = dict.fromkeys((*_NOT_OF_WARM_STARTS, "objective", "distil", "grpo", "compare"))
-        key = _key({**own.to_dict(), **unused, "trainer": trainer})
-        return _WarmStart(names.setdefault(key, name), trainer)
+        key = _key({**own.to_dict(), **unused, "trainer": {**config.trainer, **changed}})
+        return names.setdefault(key, name)
 
-    start(config, config.compare.warm_start, WARM_START)
+    start(config, config.comparison.warm_start, WARM_START)
     found = []
     for row in rows:
         name, labels = row.config.objective.name, row.draft.labels

@@ -22,6 +22,7 @@ each row answers the test samples. A trial fails if its loss diverges, or if it 
 answers of its own to be trained on; it is not repeated, and is never the best one.
 """
 
+import os
 import shutil
 import sys
 import time
@@ -30,11 +31,12 @@ from pathlib import Path
 
 from mm_numeric.comparison.plan import (
     Run,
-    check_compared,
     check_run,
+    check_seeds,
     open_runs,
     overview,
     seed_runs,
+    training_settings,
     waits_for,
 )
 from mm_numeric.comparison.rows import compared_rows, read_comparison
@@ -47,6 +49,7 @@ from mm_numeric.comparison.selection import (
     write_source,
 )
 from mm_numeric.comparison.summary import write_summary
+from mm_numeric.config.compare import Resources
 from mm_numeric.config.data import DataSource
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.config.schema import Config
@@ -61,6 +64,8 @@ from mm_numeric.runs.folder import (
     CONFIG,
     DIGITS,
     FINISHED,
+    LOG,
+    MODEL,
     PREDICTIONS,
     RESULTS,
     LockedError,
@@ -68,8 +73,11 @@ from mm_numeric.runs.folder import (
     decoded_name,
     is_resumable,
     locked,
+    read_run,
+    stored_settings,
     write_config,
 )
+from mm_numeric.runs.trust import named_code
 
 _MAY_DIFFER = {"compare", "objective", "plugins"}  # sections that do not change existing runs
 _KEY = "compare.output_dir"
@@ -79,6 +87,25 @@ _POLL_S = 1.0
 
 class RunFailedError(Exception):
     """Raised if a run fails in another process. ``args`` is (error message, exit code)."""
+
+
+def required_resources(config: Config, engine: str) -> Resources:
+    """Return what each run asks for; raise ValueError if the config does not say it."""
+    if config.comparison.resources is None:
+        raise ValueError(
+            f"{config.title}, compare.resources: --engine {engine} reserves resources for each "
+            "run; set them, such as {gpus: 1, cpus: 4, memory_gib: 16}."
+        )
+    return config.comparison.resources
+
+
+def run_failed(name: str, error: BaseException) -> RunFailedError:
+    """Return the error to raise for a run that has failed in another process."""
+    code = 2 if isinstance(error, ValueError) else 1
+    message = str(error).strip() or type(error).__name__
+    return RunFailedError(
+        f"{name} failed: {message} Finished runs are kept; run compare again to continue.", code
+    )
 
 
 def compare(
@@ -104,24 +131,24 @@ def compare(
         raise ValueError(
             f"--seeds cannot be combined with --engine {engine}, which splits the work."
         )
-    folder = Path(check_compared(config, seeds).output_dir)
+    check_seeds(config, seeds)
+    folder = Path(config.comparison.output_dir)
     config = with_resolved_vary(config, folder)
-    assert config.compare is not None
     for row in compared_rows(config):
         for term in (own for trial in row.trials for own in trial.config.objective.spec.terms):
             make_term(term.name, term.options, f"{config.title}, compare, {row.name}")
-        if row.config.predict.rule not in config.compare.decode:
+        if row.config.predict.rule not in config.comparison.decode:
             raise ValueError(
                 f"{config.title}, compare.decode: predict.decode is {row.config.predict.decode}, "
-                f"which is not one of {list(config.compare.decode)}; add the rule "
+                f"which is not one of {list(config.comparison.decode)}; add the rule "
                 f"{row.config.predict.rule}, or remove predict.decode."
             )
-        if row.config.model.baseline is not None and config.compare.decode != (GREEDY,):
+        if row.config.model.baseline is not None and config.comparison.decode != (GREEDY,):
             raise ValueError(
                 f"{config.title}, compare.decode: the baseline {row.name} predicts its answers "
                 f"without a distribution over texts; use [{GREEDY}], or compare it on its own."
             )
-    _load_data_once(config, (seeds or config.compare.seeds)[0])
+    _load_data_once(config, (seeds or config.comparison.seeds)[0])
     if seeds is not None:
         claim(folder, config, ignore=_MAY_DIFFER, key=_KEY)
         _check_runs(config, seeds)
@@ -131,11 +158,11 @@ def compare(
         return folder
     with locked(folder):
         claim(folder, config, ignore=_MAY_DIFFER, key=_KEY)
-        _check_runs(config, config.compare.seeds)
+        _check_runs(config, config.comparison.seeds)
         # Seeds and objectives may be added; claim has rejected other changes.
         write_config(folder, config)
-        logger.info("%s", overview(config, config.compare.seeds))
-        while left := open_runs(config, config.compare.seeds):
+        logger.info("%s", overview(config, config.comparison.seeds))
+        while left := open_runs(config, config.comparison.seeds):
             execute(config, folder, left)
         with without_repeats():
             write_summary(config, folder, partial=partial)
@@ -190,8 +217,7 @@ def execute_one(folder: Path, name: str) -> None:
     process may take a while to release its files.
     """
     config = with_resolved_vary(read_comparison(folder / CONFIG), folder)
-    assert config.compare is not None
-    for run in open_runs(config, config.compare.seeds):
+    for run in open_runs(config, config.comparison.seeds):
         deadline = time.monotonic() + _LOCK_WAIT_S
         waiting = Waiting(f"{name}, which another process executes")
         while run.name == name and not run.is_finished():
@@ -241,7 +267,6 @@ def _train_and_score(run: Run) -> None:
 
 def _is_trained(run: Run) -> bool:
     """Train or resume a run unless it is trained; return False if it is a trial that failed."""
-    from mm_numeric.comparison.teachers import link_teacher
     from mm_numeric.data.examples import NoAnswersError
     from mm_numeric.training.errors import NotFiniteError
     from mm_numeric.training.run import train
@@ -261,6 +286,52 @@ def _is_trained(run: Run) -> bool:
         _delete_checkpoints(folder)
         return False
     return True
+
+
+def link_teacher(config: Config) -> None:
+    """Make a finished run of the same seed the teacher of a run with ``distil``, if it is equal.
+
+    A teacher is trained like a run without ``distil``. Such a run is often another row of the
+    comparison, and training it again would give the same weights. Its files are hard links, or
+    copies where the file system has no hard links. Nothing is done if there is no such run, or if
+    the training of the teacher has begun.
+    """
+    from mm_numeric.training.distil import teacher_of
+
+    teacher = teacher_of(config)
+    if teacher.output_dir.exists():
+        return
+    for other in sorted(path.parent for path in config.output_dir.parent.glob(f"*/{FINISHED}")):
+        if not _is_equal(other, teacher):
+            continue
+        claim(config.output_dir, config)
+        unfinished = teacher.output_dir.with_suffix(".unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.copytree(other / MODEL, unfinished / MODEL, copy_function=_link)
+        for name in (LOG, FINISHED):
+            _link(other / name, unfinished / name)
+        write_config(unfinished, teacher)
+        unfinished.rename(teacher.output_dir)
+        return
+
+
+def _is_equal(folder: Path, teacher: Config) -> bool:
+    """Return True if the run in a folder is trained like the teacher; False if it is unreadable."""
+    try:
+        # First, because reading a config imports the modules that it names.
+        if named_code(stored_settings(folder)) != named_code(teacher.to_dict()):
+            return False
+        own = read_run(folder, trust_remote_code=True)
+    except ValueError:
+        return False
+    return training_settings(own) == training_settings(teacher)
+
+
+def _link(source: str | Path, target: str | Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def _delete_checkpoints(folder: Path) -> None:
@@ -313,19 +384,18 @@ def _load_data_once(config: Config, seed: int) -> None:
     from mm_numeric.inference.decode import check_rules
     from mm_numeric.training.distil import check_distillation
 
-    assert config.compare is not None
     rows = compared_rows(config)
     unlike = {f"{row.warm_start} {row.config.predict} {row.config.distil}": row for row in rows}
     for row in unlike.values():
-        own = run_of_seed(row.config, seed, config.compare.vary, row.config.output_dir)
+        own = run_of_seed(row.config, seed, config.comparison.vary, row.config.output_dir)
         if own.distil:
             check_distillation(own)
         cache = Path(own.data.cache)
         load_examples(own.task, own.data.train, cache, training=True)
         tests = load_examples(own.task, own.data.test, cache, training=False)
-        check_rules(own.predict, config.compare.decode, own.task, tests)
-        if config.compare.select_on:
-            tests += load_examples(own.task, config.compare.select_on, cache, training=False)
+        check_rules(own.predict, config.comparison.decode, own.task, tests)
+        if config.comparison.select_on:
+            tests += load_examples(own.task, config.comparison.select_on, cache, training=False)
         for example in tests:
             if example.answer is None:
                 raise ValueError(

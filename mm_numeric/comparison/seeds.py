@@ -30,17 +30,16 @@ def with_resolved_vary(config: Config, folder: Path) -> Config:
     Raises:
         ValueError: If the runs in the folder vary something else.
     """
-    assert config.compare is not None
     stored: Any = None
     if (folder / CONFIG).is_file() and any(folder.glob(f"seed*/*/{CONFIG}")):
         stored = (read_yaml(folder / CONFIG).get("compare") or {}).get("vary")
-    vary = tuple(config.compare.vary or stored or _DEFAULT)
+    vary = tuple(config.comparison.vary or stored or _DEFAULT)
     if stored and set(vary) != set(stored):
         raise ValueError(
             f"{folder}: its seeds vary {', '.join(stored)}, and compare.vary is {list(vary)}; "
             "remove compare.vary to continue this comparison, or choose another compare.output_dir."
         )
-    return replace(config, compare=replace(config.compare, vary=vary))
+    return replace(config, compare=replace(config.comparison, vary=vary))
 
 
 def draws_rows(vary: Sequence[str] | None) -> bool:
@@ -94,8 +93,7 @@ def describe_seeds(config: Config, tasks: Iterable[Task]) -> str:
 
     ``tasks`` are those of the rows of the comparison, which may differ in their label noise.
     """
-    assert config.compare is not None
-    vary = set(config.compare.vary or _DEFAULT)
+    vary = set(config.comparison.vary or _DEFAULT)
     rendered = [source.render is not None for source in listed(config.data.train)]
     model, named = config.model, {"weights": "random initialisation", "order": "data order"}
     if model.name != TINY and config.lora is None and model.baseline is None:

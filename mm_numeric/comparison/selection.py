@@ -94,20 +94,19 @@ def read_selection(config: Config, rows: Sequence[ComparisonRow]) -> SelectionRe
     Returns None if nothing is tuned, or if a trial neither has results nor failed for some seed.
     Raises ValueError if all trials of a row failed.
     """
-    assert config.compare is not None
-    seeds = config.compare.seeds
-    if not config.compare.tune:
+    seeds = config.comparison.seeds
+    if not config.comparison.tune:
         return None
     folders = {
         trial.name: [
-            Path(config.compare.output_dir) / f"seed{seed}" / trial.name / SELECTION
+            Path(config.comparison.output_dir) / f"seed{seed}" / trial.name / SELECTION
             for seed in seeds
         ]
         for row in rows
         for trial in row.trials
     }
     every = [folder for own in folders.values() for folder in own]
-    source = config.compare.select_on
+    source = config.comparison.select_on
     assert source is not None
     answered = [
         folder for folder in every if selected_on(folder, source) and (folder / RESULTS).is_file()
@@ -163,9 +162,8 @@ def chosen_rows(config: Config) -> list[ComparisonRow]:
 
     Returns [] if settings are tuned and not all trials have answered the rows to choose on.
     """
-    assert config.compare is not None
     rows = compared_rows(config)
-    if not config.compare.tune:
+    if not config.comparison.tune:
         return rows
     selection = read_selection(config, rows)
     if selection is None:

@@ -3,15 +3,15 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from mm_numeric.comparison.rows import ComparisonRow
-from mm_numeric.comparison.scored_runs import read_runs
 from mm_numeric.comparison.seeds import describe_seeds, run_of_seed
 from mm_numeric.comparison.selection import chosen_rows, read_selection
-from mm_numeric.comparison.tables import calibration_table, headline_fact, metric_tables
+from mm_numeric.comparison.tables import Runs, calibration_table, headline_fact, metric_tables
 from mm_numeric.config.data import Sources, listed
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.config.schema import Config
@@ -24,12 +24,13 @@ from mm_numeric.evaluation.results import (
     plain_figure,
     training_rows,
 )
+from mm_numeric.evaluation.score import read_scores
 from mm_numeric.evaluation.scores import Scores, finite
 from mm_numeric.evaluation.table import Table, p_value
 from mm_numeric.io.escaping import plain
 from mm_numeric.io.files import read_json, write_json
-from mm_numeric.runs.folder import CONFIG, FINISHED, WARM_START
-from mm_numeric.runs.results import VERSION, is_partial
+from mm_numeric.runs.folder import CONFIG, FINISHED, PREDICTIONS, WARM_START, decoded_name
+from mm_numeric.runs.results import VERSION, PartialError, is_partial, results_path
 
 SUMMARY = "summary.json"
 
@@ -43,8 +44,7 @@ def write_summary(config: Config, folder: Path, *, partial: bool = False) -> dic
     several rules, each is compared with greedy decoding of the same weights. ``partial`` allows
     runs without the answers to some test rows.
     """
-    assert config.compare is not None
-    entries, seeds = chosen_rows(config), config.compare.seeds
+    entries, seeds = chosen_rows(config), config.comparison.seeds
     starts = list(dict.fromkeys(row.warm_start for row in entries))
     runs = read_runs(config, entries, folder, partial=partial)
     first = runs[entries[0].name, GREEDY][0]
@@ -57,7 +57,6 @@ def write_summary(config: Config, folder: Path, *, partial: bool = False) -> dic
         "task": config.task_name,
         "description": _description(config),
         **_rows(config, entries),
-        "published": config.compare.published,
         "rows": len(first.rows),
         "rows_due": first.rows_due,
         "seeds": list(seeds),
@@ -167,7 +166,7 @@ def _rows(config: Config, rows: Sequence[ComparisonRow]) -> dict[str, Any]:
     """Describe the rows: names, which row each is compared with, values on the axes of a grid."""
     return {
         "baseline": rows[0].name,
-        "control": rows[1].name if config.compare and config.compare.control else None,
+        "control": rows[1].name if config.comparison.control else None,
         "objectives": [row.name for row in rows],
         "references": {row.name: row.reference for row in rows},
         "axes": {row.name: dict(row.axes) for row in rows if row.axes},
@@ -181,14 +180,13 @@ def _tuning(config: Config, rows: Sequence[ComparisonRow]) -> dict[str, Any] | N
     first metric on the rows of ``compare.select_on``: mean over the seeds, and of each seed.
     ``failed`` is the reason if the trial failed for some seed, else None.
     """
-    assert config.compare is not None
     selection = read_selection(config, rows)
-    if selection is None or config.compare.select_on is None:
+    if selection is None or config.comparison.select_on is None:
         return None
     seeds = {name: values[:, 0].tolist() for name, values in selection.values.items()}
     return {
-        "settings": list(config.compare.tune),
-        "select_on": f"{selection.rows:,} ({_source(config.compare.select_on)})",
+        "settings": list(config.comparison.tune),
+        "select_on": f"{selection.rows:,} ({_source(config.comparison.select_on)})",
         "metric": _metric(selection.metrics[0]),
         "trials": [
             {
@@ -249,8 +247,7 @@ def _facts(
     config: Config, rows: Sequence[ComparisonRow], folder: Path, tested: Scores
 ) -> dict[str, str]:
     """Describe the experiment: model, data, steps, seeds, training time, versions."""
-    assert config.compare is not None
-    seeds = config.compare.seeds
+    seeds = config.comparison.seeds
     # A row with settings of its own, such as more steps or a larger model, is not like the others.
     typical = min(rows, key=lambda row: (bool(row.settings), row.warm_start != WARM_START))
     names = dict.fromkeys(
@@ -263,7 +260,7 @@ def _facts(
         if (path := folder / f"seed{seed}" / name / FINISHED).is_file()  # no trial that failed
     }
     failed = len(seeds) * len(names) - len(runs)
-    drawn = [run_of_seed(typical.config, seed, config.compare.vary, folder) for seed in seeds]
+    drawn = [run_of_seed(typical.config, seed, config.comparison.vary, folder) for seed in seeds]
     seed, model = seeds[0], typical.config.model
     warm, run = runs[seed, typical.warm_start], runs[seed, typical.folder]
     trained = run.get("teacher", run)  # on the labels
@@ -289,7 +286,7 @@ def _facts(
         "interval": _interval(len(seeds), drawn_units(len(tested.rows), tested.group_count)),
         "training time": f"{minutes:.0f} min for {len(runs)} runs{last}"
         + (f" and not counting {failed} that failed" if failed else "")
-        + f", {config.compare.jobs} at a time",
+        + f", {config.comparison.jobs} at a time",
         **_origin(runs.values()),
     }
 
@@ -328,8 +325,7 @@ def _origin(runs: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 def _control(config: Config, rows: Sequence[ComparisonRow]) -> dict[str, str]:
     """Explain a control that only scales the loss of the first objective; {} for others."""
-    assert config.compare is not None
-    if not config.compare.control:
+    if not config.comparison.control:
         return {}
     first, control = (row.config.objective for row in rows[:2])
     is_scaled = control.spec == replace(first.spec, ce_weight=control.spec.ce_weight)
@@ -379,3 +375,71 @@ def _source(*draws: Sources) -> str:
         answers = f", with the answers in {Path(source.answers).name}" if source.answers else ""
         texts.append(text + answers)
     return ", ".join(texts)
+
+
+def read_runs(
+    config: Config, entries: Sequence[ComparisonRow], folder: Path, *, partial: bool = False
+) -> Runs:
+    """Score the runs of all rows and then of their warm starts, each with the task of its row.
+
+    Raises ValueError if runs answer different rows, or lack columns of the first one, or if those
+    of equal tasks have different targets, or if answers are missing and ``partial`` is False.
+    """
+    own = {row.name: (row.folder, row.config) for row in entries}
+    for row in entries:
+        own.setdefault(row.warm_start, (row.warm_start, row.config))
+    runs: dict[tuple[str, str], list[Scores]] = {}
+    known: dict[str, tuple[str, list[Any]]] = {}
+    for (name, (run, trained)), rule, seed in product(
+        own.items(), config.comparison.decode, config.comparison.seeds
+    ):
+        place, task = f"seed{seed}/{run}", trained.task
+        scores = read_run_scores(folder / place, trained.task_name, rule=rule, partial=partial)
+        runs.setdefault((name, rule), []).append(scores)
+        first = runs[entries[0].name, GREEDY][0]
+        if missing := sorted(first.columns.keys() - scores.columns.keys()):
+            raise ValueError(
+                f"{folder}: answers of {name} (task {scores.task}) have no {missing[0]}, and those "
+                f"of {entries[0].name} (task {first.task}) have it; list {name} first, or compare "
+                "it on its own."
+            )
+        # Another task may have other targets: boxes in place of polygons.
+        for kind, key in (("id", "id"), ("target", repr(task))):
+            asked = [row[kind] for row in scores.rows]
+            before, others = known.setdefault(key, (place, asked))
+            if asked != others:
+                raise ValueError(
+                    f"{folder}: {place} and {before} answer different rows, or rows with different "
+                    "targets; delete the outdated runs, or of each of them predictions*, results* "
+                    "and digits.json, and compare again."
+                )
+    return runs
+
+
+def read_run_scores(
+    folder: Path, task_name: str | None = None, *, rule: str = GREEDY, partial: bool = False
+) -> Scores:
+    """Score the predictions of one run, and sort the scored samples by id.
+
+    ``task_name`` is the task to score with. If it is None, it is read from the predictions file.
+    ``rule`` is the decoding rule of the predictions. Missing answers are an error without
+    ``partial``.
+    """
+    predictions = folder / decoded_name(PREDICTIONS, rule)
+    try:
+        scores = read_scores(predictions, task_name=task_name, partial=partial)
+    except PartialError as error:
+        cure = (
+            f"{predictions} has no answer to the others; delete {results_path(predictions)} and "
+            "run `mm-numeric compare` again to get them"
+        )
+        raise PartialError(error.counts, cure) from error
+    order = sorted(range(len(scores.rows)), key=lambda i: scores.rows[i]["id"])
+    return replace(
+        scores,
+        kept_rows=[scores.rows[i] for i in order],
+        columns={name: values[order] for name, values in scores.columns.items()},
+        groups=scores.groups[order],
+        bucket_labels={},
+        categories=[scores.categories[i] for i in order],
+    )

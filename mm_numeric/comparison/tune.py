@@ -13,11 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mm_numeric.comparison.axes import axis_values
 from mm_numeric.comparison.seeds import RENDER_STRIDE, draws_rows
-from mm_numeric.config.compare import CompareConfig
+from mm_numeric.config.compare import CompareConfig, row_name, value_name
 from mm_numeric.config.data import DataSource, listed
-from mm_numeric.config.names import value_name
 from mm_numeric.config.reader import config_from_dict
 from mm_numeric.config.schema import Config
 from mm_numeric.io.files import matching_files
@@ -40,6 +38,36 @@ class Trial:
     config: Config
     settings: Mapping[str, Any]
     """Tuned settings: dotted name to value. Settings without an effect on the row are left out."""
+
+
+def axis_values(axis: Any, values: Any, axes: Sequence[str], where: str) -> list[tuple[str, Any]]:
+    """Return the label and value of each entry of an axis, given as a list or as a mapping.
+
+    ``axes`` are the names of all axes, from which labels such as ``weight_0.3`` are derived.
+    """
+    if not isinstance(axis, str):
+        raise ValueError(f"{where}: {axis!r} is not a setting; write one, such as model.digits.")
+    if axis in ("objective.name", "objective.preset"):
+        raise ValueError(f"{where}: {axis!r} cannot be an axis; use the axis objective.")
+    if not isinstance(values, list | tuple | Mapping) or not values:
+        raise ValueError(
+            f"{where}.{axis}: expected a list of values, or a mapping from names to values, found "
+            f"{values!r:.60}."
+        )
+    if isinstance(values, Mapping):
+        return [(str(name), value) for name, value in values.items()]
+    if axis == "objective":
+        entries = [value if isinstance(value, Mapping) else {"preset": value} for value in values]
+        return [(row_name(entry), value) for entry, value in zip(entries, values, strict=True)]
+    named = []
+    for value in values:
+        if isinstance(value, list | tuple | Mapping):
+            raise ValueError(
+                f"{where}.{axis}: {value!r:.60} cannot be part of a name; write the axis as a "
+                "mapping from names to values."
+            )
+        named.append((value_name(axis, value, axes), value))
+    return named
 
 
 def tuned_axes(tune: Mapping[str, Any], where: str) -> dict[str, Axis]:

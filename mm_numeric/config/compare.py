@@ -1,17 +1,79 @@
 """Config section ``compare``: a comparison of training objectives. Does not import torch."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from mm_numeric.config.data import DataSource, check_not_training
 from mm_numeric.config.decoding import DECODE_RULES, GREEDY
-from mm_numeric.config.published_results import PUBLISHED
-from mm_numeric.config.resources import Resources
 from mm_numeric.registry import unknown
 from mm_numeric.settings import check_at_least_1
 
 _VARIED = ("weights", "order", "noise", "rows")
+
+
+def objective_name(options: Mapping[str, Any]) -> str:
+    """Return an objective's ``name`` or, if not set, a name made of its preset and settings.
+
+    For example, the name of ``{preset: emd, numeric_weight: 0.8}`` is ``emd_numeric_weight_0.8``.
+    """
+    if "name" in options:
+        return str(options["name"])
+    skipped = ("preset", "terms", "with", "baseline")
+    changes = [f"{key}_{value}" for key, value in options.items() if key not in skipped]
+    changes += ["terms"] if "terms" in options else []
+    return "_".join([str(options.get("preset", "ce")), *changes])
+
+
+def row_name(options: Mapping[str, Any]) -> str:
+    """Return the name of a comparison row, given its entry in ``compare.objectives``.
+
+    This is ``name`` if set, else the names of the baseline and of the loss, for example
+    ``regression_transformer_emd``. Without a baseline, it is only the name of the loss: ``emd``.
+    With a baseline and the default loss ``ce``, it is only the name of the baseline: ``xval``.
+    """
+    name, baseline = objective_name(options), options.get("baseline")
+    if baseline is None or "name" in options:
+        return name
+    short = str(baseline.get("name") if isinstance(baseline, Mapping) else baseline)
+    return short if name == "ce" else f"{short}_{name}"
+
+
+def value_name(axis: str, value: Any, axes: Sequence[str]) -> str:
+    """Return a name for a grid value: ``balance_ratio`` for the axis ``objective.balance``."""
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    words = axis.split(".")
+    # The shortest dotted suffix of the axis that no other axis ends with.
+    ends = (".".join(words[-count:]) for count in range(1, len(words) + 1))
+    others = [f".{other}" for other in axes if other != axis]
+    unique = (end for end in ends if not any(other.endswith(f".{end}") for other in others))
+    return f"{next(unique, axis)}_{text}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What one task reserves on a cluster: a run of a comparison, or a part of a prediction."""
+
+    gpus: int = 0
+    """Number of GPUs, 0 or 1."""
+
+    cpus: int = 1
+    """Number of CPU cores, at least 1; also the number of threads of torch."""
+
+    memory_gib: float | None = None
+    """Main memory in GiB, above 0; null: not reserved."""
+
+    def __post_init__(self) -> None:
+        check_at_least_1(self, "cpus")
+        if self.gpus not in (0, 1):
+            raise ValueError(f"gpus is 0 or 1, not {self.gpus}; a task uses one GPU at most")
+        if self.memory_gib is not None and self.memory_gib <= 0:
+            raise ValueError(f"memory_gib is above 0, not {self.memory_gib}")
+
+    def __str__(self) -> str:
+        memory = "" if self.memory_gib is None else f", {self.memory_gib:g} GiB"
+        return f"{self.gpus} GPU, {self.cpus} CPU{memory}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,9 +149,6 @@ class CompareConfig:
     ``{slurm_partition: gpu, timeout_min: 600}``. On Slurm, the time limit of a run is required:
     ``timeout_min`` or ``slurm_time``. ``cluster: local`` runs the jobs on this machine."""
 
-    published: str | None = None
-    """Published results to report: a name in ``published_results.PUBLISHED``; null: none."""
-
     def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds must be different whole numbers, at least one: {self.seeds}")
@@ -106,8 +165,6 @@ class CompareConfig:
                 "the default"
             )
         _check_rules(self.decode)
-        if self.published is not None and self.published not in PUBLISHED:
-            raise unknown(self.published, PUBLISHED, "table", "published")
 
 
 def _check_rules(rules: tuple[str, ...]) -> None:

@@ -3,29 +3,27 @@
 Every error names the file, the field, the value that was found, and what is allowed.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from mm_numeric.config.baseline import check_baseline
-from mm_numeric.config.compare import CompareConfig
+from mm_numeric.config.compare import CompareConfig, objective_name
 from mm_numeric.config.data import DataConfig, EvaluateConfig, listed
 from mm_numeric.config.data import DataSource as DataSource
-from mm_numeric.config.distil import DistilConfig
-from mm_numeric.config.grpo import GrpoConfig
-from mm_numeric.config.habits import FORMAT_HABITS, HABITS
 from mm_numeric.config.modules import read_lora, read_modules
-from mm_numeric.config.names import objective_name
 from mm_numeric.config.schema import (
     Config,
+    DistilConfig,
+    GrpoConfig,
     ModelConfig,
     NamedObjective,
     PredictConfig,
+    check_baseline,
 )
 from mm_numeric.config.trainer_settings import OURS, check_trainer_settings
-from mm_numeric.config.trust import names_module
 from mm_numeric.geometry.coordinates import COORDINATES, Coordinates
 from mm_numeric.losses.presets import PRESETS, read_spec
 from mm_numeric.registry import FAMILIES, TASKS, import_from, unknown
@@ -49,6 +47,8 @@ _OPTIONAL = (
 )
 _SECTIONS = (*_REQUIRED, *_OPTIONAL)
 
+
+_IMPORT_PATH = re.compile(r"(?!mm_numeric\.)[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 _SOURCES = ("data.", "evaluate.data", "compare.select_on")
 """Prefixes of the dotted names of data sources."""
@@ -80,6 +80,13 @@ def read_config(name: str | Path, overrides: Sequence[str] = ()) -> Config:
         if hint := _same_name_elsewhere(str(error), overrides):
             raise ValueError(f"{error} {hint}") from error
         raise
+
+
+def names_module(value: Any) -> bool:
+    """Return True if any setting in ``value`` has the form of an import path, ``my_tasks:Task``."""
+    if isinstance(value, Mapping | list):
+        return any(map(names_module, value.values() if isinstance(value, Mapping) else value))
+    return isinstance(value, str) and _IMPORT_PATH.fullmatch(value) is not None
 
 
 def with_overrides(raw: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -303,3 +310,121 @@ def read_coordinates(value: Any, where: str) -> Coordinates:
 def with_trainer(config: Config, **settings: Any) -> Config:
     """Return a copy of a config with some ``trainer`` settings changed."""
     return replace(config, trainer={**config.trainer, **settings})
+
+
+_TOOLS = """# Tools
+
+You may call one or more functions to assist with the user query.
+
+You are provided with function signatures within <tools></tools> XML tags:
+<tools>
+{"type": "function", "function": {"name": "NAME", "description": "DESCRIPTION", "parameters": \
+{"properties": {"action": {"description": "The action to perform. The available actions are:\\n* \
+`CLICK`: Click at a specified (x, y) coordinate on the screen.\\n* `terminate`: Terminate the \
+current task and report its completion status.", "enum": ["CLICK", "terminate"], "type": \
+"string"}, "coordinate": {"description": "(x, y): The x (from the left edge) and y (from the top \
+edge) coordinates to click at.", "type": "array"}, "status": {"description": "The status of the \
+task.", "type": "string", "enum": ["success", "failure"]}}, "required": ["action"], "type": \
+"object"}}}
+</tools>
+
+For each function call, return a json object with function name and arguments within \
+<tool_call></tool_call> XML tags:
+<tool_call>
+{"name": <function-name>, "arguments": <args-json-object>}
+</tool_call>
+
+{phrase}"""
+"""Prompt of the tools of Qwen2.5-VL and Qwen3-VL, as in their cookbooks, with only the actions of
+an answer. In the cookbooks, all but the last line is the system prompt."""
+
+
+def _tool(name: str, click: str, description: str) -> str:
+    return _TOOLS.replace("NAME", name).replace("CLICK", click).replace("DESCRIPTION", description)
+
+
+_UI_TARS = (
+    "You are a GUI agent. You are given a task and your action history, with screenshots. You need "
+    "to perform the next action to complete the task. \n\n## Output Format\n\nAction: ...\n\n\n"
+    "## Action Space\n{action}\ncall_user()\n\n## User Instruction\n{{phrase}}"
+)
+"""Prompt of bytedance/UI-TARS, codes/ui_tars/prompt.py (GROUNDING_DOUBAO), with ``call_user``."""
+
+HABITS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
+    "paligemma": {
+        "detection": {"prompt": "detect {classes}", "between_classes": " ; "},
+        "grounding": {"prompt": "detect {phrase}"},
+        "text_detection": {"prompt": "detect text"},
+    },
+    "llava": {
+        "grounding": {
+            "prompt": "Please provide the bounding box coordinate of the region this sentence "
+            "describes: {phrase}"
+        }
+    },
+    "qwen2_5_vl": {
+        "detection": {
+            "prompt": "Locate every item from the category list in the image and output the "
+            "coordinates in JSON format. The category set includes {classes}."
+        },
+        "grounding": {"prompt": "Locate {phrase}, output its bbox coordinates using JSON format."},
+    },
+    "qwen3_vl": {
+        "detection": {
+            "prompt": "locate every instance that belongs to the following categories: "
+            '"{classes}". Report bbox coordinates in JSON format.'
+        },
+        "grounding": {"prompt": "Locate {phrase}, output its bbox coordinates in JSON format."},
+    },
+    "florence2": {
+        "detection": {"prompt": "<OPEN_VOCABULARY_DETECTION>{classes}"},
+        "grounding": {"prompt": "<CAPTION_TO_PHRASE_GROUNDING>{phrase}"},
+    },
+    "kosmos2": {"grounding": {"prompt": "<grounding><phrase> {phrase}</phrase>"}},
+}
+"""``HABITS[family][task]`` are options of the task, such as the prompt that the family's authors
+used for it. They are the defaults for configs without these options."""
+
+
+def _both(prompt: str) -> Mapping[str, Mapping[str, str]]:
+    return {task: {"prompt": prompt} for task in ("click", "pointing")}
+
+
+FORMAT_HABITS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
+    "computer_use": _both(
+        _tool(
+            "computer_use",
+            "left_click",
+            "Use a mouse and keyboard to interact with a computer, and take screenshots.",
+        )
+    ),
+    "mobile_use": _both(
+        _tool(
+            "mobile_use",
+            "click",
+            "Use a touchscreen to interact with a mobile device, and take screenshots.",
+        )
+    ),
+    # Aguvis: xlang-ai/aguvis, and models/aguvis.py of forks of ScreenSpot-Pro-GUI-Grounding
+    "pyautogui": _both(
+        "Please complete the following tasks by clicking using `pyautogui.click`:\n{phrase}"
+    ),
+    "ui_tars": _both(_UI_TARS.format(action="click(start_box='<|box_start|>(x1,y1)<|box_end|>')")),
+    "ui_tars_point": _both(_UI_TARS.format(action="click(point='<point>x1 y1</point>')")),
+    "molmo": _both("Point to {phrase}"),
+    # IDEA-Research/Rex-Omni, rex_omni/tasks.py
+    "rex_omni": {
+        "click": {"prompt": 'Point to element "{phrase}".'},
+        "pointing": {"prompt": "Point to {phrase}."},
+        "detection": {
+            "prompt": "Detect {classes}. Output the bounding box coordinates in [x0, y0, x1, y1] "
+            "format."
+        },
+        "grounding": {
+            "prompt": "Detect {phrase}. Output the bounding box coordinates in [x0, y0, x1, y1] "
+            "format."
+        },
+    },
+}
+"""``FORMAT_HABITS[format][task]`` are the same for a text format that ``model.coordinates`` names.
+They come before those of the family."""

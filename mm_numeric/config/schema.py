@@ -3,19 +3,19 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from mm_numeric.config.compare import CompareConfig
-from mm_numeric.config.data import DataConfig, EvaluateConfig
+from mm_numeric.config.data import ALL, PARSEABLE, DataConfig, EvaluateConfig, check_keep
 from mm_numeric.config.data import DataSource as DataSource
+from mm_numeric.config.decoding import GREEDY, MBR, check_decode
 from mm_numeric.config.decoding import PredictConfig as PredictConfig
-from mm_numeric.config.distil import DistilConfig
-from mm_numeric.config.grpo import GrpoConfig
 from mm_numeric.config.modules import LoraSettings, ModulesConfig
 from mm_numeric.losses.spec import ObjectiveSpec
-from mm_numeric.settings import check_choices
+from mm_numeric.registry import BASELINES, choose
+from mm_numeric.settings import check_at_least_1, check_choices, read_dataclass
 from mm_numeric.tasks.base import Task
 
 TINY = "tiny"
@@ -89,6 +89,123 @@ class NamedObjective:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DistilConfig:
+    """Config section ``distil``: a second training, on the model's own answers, after the first.
+
+    The trained model, the teacher, answers the training rows under a decoding rule such as
+    ``median``. It is then trained further, with cross-entropy, on these answers in place of the
+    labels. Afterwards greedy decoding gives about the answers that the rule chose before.
+    """
+
+    decode: Any = MBR
+    """How the answers are chosen, as in ``predict.decode``. Other settings of how they are
+    generated are those of the section ``predict``."""
+
+    keep: Any = PARSEABLE
+    """Answers to train on, as in ``data.train.keep_answers``."""
+
+    rows: int | None = None
+    """Number of training rows to answer, from the start of the data, at least 1; null: all."""
+
+    trainer: Mapping[str, Any] = field(default_factory=dict)
+    """Changed ``trainer`` settings for the second training, such as ``max_steps``."""
+
+    def __post_init__(self) -> None:
+        check_decode(self.decode)
+        check_keep(self.keep, "keep")
+        check_at_least_1(self, "rows")
+        if self.rows is not None and self.keep == ALL:
+            raise ValueError(f"keep is {ALL}, and rows limits the answers; remove one of them")
+        if self.decode == GREEDY and not isinstance(self.keep, str):
+            raise ValueError("keep is a share, and greedy answers have no confidence; set decode")
+        if "output_dir" in self.trainer:
+            raise ValueError("trainer.output_dir is that of the run; remove it from distil")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrpoConfig:
+    """Config section ``grpo``: training by rewards with ``trl.GRPOTrainer``.
+
+    For each prompt of the training rows, the model samples a group of answers. Answers with a
+    reward above the mean of their group become more likely (GRPO, arXiv 2402.03300). The sections
+    ``trainer``, ``modules`` and ``data`` apply as in other training; ``objective`` does not.
+    """
+
+    rewards: Mapping[str, float]
+    """Maps the names of rewards, such as ``iou`` or ``format``, to their weights. See
+    ``mm_numeric.rewards.rules``; a name may also be the import path of a rule."""
+
+    answer_after: str | None = None
+    """Text that precedes the answer, such as ``</think>``; null: the whole text is the answer."""
+
+    trainer: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of ``trl.GRPOConfig``, such as ``num_generations``, ``beta`` or ``use_vllm``. They
+    replace those of the section ``trainer``. Other defaults are those of TRL, such as a learning
+    rate of 1e-6, except ``max_completion_length``: ``predict.max_new_tokens``."""
+
+    def __post_init__(self) -> None:
+        if not self.rewards:
+            raise ValueError("rewards must name at least one reward, such as {iou: 1}")
+        for name in ("output_dir", "reward_weights"):
+            if name in self.trainer:
+                where = "trainer" if name == "output_dir" else "grpo.rewards"
+                raise ValueError(f"trainer.{name} is set in {where}; remove it from grpo.trainer")
+
+
+class BaselineChoice(NamedTuple):
+    """A baseline (another method to output numbers, such as xVal) and its settings."""
+
+    name: str
+    kind: Any
+    """A subclass of ``mm_numeric.baselines.baseline:Baseline``."""
+
+    settings: Any
+    """An instance of ``kind.settings_class``."""
+
+
+def read_baseline(value: Any, where: str) -> BaselineChoice:
+    """Read ``model.baseline``, which is a name, or a mapping with ``name`` and other settings."""
+    options = {"name": value} if isinstance(value, str) else value
+    if not isinstance(options, Mapping) or not isinstance(options.get("name"), str):
+        raise ValueError(
+            f"{where}: name one of {', '.join(BASELINES)}, or use a mapping with `name`, not "
+            f"{value!r:.60}."
+        )
+    name = options["name"]
+    kind = choose(name, BASELINES, "baseline", where)
+    if not (isinstance(kind, type) and hasattr(kind, "settings_class")):
+        raise ValueError(
+            f"{where}: {name!r} is not a subclass of mm_numeric.baselines.baseline:Baseline."
+        )
+    rest = {key: own for key, own in options.items() if key != "name"}
+    return BaselineChoice(name, kind, read_dataclass(kind.settings_class, rest, where))
+
+
+def check_baseline(
+    model: Any, objective: Any, modules: Any, where: str, remedy: str = "set objective to ce"
+) -> None:
+    """Check that a config's model, loss and trainable ``modules`` are allowed with its baseline.
+
+    A baseline with its own loss requires the objective ``ce``. A module to which the baseline adds
+    weights must be trained. ``remedy`` is the advice in the error message for a wrong objective.
+    """
+    name, kind, _ = read_baseline(model.baseline, f"{where}, model.baseline")
+    if kind.own_loss and (objective.terms or objective.ce_weight != 1):
+        raise ValueError(
+            f"{where}, objective: {name} has its own loss, which cannot be combined with "
+            f"another one; {remedy}."
+        )
+    if kind.single_digits and model.digits == "merged":
+        raise ValueError(f"{where}, model.digits: {name} needs one token per digit; remove merged.")
+    for module in kind.new_modules:
+        if modules.of(module).how != "trained":
+            raise ValueError(
+                f"{where}, modules.{module}: {name} adds new weights to the {module}, which would "
+                f"stay at random values and not be saved; set `modules: {{{module}: trained}}`."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """A complete, validated config, with one attribute for each section of the file."""
 
@@ -130,6 +247,13 @@ class Config:
     def output_dir(self) -> Path:
         """Return the folder that the run writes to, ``trainer.output_dir``."""
         return Path(self.trainer["output_dir"])
+
+    @property
+    def comparison(self) -> CompareConfig:
+        """Return the section ``compare``; raise ValueError if the config has none."""
+        if self.compare is None:
+            raise ValueError(f"{self.title}: no section `compare`; see `mm-numeric cp clock_tiny`.")
+        return self.compare
 
     def to_dict(self) -> dict[str, Any]:
         """Return the config, including defaults, as dictionaries, lists and scalars."""

@@ -37,10 +37,9 @@ class DecodedAnswers:
     """Ids of the answers that ``keep`` selects, if it is a share."""
 
     @classmethod
-    def of(cls, source: DataSource) -> "DecodedAnswers | None":
-        """Read the answers of a training source; None if it is trained on its labels."""
-        if source.answers is None:
-            return None
+    def of(cls, source: DataSource) -> "DecodedAnswers":
+        """Read the answers of a training source that has the setting ``answers``."""
+        assert source.answers is not None
         file = Path(source.answers)
         lines: dict[str, tuple[str, Mapping[str, Any]]] = {}
         for where, line in read_rows(file):

@@ -4,22 +4,28 @@ Axes of tensors: b samples, t token positions, n answer tokens in the whole batc
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from PIL import Image
 from torch import Tensor
 
-from mm_numeric.answers import Example
+from mm_numeric.answers import Example, Written
 from mm_numeric.config.schema import Config
 from mm_numeric.data.framing import FramedImage, compute_frame, load_framed_image
-from mm_numeric.data.image_cache import ImageCache
+from mm_numeric.data.image_cache import ImageCache, VisionCache, joined
 from mm_numeric.data.images import UnreadableImageError, image_size
-from mm_numeric.data.lengths import LengthLimit, TooLongError, count_tokens, row_tokens
-from mm_numeric.data.sequence_limit import check_row
-from mm_numeric.data.vision_cache import VisionCache, joined
+from mm_numeric.data.lengths import (
+    LengthLimit,
+    SampleTokens,
+    TooLongError,
+    check_row,
+    count_image_tokens,
+    row_tokens,
+)
 from mm_numeric.families.family import Family, Prompts, Tokens
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans, TokenNumber, numbers_in_labels
@@ -62,6 +68,45 @@ def prompt_batch(
     return padded_inputs(family, prompts, prompts.ids, left=not family.encoder_decoder), frames
 
 
+class EncodedAnswer(NamedTuple):
+    """The correct answer of a sample, as text and as tokens."""
+
+    written: Written
+    tokens: Tokens
+
+
+class EncodedAnswers:
+    """Answers that were encoded to measure their samples, kept for the batches.
+
+    So each answer is formatted and tokenised once in an epoch. Answers with more than
+    ``max_tokens`` tokens in total are not kept, to limit the memory (about 150 bytes per token).
+    """
+
+    def __init__(self, max_tokens: int = 1_000_000) -> None:
+        self._free = max_tokens
+        self._kept: dict[str, tuple[Any, Frame | None, EncodedAnswer]] = {}
+        self._latest: tuple[str, Any, Frame | None, EncodedAnswer] | None = None
+
+    def find(self, example: Example, frame: Frame | None) -> EncodedAnswer | None:
+        """Return the answer of a sample as written in this frame, if it is known."""
+        # Compared, too: streamed rows may repeat an id.
+        wanted = example.id, example.answer, frame
+        if self._latest is not None and self._latest[:3] == wanted:
+            return self._latest[3]
+        *own, encoded = self._kept.get(example.id, (None, None, None))
+        return encoded if own == [*wanted[1:]] else None
+
+    def add(self, example: Example, frame: Frame | None, encoded: EncodedAnswer) -> None:
+        """Keep an answer until the next one is added."""
+        self._latest = example.id, example.answer, frame, encoded
+
+    def keep(self, example: Example, frame: Frame | None, encoded: EncodedAnswer) -> None:
+        """Keep an answer for the batches of all epochs, if there is space for it."""
+        if self._free > 0 and example.id not in self._kept:
+            self._free -= len(encoded.tokens.ids)
+            self._kept[example.id] = example.answer, frame, encoded
+
+
 @dataclass(frozen=True)
 class TrainingCollator:
     """Collates examples into training batches: prompts followed by answers, padded on the right.
@@ -101,6 +146,7 @@ class TrainingCollator:
     nothing to the loss. A batch whose rows are all skipped gets this row in any case."""
 
     length_limit: LengthLimit | None = None
+    encoded: EncodedAnswers = field(default_factory=EncodedAnswers, repr=False, compare=False)
     image_cache: ImageCache | None = None
     """Cache of resized images; None to decode every image."""
 
@@ -116,10 +162,7 @@ class TrainingCollator:
         """
         if not examples:
             return {}
-        kept, images, skipped = self._load_images(examples)
-        answers = [
-            self.answer(example, frame) for example, (_, frame) in zip(kept, images, strict=True)
-        ]
+        kept, images, answers, skipped = self._load(examples)
         answer_ids = [answer.ids for answer, _ in answers]
         spans = self._spans(answer_ids, [numbers for _, numbers in answers])
         origin = Origin(tuple(example.id for example in kept), skipped)
@@ -144,9 +187,8 @@ class TrainingCollator:
 
     def answer(self, example: Example, frame: Frame | None) -> tuple[Tokens, list[TokenNumber]]:
         """Return the tokens of an example's answer (with end token), and the numbers in it."""
+        written, answer = self.encode(example, frame)
         try:
-            written = self.task.format(example.answer, frame)
-            answer = self.family.answer(written.text)
             numbers = self.family.numbers(written.text, written.marks, answer, self.vocabulary)
         except ValueError as error:
             raise ValueError(f"{example.where}: {error}") from error
@@ -163,6 +205,18 @@ class TrainingCollator:
             numbers += [number for number in found if taken.isdisjoint(number.positions)]
         return answer, sorted(numbers, key=lambda number: number.positions)
 
+    def encode(self, example: Example, frame: Frame | None) -> EncodedAnswer:
+        """Return an example's answer as text, and its tokens with the end token."""
+        found = self.encoded.find(example, frame)
+        if found is None:
+            try:
+                written = self.task.format(example.answer, frame)
+                found = EncodedAnswer(written, self.family.answer(written.text))
+            except ValueError as error:
+                raise ValueError(f"{example.where}: {error}") from error
+            self.encoded.add(example, frame, found)
+        return found
+
     def lengths(self, examples: Sequence[Example]) -> list[int]:
         """Return the token count of each example; a repeated example is tokenised only once."""
         known: dict[int, int] = {}
@@ -172,10 +226,16 @@ class TrainingCollator:
         return [known[id(example)] for example in examples]
 
     def length(self, example: Example) -> int:
-        """Return the number of tokens of an example, without decoding its image if possible.
+        """Return the number of tokens of an example, or 0 if it is skipped. See ``measure``."""
+        tokens = self.measure(example)
+        return 0 if tokens is None else tokens.total
 
-        The image size is taken from the example or, if missing, read from the image file. With
-        ``skip_unreadable_images``, the length of an example with an unreadable image is 0.
+    def measure(self, example: Example) -> SampleTokens | None:
+        """Count the tokens of an example, without decoding its image if possible.
+
+        The image size is taken from the example or, if missing, read from the image file. The
+        encoded answer is kept for the batches. With ``skip_unreadable_images``, None is returned
+        for an example with an unreadable image.
         """
         frame = None
         if example.image is not None:
@@ -183,30 +243,54 @@ class TrainingCollator:
                 size = example.size_px or image_size(example.image)
             except ValueError as error:
                 if self.skip_unreadable_images:
-                    return 0
+                    return None
                 message = f"{example.where}: {error}; replace it or remove its row."
                 raise UnreadableImageError(message) from error
             frame = compute_frame(self.family, example, size)
-        if self.length_limit is not None:
-            frame = self.length_limit.frame(example, frame)
-        return count_tokens(self.family, self.task, example, frame)[0]
+        frame = self.fitted_frame(example, frame)
+        tokens = self.count(example, frame)
+        self.encoded.keep(example, frame, self.encode(example, frame))
+        return tokens
 
-    def _load_images(
+    def fitted_frame(self, example: Example, frame: Frame | None) -> Frame | None:
+        """Return the frame with which an example has at most ``data.max_tokens`` tokens."""
+        if self.length_limit is None:
+            return frame
+        return self.length_limit.frame(self.family, example, frame, partial(self.count, example))
+
+    def count(self, example: Example, frame: Frame | None) -> SampleTokens:
+        """Count the tokens of an example whose images are resized as ``frame`` describes."""
+        image = count_image_tokens(self.family, example, frame)
+        answer = len(self.encode(example, frame).tokens.ids)
+        try:
+            question = len(self.family.question(example.prompt, image))
+        except ValueError as error:
+            raise ValueError(f"{example.where}: {error}") from error
+        return SampleTokens(row_tokens(self.family, question, answer), image, answer)
+
+    def load_image(self, example: Example) -> FramedImage:
+        """Load the images of an example and their frame, smaller if the example is too long."""
+        return load_framed_image(
+            self.family,
+            example,
+            image_cache=self.image_cache,
+            fitted=partial(self.fitted_frame, example),
+        )
+
+    def _load(
         self, examples: Sequence[Example]
-    ) -> tuple[list[Example], list[FramedImage], dict[str, str]]:
-        """Load the images of examples, skipping examples that cannot be used.
+    ) -> tuple[
+        list[Example], list[FramedImage], list[tuple[Tokens, list[TokenNumber]]], dict[str, str]
+    ]:
+        """Load the images of examples, and encode their answers.
 
-        Returns the remaining examples, their images, and a dict from skipped ids to reasons.
+        Returns the examples that can be used, their images and answers, and a dict from the ids of
+        the others to reasons.
         """
-        kept, images, skipped = [], [], {}
+        kept, images, answers, skipped = [], [], [], {}
         for example in examples:
             try:
-                image = load_framed_image(
-                    self.family,
-                    example,
-                    length_limit=self.length_limit,
-                    image_cache=self.image_cache,
-                )
+                image = self.load_image(example)
             except UnreadableImageError as error:
                 if not self.skip_unreadable_images:
                     raise
@@ -216,9 +300,10 @@ class TrainingCollator:
                     raise
                 skipped[example.id] = str(error)
             else:
-                images.append(image)
                 kept.append(example)
-        return kept, images, skipped
+                images.append(image)
+                answers.append(self.answer(example, image[1]))
+        return kept, images, answers, skipped
 
     def _spans(
         self, answer_ids: Sequence[list[int]], numbers: Sequence[list[TokenNumber]]
@@ -318,7 +403,7 @@ def make_collator(config: Config, family: Family) -> TrainingCollator:
                 f"{config.title}, data.max_tokens: it is {data.max_tokens}, and the model has "
                 f"{positions} positions; set {positions} or less."
             )
-        limit = LengthLimit(family, config.task, data.max_tokens, data.too_long)
+        limit = LengthLimit(data.max_tokens, data.too_long)
     vocabulary = family.vocabulary()
     return TrainingCollator(
         family,

@@ -138,7 +138,7 @@ def examples_and_errors(
     for source in listed(sources):
         rows = examples = 0
         try:
-            answers = DecodedAnswers.of(source) if training else None
+            answers = DecodedAnswers.of(source) if training and source.answers else None
         except ValueError as unusable:
             yield None, unusable
             continue

@@ -1,12 +1,11 @@
 """Load an image, and compute its frame, which converts pixels to coordinates for the model."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from mm_numeric.answers import Example
 from mm_numeric.data.image_cache import ImageCache
 from mm_numeric.data.images import open_image
-from mm_numeric.data.lengths import LengthLimit
 from mm_numeric.families.family import Family
 from mm_numeric.families.prompting import Shown
 from mm_numeric.geometry.frames import Frame
@@ -20,18 +19,18 @@ def load_framed_image(
     family: Family,
     example: Example,
     *,
-    length_limit: LengthLimit | None = None,
     image_cache: ImageCache | None = None,
+    fitted: Callable[[Frame | None], Frame | None] | None = None,
 ) -> FramedImage:
     """Load the images of an example and compute their frame; both are None without an image.
 
     The frame converts between pixels of the image and the coordinates that the model reads and
-    writes. If the example exceeds the token limit ``length_limit``, the image is downscaled or
-    ``TooLongError`` is raised. Images that are in ``image_cache`` are not decoded again.
+    writes. Images that are in ``image_cache`` are not decoded again. ``fitted`` is given the usual
+    frame and returns the one to use, in which the image of a long sample is smaller.
     """
     if example.image is None:
-        if length_limit is not None:
-            length_limit.frame(example, None)
+        if fitted is not None:
+            fitted(None)
         return None, None
     opened = []
     for source in example.images:
@@ -44,14 +43,14 @@ def load_framed_image(
     images, sizes = zip(*opened, strict=True)
     check_sizes(example, sizes)
     frame = compute_frame(family, example, sizes[0])
-    limited = frame if length_limit is None else length_limit.frame(example, frame)
-    if limited is not None and limited != frame:
+    smaller = None if fitted is None else fitted(frame)
+    if smaller is not None and smaller != frame:
         # Downscale the originals: cached images have been resized already.
-        size = limited.view.width_px, limited.view.height_px
+        size = smaller.view.width_px, smaller.view.height_px
         if image_cache is not None:
             images = tuple(open_image(replace(example, image=own)) for own in example.images)
         images = tuple(image.resize(size, family.image_processor.resample) for image in images)
-        frame = limited
+        frame = smaller
     return images if len(images) > 1 else images[0], frame
 
 

@@ -1,18 +1,26 @@
-"""Disk cache of decoded, upright and resized images, so that no image is decoded twice."""
+"""Disk caches of resized images and of the features that a frozen vision tower computes."""
 
 import hashlib
 import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
+from torch import Tensor
 
 from mm_numeric.answers import Example
-from mm_numeric.data.cache_files import cache_file, cache_writer
 from mm_numeric.data.images import DECODING, open_image
 from mm_numeric.families.family import Family
+from mm_numeric.families.prompting import Prompts
+from mm_numeric.io.atomic_files import atomic_file
+
+GRID = "image_grid_thw"
+"""Image input that also determines positions (M-RoPE), so that the model needs it with features."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +43,7 @@ class ImageCache:
 
     def open(self, family: Family, example: Example) -> tuple[Image.Image, tuple[int, int]]:
         """Return the resized image, and the (width, height) of the upright original image."""
-        file = cache_file(self.folder, _key(family, example), ".npz")
+        file = _cache_file(self.folder, _key(family, example), ".npz")
         if not file.is_file():
             return _add(file, family, open_image(example))
         try:
@@ -59,7 +67,7 @@ def _add(file: Path, family: Family, image: Image.Image) -> tuple[Image.Image, t
         return image, image.size
     if resized is image:
         return image, image.size  # a second resize would change it; see ImageCache
-    with cache_writer(file, "an image", "data.image_cache") as opened:
+    with _cache_writer(file, "an image", "data.image_cache") as opened:
         np.savez(opened, pixels=np.asarray(resized), size=np.array(image.size))
     return resized, image.size
 
@@ -81,3 +89,87 @@ def _key(family: Family, example: Example) -> str:
     if family.resize.kind == "letterbox":  # its padding has the mean colour of the checkpoint
         settings += (tuple(processor.image_mean),)
     return hashlib.sha256(repr((origin, settings)).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class VisionCache:
+    """Folder of image features, one .pt file for the images of a row, named by a hash.
+
+    The hash covers the inputs of the vision tower, that is, the image after resizing and
+    normalisation, and ``settings``. Several processes may share a folder. Old files are never
+    deleted; delete the folder to free the space.
+    """
+
+    folder: Path
+
+    settings: str
+    """Hash of all else that features depend on: weights, dtype and versions."""
+
+    def row(self, images: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Return the features of a row's images or, if they are not cached, their key and inputs.
+
+        ``images`` is the output of the image processor for the images of one row.
+        """
+        digest = hashlib.sha256(self.settings.encode())
+        for name, tensor in sorted(images.items()):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            # as bytes: NumPy has no bfloat16
+            digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        key = digest.hexdigest()
+        file = self._file(key)
+        if not file.is_file():
+            return {"key": key, "inputs": dict(images)}
+        try:
+            return {"features": torch.load(file, weights_only=True)}
+        except Exception as error:  # torch and pickle raise many types
+            raise ValueError(
+                f"{file}: the cached image features are damaged; delete it."
+            ) from error
+
+    def write(self, key: str, features: Mapping[str, Any]) -> None:
+        """Add the features of a row's images, which are dicts and lists of tensors."""
+        with _cache_writer(self._file(key), "image features", "data.vision_cache") as opened:
+            torch.save(features, opened)
+
+    def _file(self, key: str) -> Path:
+        return _cache_file(self.folder, key, ".pt")
+
+
+def joined(prompts: Sequence[Prompts], cache: VisionCache) -> tuple[Prompts, dict[str, Any]]:
+    """Join questions that were prepared one by one, with what is cached of their images.
+
+    Returns the questions, whose ``images`` has only what the language model needs, and the batch
+    entry ``vision_rows``: the results of ``VisionCache.row`` ({} without images).
+    """
+    ids = [ids for prompt in prompts for ids in prompt.ids]
+    rows = [cache.row(prompt.images) for prompt in prompts if prompt.images]
+    grids = [prompt.images[GRID] for prompt in prompts if GRID in prompt.images]
+    aligned = {
+        name: [prompt.aligned.get(name, [[0] * len(prompt.ids[0])])[0] for prompt in prompts]
+        for name in {name: None for prompt in prompts for name in prompt.aligned}
+    }
+    images = {GRID: torch.cat(grids)} if grids else {}
+    return Prompts(ids, images, aligned), {"vision_rows": rows} if rows else {}
+
+
+def _cache_file(folder: Path, key: str, ending: str) -> Path:
+    """Return the path of the file of a key (a hash): one folder for each first two characters."""
+    return folder / key[:2] / f"{key}{ending}"
+
+
+@contextmanager
+def _cache_writer(file: Path, what: str, setting: str) -> Iterator[Any]:
+    """Yield an open file that appears under its name when it is complete.
+
+    Several processes may write the same file. ``what`` is written and ``setting`` is the name of
+    the config key of the folder, both for the error message.
+    """
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(file) as opened:
+            yield opened
+    except OSError as error:
+        raise ValueError(
+            f"{file}: {what} cannot be written to the cache ({error.strerror or error}); free some "
+            f"space, or set {setting} to another folder."
+        ) from error

@@ -7,7 +7,7 @@ skips the samples already trained on: it reads them again, but does not open the
 """
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +19,6 @@ from mm_numeric.answers import Example
 from mm_numeric.config.data import DataConfig, DataSource, listed
 from mm_numeric.data.answers_as_labels import DecodedAnswers
 from mm_numeric.data.examples import examples_of_row, find_files, rows_of_dataset, rows_of_file
-from mm_numeric.data.mixing import weighted_round_robin
 from mm_numeric.tasks.base import Task
 
 T = TypeVar("T")
@@ -31,7 +30,8 @@ class ExampleStream(IterableDataset[list[Example]]):
     def __init__(self, task: Task, data: DataConfig, *, seed: int | None) -> None:
         """Create a stream of samples, which are shuffled unless ``seed`` is None."""
         self.task, self.data, self.seed = task, data, seed
-        self.answers = {source: DecodedAnswers.of(source) for source in listed(data.train)}
+        sources = listed(data.train)
+        self.answers = {own: DecodedAnswers.of(own) if own.answers else None for own in sources}
         self.batch_rows = self.ranks = 1
         self.rank = 0
         self.skipped = 0
@@ -113,6 +113,25 @@ class ExampleStream(IterableDataset[list[Example]]):
     @property
     def _cache(self) -> Path:
         return Path(self.data.cache)
+
+
+def weighted_round_robin(weights: Sequence[float]) -> Iterator[int]:
+    """Yield endlessly the index of the source that the next sample is taken from.
+
+    The share of a source is its weight divided by the sum of the weights. Of n samples, share * n
+    should come from it. The next sample is from the source that is furthest below this number (on a
+    tie, the first). With two sources, the number of samples from each is within 1 of share * n.
+    """
+    total = sum(weights)
+    shares = [weight / total for weight in weights]
+    counts = [0] * len(shares)
+    drawn = 0
+    while True:
+        drawn += 1
+        deficits = [share * drawn - count for share, count in zip(shares, counts, strict=True)]
+        chosen = deficits.index(max(deficits))
+        counts[chosen] += 1
+        yield chosen
 
 
 def stream_loader(stream: ExampleStream, args: Any, accelerator: Any, collate: Any) -> Any:

@@ -6,22 +6,25 @@ For a list, every row is checked before the model is loaded: its id, answer, ima
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mm_numeric.answers import Example
 from mm_numeric.config.data import listed
 from mm_numeric.config.schema import Config
 from mm_numeric.data.collator import TrainingCollator
 from mm_numeric.data.examples import NoAnswersError, fingerprint, load_examples
-from mm_numeric.data.lengths import TooLongError
-from mm_numeric.data.mixing import mixed_epoch
-from mm_numeric.data.sequence_limit import check_row, fits_in_any_case
-from mm_numeric.data.streaming import ExampleStream
+from mm_numeric.data.images import UnreadableImageError
+from mm_numeric.data.lengths import TooLongError, check_row, fits_in_any_case
+from mm_numeric.data.streaming import ExampleStream, weighted_round_robin
 from mm_numeric.io.log import ONCE, logger, progress
 
+T = TypeVar("T")
+
 _MAX_NAMED = 3  # rows named in a message
+_OPENED = 256  # images that are opened for their size, because their rows do not have it
 
 
 class TrainingRows:
@@ -29,6 +32,10 @@ class TrainingRows:
 
     def __init__(self, config: Config) -> None:
         self.config, self.too_long = config, 0
+        self.longest_answer = 0
+        """Tokens of the longest answer that ``for_trainer`` measured, including its end token; 0 if
+        it measured none."""
+
         self.stream: ExampleStream | None = None
         self.first_streamed: Example | None = None
         self.sources: list[list[Example]] = []
@@ -73,14 +80,15 @@ class TrainingRows:
 
         Samples that are too long are left out of the list or cause an error (``data.too_long``).
         Without ``data.max_tokens``, a sample that is too long for the model causes an error.
+        Sets ``longest_answer`` if ``predict.max_new_tokens`` depends on it.
         """
         if self.stream is not None:
             return self.stream
         dropped: list[Example] = []
         if collator.length_limit is not None:
             dropped = self._apply_length_limit(collator)
-        else:
-            self._check_positions(collator)
+        elif collator.family.max_positions or self.config.predict.max_new_tokens is None:
+            self._measure_all(collator)
         self._report_classes(dropped)
         named = zip(self.sources, listed(self.config.data.train), strict=True)
         filled = [(rows, source.weight) for rows, source in named if rows]
@@ -109,15 +117,34 @@ class TrainingRows:
         for warning in counts.warnings(too_long.objects):
             logger.warning("%s", warning, extra=ONCE)
 
-    def _check_positions(self, collator: TrainingCollator) -> None:
-        """Raise ``TooLongError`` if a sample is longer than the model's maximum sequence length."""
-        family, rows = collator.family, self.rows()
-        if family.max_positions is None:
-            return
-        for example in progress(rows, desc="measuring rows", unit="row"):
-            has_size = example.image is None or example.size_px is not None
-            if has_size or not fits_in_any_case(family, self.config.task, example):
-                check_row(family, example, collator.length(example))
+    def _measure_all(self, collator: TrainingCollator) -> None:
+        """Measure the samples, and raise ``TooLongError`` if one is too long for the model.
+
+        Of the rows with an image but without its size, only the 256 with the most to write are
+        measured, because opening all images would take long. It is checked that the others are
+        short enough whatever the size of their image; only if this is unknown, it is opened.
+        """
+        family, unknown = collator.family, list[Example]()
+        for example in progress(self.rows(), desc="measuring rows", unit="row"):
+            if example.image is None or example.size_px is not None:
+                self._measure(collator, example)
+            else:
+                unknown.append(example)
+        unknown.sort(key=lambda example: -len(repr(example.answer)))
+        for number, example in enumerate(unknown):
+            if number < _OPENED:
+                with suppress(UnreadableImageError):  # which data.on_bad_image is about
+                    self._measure(collator, example)
+                    continue
+            if not fits_in_any_case(family, self.config.task, example):
+                self._measure(collator, example)
+
+    def _measure(self, collator: TrainingCollator, example: Example) -> None:
+        """Measure a sample; raise ``TooLongError`` if it has more tokens than allowed."""
+        tokens = collator.measure(example)
+        if tokens is not None:
+            check_row(collator.family, example, tokens.total)
+            self.longest_answer = max(self.longest_answer, tokens.answer)
 
     def _apply_length_limit(self, collator: TrainingCollator) -> list[Example]:
         """Drop and return the samples that are too long, or raise an error (``data.too_long``)."""
@@ -130,7 +157,7 @@ class TrainingRows:
             kept.append([])
             for example in examples:
                 try:
-                    collator.length(example)
+                    self._measure(collator, example)
                     kept[-1].append(example)
                 except TooLongError as error:
                     errors.append(str(error))
@@ -151,3 +178,21 @@ class TrainingRows:
             named = "; ".join(errors[:_MAX_NAMED])
             logger.info("%d rows dropped: %s", len(errors), named)
         return dropped
+
+
+def mixed_epoch(sources: Sequence[Sequence[T]], weights: Sequence[float]) -> list[T]:
+    """Return the samples of one epoch, with the sources interleaved by their weights.
+
+    The epoch ends when every sample has occurred at least once; small sources are repeated.
+    """
+    rows: list[T] = []
+    counts = [0] * len(sources)
+    incomplete = len(sources)
+    for chosen in weighted_round_robin(weights):
+        source = sources[chosen]
+        rows.append(source[counts[chosen] % len(source)])
+        counts[chosen] += 1
+        incomplete -= counts[chosen] == len(source)
+        if not incomplete:
+            return rows
+    raise AssertionError  # weighted_round_robin never ends

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mm_numeric.config.resources import Resources
+from mm_numeric.config.compare import Resources
 from mm_numeric.io.log import logger
 from mm_numeric.registry import PLUGINS, import_extra
 

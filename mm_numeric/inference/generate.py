@@ -32,14 +32,14 @@ import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from mm_numeric.answers import Example, Instances, Unreadable
+from mm_numeric.config.compare import Resources
 from mm_numeric.config.data import Sources
 from mm_numeric.config.decoding import GREEDY, is_greedy_alone
 from mm_numeric.config.reader import read_config
-from mm_numeric.config.resources import Resources
 from mm_numeric.config.schema import TINY, Config
 from mm_numeric.data.collator import prompt_batch
 from mm_numeric.data.examples import examples_to_answer
-from mm_numeric.data.sequence_limit import check_questions
+from mm_numeric.data.lengths import check_questions
 from mm_numeric.distributed.ranks import EveryRankError, Ranks, num_ranks
 from mm_numeric.distributed.ray import map_tasks, parallel_tasks
 from mm_numeric.families.family import Family

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from transformers import GenerationConfig
 
-from mm_numeric.config.baseline import read_baseline
-from mm_numeric.config.schema import Config
+from mm_numeric.config.schema import Config, read_baseline
 from mm_numeric.families.family import Family
 from mm_numeric.io.atomic_files import reject_link
 from mm_numeric.io.files import read_json, stored_content

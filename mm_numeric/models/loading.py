@@ -16,14 +16,14 @@ from transformers.utils import GENERATION_CONFIG_NAME
 from mm_numeric.baselines.baseline import with_baseline
 from mm_numeric.compat import keep_checkpoint_names
 from mm_numeric.config.schema import TINY, Config, ModelConfig
-from mm_numeric.config.trust import checkpoint_code
-from mm_numeric.data.sequence_limit import max_positions
+from mm_numeric.data.lengths import max_positions
 from mm_numeric.families.family import Family
 from mm_numeric.io.files import read_json
 from mm_numeric.io.log import shows_progress
 from mm_numeric.models.adapters import base_of_adapters, has_adapters, load_adapted
 from mm_numeric.registry import FAMILIES, choose
 from mm_numeric.runs.folder import MODEL
+from mm_numeric.runs.trust import checkpoint_code
 
 _TOKENIZER_FILES = ("tokenizer*", "vocab.*", "*.model")
 """Patterns of the files of a tokenizer, one of which a folder with a checkpoint needs."""

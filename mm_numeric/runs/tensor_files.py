@@ -19,7 +19,7 @@ from torch.serialization import safe_globals
 from transformers.trainer_pt_utils import safe_globals as safe_numpy_globals
 
 from mm_numeric.compat import SHARD_METADATA_GLOBALS, deepspeed_state_classes
-from mm_numeric.config.trust import FLAG
+from mm_numeric.runs.trust import FLAG
 
 _FORCE, _FORBID = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 _ENDINGS = (".pt", ".pth", ".bin")

@@ -11,9 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from mm_numeric.config.data import listed
-from mm_numeric.config.distil import DistilConfig
 from mm_numeric.config.reader import read_objective, with_trainer
-from mm_numeric.config.schema import Config
+from mm_numeric.config.schema import Config, DistilConfig
 from mm_numeric.data.examples import examples_and_errors
 from mm_numeric.distributed.ranks import num_ranks
 from mm_numeric.inference.decode import check_rules

@@ -7,10 +7,8 @@ from datasets import Dataset
 from trl.trainer.grpo_config import GRPOConfig
 
 from mm_numeric.answers import Example
-from mm_numeric.config.grpo import GrpoConfig
-from mm_numeric.config.schema import Config
+from mm_numeric.config.schema import Config, GrpoConfig
 from mm_numeric.data.collator import TrainingCollator
-from mm_numeric.data.framing import load_framed_image
 from mm_numeric.families.family import Family
 from mm_numeric.families.prompting import listed
 from mm_numeric.rewards import Reward, reward, reward_columns
@@ -101,9 +99,7 @@ def _rows(
 def _row(
     config: Config, family: Family, collator: TrainingCollator, example: Example
 ) -> dict[str, Any]:
-    images, frame = load_framed_image(
-        family, example, length_limit=collator.length_limit, image_cache=collator.image_cache
-    )
+    images, frame = collator.load_image(example)
     columns = {"id": example.id, **reward_columns(config.task, example.answer, frame)}
     if not family.takes_images:
         return {"prompt": example.prompt, **columns}

@@ -19,11 +19,15 @@ from mm_numeric.answers import Example
 from mm_numeric.config.data import listed
 from mm_numeric.config.schema import Config
 from mm_numeric.config.trainer_settings import find_deepspeed
-from mm_numeric.data.answer_lengths import with_new_tokens
-from mm_numeric.data.collator import has_mixed_modalities, make_collator
+from mm_numeric.data.collator import (
+    EncodedAnswers,
+    TrainingCollator,
+    has_mixed_modalities,
+    make_collator,
+)
 from mm_numeric.data.examples import ONLY_KNOWN, load_examples, only_known_questions
 from mm_numeric.data.framing import load_framed_image
-from mm_numeric.data.sequence_limit import check_questions
+from mm_numeric.data.lengths import check_questions, with_new_tokens
 from mm_numeric.data.streaming import ExampleStream
 from mm_numeric.data.training_set import TrainingRows
 from mm_numeric.distributed.deepspeed import (
@@ -160,12 +164,12 @@ def _train(
                 source = model_source(config, folder)
             if checkpoint and args.should_save:
                 _open_checkpoint(checkpoint, args, trust_remote_code)
-            family = load_family(config, source)
-            examples = rows.for_trainer(make_collator(config, family))
-            config = with_new_tokens(config, family, rows.rows())
-            _check_questions(config, family, evaluated)
-        trainer = make_trainer(config, args, examples, family, source)
-        _check_numbers(family, [*evaluated, *tests])
+            collator = make_collator(config, load_family(config, source))
+            examples, family = rows.for_trainer(collator), collator.family
+            config = with_new_tokens(config, rows.longest_answer)
+            asked = _asked_rows(config, family, evaluated, tests)
+        trainer = make_trainer(config, args, examples, collator, source)
+        _check_numbers(family, asked)  # the family is fitted now
         trainer.trust_remote_code = trust_remote_code
         assert trainer.modules is not None
         modules = trainer.modules.table(trainer.model)
@@ -243,15 +247,18 @@ def training_arguments(config: Config) -> TrainingArguments:
     return args
 
 
-def _check_questions(config: Config, family: Family, evaluated: Sequence[Example]) -> None:
-    """Check the length of the questions asked during training, and read their images.
+def _asked_rows(
+    config: Config, family: Family, evaluated: Sequence[Example], tests: Sequence[Example]
+) -> list[Example]:
+    """Check the rows of an evaluation; return all rows whose questions may contain numbers.
 
-    An unreadable image would end the training at its first evaluation.
+    Their images are read, too: an unreadable one would end the training at its first evaluation.
     """
     for example in progress(evaluated, desc="checking images to evaluate", unit="row"):
         load_framed_image(family, example)
     if evaluated or config.predict.max_new_tokens is not None:
         check_questions(family, evaluated, config.predict.new_tokens)
+    return [*evaluated, *tests] if family.limits_numbers else []
 
 
 def _check_numbers(family: Family, asked: Sequence[Example]) -> None:
@@ -357,17 +364,20 @@ def make_trainer(
     config: Config,
     args: TrainingArguments,
     examples: list[Example] | ExampleStream,
-    family: Family,
+    collator: TrainingCollator,
     source: str,
 ) -> RunTrainer:
     """Create the trainer of a config, with its model, adapters, objective and callbacks.
 
     ``source`` is the model name on the Hugging Face hub, or the folder of the weights.
     """
+    family = collator.family
     known = [] if isinstance(examples, ExampleStream) else examples
     mixed = has_mixed_modalities(family, known) if known else family.takes_images
-    collator = replace(make_collator(config, family), add_dummy_image_row=mixed)
-    family.fit(config.task, known)
+    collator = replace(collator, add_dummy_image_row=mixed)
+    if config.model.baseline is not None:
+        family.fit(config.task, known)  # answers may now have other tokens than when measured
+        collator = replace(collator, encoded=EncodedAnswers())
     modules = ModelModules(family, config.modules, args.learning_rate, config.title)
     transformers.set_seed(args.seed)
     model = load_model(config, family, source)

@@ -16,7 +16,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.training_args import OptimizerNames
 
 from mm_numeric.compat import base_dataloader, postponed_rotation
-from mm_numeric.data.length_sampler import LengthGroupedSampler, rows_per_step, sampler_seed
+from mm_numeric.data.lengths import LengthGroupedSampler, rows_per_step, sampler_seed
 from mm_numeric.data.streaming import ExampleStream, stream_loader
 from mm_numeric.distributed.deepspeed import without_zero3_init
 from mm_numeric.distributed.ranks import Ranks

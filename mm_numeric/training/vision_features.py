@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import TrainingArguments
 
 from mm_numeric.config.schema import Config
-from mm_numeric.data.vision_cache import VisionCache
+from mm_numeric.data.image_cache import VisionCache
 from mm_numeric.models.parameter_groups import ModelModules
 
 _FEATURES = ("pooler_output", "deepstack_features")

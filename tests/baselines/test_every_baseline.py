@@ -19,6 +19,7 @@ from tiny_models import TINY, examples_of
 from mm_numeric.comparison.rows import compared_rows
 from mm_numeric.comparison.run import compare
 from mm_numeric.config.reader import config_from_dict
+from mm_numeric.data.collator import make_collator
 from mm_numeric.evaluation.check_data.check import check_data
 from mm_numeric.evaluation.check_data.text import report_text
 from mm_numeric.evaluation.score import score
@@ -67,7 +68,7 @@ def test_what_is_saved_answers_the_same(tmp_path, kind, baseline):
     config = baseline_config(tmp_path, kind, baseline, max_steps=8)
     args, examples = training_arguments(config), examples_of(config)
     family = family_of(kind, baseline)
-    trainer = make_trainer(config, args, examples, family, checkpoint(kind))
+    trainer = make_trainer(config, args, examples, make_collator(config, family), checkpoint(kind))
     trainer.train()
     trainer.save_model(str(tmp_path / "saved"))
     family.save(tmp_path / "saved")
@@ -94,7 +95,11 @@ def test_answers_do_not_depend_on_the_batch(tmp_path, baseline):
     config = baseline_config(tmp_path, "causal_lm", baseline, max_steps=8)
     examples, family = examples_of(config), family_of("causal_lm", baseline)
     trainer = make_trainer(
-        config, training_arguments(config), examples, family, checkpoint("causal_lm")
+        config,
+        training_arguments(config),
+        examples,
+        make_collator(config, family),
+        checkpoint("causal_lm"),
     )
     trainer.train()
     model = trainer.model.eval()
@@ -136,7 +141,7 @@ def test_a_resumed_run_ends_where_one_in_one_piece_does(tmp_path, baseline):
     assert losses(run) == pytest.approx(whole, rel=1e-5)
 
 
-def test_another_baseline_or_none_is_refused(tmp_path):
+def test_another_baseline_or_none_is_rejected(tmp_path):
     config = baseline_config(tmp_path, "causal_lm", "regression_head", max_steps=1)
     train(config)
     model = str(config.output_dir / "model")
@@ -154,7 +159,7 @@ def test_another_baseline_or_none_is_refused(tmp_path):
         export(config.output_dir, tmp_path / "out")
 
 
-def test_a_plain_checkpoint_that_lacks_weights_is_still_refused(tmp_path):
+def test_a_plain_checkpoint_that_lacks_weights_is_still_rejected(tmp_path):
     CausalLM.make_tiny(tmp_path, seed=0)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "n_layer": 3}))
@@ -211,14 +216,14 @@ def test_what_cannot_be_trained_is_one_sentence(tmp_path, changes, why):
         config_from_dict(raw_config(tmp_path, **changes), where="here", title="here")
 
 
-def test_families_with_images_are_refused(tmp_path):
+def test_families_with_images_are_rejected(tmp_path):
     raw = raw_config(tmp_path, model=model_of("xval", family="qwen2_vl"))
     config = config_from_dict(raw, where="here", title="here")
     with pytest.raises(ValueError, match="baselines are for families without images"):
         load_family(config, "tiny")
 
 
-def test_answers_without_a_number_are_refused(tmp_path):
+def test_answers_without_a_number_are_rejected(tmp_path):
     family = family_of("causal_lm", "xval")
     examples = examples_of(baseline_config(tmp_path, "causal_lm", "xval"))
     texts = [dataclasses.replace(example, answer="yes") for example in examples]
@@ -260,7 +265,7 @@ def test_a_baseline_is_a_row_of_a_comparison(tmp_path, capsys):
     assert "seed0" not in capsys.readouterr().out
 
 
-def test_a_baseline_beside_the_config_s_comparison_is_told_how_to_train_alone(tmp_path):
+def test_the_error_for_a_baseline_in_a_compared_config_says_how_to_train_it_alone(tmp_path):
     comparison = {"output_dir": "x", "objectives": ["ce", "emd"], "control": None}
     raw = raw_config(tmp_path, model=model_of("xval"), compare=comparison)
     with pytest.raises(ValueError, match=r"compare.objectives.1, objective: .* \(compare=null\)"):
@@ -268,7 +273,7 @@ def test_a_baseline_beside_the_config_s_comparison_is_told_how_to_train_alone(tm
     config_from_dict({**raw, "compare": None}, where="here", title="here")
 
 
-def test_a_comparison_refuses_what_a_baseline_cannot_be_trained_with(tmp_path):
+def test_a_comparison_rejects_settings_that_a_baseline_does_not_support(tmp_path):
     comparison = {"output_dir": "x", "objectives": ["ce", {"baseline": "xval", "preset": "emd"}]}
     config = config_from_dict(raw_config(tmp_path, compare=comparison), where="here", title="h")
     with pytest.raises(ValueError, match=r"compare.objectives.1, objective: xval has its own loss"):

@@ -94,7 +94,7 @@ def test_the_logits_of_a_large_vocabulary_do_not_overflow_in_fp16(tmp_path):
     assert objective.of_outputs(outputs, batch["labels"], batch["spans"]).loss.isfinite()
 
 
-def test_an_answer_of_two_numbers_is_refused(tmp_path):
+def test_an_answer_of_two_numbers_is_rejected(tmp_path):
     family, examples = fitted("t5", tmp_path)
     two = dataclasses.replace(examples[0], answer=Number("2/7"), where="x, line 3")
     collate = TrainingCollator(family, Numbers(), family.vocabulary())

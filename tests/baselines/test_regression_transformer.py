@@ -113,7 +113,7 @@ def test_a_malformed_number_cannot_be_read(kind, digits, why):
     assert family.text([token(family, 1, 1), token(family, 2, 0), family.stop_ids[0]]) == "12"
 
 
-def test_a_digit_without_a_token_for_its_place_is_refused_in_answers_alone():
+def test_a_digit_without_a_token_for_its_place_is_rejected_in_answers_alone():
     family = family_of("causal_lm", {"name": "regression_transformer", "highest_place": 2})
     with pytest.raises(ValueError, match="'1234' has a digit at place 3, outside lowest_place -6 "
                                          "to highest_place 2"):  # fmt: skip
@@ -125,8 +125,8 @@ def test_digits_of_one_place_compete_with_each_other(tmp_path):
     family = family_of("causal_lm", "regression_transformer")
     vocabulary = family.vocabulary()
     assert len(vocabulary) == 160
-    alphabets = {t.digit_group for t in vocabulary.tokens}
-    assert len(alphabets) == 16
+    digit_groups = {t.digit_group for t in vocabulary.tokens}
+    assert len(digit_groups) == 16
     collate = TrainingCollator(family, Sums(), vocabulary)
     batch = collate(examples_of(sums_config(tmp_path, "causal_lm")))
     assert batch["spans"].value.tolist()[:3] == [7, 42, -7]

@@ -111,8 +111,8 @@ def test_the_loss_is_cross_entropy_and_the_error_of_the_numbers(kind, tmp_path):
     result = family.objective(PRESETS["ce"], vocabulary).of_outputs(output, labels, batch["spans"])
     cross_entropy, error, count = 0.0, 0.0, 0
     for label, row in zip(labels.tolist(), rows.tolist(), strict=True):
-        chances = logits.flatten(0, 1)[row].log_softmax(-1)
-        cross_entropy -= chances[family.first_id if is_value(label) else label]
+        probs = logits.flatten(0, 1)[row].log_softmax(-1)
+        cross_entropy -= probs[family.first_id if is_value(label) else label]
         if is_value(label):
             error += (numbers.flatten()[row] - value_of(label)) ** 2
             count += 1

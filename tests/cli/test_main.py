@@ -267,7 +267,7 @@ def test_being_stopped_is_no_crash(capsys, monkeypatch):
     assert capsys.readouterr().err == "mm-numeric: interrupted; finished work is kept.\n"
 
 
-def test_overrides_may_stand_behind_an_option(tmp_path, capsys):
+def test_overrides_may_follow_an_option(tmp_path, capsys):
     wanted = f"trainer.output_dir={tmp_path / 'none'}"
     assert cli.main(["train", "clock_tiny", "objective=emd", "--resume", wanted]) == 2
     assert f"{tmp_path / 'none'}: no checkpoint to resume from" in capsys.readouterr().err

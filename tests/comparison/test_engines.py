@@ -14,11 +14,10 @@ from tiny_models import small_config
 from train_runs import same
 
 from mm_numeric.cli import main as cli
-from mm_numeric.comparison.engines.resources import required_resources, run_failed
 from mm_numeric.comparison.engines.slurm import execute as execute_jobs
 from mm_numeric.comparison.plan import open_runs, overview, seed_runs
-from mm_numeric.comparison.run import compare, execute_one
-from mm_numeric.config.resources import Resources
+from mm_numeric.comparison.run import compare, execute_one, required_resources, run_failed
+from mm_numeric.config.compare import Resources
 from mm_numeric.distributed.ray import map_tasks
 from mm_numeric.evaluation.report.summary_file import read_summary
 from mm_numeric.evaluation.score import score
@@ -47,7 +46,7 @@ def here(tmp_path_factory):
 
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
-    """Return the folder of programs that stand in for those of Slurm, and log their arguments."""
+    """Return the folder of programs in place of those of Slurm, and log their arguments."""
     folder = tmp_path / "bin"
     folder.mkdir()
     texts = {"srun": "", "sacct": "", "scancel": "", "sbatch": "echo Submitted batch job $$"}

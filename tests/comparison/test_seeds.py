@@ -10,6 +10,7 @@ from tiny_models import examples_of, small_config, tiny_checkpoint, tiny_family
 from mm_numeric.comparison.run import seed_runs
 from mm_numeric.comparison.seeds import describe_seeds, with_resolved_vary
 from mm_numeric.config.data import listed
+from mm_numeric.data.collator import make_collator
 from mm_numeric.runs.folder import claim, write_config
 from mm_numeric.training.run import make_trainer, training_arguments
 
@@ -58,7 +59,9 @@ def test_weights_and_order_are_drawn_apart(tmp_path):
             "trainer.use_cpu=true",
         )
         family, args = tiny_family(), training_arguments(config)
-        trainer = make_trainer(config, args, examples_of(config), family, tiny_checkpoint())
+        trainer = make_trainer(
+            config, args, examples_of(config), make_collator(config, family), tiny_checkpoint()
+        )
         batches = itertools.islice(trainer.get_train_dataloader(), 3)
         return torch.cat([batch["labels"].flatten() for batch in batches])
 

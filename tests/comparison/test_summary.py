@@ -7,9 +7,9 @@ import pytest
 
 from mm_numeric.comparison import summary as summary_module
 from mm_numeric.comparison.rows import compared_rows
-from mm_numeric.comparison.scored_runs import read_run_scores
 from mm_numeric.comparison.summary import (
     _own_answers,
+    read_run_scores,
     summary_table,
     write_summary,
 )
@@ -215,7 +215,7 @@ def test_one_objective_away_from_the_limit_keeps_the_metric(tmp_path):
     assert "headline" not in summary["facts"]
 
 
-def test_runs_that_answer_different_rows_are_refused(tmp_path):
+def test_runs_that_answer_different_rows_are_rejected(tmp_path):
     others = dict.fromkeys("abc", "1:00")
     config = comparison(tmp_path, {"ce": (POOR, POOR), "emd": (POOR, others)})
     with pytest.raises(ValueError, match="seed5/emd and seed3/ce answer different rows, or"):
@@ -223,7 +223,7 @@ def test_runs_that_answer_different_rows_are_refused(tmp_path):
     assert not (tmp_path / "summary.json").exists()
 
 
-def test_runs_with_other_targets_are_refused(tmp_path):
+def test_runs_with_other_targets_are_rejected(tmp_path):
     """Labels that were corrected between two runs change the metrics of one of them alone."""
     config = comparison(tmp_path, {"ce": (POOR, POOR), "emd": (POOR, POOR)})
     file = tmp_path / "seed5" / "emd" / "predictions.jsonl"

@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from tiny_models import TINY, small_config, tiny_checkpoint, tiny_family, tiny_model
 
 from mm_numeric.config.modules import ModulesConfig, ModuleSettings, read_modules
+from mm_numeric.data.collator import make_collator
 from mm_numeric.families.t5 import T5
 from mm_numeric.models.parameter_groups import ModelModules, table_text
 from mm_numeric.training.callbacks.gradient_check import GradientCheck
@@ -70,7 +71,9 @@ def test_each_part_has_its_rate_and_weight_decay_is_as_the_trainer_s(tmp_path):
         "trainer.weight_decay=0.1",
     )
     family, model = tiny_family(), tiny_checkpoint()
-    trainer = make_trainer(config, training_arguments(config), [], family, model)
+    trainer = make_trainer(
+        config, training_arguments(config), [], make_collator(config, family), model
+    )
     names = {id(p): name for name, p in trainer.model.named_parameters()}
     decayed = set(trainer.get_decay_parameter_names(trainer.model))
     seen = set()
@@ -130,7 +133,13 @@ def test_settings_that_cannot_be_are_one_sentence(tmp_path):
     config = small_config(
         tmp_path, "modules.vision.learning_rate=1.0e-5", "trainer.optim=galore_adamw"
     )
-    trainer = make_trainer(config, training_arguments(config), [], tiny_family(), tiny_checkpoint())
+    trainer = make_trainer(
+        config,
+        training_arguments(config),
+        [],
+        make_collator(config, tiny_family()),
+        tiny_checkpoint(),
+    )
     with pytest.raises(ValueError, match=r"^trainer\.optim galore_adamw: .*install"):
         trainer.create_optimizer()  # GaLore is not installed where tests run
     trainer.optimizer_cls_and_kwargs = torch.optim.AdamW, {"params": []}
@@ -138,7 +147,7 @@ def test_settings_that_cannot_be_are_one_sentence(tmp_path):
         trainer.create_optimizer()
 
 
-def test_what_a_config_leaves_out_is_trained_and_beside_adapters_frozen(tmp_path):
+def test_modules_without_settings_are_trained_or_frozen_if_another_is_adapted(tmp_path):
     parts = small_config(tmp_path, "modules.vision=frozen").modules
     assert [parts.of(p).how for p in ("vision", "language")] == ["frozen", "trained"]
     config = small_config(tmp_path, "modules.language=adapted")
@@ -168,7 +177,7 @@ def test_a_trained_part_without_a_gradient_ends_the_run(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("detached", [False, True])
-def test_a_vision_tower_behind_a_zero_projector_is_checked_later(tmp_path, monkeypatch, detached):
+def test_a_vision_tower_before_a_zero_projector_is_checked_later(tmp_path, monkeypatch, detached):
     load = type(tiny_family()).load_model
 
     def zero_projector(self, source, settings):
@@ -210,7 +219,9 @@ def test_a_vision_tower_without_an_image_is_waited_for(tmp_path):
         config.task, config.data.train, tmp_path.parent / "cache", training=True
     )
     args = training_arguments(config)
-    trainer = make_trainer(config, args, examples, tiny_family(), tiny_checkpoint())
+    trainer = make_trainer(
+        config, args, examples, make_collator(config, tiny_family()), tiny_checkpoint()
+    )
     trainer.data_collator = TextOnly(trainer.data_collator)
     fit(trainer, None)
     (check,) = (c for c in trainer.callback_handler.callbacks if isinstance(c, GradientCheck))

@@ -12,7 +12,8 @@ import thermometer
 from mm_numeric import registry
 from mm_numeric.answers import Number
 from mm_numeric.cli import main as cli
-from mm_numeric.config.trust import FLAG, names_module
+from mm_numeric.config.reader import names_module
+from mm_numeric.runs.trust import FLAG
 
 CONFIG = f"""\
 task: {thermometer.NAME}

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from mm_numeric.comparison.rows import compared_rows
 from mm_numeric.config.data import DataSource
-from mm_numeric.config.habits import FORMAT_HABITS, HABITS
 from mm_numeric.config.reader import (
     CONFIGS,
+    FORMAT_HABITS,
+    HABITS,
     config_from_dict,
     find_config,
     read_config,
@@ -352,7 +353,7 @@ def test_a_wrong_setting_is_one_sentence(override, message):
     assert ".." not in str(caught.value)
 
 
-def test_compared_rows_put_the_control_behind_the_first():
+def test_compared_rows_put_the_control_after_the_first():
     config = small(
         "compare={output_dir: x, objectives: [emd, {name: mine, numeric_weight: 0.0}, ce]}"
     )

@@ -130,7 +130,7 @@ def test_a_batch_without_a_readable_image_is_nothing_to_learn(
 def test_a_batch_of_rows_that_are_too_long_has_a_short_row(collator, clock_examples, monkeypatch):
     """The model has no positions for their questions, even unanswered."""
     monkeypatch.setattr(collator.family, "max_positions", 60)
-    limit = LengthLimit(collator.family, collator.task, 60, "drop")
+    limit = LengthLimit(60, "drop")
     collator = dataclasses.replace(collator, length_limit=limit)
     long = dataclasses.replace(clock_examples[1][0], id="long", prompt="time " * 60, image=None)
     batch = collator([long])

@@ -268,22 +268,22 @@ def make_image(path):
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "WEBP"])
-def test_a_cut_off_image_is_refused_or_read_but_never_a_crash(tmp_path, kind):
+def test_a_cut_off_image_is_rejected_or_read_but_never_a_crash(tmp_path, kind):
     path = tmp_path / f"a.{kind.lower()}"
     Image.effect_noise((24, 24), 50).save(path, kind)
     whole = path.read_bytes()
-    refused = 0
+    rejected = 0
     for length in range(0, len(whole), max(1, len(whole) // 40)):
         path.write_bytes(whole[:length])
         try:
             assert make_image(path).size == (24, 24)
         except ValueError as error:
             assert str(error).startswith(f"r, line 1: the image {path} cannot be read (")  # noqa: PT017
-            refused += 1
-    assert refused > 30
+            rejected += 1
+    assert rejected > 30
 
 
-def test_an_image_whose_exif_is_damaged_is_refused(tmp_path):
+def test_an_image_whose_exif_is_damaged_is_rejected(tmp_path):
     exif = Image.Exif()
     exif[0x0112], exif[0x010E] = 6, "hello"
     path = tmp_path / "a.jpg"
@@ -291,12 +291,12 @@ def test_an_image_whose_exif_is_damaged_is_refused(tmp_path):
     whole = path.read_bytes()
     text, number = b"\x01\x0e\x00\x02\x00\x00\x00\x06", b"\x01\x0e\x00\x0b\x00\x00\x00\x01"
     assert text in whole
-    path.write_bytes(whole.replace(text, number))  # the text is said to be one float
+    path.write_bytes(whole.replace(text, number))  # the text has the type of one float
     with pytest.raises(ValueError, match=r"^r, line 1: the image \S+a\.jpg cannot be read \("):
         make_image(path)
 
 
-def test_rows_without_a_question_are_refused(tmp_path):
+def test_rows_without_a_question_are_rejected(tmp_path):
     class Silent(Clock):
         def examples(self, rows, *, training):
             return iter(())
@@ -308,7 +308,7 @@ def test_rows_without_a_question_are_refused(tmp_path):
         load_examples(Silent(), DataSource(path=str(path)), tmp_path, training=True)
 
 
-def test_what_is_no_image_is_refused(tmp_path):
+def test_a_file_that_is_no_image_is_rejected(tmp_path):
     path = tmp_path / "a.png"
     path.write_text("not an image", encoding="utf-8")
     message = r"^r, line 1: the image \S+a\.png cannot be read \(.*\); replace it or remove its row"
@@ -408,7 +408,7 @@ def test_two_processes_may_render_the_same_images(tmp_path):
     assert [folder.name for folder in tmp_path.iterdir()] == [path.parent.name]
 
 
-def test_a_task_without_a_renderer_is_told_so(tmp_path):
+def test_a_task_without_a_renderer_is_an_error(tmp_path):
     message = r"data\.render: the task Numbers cannot render; give a path\."
     with pytest.raises(ValueError, match=message):
         render_rows(Numbers(), DataSource(render=2), tmp_path)

@@ -1,50 +1,64 @@
-"""Rows that are too long, rows grouped by length, and images that are kept as they are seen."""
+"""Rows that are too long for a limit or for the model, and rows grouped by length."""
 
+import bisect
+import copy
 import dataclasses
 import json
-import os
 import pickle
 import shutil
 
 import numpy as np
 import pytest
 import torch
-from check_data_runs import config_of
+from check_data_runs import config_of, kinds
+from examples import examples
+from hypothesis import given
+from hypothesis import strategies as st
 from mixed_rows import Counts, write_mixed
-from PIL import Image
-from rectangles import write_rectangles
+from rectangles import large, write_rectangles
 from sums import sums_config
-from tiny_models import small_config, tiny_checkpoint, tiny_family
+from tiny_models import small_config, tiny_family
+from transformers import (
+    AutoConfig,
+    Gemma3TextConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlavaConfig,
+    MptConfig,
+    T5Config,
+)
 
-from mm_numeric.answers import Box, EmbeddedImage
+from mm_numeric.answers import Box
 from mm_numeric.config.data import DataSource
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.data.collator import TrainingCollator, make_collator
 from mm_numeric.data.examples import load_examples
-from mm_numeric.data.framing import load_framed_image
 from mm_numeric.data.image_cache import ImageCache
-from mm_numeric.data.length_sampler import LengthGroupedSampler
-from mm_numeric.data.lengths import LengthLimit, TooLongError
+from mm_numeric.data.lengths import (
+    LengthGroupedSampler,
+    LengthLimit,
+    TooLongError,
+    fits_in_any_case,
+    max_positions,
+    most_image_tokens,
+)
 from mm_numeric.data.training_set import TrainingRows
 from mm_numeric.evaluation.check_data.check import check_data
+from mm_numeric.evaluation.check_data.text import report_text
 from mm_numeric.families.qwen2_vl import Qwen2VL
+from mm_numeric.inference.generate import predict
+from mm_numeric.models.loading import load_family
 from mm_numeric.registry import FAMILIES, choose
 from mm_numeric.tasks.grounding import Grounding
 from mm_numeric.training.run import train
 
-
-def large(folder, width=400, height=300):
-    """Return an example whose image takes many tokens, and a collator for it."""
-    rows = write_rectangles(folder, 2, width, height)
-    model = ModelConfig(name="tiny", dtype="float32", image_size={"max_pixels": 400 * 300})
-    family = Qwen2VL.load(tiny_checkpoint(), model)
-    examples = load_examples(Grounding(), DataSource(path=str(rows)), folder, training=True)
-    return examples, TrainingCollator(family, Grounding(), family.vocabulary())
+LLAMA_3_1 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+             "original_max_position_embeddings": 8192}  # fmt: skip
 
 
 def with_limit(collator, most, too_long):
-    limit = LengthLimit(collator.family, collator.task, most, too_long)
-    return dataclasses.replace(collator, length_limit=limit)
+    return dataclasses.replace(collator, length_limit=LengthLimit(most, too_long))
 
 
 @pytest.mark.parametrize("limits_are_close", [False, True])
@@ -57,7 +71,7 @@ def test_the_length_of_a_row_is_that_of_what_the_model_is_given(tmp_path, limits
         assert collator([example])["input_ids"].shape == (1, length)
 
 
-def test_a_row_that_is_too_long_is_refused_with_its_length(tmp_path):
+def test_a_row_that_is_too_long_is_rejected_with_its_length(tmp_path):
     examples, collator = large(tmp_path)
     (length, _) = collator.lengths(examples)
     message = rf"line 1: the row '0' has {length} tokens, \d+ of them for its image, and "
@@ -75,7 +89,7 @@ def test_an_image_is_made_smaller_until_its_row_fits(tmp_path, fewer):
     batch, whole = collator(examples[:1]), plain(examples[:1])
     assert most - 30 < batch["input_ids"].shape[1] <= most
     assert torch.equal(batch["labels"], whole["labels"])  # Qwen2-VL's are parts of the image
-    image, frame = load_framed_image(plain.family, examples[0], length_limit=collator.length_limit)
+    image, frame = collator.load_image(examples[0])
     assert image.size == (frame.view.width_px, frame.view.height_px)
     assert (frame.width_px, frame.height_px) == (400, 300)
     read = Grounding().parse(Grounding().format(examples[0].answer, frame).text, frame)
@@ -85,7 +99,7 @@ def test_an_image_is_made_smaller_until_its_row_fits(tmp_path, fewer):
         assert abs(found - wanted) <= 400 / 1000
 
 
-def test_what_cannot_be_made_smaller_is_refused(tmp_path):
+def test_an_image_that_cannot_be_made_smaller_is_rejected(tmp_path):
     examples, collator = large(tmp_path)
     with pytest.raises(TooLongError, match="its image cannot be made small enough"):
         with_limit(collator, 12, "resize")(examples)
@@ -189,77 +203,6 @@ def test_a_run_with_grouped_rows_goes_on_in_the_same_order(tmp_path):
     assert len(seen[0]) == 5
 
 
-@pytest.mark.parametrize(
-    "name", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "paligemma", "llava", "yi_vl"]
-)
-def test_an_image_that_is_kept_is_seen_as_the_original(tmp_path, name):
-    """Pixel for pixel; and places are those of the original."""
-    cls = choose(name, FAMILIES, "family", "here")
-    cls.make_tiny(tmp_path / "model", seed=0)
-    limits = {"min_pixels": 2000, "max_pixels": 20_000} if "qwen" in name else {}
-    model = ModelConfig(name="tiny", family=name, dtype="float32", image_size=limits)
-    family = cls.load(str(tmp_path / "model"), model)
-    rows = write_rectangles(tmp_path / "rows", 2, 211, 130)
-    examples = load_examples(Grounding(), DataSource(path=str(rows)), tmp_path, training=True)
-    plain = TrainingCollator(family, Grounding(), family.vocabulary())
-    cached = dataclasses.replace(plain, image_cache=ImageCache(tmp_path / "cache"))
-    wanted = plain(examples)
-    for _ in range(2):  # what is written, and what is read
-        found = cached(examples)
-        for key in wanted:
-            if isinstance(wanted[key], torch.Tensor):
-                assert torch.equal(found[key], wanted[key]), key
-    assert len(list((tmp_path / "cache").rglob("*.npz"))) == 2
-    assert (
-        load_framed_image(family, examples[0], image_cache=cached.image_cache)[1]
-        == load_framed_image(family, examples[0])[1]
-    )
-
-
-def test_an_image_that_would_be_resized_twice_is_not_kept(tmp_path):
-    """The tiny model's limits are close together: an image may be shrunk below the smaller one."""
-    family = tiny_family()
-    rows = write_rectangles(tmp_path / "rows", 1, 211, 130)
-    examples = load_examples(Grounding(), DataSource(path=str(rows)), tmp_path, training=True)
-    cache = ImageCache(tmp_path / "cache")
-    assert load_framed_image(family, examples[0], image_cache=cache)[0].size == (211, 130)
-    assert not list((tmp_path / "cache").rglob("*.npz"))
-
-
-def test_an_image_that_was_changed_is_decoded_again(tmp_path):
-    examples, collator = large(tmp_path)
-    collator = dataclasses.replace(collator, image_cache=ImageCache(tmp_path / "cache"))
-    before = collator(examples[:1])["pixel_values"]
-    Image.effect_noise((400, 300), 50).convert("RGB").save(examples[0].image)
-    os.utime(examples[0].image, ns=(1, 1))
-    assert not torch.equal(collator(examples[:1])["pixel_values"], before)
-    for file in (tmp_path / "cache").rglob("*.npz"):
-        file.write_bytes(b"PK")
-    with pytest.raises(
-        ValueError, match=r"cached image of .*line 1 is damaged \(.*\); delete it\.$"
-    ):
-        collator(examples[:1])
-
-
-def test_an_image_that_cannot_be_kept_or_read_is_one_sentence(tmp_path):
-    examples, collator = large(tmp_path)
-    (tmp_path / "file").write_text("")
-    cached = dataclasses.replace(collator, image_cache=ImageCache(tmp_path / "file"))
-    with pytest.raises(
-        ValueError, match=r"file/.*written to the cache \(Not a directory\); free some space"
-    ):
-        cached(examples[:1])
-
-    def read():
-        raise FileNotFoundError("gone.png")
-
-    inside = EmbeddedImage("0.png", "a table, row 0, photo", read)
-    row = dataclasses.replace(examples[0], image=inside)
-    cache = ImageCache(tmp_path / "cache")
-    skipping = dataclasses.replace(collator, image_cache=cache, skip_unreadable_images=True)
-    assert "row 0, photo cannot be read" in skipping([row])["origin"].skipped[row.id]
-
-
 @pytest.mark.slow
 def test_workers_make_the_same_batches(tmp_path):
     """Of a list and of a stream, with an image that cannot be read among them."""
@@ -291,15 +234,155 @@ def test_workers_can_be_started_anew(tmp_path):
     assert torch.equal(sent[0](sent[1])["pixel_values"], collator(examples)["pixel_values"])
 
 
-def test_training_rows_keep_what_a_source_gave(tmp_path):
-    rows = write_mixed(tmp_path, "tt")
-    other = write_mixed(tmp_path / "b", "t")
-    other.write_text(other.read_text().replace('"0"', '"z"', 1))
-    config = small_config(
-        tmp_path, "task={name: 'mixed_rows:Counts'}",
-        f"data.train=[{{path: {rows}, weight: 1}}, {{path: {other}, weight: 3}}]",
-    )  # fmt: skip
-    found = TrainingRows(config)
-    epoch = found.for_trainer(make_collator(config, tiny_family()))
-    assert [e.id for e in epoch].count("z") >= 3
-    assert found.metadata()["rows"] == 3
+def scaled(positions, **rope):
+    return LlamaConfig(max_position_embeddings=positions, rope_parameters=rope)
+
+
+@pytest.mark.parametrize(
+    ("config", "positions"),
+    [
+        (GPT2Config(), 1024),
+        (MptConfig(max_seq_len=2048), 2048),
+        (LlavaConfig(text_config=LlamaConfig(max_position_embeddings=4096)), 4096),
+        (T5Config(n_positions=512), None),  # T5's positions are relative, despite this entry
+        (LlamaConfig(max_position_embeddings=4096), 4096),
+        # The documentation of Qwen2.5 extends 32,768 positions to 131,072 in this way.
+        (scaled(32768, rope_type="yarn", factor=4.0, original_max_position_embeddings=32768),
+         131072),
+        (scaled(131072, rope_type="yarn", factor=4.0, original_max_position_embeddings=32768),
+         131072),
+        (scaled(4096, rope_type="linear", factor=4.0), 16384),  # Vicuna 1.5 with 16k
+        (scaled(4096, rope_type="dynamic", factor=2.0), 8192),
+        (scaled(131072, **LLAMA_3_1), 131072),
+        (Gemma3TextConfig(max_position_embeddings=131072), 131072),
+    ],
+)  # fmt: skip
+def test_the_positions_of_a_model_are_read_from_its_configuration(config, positions):
+    assert max_positions(config) == positions
+
+
+def with_positions(config, folder, positions):
+    """Return a config whose tiny model is saved in a folder, with another number of positions."""
+    source = folder / "small"
+    choose(config.model.family, FAMILIES, "family", "test").make_tiny(source, seed=0)
+    saved = AutoConfig.from_pretrained(source)
+    saved.get_text_config().max_position_embeddings = positions
+    saved.save_pretrained(source)
+    if isinstance(saved, GPT2Config):  # its positions have weights
+        GPT2LMHeadModel(saved).save_pretrained(source)
+    model = dataclasses.replace(config.model, name=str(source))
+    return dataclasses.replace(config, model=model)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_row_longer_than_the_model_stops_before_a_step_on_it(tmp_path, stream):
+    config = with_positions(sums_config(tmp_path, "causal_lm", save_strategy="no"), tmp_path, 12)
+    config = dataclasses.replace(
+        config,
+        data=dataclasses.replace(config.data, stream=stream),
+        predict=dataclasses.replace(config.predict, max_new_tokens=4),
+    )
+    message = r"line \d: the row '\d' has \d+ tokens, and the model has 12 positions; remove the ro"
+    with pytest.raises(ValueError, match=message):
+        train(config)
+    assert not (config.output_dir / "model").exists()
+
+
+def test_an_image_row_longer_than_the_model_is_found_by_train_and_by_check_data(tmp_path):
+    rows = write_rectangles(tmp_path / "rows", 2, 400, 300)
+    model = {"name": "tiny", "dtype": "float32", "image_size": {"max_pixels": 400 * 300}}
+    config = with_positions(config_of(tmp_path, rows, model=model), tmp_path, 100)
+    family = load_family(config, config.model.name)
+    with pytest.raises(TooLongError, match=r"100 positions; use smaller images \(model.image_size"):
+        TrainingRows(config).for_trainer(make_collator(config, family))
+    found = check_data(config)
+    assert kinds(found) == {"longer than the model": 2}
+    assert "and the model has 100 positions" in report_text(found)
+    with pytest.raises(
+        ValueError, match=r"test, data.max_tokens: it is 101, and the model has 100"
+    ):
+        make_collator(
+            dataclasses.replace(config, data=dataclasses.replace(config.data, max_tokens=101)),
+            family,
+        )
+    dropping = dataclasses.replace(config.data, max_tokens=100, too_long="resize")
+    dropping = dataclasses.replace(config, data=dropping)
+    assert len(TrainingRows(dropping).for_trainer(make_collator(dropping, family))) == 2
+
+
+def test_new_tokens_beyond_the_positions_are_found_before_training(tmp_path):
+    config = with_positions(sums_config(tmp_path, "causal_lm"), tmp_path, 64)
+    most = dataclasses.replace(config.predict, max_new_tokens=64)
+    with pytest.raises(ValueError, match=r"predict.max_new_tokens is 64, and the model has 64 pos"):
+        train(dataclasses.replace(config, predict=most))
+    assert not list(config.output_dir.glob("checkpoint*"))
+
+
+def test_predict_and_check_data_name_a_question_that_leaves_too_few_positions(tmp_path):
+    config = sums_config(tmp_path, "causal_lm", max_steps=1, save_strategy="no")
+    config = with_positions(config, tmp_path, 64)
+    train(config)
+    out = tmp_path / "predictions.jsonl"
+    with pytest.raises(
+        TooLongError, match=r"tokens 60 it needs more than the 64 positions.*most \d"
+    ):
+        predict(config.output_dir, None, out, max_new_tokens=60, trust_remote_code=True)
+    assert (
+        predict(
+            config.output_dir, None, tmp_path / "b.jsonl", max_new_tokens=40, trust_remote_code=True
+        )
+        == 8
+    )
+    most = dataclasses.replace(config.predict, max_new_tokens=60)
+    found = check_data(dataclasses.replace(config, predict=most))
+    assert kinds(found, 0) == {}
+    assert kinds(found, 1) == {"longer than the model with predict.max_new_tokens": 8}
+
+
+def test_rows_that_fit_in_any_case_are_not_opened(tmp_path):
+    """The images of this source cannot be read, and no row declares their size."""
+    rows = write_rectangles(tmp_path / "rows", 2)
+    for image in (tmp_path / "rows").glob("*.png"):
+        image.write_bytes(b"")
+    config = config_of(tmp_path, rows)
+    family = copy.copy(tiny_family())
+    family.max_positions = 2048
+    assert len(TrainingRows(config).for_trainer(make_collator(config, family))) == 2
+    family.max_positions = 60
+    with pytest.raises(ValueError, match="cannot be read"):
+        TrainingRows(config).for_trainer(make_collator(config, family))
+
+
+@given(st.integers(1, 3000), st.integers(1, 3000), st.sampled_from([56 * 56, 100 * 100, 10**6]))
+@examples(200)
+def test_no_image_has_more_tokens_than_the_bound(width, height, max_pixels):
+    if max(width, height) > 200 * min(width, height):
+        return
+    family = copy.copy(tiny_family())
+    family.resize = dataclasses.replace(family.resize, min_pixels=56 * 56, max_pixels=max_pixels)
+    tokens = family.resize.view(width, height)
+    count = tokens.width_px * tokens.height_px // family.resize.factor**2
+    assert count <= most_image_tokens(family)
+
+
+@pytest.mark.parametrize("coordinates", ["qwen2_vl", "qwen2_5_vl", "unit_3", "pixels_original"])
+def test_a_row_that_fits_in_any_case_fits(tmp_path, coordinates):
+    rows = write_rectangles(tmp_path / "rows", 4, 500, 400)
+    model = {"name": "tiny", "dtype": "float32", "coordinates": coordinates}
+    config = config_of(tmp_path, rows, model=model)
+    (tmp_path / "tiny").mkdir()
+    Qwen2VL.make_tiny(tmp_path / "tiny", seed=0)
+    family = Qwen2VL.load(
+        str(tmp_path / "tiny"), ModelConfig(name="tiny", dtype="float32", coordinates=coordinates)
+    )
+    frame = family.frame(500, 400)
+    collate = TrainingCollator(family, config.task, family.vocabulary())
+    for example in load_examples(config.task, config.data.train, tmp_path, training=True):
+
+        def fits(positions, example=example):
+            family.max_positions = positions
+            return fits_in_any_case(family, config.task, example)
+
+        fewest = bisect.bisect_left(range(10_000), True, key=fits)
+        assert fits(fewest)
+        assert fewest >= collate.count(example, frame).total

@@ -11,6 +11,8 @@ from itertools import chain, islice
 
 import datasets
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from mixed_rows import Counts
 from PIL import Image
 from tiny_models import small_config
@@ -19,7 +21,7 @@ from mm_numeric.config.data import DataSource
 from mm_numeric.config.schema import DataConfig
 from mm_numeric.data.examples import load_examples
 from mm_numeric.data.images import image_size, open_image
-from mm_numeric.data.streaming import ExampleStream, shuffled
+from mm_numeric.data.streaming import ExampleStream, shuffled, weighted_round_robin
 from mm_numeric.tasks.detection import Detection
 from mm_numeric.training.run import train
 
@@ -280,7 +282,7 @@ def test_objects_of_a_json_data_set_need_not_have_the_same_fields(tmp_path, stre
         ({"revision": "a"}, "one data set, and no revision"),
     ],
 )
-def test_what_a_saved_data_set_has_not_is_refused(images, tmp_path, settings, message):
+def test_a_split_that_a_saved_data_set_lacks_is_rejected(images, tmp_path, settings, message):
     source = DataSource(dataset=str(images[0] / "saved"), **settings)
     with pytest.raises(ValueError, match=message):
         load(source, tmp_path)
@@ -300,7 +302,7 @@ def test_a_stream_of_a_damaged_data_set_is_one_sentence(tmp_path):
 
 @pytest.mark.slow
 def test_a_data_set_is_trained_on_and_answered(images, tmp_path):
-    """Its images have no file: what is said of them is where they stand."""
+    """Its images have no file: messages name where they are stored."""
     folder, shown = images
     source = f"{{dataset: {folder / 'saved'}}}"
     config = small_config(
@@ -316,3 +318,17 @@ def test_a_data_set_is_trained_on_and_answered(images, tmp_path):
     found = load(config.data.train, tmp_path)
     sent = pickle.loads(pickle.dumps(found))  # to a worker
     assert open_image(sent[0]).tobytes() == shown[0].tobytes()
+
+
+@given(st.lists(st.floats(0.05, 20), min_size=1, max_size=4))
+def test_each_source_has_its_share_all_along(weights):
+    drawn = list(islice(weighted_round_robin(weights), 200))
+    for count in (1, 7, 50, 200):
+        had = Counter(drawn[:count])
+        for i, weight in enumerate(weights):
+            assert abs(had[i] - count * weight / sum(weights)) < len(weights)
+
+
+def test_of_sources_that_lag_equally_the_first_is_next():
+    assert list(islice(weighted_round_robin([1, 1, 1]), 6)) == [0, 1, 2, 0, 1, 2]
+    assert list(islice(weighted_round_robin([1, 3]), 8)) == [1, 0, 1, 1, 1, 0, 1, 1]

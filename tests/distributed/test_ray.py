@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mm_numeric.config.resources import Resources
+from mm_numeric.config.compare import Resources
 from mm_numeric.distributed import ray as ray_tasks
 
 GIB = 2**30

@@ -99,7 +99,7 @@ def test_a_part_of_the_rows_is_compared_only_if_asked(folder, capsys):
 
 
 @pytest.mark.parametrize("due", [0, "7", 1.5, True])
-def test_a_number_of_rows_that_is_none_is_one_sentence(folder, capsys, due):
+def test_an_invalid_number_of_rows_is_one_sentence(folder, capsys, due):
     row = json.loads(Path("run/predictions.jsonl").read_text(encoding="utf-8").splitlines()[0])
     Path("p.jsonl").write_text(json.dumps(row | {"rows_due": due}))
     assert run(capsys, "score", "p.jsonl")[2].startswith(

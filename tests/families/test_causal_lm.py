@@ -13,7 +13,7 @@ from sums import SUMS, Sums, collator_of, sums_config
 from tiny_models import ROOT, TINY, examples_of, tiny_checkpoint
 
 from mm_numeric.config.data import DataSource
-from mm_numeric.data.collator import BATCH_KEYS
+from mm_numeric.data.collator import BATCH_KEYS, make_collator
 from mm_numeric.data.examples import load_examples
 from mm_numeric.evaluation.check_data.check import check_data
 from mm_numeric.evaluation.check_data.html_page import write_check_page
@@ -101,10 +101,10 @@ def test_the_labels_of_real_tokenizers_are_the_answers_and_nothing_else(tmp_path
 # Labels and losses
 
 
-def test_each_supervised_row_predicts_the_token_behind_it(family, tmp_path):
+def test_each_supervised_position_predicts_the_next_token(family, tmp_path):
     batch = collator_of(family)(examples_of(sums_config(tmp_path, "causal_lm")))
-    behind = batch["supervised"].roll(1, dims=1)
-    assert torch.equal(batch["input_ids"][behind], batch["labels"])
+    after = batch["supervised"].roll(1, dims=1)
+    assert torch.equal(batch["input_ids"][after], batch["labels"])
     assert torch.equal(
         batch["spans"].supervised, batch["supervised"].flatten().nonzero().squeeze(1)
     )
@@ -115,12 +115,16 @@ def test_each_supervised_row_predicts_the_token_behind_it(family, tmp_path):
 def test_ce_of_the_trainer_is_the_model_s_own_loss(checkpoint, family, tmp_path, runs):
     config = sums_config(tmp_path, "causal_lm", objective={"preset": "ce", "digit_runs": runs})
     trainer = make_trainer(
-        config, training_arguments(config), examples_of(config), family, checkpoint
+        config,
+        training_arguments(config),
+        examples_of(config),
+        make_collator(config, family),
+        checkpoint,
     )
     batch = trainer.data_collator(trainer.train_dataset)
     unshifted = torch.full(batch["supervised"].shape, -100)
-    behind = batch["supervised"].roll(1, dims=1)
-    unshifted[behind] = batch["input_ids"][behind]
+    after = batch["supervised"].roll(1, dims=1)
+    unshifted[after] = batch["input_ids"][after]
     inputs = {key: value for key, value in batch.items() if key not in BATCH_KEYS}
     model = trainer.model.double().eval()
     with torch.no_grad():
@@ -178,11 +182,13 @@ def test_a_tiny_gpt2_learns_eight_sums_by_heart(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_from_its_checkpoint(tmp_path, family):
+def test_a_run_resumes_from_its_checkpoint(tmp_path, family):
     config = sums_config(tmp_path, "causal_lm", max_steps=2, save_steps=1)
     folder = train(config)
     args = training_arguments(config)
-    trainer = make_trainer(config, args, examples_of(config), family, str(tmp_path / "run/init"))
+    trainer = make_trainer(
+        config, args, examples_of(config), make_collator(config, family), str(tmp_path / "run/init")
+    )
     trainer.load_weights(last_checkpoint(tmp_path / "run"))
     trained = family.load_model(str(folder), TINY).state_dict()
     assert all(torch.equal(trained[k], v.cpu()) for k, v in trainer.model.state_dict().items())
@@ -191,7 +197,7 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path, family):
 # Errors
 
 
-def test_an_image_is_refused_with_its_row(tmp_path, family):
+def test_an_image_is_rejected_with_its_row(tmp_path, family):
     Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"id": "1", "image": "a.png", "sum": "3+4=", "answer": "7"}')
@@ -221,7 +227,7 @@ def test_check_data_reads_rows_without_images(tmp_path, name):
     assert "line 1: the row has an image, but model.family" in problem.messages[0]
 
 
-def test_a_checkpoint_of_another_family_is_refused(tmp_path):
+def test_a_checkpoint_of_another_family_is_rejected(tmp_path):
     T5.make_tiny(tmp_path, seed=0)
     with pytest.raises(ValueError, match="'t5', and causal_lm is for"):
         CausalLM.load(str(tmp_path), TINY)
@@ -245,13 +251,13 @@ def test_only_decoders_that_read_text_alone_fit(config, fits):
     assert CausalLM.supports(config) is fits
 
 
-def test_a_tokenizer_without_an_end_is_refused(checkpoint):
+def test_a_tokenizer_without_an_end_is_rejected(checkpoint):
     endless = transformers.AutoTokenizer.from_pretrained(checkpoint, eos_token=None)
     with pytest.raises(ValueError, match=r"the tokenizer of '.*' has no eos_token; set"):
         CausalLM(endless, None, TINY)
 
 
-def test_model_image_is_refused(family):
+def test_model_image_is_rejected(family):
     with pytest.raises(ValueError, match=r"model\.image_size\.side: causal_lm has no such setting"):
         CausalLM(family.tokenizer, None, dataclasses.replace(TINY, image_size={"side": 3}))
 

@@ -26,7 +26,6 @@ from mm_numeric.answers import Box
 from mm_numeric.config.reader import config_from_dict
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.data.collator import BATCH_KEYS, TrainingCollator, prompt_batch
-from mm_numeric.data.lengths import count_tokens
 from mm_numeric.families.chat import Chat
 from mm_numeric.families.qwen3_vl import Qwen3VL
 from mm_numeric.inference.generate import predict
@@ -157,11 +156,11 @@ def test_the_first_loss_is_that_of_the_official_processor(twin, rows, name):
 @each
 def test_lengths_are_known_without_the_pixels(twin, rows, name):
     family = Chat.load(str(twin(name)), CHAT)
-    batch = TrainingCollator(family, Grounding(), family.vocabulary())(rows)
-    lengths = batch["attention_mask"].sum(1).tolist()
+    collate = TrainingCollator(family, Grounding(), family.vocabulary())
+    lengths = collate(rows)["attention_mask"].sum(1).tolist()
     frames = [family.frame(*size) for size in SIZES]
     pairs = zip(rows, frames, strict=True)
-    assert [count_tokens(family, Grounding(), row, frame)[0] for row, frame in pairs] == lengths
+    assert [collate.count(row, frame).total for row, frame in pairs] == lengths
     if name not in {"gemma3", "deepseek_vl_hybrid"}:  # a square image
         assert len({family.image_tokens(*size) for size in SIZES}) > 2
     for size in SIZES:  # a processor that cannot count

@@ -108,12 +108,12 @@ def test_every_digit_is_a_token_and_all_else_is_cut_as_before(kind):
         whole = f"{text}{number} {text}"
         found = single.tokenize(whole)
         assert [token for token in found if set(token) & set(string.digits)] == list(number)
-        pieces, behind = (
+        pieces, after = (
             tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str(whole)
             for tokenizer in (stock, single)
         )
         kept = [piece for piece in pieces if not set(piece[0]) & set(string.digits)]
-        assert all(piece in behind for piece in kept)
+        assert all(piece in after for piece in kept)
     assert not merges_digits(single)
     assert merges_digits(stock)
 

@@ -30,7 +30,7 @@ from mm_numeric.tasks.grounding import Grounding
 
 LLAMA = Path(__file__).parents[3] / "shared" / "data" / "tokenizers" / "llama2"
 MEAN = (122, 116, 104)  # of CLIP, cut off to whole numbers: what squares are padded with
-PICTURE = Image.new("RGB", (80, 60), (200, 100, 50))
+SAMPLE_IMAGE = Image.new("RGB", (80, 60), (200, 100, 50))
 SIZES = [(640, 200), (200, 640), (333, 200), (200, 333), (57, 40), (40, 57), (64, 64), (501, 500)]
 
 
@@ -125,11 +125,13 @@ def test_there_is_a_placeholder_for_every_feature(tiny, tmp_path, strategy):
     folder = changed(tiny, tmp_path, vision_feature_select_strategy=strategy)
     family = Llava.load(str(folder), TINY)
     model = family.load_model(str(folder), TINY)
-    prompts = family.prompts(["box"], [PICTURE])
+    prompts = family.prompts(["box"], [SAMPLE_IMAGE])
     (features,) = model.get_image_features(**prompts.images).pooler_output
     assert prompts.ids[0].count(family.image_id) == len(features) == 16 + (strategy == "full")
     settings = Llava.load_config(str(folder), TINY)
-    assert family.num_image_features(family.images([PICTURE] * 3), settings) == 3 * len(features)
+    assert family.num_image_features(family.images([SAMPLE_IMAGE] * 3), settings) == 3 * len(
+        features
+    )
     theirs = LlavaProcessor(
         LlavaImageProcessorPil.from_pretrained(folder),
         family.tokenizer,
@@ -148,7 +150,7 @@ def test_there_is_a_placeholder_for_every_feature(tiny, tmp_path, strategy):
 
 def test_prompts(tiny):
     family = Llava.load(str(tiny), TINY)
-    shown, plain = family.prompts(["What?", "What?"], [PICTURE, None]).ids
+    shown, plain = family.prompts(["What?", "What?"], [SAMPLE_IMAGE, None]).ids
     images = "<image>" * 16
     assert family.tokenizer.decode(shown) == f"<s> USER: {images}\nWhat? ASSISTANT:"
     assert family.tokenizer.decode(plain) == "<s> USER: What? ASSISTANT:"
@@ -161,7 +163,7 @@ def test_the_chat_template_of_a_checkpoint_is_used(tiny):
         "{{ '<image>\n' if part['type'] == 'image' else part['text'] }}{% endfor %}"
     )
     family.tokenizer.chat_template = "{{ bos_token }}Q: " + parts + " A:"
-    shown, plain = family.prompts(["What?", "What?"], [PICTURE, None]).ids
+    shown, plain = family.prompts(["What?", "What?"], [SAMPLE_IMAGE, None]).ids
     assert family.tokenizer.decode(shown) == "<s> Q: " + "<image>" * 16 + "\nWhat? A:"
     assert family.tokenizer.decode(plain) == "<s> Q: What? A:"
     assert [ids.count(family.tokenizer.bos_token_id) for ids in (shown, plain)] == [1, 1]
@@ -178,13 +180,13 @@ def test_the_template_may_be_in_the_file_of_older_processors(tiny, tmp_path):
     assert family.prompt_text("What?", True) == "<image>user: What?\n"
 
 
-def test_a_question_with_the_mark_of_an_image_is_refused(tiny):
+def test_a_question_with_the_mark_of_an_image_is_rejected(tiny):
     family = Llava.load(str(tiny), TINY)
     with pytest.raises(ValueError, match=r"has 2 image placeholders instead of 1; remove <image>"):
-        family.prompts(["What is <image>?"], [PICTURE])
+        family.prompts(["What is <image>?"], [SAMPLE_IMAGE])
     family.tokenizer.chat_template = "{{ messages[0]['content'][-1]['text'] }}"
     with pytest.raises(ValueError, match="has 0 image placeholders instead of 1"):
-        family.prompts(["What?"], [PICTURE])
+        family.prompts(["What?"], [SAMPLE_IMAGE])
 
 
 @pytest.fixture(scope="module")
@@ -263,7 +265,7 @@ def test_answers_of_the_real_tokenizer(llama, kind, family_class):
             if token in vocabulary.classes
         ]
         assert numbers == [(c, c) for c in text if c.isdigit()]
-    with_image = family.prompts(["Where is 1?"], [PICTURE]).ids[0]
+    with_image = family.prompts(["Where is 1?"], [SAMPLE_IMAGE]).ids[0]
     at = with_image.index(family.image_id)
     if kind == "model":  # the LLaVA code tokenises the texts around an image alone
         before, after = family.prompt_text("Where is 1?", with_image=True).split("<unk>")
@@ -280,7 +282,7 @@ def test_answers_of_the_real_tokenizer(llama, kind, family_class):
 def test_labels_of_the_real_tokenizer(llama, tmp_path, kind):
     family = llama(Llava, kind)
     file = tmp_path / "image.png"
-    PICTURE.save(file)
+    SAMPLE_IMAGE.save(file)
     example = Example(id="1", image=file, prompt="box", answer=Box(20, 15, 40, 30), where="here")
     vocabulary = family.vocabulary()
     batch = TrainingCollator(family, Grounding(), vocabulary)([example])
@@ -291,7 +293,7 @@ def test_labels_of_the_real_tokenizer(llama, tmp_path, kind):
     assert batch["spans"].value.tolist() == [0.25, 0.312, 0.5, 0.5]
 
 
-def test_a_folder_without_a_tokenizer_is_refused(tiny, tmp_path):
+def test_a_folder_without_a_tokenizer_is_rejected(tiny, tmp_path):
     folder = changed(tiny, tmp_path)
     (folder / "tokenizer.json").unlink()
     with pytest.raises(ValueError, match=r"neither a tokenizer\.json nor a tokenizer\.model"):
@@ -325,7 +327,7 @@ def test_what_is_saved_sees_and_asks_the_same(tiny, tmp_path):
     model.save_pretrained(tmp_path)
     family.save(tmp_path)
     again = Llava.load(str(tmp_path), TINY)
-    first, second = (f.prompts(["What?"], [PICTURE]) for f in (family, again))
+    first, second = (f.prompts(["What?"], [SAMPLE_IMAGE]) for f in (family, again))
     assert first.ids == second.ids
     assert torch.equal(first.images["pixel_values"], second.images["pixel_values"])
     saved = LlavaImageProcessorPil.from_pretrained(tmp_path)
@@ -337,7 +339,7 @@ def test_what_is_saved_sees_and_asks_the_same(tiny, tmp_path):
 # Errors
 
 
-def test_checkpoints_of_other_families_are_refused(tiny, tmp_path):
+def test_checkpoints_of_other_families_are_rejected(tiny, tmp_path):
     Qwen2VL.make_tiny(tmp_path / "qwen", seed=0)
     YiVL.make_tiny(tmp_path / "yi", seed=0)
     with pytest.raises(
@@ -354,7 +356,7 @@ def test_checkpoints_of_other_families_are_refused(tiny, tmp_path):
         YiVL.load(str(tiny), TINY)
 
 
-def test_another_token_for_an_image_is_refused(tiny, tmp_path):
+def test_another_token_for_an_image_is_rejected(tiny, tmp_path):
     folder = changed(tiny, tmp_path, image_token_index=7)
     family = Llava.load(str(folder), TINY)
     with pytest.raises(
@@ -363,7 +365,7 @@ def test_another_token_for_an_image_is_refused(tiny, tmp_path):
         family.load_model(str(folder), TINY)
 
 
-def test_a_tokenizer_without_any_token_for_an_image_is_refused():
+def test_a_tokenizer_without_any_token_for_an_image_is_rejected():
     tokenizer = tiny_gpt2_tokenizer()
     tokenizer.name_or_path = "other/model"
     with pytest.raises(ValueError, match=r"other/model has no <image>.*not a LLaVA-1\.5 checkp"):

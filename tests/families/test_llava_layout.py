@@ -20,7 +20,7 @@ LAYERS = {
     Llava: {"linear_1": 0, "linear_2": 2},
     YiVL: {"linear_1": 0, "norm_1": 1, "linear_2": 3, "norm_2": 4},
 }
-LANGUAGE = {  # what a flat config.json has of LLaMA's settings, beside those of RoPE
+LANGUAGE = {  # what a flat config.json has of LLaMA's settings, next to those of RoPE
     *("vocab_size", "hidden_size", "intermediate_size", "max_position_embeddings"),
     *("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "hidden_act"),
     *("rms_norm_eps", "bos_token_id", "eos_token_id", "pad_token_id"),
@@ -250,7 +250,7 @@ def twice(weights):
     weights["model.vision_tower.vision_tower.post_layernorm.bias"] = torch.zeros(96)
 
 
-REFUSED = {
+REJECTED = {
     r"lacks 1 weights \(model\.multi_modal_projector\.norm_2\.bias\)": edited(
         lambda weights: weights.pop("model.mm_projector.4.bias")
     ),
@@ -274,10 +274,10 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("message", REFUSED)
-def test_a_checkpoint_that_is_not_whole_is_refused(made, tmp_path, message):
+@pytest.mark.parametrize("message", REJECTED)
+def test_a_checkpoint_that_is_not_whole_is_rejected(made, tmp_path, message):
     _, folder, _ = copied(made, YiVL, tmp_path)
-    REFUSED[message](folder)
+    REJECTED[message](folder)
     with pytest.raises(ValueError, match=message) as error:
         YiVL.load(str(folder), TINY).load_model(str(folder), TINY)
     assert "\n" not in str(error.value)
@@ -285,7 +285,7 @@ def test_a_checkpoint_that_is_not_whole_is_refused(made, tmp_path, message):
 
 
 @both
-def test_another_projector_is_refused(made, family_class):
+def test_another_projector_is_rejected(made, family_class):
     other = YiVL if family_class is Llava else Llava
     folder = str(made[other][1])
     family = family_class.load(folder, ModelConfig(name="tiny", coordinates="relative_1000"))

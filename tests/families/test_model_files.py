@@ -63,7 +63,7 @@ def test_weights_of_another_shape_are_named(checkpoint):
         loads(checkpoint)
 
 
-def test_a_checkpoint_without_safetensors_is_refused(checkpoint):
+def test_a_checkpoint_without_safetensors_is_rejected(checkpoint):
     weights = load_file(checkpoint / "model.safetensors")
     (checkpoint / "model.safetensors").unlink()
     torch.save(weights, checkpoint / "pytorch_model.bin")
@@ -71,7 +71,7 @@ def test_a_checkpoint_without_safetensors_is_refused(checkpoint):
         loads(checkpoint)
 
 
-def test_a_checkpoint_of_another_class_is_refused(tmp_path):
+def test_a_checkpoint_of_another_class_is_rejected(tmp_path):
     tiny_causal_lm().save_pretrained(tmp_path)
     tiny_family().save(tmp_path)
     with pytest.raises(ValueError, match=r"of type 'qwen2', and Qwen2-VL is 'qwen2_vl'"):
@@ -130,7 +130,7 @@ def test_coordinates_may_be_changed_in_part(checkpoint):
     assert (family.coordinates.max_value, family.coordinates.decimals) == (1, 2)
 
 
-def test_a_setting_for_images_that_the_family_lacks_is_refused(checkpoint):
+def test_a_setting_for_images_that_the_family_lacks_is_rejected(checkpoint):
     with pytest.raises(ValueError, match=r"\.side: Qwen2-VL has no such setting\. Known: min"):
         loads(checkpoint, image_size={"side": 336})
 
@@ -151,7 +151,7 @@ def test_the_frame_of_a_model_on_the_hub_is_checked_too(tmp_path, monkeypatch):
         Qwen2VL.load("someone/model", replace(model, coordinates="unit_2"))
 
 
-def test_the_frame_is_kept_beside_the_weights(tmp_path):
+def test_the_frame_is_saved_next_to_the_weights(tmp_path):
     model = ModelConfig(name="tiny", coordinates="llava", image_size={"max_pixels": 12544})
     Qwen2VL.load(tiny_checkpoint(), model).save(tmp_path)
     assert Qwen2VL.load(str(tmp_path), model).resize.max_pixels == 12544

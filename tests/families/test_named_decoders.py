@@ -11,7 +11,7 @@ from tiny_models import TINY, examples_of
 from torch import nn
 from transformers import AutoModelForCausalLM
 
-from mm_numeric.data.collator import BATCH_KEYS
+from mm_numeric.data.collator import BATCH_KEYS, make_collator
 from mm_numeric.families.causal_lm import CausalLM
 from mm_numeric.models.adapters import load_adapted, merged, save_adapted
 from mm_numeric.models.loading import load_family
@@ -26,7 +26,11 @@ def trainer_of(name: str, folder, **lora):
     config = replace(sums_config(folder, "causal_lm", sections=sections), model=TINY_EAGER)
     family = CausalLM.load(checkpoint(name), TINY_EAGER)
     trainer = make_trainer(
-        config, training_arguments(config), examples_of(config), family, checkpoint(name)
+        config,
+        training_arguments(config),
+        examples_of(config),
+        make_collator(config, family),
+        checkpoint(name),
     )
     return trainer, trainer.data_collator(trainer.train_dataset)
 
@@ -37,8 +41,8 @@ def test_the_first_loss_is_that_of_the_model_by_hand(tmp_path, name):
     trainer, batch = trainer_of(name, tmp_path)
     model = AutoModelForCausalLM.from_pretrained(checkpoint(name), dtype=torch.float32).eval()
     labels = torch.full(batch["supervised"].shape, -100)
-    behind = batch["supervised"].roll(1, dims=1)
-    labels[behind] = batch["input_ids"][behind]
+    after = batch["supervised"].roll(1, dims=1)
+    labels[after] = batch["input_ids"][after]
     inputs = {key: value for key, value in batch.items() if key not in BATCH_KEYS}
     with torch.no_grad():
         ours = trainer.compute_loss(trainer.model.eval(), batch)

@@ -25,7 +25,7 @@ from mm_numeric.families.tiny_paligemma import tiny_gemma_tokenizer
 from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.tasks.grounding import Grounding
 
-PICTURE = Image.new("RGB", (70, 50), (200, 100, 50))
+SAMPLE_IMAGE = Image.new("RGB", (70, 50), (200, 100, 50))
 HABITS = ("paligemma", "relative_1000")
 
 
@@ -106,16 +106,16 @@ def test_prompt_and_answer_are_those_of_the_real_processor(tmp_path):
 
 def test_a_question_without_an_image_has_no_placeholder():
     family = family_of()
-    with_image, without = family.prompts(["detect it"] * 2, [PICTURE, None]).ids
+    with_image, without = family.prompts(["detect it"] * 2, [SAMPLE_IMAGE, None]).ids
     assert family.tokenizer.decode(without) == "<bos>detect it\n"
     assert with_image == [family.image_id] * 16 + without
     assert family.image_tokens(640, 480) == 16
     assert family.prompts(["detect it"], [None]).images == {}
 
 
-def test_a_prompt_that_holds_a_placeholder_is_refused():
+def test_a_prompt_that_holds_a_placeholder_is_rejected():
     with pytest.raises(ValueError, match=r"'<image>Where\?' holds <image>.*remove it"):
-        family_of().prompts(["<image>Where?"], [PICTURE])
+        family_of().prompts(["<image>Where?"], [SAMPLE_IMAGE])
 
 
 # -- images and coordinates -------------------------------------------------------------------
@@ -185,7 +185,7 @@ def test_every_parameter_is_in_one_part_and_lora_gets_the_layers_of_the_language
 
 def test_images_go_through_a_model_of_lower_precision():
     family, model = family_of(), model_of(dtype="bfloat16")
-    prompts = family.prompts(["it"], [PICTURE])
+    prompts = family.prompts(["it"], [SAMPLE_IMAGE])
     ids = torch.tensor(prompts.ids)
     inputs = family.model_inputs(ids, ids.ne(-1).int(), ids.eq(-1), prompts.images)
     assert prompts.images["pixel_values"].dtype == torch.float32
@@ -193,7 +193,7 @@ def test_images_go_through_a_model_of_lower_precision():
     assert model(**inputs).logits.isfinite().all()
 
 
-def test_flash_attention_is_refused():
+def test_flash_attention_is_rejected():
     model = ModelConfig(name="tiny", attention="flash_attention_2")
     with pytest.raises(
         ValueError, match=r"model\.attention: flash_attention_2 .*bidirectional over the question"
@@ -201,7 +201,7 @@ def test_flash_attention_is_refused():
         family_of().load_model(checkpoint(), model)
 
 
-def test_checkpoints_of_another_family_are_refused():
+def test_checkpoints_of_another_family_are_rejected():
     with pytest.raises(ValueError, match=r"of type 'qwen2_vl', and PaliGemma is 'paligemma'"):
         PaliGemma.load(tiny_checkpoint(), TINY)
     family = family_of()

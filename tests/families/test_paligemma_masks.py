@@ -117,7 +117,7 @@ def test_generation_gives_the_logits_of_training(text_model, attention, rows, as
     assert (0 in inputs["attention_mask"]) == (len(rows) > 1)
 
 
-def test_paligemma_2_is_refused_with_sdpa():
+def test_paligemma_2_is_rejected_with_sdpa():
     family, _ = loaded("gemma2", "eager")
     with pytest.raises(ValueError, match=r"model\.attention: .* PaliGemma 2.* to eager"):
         family.load_model(checkpoint("gemma2"), TINY)

@@ -69,7 +69,7 @@ def said(capsys, *arguments):
     return capsys.readouterr().err.splitlines()[-1]
 
 
-def test_the_frame_lies_beside_the_weights_with_its_image_processor(run):
+def test_the_frame_is_saved_next_to_the_weights_with_its_image_processor(run):
     frame = json.loads((run / "model" / "frame.json").read_text())
     assert frame["resize"]["max_pixels"] == MAX_PIXELS
     processor = json.loads((run / "model" / "processor_config.json").read_text())
@@ -102,7 +102,7 @@ def test_predict_sees_images_as_training_did(run, tmp_path):
         ("coordinates: qwen3_vl", "max_value None, and here it is 1000"),
     ],
 )
-def test_predict_refuses_another_frame_in_the_config(run, capsys, setting, message):
+def test_predict_rejects_another_frame_in_the_config(run, capsys, setting, message):
     raw = yaml.safe_load((run / "config.yaml").read_text())
     raw["model"].update(yaml.safe_load(setting))
     (run / "config.yaml").write_text(yaml.safe_dump(raw))
@@ -114,7 +114,7 @@ def test_predict_refuses_another_frame_in_the_config(run, capsys, setting, messa
 
 
 @pytest.mark.parametrize("edge", ["shortest_edge", "longest_edge"])
-def test_predict_refuses_an_image_processor_that_was_changed(run, capsys, edge):
+def test_predict_rejects_an_image_processor_that_was_changed(run, capsys, edge):
     """Also if config.yaml sets the limit again, because other engines read this file only."""
     file = run / "model" / "processor_config.json"
     raw = json.loads(file.read_text())

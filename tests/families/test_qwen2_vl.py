@@ -18,7 +18,7 @@ from mm_numeric.families.qwen2_vl import Qwen2VL
 from mm_numeric.families.tiny_text import tiny_gpt2_tokenizer
 from mm_numeric.geometry.frames import Resize
 
-PICTURE = Image.new("RGB", (70, 100), (200, 100, 50))
+SAMPLE_IMAGE = Image.new("RGB", (70, 100), (200, 100, 50))
 MARKERS = ["<|object_ref_start|>", "<|object_ref_end|>", "<|box_start|>", "<|box_end|>",
            "<|quad_start|>", "<|quad_end|>"]  # fmt: skip
 
@@ -47,14 +47,14 @@ def test_special_tokens_stand_in_the_order_of_qwen_s_own():
 @each_qwen
 def test_prompt_has_one_placeholder_for_each_merged_patch(cls):
     family = qwen(cls)
-    ids, without = family.prompts(["What time is it?", "Why?"], [PICTURE, None]).ids
-    view = family.frame(*PICTURE.size).view
+    ids, without = family.prompts(["What time is it?", "Why?"], [SAMPLE_IMAGE, None]).ids
+    view = family.frame(*SAMPLE_IMAGE.size).view
     tokens = view.width_px * view.height_px // family.resize.factor**2
     assert family.tokenizer.decode(ids) == (
         f"<|im_start|>user\n<|vision_start|>{'<|image_pad|>' * tokens}<|vision_end|>"
         "What time is it?<|im_end|>\n<|im_start|>assistant\n"
     )
-    assert tokens == family.image_tokens(*PICTURE.size) > 1
+    assert tokens == family.image_tokens(*SAMPLE_IMAGE.size) > 1
     assert family.tokenizer.decode(without) == (
         "<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n"
     )
@@ -81,13 +81,13 @@ def test_the_template_may_be_in_the_file_of_older_processors(tmp_path):
     assert found[0] == found[1]
 
 
-def test_a_template_without_a_place_for_the_image_is_refused():
+def test_a_template_without_a_place_for_the_image_is_rejected():
     family = Qwen2VL.load(checkpoint(Qwen2VL), TINY)
     with pytest.raises(ValueError, match=r"writes 2 <\|image_pad\|> instead of 1 for the question"):
-        family.prompts(["What is <|image_pad|>?"], [PICTURE])
+        family.prompts(["What is <|image_pad|>?"], [SAMPLE_IMAGE])
     family.tokenizer.chat_template = "{{ messages[0]['content'][-1]['text'] }}"
     with pytest.raises(ValueError, match=r"chat template of .* writes 0 <\|image_pad\|>"):
-        family.prompts(["What time is it?"], [PICTURE])
+        family.prompts(["What time is it?"], [SAMPLE_IMAGE])
 
 
 @each_qwen
@@ -112,7 +112,7 @@ def test_markers_of_coordinates_survive_and_end_nothing(cls):
     assert family.text([*ids, family.stop_ids[1], ids[0]]) == written
 
 
-def test_another_family_s_tokenizer_is_refused():
+def test_another_family_s_tokenizer_is_rejected():
     tokenizer = tiny_gpt2_tokenizer()
     tokenizer.name_or_path = "other/model"
     with pytest.raises(ValueError, match=r"other/model has no <\|image_pad\|>.*model\.family"):
@@ -201,6 +201,6 @@ def test_limits_of_real_checkpoints_stand_in_keys_of_their_own(tmp_path):
         ({"side": 224}, r"\.side: Qwen\S*-VL has no such setting. Known: min_pixels, max_pixels"),
     ],
 )
-def test_limits_that_no_image_meets_are_refused(cls, limits, message):
+def test_limits_that_no_image_meets_are_rejected(cls, limits, message):
     with pytest.raises(ValueError, match=rf"^model\.image_size{message}"):
         cls.load(checkpoint(cls), ModelConfig(name="tiny", image_size=limits))

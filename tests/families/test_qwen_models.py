@@ -78,7 +78,7 @@ def test_making_a_tiny_model_leaves_the_random_state_alone(cls, tmp_path):
     list(itertools.permutations(QWENS, 2)),
     ids=lambda cls: cls.default_coordinates,
 )
-def test_a_checkpoint_of_another_family_is_refused(asked, given_):
+def test_a_checkpoint_of_another_family_is_rejected(asked, given_):
     folder = checkpoint(given_)
     found, wanted = given_.default_coordinates, asked.default_coordinates
     message = rf"type '{found}', and {asked.name} is '{wanted}'"
@@ -88,7 +88,7 @@ def test_a_checkpoint_of_another_family_is_refused(asked, given_):
         qwen(asked).load_model(folder, TINY)
 
 
-def test_another_token_for_an_image_is_refused(tmp_path):
+def test_another_token_for_an_image_is_rejected(tmp_path):
     folder = shutil.copytree(checkpoint(Qwen2VL), tmp_path / "copy")
     config = json.loads((folder / "config.json").read_text("utf-8"))
     config["image_token_id"] += 1
@@ -141,8 +141,8 @@ def test_an_image_has_positions_in_rows_and_columns(cls, tmp_path):
     assert time.tolist() == [0] * patches
     assert row.tolist() == [i // columns for i in range(patches)]
     assert column.tolist() == list(range(columns)) * rows
-    behind = position_ids[:, 0, first + patches :] - first - columns
-    assert behind.tolist() == [list(range(len(ids) - first - patches))] * 3
+    after = position_ids[:, 0, first + patches :] - first - columns
+    assert after.tolist() == [list(range(len(ids) - first - patches))] * 3
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from sums import SUMS, collator_of, sums_config
 from tiny_models import TINY, examples_of
 
 from mm_numeric.answers import Example
-from mm_numeric.data.collator import BATCH_KEYS
+from mm_numeric.data.collator import BATCH_KEYS, make_collator
 from mm_numeric.families.causal_lm import CausalLM
 from mm_numeric.families.t5 import T5
 from mm_numeric.inference.generate import generate, predict
@@ -36,7 +36,13 @@ def family(checkpoint):
 
 def trainer_of(folder, checkpoint, family, preset="ce"):
     config = sums_config(folder, "t5", objective=preset)
-    return make_trainer(config, training_arguments(config), examples_of(config), family, checkpoint)
+    return make_trainer(
+        config,
+        training_arguments(config),
+        examples_of(config),
+        make_collator(config, family),
+        checkpoint,
+    )
 
 
 # Prompts and answers
@@ -81,7 +87,7 @@ def test_numbers_are_found_whatever_tokens_they_are_cut_into():
         assert collate([example])["spans"].value.tolist() == [float(t) for t in text.split()]
 
 
-def test_a_character_that_cannot_be_written_is_refused(family):
+def test_a_character_that_cannot_be_written_is_rejected(family):
     example = Example(id="", image=None, prompt="?", answer="7 ☃", where="x, line 3")
     with pytest.raises(ValueError, match="x, line 3: the answer '7 ☃' holds '☃', for which the"):
         collator_of(family)([example])
@@ -198,11 +204,13 @@ def test_a_tiny_t5_learns_eight_sums_by_heart(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_from_its_checkpoint(tmp_path, family):
+def test_a_run_resumes_from_its_checkpoint(tmp_path, family):
     config = sums_config(tmp_path, "t5", max_steps=2, save_steps=1)
     folder = train(config)
     args = training_arguments(config)
-    trainer = make_trainer(config, args, examples_of(config), family, str(tmp_path / "run/init"))
+    trainer = make_trainer(
+        config, args, examples_of(config), make_collator(config, family), str(tmp_path / "run/init")
+    )
     trainer.load_weights(last_checkpoint(tmp_path / "run"))
     trained = family.load_model(str(folder), TINY).state_dict()
     assert all(torch.equal(trained[k], v.cpu()) for k, v in trainer.model.state_dict().items())
@@ -211,7 +219,7 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path, family):
 # Errors and modules
 
 
-def test_a_decoder_alone_is_refused(tmp_path):
+def test_a_decoder_alone_is_rejected(tmp_path):
     CausalLM.make_tiny(tmp_path, seed=0)
     with pytest.raises(ValueError, match="'gpt2', and T5 is for check"):
         T5.load(str(tmp_path), TINY)

@@ -12,7 +12,7 @@ from mm_numeric.families.yi_vl import YiVL
 from mm_numeric.families.yi_vl_model import SYSTEM_PROMPT
 from mm_numeric.inference.generate import generate
 
-PICTURE = Image.new("RGB", (80, 60), (200, 100, 50))
+SAMPLE_IMAGE = Image.new("RGB", (80, 60), (200, 100, 50))
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_the_prompt_is_yi_s_own(family):
 
 
 def test_the_image_stands_where_the_mark_was(family):
-    (ids,) = family.prompts(["Where is the cat?"], [PICTURE]).ids
+    (ids,) = family.prompts(["Where is the cat?"], [SAMPLE_IMAGE]).ids
     assert ids.count(family.image_id) == 16
     at = ids.index(family.image_id)
     before, after = ids[:at], ids[at + 16 :]

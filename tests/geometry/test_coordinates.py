@@ -173,7 +173,7 @@ def test_original_pixels_are_not_resized():
 
 
 @pytest.mark.parametrize("point", [(641.5, 10.0), (-2.0, 10.0), (10.0, 481.5), (float("nan"), 1.0)])
-def test_a_point_outside_the_image_is_refused(point):
+def test_a_point_outside_the_image_is_rejected(point):
     frame = Frame(640, 480, RESIZES["llava"].view(640, 480), COORDINATES["llava"])
     with pytest.raises(ValueError, match="outside the image of 640 x 480 pixels"):
         frame.encode(point)
@@ -203,7 +203,7 @@ def test_a_point_within_a_pixel_of_the_image_is_on_its_edge():
         ({"format": "kosmos2"}, "format 'kosmos2' has coordinates from 0 to 31"),
     ],
 )
-def test_what_cannot_be_read_back_is_refused(change, message):
+def test_text_that_cannot_be_read_back_is_rejected(change, message):
     with pytest.raises(ValueError, match=message):
         replace(COORDINATES["relative_1000"], **change)
 
@@ -364,14 +364,14 @@ def test_labels_go_with_their_own_object():
 
 
 @pytest.mark.parametrize("label", ["a [1, 2]", "; a", " a"])
-def test_a_label_that_could_not_be_read_back_is_refused(label):
+def test_a_label_that_could_not_be_read_back_is_rejected(label):
     frame = Frame(640, 480, RESIZES["llava"].view(640, 480), COORDINATES["llava"])
     with pytest.raises(ValueError, match="contains text of the coordinate format"):
         frame.write([Instance(BOX, label)])
 
 
 @pytest.mark.parametrize("name", ["qwen2_vl", "internvl", "deepseek", "florence2", "kosmos2"])
-def test_a_shape_that_would_have_the_label_before_it_is_refused(name):
+def test_a_shape_that_would_have_the_label_before_it_is_rejected(name):
     frame = Frame(640, 480, RESIZES["llava"].view(640, 480), COORDINATES[name])
     with pytest.raises(ValueError, match="would have the label of the shape before it, 'a'"):
         frame.write([Instance(BOX, "a"), Instance(BOX)])

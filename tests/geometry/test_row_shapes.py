@@ -91,7 +91,7 @@ def test_what_is_no_box_has_a_reason(text, reason):
     assert Grounding().parse(text, FRAME) == Unreadable(reason)
 
 
-def test_a_box_outside_is_refused_or_clipped_as_declared():
+def test_a_box_outside_is_rejected_or_clipped_as_declared():
     far = Box(600, 400, 700, 470)
     with pytest.raises(ValueError, match=r"the point \(700, 470\) is outside the image of 640"):
         Grounding().format(far, FRAME)
@@ -170,6 +170,6 @@ def test_a_polygon_may_be_a_list_of_points():
         (lambda: TextDetection(order="size"), "order is one of raster, area"),
     ],
 )
-def test_a_choice_that_there_is_not_is_refused(make, message):
+def test_an_unknown_choice_is_rejected(make, message):
     with pytest.raises(ValueError, match=message):
         make()

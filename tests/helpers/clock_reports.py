@@ -26,7 +26,7 @@ def cell(mean, low, high, difference=None, p_holm=None):
 
 
 def compare_folder(folder, *, objectives=("ce", "emd"), seeds=(0, 1), rows=12, control=None):
-    """Write what ``compare`` writes, small and without chance; p is 0.012 with five seeds."""
+    """Write what ``compare`` writes, small and not random; p is 0.012 with five seeds."""
     p = 0.012 if len(seeds) >= 5 else None
     table = {}
     for place, name in enumerate(objectives):

@@ -134,8 +134,8 @@ def make_runs(folder):
 
 def make_micro_model(folder):
     """Save a GPT-2 with one token for each printable ASCII character."""
-    alphabet = ByteLevel.alphabet()
-    characters = [c for c in map(chr, range(33, 127)) if c in alphabet]
+    letters = ByteLevel.alphabet()
+    characters = [c for c in map(chr, range(33, 127)) if c in letters]
     tokens = ["<|endoftext|>", "\u010a", "\u0120", *characters]  # line break and space
     tokenizer = GPT2Tokenizer(vocab={token: i for i, token in enumerate(tokens)}, merges=[])
     config = GPT2Config(

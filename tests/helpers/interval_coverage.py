@@ -3,7 +3,7 @@
     python tests/helpers/interval_coverage.py    # from the repository root, with PYTHONPATH=.
 
 prints the coverage of three kinds of intervals. Each row of a comparison is right under one of the
-objectives only (+1 or -1) in a share of the cases; the chance of that depends on a difference of
+objectives only (+1 or -1) in a share of the cases, which depends on a difference of
 3 points, the seed (normal, 3 points), and how much the row itself favours an objective.
 """
 

@@ -3,6 +3,14 @@
 import json
 
 from PIL import Image, ImageDraw
+from tiny_models import tiny_checkpoint
+
+from mm_numeric.config.data import DataSource
+from mm_numeric.config.schema import ModelConfig
+from mm_numeric.data.collator import TrainingCollator
+from mm_numeric.data.examples import load_examples
+from mm_numeric.families.qwen2_vl import Qwen2VL
+from mm_numeric.tasks.grounding import Grounding
 
 COLOURS = ("red", "lime", "blue", "yellow", "cyan", "magenta", "orange", "white")
 
@@ -29,3 +37,12 @@ def write_rectangles(folder, count=8, width=80, height=60):
     rows = folder / "rows.jsonl"
     rows.write_text("".join(lines), encoding="utf-8")
     return rows
+
+
+def large(folder, width=400, height=300):
+    """Return an example whose image takes many tokens, and a collator for it."""
+    rows = write_rectangles(folder, 2, width, height)
+    model = ModelConfig(name="tiny", dtype="float32", image_size={"max_pixels": 400 * 300})
+    family = Qwen2VL.load(tiny_checkpoint(), model)
+    examples = load_examples(Grounding(), DataSource(path=str(rows)), folder, training=True)
+    return examples, TrainingCollator(family, Grounding(), family.vocabulary())

@@ -56,7 +56,7 @@ KINDS = ("boxes", "rectangles", "quads", "tangles", "mixed")
 
 
 def made_up(count, seed, kind="mixed", most=6):
-    """Return predictions and targets of so many images."""
+    """Return predictions and targets of ``count`` images."""
     draw = np.random.default_rng(seed)
     predictions, targets = [], []
     for _ in range(count):

@@ -53,7 +53,7 @@ def random_scores(count, seed=0):
 def marked_spans(*answers):
     """Return the spans of answers, each a text and the roles of its numbers: ``x y x y | hour``.
 
-    Roles behind another bar are of another group, and every character is a supervised row.
+    Roles after another bar are of another group, and every character is a supervised row.
     """
     numbers, rows, row = [], [], 0
     for text, roles in answers:

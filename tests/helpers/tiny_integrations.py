@@ -1,4 +1,4 @@
-"""One small training job behind every door. As a script, it is what each rank of two runs."""
+"""One small training job for every integration. As a script, it is what each rank of two runs."""
 
 import functools
 from pathlib import Path

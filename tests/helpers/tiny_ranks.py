@@ -19,7 +19,7 @@ def main(files: list[str]) -> None:
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1
     for file in files:
         config = read_config(Path(file))
-        lean = several and config.objective.name != "ce"
-        mixin.NumericLossMixin.chunked_from = 0 if lean else CHUNKED_FROM
+        chunked = several and config.objective.name != "ce"
+        mixin.NumericLossMixin.chunked_from = 0 if chunked else CHUNKED_FROM
         train(config, resume=last_checkpoint(config.output_dir) is not None)
     leave_process_group()

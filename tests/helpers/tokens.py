@@ -46,7 +46,7 @@ def labels_of(*texts: str, width: int | None = None) -> Tensor:
 
 
 def random_text(source: random.Random) -> str:
-    """Write text and numbers of every kind, behind a prompt that is not trained on."""
+    """Write text and numbers of every kind, after a prompt that is not trained on."""
     pieces = ["____", " ", "ab", ":", ", ", "-", ".", "(", "____"]
     for _ in range(source.randint(1, 4)):
         whole = str(source.randrange(10 ** source.randint(1, 5))).zfill(source.randint(1, 3))

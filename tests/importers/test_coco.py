@@ -126,7 +126,7 @@ def test_a_bad_image_is_one_fault(tmp_path):
     assert done.row["id"] == "4"
 
 
-def test_an_image_that_stands_twice(tmp_path):
+def test_a_repeated_image(tmp_path):
     done = outcome(Coco(), coco(tmp_path, [image(3), image(3), image(4)]))
     assert done.kinds == ["id"]
     assert done.row["id"] == "4"
@@ -143,7 +143,7 @@ def test_an_image_that_stands_twice(tmp_path):
         (b'{"images": "\xe9"}', "not UTF-8"),
     ],
 )
-def test_a_file_that_is_none(tmp_path, text, why):
+def test_an_invalid_file(tmp_path, text, why):
     path = tmp_path / "instances.json"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ValueError, match=why):

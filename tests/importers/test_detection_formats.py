@@ -281,7 +281,7 @@ def test_labelme_has_rectangles_polygons_and_circles(tmp_path):
 
 
 def test_shapes_of_labelme_with_one_group_are_one_object(tmp_path):
-    """Such as a dog behind a tree; another label or no group is another object."""
+    """Such as a dog after a tree; another label or no group is another object."""
     parts = (
         shape("polygon", [[20, 10], [30, 10], [30, 20]]),
         shape("rectangle", [[1, 5], [4, 9]]),

@@ -225,7 +225,7 @@ def test_a_bad_image_of_mmocr(tmp_path, bad, kind, why):
 
 
 @pytest.mark.parametrize("text", ['{"data_list": [', '{"images": []}', "7"])
-def test_a_file_that_is_none_of_mmocr(tmp_path, text):
+def test_a_file_in_another_format_than_mmocr(tmp_path, text):
     path = tmp_path / "textdet.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=r"not JSON|expected a list of rows"):

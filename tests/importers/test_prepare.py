@@ -134,7 +134,7 @@ def test_many_files_are_in_the_record_alone(capsys, tmp_path):
     assert names == [f"gt_img_{i}.txt" for i in range(30)]
 
 
-def test_an_id_that_stands_twice(tmp_path, gt):
+def test_a_repeated_id(tmp_path, gt):
     other = text_folder(tmp_path / "other", gt_img_1__txt=LINE)
     done = prepare("icdar2015", Icdar2015(), [gt, other], tmp_path / "rows.jsonl")
     (bad,) = done.record["bad_lines"]

@@ -136,7 +136,7 @@ def test_a_pickle_of_anything_else(tmp_path, value):
         b"\x82\x01.",
     ],
 )
-def test_a_pickle_that_is_none(tmp_path, raw):
+def test_an_invalid_pickle(tmp_path, raw):
     path = tmp_path / "none.p"
     path.write_bytes(raw)
     with pytest.raises(ValueError, match="not a pickle of plain values"):

@@ -133,8 +133,8 @@ def test_a_tree_covers_the_mass_that_was_asked_for_with_the_most_likely_answers(
         lost = sum(p for a, p in whole.probabilities.items() if a not in found.probabilities)
         assert lost <= 0.03 + 1e-6
         assert len(found.probabilities) < len(whole.probabilities)
-        for answer, chance in found.probabilities.items():
-            assert chance == pytest.approx(whole.probabilities[answer], rel=1e-4)
+        for answer, prob in found.probabilities.items():
+            assert prob == pytest.approx(whole.probabilities[answer], rel=1e-4)
 
 
 def test_samples_are_drawn_with_their_probability_and_do_not_depend_on_the_batch(loaded):
@@ -157,7 +157,7 @@ def test_samples_are_drawn_with_their_probability_and_do_not_depend_on_the_batch
 def test_prompts_that_share_a_cache_or_a_pass_have_the_same_probabilities(loaded, monkeypatch):
     """All in one pass, each in a pass of its own, in two passes, a copy of the cache per branch."""
 
-    ends = range(0, 300, 2)  # so many that a model that has learnt nothing ends its answers
+    ends = range(0, 300, 2)  # enough that a model that has learnt nothing ends its answers
 
     def found():
         return explore(loaded, PrefixTree(ends, mass=0.99, width=9), steps=4)

@@ -161,7 +161,7 @@ def test_a_body_without_end_is_read_up_to_a_limit(monkeypatch, head):
     ["<html>", "[" * 100_000, '{"choices": []}', "7", '"\\ud800"'],
     ids=["html", "deep", "no-choices", "number", "surrogate"],
 )
-def test_a_reply_that_is_none_is_asked_for_three_times(body, capsys):
+def test_an_invalid_reply_is_requested_three_times(body, capsys):
     with (
         server(*[response("200 OK", body)] * 3) as url,
         pytest.raises(BadReplyError, match=r"the answer .* not .*, 3 times$") as error,

@@ -49,8 +49,8 @@ def slow(run, config):
                 more["mm_token_type_ids"] = torch.cat([kinds, kinds.new_zeros(1, place)], dim=1)
             with torch.no_grad():
                 logits = model(**{**inputs, **more, "input_ids": ids}).logits[0, -1]
-            for digit, chance in enumerate(logits[digits].softmax(0).tolist()):
-                found[digit - digits.index(token)].append(chance)
+            for digit, prob in enumerate(logits[digits].softmax(0).tolist()):
+                found[digit - digits.index(token)].append(prob)
     return found
 
 
@@ -62,14 +62,14 @@ def test_the_file_equals_the_loop(tmp_path):
     found = json.loads((run / "digits.json").read_text())
     expected = slow(run, config)
     assert found["differences"] == list(expected)
-    assert found["tokens"] == [len(chances) for chances in expected.values()]
+    assert found["tokens"] == [len(probs) for probs in expected.values()]
     assert sum(found["tokens"]) % 10 == 0
     assert found["rows_skipped"] == 0
-    for mean, chances in zip(found["means"], expected.values(), strict=True):
-        assert mean == (pytest.approx(sum(chances) / len(chances), rel=1e-4) if chances else None)
+    for mean, probs in zip(found["means"], expected.values(), strict=True):
+        assert mean == (pytest.approx(sum(probs) / len(probs), rel=1e-4) if probs else None)
 
 
-def test_each_digit_is_asked_for_those_of_its_alphabet():
+def test_each_digit_competes_with_those_of_its_digit_group():
     """With digits that have a space in front, and tokens of two digits, which are left out."""
     pieces = [*"3180", "▁", "42", *"9752", "07", *"46", "a", "▁5", "▁2", "▁9", "▁42"]
     vocabulary = NumberVocabulary.from_tokenizer(ToyTokenizer({p: i for i, p in enumerate(pieces)}))
@@ -87,9 +87,9 @@ def test_each_digit_is_asked_for_those_of_its_alphabet():
             for i, token in enumerate(vocabulary.tokens)
             if token.digit_group == right.digit_group and len(token.digits) == 1
         ]
-        for i, chance in zip(there, row[there].softmax(0).tolist(), strict=True):
+        for i, prob in zip(there, row[there].softmax(0).tolist(), strict=True):
             at = int(vocabulary.tokens[i].digits) - int(right.digits) + 9
-            expected[at] += chance
+            expected[at] += prob
             number[at] += 1
     assert sum(number) == 2 * (10 * 10 + 3 * 3)
     assert total.tolist() == pytest.approx(expected)

@@ -386,7 +386,7 @@ def test_answers_of_another_server_model_or_run_are_not_mixed(config, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["paligemma", "t5"])
-def test_a_family_without_a_chat_template_is_refused(tmp_path, name):
+def test_a_family_without_a_chat_template_is_rejected(tmp_path, name):
     choose(name, FAMILIES, "family", "").make_tiny(tmp_path / "model", seed=0)
     made = small_config(
         tmp_path,
@@ -404,7 +404,7 @@ def test_a_family_without_a_chat_template_is_refused(tmp_path, name):
         )
 
 
-def test_a_model_that_train_creates_is_refused_before_a_hub_is_asked(tmp_path):
+def test_a_model_that_train_creates_is_rejected_before_a_hub_is_asked(tmp_path):
     endpoint = Endpoint(url="http://h:1/v1", model="tiny")
     with pytest.raises(ValueError, match=r"model\.name: tiny is a model that `train`"):
         predict(Path("clock_tiny"), None, tmp_path / "p.jsonl", endpoint=endpoint)

@@ -59,7 +59,7 @@ def test_every_test_row_is_answered_once_in_order(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_was_learnt_is_written_and_nothing_behind_its_end(tmp_path):
+def test_the_learnt_answers_are_generated_and_nothing_after_their_end(tmp_path):
     Image.new("RGB", (60, 60), (200, 30, 90)).save(tmp_path / "a.png")
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"id": "1", "image": "a.png", "time": "7:05"}')
@@ -89,13 +89,11 @@ def test_tokens_are_as_probable_as_the_model_says_when_it_reads_them(run):
         images = {key: inputs[key] for key in ("pixel_values", "image_grid_thw")}
         with torch.no_grad():
             logits = model(**family.model_inputs(ids, mask, answered, images)).logits
-        chances = logits[0, prompt - 1 : -1].double().softmax(-1)
+        probs = logits[0, prompt - 1 : -1].double().softmax(-1)
         length = found.ids.index(family.pad_id) if family.pad_id in found.ids else len(found.ids)
         for i in range(length):
-            assert found.probabilities[i] == pytest.approx(
-                float(chances[i, found.ids[i]]), abs=1e-5
-            )
-            assert chances[i].argmax() == found.ids[i]
+            assert found.probabilities[i] == pytest.approx(float(probs[i, found.ids[i]]), abs=1e-5)
+            assert probs[i].argmax() == found.ids[i]
 
 
 def test_a_shape_is_as_sure_as_its_tokens_are_in_the_mean(run):
@@ -103,14 +101,14 @@ def test_a_shape_is_as_sure_as_its_tokens_are_in_the_mean(run):
     family = load_family(config, str(run / "model"))
     text = "a<|box_start|>(1,22),(3,4)<|box_end|>é<|box_start|>(5,6),(7,8)<|box_end|>"
     ids = family.tokenizer(text)["input_ids"]
-    chances = [1 / (i + 2) for i in range(len(ids))]
-    found = Generated(text, None, [*ids, family.stop_ids[0], family.pad_id], [*chances, 0.9, 0.1])
+    probs = [1 / (i + 2) for i in range(len(ids))]
+    found = Generated(text, None, [*ids, family.stop_ids[0], family.pad_id], [*probs, 0.9, 0.1])
     tokens = family.tokenizer.convert_ids_to_tokens(ids)
     starts = [i for i, token in enumerate(tokens) if token == "<|box_start|>"]
     ends = [i for i, token in enumerate(tokens) if token == "<|box_end|>"]
     spans = COORDINATE_FORMATS["qwen_vl"].read(text).shapes
     for shape, start, end in zip(spans, starts, ends, strict=True):
-        mean = sum(chances[start : end + 1]) / (end + 1 - start)
+        mean = sum(probs[start : end + 1]) / (end + 1 - start)
         assert found.mean_probability(family, shape.span) == pytest.approx(mean)
 
 
@@ -191,7 +189,7 @@ def test_a_moved_run_goes_on(run, tmp_path):
     assert predict(tmp_path / "elsewhere", None, out) == 9
 
 
-def test_a_file_of_unknown_origin_is_refused(run, tmp_path):
+def test_a_file_of_unknown_origin_is_rejected(run, tmp_path):
     out = tmp_path / "p.jsonl"
     out.write_text('{"id": "2-000000", "text": "7:05", "target": "7:05"}\n')
     with pytest.raises(ValueError, match="contains predictions of another run"):

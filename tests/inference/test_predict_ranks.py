@@ -9,7 +9,7 @@ import torch
 from tiny_models import small_config
 
 from mm_numeric.cli import main as cli
-from mm_numeric.config.resources import Resources
+from mm_numeric.config.compare import Resources
 from mm_numeric.inference import generate
 from mm_numeric.inference.generate import predict
 from mm_numeric.models.loading import load_family, model_source, share_weights

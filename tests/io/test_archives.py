@@ -36,7 +36,7 @@ def bomb(path, mib, name="gt_img_1.txt"):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in KiB on Linux")
-def test_a_zip_bomb_is_refused_by_its_sizes_without_unpacking(tmp_path):
+def test_a_zip_bomb_is_rejected_by_its_sizes_without_unpacking(tmp_path):
     path = bomb(tmp_path / "bomb.zip", 300)
     assert path.stat().st_size < 4 << 20
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -49,7 +49,7 @@ def test_a_zip_bomb_is_refused_by_its_sizes_without_unpacking(tmp_path):
 
 
 @pytest.mark.parametrize(("mib", "is_read"), [(15, True), (17, False)])
-def test_a_zip_of_more_than_200_times_its_size_is_refused_above_16_mib(tmp_path, mib, is_read):
+def test_a_zip_of_more_than_200_times_its_size_is_rejected_above_16_mib(tmp_path, mib, is_read):
     path = bomb(tmp_path / "bomb.zip", mib)
     if is_read:
         assert len(list(zipped_files(path, (".txt",)))) == 2
@@ -76,7 +76,7 @@ def test_files_that_are_not_read_do_not_count(tmp_path):
         ("bomb.jsonl.gz", lambda path: path.write_bytes(gzip.compress(b'"' + b" " * (2 << 20)))),
     ],
 )
-def test_rows_of_a_gzip_bomb_are_refused(tmp_path, monkeypatch, name, write):
+def test_rows_of_a_gzip_bomb_are_rejected(tmp_path, monkeypatch, name, write):
     monkeypatch.setenv(UNPACKED_LIMIT, "1")
     write(tmp_path / name)
     with pytest.raises(ValueError, match=TOO_LARGE):
@@ -107,7 +107,7 @@ def prepared(tmp_path, *words):
     return cli.main(["prepare", *words, "--out", str(tmp_path / "rows.jsonl"), "--force"])
 
 
-def test_an_importer_refuses_a_bomb_and_the_flag_raises_the_limit(tmp_path, capsys, monkeypatch):
+def test_an_importer_rejects_a_bomb_and_the_flag_raises_the_limit(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv(UNPACKED_LIMIT, "1")
     line = "0,0,10,0,10,10,0,10,word\r\n"
     path = tmp_path / "bomb.zip"
@@ -122,7 +122,7 @@ def test_an_importer_refuses_a_bomb_and_the_flag_raises_the_limit(tmp_path, caps
     assert "--max-unpacked is a number of MiB of at least 1, not 0" in capsys.readouterr().err
 
 
-def test_jokes_that_are_a_bomb_are_refused(tmp_path, capsys, monkeypatch):
+def test_jokes_that_are_a_bomb_are_rejected(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv(UNPACKED_LIMIT, "1")
     path = tmp_path / "train.tsv.gz"
     path.write_bytes(gzip.compress(b"3\tjoke\n" + b" " * (2 << 20)))
@@ -131,7 +131,7 @@ def test_jokes_that_are_a_bomb_are_refused(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_score_refuses_a_bomb_and_the_flag_raises_the_limit(tmp_path, capsys, before):
+def test_score_rejects_a_bomb_and_the_flag_raises_the_limit(tmp_path, capsys, before):
     path = tmp_path / "bomb.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("gt_img_1.txt", f"{SQUARE},word\n" + " " * (2 << 20))

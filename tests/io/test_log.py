@@ -61,7 +61,7 @@ def test_verbosity(capsys, options, levels):
     "arguments",
     [["--quiet", "ls"], ["ls", "--quiet"], ["prepare", "none", "x", "--quiet"]],
 )
-def test_global_options_may_stand_before_or_after_the_command(arguments, capsys):
+def test_global_options_may_come_before_or_after_the_command(arguments, capsys):
     cli.main(arguments)
     capsys.readouterr()
     logger.warning("not written")

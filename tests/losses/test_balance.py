@@ -1,4 +1,4 @@
-"""How large numeric terms are beside cross-entropy, over the steps of a run."""
+"""How large numeric terms are next to cross-entropy, over the steps of a run."""
 
 import itertools
 
@@ -139,7 +139,7 @@ def test_an_objective_is_a_module():
 
 
 def test_a_state_is_taken_to_where_the_sums_are():
-    """A run on a GPU goes on from numbers in a file; the device "meta" stands for it."""
+    """A run on a GPU resumes from numbers in a file; the device "meta" stands for it."""
     balance = Balance(ObjectiveSpec(terms=(TermSpec(name="emd"),), balance="running"))
     balance.load_state_dict({"means": torch.tensor([2.0, 3.0])})
     there = LossSum(torch.ones((), device="meta"), torch.ones((), device="meta").long())
@@ -175,7 +175,7 @@ def test_steps_without_numbers_leave_the_means_alone():
 
 
 def test_nan_is_in_the_loss_and_not_in_the_means():
-    """A step of fp16 that overflows is skipped by its scaler; those behind it go on."""
+    """A step of fp16 that overflows is skipped by its scaler; those after it continue."""
     whole = running("ntl_was")
     whole.balance.end_step(whole(*batch(0), shift=False).sums)
     logits, labels = batch(1)

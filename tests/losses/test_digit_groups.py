@@ -1,4 +1,4 @@
-"""Terms on tokens of several digits, of several alphabets, and on tokens that are whole numbers.
+"""Terms on tokens of several digits, of several digit groups, and on tokens that are whole numbers.
 
 The loops below are the definitions, one token at a time in float64, and use nothing of the library.
 """
@@ -19,7 +19,7 @@ from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 from mm_numeric.registry import TERMS
 
-PIECES = {  # by alphabet; none but the first is complete
+PIECES = {  # by digit group; none but the first is complete
     "0": list("0123456789"),
     "00": ["00", "07", "12", "34", "99"],
     "000": ["000", "015", "115", "900"],
@@ -46,7 +46,7 @@ class Class(NamedTuple):
 
 def _ids():
     """Return the id of each token, out of order and with gaps."""
-    tokens = [token for alphabet in [*PIECES.values(), *OWN] for token in alphabet] + TEXT
+    tokens = [token for digit_group in [*PIECES.values(), *OWN] for token in digit_group] + TEXT
     ids = list(range(len(tokens) + 4))
     random.Random(5).shuffle(ids)
     return dict(zip(tokens, ids, strict=False))
@@ -62,15 +62,15 @@ for words in OWN:
 
 
 def _classes():
-    """Return the classes of the alphabet that each number token is in, by token."""
+    """Return the classes of the digit group that each number token is in, by token."""
     found = {}
-    for alphabet in PIECES.values():
-        digits = [[c for c in token if c in "0123456789"] for token in alphabet]
+    for digit_group in PIECES.values():
+        digits = [[c for c in token if c in "0123456789"] for token in digit_group]
         members = [
             Class(IDS[token], float("".join(d)), tuple(float(c) for c in reversed(d)))
-            for token, d in zip(alphabet, digits, strict=True)
+            for token, d in zip(digit_group, digits, strict=True)
         ]
-        found.update(dict.fromkeys(alphabet, members))
+        found.update(dict.fromkeys(digit_group, members))
     for table in OWN:
         members = [Class(IDS[token], value, (value,)) for token, value in table.items()]
         found.update(dict.fromkeys(table, members))
@@ -151,7 +151,7 @@ def seats(sample, at, tokens):
 
 
 def probabilities(scores, members, temperature=1.0):
-    """Return the softmax over an alphabet; scores [v]."""
+    """Return the softmax over a digit group; scores [v]."""
     heights = [(scores[m.id] / temperature).exp() for m in members]
     total = sum(heights)
     return [height / total for height in heights]
@@ -163,12 +163,12 @@ def normaliser(scores):
 
 
 def mass(scores, members):
-    """Return the probability of an alphabet; scores [v]."""
+    """Return the probability of a digit group; scores [v]."""
     return sum(scores[m.id].exp() for m in members) / scores.exp().sum()
 
 
 def unit(members, options):
-    """Return the factor of values and distances: by default the range of an alphabet becomes 9."""
+    """Return the factor of values and distances: by default the range of a digit group is 9."""
     values = [m.value for m in members]
     if options.get("scale") == "published" or len(set(values)) == 1:
         return 1.0
@@ -276,16 +276,16 @@ def smmd(scores, seat, options):
 
 def dist2(scores, seat, options):
     total = scores.new_zeros(())
-    for chance, m in zip(spread(seat, options.get("tau", 1.0)), seat.members, strict=True):
-        if chance > 0:
-            total = total + chance * (math.log(chance) - scores[m.id] + normaliser(scores))
+    for prob, m in zip(spread(seat, options.get("tau", 1.0)), seat.members, strict=True):
+        if prob > 0:
+            total = total + prob * (math.log(prob) - scores[m.id] + normaliser(scores))
     return total
 
 
 def gce(scores, seat, options):
     target = spread(seat, 2 * options.get("sigma", 1.0) ** 2)
     share = zip(target, seat.members, strict=True)
-    return sum(chance * (normaliser(scores) - scores[m.id]) for chance, m in share)
+    return sum(prob * (normaliser(scores) - scores[m.id]) for prob, m in share)
 
 
 def raft(scores, seat, options):
@@ -503,7 +503,7 @@ def terms(keep=lambda name, options: True):
 
 
 def of_any_vocabulary(name, options):
-    """Say whether a term has no matrix, which is for one vocabulary."""
+    """Return True if a term has no matrix, which is for one vocabulary."""
     return options.get("cost") is not MATRIX
 
 
@@ -520,7 +520,7 @@ def test_every_term_is_here():
     assert set(OPTIONS) == set(TERMS) - {"box_l1", "box_giou", "time"}
 
 
-def test_the_alphabets():
+def test_the_digit_groups():
     found = {}
     for token in VOCABULARY.tokens:
         found.setdefault(token.digit_group, set()).add(token.id)
@@ -561,7 +561,7 @@ def test_equals_the_loop(name, options, seed):
 
 
 @terms()
-def test_an_alphabet_of_one_token_leaves_nothing_to_choose(name, options):
+def test_a_digit_group_of_one_token_has_no_loss(name, options):
     labels = torch.tensor([[IDS["x"], IDS["▁77"], IDS["x"]]])
     logits = random_logits(labels, 0).float().requires_grad_()
     result = only(name, options)(logits, labels, shift=False)
@@ -585,7 +585,7 @@ def test_an_alphabet_of_one_token_leaves_nothing_to_choose(name, options):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("squash", [1.0, 3.0, 9.0, 1e6])
 def test_squash_where_all_wrong_values_are_equally_far(squash, dtype):
-    """Two tokens, beside an alphabet with far values: a wrong one costs 1."""
+    """Two tokens, next to a digit group with far values: a wrong one costs 1."""
     words = {"no": 0.0, "yes": 1.0}
     far = {"one": 1.0, "million": 1e6, "billion": 1e9}
     tokenizer = ToyTokenizer({token: i for i, token in enumerate([*words, *far])})
@@ -618,7 +618,7 @@ def close_in_float32(name, options, vocabulary, labels, size):
 
 @terms(lambda name, options: options.get("cost") in (None, "log"))
 def test_values_up_to_ten_to_the_fifteenth(name, options):
-    """Beside an alphabet of digits; the values are such that float32 can tell them apart."""
+    """Next to a digit group of digits; the values are such that float32 can tell them apart."""
     digits = [str(digit) for digit in range(10)]
     far = ["0000000000000000", "0000000000000007", "1000000000000000", "0123456789012345"]
     words = {"none": 0.0, "billion": 1e9, "much": 1e15}
@@ -633,18 +633,18 @@ def test_values_up_to_ten_to_the_fifteenth(name, options):
 
 
 @terms(of_any_vocabulary)
-def test_far_values_of_other_alphabets_leave_digits_alone(name, options):
-    """What float32 rounds off is not multiplied by the gaps between alphabets, or within them."""
+def test_far_values_of_other_digit_groups_leave_digits_alone(name, options):
+    """What float32 rounds off is not multiplied by gaps between or within digit groups."""
     digits = list("0123456789")
     far = {"-much": -1e15, "none": 0.0, "much": 1e15}
     tokenizer = ToyTokenizer({token: i for i, token in enumerate([*digits, *far, "1234567", "x"])})
     alone = NumberVocabulary.from_tokenizer(ToyTokenizer({digit: int(digit) for digit in digits}))
-    beside = NumberVocabulary.from_tokenizer(tokenizer)
-    beside = NumberVocabulary.from_tokens(tokenizer, far) | beside
+    next_to = NumberVocabulary.from_tokenizer(tokenizer)
+    next_to = NumberVocabulary.from_tokens(tokenizer, far) | next_to
     labels = torch.tensor([[3, 14, 9, 8, 14, 0]])
     logits = random_logits(labels, 4, 15).float()
     losses = [
         only(name, options, vocabulary)(logits, labels, shift=False).loss
-        for vocabulary in (alone, beside)
+        for vocabulary in (alone, next_to)
     ]
     torch.testing.assert_close(*losses, rtol=1e-6, atol=0)

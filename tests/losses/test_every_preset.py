@@ -215,7 +215,7 @@ def test_text_that_is_ruled_out_is_fine(name):
 
 def test_cross_entropy_gives_a_noisy_label_its_distribution():
     """As rps and smmd do, and expected distances do not: see ``test_proper``."""
-    chances = torch.tensor([0.1, 0.2, 0.4, 0.2, 0.1]).double()
+    probs = torch.tensor([0.1, 0.2, 0.4, 0.2, 0.1]).double()
     labels = labels_of(*"2334444556")
     scores = torch.zeros(SIZE).double().requires_grad_()
     optimiser = torch.optim.LBFGS([scores], max_iter=200, line_search_fn="strong_wolfe")
@@ -231,7 +231,7 @@ def test_cross_entropy_gives_a_noisy_label_its_distribution():
             scores.zero_()
         optimiser.step(loss)
         found = scores.detach().softmax(-1)[[SPELLED.index(d) for d in "23456"]]
-        torch.testing.assert_close(found, chances, rtol=0, atol=1e-3)
+        torch.testing.assert_close(found, probs, rtol=0, atol=1e-3)
 
 
 def test_spans_of_a_batch_are_borrowed():

@@ -1,4 +1,4 @@
-"""An objective beside a cross-entropy that another library calculated."""
+"""An objective next to a cross-entropy that another library calculated."""
 
 import pytest
 import torch
@@ -60,7 +60,7 @@ def test_a_fused_kernel_of_torch():
     )
 
 
-def test_shapes_that_do_not_belong_together_are_refused():
+def test_shapes_that_do_not_belong_together_are_rejected():
     (hidden, weight, bias), labels = prepared()
     objective = made("ntl_was")
     spans = objective.spans(labels)

@@ -83,7 +83,7 @@ def test_a_digit_of_minus_infinity_without_target_probability_is_no_nan(name):
     assert scores.grad.isfinite().all()
 
 
-def test_trainer_is_told_of_loss_func():
+def test_the_error_in_a_trainer_names_loss_func():
     """Trainer calls a compute_loss_func with outputs, labels and num_items_in_batch."""
     transformers = pytest.importorskip("transformers")
     logits, labels = batch(0)
@@ -93,7 +93,7 @@ def test_trainer_is_told_of_loss_func():
             NumericLoss("ntl_was", vocabulary=VOCABULARY)(outputs, labels, num_items_in_batch=items)
 
 
-def test_transforms_of_torch_func_are_refused():
+def test_transforms_of_torch_func_are_rejected():
     logits, labels = batch(0)
     made = NumericLoss("ntl_was", vocabulary=VOCABULARY)
 
@@ -110,7 +110,7 @@ def test_transforms_of_torch_func_are_refused():
         torch.func.vmap(lambda z, y: made(z[None], y[None], shift=False).loss)(logits, labels)
 
 
-def test_second_derivatives_are_refused():
+def test_second_derivatives_are_rejected():
     logits, labels = batch(0)
     leaf = logits.requires_grad_()
     loss = NumericLoss("ntl_was", vocabulary=VOCABULARY)(leaf, labels, shift=False).loss

@@ -20,7 +20,7 @@ from mm_numeric.numbers.vocabulary import NumberToken, NumberVocabulary
 HALF = [torch.bfloat16, torch.float16]
 
 
-def lean(made, inputs, labels, **arguments):
+def chunked(made, inputs, labels, **arguments):
     """Return the result from hidden states, and the gradients of those, weight and bias."""
     hidden, weight, bias = leaves = [tensor.clone().requires_grad_() for tensor in inputs]
     arguments = {"shift": False, **arguments}
@@ -56,7 +56,7 @@ def test_equals_the_logits(name, form, dtype):
         {"rtol": 1e-9, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 1e-5}
     )
     assert_same(
-        lean(objective, inputs, labels, **arguments),
+        chunked(objective, inputs, labels, **arguments),
         full(objective, inputs, labels, **arguments),
         **tolerance,
     )
@@ -69,7 +69,7 @@ def test_half_precision_is_as_good_as_that_of_the_logits(name, dtype):
     _, labels = batch(1)
     inputs = head(labels, dtype)
     exact = full(made(name), [tensor.double() for tensor in inputs], labels)
-    found, other = lean(made(name), inputs, labels), full(made(name), inputs, labels)
+    found, other = chunked(made(name), inputs, labels), full(made(name), inputs, labels)
     eps = torch.finfo(dtype).eps
     assert found[0].loss.dtype == torch.float32
     torch.testing.assert_close(found[0].loss.double(), exact[0].loss, rtol=2 * eps, atol=eps)
@@ -85,17 +85,17 @@ def test_chunks_make_no_difference(monkeypatch, rows):
     inputs = head(labels)
     expected = full(made("ntil"), inputs, labels)
     monkeypatch.setattr(cross_entropy, "_CPU_CHUNK", rows * SIZE + 1)
-    assert_same(lean(made("ntil"), inputs, labels), expected, rtol=1e-9, atol=1e-12)
+    assert_same(chunked(made("ntil"), inputs, labels), expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", HALF)
 def test_sums_over_chunks_are_not_rounded_at_each(monkeypatch, dtype):
-    """A bf16 sum of 400 chunks would lose what is small beside the sum so far."""
+    """A bf16 sum of 400 chunks would lose what is small next to the sum so far."""
     labels = labels_of("12ab" * 100)
     inputs = head(labels, dtype)
     exact = full(made("ntl_was"), [tensor.double() for tensor in inputs], labels)
     monkeypatch.setattr(cross_entropy, "_CPU_CHUNK", 1)
-    found = lean(made("ntl_was"), inputs, labels)
+    found = chunked(made("ntl_was"), inputs, labels)
     for mine, wanted in zip(found[1], exact[1], strict=True):
         error = (mine.double() - wanted).norm() / wanted.norm()
         assert error < 0.6 * torch.finfo(dtype).eps  # half a unit in the last place, and logits
@@ -106,7 +106,7 @@ def test_sums_over_chunks_are_not_rounded_at_each(monkeypatch, dtype):
 def test_one_row_no_rows_and_no_numbers(name, texts):
     labels = labels_of(*texts)
     inputs = head(labels)
-    found = lean(made(name), inputs, labels)
+    found = chunked(made(name), inputs, labels)
     assert_same(found, full(made(name), inputs, labels), rtol=1e-9, atol=1e-12)
     assert all(gradient.isfinite().all() for gradient in found[1])
 
@@ -129,9 +129,9 @@ def test_counts_of_the_step_are_divided_by():
     inputs = head(labels)
     whole = made("ntl_was")
     counts = Counts.of(labels[labels != IGNORE_INDEX], whole.spans(labels))
-    expected = lean(whole, inputs, labels)
+    expected = chunked(whole, inputs, labels)
     parts = [
-        lean(whole, [inputs[0][i : i + 1], *inputs[1:]], labels[i : i + 1], counts=counts)
+        chunked(whole, [inputs[0][i : i + 1], *inputs[1:]], labels[i : i + 1], counts=counts)
         for i in range(len(labels))
     ]
     torch.testing.assert_close(sum(result.loss for result, _ in parts), expected[0].loss)
@@ -158,7 +158,7 @@ def test_gradcheck():
     )
 
 
-def test_a_second_derivative_is_refused():
+def test_a_second_derivative_is_rejected():
     """Rather than answered with a number that leaves half of it out."""
     _, labels = batch(0)
     hidden, weight, bias = (tensor.requires_grad_() for tensor in head(labels))
@@ -195,9 +195,9 @@ def test_autocast_is_that_of_a_linear_layer(name, backward_inside):
     torch.testing.assert_close(loss, expected, rtol=1e-3, atol=1e-5)
     for mine, theirs in zip(gradients, wanted, strict=True):
         assert (mine - theirs).norm() <= torch.finfo(torch.bfloat16).eps * theirs.norm()
-    exact = lean(made(name), [tensor.double() for tensor in inputs], labels)
+    exact = chunked(made(name), [tensor.double() for tensor in inputs], labels)
     assert loss.item() == pytest.approx(exact[0].loss.item(), rel=0.01)
-    assert not torch.equal(loss, lean(made(name), inputs, labels)[0].loss)  # it was cast
+    assert not torch.equal(loss, chunked(made(name), inputs, labels)[0].loss)  # it was cast
 
 
 @pytest.mark.parametrize("shape", [(SIZE, WIDTH + 1), (WIDTH, SIZE), (SIZE * WIDTH,), (0,)])
@@ -216,14 +216,14 @@ def test_a_weight_of_another_shape_is_one_sentence(shape):
         ((6, WIDTH), (6,), r"spans=None"),
     ],
 )
-def test_shapes_that_do_not_belong_together_are_refused(hidden, labels, message):
+def test_shapes_that_do_not_belong_together_are_rejected(hidden, labels, message):
     with pytest.raises(ValueError, match=message):
         made("ce").from_hidden(
             torch.zeros(hidden), torch.zeros(SIZE, WIDTH), torch.zeros(labels).long(), shift=False
         )
 
 
-def test_a_head_of_another_tokenizer_and_a_label_outside_are_refused():
+def test_a_head_of_another_tokenizer_and_a_label_outside_are_rejected():
     labels = labels_of("12", "ab")
     with pytest.raises(ValueError, match="is not one of the 5 tokens of the head"):
         made("ce").from_hidden(torch.zeros(2, 2, WIDTH), torch.zeros(5, WIDTH), labels, shift=False)
@@ -264,7 +264,7 @@ def large():
 
 
 def peak(step, tmp_path):
-    """Return the largest number of bytes that was held at once, beside what was there before."""
+    """Return the largest number of bytes that was held at once, next to what was there before."""
     with torch.profiler.profile(profile_memory=True) as profile:
         step()
     profile.export_chrome_trace(str(tmp_path / "trace.json"))

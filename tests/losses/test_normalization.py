@@ -92,7 +92,7 @@ def test_spans_of_micro_batches(is_weighted):
         (torch.tensor([1.0, torch.nan]), "at least 0 and finite"),
     ],
 )
-def test_weights_that_are_refused(weights, message):
+def test_weights_that_are_rejected(weights, message):
     labels = labels_of("12 x", "9.3x")
     logits = torch.zeros(2, 4, 22)
     with pytest.raises(ValueError, match=message):

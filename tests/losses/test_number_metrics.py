@@ -1,4 +1,4 @@
-"""What is said of numbers beside the loss: the same as a loop over tokens says."""
+"""The metrics of numbers equal those of a loop over tokens."""
 
 import pytest
 import torch
@@ -22,8 +22,8 @@ def slow(logits, labels):
         for number in read(characters, runs=False):
             expected = value = 0.0
             for digit in number:
-                chances = scores[digit.position][DIGITS].softmax(0).tolist()
-                expected += 10.0**digit.place * sum(i * p for i, p in enumerate(chances))
+                probs = scores[digit.position][DIGITS].softmax(0).tolist()
+                expected += 10.0**digit.place * sum(i * p for i, p in enumerate(probs))
                 value += 10.0**digit.place * digit.value
                 right += scores[digit.position].argmax().item() == ids[digit.position]
                 tokens += 1

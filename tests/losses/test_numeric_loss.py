@@ -319,7 +319,7 @@ def test_sums_carry_no_gradient():
         ((SIZE,), (), {"spans": True}),
     ],
 )
-def test_shapes_that_do_not_belong_together_are_refused(shape, labels_shape, arguments):
+def test_shapes_that_do_not_belong_together_are_rejected(shape, labels_shape, arguments):
     if "spans" in arguments:
         spans = NumberSpans.from_labels(labels_of("ab"), VOCABULARY)
         arguments = {**arguments, "spans": spans}
@@ -328,7 +328,7 @@ def test_shapes_that_do_not_belong_together_are_refused(shape, labels_shape, arg
         made("ce")(torch.zeros(shape), torch.zeros(labels_shape, dtype=torch.long), **arguments)
 
 
-def test_rows_without_a_label_are_refused():
+def test_rows_without_a_label_are_rejected():
     """-100 would be read as an index from the end."""
     labels = torch.tensor([3, IGNORE_INDEX, 4])
     spans = NumberSpans.from_labels(labels_of("ab"), VOCABULARY)
@@ -370,7 +370,7 @@ def test_unknown_names_say_the_nearest():
         ({"terms": (TermSpec(name="ce"),)}, "ce is always included"),
     ],
 )
-def test_changes_that_mean_nothing_are_refused(changes, message):
+def test_changes_that_mean_nothing_are_rejected(changes, message):
     with pytest.raises(ValueError, match=message):
         NumericLoss("emd", vocabulary=VOCABULARY, **changes)
 

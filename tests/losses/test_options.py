@@ -62,7 +62,7 @@ def weighed(name, weights, reduction):
 
 @pytest.mark.parametrize("reduction", ["items", "samples"])
 @pytest.mark.parametrize("name", ["ntl_was", "emd_exp", "nl_ntl", "relative_soft"])
-def test_charges_are_weighed_by_role(name, reduction):
+def test_losses_are_weighted_by_role(name, reduction):
     """Divided by how many there are: a role of weight 0 is out of the sum and not of the count."""
     for weights in ({}, WEIGHTS):
         terms = (TermSpec(name=name, roles=weights),)
@@ -158,7 +158,7 @@ def test_cross_entropy_on_text_leaves_number_tokens_out_of_its_sum(seed):
         ("gce", {"sigma": 1e-30}),
     ],
 )
-def test_what_stands_in_for_cross_entropy_can_be_cross_entropy(name, options, dtype):
+def test_the_replacement_of_cross_entropy_can_be_cross_entropy(name, options, dtype):
     """Weights by place that are all 1, and a Gaussian without width."""
     logits, labels = batch(0, dtype)
     terms = (TermSpec(name=name, options=options),)

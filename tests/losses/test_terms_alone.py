@@ -89,7 +89,7 @@ def test_a_first_call_without_gradients_does_no_harm():
     assert gradient.any()
 
 
-def test_spans_of_other_labels_are_refused():
+def test_spans_of_other_labels_are_rejected():
     logits, labels = batch(0)
     whole = made("ntil")
     rows = labels[labels != IGNORE_INDEX]

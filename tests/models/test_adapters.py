@@ -49,7 +49,7 @@ def test_a_run_with_adapters_goes_on_to_the_same_weights(tmp_path):
         assert json.loads((run / "run.json").read_text())["steps"] == 6
 
 
-def test_a_checkpoint_that_lacks_a_weight_is_refused(tmp_path):
+def test_a_checkpoint_that_lacks_a_weight_is_rejected(tmp_path):
     config = a_config(tmp_path, "trainer.max_steps=2")
     train(config)
     (config.output_dir / "run.json").unlink()

@@ -6,8 +6,7 @@ import pytest
 from result_files import section
 from tiny_models import CACHE
 
-from mm_numeric.comparison.scored_runs import read_run_scores
-from mm_numeric.comparison.summary import summary_table, write_summary
+from mm_numeric.comparison.summary import read_run_scores, summary_table, write_summary
 from mm_numeric.config.reader import read_config
 from mm_numeric.evaluation.score import score
 from mm_numeric.inference.generate import predict

@@ -13,7 +13,7 @@ from mm_numeric.numbers.numerals import find_numerals
         ("007", [7]),
         ("12:34", [12, 34]),
         ("0.05", [0.05]),
-        ("3-5", [3, 5]),  # a minus right behind a digit separates
+        ("3-5", [3, 5]),  # a minus right after a digit separates
         ("3 -5", [3, -5]),
         ("1.2.3", [1.2, 3]),
         ("-5", [-5]),

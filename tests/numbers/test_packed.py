@@ -44,7 +44,7 @@ def test_numbers_end_with_their_document(documents, joined, apart, shift):
     assert counts[2] == len(apart)
 
 
-def test_documents_of_another_shape_are_refused():
+def test_documents_of_another_shape_are_rejected():
     labels, _ = packed("12", "34")
     with pytest.raises(ValueError, match=r"documents must have the shape of the labels, \[1, 4\]"):
         NumberSpans.from_labels(labels, VOCABULARY, documents=torch.zeros(1, 3))

@@ -73,12 +73,12 @@ COUNTS = {  # a space is written _
 
 
 def counts(name):
-    """Return how many number tokens there are in each alphabet."""
+    """Return how many number tokens there are in each digit group."""
     shapes = (entry.split("=") for entry in COUNTS[name].split())
     return {shape.replace("_", " "): int(count) for shape, count in shapes}
 
 
-NUMBERS = {  # token, value, alphabet, digits
+NUMBERS = {  # token, value, digit group, digits
     "llama2": [("0", 0, "0", "0"), ("9", 9, "0", "9")],
     "qwen2": [("0", 0, "0", "0"), ("9", 9, "0", "9")],
     "llama3": [
@@ -286,7 +286,7 @@ def test_the_other_reading_of_a_comma(name):
         ("1,000", True, [1000]),
         ("5,000", True, [5000]),
         ("10-15", False, []),
-        ("1-2-3", False, [3]),  # 1-2, -3: behind a digit a minus is no sign
+        ("1-2-3", False, [3]),  # 1-2, -3: after a digit a minus is no sign
         ("3.3.3", False, []),  # ▁3., 3.3
         ("2.000.1", False, [2, 1]),  # 2.000, ., 1
         ("2:00 or 5%", False, []),  # tokens that are no numbers
@@ -326,7 +326,7 @@ def test_random_numbers_are_read_as_they_stand_in_the_text(name):
 def sure_of(name, wanted, written, height=60.0):
     """Return labels [1, t] of one text, and logits of a model that is certain of another one.
 
-    Each number token becomes that of its alphabet with the digits of the other text.
+    Each number token becomes that of its digit group with the digits of the other text.
     """
     vocabulary = vocabulary_of(name)
     labels, _ = encode(name, wanted)

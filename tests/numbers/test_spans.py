@@ -153,14 +153,14 @@ def test_a_marked_number_may_be_signed_and_stand_anywhere():
 
 
 def test_a_token_in_front_of_a_digit_may_share_its_offset():
-    """LLaMA's ▁ has the offset of the character behind it."""
+    """LLaMA's ▁ has the offset of the character after it."""
     ids = [TOKENIZER.vocabulary[" "], *TOKENIZER.ids("12")]
     (number,) = marked("12", [Mark(0, 2)], [(0, 1), (0, 1), (1, 2)], ids)
     assert number.positions == (1, 2)
 
 
 @pytest.mark.parametrize("mark", [Mark(0, 1), Mark(0, 5), Mark(1, 4), Mark(4, 6), Mark(3, 3)])
-def test_a_mark_that_is_not_a_number_is_refused(mark):
+def test_a_mark_that_is_not_a_number_is_rejected(mark):
     with pytest.raises(ValueError, match=r"the answer 'a12:3b' marks .*, which is not a number"):
         marked("a12:3b", [mark])
 
@@ -172,11 +172,11 @@ def test_a_mark_that_is_not_a_number_is_refused(mark):
         [(0, 1), (2, 3), (3, 4)],  # no token for the 2
     ],
 )
-def test_a_digit_in_no_number_token_is_refused(offsets):
+def test_a_digit_in_no_number_token_is_rejected(offsets):
     with pytest.raises(ValueError, match=r"'12:3': the digit '[12]' at character [01] is not in"):
         marked("12:3", [Mark(0, 2)], offsets, TOKENIZER.ids("12:"))
 
 
-def test_a_digit_with_an_id_that_is_no_number_token_is_refused():
+def test_a_digit_with_an_id_that_is_no_number_token_is_rejected():
     with pytest.raises(ValueError, match="the digit '2' at character 1 is not in a number token"):
         marked("12", [Mark(0, 2)], ids=TOKENIZER.ids("1x"))

@@ -93,7 +93,7 @@ def test_thousands(text, values):
 
 
 def cut(text, where):
-    """Cut a text behind character i where bit i of a number is set."""
+    """Cut a text after character i where bit i of a number is set."""
     pieces, start = [], 0
     for end in range(1, len(text) + 1):
         if end == len(text) or where >> (end - 1) & 1:
@@ -110,7 +110,7 @@ def tokenizer_of(pieces):
 
 
 def writes_one_number(piece, inside):
-    """Say whether a piece of text, which holds digits of these numbers, is a piece of one."""
+    """Return True if a piece of text, which holds digits of these numbers, is a piece of one."""
     return len(inside) == 1 and set(piece.lstrip(" ")) <= set(DIGITS + ".,-")
 
 
@@ -169,7 +169,7 @@ def test_what_is_not_trained_on_ends_a_number(text, where, seed):
 
 @given(texts, cuts)
 @few
-def test_a_mark_on_a_number_that_shares_a_token_is_refused(text, where):
+def test_a_mark_on_a_number_that_shares_a_token_is_rejected(text, where):
     pieces = cut(text, where)
     tokenizer, ids = tokenizer_of(pieces)
     vocabulary = NumberVocabulary.from_tokenizer(tokenizer)

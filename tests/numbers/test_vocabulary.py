@@ -44,7 +44,7 @@ def test_special_tokens_are_no_numbers():
     assert len(numbers_in_labels([99, 97, 98], vocabulary)) == 1
 
 
-def test_a_tokenizer_without_digits_is_refused():
+def test_a_tokenizer_without_digits_is_rejected():
     with pytest.raises(ValueError, match=r"tokenizer toy: no token for the digits 0, 1, .* 9\. "):
         NumberVocabulary.from_tokenizer(ToyTokenizer({"a": 0, "<0x30>": 1, "१": 2}))
 
@@ -62,7 +62,7 @@ def test_one_missing_digit_is_named():
 
 
 @pytest.mark.parametrize(
-    ("token", "value", "alphabet", "digits"),
+    ("token", "value", "digit_group", "digits"),
     [
         ("12", 12, "00", "12"),
         ("007", 7, "000", "007"),
@@ -77,14 +77,14 @@ def test_one_missing_digit_is_named():
         ("5-", 5, "0-", "5"),
     ],
 )
-def test_tokens_of_several_digits_and_of_signs(token, value, alphabet, digits):
+def test_tokens_of_several_digits_and_of_signs(token, value, digit_group, digits):
     vocabulary = NumberVocabulary.from_tokenizer(ToyTokenizer({**DIGITS, token: 99}))
     (found,) = (t for t in vocabulary.tokens if t.id == 99)
-    assert found == (99, value, alphabet, digits)
+    assert found == (99, value, digit_group, digits)
     assert vocabulary.tokens[vocabulary.classes[99]] is found
 
 
-def test_tables_that_no_softmax_can_run_over_are_refused():
+def test_tables_that_no_softmax_can_run_over_are_rejected():
     one, two = NumberToken(1, 0.0, "0", "0"), NumberToken(1, 1.0, "0", "1")
     for tokens in ((), (one,), (one, two)):
         with pytest.raises(ValueError, match="at least two tokens with different ids"):
@@ -95,7 +95,7 @@ def test_tables_that_no_softmax_can_run_over_are_refused():
         NumberVocabulary((NumberToken(2, 1.0, "0", "1"), one))
 
 
-def test_a_point_behind_a_space_is_no_decimal_point():
+def test_a_point_after_a_space_is_no_decimal_point():
     vocabulary = NumberVocabulary.from_tokenizer(ToyTokenizer({**DIGITS, ".": 50, "Ġ.": 51}))
     three, five = DIGITS["3"], DIGITS["5"]
     assert len(numbers_in_labels([three, 50, five], vocabulary)) == 1
@@ -177,8 +177,8 @@ def test_single_digits_and_location_tokens_together():
         assert [(number.value, number.positions) for number in found] == [(425, (1,)), (1, (2,))]
 
 
-def test_tokens_of_your_own_share_no_alphabet_with_pieces_of_numbers():
-    """Hours 00 to 23, beside the pieces 24 and 60 of a longer number."""
+def test_tokens_of_your_own_share_no_digit_group_with_pieces_of_numbers():
+    """Hours 00 to 23, next to the pieces 24 and 60 of a longer number."""
     hours = {f"{hour:02d}": 100 + hour for hour in range(24)}
     tokenizer = ToyTokenizer({**DIGITS, **hours, "24": 124, "60": 160})
     of_hours = NumberVocabulary.from_tokens(tokenizer, list(hours))
@@ -187,8 +187,8 @@ def test_tokens_of_your_own_share_no_alphabet_with_pieces_of_numbers():
         of_hours | NumberVocabulary.from_tokenizer(tokenizer),
     ):
         assert [t.id for t in both.tokens if t.digit_group == "00"] == [124, 160]
-        (alphabet,) = {t.digit_group for t in both.tokens if not t.digits}
-        assert [t.id for t in both.tokens if t.digit_group == alphabet] == list(hours.values())
+        (digit_group,) = {t.digit_group for t in both.tokens if not t.digits}
+        assert [t.id for t in both.tokens if t.digit_group == digit_group] == list(hours.values())
 
 
 def test_a_token_of_your_own_is_no_longer_read_as_text():

@@ -155,7 +155,7 @@ def test_the_optimiser_must_be_saved_by_the_same_way_of_training(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", '{"files": {"a": 1}}'])
-def test_a_manifest_that_is_none_is_one_sentence(tmp_path, content):
+def test_an_invalid_manifest_is_one_sentence(tmp_path, content):
     for name in STATE:
         (tmp_path / name).touch()
     (tmp_path / "manifest.json").write_text(content)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from tiny_models import small_config
 
-from mm_numeric.config.grpo import GrpoConfig
+from mm_numeric.config.schema import GrpoConfig
 from mm_numeric.distributed.deepspeed import with_universal_checkpoint
 from mm_numeric.runs.resume import with_same_rows, write_step
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from processes import python
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "bench_generate.py"
+SCRIPT = Path(__file__).parents[2] / "scripts" / "benchmarks" / "bench_generate.py"
 
 
 @pytest.mark.slow

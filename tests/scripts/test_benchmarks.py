@@ -32,8 +32,8 @@ def run(script, *arguments):
 def test_every_script_loads_all_it_needs_in_a_new_process(tmp_path):
     """The other tests run scripts in processes that have imported most of it before."""
     code = "import runpy, sys\nfor path in sys.argv[2:]: runpy.run_path(path)"
-    code = "import sys\nsys.path.insert(0, sys.argv[1])\n" + code
-    scripts = [*SCRIPTS.glob("bench_*.py"), *SCRIPTS.glob("figures_*.py")]
+    code = "import sys\nsys.path[:0] = sys.argv[1], sys.argv[1] + '/benchmarks'\n" + code
+    scripts = [*SCRIPTS.rglob("bench_*.py"), *SCRIPTS.glob("figures_*.py")]
     assert len(scripts) >= 6
     command = [sys.executable, "-c", code, SCRIPTS, *scripts]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -45,7 +45,7 @@ def test_every_script_loads_all_it_needs_in_a_new_process(tmp_path):
 def bench(tmp_path_factory):
     """What the default run writes, and the file."""
     path = tmp_path_factory.mktemp("bench") / "bench.json"
-    done = run("bench_losses.py", *TINY, "--device", "cpu", "--json", path)
+    done = run("benchmarks/bench_losses.py", *TINY, "--device", "cpu", "--json", path)
     assert done.returncode == 0, done.stderr
     assert "torch CE + ntloss WAS" in done.stdout
     assert done.stderr == ""
@@ -56,6 +56,7 @@ def bench(tmp_path_factory):
 def parts(monkeypatch):
     """The modules that the scripts are made of."""
     monkeypatch.syspath_prepend(SCRIPTS)
+    monkeypatch.syspath_prepend(SCRIPTS / "benchmarks")
     import _bench
     import _measure
     import _targets
@@ -187,7 +188,7 @@ def test_a_sweep_has_each_size_once(tmp_path):
     path = tmp_path / "sweep.json"
     sizes = ["--vocabulary", "200", "300", "--rows", "8", "16", "--digits", "0.3", "0"]
     kind = ["--preset", "ntl_was", "--forward", "--device", "cpu", "--repeats", "1"]
-    done = run("bench_losses.py", "--sweep", *sizes, *kind, "--json", path)
+    done = run("benchmarks/bench_losses.py", "--sweep", *sizes, *kind, "--json", path)
     assert done.returncode == 0, done.stderr
     points = json.loads(path.read_text(encoding="utf-8"))["points"]
     assert {(p["vocabulary"], p["rows"], p["digits"]) for p in points} == {
@@ -209,7 +210,7 @@ def test_a_sweep_has_each_size_once(tmp_path):
     ],
 )
 def test_a_mistake_is_one_sentence(arguments, message):
-    done = run("bench_losses.py", *arguments)
+    done = run("benchmarks/bench_losses.py", *arguments)
     assert done.returncode == 2
     assert message in done.stderr.splitlines()[-1]
 
@@ -330,7 +331,7 @@ def test_a_bench_file_of_another_kind_is_named(tmp_path):
 
 def test_scoring_is_timed():
     sizes = ["--images", 5, "--pairs", 400, "--repeats", 1, "--boxes", 300, "--rows", 200]
-    done = run("bench_scoring.py", *sizes)
+    done = run("benchmarks/bench_scoring.py", *sizes)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert [line.split(",")[0].split("  ")[0] for line in lines[2:5]] == [
@@ -351,7 +352,7 @@ def test_a_step_of_every_trainer_is_measured(tmp_path):
     sizes = {"vocabulary": 151936, "hidden": 64, "layers": 1, "prompt": 94, "answer": 6}
     sizes["rounds"] = 1
     options = [word for name, size in sizes.items() for word in (f"--{name}", size)]
-    done = run("bench_training.py", *options, "--json", path)
+    done = run("benchmarks/bench_training.py", *options, "--json", path)
     assert done.returncode == 0, done.stderr
     found = json.loads(path.read_text(encoding="utf-8"))
     results = found["results"]

@@ -98,6 +98,6 @@ def test_rows_whose_boxes_cannot_be_moved(change, message):
 
 
 @pytest.mark.parametrize("noise", [-1.0, float("inf"), float("nan")])
-def test_a_noise_that_is_none_is_refused(noise):
+def test_an_invalid_noise_is_rejected(noise):
     with pytest.raises(ValueError, match="label_noise_pixels is 0 or more, not"):
         replace(Grounding(), label_noise_pixels=noise)

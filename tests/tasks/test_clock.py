@@ -187,7 +187,7 @@ def test_label_noise_depends_on_the_id_and_the_seed_alone():
 
 
 @pytest.mark.parametrize("noise", [-1.0, 361.0])
-def test_a_noise_that_is_none_is_refused(noise):
+def test_an_invalid_noise_is_rejected(noise):
     with pytest.raises(ValueError, match=f"label_noise_minutes is 0 to 360, not {noise}"):
         Clock(label_noise_minutes=noise)
 

@@ -11,7 +11,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from mm_numeric.answers import Box, Instance, Instances
-from mm_numeric.comparison.scored_runs import read_run_scores
+from mm_numeric.comparison.summary import read_run_scores
 from mm_numeric.comparison.tables import metric_tables
 from mm_numeric.config.data import DataSource
 from mm_numeric.config.reader import config_from_dict

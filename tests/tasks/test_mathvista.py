@@ -147,7 +147,7 @@ def test_rows_for_testing_are_tested():
     assert read({**CHOICE, "metadata": {"split": "testmini"}}, training=False).answer
 
 
-def test_a_prompt_without_the_question_is_refused():
+def test_a_prompt_without_the_question_is_rejected():
     with pytest.raises(ValueError, match=r"prompt needs \{query\} where the question goes"):
         MathVista(prompt="Answer!")
 
@@ -160,6 +160,6 @@ def test_a_prompt_without_the_question_is_refused():
         ({"answer": "B"}, r"the target: question_type None with answer_type None"),
     ],
 )
-def test_a_target_that_is_none_is_refused(value, message):
+def test_an_invalid_target_is_rejected(value, message):
     with pytest.raises(ValueError, match=message):
         MathVista().recorded(value)

@@ -72,7 +72,7 @@ def test_a_bad_line_is_listed(tmp_path, raw, kind, why):
 
 
 def test_the_right_answers_in_words():
-    (example,) = read(ROW, NONE_RIGHT)  # a question without one is none
+    (example,) = read(ROW, NONE_RIGHT)  # a question without one is not counted
     assert (example.id, example.image, example.prompt) == ("3.0", None, ASKED)
     assert example.answer == Text("In 1999 | 5 years ago")
     written = MultiRC().format(example.answer)
@@ -82,7 +82,7 @@ def test_the_right_answers_in_words():
     assert MultiRC().recorded(MultiRC().record(example.answer)) == example.answer
 
 
-def test_a_right_answer_without_words_is_none():
+def test_a_correct_answer_without_words_is_not_counted():
     """A target of no words could be trained on, and not be scored."""
     (example,) = read({**ROW, "answers": [{"text": " ", "label": 1}, {"text": "5", "label": 1}]})
     assert example.answer == Text("5")

@@ -178,7 +178,7 @@ def test_numbers_are_equal_by_their_value():
 
 
 @pytest.mark.parametrize("text", ["", "-", "1/0", "nan", "1e1000", "१", "1 2", "+1", "1_0", "0x1"])
-def test_what_is_no_number_is_refused(text):
+def test_a_text_that_is_no_number_is_rejected(text):
     with pytest.raises(ValueError, match=r"is not a number|divides by 0"):
         Number(text)
 
@@ -288,7 +288,7 @@ def test_rows_of_ones_own():
         ({"id": 1, "question": "a", "answer": "b"}, "line 0: the answer 'b' is not a number"),
     ],
 )
-def test_a_row_that_is_none_is_refused(row, message):
+def test_an_invalid_row_is_rejected(row, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         examples(Numbers(), row)
 
@@ -314,12 +314,12 @@ def test_a_joke_scores_from_0_to_11():
         ({"prompt": "What?"}, r"prompt needs \{question\}"),
     ],
 )
-def test_settings_that_draw_nothing_are_refused(settings, message):
+def test_settings_that_draw_nothing_are_rejected(settings, message):
     with pytest.raises(ValueError, match=message):
         Arithmetic(**settings)
 
 
 @pytest.mark.parametrize("settings", [{"digits": 0}, {"question": "What is {a}?"}])
-def test_factors_that_are_none_are_refused(settings):
+def test_invalid_factors_are_rejected(settings):
     with pytest.raises(ValueError, match=r"digits is 1|question needs"):
         Multiplication(**settings)

@@ -124,7 +124,7 @@ labels = st.sampled_from(["", "a", "red car", "naïve 図", "7 dogs", "x-y", "it
 @examples(60)
 def test_every_written_answer_is_read_as_itself(drawn):
     task = Detection(shape="polygon", order="rows")
-    drawn.sort(key=lambda item: bool(item.label))  # behind a label, one without would have it too
+    drawn.sort(key=lambda item: bool(item.label))  # after a label, one without would have it too
     for name in COORDINATES:
         frame, items = frame_of(name), drawn
         text = frame.coordinates.text

@@ -62,9 +62,9 @@ def compare(folder, make_model, tolerance=1e-6, changes_of_chunked=None, **optio
     plain, wanted, _ = first_step(folder, make_model(), chunked_from=1 << 60, **options)
     if changes_of_chunked:
         options["changes"] = changes_of_chunked
-    lean, found, trainer = first_step(folder, make_model(), chunked_from=0, **options)
+    chunked, found, trainer = first_step(folder, make_model(), chunked_from=0, **options)
     parts = [name for name in plain if name == "loss" or name.startswith("loss/")]
-    assert [lean[name] for name in parts] == pytest.approx([plain[name] for name in parts])
+    assert [chunked[name] for name in parts] == pytest.approx([plain[name] for name in parts])
     found = {n.removeprefix("_orig_mod."): g for n, g in found.items()}  # of torch.compile
     assert found.keys() == wanted.keys()
     assert any(gradient.any() for gradient in wanted.values())
@@ -75,7 +75,7 @@ def compare(folder, make_model, tolerance=1e-6, changes_of_chunked=None, **optio
 
 
 @pytest.fixture
-def lean_steps(monkeypatch):
+def chunked_steps(monkeypatch):
     """How many micro-batches went without logits."""
     steps = []
     from mm_numeric.losses.numeric_loss import NumericLoss
@@ -99,9 +99,9 @@ def lean_steps(monkeypatch):
     ],
     ids=["untied", "tied", "bias", "scale_of_one", "no_cap"],
 )
-def test_loss_and_gradients_are_the_same(tmp_path, lean_steps, make_model, preset):
+def test_loss_and_gradients_are_the_same(tmp_path, chunked_steps, make_model, preset):
     compare(tmp_path, make_model, preset=preset)
-    assert len(lean_steps) == 2
+    assert len(chunked_steps) == 2
 
 
 @pytest.mark.parametrize(
@@ -113,21 +113,21 @@ def test_loss_and_gradients_are_the_same(tmp_path, lean_steps, make_model, prese
     ],
     ids=["scaled", "capped", "cohere"],
 )
-def test_a_model_that_makes_something_of_its_logits_keeps_them(tmp_path, lean_steps, make_model):
+def test_a_model_that_makes_something_of_its_logits_keeps_them(tmp_path, chunked_steps, make_model):
     assert plain_linear(output_head(make_model())) is not None
     compare(tmp_path, make_model, tolerance=0)
-    assert not lean_steps
+    assert not chunked_steps
 
 
-@pytest.mark.parametrize(("where", "lean"), [("q_proj", True), ("lm_head", False)])
-def test_adapters(tmp_path, lean_steps, where, lean):
+@pytest.mark.parametrize(("where", "chunked"), [("q_proj", True), ("lm_head", False)])
+def test_adapters(tmp_path, chunked_steps, where, chunked):
     def make_model():
         torch.manual_seed(1)
         adapted = LoraConfig(r=2, target_modules=[where], init_lora_weights=False)
         return get_peft_model(tiny_causal_lm(), adapted)
 
     compare(tmp_path, make_model)
-    assert len(lean_steps) == 2 * lean
+    assert len(chunked_steps) == 2 * chunked
 
 
 def test_a_head_that_peft_keeps_twice_is_not_stood_in_for():
@@ -143,17 +143,17 @@ def test_a_head_that_is_called_in_another_way_is_not_stood_in_for():
     assert plain_linear(output_head(model)) is None
 
 
-def test_a_hook_that_changes_logits_keeps_them(tmp_path, lean_steps):
+def test_a_hook_that_changes_logits_keeps_them(tmp_path, chunked_steps):
     def make_model():
         model = tiny_causal_lm()
         model.lm_head.register_forward_hook(lambda module, inputs, logits: logits * 0.5)
         return model
 
     compare(tmp_path, make_model, tolerance=0)
-    assert not lean_steps
+    assert not chunked_steps
 
 
-def test_an_encoder_decoder(tmp_path, lean_steps):
+def test_an_encoder_decoder(tmp_path, chunked_steps):
     tokenizer = ByT5Tokenizer()
     texts = [("3 + 4 = ", "7"), ("x ", "12.5"), ("What time ", "7:05"), ("none ", "no")] * 4
     data = [
@@ -165,41 +165,41 @@ def test_an_encoder_decoder(tmp_path, lean_steps):
         tmp_path, tiny_byt5, objective=loss_of, data=data,
         data_collator=DataCollatorForSeq2Seq(tokenizer),
     )  # fmt: skip
-    assert len(lean_steps) == 2
+    assert len(chunked_steps) == 2
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_under_bf16(tmp_path, lean_steps, tied):
+def test_under_bf16(tmp_path, chunked_steps, tied):
     """The product of the head is rounded to bf16 either way; gradients to a bf16's precision."""
     compare(
         tmp_path, lambda: tiny_causal_lm(tie_word_embeddings=tied).float(), tolerance=2e-2,
         preset="ce", changes={"bf16": True},
     )  # fmt: skip
-    assert len(lean_steps) == 2
+    assert len(chunked_steps) == 2
 
 
 @pytest.mark.slow
-def test_under_torch_compile_logits_are_kept(tmp_path, lean_steps):
+def test_under_torch_compile_logits_are_kept(tmp_path, chunked_steps):
     once = {"gradient_accumulation_steps": 1}  # a batch of another shape is compiled again
     compiled = {**once, "torch_compile": True, "torch_compile_backend": "eager"}
     compare(tmp_path, lambda: causal_lm(Qwen2Config), changes=once, changes_of_chunked=compiled)
-    assert not lean_steps
+    assert not chunked_steps
 
 
-def test_few_logits_are_kept(tmp_path, lean_steps):
+def test_few_logits_are_kept(tmp_path, chunked_steps):
     """There are n * v of them: as many as ``chunked_from`` are too many."""
     batch = COLLATE([rows()[i] for i in range(4)])
     logits = (batch["labels"] != -100).sum().item() * len(TOKENIZER)
     changes = {"gradient_accumulation_steps": 1}
     for chunked_from, steps in ((logits + 1, 0), (logits, 1)):
         first_step(tmp_path, tiny_causal_lm(), chunked_from, changes=changes)
-        assert len(lean_steps) == steps
+        assert len(chunked_steps) == steps
 
 
-def test_terms_alone_need_few_logits(tmp_path, lean_steps):
+def test_terms_alone_need_few_logits(tmp_path, chunked_steps):
     loss_of = NumericLoss("emd", vocabulary=NUMBERS, ce_weight=0.0, balance="fixed")
     first_step(tmp_path, tiny_causal_lm(), 0, objective=loss_of)
-    assert not lean_steps
+    assert not chunked_steps
 
 
 @pytest.mark.parametrize("tied", [False, True])

@@ -12,8 +12,7 @@ from train_runs import cut_off, same
 
 from mm_numeric.cli import main as cli
 from mm_numeric.comparison.rows import compared_rows
-from mm_numeric.comparison.run import compare, seed_runs
-from mm_numeric.comparison.teachers import link_teacher
+from mm_numeric.comparison.run import compare, link_teacher, seed_runs
 from mm_numeric.data.collator import make_collator
 from mm_numeric.data.examples import load_examples
 from mm_numeric.evaluation.report.summary_file import read_summary

@@ -368,7 +368,7 @@ def test_a_killed_rank_is_one_sentence_of_each_other_rank(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_full_disk_is_one_sentence_and_keeps_the_checkpoint_before(tmp_path, ranks):
-    """No file can grow behind 50,000 bytes from some moment on: weights cannot be written."""
+    """No file can grow after 50,000 bytes from some moment on: weights cannot be written."""
     config = write_config(tmp_path, "trainer.max_steps=4000", "trainer.save_steps=5",
                           "trainer.save_total_limit=null")  # fmt: skip
     run = tmp_path / "run"
@@ -390,7 +390,7 @@ def test_a_full_disk_is_one_sentence_and_keeps_the_checkpoint_before(tmp_path, r
         assert facts(run)["steps"] == end
 
 
-def test_a_sentence_is_found_behind_the_traceback_of_a_worker():
+def test_a_message_is_found_after_the_traceback_of_a_worker():
     wrapped = (
         "Caught UnreadableImageError in DataLoader worker process 0.\nOriginal Traceback:\n"
         "OSError: broken\n\nDuring handling:\nmm_numeric.data.images.UnreadableImageError: "

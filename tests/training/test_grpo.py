@@ -18,7 +18,7 @@ from mm_numeric.cli import main as cli
 from mm_numeric.comparison.plan import seed_runs
 from mm_numeric.comparison.rows import compared_rows
 from mm_numeric.config.reader import config_from_dict
-from mm_numeric.data.collator import padded_inputs
+from mm_numeric.data.collator import make_collator, padded_inputs
 from mm_numeric.data.examples import load_examples
 from mm_numeric.data.framing import load_framed_image
 from mm_numeric.inference.generate import predict
@@ -102,7 +102,9 @@ def test_an_evaluation_leaves_the_rewards_to_the_next_line_of_the_training(tmp_p
     source = model_source(config, tmp_path)
     family = load_family(config, source)
     examples = load_examples(config.task, config.data.train, tmp_path / "cache", training=True)
-    trainer = make_trainer(config, training_arguments(config), examples, family, source)
+    trainer = make_trainer(
+        config, training_arguments(config), examples, make_collator(config, family), source
+    )
     trainer.model.train()
     (tmp_path / "run").mkdir(exist_ok=True)
     trainer._metrics["train"]["reward"] += [0.25, 0.75]
@@ -139,7 +141,9 @@ def test_log_probabilities_equal_those_of_the_familys_own_batches(tmp_path, name
     family = load_family(config, source)
     examples = rows_of(config, family)
     assert len(examples[0].images) == (3 if name == "qwen2_vl" else family.takes_images)
-    trainer = make_trainer(config, training_arguments(config), examples, family, source)
+    trainer = make_trainer(
+        config, training_arguments(config), examples, make_collator(config, family), source
+    )
     model = trainer.model.train()
     trainer.state.max_steps = 1
     inputs = [trainer.train_dataset[i] for i in (0, 0, 0, 0, 1, 1, 1, 1)]

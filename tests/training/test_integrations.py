@@ -76,7 +76,7 @@ def moved(model, start) -> bool:
 
 
 @pytest.mark.parametrize("preset", ["ce", "ntil_soft", "ntl_was", "ntil"])
-def test_three_doors_reach_the_same_weights(tmp_path, preset):
+def test_three_integrations_reach_the_same_weights(tmp_path, preset):
     loss_of = NumericLoss(preset, vocabulary=NUMBERS)
     looped = by_loop(loss_of)
     assert moved(looped, tiny_causal_lm())
@@ -119,7 +119,7 @@ def test_a_running_balance_is_the_same_however_a_step_is_cut(tmp_path, preset):
         assert_same(other, whole, tolerance=1e-3)
 
 
-def test_a_running_balance_goes_on_from_a_checkpoint(tmp_path):
+def test_a_running_balance_resumes_from_a_checkpoint(tmp_path):
     def trainer(steps):
         return NumericTrainerForTests(
             tiny_causal_lm(),
@@ -351,7 +351,7 @@ class TestEncoderDecoder:
             optimizer.zero_grad()
         return model
 
-    def test_both_doors_go_where_a_loop_goes(self, tmp_path):
+    def test_both_integrations_reach_the_weights_of_a_loop(self, tmp_path):
         loss_of = NumericLoss("ntil_soft", vocabulary=self.NUMBERS)
         expected = self.looped(loss_of)
         assert moved(expected, tiny_byt5())
@@ -412,7 +412,7 @@ class TestEncoderDecoder:
         assert trainer.evaluate()["eval_loss"] == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_every_raw_part_is_logged_beside_what_sft_trainer_logs(tmp_path):
+def test_every_raw_component_is_logged_next_to_the_entries_of_sft_trainer(tmp_path):
     loss_of = NumericLoss("ntil", vocabulary=NUMBERS)
     changes = {"logging_steps": 2, "include_num_input_tokens_seen": "all", "max_steps": 2}
     log, _ = by_sft_trainer(tmp_path, objective=loss_of, changes=changes).state.log_history
@@ -436,15 +436,15 @@ def test_a_second_training_logs_none_of_the_first(tmp_path):
     assert log["loss/ce"] == pytest.approx(log["loss"], rel=1e-6)
 
 
-@pytest.mark.parametrize("door", [by_trainer, by_sft_trainer])
-def test_evaluation_leaves_training_and_its_log_alone(tmp_path, door):
+@pytest.mark.parametrize("integration", [by_trainer, by_sft_trainer])
+def test_evaluation_leaves_training_and_its_log_alone(tmp_path, integration):
     loss_of = NumericLoss("ntil_soft", vocabulary=NUMBERS)
-    cls = NumericTrainerForTests if door is by_trainer else NumericSFTTrainer
+    cls = NumericTrainerForTests if integration is by_trainer else NumericSFTTrainer
     held_out = rows().select([1, 3, 5])
-    plain = door(tmp_path, cls, objective=loss_of, changes={"logging_steps": STEPS})
+    plain = integration(tmp_path, cls, objective=loss_of, changes={"logging_steps": STEPS})
     often = {"eval_strategy": "steps", "eval_steps": 1, "logging_steps": STEPS,
              "per_device_eval_batch_size": 3}  # fmt: skip
-    watched = door(tmp_path, cls, objective=loss_of, eval_dataset=held_out, changes=often)
+    watched = integration(tmp_path, cls, objective=loss_of, eval_dataset=held_out, changes=often)
     assert_same(watched.model, plain.model, tolerance=0)
     logs = [[line for line in t.state.log_history if "loss" in line] for t in (plain, watched)]
     assert logs[0] == [{**line, "step": STEPS} for line in logs[1]]
@@ -503,19 +503,19 @@ def test_the_name_of_an_objective_is_enough(tmp_path):
     ],
 )
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_settings_that_ask_for_another_loss_are_refused(tmp_path, changes, sentence):
+def test_settings_for_another_loss_are_rejected(tmp_path, changes, sentence):
     with pytest.raises(ValueError, match=sentence):
         by_sft_trainer(tmp_path, objective=NumericLoss("ce", vocabulary=NUMBERS), changes=changes)
 
 
-def test_label_smoothing_next_to_a_loss_function_is_refused(tmp_path):
+def test_label_smoothing_next_to_a_loss_function_is_rejected(tmp_path):
     """Trainer ignores it where there is a ``compute_loss_func``."""
     loss = loss_func(NumericLoss("ce", vocabulary=NUMBERS), shift=True)
     with pytest.raises(ValueError, match=r"^label_smoothing_factor=0\.1 requests another loss th"):
         by_trainer(tmp_path, compute_loss_func=loss, changes={"label_smoothing_factor": 0.1})
 
 
-def test_trainers_with_a_loss_of_their_own_are_refused(tmp_path, monkeypatch):
+def test_trainers_with_a_loss_of_their_own_are_rejected(tmp_path, monkeypatch):
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     from trl.experimental.gkd import GKDTrainer
 
@@ -544,7 +544,7 @@ def test_trainers_with_a_loss_of_their_own_are_refused(tmp_path, monkeypatch):
         by_trainer(tmp_path, cls, objective=NumericLoss("ce", vocabulary=NUMBERS))
 
 
-def test_what_an_objective_cannot_be_combined_with_is_refused(tmp_path):
+def test_settings_that_an_objective_excludes_are_rejected(tmp_path):
     loss_of = NumericLoss("ntil", vocabulary=NUMBERS, reduction="samples")
     with pytest.raises(ValueError, match="packing puts several into one row: set reduction="):
         by_sft_trainer(tmp_path, objective=loss_of, changes={"packing": True, "max_length": 24})
@@ -599,12 +599,12 @@ def test_nothing_to_train_on_is_one_sentence(tmp_path):
         (Seq2SeqLMOutput, True, r"an encoder-decoder are .*: loss_func\(loss_of, shift=False\)"),
     ],
 )
-def test_the_wrong_shift_is_refused(outputs, shift, message):
+def test_the_wrong_shift_is_rejected(outputs, shift, message):
     with pytest.raises(ValueError, match=message):
         loss_func(NumericLoss("ce", vocabulary=NUMBERS), shift=shift)(outputs(), torch.zeros(1, 2))
 
 
-def test_a_vocabulary_of_another_tokenizer_is_refused(tmp_path):
+def test_a_vocabulary_of_another_tokenizer_is_rejected(tmp_path):
     shifted = {
         token: (i + 1) % len(tiny_integrations.TOKENIZER)
         for token, i in tiny_integrations.TOKENIZER.get_vocab().items()
@@ -648,8 +648,8 @@ def test_two_ranks_reach_the_weights_of_one(tmp_path):
         assert job.wait() == ranks * [0], job.text()
     whole = weights(by_loop(NumericLoss("ntil", vocabulary=NUMBERS, balance="fixed")))
     for folder in ("one", "two"):
-        for door in ("mixin", "loop"):
-            for name, value in load_file(tmp_path / folder / f"{door}.safetensors").items():
+        for integration in ("mixin", "loop"):
+            for name, value in load_file(tmp_path / folder / f"{integration}.safetensors").items():
                 torch.testing.assert_close(value, whole[name], rtol=0, atol=1e-5)
     one, two = (json.loads((tmp_path / x / "state.json").read_text())["log_history"]
                 for x in ("one", "two"))  # fmt: skip

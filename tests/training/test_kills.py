@@ -59,7 +59,7 @@ def test_ten_kills_at_random_moments_leave_the_weights_as_they_are(tmp_path):
     processes = context()
     killed = small_config(tmp_path / "killed", *STEPS)
     whole = small_config(tmp_path / "whole", *STEPS, "trainer.save_strategy='no'")
-    run, chance = tmp_path / "killed" / "run", random.Random(6)
+    run, rng = tmp_path / "killed" / "run", random.Random(6)
 
     def life(config: Config, saves: int | None = None) -> multiprocessing.Process:
         resume = last_checkpoint(config.output_dir) is not None
@@ -69,9 +69,9 @@ def test_ten_kills_at_random_moments_leave_the_weights_as_they_are(tmp_path):
 
     half = 0  # how many checkpoints were cut off
     for i in range(KILLS):
-        process = life(killed, chance.randint(1, 2) if i % 2 else None)
+        process = life(killed, rng.randint(1, 2) if i % 2 else None)
         if i % 2 == 0:
-            wait(chance.uniform(0, 4), 2, run)
+            wait(rng.uniform(0, 4), 2, run)
             process.kill()
         process.join()
         assert process.exitcode == -signal.SIGKILL  # it had not ended by itself

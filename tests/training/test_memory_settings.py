@@ -7,6 +7,7 @@ import torch
 from tiny_models import TINY, small_config, tiny_checkpoint, tiny_family
 
 from mm_numeric.config.schema import ModelConfig
+from mm_numeric.data.collator import make_collator
 from mm_numeric.data.examples import load_examples
 from mm_numeric.models.loading import load_family
 from mm_numeric.training.run import make_trainer, training_arguments
@@ -21,7 +22,7 @@ def first_step(folder, *overrides):
     family = load_family(config, tiny_checkpoint())
     examples = load_examples(config.task, config.data.train, folder / "cache", training=True)
     args = training_arguments(config)
-    trainer = make_trainer(config, args, examples, family, tiny_checkpoint())
+    trainer = make_trainer(config, args, examples, make_collator(config, family), tiny_checkpoint())
     # A bottleneck that is zero hides the gradient of the other half of an adapter.
     torch.manual_seed(0)
     for name, parameter in trainer.model.named_parameters():

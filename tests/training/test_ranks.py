@@ -144,7 +144,7 @@ def test_two_ranks_reach_the_weights_of_one(tmp_path, rows, alone, mode):
 def test_a_run_goes_on_with_other_ranks(tmp_path, rows):
     """From one rank to two and back, and under ZeRO-2 from two to one; the rows are shuffled.
 
-    The run called ``last`` was cut off behind its last checkpoint: there is nothing left to train.
+    The run called ``last`` was cut off after its last checkpoint: there is nothing left to train.
     """
     files, whole = {}, {}
     steps = 7

@@ -47,7 +47,7 @@ def test_a_run_is_not_trained_over(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_killed_behind_its_last_checkpoint_ends_with_the_same_weights(tmp_path):
+def test_a_run_killed_after_its_last_checkpoint_ends_with_the_same_weights(tmp_path):
     """A schedule that does not end at 0 shows a step too many."""
     config = small_config(tmp_path, "trainer.lr_scheduler_type=constant_with_warmup")
     train(config)
@@ -64,7 +64,7 @@ def test_a_run_killed_behind_its_last_checkpoint_ends_with_the_same_weights(tmp_
 
 
 @pytest.mark.slow
-def test_a_checkpoint_that_lacks_a_weight_is_refused(tmp_path):
+def test_a_checkpoint_that_lacks_a_weight_is_rejected(tmp_path):
     config = small_config(tmp_path)
     train(config)
     (tmp_path / "run" / "run.json").unlink()
@@ -130,7 +130,7 @@ def test_an_unreadable_image_is_named_with_its_row(tmp_path, workers):
         ("resume_from_checkpoint=x", "--resume"),
     ],
 )
-def test_settings_that_would_do_nothing_are_refused(tmp_path, setting, why):
+def test_settings_that_would_do_nothing_are_rejected(tmp_path, setting, why):
     with pytest.raises(ValueError, match=why):
         small_config(tmp_path, f"trainer.{setting}")
 
@@ -260,7 +260,7 @@ def without_digit(folder: Path, digit: str) -> Path:
     return folder
 
 
-def test_a_tokenizer_without_a_digit_is_refused(tmp_path):
+def test_a_tokenizer_without_a_digit_is_rejected(tmp_path):
     (tmp_path / "model").mkdir()
     folder = without_digit(tmp_path / "model", "7")
     with pytest.raises(ValueError, match=r"no token for the digit 7"):

@@ -104,7 +104,7 @@ def test_two_ranks_share_rows_and_one_goes_on_with_them(tmp_path, rows, whole):
                 cut(tmp_path / name, step)
 
 
-def test_a_stream_without_a_last_step_is_refused(tmp_path, rows):
+def test_a_stream_without_a_last_step_is_rejected(tmp_path, rows):
     for setting, message in (
         ("trainer.max_steps=-1", r"data\.stream: .* set trainer\.max_steps\.$"),
         (

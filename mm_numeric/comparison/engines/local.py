@@ -18,8 +18,7 @@ from mm_numeric.runs.folder import CONFIG, has_locks
 
 def execute(config: Config, folder: Path, left: Sequence[Run]) -> None:
     """Execute the open runs of a comparison: here, or in ``compare.jobs`` processes at a time."""
-    assert config.compare is not None
-    if config.compare.jobs > 1:
+    if config.comparison.jobs > 1:
         _in_processes(config, folder, left)
     else:
         execute_here(left)
@@ -27,20 +26,19 @@ def execute(config: Config, folder: Path, left: Sequence[Run]) -> None:
 
 def _in_processes(config: Config, folder: Path, left: Sequence[Run]) -> None:
     """Execute the runs in ``compare.jobs`` processes; each takes the next run that can start."""
-    assert config.compare is not None
     if not has_locks(folder):
         raise ValueError(
             f"{config.title}, compare.jobs: the file system of {folder} has no locks, and the jobs "
             "share the runs by locks; set compare.jobs=1, or compare.output_dir to a local folder."
         )
-    jobs = min(config.compare.jobs, len(left))
+    jobs = min(config.comparison.jobs, len(left))
     threads = max(1, (os.cpu_count() or 1) // jobs)
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), PARENT: str(os.getpid())}
     # -P: Python would look for modules in the working directory first. It may be somebody else's,
     # unless it is a checkout of this library that is not installed.
     safe = ["-P"] if Path.cwd() != Path(__file__).parents[3] else []
     command = [sys.executable, *safe, "-m", "mm_numeric", "compare", str(folder / CONFIG)]
-    command += ["--seeds", *map(str, config.compare.seeds)]
+    command += ["--seeds", *map(str, config.comparison.seeds)]
     running = dict[Path, subprocess.Popen[bytes]]()
     bar = progress(desc="comparing", unit="run", total=len(left))
     try:

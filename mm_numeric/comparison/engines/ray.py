@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mm_numeric.comparison.engines.resources import required_resources, run_failed
 from mm_numeric.comparison.plan import Run, waits_for
-from mm_numeric.comparison.run import execute_one
+from mm_numeric.comparison.run import execute_one, required_resources, run_failed
 from mm_numeric.config.schema import Config
 from mm_numeric.distributed.ray import connect, remote
 from mm_numeric.io.log import progress

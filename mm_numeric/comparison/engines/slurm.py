@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mm_numeric.comparison.engines.resources import required_resources, run_failed
 from mm_numeric.comparison.plan import Run, waits_for
-from mm_numeric.comparison.run import execute_one
-from mm_numeric.config.resources import Resources
+from mm_numeric.comparison.run import execute_one, required_resources, run_failed
+from mm_numeric.config.compare import Resources
 from mm_numeric.config.schema import Config
 from mm_numeric.io.log import progress
 from mm_numeric.registry import import_extra
@@ -67,8 +66,7 @@ def execute(config: Config, folder: Path, left: Sequence[Run]) -> None:
 
 def _executor(config: Config, folder: Path, submitit: Any, asked: Resources) -> Any:
     """Return what submits jobs with the settings of ``compare.slurm``."""
-    assert config.compare is not None
-    settings = {"cluster": "slurm", **config.compare.slurm}
+    settings = {"cluster": "slurm", **config.comparison.slurm}
     if settings["cluster"] == "slurm" and settings.keys().isdisjoint(_TIME_LIMITS):
         raise ValueError(
             f"{config.title}, compare.slurm: no time limit of a run, and submitit's is 5 minutes; "

@@ -139,7 +139,7 @@ def test_prompts_are_compared_by_whole_words_without_case_and_punctuation(tmp_pa
         phrases_scored(tmp_path, phrases, [prompts[i] for i in (3, 1, 2, 0)])
 
 
-def test_what_all_questions_share_does_not_refuse_a_file(tmp_path):
+def test_text_that_all_questions_share_does_not_reject_a_file(tmp_path):
     assert len(phrases_scored(tmp_path, ["cat", "cat"], ["Where?", "Where?"]).rows) == 2
     assert len(phrases_scored(tmp_path, ["cat"], ["Where?"]).rows) == 1
 
@@ -152,7 +152,7 @@ def test_names_of_images_must_not_differ_even_if_the_prompts_agree(tmp_path, phr
         phrases_scored(tmp_path, phrases, phrases, ["b.png", "c.png"])
 
 
-def test_positions_of_lmms_eval_are_refused_only_if_all_other_prompts_are_of_other_rows(
+def test_positions_of_lmms_eval_are_rejected_only_if_all_other_prompts_are_of_other_rows(
     tmp_path, logged
 ):
     rows = [json.loads(line) for line in lines_of(FILES / "lmms_eval.jsonl")]

@@ -70,7 +70,7 @@ def test_an_image_that_is_too_large_to_be_decoded_is_one_fault(tmp_path, monkeyp
     assert "could be decompression bomb" in report_text(report)
 
 
-def test_a_cut_off_image_behind_the_first_is_a_fault_that_the_page_finds(tmp_path):
+def test_a_truncated_image_after_the_first_is_found_by_the_page(tmp_path):
     rows = [
         {"id": str(i), "image": f"{i}.jpg", "phrase": "a", "box": [5, 4, 21, 50]} for i in range(40)
     ]

@@ -26,7 +26,7 @@ from transformers import (
 )
 
 from mm_numeric.config.reader import config_from_dict, read_config
-from mm_numeric.data.answer_lengths import new_tokens_for
+from mm_numeric.data.lengths import new_tokens_for
 from mm_numeric.evaluation.check_data.check import check_data
 from mm_numeric.evaluation.check_data.memory import (
     GIB,

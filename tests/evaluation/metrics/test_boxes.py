@@ -93,7 +93,7 @@ def test_a_kinder_reading_swaps_and_clips(shape, size, kinder):
     assert lenient_box(shape, size) == kinder
 
 
-def test_kinder_figures_stand_beside_the_strict_ones():
+def test_lenient_metrics_are_listed_next_to_the_strict_ones():
     targets = [Box(0, 0, 10, 10)] * 4
     answers = [
         Unreadable("reversed box", lenient=Box(10, 10, 0, 0)),
@@ -122,7 +122,7 @@ def test_sizes_are_coco_s():
     assert {side: size_of(Box(0, 0, side, side)) for side in sides} == sides
 
 
-def test_predictions_are_read_in_the_frame_that_is_written_beside_them(tmp_path):
+def test_predictions_are_read_in_the_frame_of_their_row(tmp_path):
     frame = Frame(640, 480, Resize(kind="letterbox", side=336).view(640, 480),
                   COORDINATES["llava"])  # fmt: skip
     row = {

@@ -1,4 +1,4 @@
-"""Every figure for times equals a slow loop, and a deviation goes the shorter way round."""
+"""Every metric of times equals a slow loop, and a deviation is a circular distance."""
 
 import math
 import statistics

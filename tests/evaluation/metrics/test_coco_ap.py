@@ -45,7 +45,7 @@ def by_pycocotools(dataset, results):
 
 
 def made_up(seed, count=30, levels=None):
-    """A data set and detections near its boxes; with ``levels``, so many different scores."""
+    """A data set and detections near its boxes; ``levels`` is the number of different scores."""
     draw = np.random.default_rng(seed)
     annotations, results = [], []
     for image in range(1, count + 1):
@@ -240,7 +240,7 @@ def test_real_annotations_are_scored_as_pycocotools_scores_them():
 
 
 def ranked_rows(scores):
-    """Three images of two boxes each, the second of each beside the truth."""
+    """Three images of two boxes each, the second of each next to the truth."""
     size = {"width_px": 100, "height_px": 100}
     frame = {
         **size, "view": {**size, "scale_x": 1, "scale_y": 1}, "coordinates": {"format": "json"},
@@ -251,7 +251,7 @@ def ranked_rows(scores):
     return [{**row, "id": str(i), "scores": s} for i, s in enumerate(scores)]
 
 
-def test_predictions_are_ranked_by_the_scores_that_stand_beside_them(tmp_path, capsys):
+def test_predictions_are_ranked_by_the_scores_of_their_row(tmp_path, capsys):
     scores = [[0.9, 0.2], [0.8, 0.85], [0.7, 0.1]]
     path = tmp_path / "predictions.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in ranked_rows(scores)))

@@ -194,7 +194,7 @@ def test_the_command_line_scores_masks_with_limits_and_areas(tmp_path, capsys):
     assert shown["label 3"] == in_unit(saved["labels"][2]["metrics"]["ap"]["value"], "%")
 
 
-def test_coco_results_are_told_of_coco_ap(tmp_path, capsys):
+def test_scores_of_coco_results_recommend_coco_ap(tmp_path, capsys):
     words = written(tmp_path, *crowded(2))
     assert cli.main(words) == 0
     hint = "next: --protocol coco_ap computes COCO's average precision (AP) from the scores"

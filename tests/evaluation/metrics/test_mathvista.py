@@ -137,7 +137,7 @@ def rights(text, asked):
         ("Angle H is 102, not 97.", choice("97", ("97", "102", "107")), "000"),
         ("B", choice("B", ("B", "A")), "000"),  # a letter comes before a text, as there
         ("f(x) = 2", choice("f(x) = 2", ("f(x) = 2", "3")), "100"),  # there (x) is the letter X
-        # whole numbers: official cuts off what is behind the point, 2023 wants none
+        # whole numbers: official cuts off the digits after the point, 2023 accepts none
         ("5", FIVE, "111"),
         (" 5\n", FIVE, "111"),
         ("5.0", FIVE, "110"),

@@ -1,4 +1,4 @@
-"""Words and choices are judged as the scripts of SQuAD and SuperGLUE do: slow loops beside them."""
+"""Words and choices are scored as by the scripts of SQuAD and SuperGLUE; slow loops check them."""
 
 import math
 import random
@@ -194,11 +194,10 @@ def slow_rouge(prediction, target, order):
 
 
 def test_bleu_is_that_of_all_rows_and_rouge_the_mean_of_each():
-    chance = random.Random(5)
+    rng = random.Random(5)
     for _ in range(20):
         said, wanted = (
-            [" ".join(chance.choices("abcd", k=chance.randint(1, 9))) for _ in range(6)]
-            for _ in range(2)
+            [" ".join(rng.choices("abcd", k=rng.randint(1, 9))) for _ in range(6)] for _ in range(2)
         )
         columns = TEXTS.judge([Text(text) for text in said], [Text(text) for text in wanted])
         found = {metric.name: metric.value(columns) for metric in TEXTS.metrics}

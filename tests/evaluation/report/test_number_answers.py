@@ -74,7 +74,7 @@ def test_what_a_model_writes_is_harmless(tmp_path):
     assert not re.search(r"\[x\]\(http", twin)
 
 
-def test_rows_of_another_scorer_are_refused(runs, tmp_path):
+def test_rows_of_another_scorer_are_rejected(runs, tmp_path):
     del runs["ce", 0][2]["log_error"]
     with pytest.raises(
         ValueError, match=r"scores\.jsonl, line 3: the row cannot be shown \(no log_error\)"

@@ -265,7 +265,7 @@ def test_verdict_of_a_clear_gain(tmp_path):
     assert text.endswith("Each seed draws its own order.")
 
 
-def test_verdict_of_a_gain_that_may_be_chance(tmp_path):
+def test_verdict_of_a_gain_that_may_be_random(tmp_path):
     summary = compare_folder(tmp_path, seeds=range(5))
     summary["table"]["emd"]["within"]["difference"]["p_holm"] = 0.06
     assert said(tmp_path, summary).startswith(
@@ -434,7 +434,7 @@ def test_a_missing_number_is_a_dash(tmp_path):
     assert [row[2] for row in markdown_cells(twin, "All metrics")[1:3]] == [["–"], ["–"]]
 
 
-def test_an_image_that_is_gone_is_said_to_be(tmp_path):
+def test_a_missing_image_is_reported(tmp_path):
     summary = compare_folder(tmp_path)
     (tmp_path / "images" / "2.png").unlink()
     (tmp_path / "images" / "3.png").write_bytes(b"not an image")
@@ -492,7 +492,7 @@ def test_the_page_stays_small_with_many_rows(tmp_path):
         ({"runs": [{"seed": 0}]}, "runs.0: expected objective, seed and folder, found"),
     ],
 )
-def test_a_wrong_summary_is_refused_in_one_sentence(tmp_path, change, words):
+def test_a_wrong_summary_is_rejected_in_one_sentence(tmp_path, change, words):
     summary = compare_folder(tmp_path) | change
     with pytest.raises(ValueError, match=words + ".*Run `mm-numeric compare`"):
         written(tmp_path, summary)
@@ -510,7 +510,7 @@ def test_a_mean_without_an_interval_is_shown(tmp_path):
     assert "None" not in page
 
 
-def test_no_summary_and_broken_files_are_refused(tmp_path):
+def test_no_summary_and_broken_files_are_rejected(tmp_path):
     with pytest.raises(ValueError, match=r"contains neither summary.json of a comparison"):
         write_report(tmp_path)
     (tmp_path / "summary.json").write_text("{", encoding="utf-8")
@@ -525,7 +525,7 @@ def test_no_summary_and_broken_files_are_refused(tmp_path):
         written(tmp_path, summary)
 
 
-def test_deviations_are_signed_the_short_way_round():
+def test_deviations_are_signed_circular_distances():
     def row(target, parsed):
         return {"target": target, "parsed": parsed}
 

@@ -306,7 +306,7 @@ def test_without_scored_rows_there_are_no_chapters(tmp_path):
         ({"parsed": {"polygon": []}}, "parsed: expected a box or a polygon"),
     ],
 )
-def test_rows_of_another_kind_are_refused_in_one_sentence(tmp_path, change, words):
+def test_rows_of_another_kind_are_rejected_in_one_sentence(tmp_path, change, words):
     row = one_box("7", [0, 0, 9, 9], [0, 0, 9, 9], 1.0) | change
     with pytest.raises(ValueError, match=f"scores.jsonl, line 1: .*{words}.*`mm-numeric"):
         compared(tmp_path, "grounding", {("ce", 0): [row]})

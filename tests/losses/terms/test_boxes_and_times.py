@@ -33,8 +33,8 @@ def expected_values(scores, text):
     for word in text.replace(":", " ").replace(",", " ").split():
         value = 0.0
         for i in range(len(word)):
-            chances = scores[at + i].softmax(0).tolist()
-            digit = sum(chance * d for d, chance in enumerate(chances))
+            probs = scores[at + i].softmax(0).tolist()
+            digit = sum(prob * d for d, prob in enumerate(probs))
             value += digit * 10 ** (len(word) - 1 - i)
         values.append(value)
         at += len(word)
@@ -57,7 +57,7 @@ def giou_loss(one, other):
 
 
 def dial(one, other):
-    """Return the share of half a dial between two times, the shorter way round."""
+    """Return the circular distance of two times as a share of half a dial."""
     apart = abs(60 * one[0] + one[1] - 60 * other[0] - other[1]) % 720
     return min(apart, 720 - apart) / 360
 
@@ -94,7 +94,7 @@ def test_times_equal_the_loop(text, sharpness):
     ("predicted", "wanted", "overlap"),
     [
         ("10 20 30 40", "10 20 30 40", 0),
-        ("30 40 10 20", "10 20 30 40", 0),  # corners the other way round
+        ("30 40 10 20", "10 20 30 40", 0),  # corners in the other order
         ("30 20 10 40", "10 20 30 40", 0),
         ("10 10 20 20", "00 00 40 40", 1 - 100 / 1600),  # one in the other: nothing else around
         ("00 00 40 40", "10 10 20 20", 1 - 100 / 1600),
@@ -123,7 +123,7 @@ def test_the_overlap_of_boxes(predicted, wanted, overlap):
         ("10 10 50 10", "10 30 50 30", 2),
     ],
 )
-def test_boxes_without_area_are_told_apart(predicted, wanted, overlap):
+def test_boxes_without_area_have_different_losses(predicted, wanted, overlap):
     """Plain GIoU is 0 / 0 here."""
     assert of(BoxOverlap(), predicted, wanted) == pytest.approx(overlap, abs=1e-6)
 
@@ -230,7 +230,7 @@ def rows(answers, seed=0):
     return torch.randn(len(labels), SIZE, generator=generator, dtype=torch.float64), labels
 
 
-def test_groups_with_other_roles_are_not_charged():
+def test_groups_with_other_roles_have_no_loss():
     spans = marked_spans(*MIXED)
     counts = Counts.of(torch.zeros(40), spans)
     assert (counts.boxes, counts.times, counts.numbers) == (3, 2, 21)
@@ -336,6 +336,6 @@ def test_nan_is_never_hidden(name):
 
 
 @pytest.mark.parametrize("scale", [0, -1.0])
-def test_a_scale_that_divides_by_zero_is_refused(scale):
+def test_a_scale_that_divides_by_zero_is_rejected(scale):
     with pytest.raises(ValueError, match="box_l1: scale must be > 0, not"):
         make_term("box_l1", {"scale": scale})

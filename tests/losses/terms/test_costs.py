@@ -56,7 +56,7 @@ def test_the_hours_go_round(wanted):
         assert of_hours("modular", predicted, wanted) == pytest.approx(expected, abs=1e-30)
 
 
-def test_log_charges_the_ratio():
+def test_log_is_the_cost_of_the_ratio():
     """1 for 0 costs as much as 99 for 49, and 199 for 200 next to nothing."""
     values = torch.tensor([0.0, 1.0, 49.0, 99.0, 199.0, 200.0]).double()
 

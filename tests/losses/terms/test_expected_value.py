@@ -25,7 +25,7 @@ def test_a_uniform_model_expects_4_5():
 
 @pytest.mark.parametrize("term", TERMS)
 def test_a_spread_around_the_label_costs_nothing(term):
-    """Half the chance on 0, half on 8, label 4: no loss, and for the square no gradient."""
+    """Half the probability on 0, half on 8, label 4: no loss, and for the square no gradient."""
     scores = torch.full((1, 10), -80.0).double()
     scores[0, [0, 8]] = 0
     losses = losses_of(term, scores.requires_grad_(), "4")
@@ -36,7 +36,7 @@ def test_a_spread_around_the_label_costs_nothing(term):
 
 
 @pytest.mark.parametrize(("term", "worst"), list(zip(TERMS, [81.81, 9.09, 8.585], strict=True)))
-def test_reweigh_charges_text_more_than_the_worst_digit(term, worst):
+def test_reweigh_penalises_text_more_than_the_worst_digit(term, worst):
     scores, text = torch.zeros(1, 10).double(), torch.tensor([80.0]).double()
     term = type(term)(reweigh=True)
     assert losses_of(term, scores, "0", log_normaliser=text).item() == pytest.approx(worst)

@@ -16,9 +16,9 @@ def byte_tokenizer():
     """Return a byte-level tokenizer of transformers, made here: 256 bytes, no merges."""
     transformers = pytest.importorskip("transformers")
     tokenizers = pytest.importorskip("tokenizers")
-    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet(), reverse=True)
+    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet(), reverse=True)
     model = tokenizers.Tokenizer(
-        tokenizers.models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[])
+        tokenizers.models.BPE(vocab={c: i for i, c in enumerate(letters)}, merges=[])
     )
     model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     return transformers.PreTrainedTokenizerFast(tokenizer_object=model)

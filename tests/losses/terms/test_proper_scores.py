@@ -11,31 +11,31 @@ NOISE = torch.tensor([0, 0.1, 0.2, 0.4, 0.2, 0.1, 0, 0, 0, 0], dtype=torch.float
 SKEWED = torch.tensor([0, 0, 0, 0, 0.4, 0.2, 0.05, 0.05, 0.3, 0], dtype=torch.float64)  # median 5
 
 
-def minimiser(term, chances):
+def minimiser(term, probs):
     """Return the distribution [10] that has the smallest loss, on average over the labels."""
     scores = torch.zeros(10, dtype=torch.float64, requires_grad=True)
     optimiser = torch.optim.LBFGS([scores], max_iter=300, line_search_fn="strong_wolfe")
 
-    def expected_charge():
+    def expected_cost():
         optimiser.zero_grad()
-        loss = chances @ losses_of(term, scores.expand(10, 10), "0123456789")
+        loss = probs @ losses_of(term, scores.expand(10, 10), "0123456789")
         loss.backward()
         return loss
 
-    optimiser.step(expected_charge)
+    optimiser.step(expected_cost)
     return scores.detach().softmax(-1)
 
 
 @pytest.mark.parametrize("name", ["rps", "smmd"])
-@pytest.mark.parametrize("chances", [NOISE, SKEWED])
-def test_a_noisy_label_gives_its_distribution(name, chances):
-    found = minimiser(make_term(name, {}), chances)
-    torch.testing.assert_close(found, chances, rtol=0, atol=0.005)
+@pytest.mark.parametrize("probs", [NOISE, SKEWED])
+def test_a_noisy_label_gives_its_distribution(name, probs):
+    found = minimiser(make_term(name, {}), probs)
+    torch.testing.assert_close(found, probs, rtol=0, atol=0.005)
 
 
-@pytest.mark.parametrize(("chances", "median"), [(NOISE, 3), (SKEWED, 5)])
-def test_was_collapses_to_the_median(chances, median):
-    found = minimiser(make_term("ntl_was", {}), chances)
+@pytest.mark.parametrize(("probs", "median"), [(NOISE, 3), (SKEWED, 5)])
+def test_was_collapses_to_the_median(probs, median):
+    found = minimiser(make_term("ntl_was", {}), probs)
     assert found[median] > 0.99
 
 
@@ -57,7 +57,7 @@ def test_rps_counts_gaps():
     values = torch.tensor([0.0, 5.0, 100.0]).double()
     numbers = digit_logits(torch.zeros(3, 3).double(), torch.zeros(3), values)
     losses = RankedProbability(scale="published")(numbers, number_spans("0,1,2"))
-    # The cumulative chances are 1/3 over the gap of 5, and 2/3 over that of 95.
+    # The cumulative probabilities are 1/3 over the gap of 5, and 2/3 over that of 95.
     expected = [5 * 4 / 9 + 95 / 9, 5 / 9 + 95 / 9, 5 / 9 + 95 * 4 / 9]
     torch.testing.assert_close(losses, torch.tensor(expected).double())
 
@@ -79,6 +79,6 @@ def test_smmd_of_certain_models():
 
 
 @pytest.mark.parametrize("term", [RankedProbability(), SmoothedDiscrepancy()])
-def test_charges_in_float32_are_not_negative(term):
+def test_losses_in_float32_are_not_negative(term):
     scores = 12 * random_scores(10).float() + certain("0123456789", height=9.0).float()
     assert (losses_of(term, scores, "0123456789") >= 0).all()

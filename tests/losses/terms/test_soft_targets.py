@@ -30,8 +30,8 @@ def test_the_target_itself_costs_nothing(term):
         assert gradient.abs().max() < 1e-12
 
 
-def test_dist2_charges_chance_on_text():
-    """KL(q || P) is KL(q || p) less the log of the chance that is on digits."""
+def test_dist2_penalises_probability_on_text():
+    """KL(q || P) is KL(q || p) less the log of the probability of digits."""
     scores = random_scores(3)
     text = torch.tensor([0.5, 2.0, 7.0]).double()
     digits = scores.logsumexp(-1)

@@ -56,7 +56,7 @@ def test_was_is_the_area_between_the_cumulative_distributions(values):
     torch.testing.assert_close(*found)
 
 
-def test_reweigh_charges_text_more_than_the_worst_digit():
+def test_reweigh_penalises_text_more_than_the_worst_digit():
     scores = torch.zeros(1, 10).double()
     text = torch.tensor([80.0]).double()  # a text token that is certain
     losses = losses_of(ExpectedDistance(reweigh=True), scores, "0", log_normaliser=text)
@@ -153,7 +153,7 @@ def test_a_wrong_unit_costs_more_than_a_wrong_tenth(term):
     ],
 )
 def test_relative_and_magnitude(predicted, wanted, relative, magnitude):
-    """Predicted in place of wanted, and the other way round."""
+    """Predicted in place of wanted, and the reverse."""
     for one, other in ((predicted, wanted), (wanted, predicted)):
         scores = certain(one)
         found = losses_of(RelativeError(), scores, other).item()
@@ -249,6 +249,6 @@ def test_long_numbers_are_finite(name, digits, fraction):
         ("magnitude", {"noise_scale": -1.0}, "noise_scale >= 0, not 0.1 and -1.0"),
     ],
 )
-def test_terms_that_mean_nothing_are_refused(name, options, message):
+def test_terms_without_a_meaning_are_rejected(name, options, message):
     with pytest.raises(ValueError, match=message):
         make_term(name, options)

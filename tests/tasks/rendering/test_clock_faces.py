@@ -140,7 +140,7 @@ def test_faces_are_of_many_kinds():
 @pytest.mark.parametrize(
     "wrong", [{"size_px": 15}, {"noise": -0.1}, {"noise": 1.1}, {"rotation_degrees": -1.0}]
 )
-def test_what_cannot_be_drawn_is_refused(wrong):
+def test_settings_that_cannot_be_drawn_are_rejected(wrong):
     with pytest.raises(ValueError, match="size_px must be at least 16, noise 0 to 1 and rotation"):
         FaceStyle(**wrong)
 

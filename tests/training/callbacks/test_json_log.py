@@ -31,18 +31,18 @@ def test_what_belongs_together_is_written_together_and_nan_as_null(tmp_path):
     JsonLog(tmp_path / LOG).on_log(None, FIRST, None, logs=logs)
     JsonLog(tmp_path / LOG).on_log(None, FIRST, None, logs={"eval_iou": float("nan"), "epoch": 1.0})
 
-    def refuse(name):
+    def reject(name):
         raise AssertionError(f"{name} is not JSON")
 
     text = (tmp_path / LOG).read_text().splitlines()
-    assert [json.loads(line, parse_constant=refuse) for line in text] == [
+    assert [json.loads(line, parse_constant=reject) for line in text] == [
         {"step": 4, "loss": 0.5, "grad_norm": None, "components": {"ce": None}, "epoch": 1.0,
          "numbers": {"accuracy": 0.25, "error": {"x": 3.0}}},
         {"step": 4, "epoch": 1.0, "eval": {"iou": None}},
     ]  # fmt: skip
 
 
-def test_a_report_that_cannot_be_made_is_refused_before_anything_is_loaded(tmp_path, monkeypatch):
+def test_a_report_that_cannot_be_made_is_rejected_before_anything_is_loaded(tmp_path, monkeypatch):
     config = small_config(tmp_path, "trainer.report_to=[tensorbord]")
     with pytest.raises(ValueError, match=r"report_to: 'tensorbord' is not available"):
         train(config)

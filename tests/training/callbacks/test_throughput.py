@@ -15,6 +15,7 @@ from sums import sums_config
 from tiny_models import small_config
 from transformers import TrainerCallback
 
+from mm_numeric.data.collator import make_collator
 from mm_numeric.data.examples import load_examples
 from mm_numeric.models.loading import load_family, model_source
 from mm_numeric.training.callbacks.throughput import peak_gib
@@ -78,7 +79,9 @@ def trained(folder, name, **changes):
     source = model_source(config, folder)
     family = load_family(config, source)
     examples = load_examples(config.task, config.data.train, folder / "cache", training=True)
-    trainer = make_trainer(config, training_arguments(config), examples, family, source)
+    trainer = make_trainer(
+        config, training_arguments(config), examples, make_collator(config, family), source
+    )
     seen, spy = [], Spy(family.module_patterns)
     collate = trainer.data_collator
 
@@ -118,8 +121,8 @@ def figures_of(model, tokenizer, batches, name):
             for role, number in zip(ROLES[name], numbers, strict=False):
                 error = 0.0
                 for position, worth, value, classes in number:
-                    chances = scores[position][classes].softmax(0).tolist()
-                    error += worth * (sum(i * p for i, p in enumerate(chances)) - value)
+                    probs = scores[position][classes].softmax(0).tolist()
+                    error += worth * (sum(i * p for i, p in enumerate(probs)) - value)
                     right += scores[position].argmax().item() == ids[position]
                     tokens += 1
                 errors.setdefault(role, []).append(abs(error))

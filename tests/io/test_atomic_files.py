@@ -1,18 +1,23 @@
-"""Locks: of other processes, on file systems that have none, and at paths that are traps."""
+"""Files are written in whole, through no link, and with locks: also where there are none."""
 
 import errno
 import json
 import os
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from finished_runs import copy_and_enter
+from import_graph import ROOT
 from tiny_models import small_config
 
+from mm_numeric.cli import main as cli
 from mm_numeric.comparison.engines import local
 from mm_numeric.comparison.plan import open_runs
 from mm_numeric.comparison.run import compare, execute_here
 from mm_numeric.io import log
-from mm_numeric.io.atomic_files import atomic_file, atomic_folder
+from mm_numeric.io.atomic_files import append_to, atomic_file, atomic_folder, reject_links
 from mm_numeric.runs import folder as run_folder
 from mm_numeric.runs.folder import LockedError, has_locks, locked
 from mm_numeric.runs.results import write_section
@@ -59,7 +64,7 @@ def test_a_file_system_without_locks_is_used_with_one_warning(
 
 
 @pytest.mark.parametrize("number", [errno.EAGAIN, errno.EACCES])
-def test_only_a_lock_of_another_process_is_said_to_be_one(tmp_path, flock_fails, number):
+def test_only_a_lock_of_another_process_is_reported(tmp_path, flock_fails, number):
     flock_fails(number)
     with pytest.raises(LockedError, match="another process is using this folder"):
         locked(tmp_path / "run").__enter__()
@@ -173,3 +178,92 @@ def test_a_leftover_that_is_a_pipe_is_not_waited_for(tmp_path):
     with atomic_file(tmp_path / "a") as file:
         file.write(b"whole")
     assert (tmp_path / "a").read_text() == "whole"
+
+
+OUTPUTS = [
+    ("run/predictions.jsonl", ["predict", "--model", "run"]),
+    ("run/results.json", ["score", "run/predictions.jsonl"]),
+    ("run/scores.jsonl", ["score", "run/predictions.jsonl"]),
+    ("run/report.md", ["report", "run"]),
+    ("checkpoint/log.jsonl", ["train", "checkpoint.yaml", "--resume"]),
+    ("checkpoint/evaluation/predictions.jsonl", ["train", "checkpoint.yaml", "--resume"]),
+    ("comparison/seed0", ["compare", "comparison.yaml"]),
+    ("exported", ["export", "run", "--out", "exported"]),
+    ("new.yaml", ["cp", "clock_tiny", "new.yaml"]),
+]
+
+
+@pytest.mark.parametrize(("name", "words"), OUTPUTS, ids=[name for name, _ in OUTPUTS])
+def test_an_output_that_is_a_link_is_rejected(
+    finished_runs, tmp_path, monkeypatch, capsys, name, words
+):
+    copy_and_enter(finished_runs, tmp_path / "files", monkeypatch)
+    link, target = Path(name), tmp_path / "outside"
+    if link.exists() and name != "run/predictions.jsonl":
+        link.rename(target)  # else it is dangling
+    link.unlink(missing_ok=True)
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(target)
+    before = content_of(target)
+    assert cli.main(words) == 2
+    assert (
+        f"{link}: a link to {target}, and nothing is written through links; delete it, or "
+        in (capsys.readouterr().err.splitlines()[-1])
+    )
+    assert content_of(target) == before
+    assert link.is_symlink()
+
+
+def content_of(path):
+    """Return what a file, or each file of a folder, contains."""
+    return {str(file): file.read_bytes() for file in (path, *path.rglob("*")) if file.is_file()}
+
+
+@pytest.mark.parametrize("write", [append_to, atomic_file, atomic_folder])
+def test_each_way_to_write_rejects_links(tmp_path, write):
+    for target in ("missing", "outside"):
+        link = tmp_path / f"to_{target}"
+        link.symlink_to(tmp_path / target)
+        (tmp_path / "outside").write_text("mine", encoding="utf-8")
+        with pytest.raises(ValueError, match=r"to_\w+: a link to "), write(link):
+            pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "outside",
+        "to_missing",
+        "to_outside",
+    ]
+    assert (tmp_path / "outside").read_text(encoding="utf-8") == "mine"
+
+
+def test_a_link_that_stays_in_the_run_is_permitted(tmp_path):
+    """``WANDB_DIR`` may be the folder of the run, where wandb writes a link to its last run."""
+    (tmp_path / "run/wandb/run-1").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("run")
+    (tmp_path / "run/wandb/latest-run").symlink_to("run-1")
+    reject_links(tmp_path / "run")
+    reject_links(tmp_path / "link")
+    (tmp_path / "run/wandb/outside").symlink_to("../../run-1")
+    for folder in ("run", "link"):
+        with pytest.raises(ValueError, match=r"outside: a link to \.\./\.\./run-1, and"):
+            reject_links(tmp_path / folder)
+
+
+IN_A_NEW_FOLDER = {
+    "mm_numeric/families/model_files.py": 1,  # frame.json, next to weights that are saved
+    "mm_numeric/models/export.py": 1,  # the model card
+    "tasks/rendering/rows.py": 1,
+}
+
+
+def test_files_are_written_by_those_functions_alone():
+    """Other ways to write follow links, so they may be used in new folders alone."""
+    call = re.compile(r"""\.write_(text|bytes)\(|open\([^)]*["'][wax]b?\+?["']|\.touch\(""")
+    found = {}
+    for folder in ("mm_numeric", "tasks", "evaluation"):
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            name = str(file.relative_to(ROOT))
+            count = len(call.findall(file.read_text(encoding="utf-8")))
+            if count and "mm_numeric/tasks" not in name and "mm_numeric/evaluation" not in name:
+                found[name] = count
+    assert found.pop("mm_numeric/io/atomic_files.py") == 3
+    assert found == IN_A_NEW_FOLDER

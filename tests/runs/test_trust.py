@@ -20,7 +20,7 @@ from result_files import section
 
 from mm_numeric import registry
 from mm_numeric.cli import main as cli
-from mm_numeric.config.trust import named_code
+from mm_numeric.runs.trust import named_code
 
 EVIL = """
 from pathlib import Path

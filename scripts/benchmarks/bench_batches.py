@@ -1,7 +1,7 @@
 """Measure padding-free batches and the cache of image features on the CPU, at a small size.
 
-    python scripts/bench_batches.py                 in about four minutes
-    python scripts/bench_batches.py --rounds 5 --threads 1
+    python scripts/benchmarks/bench_batches.py                 in about four minutes
+    python scripts/benchmarks/bench_batches.py --rounds 5 --threads 1
 
 A Qwen2.5-VL with random weights (hidden 128, 4 layers; vision tower: hidden 32, 6 layers), LoRA on
 its language model, float32, micro-batches of 4 rows (of 8 for the cache). In a round, all kinds of
@@ -19,7 +19,8 @@ import sys
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, whether installed or not
+sys.path.insert(0, str(Path(__file__).parents[2]))  # from a checkout, whether installed or not
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 from _gpu_batches import CACHE, FLASH, PADDING, Size, measure_cache, measure_padding

@@ -1,9 +1,9 @@
 """Measure the time of generation: plain greedy, constrained, other libraries, decoding rules.
 
-    python scripts/bench_generate.py
-    python scripts/bench_generate.py --rounds 20 --batch 16
-    python scripts/bench_generate.py --large --rounds 5                  a model of 0.5 B parameters
-    python scripts/bench_generate.py --run runs/clock_tiny --batch 64     decoding rules, in a run
+    python scripts/benchmarks/bench_generate.py
+    python scripts/benchmarks/bench_generate.py --rounds 20 --batch 16
+    python scripts/benchmarks/bench_generate.py --large --rounds 5   a model of 0.5 B parameters
+    python scripts/benchmarks/bench_generate.py --run runs/clock_tiny   decoding rules, in a run
 
 Two tables without a run. The first generates answers with a tiny random Qwen2-VL; the time is that
 of ``model.generate``, divided by its number of tokens. Plain greedy generation has a processor,
@@ -35,7 +35,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, whether installed or not
+sys.path.insert(0, str(Path(__file__).parents[2]))  # from a checkout, whether installed or not
 
 import numpy as np
 import torch

@@ -1,9 +1,9 @@
 """Measure the time of scoring, and check that it grows linearly with the number of images.
 
-    python scripts/bench_scoring.py
-    python scripts/bench_scoring.py --images 2000 --repeats 5
-    python scripts/bench_scoring.py --boxes 100000 1000000
-    python scripts/bench_scoring.py --files-only --rows 100000 1000000
+    python scripts/benchmarks/bench_scoring.py
+    python scripts/benchmarks/bench_scoring.py --images 2000 --repeats 5
+    python scripts/benchmarks/bench_scoring.py --boxes 100000 1000000
+    python scripts/benchmarks/bench_scoring.py --files-only --rows 100000 1000000
 
 The images are synthetic, with five words each, most of them detected, and one wrong detection. Each
 scorer is timed on n, 2n and 4n images; a linear cost has ratios near 2 and 4. Times are the best of
@@ -29,8 +29,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, whether installed or not
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
+sys.path.insert(0, str(Path(__file__).parents[2]))  # from a checkout, whether installed or not
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "helpers"))
 
 import numpy as np
 from _bench_coco import compare_ap

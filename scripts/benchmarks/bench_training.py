@@ -1,7 +1,7 @@
 """Measure time and peak memory of a training step, compared with other trainers on the same model.
 
-    python scripts/bench_training.py                       the targets, in about five minutes
-    python scripts/bench_training.py --rounds 9 --threads 1 --json training.json
+    python scripts/benchmarks/bench_training.py   the targets, in about five minutes
+    python scripts/benchmarks/bench_training.py --rounds 9 --threads 1 --json training.json
 
 A randomly initialised Qwen2 (hidden 256, 2 layers, 151,936 tokens) is trained on prompts of 1,000
 tokens with answers of 24 tokens, batch size 1, float32, on the CPU, by
@@ -38,7 +38,8 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, whether installed or not
+sys.path.insert(0, str(Path(__file__).parents[2]))  # from a checkout, whether installed or not
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 from _bench import Setting, Stand

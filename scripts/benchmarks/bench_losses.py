@@ -1,10 +1,10 @@
 """Measure time and peak memory of a step of each objective, compared with torch's cross-entropy.
 
-    python scripts/bench_losses.py                         the targets, in about ten minutes
-    python scripts/bench_losses.py --preset ntl_was ntil --forward
-    python scripts/bench_losses.py --rows 512 --dtype bfloat16 --device cuda --compile
-    python scripts/bench_losses.py --sweep --json sweep.json
-    python scripts/bench_losses.py --sweep --rows 128 1024 --vocabulary 32000 151936
+    python scripts/benchmarks/bench_losses.py   the targets, in about ten minutes
+    python scripts/benchmarks/bench_losses.py --preset ntl_was ntil --forward
+    python scripts/benchmarks/bench_losses.py --rows 512 --dtype bfloat16 --device cuda --compile
+    python scripts/benchmarks/bench_losses.py --sweep --json sweep.json
+    python scripts/benchmarks/bench_losses.py --sweep --rows 128 1024 --vocabulary 32000 151936
 
 One table per comparison: every preset with torch's CE (and with torch's CE plus ntloss, if the
 ntloss package has the term) from the logits of the supervised rows; every preset with torch's CE
@@ -25,7 +25,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, whether installed or not
+sys.path.insert(0, str(Path(__file__).parents[2]))  # from a checkout, whether installed or not
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 from _bench import ALONE, FULL, HIDDEN_FROZEN, HIDDEN_TRAINED, PADDED, Setting, blocks, known_names

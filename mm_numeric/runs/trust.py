@@ -5,7 +5,6 @@ somebody else. Its config may import modules or use the Python code of a checkpo
 ``--trust-remote-code``.
 """
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,16 +16,6 @@ from mm_numeric.registry import BASELINES, FAMILIES, RISKS, TASKS
 FLAG = "--trust-remote-code"
 
 REMOTE_CODE = "model.trust_remote_code"
-
-
-_IMPORT_PATH = re.compile(r"(?!mm_numeric\.)[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-
-
-def names_module(value: Any) -> bool:
-    """Return True if any setting in ``value`` has the form of an import path, ``my_tasks:Task``."""
-    if isinstance(value, Mapping | list):
-        return any(map(names_module, value.values() if isinstance(value, Mapping) else value))
-    return isinstance(value, str) and _IMPORT_PATH.fullmatch(value) is not None
 
 
 def named_code(raw: Mapping[str, Any]) -> dict[str, Any]:

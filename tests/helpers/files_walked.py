@@ -1,0 +1,91 @@
+"""List the files of the library that run for one row, or for a config, in the order of their calls.
+
+PYTHONPATH=tests/helpers python tests/helpers/files_walked.py
+"""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from import_graph import ROOT
+from tiny_models import small_config
+
+from mm_numeric.cli import main as cli
+from mm_numeric.data.collator import make_collator
+from mm_numeric.data.training_set import TrainingRows
+from mm_numeric.models.loading import load_family, model_source
+from mm_numeric.training import run
+
+ROOMS = tuple(f"{ROOT / room}{os.sep}" for room in ("mm_numeric", "tasks", "evaluation"))
+
+
+class FilesWalked:
+    """Context that collects the files of the library whose functions are called, in order."""
+
+    def __init__(self):
+        self.files = {}
+
+    def __enter__(self):
+        sys.setprofile(self._called)
+        return self
+
+    def __exit__(self, *_):
+        sys.setprofile(None)
+
+    def _called(self, frame, event, _):
+        code = frame.f_code
+        if event == "call" and code.co_name != "<module>":  # which an import runs, and not a row
+            path = os.path.realpath(code.co_filename)
+            if path.startswith(ROOMS):
+                self.files.setdefault(Path(path).relative_to(ROOT).as_posix())
+
+
+def row_walk(folder):
+    """Return the files that run from the rows of a file to the loss of the first one.
+
+    The config trains with ``ntil``, and has a limit of tokens. The model, the collator and the
+    trainer are made before.
+    """
+    config = small_config(folder, "objective=ntil", "data.max_tokens=200")
+    source = model_source(config, folder)
+    args = run.training_arguments(config)
+
+    def loss_of_first_row(walk):
+        collator = make_collator(config, load_family(config, source))
+        with walk:
+            examples = TrainingRows(config).for_trainer(collator)
+        trainer = run.make_trainer(config, args, examples, collator, source)
+        trainer.model.train()
+        with walk:
+            batch = trainer.data_collator(examples[:1])
+            trainer.compute_loss(trainer.model, batch)
+        return list(walk.files)
+
+    loss_of_first_row(FilesWalked())  # renders the rows, and imports what is used
+    return loss_of_first_row(FilesWalked())
+
+
+def config_walk(folder):
+    """Return the files that run from the command ``train`` to its config."""
+    found = []
+
+    def stop(config, **_):
+        found.append(config)
+        sys.setprofile(None)
+        raise ValueError("no training")
+
+    real, run.train = run.train, stop
+    try:
+        with FilesWalked() as walk:
+            cli.main(["train", "clock_tiny", f"trainer.output_dir={folder / 'run'}"])
+    finally:
+        run.train = real
+    assert found
+    return list(walk.files)
+
+
+if __name__ == "__main__":
+    for walk in (config_walk, row_walk):
+        files = walk(Path(tempfile.mkdtemp()))
+        print(f"{walk.__name__}: {len(files)} files", *files, sep="\n  ")
