@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mm_numeric.answers import Box, ClockTime, Instance, Instances, Polygon, Unreadable
-from mm_numeric.geometry.coordinates import COORDINATES
+from mm_numeric.geometry.coordinates import COORDINATE_FORMATS, COORDINATES
 from mm_numeric.geometry.frames import Frame, Resize
-from mm_numeric.geometry.named_formats import COORDINATE_FORMATS
 from mm_numeric.tasks.click import Click
 from mm_numeric.tasks.clock import Clock
 from mm_numeric.tasks.detection import Detection
