@@ -69,7 +69,11 @@ class AreaLimits:
                 f"{where}: its images are resized to a square, without {' and '.join(limits)}; "
                 "remove the option."
             )
-        resize = replace(resize, **limits)
+        resize = replace(
+            resize,
+            min_pixels=limits.get("min_pixels", resize.min_pixels),
+            max_pixels=limits.get("max_pixels", resize.max_pixels),
+        )
         if resize.kind == "smart" and not resize.min_pixels <= resize.max_pixels:
             raise ValueError(
                 f"{where}: min_pixels {resize.min_pixels} is more than max_pixels "

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mm_numeric.answers import Number
-from mm_numeric.importers.files import ImageFolder, ObjectImporter
-from mm_numeric.importers.importer import SkippedLine, parse_text
+from mm_numeric.importers.importer import ImageImporter, SkippedLine, text_field
 from mm_numeric.numbers.numerals import plain_numbers
 
 _CATEGORIES = ("human", "augmented")
@@ -23,18 +22,16 @@ NOT_NUMERIC = SkippedLine("questions without a numeric answer")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChartQA(ObjectImporter):
+class ChartQA(ImageImporter):
     """Importer for ChartQA: questions about charts with a number as answer."""
 
     version = 2
 
-    def row(
-        self, raw: Mapping[str, Any], identity: str, images: ImageFolder
-    ) -> dict[str, Any] | SkippedLine:
+    def row(self, raw: Mapping[str, Any], identity: str) -> dict[str, Any] | SkippedLine:
         """Convert a question; skip it if its answer is no number."""
-        label = parse_text(raw.get("label"), "label").strip()
-        question = parse_text(raw.get("query"), "query")
-        image = images.fields(parse_text(raw.get("imgname"), "imgname"))
+        label = text_field(raw, "label").strip()
+        question = text_field(raw, "query")
+        image = self.folder.fields(text_field(raw, "imgname"))
         try:
             # A comma that separates no thousands, as in 3,4, may separate two answers.
             answer = Number(plain_numbers(label.removesuffix("%").strip())).text

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from mm_numeric.importers.files import FileImporter, ImageFolder
 from mm_numeric.importers.importer import (
     DeclaredClasses,
-    ImagesFolder,
+    ImageImporter,
     ImportedItem,
     InvalidLine,
     InvalidRowError,
@@ -38,7 +37,7 @@ _PARTS = {"images": "image", "categories": "category", "annotations": "annotatio
 
 
 @dataclass(frozen=True, kw_only=True)
-class Coco(FileImporter):
+class Coco(ImageImporter):
     """Importer for COCO instances JSON: one row per image, or one per category in an image."""
 
     endings = (".json",)
@@ -51,15 +50,13 @@ class Coco(FileImporter):
             choices=("image", "category"),
         ),
     ] = "image"
-    images: ImagesFolder = None
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
         """Yield the rows of each image, or an error if one of its annotations is invalid."""
-        image_folder = ImageFolder(self.images)
         for path in files:
-            yield from self._file(path, image_folder)
+            yield from self._file(path)
 
-    def _file(self, path: Path, image_folder: ImageFolder) -> Iterator[ImportedItem]:
+    def _file(self, path: Path) -> Iterator[ImportedItem]:
         raw = read_instances(path)
         errors, valid = _validate(raw, path)
         yield from (invalid for invalid, _ in errors)
@@ -78,7 +75,7 @@ class Coco(FileImporter):
                 continue
             where = f"{path}, image {key}"
             try:
-                image_fields = image_folder.fields(_file_name(image), declared_size(image))
+                image_fields = self.folder.fields(_file_name(image), declared_size(image))
             except InvalidRowError as error:
                 yield error.at(where)
                 continue

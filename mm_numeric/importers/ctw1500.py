@@ -13,7 +13,6 @@ Source: https://github.com/Yuliang-Liu/Curve-Text-Detector, data/README.md.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 from mm_numeric.importers.icdar import UNREADABLE
 from mm_numeric.importers.importer import InvalidRowError, parse_number
@@ -28,7 +27,7 @@ _MARK = ",####"
 class CTW1500(TextFiles):
     """Importer for SCUT-CTW1500: text or XML files with 14-point polygons, one row per image."""
 
-    endings: ClassVar[tuple[str, ...]] = (".txt", ".xml")
+    endings = (".txt", ".xml")
 
     def image(self, stem: str) -> str:
         """Convert the stem of a text file, ``0001001``, to the stem of its image, ``1001``."""

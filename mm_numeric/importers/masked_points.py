@@ -24,45 +24,51 @@ import numpy as np
 
 from mm_numeric.data.images import image_file
 from mm_numeric.geometry.masks import mask_of, mask_row
-from mm_numeric.importers.files import ImageFolder, ObjectImporter
-from mm_numeric.importers.importer import InvalidRowError, Option, parse_text
+from mm_numeric.importers.importer import (
+    ImageFolder,
+    ImageImporter,
+    InvalidRowError,
+    Option,
+    parse_text,
+    text_field,
+)
 
 _FORM = "Your answer should"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Where2Place(ObjectImporter):
+class Where2Place(ImageImporter):
     """Importer for Where2Place: points in free space, one row per question."""
 
     masks: Annotated[Path, Option("folder of the masks", name="FOLDER")]
 
-    def row(self, raw: Mapping[str, Any], identity: str, images: ImageFolder) -> dict[str, Any]:
+    def row(self, raw: Mapping[str, Any], identity: str) -> dict[str, Any]:
         """Convert a question and its mask."""
         index, number = int(identity.rpartition(".")[2]) - 1, raw.get("question_id")
         name = ImageFolder(self.masks).find(f"{index:02d}")
-        question = parse_text(raw.get("text"), "text").partition(_FORM)[0].strip()
+        question = text_field(raw, "text").partition(_FORM)[0].strip()
         return {
             "id": identity if number is None else str(number),
-            **_image_and_region(images, parse_text(raw.get("image"), "image"), self.masks / name),
+            **_image_and_region(self.folder, text_field(raw, "image"), self.masks / name),
             "phrase": parse_text(question, "text"),
         }
 
 
 @dataclass(frozen=True, kw_only=True)
-class RefSpatial(ObjectImporter):
+class RefSpatial(ImageImporter):
     """Importer for RefSpatial-Bench: points at objects or in free space, one row per question."""
 
     images: Annotated[Path, Option("folder of image/ and mask/, such as Location", name="FOLDER")]
 
-    def row(self, raw: Mapping[str, Any], identity: str, images: ImageFolder) -> dict[str, Any]:
+    def row(self, raw: Mapping[str, Any], identity: str) -> dict[str, Any]:
         """Convert a question and its mask; ``category`` and ``step`` are kept."""
         found = {name: raw[name] for name in ("category", "step") if raw.get(name) is not None}
-        mask = self.images / parse_text(raw.get("mask_path"), "mask_path")
+        mask = self.images / text_field(raw, "mask_path")
         number = raw.get("id")
         return {
             "id": identity if number is None else f"{raw.get('category', 'question')}-{number}",
-            **_image_and_region(images, parse_text(raw.get("rgb_path"), "rgb_path"), mask),
-            "phrase": parse_text(raw.get("object"), "object"),
+            **_image_and_region(self.folder, text_field(raw, "rgb_path"), mask),
+            "phrase": text_field(raw, "object"),
             **{name: str(value) for name, value in found.items()},
         }
 

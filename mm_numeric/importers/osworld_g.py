@@ -16,22 +16,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mm_numeric.importers.files import ImageFolder, ObjectImporter
 from mm_numeric.importers.importer import (
+    ImageImporter,
     InvalidRowError,
     parse_box,
     parse_polygon,
     parse_text,
     shorten,
+    text_field,
 )
 from mm_numeric.importers.screenspot import width_and_height
 
 
 @dataclass(frozen=True, kw_only=True)
-class OsWorldG(ObjectImporter):
+class OsWorldG(ImageImporter):
     """Importer for OSWorld-G, one row per instruction."""
 
-    def row(self, raw: Mapping[str, Any], identity: str, images: ImageFolder) -> dict[str, Any]:
+    def row(self, raw: Mapping[str, Any], identity: str) -> dict[str, Any]:
         """Convert an instruction and its element, if there is one."""
         kind, place = raw.get("box_type"), raw.get("box_coordinates")
         region: dict[str, Any]
@@ -50,11 +51,11 @@ class OsWorldG(ObjectImporter):
             raise InvalidRowError("GUI_types", f"GUI_types is a list, not {shorten(types)}.")
         return {
             "id": str(raw.get("id") or identity),
-            **images.fields(
-                parse_text(raw.get("image_path"), "image_path"),
+            **self.folder.fields(
+                text_field(raw, "image_path"),
                 width_and_height(raw.get("image_size"), "image_size"),
             ),
-            "phrase": parse_text(raw.get("instruction"), "instruction"),
+            "phrase": text_field(raw, "instruction"),
             **region,
             **({"ui_type": ", ".join(parse_text(t, "GUI_types") for t in types)} if types else {}),
         }

@@ -21,13 +21,14 @@ from typing import Any
 import numpy as np
 
 from mm_numeric.geometry.masks import mask_of, mask_row
-from mm_numeric.importers.files import ImageFolder, ObjectImporter
 from mm_numeric.importers.importer import (
+    ImageImporter,
     InvalidRowError,
     parse_number_list,
     parse_text,
     round_coordinates,
     shorten,
+    text_field,
 )
 
 _PERCENT = 100
@@ -35,18 +36,18 @@ _BEYOND = 1  # percent of the image by which a point may lie outside; it is move
 
 
 @dataclass(frozen=True, kw_only=True)
-class PixMoPoints(ObjectImporter):
+class PixMoPoints(ImageImporter):
     """Importer for PixMo-Points: all points of the objects with a label, one row per label."""
 
-    def row(self, raw: Mapping[str, Any], identity: str, images: ImageFolder) -> dict[str, Any]:
+    def row(self, raw: Mapping[str, Any], identity: str) -> dict[str, Any]:
         """Convert the points of a label; the list may be empty."""
-        url, points = parse_text(raw.get("image_url"), "image_url"), raw.get("points")
+        url, points = text_field(raw, "image_url"), raw.get("points")
         if not isinstance(points, list) or not all(isinstance(p, Mapping) for p in points):
             raise InvalidRowError(
                 "points", f'points is a list of {{"x": x, "y": y}}, not {shorten(points)}.'
             )
         name = raw.get("image") or hashlib.sha256(url.encode()).hexdigest()
-        image = images.fields_with_size(parse_text(name, "image"), None)
+        image = self.folder.fields_with_size(parse_text(name, "image"), None)
         edges = image["width"], image["height"]
         places = [
             round_coordinates(
@@ -64,7 +65,7 @@ class PixMoPoints(ObjectImporter):
         return {
             "id": identity,
             **image,
-            "phrase": parse_text(raw.get("label"), "label"),
+            "phrase": text_field(raw, "label"),
             **found,
             **({} if method is None else {"category": parse_text(method, "collection_method")}),
         }

@@ -17,23 +17,27 @@ from typing import Any
 
 from mm_numeric.answers import Number
 from mm_numeric.importers.chartqa import NOT_NUMERIC
-from mm_numeric.importers.files import ImageFolder, ObjectImporter
-from mm_numeric.importers.importer import InvalidRowError, SkippedLine, parse_text, shorten
+from mm_numeric.importers.importer import (
+    ImageImporter,
+    InvalidRowError,
+    SkippedLine,
+    parse_text,
+    shorten,
+    text_field,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlotQA(ObjectImporter):
+class PlotQA(ImageImporter):
     """Importer for PlotQA: questions about plots with a number as answer."""
 
-    def row(
-        self, raw: Mapping[str, Any], identity: str, images: ImageFolder
-    ) -> dict[str, Any] | SkippedLine:
+    def row(self, raw: Mapping[str, Any], identity: str) -> dict[str, Any] | SkippedLine:
         """Convert a question; skip it if its answer is no number."""
         index, answer, kind = raw.get("image_index"), raw.get("answer"), raw.get("type")
         if type(index) is not int or index < 0:
             raise InvalidRowError("image", f"image_index is a number, not {shorten(index)}.")
-        question = parse_text(raw.get("question_string"), "question_string")
-        image = images.fields(f"{index}.png")
+        question = text_field(raw, "question_string")
+        image = self.folder.fields(f"{index}.png")
         if isinstance(answer, bool) or not isinstance(answer, str | int | float):
             raise InvalidRowError("answer", f"answer is a text or a number, not {shorten(answer)}.")
         try:

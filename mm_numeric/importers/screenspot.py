@@ -17,13 +17,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mm_numeric.importers.files import ImageFolder, ObjectImporter
 from mm_numeric.importers.importer import (
+    ImageImporter,
     InvalidRowError,
     parse_box,
     parse_number_list,
     parse_text,
     shorten,
+    text_field,
 )
 
 _PLATFORMS = ("mobile", "desktop", "web")
@@ -31,10 +32,10 @@ _PRO = ("ui_type", "platform", "application", "group")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScreenSpot(ObjectImporter):
+class ScreenSpot(ImageImporter):
     """Importer for ScreenSpot and ScreenSpot-Pro, one row per instruction."""
 
-    def row(self, raw: Mapping[str, Any], identity: str, images: ImageFolder) -> dict[str, Any]:
+    def row(self, raw: Mapping[str, Any], identity: str) -> dict[str, Any]:
         """Convert an instruction and its element."""
         size = raw.get("img_size")
         if size is not None:
@@ -44,11 +45,13 @@ class ScreenSpot(ObjectImporter):
             platform = named[0] if named else None
             groups = {"ui_type": raw.get("data_type"), "platform": platform}
             groups["application"] = raw.get("data_source")
-        image = parse_text(raw.get("img_filename"), "img_filename")
+        image = text_field(raw, "img_filename")
         return {
             "id": str(raw.get("id") or identity),
-            **images.fields(image, None if size is None else width_and_height(size, "img_size")),
-            "phrase": parse_text(raw.get("instruction"), "instruction"),
+            **self.folder.fields(
+                image, None if size is None else width_and_height(size, "img_size")
+            ),
+            "phrase": text_field(raw, "instruction"),
             "box": parse_box(raw.get("bbox"), xywh=size is None),
             **{name: parse_text(group, name) for name, group in groups.items() if group},
         }

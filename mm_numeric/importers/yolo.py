@@ -20,13 +20,16 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from mm_numeric.importers.files import IMAGE_SUFFIXES, ImageFolder, image_row
 from mm_numeric.importers.importer import (
+    IMAGE_SUFFIXES,
     DeclaredClasses,
+    ImageFolder,
     ImportedItem,
     InvalidRowError,
     Option,
     SkippedLine,
+    image_row,
+    numbered_lines,
     parse_box,
     parse_number,
     parse_polygon,
@@ -76,7 +79,11 @@ class Yolo:
             assert size is not None
             fields = {"id": name, "image": name, "width": size[0], "height": size[1]}
             read = partial(_new_object, seen=set(), names=names, size=size)
-            yield from image_row(where, fields, _lines(_labels_of(image)), read)
+            file = _labels_of(image)
+            raw = file.read_bytes() if file.is_file() else b""
+            lines = numbered_lines(file, raw.decode("utf-8-sig", errors="replace"))
+            objects = ((f"line {number}", line) for _, number, line in lines)
+            yield from image_row(where, fields, objects, read)
 
     def _images(self, path: Path, settings: Mapping[str, Any]) -> list[Path]:
         """Return the images of the split, from folders or from text files that list them."""
@@ -139,14 +146,6 @@ def _labels_of(image: Path) -> Path:
     if at:
         parts[at[-1]] = "labels"
     return Path(*parts).with_suffix(".txt")
-
-
-def _lines(file: Path) -> Iterator[tuple[str, str]]:
-    if file.is_file():
-        text = file.read_bytes().decode("utf-8-sig", errors="replace")
-        for number, line in enumerate(text.splitlines(), start=1):
-            if line.strip():
-                yield f"line {number}", line
 
 
 def _new_object(

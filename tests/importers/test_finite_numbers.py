@@ -108,7 +108,7 @@ def test_a_number_of_json_that_is_not_finite_is_a_bad_line(tmp_path, read, value
 
 def test_edges_that_overflow_are_a_bad_line(tmp_path):
     done = in_json(Coco(), coco)(tmp_path, [1e308, 0, 1e308, 5])
-    assert done.bad[0].why == "inf is not a finite number."
+    assert done.bad[0].why == "right and bottom edge: inf is not a finite number."
 
 
 @pytest.mark.parametrize(
