@@ -6,13 +6,14 @@ fields of the dataclass are the options that a config sets under ``task``.
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import Field, asdict, dataclass, fields, is_dataclass
+from dataclasses import Field, asdict, dataclass, fields, is_dataclass, replace
 from inspect import isfunction
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from mm_numeric.answers import Box, Example, Instance, Instances, Written
 from mm_numeric.geometry.frames import Frame
+from mm_numeric.geometry.row_shapes import read_id, read_image
 from mm_numeric.registry import REPORT_SECTIONS, TASKS, choose, unknown
 from mm_numeric.tasks.class_counts import ClassCounts
 
@@ -212,6 +213,66 @@ def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
     """Raise ValueError if ``value``, the value of the option ``name``, is not in ``allowed``."""
     if value not in allowed:
         raise ValueError(f"{name} is one of {', '.join(allowed)}, not {value!r}")
+
+
+def check_placeholders(name: str, template: str, *placeholders: str) -> None:
+    """Raise ValueError if ``template``, the value of the option ``name``, lacks a placeholder."""
+    for placeholder in placeholders:
+        if f"{{{placeholder}}}" not in template:
+            raise ValueError(f"{name} needs {{{placeholder}}} in it, not {template!r:.60}")
+
+
+def image_example(
+    row: Mapping[str, Any],
+    where: str,
+    *,
+    prompt: str,
+    answer: Any,
+    ids: Sequence[str] = ("id",),
+    bucket_fields: Sequence[str] = (),
+) -> Example:
+    """Return an example with the image of a row, its id, and its size if the row declares it.
+
+    Args:
+        row: Fields of the row.
+        where: Position of the row, for error messages.
+        prompt: The prompt.
+        answer: The answer.
+        ids: Fields that may have the id; without one, it is the path of the image.
+        bucket_fields: Fields for whose values metrics are also reported.
+    """
+    image, size_px = read_image(row, where)
+    return Example(
+        id=read_id(row, ids, image),
+        image=image,
+        prompt=prompt,
+        answer=answer,
+        where=where,
+        size_px=size_px,
+        buckets=buckets(row, bucket_fields),
+    )
+
+
+def buckets(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
+    """Return the values of those fields of a row that are not empty, as texts."""
+    return {name: str(row[name]) for name in names if row.get(name) not in (None, "")}
+
+
+def one_per_phrase(example: Example, phrases: Sequence[str]) -> Iterator[Example]:
+    """Yield an example for each phrase, which replaces ``{phrase}`` in the prompt of ``example``.
+
+    If there are several phrases, their numbers are appended to the id: ``7.0``, ``7.1``.
+    """
+    for i, phrase in enumerate(phrases):
+        identity = example.id if len(phrases) == 1 else f"{example.id}.{i}"
+        yield replace(example, id=identity, prompt=example.prompt.replace("{phrase}", phrase))
+
+
+def frame_of_image(frame: Frame | None) -> Frame:
+    """Return the frame; raise ValueError if it is None."""
+    if frame is None:
+        raise ValueError("boxes, polygons and points need the frame of their image")
+    return frame
 
 
 _METHODS = {name for name, value in vars(Task).items() if name[0] != "_" and isfunction(value)}

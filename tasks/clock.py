@@ -9,25 +9,27 @@ Scorer   mm_numeric.evaluation.metrics.clock
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from mm_numeric.answers import ClockTime, Example, Mark, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
-from mm_numeric.tasks.base import BaseTask, Rows
+from mm_numeric.tasks.base import Rows
 from mm_numeric.tasks.clock_text import lenient_time
 from mm_numeric.tasks.rendering.clock_faces import FaceStyle, render_faces
+from mm_numeric.tasks.rendering.drawing import RenderedTask
 
 _WRITTEN = re.compile(r"[ \t]*([0-9]{1,2}):([0-9]{2})[ \t]*")
 _TIME = re.compile(r"(?<![0-9:])([0-9]{1,2}):([0-9]{2})(?![0-9:])")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clock(BaseTask):
+class Clock(RenderedTask):
     """Task: read the time shown by an analogue clock."""
 
     report_sections: ClassVar[tuple[str, ...]] = ("clock",)
+    drawn_by: ClassVar[tuple[str, ...]] = ("face",)
 
     prompt: str = "What time does the clock show? Answer as H:MM."
     """Prompt, the same for every image."""
@@ -110,11 +112,6 @@ class Clock(BaseTask):
         if isinstance(answer, Unreadable):
             raise ValueError(f"the target {value!r:.60} cannot be read: {answer.reason}")
         return answer
-
-    @property
-    def render_settings(self) -> dict[str, Any]:
-        """Return the style options of the clock faces, which affect the images."""
-        return asdict(self.face)
 
     def describe(self) -> str:
         """Describe the label noise in a sentence, for a report."""

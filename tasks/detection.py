@@ -19,27 +19,29 @@ Scorer   mm_numeric.evaluation.metrics.detection; ``order`` does not change the 
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from mm_numeric.answers import Example, Instance, Instances
 from mm_numeric.geometry.row_shapes import is_text, read_id, read_image, read_phrases
-from mm_numeric.tasks.base import Rows, check_choice
+from mm_numeric.tasks.base import Rows, check_choice, check_placeholders
 from mm_numeric.tasks.class_counts import ClassCounts, names_in_words
-from mm_numeric.tasks.rendering.rotated_scenes import render_rotated_scenes
-from mm_numeric.tasks.rendering.scenes import SceneStyle, render_scenes
+from mm_numeric.tasks.rendering.drawing import Drawing, RenderedTask
+from mm_numeric.tasks.rendering.rotated_scenes import draw_rotated_scene
+from mm_numeric.tasks.rendering.scenes import SceneStyle, object_row
 from mm_numeric.tasks.shape_lists import NoisyBoxTask, ShapeListTask
 
 _EVERYTHING = "every object"  # asked for if no classes are named
 
 
 @dataclass(frozen=True, kw_only=True)
-class Detection(NoisyBoxTask, ShapeListTask):
+class Detection(NoisyBoxTask, ShapeListTask, RenderedTask):
     """Task: detect all objects of some classes in an image."""
 
     version: ClassVar[int] = 3  # 3: one label for several boxes, and text around its tags; 2: []
     labels: ClassVar[bool] = True
+    drawn_by: ClassVar[tuple[str, ...]] = ("scene", "shape")
+    scorer = "mm_numeric.evaluation.metrics.detection:LABELLED_DETECTION"
 
     prompt: str = "Locate every object of these classes: {classes}."
     """Prompt; ``{classes}`` is replaced by the classes asked for, or by the phrase of the row."""
@@ -73,8 +75,7 @@ class Detection(NoisyBoxTask, ShapeListTask):
     def __post_init__(self) -> None:
         NoisyBoxTask.__post_init__(self)
         ShapeListTask.__post_init__(self)
-        if "{classes}" not in self.prompt:
-            raise ValueError(f"prompt needs {{classes}} where they go, not {self.prompt!r}")
+        check_placeholders("prompt", self.prompt, "classes")
         check_choice("ask", self.ask, ("together", "each"))
         check_choice("other_labels", self.other_labels, ("refuse", "drop"))
         _check_classes(self.classes, "classes")
@@ -190,25 +191,11 @@ class Detection(NoisyBoxTask, ShapeListTask):
             dropped.update(example.dropped)
         return ClassCounts(objects, dropped)
 
-    @property
-    def scorer(self) -> str:
-        """Return the import path of the scorer, which compares labels, too."""
-        return "mm_numeric.evaluation.metrics.detection:LABELLED_DETECTION"
-
-    @property
-    def render_settings(self) -> dict[str, Any]:
-        """Return the options that affect the generated images and rows."""
-        return {**asdict(self.scene), **({"rotated": True} if self._rotated else {})}
-
-    @property
-    def _rotated(self) -> bool:
-        return self.shape == "rotated_box"
-
-    def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
-        """Generate images of coloured shapes; return the path of the file with their rows."""
-        if self._rotated:
-            return render_rotated_scenes(folder, count, seed, self.scene)
-        return render_scenes(folder, count, seed, self.scene, rows="objects")
+    def draw(self, rng: random.Random) -> Drawing:
+        """Return a scene of coloured shapes, all of which are in the row."""
+        if self.shape == "rotated_box":
+            return draw_rotated_scene(rng, self.scene)
+        return self.scene.draw(rng, object_row)
 
 
 def _with_instances(row: Mapping[str, Any], where: str) -> Mapping[str, Any]:

@@ -9,11 +9,11 @@ Answer   the box, in the coordinate format of the model family
 Scorer   mm_numeric.evaluation.metrics.boxes
 """
 
+import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar
 
 from mm_numeric.answers import Box, Example, Instance, Shape, Unreadable, Written
@@ -28,9 +28,15 @@ from mm_numeric.geometry.row_shapes import (
     read_row_box,
     shape_row,
 )
-from mm_numeric.tasks.base import Rows, check_choice
-from mm_numeric.tasks.phrases import check_phrase_prompt, one_per_phrase
-from mm_numeric.tasks.rendering.scenes import SceneStyle, render_scenes
+from mm_numeric.tasks.base import (
+    Rows,
+    check_choice,
+    check_placeholders,
+    frame_of_image,
+    one_per_phrase,
+)
+from mm_numeric.tasks.rendering.drawing import Drawing, RenderedTask
+from mm_numeric.tasks.rendering.scenes import SceneStyle, phrase_row
 from mm_numeric.tasks.shape_lists import NoisyBoxTask
 
 _GROUP = re.compile(r"[(\[]([-\d.,\s]*)[)\]]", re.ASCII)
@@ -40,7 +46,7 @@ _NUMBER = re.compile(r"-?(?:\d+(?:\.\d+)?|\.\d+)", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grounding(NoisyBoxTask):
+class Grounding(NoisyBoxTask, RenderedTask):
     """Task: locate one object in an image."""
 
     # 2: coordinates are rounded from the original pixels; 3: answers without special tokens
@@ -50,6 +56,8 @@ class Grounding(NoisyBoxTask):
     report_sections: ClassVar[tuple[str, ...]] = ("shapes",)
 
     sampled_answers: ClassVar[int] = 32
+
+    drawn_by: ClassVar[tuple[str, ...]] = ("scene",)
 
     prompt: str = "Locate: {phrase}"
     """Prompt; ``{phrase}`` is replaced by the phrase of the row."""
@@ -63,7 +71,7 @@ class Grounding(NoisyBoxTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_phrase_prompt(self.prompt)
+        check_placeholders("prompt", self.prompt, "phrase")
         check_choice("outside", self.outside, ("refuse", "clip"))
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
@@ -90,8 +98,7 @@ class Grounding(NoisyBoxTask):
 
     def format(self, answer: Box, frame: Frame | None = None) -> Written:
         """Format a box as text."""
-        if frame is None:
-            raise ValueError("a box needs the frame of its image")
+        frame = frame_of_image(frame)
         clip = self.outside == "clip"
         shape = clipped(answer, frame.width_px, frame.height_px) if clip else answer
         return frame.write([Instance(shape)])
@@ -102,8 +109,7 @@ class Grounding(NoisyBoxTask):
         If the text has no coordinates in the format of the frame, but four numbers in parentheses
         or brackets, return ``Unreadable`` with them as ``lenient``.
         """
-        if frame is None:
-            raise ValueError("a box needs the frame that it was written in")
+        frame = frame_of_image(frame)
         found = frame.read(text)
         if isinstance(found, Unreadable):
             is_other = found.reason == "no coordinates"
@@ -120,9 +126,7 @@ class Grounding(NoisyBoxTask):
 
     def grammar(self, frame: Frame | None = None) -> str:
         """Return a regular expression of a box in the image."""
-        if frame is None:
-            raise ValueError("a box needs the frame of its image")
-        return box_regex(frame)
+        return box_regex(frame_of_image(frame))
 
     def grammar_after(self, frame: Frame | None = None) -> Callable[[str], str | None] | None:
         """Return a function that lets the second corner of a box only be right and below."""
@@ -136,14 +140,9 @@ class Grounding(NoisyBoxTask):
         """Convert a JSON value in predictions.jsonl back to a box."""
         return read_box(value.get("box") if isinstance(value, Mapping) else value, "the target")
 
-    @property
-    def render_settings(self) -> dict[str, Any]:
-        """Return the options that affect the generated images and rows."""
-        return asdict(self.scene)
-
-    def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
-        """Generate images of coloured shapes; return the path of the file with their rows."""
-        return render_scenes(folder, count, seed, self.scene, rows="phrase")
+    def draw(self, rng: random.Random) -> Drawing:
+        """Return a scene of coloured shapes, and a phrase about one of them with its box."""
+        return self.scene.draw(rng, phrase_row)
 
 
 def _box_in_prose(text: str, frame: Frame) -> Box | None:

@@ -23,7 +23,7 @@ from mm_numeric.importers.importer import (
 )
 from mm_numeric.io.archives import read_gzip
 from mm_numeric.numbers.numerals import whole_number
-from mm_numeric.tasks.rjokes import HIGHEST
+from mm_numeric.tasks.number_questions import RJokes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +49,8 @@ class RJokesImporter(FileImporter):
             why = f"expected a score, a tab and a joke, found {shorten(line)}."
             raise InvalidRowError("line", why)
         points = whole_number(score)
-        if points is None or points > HIGHEST:
-            why = f"the score must be 0 to {HIGHEST}, not {shorten(score)}."
+        if points is None or points > RJokes.highest:
+            why = f"the score must be 0 to {RJokes.highest}, not {shorten(score)}."
             raise InvalidRowError("score", why)
         question = parse_text(re.sub(r"\\(.)", r"\1", joke), "the joke").strip()
         return {"id": identity, "question": question, "answer": points}

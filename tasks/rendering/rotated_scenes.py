@@ -1,39 +1,39 @@
 """Generate images of rotated rectangles and ellipses, with the rotated box around each of them."""
 
 import random
-from pathlib import Path
 
 from PIL import Image, ImageDraw
 
 from mm_numeric.answers import Polygon
 from mm_numeric.geometry.row_shapes import around, read_rotated_box
-from mm_numeric.tasks.rendering.rows import are_apart, render_images, with_noise
-from mm_numeric.tasks.rendering.scenes import COLOURS, OVERSAMPLING, SceneStyle
+from mm_numeric.tasks.rendering.drawing import (
+    OVERSAMPLING,
+    Drawing,
+    are_apart,
+    random_colour,
+    shrunk,
+)
+from mm_numeric.tasks.rendering.scenes import COLOURS, SceneStyle
 
 KINDS = ("rectangle", "ellipse")
 
 
-def render_rotated_scenes(folder: Path, count: int, seed: int, style: SceneStyle) -> Path:
-    """Generate images of rotated shapes; return the path of the .jsonl file with their rows.
+def draw_rotated_scene(rng: random.Random, style: SceneStyle) -> Drawing:
+    """Return an image of rotated shapes, and its row.
 
     A row has all shapes, labelled with their kind, as ``rotated_box``: centre x, centre y, width,
     height and clockwise angle in degrees, in random order.
     """
-
-    def draw(rng: random.Random) -> tuple[Image.Image, dict[str, object]]:
-        boxes = _placed(rng, style)
-        image = _background(rng, style)
-        instances = []
-        for box in boxes:
-            kind, colour = rng.choice(KINDS), rng.choice(list(COLOURS.values()))
-            _paint(image, box, kind, colour)
-            instances.append({"rotated_box": box, "label": kind})
-        small = image.resize((style.width_px, style.height_px), Image.Resampling.BOX)
-        row = {"classes": list(KINDS), "instances": instances}
-        size = {"width": style.width_px, "height": style.height_px}
-        return with_noise(small, style.noise, rng), {**row, **size}
-
-    return render_images(folder, count, seed, "scene", draw)
+    boxes = _placed(rng, style)
+    size = style.width_px * OVERSAMPLING, style.height_px * OVERSAMPLING
+    image = Image.new("RGB", size, random_colour(rng, 10, 70))
+    instances = []
+    for box in boxes:
+        kind, colour = rng.choice(KINDS), rng.choice(list(COLOURS.values()))
+        _paint(image, box, kind, colour)
+        instances.append({"rotated_box": box, "label": kind})
+    row = style.sized({"classes": list(KINDS), "instances": instances})
+    return shrunk(image, style.size_px, style.noise, rng), row
 
 
 def _placed(rng: random.Random, style: SceneStyle) -> list[list[float]]:
@@ -71,11 +71,6 @@ def _polygon(box: list[float]) -> Polygon:
 def _bounds(box: list[float]) -> tuple[float, ...]:
     bounds = around(_polygon(box))
     return bounds.x1, bounds.y1, bounds.x2, bounds.y2
-
-
-def _background(rng: random.Random, style: SceneStyle) -> Image.Image:
-    size = style.width_px * OVERSAMPLING, style.height_px * OVERSAMPLING
-    return Image.new("RGB", size, tuple(rng.randint(10, 70) for _ in range(3)))
 
 
 def _paint(image: Image.Image, box: list[float], kind: str, colour: tuple[int, int, int]) -> None:

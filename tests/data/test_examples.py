@@ -17,7 +17,7 @@ from mm_numeric.data.examples import examples_to_answer, load_examples, render_r
 from mm_numeric.data.images import open_image
 from mm_numeric.io.files import read_rows
 from mm_numeric.tasks.clock import Clock
-from mm_numeric.tasks.numbers import Numbers
+from mm_numeric.tasks.number_questions import Numbers
 from mm_numeric.tasks.rendering.clock_faces import FaceStyle
 
 REAL_CLOCKS = Path(__file__).parents[3] / "shared" / "data" / "clocks" / "labels.csv"

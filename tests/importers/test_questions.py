@@ -11,7 +11,7 @@ from mm_numeric.data.examples import load_examples
 from mm_numeric.importers.mathematics import MathematicsImporter
 from mm_numeric.importers.prepare import prepare
 from mm_numeric.importers.rjokes import RJokesImporter
-from mm_numeric.tasks import mathematics, rjokes
+from mm_numeric.tasks.number_questions import Mathematics, RJokes
 
 LINES = "What is 2 + 3?\n5\nWhich is it?\nb\nWhat is 1/2 + 1?\n3/2\n"
 
@@ -73,7 +73,7 @@ def test_its_task_reads_them(dataset, tmp_path):
     done = prepare("mathematics", MathematicsImporter(), [dataset], out)
     assert done.record["counts"] == {"rows": 4}
     source = DataSource(path=str(out))
-    examples = load_examples(mathematics.Mathematics(), source, tmp_path, training=True)
+    examples = load_examples(Mathematics(), source, tmp_path, training=True)
     assert examples[0].buckets == {"category": "extrapolation", "module": "arithmetic"}
 
 
@@ -106,4 +106,4 @@ def test_their_task_reads_them(tmp_path):
     out = tmp_path / "rows.jsonl"
     prepare("rjokes", RJokesImporter(), [tmp_path / "dev.tsv"], out)
     source = DataSource(path=str(out))
-    assert load_examples(rjokes.RJokes(), source, tmp_path, training=True)[0].answer.value == 3
+    assert load_examples(RJokes(), source, tmp_path, training=True)[0].answer.value == 3

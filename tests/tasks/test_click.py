@@ -19,7 +19,7 @@ from mm_numeric.importers.screenspot import ScreenSpot
 from mm_numeric.inference.decision_rules import Candidate, decide
 from mm_numeric.inference.risks import find_risk
 from mm_numeric.rewards import reward
-from mm_numeric.tasks.click import Click
+from mm_numeric.tasks.pointing import Click
 from mm_numeric.tasks.rendering.screens import ScreenStyle
 
 SIZE = (100, 200)
@@ -182,11 +182,14 @@ def test_rows_that_do_not_fit_are_one_sentence(change, message):
     row = {"id": "1", "image": "a.png", "phrase": "OK", "box": [1, 2, 3, 4], **change}
     with pytest.raises(ValueError, match=rf"^f, line 1[:,] ?{message}"):
         list(Click().examples([("f, line 1", row)], training=True))
+
+
+def test_wrong_options_are_one_sentence():
     with pytest.raises(ValueError, match=r"prompt needs \{phrase\}"):
         Click(prompt="Click.")
     with pytest.raises(ValueError, match="buttons is 1 to the number of cells"):
         ScreenStyle(buttons=10)
-    with pytest.raises(ValueError, match="width_px and height_px are at least 48"):
+    with pytest.raises(ValueError, match="icons and absent are 0 to 1"):
         ScreenStyle(absent=2)
 
 

@@ -16,7 +16,7 @@ from mm_numeric.evaluation.metrics.counting import COUNTS, score_counts
 from mm_numeric.importers.prepare import prepare
 from mm_numeric.importers.tallyqa import TallyQA
 from mm_numeric.tasks.counting import Counting
-from mm_numeric.tasks.rendering.scenes import render_scenes
+from mm_numeric.tasks.detection import Detection
 
 TALLY = {
     "answer": 4,
@@ -105,7 +105,7 @@ def test_rendered_scenes_have_the_count_that_is_asked_for(tmp_path):
         [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
         for file in (
             task.render(tmp_path / "counts", 60, 1),
-            render_scenes(tmp_path / "objects", 60, 1, task.scene, rows="objects"),
+            Detection(scene=task.scene).render(tmp_path / "objects", 60, 1),
         )
     ]
     for asked, shown in zip(*scenes, strict=True):

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from mm_numeric.answers import Box, ClockTime, Instance, Instances, Polygon, Unreadable
 from mm_numeric.geometry.coordinates import COORDINATE_FORMATS, COORDINATES
 from mm_numeric.geometry.frames import Frame, Resize
-from mm_numeric.tasks.click import Click
 from mm_numeric.tasks.clock import Clock
 from mm_numeric.tasks.detection import Detection
 from mm_numeric.tasks.grounding import Grounding
-from mm_numeric.tasks.pointing import Pointing
+from mm_numeric.tasks.pointing import Click, Pointing
 from mm_numeric.tasks.text_detection import TextDetection
 
 PARSERS = {

@@ -15,14 +15,12 @@ from mm_numeric.data.examples import load_examples, render_rows
 from mm_numeric.evaluation.score import score
 from mm_numeric.numbers.numerals import NUMBER_FORMATS, plain_numbers
 from mm_numeric.registry import TASKS
-from mm_numeric.tasks.arithmetic import Arithmetic
+from mm_numeric.tasks.arithmetic import Arithmetic, Multiplication
 from mm_numeric.tasks.base import task_class
 from mm_numeric.tasks.clock import Clock
 from mm_numeric.tasks.gsm8k import GSM8K, Solution
 from mm_numeric.tasks.measurement import ReadInstrument
-from mm_numeric.tasks.multiplication import Multiplication
-from mm_numeric.tasks.numbers import Numbers, last_number
-from mm_numeric.tasks.rjokes import RJokes
+from mm_numeric.tasks.number_questions import Numbers, RJokes, last_number
 from mm_numeric.tasks.temporal_spans import FindSpans
 
 RANDOM = examples(200)
