@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from mm_numeric.answers import Number
-from mm_numeric.importers.chartqa import NOT_NUMERIC
+from mm_numeric.importers.charts import NOT_NUMERIC
 from mm_numeric.importers.importer import (
     FileImporter,
     ImportedItem,

@@ -3,8 +3,7 @@
 import pytest
 from importing import examples, outcome, text_folder
 
-from mm_numeric.importers.ctw1500 import CTW1500
-from mm_numeric.importers.totaltext import TotalText
+from mm_numeric.importers.scene_text import CTW1500, TotalText
 
 PETROSAINS = (  # as numpy breaks long arrays
     "x: [[206 251 386 542 620 646 550 358\n  189 140]], y: [[ 633  811  931  946  926  976 1009"

@@ -5,8 +5,8 @@ import zipfile
 import pytest
 from importing import examples, json_file, make_image, outcome, text_folder
 
-from mm_numeric.importers.icdar import Icdar2013, Icdar2015
 from mm_numeric.importers.mmocr import MMOCR
+from mm_numeric.importers.scene_text import Icdar2013, Icdar2015
 
 LINE = "377,117,463,117,465,130,378,130,Genaxis Theatre"
 

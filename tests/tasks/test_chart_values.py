@@ -11,8 +11,7 @@ from mm_numeric.answers import Tolerance
 from mm_numeric.config.data import DataSource
 from mm_numeric.data.examples import load_examples
 from mm_numeric.evaluation.score import score
-from mm_numeric.importers.chartqa import ChartQA
-from mm_numeric.importers.plotqa import PlotQA
+from mm_numeric.importers.charts import ChartQA, PlotQA
 from mm_numeric.importers.prepare import prepare
 from mm_numeric.tasks.chart_values import ChartValues
 from mm_numeric.tasks.rendering.bar_charts import ChartStyle

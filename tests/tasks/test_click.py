@@ -13,9 +13,8 @@ from mm_numeric.evaluation.metrics.points import CLICKS, score_clicks
 from mm_numeric.evaluation.score import score
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frames import Frame, Resize
-from mm_numeric.importers.osworld_g import OsWorldG
 from mm_numeric.importers.prepare import prepare
-from mm_numeric.importers.screenspot import ScreenSpot
+from mm_numeric.importers.screens import OsWorldG, ScreenSpot
 from mm_numeric.inference.decision_rules import Candidate, decide
 from mm_numeric.inference.risks import find_risk
 from mm_numeric.rewards import reward

@@ -22,8 +22,7 @@ from mm_numeric.evaluation.metrics.points import contains
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frames import Frame, Resize
 from mm_numeric.geometry.masks import mask_of
-from mm_numeric.importers.masked_points import RefSpatial, Where2Place
-from mm_numeric.importers.pixmo_points import PixMoPoints
+from mm_numeric.importers.pointing import PixMoPoints, RefSpatial, Where2Place
 from mm_numeric.importers.prepare import prepare
 from mm_numeric.rewards import reward
 from mm_numeric.tasks.pointing import Pointing
