@@ -158,10 +158,7 @@ COORDINATE_FORMATS: Mapping[str, CoordinateFormat] = {
     ),
     "ui_tars": _UI_TARS,
     "ui_tars_point": replace(
-        _UI_TARS,
-        single_open="click(point='<point>",
-        close="</point>')",
-        between_numerals=" ",
+        _UI_TARS, single_open="click(point='<point>", close="</point>')", between_numerals=" "
     ),
     "molmo": MolmoFormat(
         single_open='<point x="',

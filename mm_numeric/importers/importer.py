@@ -94,8 +94,7 @@ class Option(NamedTuple):
 
 
 ImagesFolder = Annotated[
-    Path | None,
-    Option("folder of the images; sizes are read from it and checked", name="FOLDER"),
+    Path | None, Option("folder of the images; sizes are read from it and checked", name="FOLDER")
 ]
 DefaultSize = Annotated[
     str | None, Option("size of images whose row declares none; not used with --images", name="WxH")

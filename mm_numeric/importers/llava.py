@@ -43,8 +43,7 @@ class LlavaImporter(SizedImageImporter):
     version = 2  # 2: no comma between boxes in their labels
 
     coordinates: Annotated[
-        str,
-        Option("coordinate format listed by `mm-numeric ls`, such as llava", name="NAME"),
+        str, Option("coordinate format listed by `mm-numeric ls`, such as llava", name="NAME")
     ]
     resize: Annotated[
         str | None,
@@ -139,12 +138,7 @@ class LlavaImporter(SizedImageImporter):
             yield row_or_error(f"{where}, message {i}", self._answer, *about)
 
     def _answer(
-        self,
-        identity: str,
-        question: str,
-        text: str,
-        images: Sequence[str],
-        raw: Mapping[str, Any],
+        self, identity: str, question: str, text: str, images: Sequence[str], raw: Mapping[str, Any]
     ) -> dict[str, Any] | SkippedLine:
         """Convert an answer; skip it if it has no box."""
         if not self._numerals(text):

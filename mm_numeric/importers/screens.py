@@ -100,8 +100,7 @@ class OsWorldG(ImageImporter):
         return {
             "id": str(raw.get("id") or identity),
             **self.folder.fields(
-                text_field(raw, "image_path"),
-                width_and_height(raw.get("image_size"), "image_size"),
+                text_field(raw, "image_path"), width_and_height(raw.get("image_size"), "image_size")
             ),
             "phrase": text_field(raw, "instruction"),
             **region,

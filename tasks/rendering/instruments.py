@@ -14,13 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from mm_numeric.answers import Point
 from mm_numeric.registry import unknown
-from mm_numeric.tasks.rendering.drawing import (
-    OVERSAMPLING,
-    Colour,
-    Drawing,
-    random_colour,
-    shrunk,
-)
+from mm_numeric.tasks.rendering.drawing import OVERSAMPLING, Colour, Drawing, random_colour, shrunk
 
 _HANDS: tuple[Colour, ...] = ((214, 40, 40), (38, 84, 210), (42, 157, 70), (190, 110, 20))
 

@@ -325,10 +325,7 @@ def test_a_box_directly_after_another_one_has_its_label(name, text):
 
 @pytest.mark.parametrize(
     ("text", "labels"),
-    [
-        ("[[1, 2, 3, 4], [5, 6, 7, 8]]", ["", ""]),
-        ("a [1, 2, 3, 4], b [5, 6, 7, 8]", ["a", "b"]),
-    ],
+    [("[[1, 2, 3, 4], [5, 6, 7, 8]]", ["", ""]), ("a [1, 2, 3, 4], b [5, 6, 7, 8]", ["a", "b"])],
 )
 def test_a_separator_of_other_tools_is_no_label(text, labels):
     frame = Frame(640, 480, RESIZES["llava"].view(640, 480), COORDINATES["relative_1000"])

@@ -78,10 +78,7 @@ def test_what_a_frame_writes_comes_back(tmp_path, coordinates, options):
     [
         ({"resize": None}, "refer to the resized image; set --resize"),
         ({"coordinates": "lava"}, "no coordinate format 'lava'. Did you mean 'llava'?"),
-        (
-            {"coordinates": "pixels_original"},
-            "to the original image; remove --resize letterbox",
-        ),
+        ({"coordinates": "pixels_original"}, "to the original image; remove --resize letterbox"),
         ({"coordinates": "pixels_resized"}, "are pixels of the square; set its --side"),
         ({"resize": "smart", "factor": 28}, "needs --factor, --min-pixels and --max-pixels"),
         ({"resize": "smart", "factor": -28}, "--factor must be at least 1, not -28"),
@@ -147,11 +144,7 @@ def test_sizes(tmp_path):
         (talk("a", "[-0.1, 0.3, 0.1, 0.6]"), "range", "-0.1 is not within 0 to 1"),
         (talk("a", "[0.1, 0.3, 0.5, 0.6]", image=None), "image", "a box, but 0 images"),
         (talk("a", "[0.1, 0.3, 0.5, 0.6]", image=["1", "2"]), "image", "a box, but 2 images"),
-        (
-            talk("a", "[0.1, 0.3, 0.5, 0.6]", image=[7]),
-            "text",
-            "an image must be a non-empty text",
-        ),
+        (talk("a", "[0.1, 0.3, 0.5, 0.6]", image=[7]), "text", "an image must be a non-empty text"),
         (talk("a", "[0.1, 0.3, 0.5, 0.6]", width=7), "image", "width 7 and height None are no"),
         (talk("<image>", "[0.1, 0.3, 0.5, 0.6]"), "question", "a box without a question"),
         (talk("a", None), "text", "message 1 must be a non-empty text, not None"),
@@ -292,11 +285,7 @@ def test_what_is_left_out(tmp_path):
 @pytest.mark.parametrize(
     ("row", "kind", "why"),
     [
-        (
-            swift_row("a", "<bbox>", bbox=[DOG, DOG]),
-            "placeholders",
-            "1 <bbox> in the messages, b",
-        ),
+        (swift_row("a", "<bbox>", bbox=[DOG, DOG]), "placeholders", "1 <bbox> in the messages, b"),
         (swift_row("a", "<bbox>", ["x"], [DOG]), "placeholders", "0 <ref-object> in the messages"),
         (
             swift_row("<ref-object> <ref-object>", "<bbox><bbox>", ["x", "y"], [DOG, DOG]),
@@ -308,41 +297,17 @@ def test_what_is_left_out(tmp_path):
         (swift_row("a", "<bbox>", bbox=[[1, 2, 3, "4"]]), "numbers", "'4' is not a number"),
         (swift_row("a", "<bbox>", bbox=[7]), "numbers", "expected a list of numbers, found 7"),
         (swift_row("a", "<bbox>", bbox=[[9, 2, 3, 4]]), "box", "is reversed"),
-        (
-            swift_row("a", "<bbox>", bbox=[DOG], bbox_type="norm1000"),
-            "box",
-            "must be real or norm",
-        ),
+        (swift_row("a", "<bbox>", bbox=[DOG], bbox_type="norm1000"), "box", "must be real or norm"),
         (
             swift_row("a", "<bbox>", bbox=[DOG], bbox_type="norm1"),
             "range",
             "not in the range 0 to 1",
         ),
-        (
-            swift_row("a", "<bbox>", bbox=[DOG], image_id=[1]),
-            "image",
-            "refers to image 1, but",
-        ),
-        (
-            swift_row("a", "<bbox>", bbox=[DOG], image_id=1),
-            "objects",
-            "image_id must be a list",
-        ),
-        (
-            swift_row("a", "<bbox>", bbox=[DOG], images=[]),
-            "image",
-            "refers to image 0, but",
-        ),
-        (
-            swift_row("a", "<ref-object><bbox>", [7], [DOG]),
-            "text",
-            "a ref must be a non-empty te",
-        ),
-        (
-            swift_row("<image>", "<bbox>", bbox=[DOG]),
-            "text",
-            "the question must be a non-empty",
-        ),
+        (swift_row("a", "<bbox>", bbox=[DOG], image_id=[1]), "image", "refers to image 1, but"),
+        (swift_row("a", "<bbox>", bbox=[DOG], image_id=1), "objects", "image_id must be a list"),
+        (swift_row("a", "<bbox>", bbox=[DOG], images=[]), "image", "refers to image 0, but"),
+        (swift_row("a", "<ref-object><bbox>", [7], [DOG]), "text", "a ref must be a non-empty te"),
+        (swift_row("<image>", "<bbox>", bbox=[DOG]), "text", "the question must be a non-empty"),
         ({**swift_row("a", "b"), "objects": [7]}, "objects", "objects must be an object, not [7]"),
         ({**swift_row("a", "b"), "objects": {"bbox": {1: 2}}}, "objects", "must be lists"),
         ({"objects": {"bbox": [DOG]}}, "messages", "there is no list"),

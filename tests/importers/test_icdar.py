@@ -207,11 +207,7 @@ def test_mmocr(tmp_path):
         (scene("a.jpg", {**WORD, "text": 7}), "text", "text must be a text, not 7"),
         (scene("a.jpg", 7), "instances", "expected an object, found 7"),
         ({**scene("a.jpg"), "instances": None}, "instances", 'there is no list "instances"'),
-        (
-            {**scene("a.jpg"), "img_path": None},
-            "text",
-            "img_path must be a non-empty text",
-        ),
+        ({**scene("a.jpg"), "img_path": None}, "text", "img_path must be a non-empty text"),
         ({**scene("a.jpg"), "height": "720"}, "image", "height '720' are not a size in pixels"),
         (7, "json", "expected an object"),
     ],
