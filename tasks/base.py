@@ -233,13 +233,8 @@ def image_example(
 ) -> Example:
     """Return an example with the image of a row, its id, and its size if the row declares it.
 
-    Args:
-        row: Fields of the row.
-        where: Position of the row, for error messages.
-        prompt: The prompt.
-        answer: The answer.
-        ids: Fields that may have the id; without one, it is the path of the image.
-        bucket_fields: Fields for whose values metrics are also reported.
+    ``ids`` are the fields that may have the id; without one, it is the path of the image. Metrics
+    are also reported for the values of ``bucket_fields``. Error messages begin with ``where``.
     """
     image, size_px = read_image(row, where)
     return Example(

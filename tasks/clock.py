@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from mm_numeric.answers import ClockTime, Example, Mark, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
-from mm_numeric.tasks.base import Rows
+from mm_numeric.tasks.base import Rows, image_example
 from mm_numeric.tasks.clock_text import lenient_time
 from mm_numeric.tasks.rendering.clock_faces import FaceStyle, render_faces
 from mm_numeric.tasks.rendering.drawing import RenderedTask
@@ -60,18 +60,14 @@ class Clock(RenderedTask):
         With ``label_noise_minutes``, random errors are added to the times in training data.
         """
         for where, row in rows:
-            image = row.get("image") or row.get("file")
-            if not isinstance(image, str) or not image:
-                raise ValueError(f'{where}: no image; each row needs "image" (or "file").')
             time = read_time(row, where)
-            identity = image if row.get("id") in (None, "") else str(row["id"])
+            example = image_example(row, where, prompt=self.prompt, answer=time)
             if training and self.label_noise_minutes:
-                noise = random.Random(f"{self.label_noise_seed}:{identity}")
+                noise = random.Random(f"{self.label_noise_seed}:{example.id}")
                 shift = round(noise.gauss(0, self.label_noise_minutes))
-                time = ClockTime.from_minutes(time.minutes + shift)
-            yield Example(
-                id=identity, image=Path(image), prompt=self.prompt, answer=time, where=where
-            )
+                noisy = ClockTime.from_minutes(time.minutes + shift)
+                example = replace(example, answer=noisy)
+            yield example
 
     def format(self, answer: ClockTime, frame: Frame | None = None) -> Written:
         """Return a time as text, such as ``7:05``, and where the hour and the minute are in it."""

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from mm_numeric.answers import Example, Instance, Instances
-from mm_numeric.geometry.row_shapes import is_text, read_id, read_image, read_phrases
-from mm_numeric.tasks.base import Rows, check_choice, check_placeholders
+from mm_numeric.geometry.row_shapes import is_text, read_phrases
+from mm_numeric.tasks.base import Rows, check_choice, check_placeholders, image_example
 from mm_numeric.tasks.class_counts import ClassCounts, names_in_words
 from mm_numeric.tasks.rendering.drawing import Drawing, RenderedTask
 from mm_numeric.tasks.rendering.rotated_scenes import draw_rotated_scene
@@ -92,24 +92,21 @@ class Detection(NoisyBoxTask, ShapeListTask, RenderedTask):
         ``negatives``, some questions about absent classes are left out of training data.
         """
         for where, row in rows:
-            image, size_px = read_image(row, where)
-            identity = read_id(row, ("id", "ref_id"), image)
+            example = image_example(row, where, prompt="", answer=None, ids=("id", "ref_id"))
             items = self.read_shapes(_with_instances(row, where), where)
             if training:
                 shapes = [item.shape for item in items]
-                noisy = self.with_noise(shapes, size_px, identity, where)
+                noisy = self.with_noise(shapes, example.size_px, example.id, where)
                 items = [replace(i, shape=s) for i, s in zip(items, noisy, strict=True)]
             classes = self._asked_classes(row, where)
             dropped = self._dropped(items, classes, where)
-            questions = self._questions(row, where, items, classes, identity, training)
+            questions = self._questions(row, where, items, classes, example.id, training)
             for ending, asked, own in questions:
-                yield Example(
-                    id=identity + ending,
-                    image=image,
+                yield replace(
+                    example,
+                    id=example.id + ending,
                     prompt=self.prompt.replace("{classes}", asked),
                     answer=Instances(tuple(own)),
-                    where=where,
-                    size_px=size_px,
                     dropped=dropped,
                 )
                 dropped = ()  # reported once for each row

@@ -16,14 +16,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
 
-from mm_numeric.answers import Box, Example, Instance, Shape, Unreadable, Written
+from mm_numeric.answers import Box, Example, Instance, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.geometry.grammar import box_regex, rest_of_box
 from mm_numeric.geometry.row_shapes import (
     clipped,
     read_box,
-    read_id,
-    read_image,
     read_phrases,
     read_row_box,
     shape_row,
@@ -33,6 +31,7 @@ from mm_numeric.tasks.base import (
     check_choice,
     check_placeholders,
     frame_of_image,
+    image_example,
     one_per_phrase,
 )
 from mm_numeric.tasks.rendering.drawing import Drawing, RenderedTask
@@ -80,21 +79,17 @@ class Grounding(NoisyBoxTask, RenderedTask):
         With ``label_noise_pixels``, random errors are added to the boxes in training data.
         """
         for where, row in rows:
-            image, size_px = read_image(row, where)
-            phrases = read_phrases(row, where)
-            answer: Shape = read_row_box(row, where)
-            identity = read_id(row, ("id", "ref_id"), image)
-            if training:
-                answer = self.with_noise([answer], size_px, identity, where)[0]
-            example = Example(
-                id=identity,
-                image=image,
+            example = image_example(
+                row,
+                where,
                 prompt=self.prompt,
-                answer=answer,
-                where=where,
-                size_px=size_px,
+                answer=read_row_box(row, where),
+                ids=("id", "ref_id"),
             )
-            yield from one_per_phrase(example, phrases)
+            if training:
+                (box,) = self.with_noise([example.answer], example.size_px, example.id, where)
+                example = replace(example, answer=box)
+            yield from one_per_phrase(example, read_phrases(row, where))
 
     def format(self, answer: Box, frame: Frame | None = None) -> Written:
         """Format a box as text."""

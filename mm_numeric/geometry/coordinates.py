@@ -256,19 +256,6 @@ class Coordinates:
         per_px = Fraction(1) if self.max_value is None else Fraction(self.max_value, edge)
         return per_px * 10**self.decimals
 
-    def level(self, position: float, edge: int) -> int:
-        """Convert a position in pixels to a coordinate, as an integer without a decimal point.
-
-        For example, the coordinate 0.499 is returned as 499.
-
-        ``position`` is the distance from the left or top edge, and ``edge`` the width or height.
-        Both are in pixels of the original or the resized image, depending on ``space``. If the
-        position is outside the image, the coordinate is clamped.
-        """
-        numerator, denominator = integer_ratio(position)
-        steps = self.steps_per_px(edge)
-        return self.rounded(numerator * steps.numerator, denominator * steps.denominator, edge)
-
     def rounded(self, numerator: int, denominator: int, edge: int, *, is_end: bool = False) -> int:
         """Round the coordinate ``numerator / denominator`` to an integer.
 

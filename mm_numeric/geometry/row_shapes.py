@@ -196,9 +196,7 @@ def corners_of(shape: Shape, where: str) -> Polygon:
 
     Among several topmost corners, the leftmost is the first.
     """
-    points = shape.points
-    if isinstance(shape, Box):
-        points = turned(shape, (shape.x1, shape.y1), 0).points
+    points = corners(shape)
     if len(points) != 4:
         raise ValueError(
             f"{where}: a rotated box has 4 corners, and this polygon has {len(points)}; set "

@@ -152,19 +152,25 @@ def test_a_quantised_shape_is_what_is_read_back(family):
             assert frame.quantised(shape) == frame.read(text).items[0].shape, frame.coordinates
 
 
+def level(coordinates, position, edge):
+    """Return the coordinate of a position in an image that is not resized."""
+    frame = Frame(edge, edge, Resize(kind="none").view(edge, edge), coordinates)
+    return frame.encode((position, 0.0))[0]
+
+
 def test_the_far_edge_of_an_exclusive_grid_is_its_last_step():
     ways = Coordinates(max_value=1000, clamp="exclusive"), Coordinates(max_value=1000)
-    assert [way.level(640.0, 640) for way in ways] == [999, 1000]
+    assert [level(way, 640.0, 640) for way in ways] == [999, 1000]
     pixels = Coordinates(clamp="exclusive"), Coordinates()
-    assert [way.level(640.0, 640) for way in pixels] == [639, 640]
+    assert [level(way, 640.0, 640) for way in pixels] == [639, 640]
 
 
 def test_floor_reads_the_middle_of_a_step():
     floor = Coordinates(max_value=1000, rounding="floor")
-    assert floor.level(0.9999, 1000) == 0
+    assert level(floor, 0.9999, 1000) == 0
     assert floor.position(0, 1000) == 0.5
     assert floor.position(1000, 1000) == 1000
-    assert floor.level(0.3 * 1000, 1000) == 300  # 299.99999999999994 steps are 300
+    assert level(floor, 0.3 * 1000, 1000) == 300  # 299.99999999999994 steps are 300
 
 
 def test_original_pixels_are_not_resized():

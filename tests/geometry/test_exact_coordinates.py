@@ -92,16 +92,22 @@ def test_an_exact_half_is_rounded_to_even(family, width, pixel):
     assert frame.encode((pixel + 1e-9, 0.0))[0] == 863
 
 
+def level(coordinates, position, edge):
+    """Return the coordinate of a position in an image that is not resized."""
+    frame = Frame(edge, edge, Resize(kind="none").view(edge, edge), coordinates)
+    return frame.encode((position, 0.0))[0]
+
+
 def test_a_float_is_the_decimal_number_of_its_row():
     grid = Coordinates(max_value=1000)
     assert Fraction(0.96) < Fraction(96, 100)  # the binary number is a little below 1.5 of 1000
-    assert grid.level(0.96, 640) == 2
-    assert grid.level(np.float64(0.96), 640) == 2
-    assert grid.level(1e-30, 640) == 0
+    assert level(grid, 0.96, 640) == 2
+    assert level(grid, np.float64(0.96), 640) == 2
+    assert level(grid, 1e-30, 640) == 0
     floor = Coordinates(max_value=1000, rounding="floor")
-    assert floor.level(0.1 + 0.7, 1000) == 0
-    assert floor.level(2.9999999999999996, 1000) == 3
-    assert floor.level(2.9999, 1000) == 2
+    assert level(floor, 0.1 + 0.7, 1000) == 0
+    assert level(floor, 2.9999999999999996, 1000) == 3
+    assert level(floor, 2.9999, 1000) == 2
 
 
 def test_a_scale_that_is_no_quotient_of_sizes_is_used_as_it_is():

@@ -70,10 +70,10 @@ def random_text(rng):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COORDINATES)
 def test_any_text_has_an_answer_or_a_reason(name):
-    """100,000 texts over all ways to write coordinates and all parsers."""
+    """40,000 texts over all ways to write coordinates and all parsers."""
     frame, rng = frame_of(name), random.Random(name)
     read = 0
-    for _ in range(100_000 // len(COORDINATES) // len(PARSERS) + 1):
+    for _ in range(40_000 // len(COORDINATES) // len(PARSERS) + 1):
         text = random_text(rng)
         for task, kind in PARSERS.values():
             found = task.parse(text, frame)
@@ -82,7 +82,7 @@ def test_any_text_has_an_answer_or_a_reason(name):
             read += not isinstance(found, Unreadable)
             if isinstance(found, Instances):
                 assert found == task.parse(text, frame)
-    assert read > 100  # not all of it is noise
+    assert read > 40  # not all of it is noise
 
 
 def test_any_text_is_a_time_or_a_reason():
@@ -94,13 +94,13 @@ def test_any_text_is_a_time_or_a_reason():
         "٣",
         "7:0",
     ]
-    texts = ("".join(rng.choice(pieces) for _ in range(rng.randint(0, 12))) for _ in range(20_000))
+    texts = ("".join(rng.choice(pieces) for _ in range(rng.randint(0, 12))) for _ in range(5_000))
     found = [Clock().parse(text) for text in texts]
     assert {type(answer) for answer in found} == {ClockTime, Unreadable}
 
 
 @given(st.text(max_size=200))
-@examples(300)
+@examples(150)
 def test_any_unicode_is_read(text):
     for name in ("qwen2_vl", "qwen3_vl", "paligemma", "llava", "yi_vl"):
         for task, kind in PARSERS.values():
@@ -119,7 +119,7 @@ labels = st.sampled_from(["", "a", "red car", "naïve 図", "7 dogs", "x-y", "it
 
 
 @given(drawn=st.lists(st.builds(Instance, shapes, labels), max_size=6))
-@examples(60)
+@examples(40)
 def test_every_written_answer_is_read_as_itself(drawn):
     task = Detection(shape="polygon", order="rows")
     drawn.sort(key=lambda item: bool(item.label))  # behind a label, one without would have it too
