@@ -140,7 +140,7 @@ GOOD = '{"id": "x", "image": "a.png", "time": "7:05"}\n'
             GOOD + GOOD,
             r"line 2: the id 'x' is already used in .*rows\.jsonl, line 1; give each row",
         ),
-        ('{"time": "7:05"}', r'line 1: no image; each row needs "image" \(or "file"\)\.'),
+        ('{"time": "7:05"}', r'line 1: no image; each row needs "image" \(a path\)\.'),
         ('{"image": 7, "time": "7:05"}', r"line 1: no image"),
         ('{"image": "", "time": "7:05"}', r"line 1: no image"),
         ('{"image": "a.png"}', r'line 1: no time; each row needs "time", or "hour" and "minute"\.'),
