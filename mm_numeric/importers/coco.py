@@ -6,13 +6,11 @@ objects. It is marked ``ignore``, so that it does not count in scores.
 LVIS has ``coco_url`` in place of ``file_name``; the last two parts of the URL, such as
 ``val2017/000000397133.jpg``, are the file, as for detectron2 (``get_file_name``).
 
-Source: https://cocodataset.org/#format-data, https://www.lvisdataset.org/dataset. Requires the
-package pycocotools.
+Source: https://cocodataset.org/#format-data, https://www.lvisdataset.org/dataset.
 """
 
-import contextlib
-import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -57,32 +55,30 @@ class Coco(ImageImporter):
             yield from self._file(path)
 
     def _file(self, path: Path) -> Iterator[ImportedItem]:
-        raw = read_instances(path)
-        errors, valid = _validate(raw, path)
+        errors, valid = _validate(read_instances(path), path)
         yield from (invalid for invalid, _ in errors)
         broken = {image for _, image in errors}
-        from pycocotools.coco import COCO
-
-        coco = COCO()
-        coco.dataset = valid
-        with contextlib.redirect_stdout(io.StringIO()):  # it prints "creating index..."
-            coco.createIndex()
-        names = {key: category["name"] for key, category in coco.cats.items()}
+        names = {category["id"]: category["name"] for category in valid["categories"]}
+        of_image = defaultdict[Any, list[Any]](list)
+        for annotation in valid["annotations"]:
+            of_image[annotation["image_id"]].append(annotation)
         if self.per == "image":
-            yield _declared_classes(coco)
-        for key, image in coco.imgs.items():
-            if key in broken:
+            used = {annotation["category_id"] for annotation in valid["annotations"]}
+            yield _declared_classes(valid["categories"], used)
+        for image in valid["images"]:
+            if image["id"] in broken:
                 continue
-            where = f"{path}, image {key}"
+            where = f"{path}, image {image['id']}"
             try:
                 image_fields = self.folder.fields(_file_name(image), declared_size(image))
             except InvalidRowError as error:
                 yield error.at(where)
                 continue
-            annotations = coco.imgToAnns[key]
+            annotations = of_image[image["id"]]
             if self.per == "image":
                 instances = [_instance(a, names) for a in annotations]
-                yield Row(where, {"id": str(key), **image_fields, "instances": instances})
+                fields = {"id": str(image["id"]), **image_fields, "instances": instances}
+                yield Row(where, fields)
                 continue
             for category in dict.fromkeys(a["category_id"] for a in annotations):
                 there = [a for a in annotations if a["category_id"] == category]
@@ -90,24 +86,19 @@ class Coco(ImageImporter):
                     yield SkippedLine("categories that occur more than once in an image")
                     continue
                 box = parse_box(there[0]["bbox"], xywh=True)
-                fields = {"id": f"{key}.{category}", **image_fields}
+                fields = {"id": f"{image['id']}.{category}", **image_fields}
                 yield Row(where, {**fields, "phrase": names[category], "box": box})
 
 
-def _declared_classes(coco: Any) -> DeclaredClasses:
+def _declared_classes(categories: Sequence[Any], used: Container[Any]) -> DeclaredClasses:
     """Return the names of the categories of a file, without groups of other categories.
 
-    Roboflow adds a category without objects that is the supercategory of all others.
+    Roboflow adds a category without objects that is the supercategory of all others. ``used`` are
+    the ids of the categories with objects.
     """
-    groups = {
-        c.get("supercategory") for c in coco.cats.values() if c.get("supercategory") != c["name"]
-    }
+    groups = {c.get("supercategory") for c in categories if c.get("supercategory") != c["name"]}
     return DeclaredClasses(
-        tuple(
-            category["name"]
-            for key, category in coco.cats.items()
-            if category["name"] not in groups or coco.catToImgs[key]
-        )
+        tuple(c["name"] for c in categories if c["name"] not in groups or c["id"] in used)
     )
 
 
@@ -129,13 +120,7 @@ def read_instances(path: Path) -> dict[str, list[Any]]:
 def _validate(
     raw: Mapping[str, list[Any]], path: Path
 ) -> tuple[list[tuple[InvalidLine, Any]], dict[str, list[Any]]]:
-    """Validate the images, categories and annotations of a COCO file.
-
-    pycocotools does not validate them: it raises KeyError, or drops entries with a duplicate id.
-
-    Returns:
-        A list of (error, image id or None), and the valid images, categories and annotations.
-    """
+    """Return a list of (error, image id or None), and the valid entries of a COCO file."""
     errors: list[tuple[InvalidLine, Any]] = []
     valid: dict[str, list[Any]] = {part: [] for part in _PARTS}
     keys: dict[str, set[Any]] = {part: set() for part in _PARTS}
