@@ -2,7 +2,7 @@
 
 import pytest
 
-from mm_numeric.answers import Box, Instance, Instances, Polygon, Unreadable
+from mm_numeric.answers import Box, Instance, Instances, Polygon
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frames import Frame, Resize
 from mm_numeric.tasks.grounding import Grounding
@@ -75,20 +75,6 @@ def test_an_id_may_be_0():
     assert [grounded(id=i)[0].id for i in (0, "", None)] == ["0", "a.png", "a.png"]
     assert grounded(id=None, ref_id=0)[0].id == "0"
     assert detected(id=0).id == "0"
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("", "empty answer"),
-        ("[]", "no box"),
-        ('{"bbox_2d": [500, 2, 3, 4]}', "reversed box"),
-        ('{"bbox_2d": [1, 2, 3, 4, 5, 6]}', "no box"),
-        ('{"bbox_2d": [1, 2, 3', "cut off within a shape"),
-    ],
-)
-def test_what_is_no_box_has_a_reason(text, reason):
-    assert Grounding().parse(text, FRAME) == Unreadable(reason)
 
 
 def test_a_box_outside_is_refused_or_clipped_as_declared():
