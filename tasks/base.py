@@ -22,7 +22,11 @@ Rows = Iterable[tuple[str, Mapping[str, Any]]]
 
 
 class Task(Protocol):
-    """Interface of a task. Members that are not abstract are optional and have defaults."""
+    """Interface of a task. Members that are not abstract are optional and have defaults.
+
+    The argument ``frame`` of several methods is the size of the image, how it is resized, and how
+    coordinates in it are written; it is None without an image.
+    """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -90,21 +94,11 @@ class Task(Protocol):
 
     @abstractmethod
     def format(self, answer: Any, frame: Frame | None = None) -> Written:
-        """Return the text that the model should generate for an answer, and where its numbers are.
-
-        Args:
-            answer: The answer of an example.
-            frame: The image's size, resizing and coordinate format; None without an image.
-        """
+        """Return the text that the model should generate, and where its numbers are."""
 
     @abstractmethod
     def parse(self, text: str, frame: Frame | None = None) -> Any:
-        """Return the answer that a generated text contains, or ``Unreadable`` with a reason.
-
-        Args:
-            text: The text, without special tokens.
-            frame: The image's size, resizing and coordinate format; None without an image.
-        """
+        """Return the answer in a generated text without special tokens, or ``Unreadable``."""
 
     def grammar(self, frame: Frame | None = None) -> str | None:
         """Return a regular expression of all texts that ``format`` may return; None if unknown.
@@ -113,9 +107,6 @@ class Task(Protocol):
         characters that enclose labels and shapes in the coordinate format. ``parse`` can parse each
         text that the expression matches as a whole. With it, ``predict --constrain`` lets a model
         write such texts only. The syntax is the plain one of ``mm_numeric.geometry.grammar``.
-
-        Args:
-            frame: The image's size, resizing and coordinate format; None without an image.
         """
         return None
 
@@ -128,9 +119,6 @@ class Task(Protocol):
         expression of the rest. The rest must match ``grammar``, too, and begin after the end of a
         number. The texts of ``grammar`` must have a largest length, and two frames with equal
         grammars must have equal functions.
-
-        Args:
-            frame: The image's size, resizing and coordinate format; None without an image.
         """
         return None
 
