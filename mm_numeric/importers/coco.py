@@ -19,7 +19,6 @@ from mm_numeric.importers.importer import (
     DeclaredClasses,
     ImageImporter,
     ImportedItem,
-    InvalidLine,
     InvalidRowError,
     Option,
     Row,
@@ -49,45 +48,40 @@ class Coco(ImageImporter):
         ),
     ] = "image"
 
-    def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield the rows of each image, or an error if one of its annotations is invalid."""
-        for path in files:
-            yield from self._file(path)
-
-    def _file(self, path: Path) -> Iterator[ImportedItem]:
+    def entries(self, path: Path) -> Iterator[tuple[str, str, Any]]:
+        """Yield the errors in a file, its classes, and each valid image with its annotations."""
         errors, valid = _validate(read_instances(path), path)
-        yield from (invalid for invalid, _ in errors)
-        broken = {image for _, image in errors}
+        for where, error, _ in errors:
+            yield where, "", error
+        broken = {image for _, _, image in errors}
         names = {category["id"]: category["name"] for category in valid["categories"]}
         of_image = defaultdict[Any, list[Any]](list)
         for annotation in valid["annotations"]:
             of_image[annotation["image_id"]].append(annotation)
         if self.per == "image":
             used = {annotation["category_id"] for annotation in valid["annotations"]}
-            yield _declared_classes(valid["categories"], used)
+            yield str(path), "", _declared_classes(valid["categories"], used)
         for image in valid["images"]:
-            if image["id"] in broken:
+            key = image["id"]
+            if key not in broken:
+                yield f"{path}, image {key}", str(key), (image, of_image[key], names)
+
+    def items(self, where: str, identity: str, entry: Any) -> Iterator[ImportedItem]:
+        """Yield the row of an image, or the row of each category that occurs once in it."""
+        image, annotations, names = entry
+        image_fields = self.folder.fields(_file_name(image), declared_size(image))
+        if self.per == "image":
+            instances = [_instance(a, names) for a in annotations]
+            yield Row(where, {"id": identity, **image_fields, "instances": instances})
+            return
+        for category in dict.fromkeys(a["category_id"] for a in annotations):
+            there = [a for a in annotations if a["category_id"] == category]
+            if len(there) > 1 or there[0].get("iscrowd"):
+                yield SkippedLine("categories that occur more than once in an image")
                 continue
-            where = f"{path}, image {image['id']}"
-            try:
-                image_fields = self.folder.fields(_file_name(image), declared_size(image))
-            except InvalidRowError as error:
-                yield error.at(where)
-                continue
-            annotations = of_image[image["id"]]
-            if self.per == "image":
-                instances = [_instance(a, names) for a in annotations]
-                fields = {"id": str(image["id"]), **image_fields, "instances": instances}
-                yield Row(where, fields)
-                continue
-            for category in dict.fromkeys(a["category_id"] for a in annotations):
-                there = [a for a in annotations if a["category_id"] == category]
-                if len(there) > 1 or there[0].get("iscrowd"):
-                    yield SkippedLine("categories that occur more than once in an image")
-                    continue
-                box = parse_box(there[0]["bbox"], xywh=True)
-                fields = {"id": f"{image['id']}.{category}", **image_fields}
-                yield Row(where, {**fields, "phrase": names[category], "box": box})
+            box = parse_box(there[0]["bbox"], xywh=True)
+            fields = {"id": f"{identity}.{category}", **image_fields}
+            yield Row(where, {**fields, "phrase": names[category], "box": box})
 
 
 def _declared_classes(categories: Sequence[Any], used: Container[Any]) -> DeclaredClasses:
@@ -119,9 +113,9 @@ def read_instances(path: Path) -> dict[str, list[Any]]:
 
 def _validate(
     raw: Mapping[str, list[Any]], path: Path
-) -> tuple[list[tuple[InvalidLine, Any]], dict[str, list[Any]]]:
-    """Return a list of (error, image id or None), and the valid entries of a COCO file."""
-    errors: list[tuple[InvalidLine, Any]] = []
+) -> tuple[list[tuple[str, InvalidRowError, Any]], dict[str, list[Any]]]:
+    """Return (location, error, image id or None) of each error in a file, and its valid entries."""
+    errors: list[tuple[str, InvalidRowError, Any]] = []
     valid: dict[str, list[Any]] = {part: [] for part in _PARTS}
     keys: dict[str, set[Any]] = {part: set() for part in _PARTS}
 
@@ -161,7 +155,7 @@ def _validate(
                 valid[part].append(item)
             except InvalidRowError as error:
                 is_key = type(image) in (int, str) and part != "categories"
-                errors.append((error.at(where), image if is_key else None))
+                errors.append((where, error, image if is_key else None))
     return errors, valid
 
 

@@ -55,19 +55,17 @@ class Cvat(ImageImporter):
             why = "the file has tracks of a video; export it as CVAT for images."
             yield str(path), "", InvalidRowError("tracks", why)
             return
-        labels = [x for x in root.iterfind("meta//label") if x.findtext("type", "any") in _KINDS]
-        yield str(path), "", labels
+        labels = (x for x in root.iterfind("meta//label") if x.findtext("type", "any") in _KINDS)
+        names = tuple(name for x in labels if (name := x.findtext("name")))
+        yield str(path), "", DeclaredClasses(names)
         for image in root.iter("image"):
             yield f"{path}, image {image.get('id', '?'):.20}", "", image
 
-    def items(self, where: str, identity: str, entry: Any) -> Iterator[ImportedItem]:
+    def items(self, where: str, identity: str, image: Element) -> Iterator[ImportedItem]:
         """Yield the row of an image, or instead one error per invalid shape."""
-        if isinstance(entry, list):
-            yield DeclaredClasses(tuple(name for x in entry if (name := x.findtext("name"))))
-            return
-        name = parse_text(entry.get("name"), "name")
-        fields = {"id": name, **self.folder.fields(name, _size(entry))}
-        shapes = [shape for shape in entry if shape.tag not in _NO_SHAPES]
+        name = parse_text(image.get("name"), "name")
+        fields = {"id": name, **self.folder.fields(name, _size(image))}
+        shapes = [shape for shape in image if shape.tag not in _NO_SHAPES]
         objects = ((f"{s.tag} {i}", s) for i, s in enumerate(shapes, start=1))
         yield from image_row(where, fields, objects, _object)
 

@@ -211,8 +211,8 @@ class FileImporter:
         """Yield the items of each entry of the files, or an error for an invalid entry."""
         for path in files:
             for where, identity, entry in self.entries(path):
-                if isinstance(entry, InvalidRowError):
-                    yield entry.at(where)
+                if isinstance(entry, DeclaredClasses | InvalidRowError):
+                    yield entry if isinstance(entry, DeclaredClasses) else entry.at(where)
                     continue
                 try:
                     yield from self.items(where, identity, entry)
@@ -222,7 +222,8 @@ class FileImporter:
     def entries(self, path: Path) -> Iterator[tuple[str, str, Any]]:
         """Yield the location, a unique id, and the content of each entry of a file.
 
-        An entry that cannot be read has an ``InvalidRowError`` as its content.
+        An entry that cannot be read has an ``InvalidRowError`` as its content, and the classes of
+        the file are an entry with ``DeclaredClasses``.
         """
         yield from json_objects(path)
 
