@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from importing import outcome
 from PIL import Image
 from pycocotools import mask
 from tiny_chats import CHATS
@@ -17,7 +16,6 @@ from tiny_models import TINY
 from tiny_qwens import each_qwen, qwen, qwen_model
 
 from mm_numeric.answers import IMAGE, TimeSpans, Unreadable
-from mm_numeric.cli import prepare as prepare_command
 from mm_numeric.config.data import DataSource
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.data.collator import BATCH_KEYS, TrainingCollator, prompt_batch
@@ -31,7 +29,6 @@ from mm_numeric.families.llava import Llava
 from mm_numeric.families.paligemma import PaliGemma
 from mm_numeric.families.qwen2_5_vl import Qwen2_5VL
 from mm_numeric.families.qwen2_vl import Qwen2VL
-from mm_numeric.importers.moments import ActivityNet, CharadesSta, QvHighlights
 from mm_numeric.losses.objective import Objective
 from mm_numeric.losses.presets import PRESETS
 from mm_numeric.tasks.temporal_spans import FindSpans, evenly
@@ -456,42 +453,3 @@ def test_what_cannot_be_shown_is_one_sentence(tmp_path):
     (tmp_path / "0_1.png").unlink()
     with pytest.raises(ValueError, match=r"there is no image .*0_1\.png"):
         load_examples(TASK, DataSource(path=str(tmp_path / "rows.jsonl")), tmp_path, training=True)
-
-
-def test_published_files_are_imported(tmp_path, capsys):
-    for video, count in (("AO8RW", 12), ("NUsG9", 1), ("v_QO", 2)):
-        (tmp_path / "frames" / video).mkdir(parents=True)
-        for i in range(count):
-            Image.new("RGB", (56, 56)).save(tmp_path / "frames" / video / f"{i}.jpg")
-    options = {"frames": tmp_path / "frames", "fps": 2.0}
-    text = "AO8RW 0.0 6.9##a person is putting a book on a shelf.\r\nAO8RW 7 6##x\nnothing\n"
-    (tmp_path / "a.txt").write_text(f"{text}gone 0 1##y\n", encoding="utf-8")
-    done = outcome(CharadesSta(**options), tmp_path / "a.txt")
-    assert done.row["spans"] == [[0, 6.9]]
-    assert done.row["query"] == "a person is putting a book on a shelf."
-    assert done.row["frames"][:3] == ["AO8RW/0.jpg", "AO8RW/1.jpg", "AO8RW/2.jpg"]
-    assert done.row["frames"][-1] == "AO8RW/11.jpg"
-    words = (tmp_path / "a.txt", "--frames", options["frames"], "--fps", "2", "--allow-bad", "3")
-    prepare_command.run("charades_sta", [*map(str, words), "--out", str(tmp_path / "rows.jsonl")])
-    assert f"data.train.images={tmp_path / 'frames'} task.name=" in capsys.readouterr().out
-    assert done.kinds == ["spans", "line", "frames"]
-    row = {"qid": 2579, "query": "A girl cooked.", "duration": 150, "vid": "NUsG9",
-           "relevant_windows": [[82, 150], [4, 6]], "saliency_scores": [[3, 3, 2]]}  # fmt: skip
-    lines = [row, {**row, "relevant_windows": None}, {**row, "vid": "../x"}, {"query": "x"}]
-    (tmp_path / "q.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    done = outcome(QvHighlights(**options), tmp_path / "q.jsonl")
-    assert (done.row["id"], done.row["spans"]) == ("2579", [[82, 150], [4, 6]])
-    assert done.kinds == ["spans", "frames", "spans"]
-    times, sentences = [[0.8, 19.9], [5, 1]], [" A woman stands.", "x"]
-    videos = {
-        "v_QO": {"duration": 82.7, "timestamps": times, "sentences": sentences},
-        "v_a": {"timestamps": [[1, 2]]},
-    }
-    (tmp_path / "c.json").write_text(json.dumps(videos), encoding="utf-8")
-    done = outcome(ActivityNet(**options), tmp_path / "c.json")
-    assert (done.row["id"], done.row["query"]) == ("v_QO-0", "A woman stands.")
-    assert done.kinds == ["spans", "fields"]
-    (example,) = TASK.examples([("x", done.row)], training=True)
-    assert "<0.5 seconds>" in example.prompt
-    with pytest.raises(ValueError, match="--fps: expected a number above 0, found 0"):
-        CharadesSta(frames=tmp_path, fps=0)
