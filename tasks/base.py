@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Protocol
 
 from mm_numeric.answers import Box, Example, Instance, Instances, Written
 from mm_numeric.geometry.frames import Frame
-from mm_numeric.geometry.row_shapes import read_id, read_image
 from mm_numeric.registry import REPORT_SECTIONS, TASKS, choose, unknown
 from mm_numeric.tasks.class_counts import ClassCounts
 
@@ -224,6 +223,9 @@ def image_example(
     ``ids`` are the fields that may have the id; without one, it is the path of the image. Metrics
     are also reported for the values of ``bucket_fields``. Error messages begin with ``where``.
     """
+    # Here, because commands such as ``ls`` load this module and need no numpy.
+    from mm_numeric.geometry.row_shapes import read_id, read_image
+
     image, size_px = read_image(row, where)
     return Example(
         id=read_id(row, ids, image),

@@ -175,10 +175,12 @@ def read_dota_object(line: str, where: str) -> Instance:
 
 def parse_numbers(texts: Sequence[str], where: str) -> list[float]:
     """Convert texts to finite numbers."""
-    try:
-        numbers = [float(text.replace("_", "?")) for text in texts]  # float accepts 1_000
-    except ValueError:
-        raise ValueError(f"{where}: {' '.join(texts)!r:.60} are not numbers.") from None
+    numbers = []
+    for text in texts:
+        try:
+            numbers.append(float(text.replace("_", "?")))  # float accepts 1_000
+        except ValueError:
+            raise ValueError(f"{where}: {text!r:.40} is not a number.") from None
     return finite_numbers(numbers, where)
 
 
