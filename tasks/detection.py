@@ -27,8 +27,7 @@ from mm_numeric.geometry.row_shapes import is_text, read_phrases
 from mm_numeric.tasks.base import Rows, check_choice, check_placeholders, image_example
 from mm_numeric.tasks.class_counts import ClassCounts, names_in_words
 from mm_numeric.tasks.rendering.drawing import Drawing, RenderedTask
-from mm_numeric.tasks.rendering.rotated_scenes import draw_rotated_scene
-from mm_numeric.tasks.rendering.scenes import SceneStyle, object_row
+from mm_numeric.tasks.rendering.scenes import SceneStyle, draw_rotated_scene, object_row
 from mm_numeric.tasks.shape_lists import NoisyBoxTask, ShapeListTask
 
 _EVERYTHING = "every object"  # asked for if no classes are named

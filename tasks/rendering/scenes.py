@@ -2,7 +2,7 @@
 
 There are three types of phrases: colour and form ("the red circle"), size, colour and form ("the
 large red circle"), and form and position ("the circle at the left"). The types of phrases that are
-unambiguous in a scene are equally likely.
+unambiguous in a scene are equally likely. Rotated rectangles and ellipses have no phrase.
 """
 
 import math
@@ -13,6 +13,7 @@ from typing import Any
 
 from PIL import Image, ImageDraw
 
+from mm_numeric.geometry.row_shapes import around, read_rotated_box
 from mm_numeric.tasks.rendering.drawing import (
     OVERSAMPLING,
     Drawing,
@@ -31,6 +32,7 @@ COLOURS = {
     "white": (245, 245, 245),
 }
 _KINDS = ("circle", "square", "triangle")
+_ROTATED = ("rectangle", "ellipse")
 COUNTED = (*(f"{kind}s" for kind in _KINDS), "shapes")
 """What the questions of rendered rows can count: the shapes of a form, or all shapes."""
 
@@ -195,13 +197,17 @@ def _placed(rng: random.Random, style: SceneStyle) -> list[_Shape]:
 
 
 def _draw(shapes: Sequence[_Shape], rng: random.Random, style: SceneStyle) -> Image.Image:
-    size = style.width_px * OVERSAMPLING, style.height_px * OVERSAMPLING
-    image = Image.new("RGB", size, random_colour(rng, 10, 70))
+    image = _canvas(rng, style)
     draw = ImageDraw.Draw(image)
     for shape in shapes:
         edges = [edge * OVERSAMPLING for edge in shape.box]
         draw_shape(draw, shape.kind, edges, COLOURS[shape.colour])
     return shrunk(image, style.size_px, style.noise, rng)
+
+
+def _canvas(rng: random.Random, style: SceneStyle) -> Image.Image:
+    size = style.width_px * OVERSAMPLING, style.height_px * OVERSAMPLING
+    return Image.new("RGB", size, random_colour(rng, 10, 70))
 
 
 def draw_shape(
@@ -215,3 +221,67 @@ def draw_shape(
         draw.rectangle((x1, y1, x2 - 1, y2 - 1), fill=colour)
     else:
         draw.polygon(((x1, y2 - 1), ((x1 + x2) / 2, y1), (x2 - 1, y2 - 1)), fill=colour)
+
+
+def draw_rotated_scene(rng: random.Random, style: SceneStyle) -> Drawing:
+    """Return an image of rotated shapes, and its row.
+
+    A row has all shapes, labelled with their kind, as ``rotated_box``: centre x, centre y, width,
+    height and clockwise angle in degrees, in random order.
+    """
+    boxes = _placed_rotated(rng, style)
+    image = _canvas(rng, style)
+    instances = []
+    for box in boxes:
+        kind, colour = rng.choice(_ROTATED), rng.choice(list(COLOURS.values()))
+        _paint(image, box, kind, colour)
+        instances.append({"rotated_box": box, "label": kind})
+    row = style.sized({"classes": list(_ROTATED), "instances": instances})
+    return shrunk(image, style.size_px, style.noise, rng), row
+
+
+def _placed_rotated(rng: random.Random, style: SceneStyle) -> list[list[float]]:
+    """Return rotated boxes inside the image whose upright bounding boxes do not touch.
+
+    There are fewer than ``style.least`` if no more fit in 20 tries for each.
+    """
+    short = min(style.width_px, style.height_px)
+    boxes: list[list[float]] = []
+    wanted = rng.randint(style.least, style.most)
+    while not boxes:
+        boxes = []
+        for _ in range(20 * wanted):
+            is_large = rng.random() < style.large
+            width = short * (rng.uniform(0.4, 0.6) if is_large else rng.uniform(0.2, 0.3))
+            height = width * rng.uniform(0.35, 0.7)
+            centre = rng.uniform(0, style.width_px), rng.uniform(0, style.height_px)
+            numbers = [*centre, width, height, rng.uniform(-90, 90)]
+            box = [round(number, 1) for number in numbers]
+            own = _bounds(box)
+            fits = min(own) >= 1 and own[2] <= style.width_px - 1 and own[3] <= style.height_px - 1
+            if fits and all(are_apart(own, _bounds(other)) for other in boxes):
+                boxes.append(box)
+            if len(boxes) == wanted:
+                break
+    return boxes
+
+
+def _bounds(box: list[float]) -> tuple[float, ...]:
+    (x1, y1), (x2, y2) = around(read_rotated_box(box, "a rendered box")).points
+    return x1, y1, x2, y2
+
+
+def _paint(image: Image.Image, box: list[float], kind: str, colour: tuple[int, int, int]) -> None:
+    """Paint a shape into an image that is ``OVERSAMPLING`` times as large as its coordinates."""
+    if kind == "rectangle":
+        corners = read_rotated_box(box, "a rendered box").points
+        points = [(OVERSAMPLING * x, OVERSAMPLING * y) for x, y in corners]
+        ImageDraw.Draw(image).polygon(points, fill=colour)
+        return
+    x, y, width, height, degrees = box
+    mask = Image.new("L", image.size)
+    edges = x - width / 2, y - height / 2, x + width / 2, y + height / 2
+    ImageDraw.Draw(mask).ellipse([OVERSAMPLING * edge for edge in edges], fill=255)
+    centre = OVERSAMPLING * x, OVERSAMPLING * y
+    mask = mask.rotate(-degrees, center=centre)  # Pillow turns counterclockwise
+    image.paste(colour, mask=mask)
