@@ -3,8 +3,8 @@
 from importing import json_file, outcome
 
 from mm_numeric.answers import Box, Instance, Instances, Polygon
-from mm_numeric.importers.prepare import prepare
 from mm_numeric.importers.clicks import OsWorldG, ScreenSpot
+from mm_numeric.importers.prepare import prepare
 from mm_numeric.tasks.pointing import Click
 
 NOTHING = Instances(())
