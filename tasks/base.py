@@ -21,11 +21,7 @@ Rows = Iterable[tuple[str, Mapping[str, Any]]]
 
 
 class Task(Protocol):
-    """Interface of a task. Members that are not abstract are optional and have defaults.
-
-    The argument ``frame`` of several methods is the size of the image, how it is resized, and how
-    coordinates in it are written; it is None without an image.
-    """
+    """Interface of a task. Members that are not abstract are optional and have defaults."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -155,7 +151,11 @@ class Task(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class BaseTask(Task):
-    """Base class of all tasks. A task defines its options as dataclass fields."""
+    """Base class of all tasks. A task defines its options as dataclass fields.
+
+    The argument ``frame`` of several methods is the size of the image, how it is resized, and how
+    coordinates in it are written; it is None without an image.
+    """
 
 
 def task_class(name: str, where: str) -> type[Task]:
