@@ -58,6 +58,7 @@ class GSM8K(Numbers):
 
     sampled_answers: ClassVar[int] = 32
     scorer = "mm_numeric.evaluation.metrics.gsm8k:GSM8K"
+    risk = "exact"  # the answer with the most samples wins, as in self-consistency
 
     solution: bool = True
     """True to train on the solution and the final number, False to train on the number only."""
@@ -68,11 +69,6 @@ class GSM8K(Numbers):
     plain: bool = False
     """True to write solutions on one line with only characters that T5's tokenizer has, such as
     ``*`` for ``×`` and ``1/2`` for ``½``."""
-
-    @property
-    def risk(self) -> str:
-        """Return ``exact``: the answer with the most samples wins, as in self-consistency."""
-        return "exact"
 
     def read_answer(self, value: Any, where: str) -> Solution:
         """Read the steps and the final number of a row's solution, such as ``... #### 18``."""

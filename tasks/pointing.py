@@ -66,6 +66,7 @@ class PointTask(RenderedTask):
     # 2: several boxes within one pair of tags, [] in a code fence; 3: actions on a screen
     version: ClassVar[int] = 3
     report_sections: ClassVar[tuple[str, ...]] = ("points",)
+    risk = "exact"
 
     several: ClassVar[bool] = True
     """True if an answer may have several points, False if it has one at most."""
@@ -96,11 +97,6 @@ class PointTask(RenderedTask):
     @abstractmethod
     def regions(self, row: Mapping[str, Any], where: str) -> Instances:
         """Read the regions to point at from a row; the list may be empty."""
-
-    @property
-    def risk(self) -> str:
-        """Return the name of the cost that decoding minimises: answers are equal or not."""
-        return "exact"
 
     def format(self, answer: Instances, frame: Frame | None = None) -> Written:
         """Return the text of one point in each region, by y, then x, after rounding."""
