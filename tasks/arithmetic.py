@@ -1,9 +1,10 @@
-"""Task: evaluate whole-number expressions in the style of DeepMind's mathematics data set.
+"""Tasks: evaluate generated expressions with whole numbers, and multiply two numbers.
 
-The questions are generated. They are similar to those of an experiment in "Regress, Don't Guess"
-(arXiv 2411.02083, table 2), which trains on the file ``arithmetic__add_sub_multiple`` of the data
-set, and tests on the longer expressions in ``arithmetic__add_sub_multiple_longer``. To use these
-files themselves, choose the task ``mathematics``.
+The expressions are in the style of DeepMind's mathematics data set. They are similar to those of an
+experiment in "Regress, Don't Guess" (arXiv 2411.02083, table 2), which trains on the file
+``arithmetic__add_sub_multiple`` of the data set, and tests on the longer expressions in
+``arithmetic__add_sub_multiple_longer``. To use these files themselves, choose the task
+``mathematics``.
 
 Rows     {"id": text, "question": "What is 3 - (-2 + 4*5)?", "answer": "-15",
           "category": "interpolation" or "extrapolation"}
@@ -11,14 +12,54 @@ Scorer   mm_numeric.evaluation.metrics.numbers
 """
 
 import random
-from dataclasses import dataclass
-from typing import NamedTuple
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.geometry.grammar import number_regex
-from mm_numeric.tasks.numbers import GeneratedNumbers
+from mm_numeric.registry import unknown
+from mm_numeric.tasks.base import check_placeholders
+from mm_numeric.tasks.number_questions import Numbers
+from mm_numeric.tasks.rendering.drawing import write_rows
 
 _TRIES = 10_000  # attempts to draw an expression whose value is within the bound
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratedNumbers(Numbers):
+    """Base class of tasks that generate questions whose answer is a number.
+
+    Interpolation questions are as long as in training; extrapolation questions are longer.
+    """
+
+    categories: ClassVar[tuple[str, ...]] = ("interpolation", "extrapolation")
+
+    @property
+    def render_settings(self) -> dict[str, Any]:
+        """Return the options that affect the generated rows: all options except the prompt."""
+        return {name: value for name, value in asdict(self).items() if name != "prompt"}
+
+    @abstractmethod
+    def draw(self, rng: random.Random, *, longer: bool) -> tuple[str, int]:
+        """Return a random question (longer than in training if ``longer``) and its answer."""
+
+    def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
+        """Generate random questions as rows; the same options and seed give the same rows."""
+        for category in categories:
+            if category not in self.categories:
+                raise unknown(category, self.categories, "category", "data, categories")
+        drawn = categories or self.categories[:1]
+        rows = []
+        for i in range(count):
+            category = drawn[i % len(drawn)]
+            rng = random.Random(f"{seed}:{category}:{i}")
+            question, answer = self.draw(rng, longer=category == "extrapolation")
+            row = {"id": f"{seed}-{i:06d}", "question": question, "answer": str(answer)}
+            rows.append({**row, "category": category})
+        return write_rows(folder, rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,3 +167,44 @@ def _expression(
     before = f"({left.text})" if left.operator and rng.random() < 0.5 else left.text
     value = left.value + right.value if operator == "+" else left.value - right.value
     return _Expression(f"{before} {operator} {after}", value, operator)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Multiplication(GeneratedNumbers):
+    """Task: multiply two numbers. Extrapolation questions have more digits than in training.
+
+    The questions are worded as in the NTL paper (arXiv 2411.02083), which follows "Faith and Fate"
+    (arXiv 2305.18654).
+    """
+
+    digits: int = 5
+    """Maximum number of digits of each factor in training and interpolation. In extrapolation one
+    factor has ``digits + 1`` digits, the other 1 to ``digits + 1``."""
+
+    question: str = "What is {a} times {b}?"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.digits <= 100:
+            raise ValueError(f"digits is 1 to 100, not {self.digits}")
+        check_placeholders("question", self.question, "a", "b")
+
+    def describe(self) -> str:
+        """Describe the training and test questions in a sentence, for a report."""
+        return (
+            f"Trained on factors of 1 to {self.digits} digits; interpolation tests the same, "
+            f"extrapolation one factor of {self.digits + 1}."
+        )
+
+    def grammar(self, frame: Frame | None = None) -> str:
+        """Return a regular expression of the products of two numbers of ``digits + 1`` digits."""
+        return number_regex(0, (10 ** (self.digits + 1) - 1) ** 2)
+
+    def draw(self, rng: random.Random, *, longer: bool) -> tuple[str, int]:
+        """Return a random question (longer than in training if ``longer``) and its answer."""
+        lengths = [rng.randint(1, self.digits), rng.randint(1, self.digits)]
+        if longer:
+            lengths = [self.digits + 1, rng.randint(1, self.digits + 1)]
+            rng.shuffle(lengths)
+        a, b = (rng.randrange(10 ** (n - 1), 10**n) for n in lengths)
+        return self.question.replace("{a}", str(a)).replace("{b}", str(b)), a * b

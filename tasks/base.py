@@ -6,7 +6,7 @@ fields of the dataclass are the options that a config sets under ``task``.
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import Field, asdict, dataclass, fields, is_dataclass
+from dataclasses import Field, asdict, dataclass, fields, is_dataclass, replace
 from inspect import isfunction
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -89,21 +89,11 @@ class Task(Protocol):
 
     @abstractmethod
     def format(self, answer: Any, frame: Frame | None = None) -> Written:
-        """Return the text that the model should generate for an answer, and where its numbers are.
-
-        Args:
-            answer: The answer of an example.
-            frame: The image's size, resizing and coordinate format; None without an image.
-        """
+        """Return the text that the model should generate, and where its numbers are."""
 
     @abstractmethod
     def parse(self, text: str, frame: Frame | None = None) -> Any:
-        """Return the answer that a generated text contains, or ``Unreadable`` with a reason.
-
-        Args:
-            text: The text, without special tokens.
-            frame: The image's size, resizing and coordinate format; None without an image.
-        """
+        """Return the answer in a generated text without special tokens, or ``Unreadable``."""
 
     def grammar(self, frame: Frame | None = None) -> str | None:
         """Return a regular expression of all texts that ``format`` may return; None if unknown.
@@ -112,9 +102,6 @@ class Task(Protocol):
         characters that enclose labels and shapes in the coordinate format. ``parse`` can parse each
         text that the expression matches as a whole. With it, ``predict --constrain`` lets a model
         write such texts only. The syntax is the plain one of ``mm_numeric.geometry.grammar``.
-
-        Args:
-            frame: The image's size, resizing and coordinate format; None without an image.
         """
         return None
 
@@ -127,9 +114,6 @@ class Task(Protocol):
         expression of the rest. The rest must match ``grammar``, too, and begin after the end of a
         number. The texts of ``grammar`` must have a largest length, and two frames with equal
         grammars must have equal functions.
-
-        Args:
-            frame: The image's size, resizing and coordinate format; None without an image.
         """
         return None
 
@@ -167,7 +151,11 @@ class Task(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class BaseTask(Task):
-    """Base class of all tasks. A task defines its options as dataclass fields."""
+    """Base class of all tasks. A task defines its options as dataclass fields.
+
+    The argument ``frame`` of several methods is the size of the image, how it is resized, and how
+    coordinates in it are written; it is None without an image.
+    """
 
 
 def task_class(name: str, where: str) -> type[Task]:
@@ -212,6 +200,64 @@ def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
     """Raise ValueError if ``value``, the value of the option ``name``, is not in ``allowed``."""
     if value not in allowed:
         raise ValueError(f"{name} is one of {', '.join(allowed)}, not {value!r}")
+
+
+def check_placeholders(name: str, template: str, *placeholders: str) -> None:
+    """Raise ValueError if ``template``, the value of the option ``name``, lacks a placeholder."""
+    for placeholder in placeholders:
+        if f"{{{placeholder}}}" not in template:
+            raise ValueError(f"{name} needs {{{placeholder}}} in it, not {template!r:.60}")
+
+
+def image_example(
+    row: Mapping[str, Any],
+    where: str,
+    *,
+    prompt: str,
+    answer: Any,
+    ids: Sequence[str] = ("id",),
+    bucket_fields: Sequence[str] = (),
+) -> Example:
+    """Return an example with the image of a row, its id, and its size if the row declares it.
+
+    ``ids`` are the fields that may have the id; without one, it is the path of the image. Metrics
+    are also reported for the values of ``bucket_fields``. Error messages begin with ``where``.
+    """
+    # Here, because commands such as ``ls`` load this module and need no numpy.
+    from mm_numeric.geometry.row_shapes import read_id, read_image
+
+    image, size_px = read_image(row, where)
+    return Example(
+        id=read_id(row, ids, image),
+        image=image,
+        prompt=prompt,
+        answer=answer,
+        where=where,
+        size_px=size_px,
+        buckets=buckets(row, bucket_fields),
+    )
+
+
+def buckets(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
+    """Return the values of those fields of a row that are not empty, as texts."""
+    return {name: str(row[name]) for name in names if row.get(name) not in (None, "")}
+
+
+def one_per_phrase(example: Example, phrases: Sequence[str]) -> Iterator[Example]:
+    """Yield an example for each phrase, which replaces ``{phrase}`` in the prompt of ``example``.
+
+    If there are several phrases, their numbers are appended to the id: ``7.0``, ``7.1``.
+    """
+    for i, phrase in enumerate(phrases):
+        identity = example.id if len(phrases) == 1 else f"{example.id}.{i}"
+        yield replace(example, id=identity, prompt=example.prompt.replace("{phrase}", phrase))
+
+
+def frame_of_image(frame: Frame | None) -> Frame:
+    """Return the frame; raise ValueError if it is None."""
+    if frame is None:
+        raise ValueError("boxes, polygons and points need the frame of their image")
+    return frame
 
 
 _METHODS = {name for name, value in vars(Task).items() if name[0] != "_" and isfunction(value)}

@@ -12,14 +12,14 @@ word ``year``, ``years`` or ``when``.
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 from mm_numeric.answers import Number, Tolerance
-from mm_numeric.tasks.numbers import ApproximateNumbers
-from mm_numeric.tasks.rendering.bar_charts import ChartStyle, render_charts
+from mm_numeric.tasks.number_questions import ApproximateNumbers
+from mm_numeric.tasks.rendering.bar_charts import ChartStyle
+from mm_numeric.tasks.rendering.drawing import RenderedTask
 
 _YEAR = re.compile("(?:18|19|20)[0-9]{2}")
 _ASKS_FOR_A_YEAR = re.compile(r"\b(?:years?|when)\b", re.IGNORECASE)
@@ -28,8 +28,10 @@ _IN_CSV = {"true": True, "false": False, "": None}
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChartValues(ApproximateNumbers):
+class ChartValues(ApproximateNumbers, RenderedTask):
     """Task: answer a question about a chart with a number, within a tolerance."""
+
+    drawn_by: ClassVar[tuple[str, ...]] = ("chart",)
 
     chart: ChartStyle = field(default_factory=ChartStyle)
     """Options for rendered bar charts."""
@@ -44,12 +46,3 @@ class ChartValues(ApproximateNumbers):
         if not isinstance(is_year, bool):
             raise ValueError(f"{where}: year is true or false, not {is_year!r:.20}.")
         return replace(answer, tolerance=Tolerance()) if is_year else answer
-
-    @property
-    def render_settings(self) -> dict[str, Any]:
-        """Return the options that affect the generated images and rows."""
-        return asdict(self.chart)
-
-    def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
-        """Generate images of bar charts; return the path of the file with their rows."""
-        return render_charts(folder, count, seed, self.chart)

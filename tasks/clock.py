@@ -9,25 +9,27 @@ Scorer   mm_numeric.evaluation.metrics.clock
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from mm_numeric.answers import ClockTime, Example, Mark, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
-from mm_numeric.tasks.base import BaseTask, Rows
+from mm_numeric.tasks.base import Rows, image_example
 from mm_numeric.tasks.clock_text import lenient_time
 from mm_numeric.tasks.rendering.clock_faces import FaceStyle, render_faces
+from mm_numeric.tasks.rendering.drawing import RenderedTask
 
 _WRITTEN = re.compile(r"[ \t]*([0-9]{1,2}):([0-9]{2})[ \t]*")
 _TIME = re.compile(r"(?<![0-9:])([0-9]{1,2}):([0-9]{2})(?![0-9:])")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clock(BaseTask):
+class Clock(RenderedTask):
     """Task: read the time shown by an analogue clock."""
 
     report_sections: ClassVar[tuple[str, ...]] = ("clock",)
+    drawn_by: ClassVar[tuple[str, ...]] = ("face",)
 
     prompt: str = "What time does the clock show? Answer as H:MM."
     """Prompt, the same for every image."""
@@ -58,18 +60,14 @@ class Clock(BaseTask):
         With ``label_noise_minutes``, random errors are added to the times in training data.
         """
         for where, row in rows:
-            image = row.get("image") or row.get("file")
-            if not isinstance(image, str) or not image:
-                raise ValueError(f'{where}: no image; each row needs "image" (or "file").')
             time = read_time(row, where)
-            identity = image if row.get("id") in (None, "") else str(row["id"])
+            example = image_example(row, where, prompt=self.prompt, answer=time)
             if training and self.label_noise_minutes:
-                noise = random.Random(f"{self.label_noise_seed}:{identity}")
+                noise = random.Random(f"{self.label_noise_seed}:{example.id}")
                 shift = round(noise.gauss(0, self.label_noise_minutes))
-                time = ClockTime.from_minutes(time.minutes + shift)
-            yield Example(
-                id=identity, image=Path(image), prompt=self.prompt, answer=time, where=where
-            )
+                noisy = ClockTime.from_minutes(time.minutes + shift)
+                example = replace(example, answer=noisy)
+            yield example
 
     def format(self, answer: ClockTime, frame: Frame | None = None) -> Written:
         """Return a time as text, such as ``7:05``, and where the hour and the minute are in it."""
@@ -110,11 +108,6 @@ class Clock(BaseTask):
         if isinstance(answer, Unreadable):
             raise ValueError(f"the target {value!r:.60} cannot be read: {answer.reason}")
         return answer
-
-    @property
-    def render_settings(self) -> dict[str, Any]:
-        """Return the style options of the clock faces, which affect the images."""
-        return asdict(self.face)
 
     def describe(self) -> str:
         """Describe the label noise in a sentence, for a report."""

@@ -17,13 +17,12 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from mm_numeric.answers import ClockReading, Example, Mark, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.geometry.grammar import number_regex
-from mm_numeric.geometry.row_shapes import read_id, read_image
-from mm_numeric.tasks.base import BaseTask, Rows
+from mm_numeric.tasks.base import BaseTask, Rows, image_example
 from mm_numeric.tasks.clock_text import lenient_time, read_object
 
 _LIMITS = {"hours": (0, 24), "minutes": (0, 59), "seconds": (0, 59), "date": (1, 31)}
@@ -35,8 +34,6 @@ _NO_TIME = re.compile(r"\b(?:invalid|impossible|not (?:a )?valid|no valid)\b", r
 class ClockBench(BaseTask):
     """Task: read a clock with seconds and date, or recognise that it shows no valid time."""
 
-    report_sections: ClassVar[tuple[str, ...]] = ()
-
     prompt: str = (
         "What time does the clock show? Answer as a JSON object with the fields valid (false if no "
         "clock can show these hands), hours, minutes, seconds, date, month and weekday. Write "
@@ -47,7 +44,6 @@ class ClockBench(BaseTask):
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
         """Yield one example per row. A row needs an ``answer`` in training."""
         for where, row in rows:
-            image, size_px = read_image(row, where)
             answer, category = row.get("answer"), row.get("category")
             if training and answer is None:
                 raise ValueError(f'{where}: no "answer" to train on; add it, or remove the row.')
@@ -56,14 +52,12 @@ class ClockBench(BaseTask):
             question = self.prompt if row.get("question") is None else row["question"]
             if not isinstance(question, str) or not question.strip():
                 raise ValueError(f"{where}: the question {question!r:.40} is not a text.")
-            yield Example(
-                id=read_id(row, ("id",), image),
-                image=image,
+            yield image_example(
+                row,
+                where,
                 prompt=question,
                 answer=None if answer is None else read_target(answer, where),
-                where=where,
-                size_px=size_px,
-                buckets={"category": category} if category else {},
+                bucket_fields=("category",),
             )
 
     def format(self, answer: ClockReading, frame: Frame | None = None) -> Written:

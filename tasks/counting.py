@@ -8,26 +8,28 @@ Answer   the count, such as ``12``
 Scorer   mm_numeric.evaluation.metrics.counting
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar
 
 from mm_numeric.answers import Example, Number
-from mm_numeric.geometry.frames import Frame
-from mm_numeric.geometry.grammar import number_regex
-from mm_numeric.geometry.row_shapes import is_text, read_id, read_image
-from mm_numeric.tasks.base import Rows
-from mm_numeric.tasks.numbers import Numbers
-from mm_numeric.tasks.rendering.scenes import COUNTED, SceneStyle, render_scenes
-
-HIGHEST = 9999
-"""Largest count."""
+from mm_numeric.geometry.row_shapes import is_text
+from mm_numeric.tasks.base import Rows, check_placeholders, image_example
+from mm_numeric.tasks.number_questions import WholeNumbers
+from mm_numeric.tasks.rendering.drawing import Drawing, RenderedTask
+from mm_numeric.tasks.rendering.scenes import COUNTED, SceneStyle, count_row
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counting(Numbers):
+class Counting(WholeNumbers, RenderedTask):
     """Task: count objects in an image."""
+
+    highest: ClassVar[int] = 9999
+    noun: ClassVar[str] = "a count"
+    drawn_by: ClassVar[tuple[str, ...]] = ("scene", "counted")
+    scorer = "mm_numeric.evaluation.metrics.counting:COUNTS"
 
     label_question: str = "How many {label} are there?"
     """Question for a row with a label instead of a question; ``{label}`` is replaced by it."""
@@ -40,28 +42,24 @@ class Counting(Numbers):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if "{label}" not in self.label_question:
-            raise ValueError(f"label_question needs {{label}} in it, not {self.label_question!r}")
+        check_placeholders("label_question", self.label_question, "label")
         if not self.counted or set(self.counted) - set(COUNTED):
             raise ValueError(f"counted are some of {', '.join(COUNTED)}, not {self.counted}")
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
         """Yield one example per row, which has an image, in training and in evaluation alike."""
         for where, row in rows:
-            image, size_px = read_image(row, where)
             asked, label = row.get("question"), row.get("label")
             if not is_text(asked):
                 if not is_text(label):
                     raise ValueError(f'{where}: no question; each row needs "question" or "label".')
                 asked = self.label_question.replace("{label}", str(label))
-            yield Example(
-                id=read_id(row, ("id",), image),
-                image=image,
+            yield image_example(
+                row,
+                where,
                 prompt=self.prompt.replace("{question}", str(asked)),
                 answer=self.read_target(row, where),
-                where=where,
-                size_px=size_px,
-                buckets={name: str(row[name]) for name in self.bucket_fields if row.get(name)},
+                bucket_fields=self.bucket_fields,
             )
 
     def read_target(self, row: Mapping[str, Any], where: str) -> Number:
@@ -69,27 +67,6 @@ class Counting(Numbers):
         found = (row[name] for name in ("answer", "count", "number") if row.get(name) is not None)
         return self.read_answer(next(found, None), where)
 
-    def read_answer(self, value: Any, where: str) -> Number:
-        """Read a count; it must be a whole number from 0 to 9999."""
-        answer = super().read_answer(value, where)
-        if answer.exact.denominator != 1 or not 0 <= answer.exact <= HIGHEST:
-            raise ValueError(f"{where}: a count is a whole number, 0 to {HIGHEST}, not {value}.")
-        return Number(str(int(answer.exact)))
-
-    def grammar(self, frame: Frame | None = None) -> str:
-        """Return a regular expression of the whole numbers from 0 to 9999."""
-        return number_regex(0, HIGHEST)
-
-    @property
-    def scorer(self) -> str:
-        """Return the import path of the scorer of counts."""
-        return "mm_numeric.evaluation.metrics.counting:COUNTS"
-
-    @property
-    def render_settings(self) -> dict[str, Any]:
-        """Return the options that affect the generated images and rows."""
-        return {**asdict(self.scene), "counted": self.counted}
-
-    def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
-        """Generate images of coloured shapes; return the path of the file with their rows."""
-        return render_scenes(folder, count, seed, self.scene, rows="count", counted=self.counted)
+    def draw(self, rng: random.Random) -> Drawing:
+        """Return a scene, what to count in it, and the number."""
+        return self.scene.draw(rng, partial(count_row, counted=self.counted))

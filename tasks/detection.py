@@ -19,27 +19,28 @@ Scorer   mm_numeric.evaluation.metrics.detection; ``order`` does not change the 
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from mm_numeric.answers import Example, Instance, Instances
-from mm_numeric.geometry.row_shapes import is_text, read_id, read_image, read_phrases
-from mm_numeric.tasks.base import Rows, check_choice
+from mm_numeric.geometry.row_shapes import is_text, read_phrases
+from mm_numeric.tasks.base import Rows, check_choice, check_placeholders, image_example
 from mm_numeric.tasks.class_counts import ClassCounts, names_in_words
-from mm_numeric.tasks.rendering.rotated_scenes import render_rotated_scenes
-from mm_numeric.tasks.rendering.scenes import SceneStyle, render_scenes
+from mm_numeric.tasks.rendering.drawing import Drawing, RenderedTask
+from mm_numeric.tasks.rendering.scenes import SceneStyle, draw_rotated_scene, object_row
 from mm_numeric.tasks.shape_lists import NoisyBoxTask, ShapeListTask
 
 _EVERYTHING = "every object"  # asked for if no classes are named
 
 
 @dataclass(frozen=True, kw_only=True)
-class Detection(NoisyBoxTask, ShapeListTask):
+class Detection(NoisyBoxTask, ShapeListTask, RenderedTask):
     """Task: detect all objects of some classes in an image."""
 
     version: ClassVar[int] = 3  # 3: one label for several boxes, and text around its tags; 2: []
     labels: ClassVar[bool] = True
+    drawn_by: ClassVar[tuple[str, ...]] = ("scene", "shape")
+    scorer = "mm_numeric.evaluation.metrics.detection:LABELLED_DETECTION"
 
     prompt: str = "Locate every object of these classes: {classes}."
     """Prompt; ``{classes}`` is replaced by the classes asked for, or by the phrase of the row."""
@@ -73,8 +74,7 @@ class Detection(NoisyBoxTask, ShapeListTask):
     def __post_init__(self) -> None:
         NoisyBoxTask.__post_init__(self)
         ShapeListTask.__post_init__(self)
-        if "{classes}" not in self.prompt:
-            raise ValueError(f"prompt needs {{classes}} where they go, not {self.prompt!r}")
+        check_placeholders("prompt", self.prompt, "classes")
         check_choice("ask", self.ask, ("together", "each"))
         check_choice("other_labels", self.other_labels, ("refuse", "drop"))
         _check_classes(self.classes, "classes")
@@ -91,24 +91,21 @@ class Detection(NoisyBoxTask, ShapeListTask):
         ``negatives``, some questions about absent classes are left out of training data.
         """
         for where, row in rows:
-            image, size_px = read_image(row, where)
-            identity = read_id(row, ("id", "ref_id"), image)
+            example = image_example(row, where, prompt="", answer=None, ids=("id", "ref_id"))
             items = self.read_shapes(_with_instances(row, where), where)
             if training:
                 shapes = [item.shape for item in items]
-                noisy = self.with_noise(shapes, size_px, identity, where)
+                noisy = self.with_noise(shapes, example.size_px, example.id, where)
                 items = [replace(i, shape=s) for i, s in zip(items, noisy, strict=True)]
             classes = self._asked_classes(row, where)
             dropped = self._dropped(items, classes, where)
-            questions = self._questions(row, where, items, classes, identity, training)
+            questions = self._questions(row, where, items, classes, example.id, training)
             for ending, asked, own in questions:
-                yield Example(
-                    id=identity + ending,
-                    image=image,
+                yield replace(
+                    example,
+                    id=example.id + ending,
                     prompt=self.prompt.replace("{classes}", asked),
                     answer=Instances(tuple(own)),
-                    where=where,
-                    size_px=size_px,
                     dropped=dropped,
                 )
                 dropped = ()  # reported once for each row
@@ -190,25 +187,11 @@ class Detection(NoisyBoxTask, ShapeListTask):
             dropped.update(example.dropped)
         return ClassCounts(objects, dropped)
 
-    @property
-    def scorer(self) -> str:
-        """Return the import path of the scorer, which compares labels, too."""
-        return "mm_numeric.evaluation.metrics.detection:LABELLED_DETECTION"
-
-    @property
-    def render_settings(self) -> dict[str, Any]:
-        """Return the options that affect the generated images and rows."""
-        return {**asdict(self.scene), **({"rotated": True} if self._rotated else {})}
-
-    @property
-    def _rotated(self) -> bool:
-        return self.shape == "rotated_box"
-
-    def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
-        """Generate images of coloured shapes; return the path of the file with their rows."""
-        if self._rotated:
-            return render_rotated_scenes(folder, count, seed, self.scene)
-        return render_scenes(folder, count, seed, self.scene, rows="objects")
+    def draw(self, rng: random.Random) -> Drawing:
+        """Return a scene of coloured shapes, all of which are in the row."""
+        if self.shape == "rotated_box":
+            return draw_rotated_scene(rng, self.scene)
+        return self.scene.draw(rng, object_row)
 
 
 def _with_instances(row: Mapping[str, Any], where: str) -> Mapping[str, Any]:

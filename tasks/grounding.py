@@ -9,28 +9,33 @@ Answer   the box, in the coordinate format of the model family
 Scorer   mm_numeric.evaluation.metrics.boxes
 """
 
+import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar
 
-from mm_numeric.answers import Box, Example, Instance, Shape, Unreadable, Written
+from mm_numeric.answers import Box, Example, Instance, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.geometry.grammar import box_regex, rest_of_box
 from mm_numeric.geometry.row_shapes import (
     clipped,
     read_box,
-    read_id,
-    read_image,
     read_phrases,
     read_row_box,
     shape_row,
 )
-from mm_numeric.tasks.base import Rows, check_choice
-from mm_numeric.tasks.phrases import check_phrase_prompt, one_per_phrase
-from mm_numeric.tasks.rendering.scenes import SceneStyle, render_scenes
+from mm_numeric.tasks.base import (
+    Rows,
+    check_choice,
+    check_placeholders,
+    frame_of_image,
+    image_example,
+    one_per_phrase,
+)
+from mm_numeric.tasks.rendering.drawing import Drawing, RenderedTask
+from mm_numeric.tasks.rendering.scenes import SceneStyle, phrase_row
 from mm_numeric.tasks.shape_lists import NoisyBoxTask
 
 _GROUP = re.compile(r"[(\[]([-\d.,\s]*)[)\]]", re.ASCII)
@@ -40,7 +45,7 @@ _NUMBER = re.compile(r"-?(?:\d+(?:\.\d+)?|\.\d+)", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grounding(NoisyBoxTask):
+class Grounding(NoisyBoxTask, RenderedTask):
     """Task: locate one object in an image."""
 
     # 2: coordinates are rounded from the original pixels; 3: answers without special tokens
@@ -50,6 +55,8 @@ class Grounding(NoisyBoxTask):
     report_sections: ClassVar[tuple[str, ...]] = ("shapes",)
 
     sampled_answers: ClassVar[int] = 32
+
+    drawn_by: ClassVar[tuple[str, ...]] = ("scene",)
 
     prompt: str = "Locate: {phrase}"
     """Prompt; ``{phrase}`` is replaced by the phrase of the row."""
@@ -63,7 +70,7 @@ class Grounding(NoisyBoxTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_phrase_prompt(self.prompt)
+        check_placeholders("prompt", self.prompt, "phrase")
         check_choice("outside", self.outside, ("refuse", "clip"))
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
@@ -72,26 +79,21 @@ class Grounding(NoisyBoxTask):
         With ``label_noise_pixels``, random errors are added to the boxes in training data.
         """
         for where, row in rows:
-            image, size_px = read_image(row, where)
-            phrases = read_phrases(row, where)
-            answer: Shape = read_row_box(row, where)
-            identity = read_id(row, ("id", "ref_id"), image)
-            if training:
-                answer = self.with_noise([answer], size_px, identity, where)[0]
-            example = Example(
-                id=identity,
-                image=image,
+            example = image_example(
+                row,
+                where,
                 prompt=self.prompt,
-                answer=answer,
-                where=where,
-                size_px=size_px,
+                answer=read_row_box(row, where),
+                ids=("id", "ref_id"),
             )
-            yield from one_per_phrase(example, phrases)
+            if training:
+                (box,) = self.with_noise([example.answer], example.size_px, example.id, where)
+                example = replace(example, answer=box)
+            yield from one_per_phrase(example, read_phrases(row, where))
 
     def format(self, answer: Box, frame: Frame | None = None) -> Written:
         """Format a box as text."""
-        if frame is None:
-            raise ValueError("a box needs the frame of its image")
+        frame = frame_of_image(frame)
         clip = self.outside == "clip"
         shape = clipped(answer, frame.width_px, frame.height_px) if clip else answer
         return frame.write([Instance(shape)])
@@ -102,8 +104,7 @@ class Grounding(NoisyBoxTask):
         If the text has no coordinates in the format of the frame, but four numbers in parentheses
         or brackets, return ``Unreadable`` with them as ``lenient``.
         """
-        if frame is None:
-            raise ValueError("a box needs the frame that it was written in")
+        frame = frame_of_image(frame)
         found = frame.read(text)
         if isinstance(found, Unreadable):
             is_other = found.reason == "no coordinates"
@@ -120,9 +121,7 @@ class Grounding(NoisyBoxTask):
 
     def grammar(self, frame: Frame | None = None) -> str:
         """Return a regular expression of a box in the image."""
-        if frame is None:
-            raise ValueError("a box needs the frame of its image")
-        return box_regex(frame)
+        return box_regex(frame_of_image(frame))
 
     def grammar_after(self, frame: Frame | None = None) -> Callable[[str], str | None] | None:
         """Return a function that lets the second corner of a box only be right and below."""
@@ -136,14 +135,9 @@ class Grounding(NoisyBoxTask):
         """Convert a JSON value in predictions.jsonl back to a box."""
         return read_box(value.get("box") if isinstance(value, Mapping) else value, "the target")
 
-    @property
-    def render_settings(self) -> dict[str, Any]:
-        """Return the options that affect the generated images and rows."""
-        return asdict(self.scene)
-
-    def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
-        """Generate images of coloured shapes; return the path of the file with their rows."""
-        return render_scenes(folder, count, seed, self.scene, rows="phrase")
+    def draw(self, rng: random.Random) -> Drawing:
+        """Return a scene of coloured shapes, and a phrase about one of them with its box."""
+        return self.scene.draw(rng, phrase_row)
 
 
 def _box_in_prose(text: str, frame: Frame) -> Box | None:

@@ -21,7 +21,7 @@ from mm_numeric.answers import Mark, Number, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.geometry.grammar import ANY
 from mm_numeric.numbers.numerals import NUMBER_FORMATS, plain_numbers
-from mm_numeric.tasks.numbers import LONGEST, Numbers, last_numeral
+from mm_numeric.tasks.number_questions import LONGEST, Numbers, last_numeral
 
 END = "####"
 """The marker before the final number of a solution."""
@@ -57,6 +57,8 @@ class GSM8K(Numbers):
     """Task: solve a word problem in steps, and end with the final number."""
 
     sampled_answers: ClassVar[int] = 32
+    scorer = "mm_numeric.evaluation.metrics.gsm8k:GSM8K"
+    risk = "exact"  # the answer with the most samples wins, as in self-consistency
 
     solution: bool = True
     """True to train on the solution and the final number, False to train on the number only."""
@@ -67,16 +69,6 @@ class GSM8K(Numbers):
     plain: bool = False
     """True to write solutions on one line with only characters that T5's tokenizer has, such as
     ``*`` for ``×`` and ``1/2`` for ``½``."""
-
-    @property
-    def scorer(self) -> str:
-        """Return the import path of the scorer."""
-        return "mm_numeric.evaluation.metrics.gsm8k:GSM8K"
-
-    @property
-    def risk(self) -> str:
-        """Return ``exact``: the answer with the most samples wins, as in self-consistency."""
-        return "exact"
 
     def read_answer(self, value: Any, where: str) -> Solution:
         """Read the steps and the final number of a row's solution, such as ``... #### 18``."""

@@ -24,9 +24,8 @@ from typing import Any, ClassVar
 
 from mm_numeric.answers import Example, ShortAnswer, Text, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
-from mm_numeric.geometry.row_shapes import read_id, read_image
-from mm_numeric.tasks.base import BaseTask, Rows
-from mm_numeric.tasks.numbers import with_numerals
+from mm_numeric.tasks.base import BaseTask, Rows, check_placeholders, image_example
+from mm_numeric.tasks.number_questions import with_numerals
 
 _TESTS = ("testmini", "test")
 _NUMBERS = {
@@ -57,13 +56,11 @@ class MathVista(BaseTask):
     """Prompt; ``{query}`` is replaced by MathVista's hint, question and choices."""
 
     def __post_init__(self) -> None:
-        if "{query}" not in self.prompt:
-            raise ValueError(f"prompt needs {{query}} where the question goes, not {self.prompt!r}")
+        check_placeholders("prompt", self.prompt, "query")
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
         """Yield one example per row; training on MathVista's own test rows raises ValueError."""
         for where, row in rows:
-            image, size_px = read_image(row, where)
             answer = read_short_answer(row, where)
             split = (row.get("metadata") or {}).get("split")
             if training and split in _TESTS:
@@ -74,13 +71,12 @@ class MathVista(BaseTask):
             if training and not answer.text:
                 raise ValueError(f"{where}: no answer to train on; remove the row.")
             query = row.get("query") or published_query(row, answer, where)
-            yield Example(
-                id=read_id(row, ("id", "pid"), image),
-                image=image,
+            yield image_example(
+                row,
+                where,
                 prompt=self.prompt.replace("{query}", str(query)),
                 answer=answer if answer.text else None,
-                where=where,
-                size_px=size_px,
+                ids=("id", "pid"),
             )
 
     def format(self, answer: ShortAnswer | Text, frame: Frame | None = None) -> Written:

@@ -16,10 +16,9 @@ A reading in another unit than the row's is wrong: nothing is converted.
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from pathlib import Path
 from typing import Any, ClassVar
 
 from mm_numeric.answers import (
@@ -35,8 +34,9 @@ from mm_numeric.geometry.frames import Frame
 from mm_numeric.geometry.row_shapes import finite_numbers
 from mm_numeric.numbers.numerals import plain_numbers
 from mm_numeric.tasks.base import Rows
-from mm_numeric.tasks.numbers import ApproximateNumbers, last_numeral, with_numerals
-from mm_numeric.tasks.rendering.instruments import InstrumentStyle, render_readings
+from mm_numeric.tasks.number_questions import ApproximateNumbers, last_numeral, with_numerals
+from mm_numeric.tasks.rendering.drawing import RenderedTask
+from mm_numeric.tasks.rendering.instruments import InstrumentStyle
 
 # Letters, % ' " / ^ and all that is not ASCII, such as ° and µ; a digit after a letter or ^.
 _CHARACTER = r"""[^\x00-\x20!#$&()*+,\-.0-9:;<=>?@\[\\\]_`{|}~\x7f]"""
@@ -48,12 +48,14 @@ _AFTER_NUMBER = re.compile(rf"[ \t]*({_UNIT})")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadInstrument(ApproximateNumbers):
+class ReadInstrument(ApproximateNumbers, RenderedTask):
     """Task: read the number and the unit that an instrument shows."""
 
     version: ClassVar[int] = 2
     reads_by: ClassVar[tuple[str, ...]] = ("write_unit", "number_format")
     bucket_fields: ClassVar[tuple[str, ...]] = ("category", "instrument")
+    drawn_by: ClassVar[tuple[str, ...]] = ("style",)
+    scorer = "mm_numeric.evaluation.metrics.measurement:MEASUREMENTS"
 
     prompt: str = "{question}"
     """Prompt; ``{question}`` is replaced by the question of the row, ``{unit}`` by its unit."""
@@ -150,20 +152,6 @@ class ReadInstrument(ApproximateNumbers):
         if not isinstance(value, Mapping):
             raise ValueError(f'the target has "answer" and "unit", and is not {value!r:.60}')
         return self.read_target(value, "the target")
-
-    @property
-    def scorer(self) -> str:
-        """Return the import path of the scorer."""
-        return "mm_numeric.evaluation.metrics.measurement:MEASUREMENTS"
-
-    @property
-    def render_settings(self) -> dict[str, Any]:
-        """Return the style options of the instruments, which affect the images."""
-        return asdict(self.style)
-
-    def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
-        """Generate images of instruments; return the path of the .jsonl file with their rows."""
-        return render_readings(folder, count, seed, self.style)
 
 
 def seconds_of(time: Any, where: str) -> int:

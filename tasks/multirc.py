@@ -20,8 +20,8 @@ from typing import Any, ClassVar
 from mm_numeric.answers import Choice, Example, Text, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.geometry.grammar import ANY
-from mm_numeric.tasks.base import BaseTask, Rows, check_choice
-from mm_numeric.tasks.numbers import with_numerals
+from mm_numeric.tasks.base import BaseTask, Rows, check_choice, check_placeholders
+from mm_numeric.tasks.number_questions import with_numerals
 
 BETWEEN = " | "
 """Text between the right answers to a question."""
@@ -43,9 +43,7 @@ class MultiRC(BaseTask):
 
     def __post_init__(self) -> None:
         check_choice("answer", self.answer, ("text", "yes_no"))
-        for name in ("{passage}", "{question}"):
-            if name not in self.prompt:
-                raise ValueError(f"prompt needs {name} in it, not {self.prompt!r:.60}")
+        check_placeholders("prompt", self.prompt, "passage", "question")
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
         """Yield one example per question or, with ``answer: yes_no``, one per proposed answer.

@@ -1,4 +1,4 @@
-"""Task: point at every object that a phrase describes, or at a place in a region.
+"""Tasks: point at what a phrase describes, or click on the element of a screen.
 
 Rows     {"id": text, "image": path, "phrase": text, "instances": [{"polygon": [x1, y1, ...],
          "point": [x, y]}, ...]}; "box" may replace "polygon", "point" is optional, and an object
@@ -6,21 +6,134 @@ Rows     {"id": text, "image": path, "phrase": text, "instances": [{"polygon": [
          "mask": {"size": [height, width], "counts": [...]} may replace "polygon", too: the run
          lengths of COCO files; a point is in the object if its pixel is
          "points": [[x, y], ...] may replace "instances"
-         "category" and "step" are optional; metrics are also reported for each of their values
+         A click has one element or none: "box" or "box_xywh": [x, y, width, height] or "polygon" of
+         the row, as for grounding; "instances": [] if the element is not on the screen
+         "category" and "step" of pointing, and "ui_type" (such as text or icon), "platform",
+         "application", "group" and "category" of clicks are optional; metrics are also reported for
+         each of their values
 Answer   one point in each object (its "point", or else its centre), by y, then x, in the coordinate
-         format of the model family
-Scorer   mm_numeric.evaluation.metrics.pointing; objects need a polygon or a box to be found
+         format of the model family; its text for an empty list (``[]`` or ``none``) without one
+Scorer   mm_numeric.evaluation.metrics.pointing, where objects need a polygon or a box to be found;
+         mm_numeric.evaluation.metrics.points for clicks
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+import random
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar
 
-from mm_numeric.answers import Instances
-from mm_numeric.geometry.row_shapes import read_instances
-from mm_numeric.tasks.points import PointTask
-from mm_numeric.tasks.rendering.scenes import SceneStyle, render_scenes
+from mm_numeric.answers import (
+    Box,
+    Example,
+    Instance,
+    Instances,
+    Point,
+    Polygon,
+    Unreadable,
+    Written,
+)
+from mm_numeric.geometry.frames import Frame
+from mm_numeric.geometry.grammar import points_regex
+from mm_numeric.geometry.row_shapes import (
+    centre,
+    instance_row,
+    read_instances,
+    read_phrases,
+    read_polygon,
+    read_row_box,
+)
+from mm_numeric.tasks.base import (
+    Rows,
+    check_placeholders,
+    frame_of_image,
+    image_example,
+    one_per_phrase,
+)
+from mm_numeric.tasks.rendering.drawing import Drawing, RenderedTask
+from mm_numeric.tasks.rendering.scenes import SceneStyle, outline_row
+from mm_numeric.tasks.rendering.screens import ScreenStyle
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointTask(RenderedTask):
+    """Base class of tasks whose answers are points. A target is a list of regions to point at.
+
+    A box or a polygon in an answer is read as the point at its centre.
+    """
+
+    # 2: several boxes within one pair of tags, [] in a code fence; 3: actions on a screen
+    version: ClassVar[int] = 3
+    report_sections: ClassVar[tuple[str, ...]] = ("points",)
+    risk = "exact"
+
+    several: ClassVar[bool] = True
+    """True if an answer may have several points, False if it has one at most."""
+
+    bucket_fields: ClassVar[tuple[str, ...]] = ("category",)
+    """Fields of a row for whose values metrics are also reported."""
+
+    prompt: str
+    """Prompt; ``{phrase}`` is replaced by the phrase of the row."""
+
+    def __post_init__(self) -> None:
+        check_placeholders("prompt", self.prompt, "phrase")
+
+    def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
+        """Yield one example per phrase, in training and in evaluation alike."""
+        for where, row in rows:
+            example = image_example(
+                row,
+                where,
+                prompt=self.prompt,
+                answer=self.regions(row, where),
+                bucket_fields=self.bucket_fields,
+            )
+            if example.size_px is not None:
+                _check_masks(example.answer, *example.size_px, f"{where}: ")
+            yield from one_per_phrase(example, read_phrases(row, where))
+
+    @abstractmethod
+    def regions(self, row: Mapping[str, Any], where: str) -> Instances:
+        """Read the regions to point at from a row; the list may be empty."""
+
+    def format(self, answer: Instances, frame: Frame | None = None) -> Written:
+        """Return the text of one point in each region, by y, then x, after rounding."""
+        frame = frame_of_image(frame)
+        _check_masks(answer, frame.width_px, frame.height_px)
+        regions = [item for item in answer.items if not item.ignore]
+        points = [Polygon((point_in(item),)) for item in regions]
+        points.sort(key=lambda point: frame.quantised(point).points[0][::-1])
+        return frame.write([Instance(point) for point in points])
+
+    def parse(self, text: str, frame: Frame | None = None) -> Instances | Unreadable:
+        """Parse all points in a generated text; boxes and polygons are read as their centres.
+
+        Actions on a screen are read, too, such as tool calls: see ``Frame.read_points``.
+        """
+        found = frame_of_image(frame).read_points(text)
+        if isinstance(found, Unreadable):
+            return found
+        items = (replace(item, shape=Polygon((centre(item.shape),))) for item in found.items)
+        return replace(found, items=tuple(items))
+
+    def grammar(self, frame: Frame | None = None) -> str:
+        """Return a regular expression of the points of an answer, and of an answer without."""
+        return points_regex(frame_of_image(frame), several=self.several)
+
+    def record(self, answer: Instances) -> list[dict[str, Any]]:
+        """Convert regions or points to JSON, in pixels of the original image."""
+        return [
+            {"point": list(item.shape.points[0])}
+            if len(item.shape.points) == 1
+            else instance_row(item)
+            for item in answer.items
+        ]
+
+    def recorded(self, value: Any) -> Instances:
+        """Convert a JSON value in predictions.jsonl back to regions or points."""
+        return read_instances({"instances": value}, "the target", points=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +141,8 @@ class Pointing(PointTask):
     """Task: point at all objects that match a phrase."""
 
     bucket_fields: ClassVar = ("category", "step")
+    drawn_by: ClassVar[tuple[str, ...]] = ("scene", "absent")
+    scorer = "mm_numeric.evaluation.metrics.pointing:POINTS"
 
     prompt: str = "Point at: {phrase}"
     """Prompt; ``{phrase}`` is replaced by the phrase of the row."""
@@ -47,16 +162,62 @@ class Pointing(PointTask):
             {"instances": [{"point": point} for point in points]}, where, points=True
         )
 
-    @property
-    def scorer(self) -> str:
-        """Return the import path of the scorer of points."""
-        return "mm_numeric.evaluation.metrics.pointing:POINTS"
+    def draw(self, rng: random.Random) -> Drawing:
+        """Return a scene of coloured shapes, and the outlines of those of one form."""
+        return self.scene.draw(rng, partial(outline_row, absent=self.absent))
 
-    @property
-    def render_settings(self) -> dict[str, Any]:
-        """Return the options that affect the generated images and rows."""
-        return {**asdict(self.scene), "absent": self.absent}
 
-    def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
-        """Generate images of coloured shapes; return the path of the file with their rows."""
-        return render_scenes(folder, count, seed, self.scene, rows="points", absent=self.absent)
+@dataclass(frozen=True, kw_only=True)
+class Click(PointTask):
+    """Task: click on one element of a screen."""
+
+    several: ClassVar[bool] = False
+    drawn_by: ClassVar[tuple[str, ...]] = ("screen",)
+    scorer = "mm_numeric.evaluation.metrics.points:CLICKS"
+    bucket_fields: ClassVar = ("ui_type", "platform", "application", "group", "category")
+
+    prompt: str = "Click on: {phrase}"
+    """Prompt; ``{phrase}`` is replaced by the instruction of the row."""
+
+    screen: ScreenStyle = field(default_factory=ScreenStyle)
+    """Options for rendered screens."""
+
+    def regions(self, row: Mapping[str, Any], where: str) -> Instances:
+        """Return the element to click on, as a list of one region; the list is empty for none."""
+        if row.get("polygon") is not None:
+            return Instances((Instance(read_polygon(row["polygon"], f"{where}, polygon")),))
+        if row.get("instances") is None:
+            return Instances((Instance(read_row_box(row, where)),))
+        found = read_instances(row, where)
+        if len(found.items) > 1:
+            raise ValueError(
+                f"{where}: {len(found.items)} instances; a click has one element or none. Set "
+                "`task: pointing` for several."
+            )
+        return found
+
+
+def _check_masks(answer: Instances, width: int, height: int, where: str = "") -> None:
+    """Raise ValueError if a mask has another size than the image, as after a resize of one."""
+    for item in answer.items:
+        if item.mask is not None and item.mask.size != (height, width):
+            raise ValueError(
+                f"{where}a mask has the size of its image, [{height}, {width}] (height, width), "
+                f"not {list(item.mask.size)}"
+            )
+
+
+def point_in(item: Instance) -> Point:
+    """Return the annotated point of a region, or its centre, or else any point inside it."""
+    if item.point is not None:
+        return item.point
+    middle = centre(item.shape)
+    if isinstance(item.shape, Box) or len(item.shape.points) < 3:
+        return middle
+    import shapely  # here, because tasks without polygons do not need it
+
+    polygon = shapely.make_valid(shapely.Polygon(item.shape.points))
+    if polygon.covers(shapely.Point(middle)):
+        return middle
+    inside = polygon.representative_point()
+    return inside.x, inside.y

@@ -10,7 +10,7 @@ from mm_numeric.answers import Box, Instance, Instances, Point, Shape, Unreadabl
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.geometry.grammar import list_regex
 from mm_numeric.geometry.row_shapes import around, clipped, corners_of, instance_row, read_instances
-from mm_numeric.tasks.base import BaseTask, check_choice
+from mm_numeric.tasks.base import BaseTask, check_choice, frame_of_image
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +65,7 @@ class ShapeListTask(BaseTask):
 
     def format(self, answer: Instances, frame: Frame | None = None) -> Written:
         """Sort shapes by the option ``order`` and format them as text, skipping ignored shapes."""
-        if frame is None:
-            raise ValueError("shapes need the frame of their image")
+        frame = frame_of_image(frame)
         items = [item for item in answer.items if not item.ignore]
         if self.outside == "clip":
             size = frame.width_px, frame.height_px
@@ -83,14 +82,11 @@ class ShapeListTask(BaseTask):
 
     def parse(self, text: str, frame: Frame | None = None) -> Instances | Unreadable:
         """Parse all shapes in a generated text."""
-        if frame is None:
-            raise ValueError("shapes need the frame that they were written in")
-        return frame.read(text)
+        return frame_of_image(frame).read(text)
 
     def grammar(self, frame: Frame | None = None) -> str:
         """Return a regular expression of a list of shapes: polygons and boxes, or boxes only."""
-        if frame is None:
-            raise ValueError("shapes need the frame of their image")
+        frame = frame_of_image(frame)
         return list_regex(frame, polygons=self.shape != "box", labels=self.labels)
 
     def record(self, answer: Instances) -> list[dict[str, Any]]:

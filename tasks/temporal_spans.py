@@ -13,7 +13,7 @@ The model needs a family that accepts several images: qwen2_vl, qwen2_5_vl, qwen
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,9 +21,10 @@ from mm_numeric.answers import IMAGE, Example, TimeSpans, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.geometry.row_shapes import finite_numbers, is_text
 from mm_numeric.numbers.numerals import NUMBER_FORMATS, plain_numbers
-from mm_numeric.tasks.base import BaseTask, Rows, check_choice
-from mm_numeric.tasks.numbers import with_numerals
+from mm_numeric.tasks.base import Rows, check_choice
+from mm_numeric.tasks.number_questions import with_numerals
 from mm_numeric.tasks.rendering.clips import ClipStyle, render_clips
+from mm_numeric.tasks.rendering.drawing import RenderedTask
 
 _TIME = r"(?:[0-9]{1,3}:){0,2}[0-9]{1,6}(?:\.[0-9]{1,20})?"
 _END = r"(?![0-9:]|\.[0-9])"  # a longer number is not read in part
@@ -46,12 +47,13 @@ _ONE_TIME = re.compile(rf"(?<![0-9.:]){_TIME}{_END}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class FindSpans(BaseTask):
+class FindSpans(RenderedTask):
     """Task: find the spans of a video in which a described event happens."""
 
     version: ClassVar[int] = 3
     reads_by: ClassVar[tuple[str, ...]] = ("number_format",)
     report_sections: ClassVar[tuple[str, ...]] = ("spans",)
+    drawn_by: ClassVar[tuple[str, ...]] = ("clip",)
 
     prompt: str = (
         "When does this happen in the video: {query}? Answer with the start and the end in seconds."
@@ -152,11 +154,6 @@ class FindSpans(BaseTask):
     def recorded(self, value: Any) -> TimeSpans:
         """Convert a JSON list in predictions.jsonl back to spans."""
         return read_spans(value, "the target")
-
-    @property
-    def render_settings(self) -> dict[str, Any]:
-        """Return the options of the clips, which affect the images."""
-        return asdict(self.clip)
 
     def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
         """Generate clips as folders of frames; return the path of the file with their rows."""

@@ -8,25 +8,25 @@ Answer   all shapes without "ignore": true, in the order that the option ``order
 Scorer   mm_numeric.evaluation.metrics.detection; ``order`` does not change the ground truth
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from mm_numeric.answers import Example, Instances
-from mm_numeric.geometry.row_shapes import read_id, read_image
-from mm_numeric.tasks.base import Rows
-from mm_numeric.tasks.rendering.word_pages import PageStyle, render_pages
+from mm_numeric.tasks.base import Rows, image_example
+from mm_numeric.tasks.rendering.drawing import RenderedTask
+from mm_numeric.tasks.rendering.word_pages import PageStyle
 from mm_numeric.tasks.shape_lists import ShapeListTask
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextDetection(ShapeListTask):
+class TextDetection(ShapeListTask, RenderedTask):
     """Task: detect the words in an image."""
 
     # 2: coordinates are rounded from the original pixels; crossing polygons as in the RRC script
     # 3: answers without special tokens; 4: several boxes within one pair of tags, fenced []
     version: ClassVar[int] = 4
+    drawn_by: ClassVar[tuple[str, ...]] = ("page",)
 
     prompt: str = "Locate every word."
     """Prompt, the same for every image."""
@@ -37,23 +37,6 @@ class TextDetection(ShapeListTask):
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
         """Yield one example per row, in training and in evaluation alike."""
         for where, row in rows:
-            image, size_px = read_image(row, where)
             # Without labels, because frame.write would add the transcriptions to the answer.
             items = [replace(item, label="") for item in self.read_shapes(row, where)]
-            yield Example(
-                id=read_id(row, ("id",), image),
-                image=image,
-                prompt=self.prompt,
-                answer=Instances(tuple(items)),
-                where=where,
-                size_px=size_px,
-            )
-
-    @property
-    def render_settings(self) -> dict[str, Any]:
-        """Return the style options of the generated pages, which affect the images."""
-        return asdict(self.page)
-
-    def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
-        """Generate images of words; return the path of the .jsonl file with their rows."""
-        return render_pages(folder, count, seed, self.page)
+            yield image_example(row, where, prompt=self.prompt, answer=Instances(tuple(items)))

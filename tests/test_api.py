@@ -1,4 +1,4 @@
-"""The front door: public names, and the commands as functions on the runs of other tests."""
+"""Public names, and the commands as functions on the runs of other tests."""
 
 import json
 from pathlib import Path

@@ -11,10 +11,9 @@ from importing import make_image, outcome, text_folder
 
 from mm_numeric.evaluation.answers.files import read_answer_file
 from mm_numeric.evaluation.scores import _natural
-from mm_numeric.importers.ctw1500 import CTW1500
 from mm_numeric.importers.cvat import Cvat
-from mm_numeric.importers.icdar import Icdar2015
 from mm_numeric.importers.rjokes import RJokesImporter
+from mm_numeric.importers.scene_text import CTW1500, Icdar2015
 from mm_numeric.importers.yolo import Yolo
 from mm_numeric.io import archives
 from mm_numeric.io.archives import UNPACKED_LIMIT, zipped_files

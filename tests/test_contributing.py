@@ -10,7 +10,11 @@ from import_graph import ROOT
 from PIL import Image
 
 from mm_numeric import registry
+from mm_numeric.answers import Number
 from mm_numeric.cli import main as cli
+from mm_numeric.evaluation.report.task_sections import task_sections
+from mm_numeric.evaluation.scorers import scorer_of
+from mm_numeric.inference.risks import risk_of
 
 MODULES = ("my_tasks", "my_formats", "my_families")
 
@@ -22,19 +26,13 @@ def pasted(tmp_path, monkeypatch):
     files = re.findall(r"^`(\w+\.\w+)`[^\n]*:\n\n```\w+\n(.*?)```", text, re.DOTALL | re.MULTILINE)
     for name, content in files:
         (tmp_path / name).write_text(content, encoding="utf-8")
-    assert {name for name, _ in files} == {"thermometer.yaml", *(f"{m}.py" for m in MODULES)}
+    assert {name for name, _ in files} == {"compass.yaml", *(f"{m}.py" for m in MODULES)}
     for name, count in (("train", 16), ("test", 4)):
         lines = []
         for i in range(count):
             Image.new("RGB", (56, 56), (10 * i, 0, 0)).save(tmp_path / f"{name}{i}.png")
-            season = "summer" if i % 2 else "winter"
-            row = {
-                "id": f"{name}{i}",
-                "image": f"{name}{i}.png",
-                "degrees": str(i),
-                "season": season,
-            }
-            lines.append(json.dumps(row) + "\n")
+            row = {"id": f"{name}{i}", "image": f"{name}{i}.png", "degrees": (358 + i) % 360}
+            lines.append(json.dumps({**row, "category": "sea" if i % 2 else "land"}) + "\n")
         (tmp_path / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     registry._PLUGINS.__init__()
@@ -47,32 +45,45 @@ def pasted(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_the_example_is_trained_compared_and_reported(pasted, capsys):
-    assert cli.main(["check", "thermometer.yaml"]) == 0
-    assert cli.main(["check-data", "thermometer.yaml"]) == 0
-    assert cli.main(["train", "thermometer.yaml", "trainer.max_steps=2"]) == 0
+    assert cli.main(["check", "compass.yaml"]) == 0
+    assert cli.main(["check-data", "compass.yaml"]) == 0
+    assert cli.main(["train", "compass.yaml", "trainer.max_steps=2"]) == 0
     small = ["trainer.max_steps=2", "trainer.logging_steps=1"]
-    assert cli.main(["compare", "thermometer.yaml", *small]) == 0
-    page = (pasted / "runs/thermometer_compare/report.html").read_text(encoding="utf-8")
-    assert "Thermometers read by 2 objectives." in page
-    assert "winter" in page.lower()
-    log = (pasted / "runs/thermometer_compare/seed0/mine/log.jsonl").read_text(encoding="utf-8")
-    assert "my_tasks:ErrorProbability" in log
+    assert cli.main(["compare", "compass.yaml", *small]) == 0
+    page = (pasted / "runs/compass_compare/report.html").read_text(encoding="utf-8")
+    assert "Compasses read by 2 objectives." in page
+    assert "land" in page.lower()
+    log = (pasted / "runs/compass_compare/seed0/mine/log.jsonl").read_text(encoding="utf-8")
+    assert "my_tasks:CircularError" in log
     capsys.readouterr()
 
 
 def test_the_example_reads_its_rows(pasted):
-    assert cli.main(["check", "thermometer.yaml"]) == 0
-    from my_tasks import Thermometer
+    assert cli.main(["check", "compass.yaml"]) == 0
+    from my_tasks import Compass
 
-    with pytest.raises(ValueError, match=r"^line 1: no degrees"):
-        list(Thermometer().examples([("line 1", {"id": "1", "image": "a.png"})], training=True))
+    with pytest.raises(ValueError, match=r"^line 1: degrees is 0 to 359, not None"):
+        list(Compass().examples([("line 1", {"id": "1", "image": "a.png"})], training=True))
+
+
+def test_the_risk_and_the_score_are_circular(pasted):
+    assert cli.main(["check", "compass.yaml"]) == 0
+    from my_tasks import CIRCULAR, DEGREES, Compass
+
+    degrees = [Number("1"), Number("359"), Number("180")]
+    assert CIRCULAR.costs(degrees, degrees).tolist() == [[0, 2, 179], [2, 0, 179], [179, 179, 0]]
+    columns = DEGREES.judge([*degrees, None], [Number("359")] * 4)
+    assert columns["degrees"].tolist() == [2, 0, 179, 180]
+    assert [metric.value(columns) for metric in DEGREES.metrics] == [0.5, 90.25]
+    assert risk_of(Compass(), degrees[0], "here") is CIRCULAR
+    assert scorer_of(Compass(), "compass", degrees[0], "here") is DEGREES
 
 
 def test_the_importer_writes_rows_that_the_task_reads(pasted, capsys):
-    (pasted / "readings.csv").write_text("image,degrees\ntrain0.png,21\ntrain1.png,-3.5\n")
-    command = ["prepare", "my_formats:Readings", "readings.csv", "--season", "summer"]
+    (pasted / "readings.csv").write_text("image,degrees\ntrain0.png,21\ntrain1.png,3.5\n")
+    command = ["prepare", "my_formats:Readings", "readings.csv", "--category", "sea"]
     assert cli.main([*command, "--out", "imported.jsonl"]) == 0
-    assert cli.main(["check-data", "thermometer.yaml", "data.train.path=imported.jsonl"]) == 0
+    assert cli.main(["check-data", "compass.yaml", "data.train.path=imported.jsonl"]) == 0
     assert "2 read, 2 usable" in capsys.readouterr().out
     (pasted / "readings.csv").write_text("image,degrees\ntrain0.png,warm\n")
     with pytest.raises(SystemExit, match=r"^1$"):
@@ -82,49 +93,60 @@ def test_the_importer_writes_rows_that_the_task_reads(pasted, capsys):
 
 def test_the_family_has_its_own_coordinates(pasted, capsys):
     family = ["model.family=my_families:PixelQwen", "model.name=tiny"]
-    assert cli.main(["check-data", "thermometer.yaml", *family]) == 0
+    assert cli.main(["check-data", "compass.yaml", *family]) == 0
     assert "pixels of the resized image, from 0 to width" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("task=my_tasks.Thermometer", r"An import path has a colon before the name"),
+        ("task=my_tasks.Compass", r"An import path has a colon before the name"),
         ("objective.terms.0.name=my_tasks:Nothing", r"'my_tasks:Nothing' cannot be imported"),
-        ("objective.terms.0.name=my_tasks:Thermometer", r"with `per` set to one of token, number"),
-        ("objective.terms.0.options={scales: 1}", r"no setting 'scales'\. Did you mean 'scale'\?"),
+        ("objective.terms.0.name=my_tasks:Compass", r"with `per` set to one of token, number"),
+        (
+            "objective.terms.0.options={circles: 1}",
+            r"no setting 'circles'\. Did you mean 'circle'\?",
+        ),
     ],
 )
 def test_a_mistake_in_it_is_found_by_check(pasted, capsys, override, message):
-    assert cli.main(["check", "thermometer.yaml", override]) == 2
+    assert cli.main(["check", "compass.yaml", override]) == 2
     assert re.search(message, capsys.readouterr().err)
+
+
+def test_a_mistake_in_a_chapter_names_it(pasted):
+    module = (pasted / "my_tasks.py").read_text(encoding="utf-8")
+    (pasted / "my_tasks.py").write_text(module.replace("Quantity(value=", "Quantity("))
+    assert cli.main(["check", "compass.yaml"]) == 0
+    with pytest.raises(ValueError, match=r"^my_tasks:sections fails with TypeError\('Quantity"):
+        task_sections("my_tasks:Compass", pasted, {}, {("ce", 0): [{"within_10": 1}]}, {})
 
 
 def test_a_chapter_that_does_not_exist_is_found_by_check(pasted, capsys):
     module = (pasted / "my_tasks.py").read_text(encoding="utf-8")
-    (pasted / "my_tasks.py").write_text(module.replace('("numbers", ', '("number", '))
-    assert cli.main(["check", "thermometer.yaml"]) == 2
+    (pasted / "my_tasks.py").write_text(module.replace('("my_tasks:sections",', '("number",'))
+    assert cli.main(["check", "compass.yaml"]) == 2
     assert "no report section 'number'. Did you mean 'numbers'?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("degrees", "message"),
-    [('"warm"', "line 2: 'warm' is not a number"), ("[1]", "line 2: no degrees")],
+    [('"north"', "line 2: degrees is 0 to 359, not 'north'"), ("360", "line 2: degrees is")],
 )
 def test_a_bad_row_of_it_has_its_position(pasted, capsys, degrees, message):
-    row = '{"id": "a", "image": "train0.png", "season": "summer", "degrees": %s}\n'
-    (pasted / "train.jsonl").write_text(row % '"1"' + (row % degrees).replace('"a"', '"b"'))
+    row = '{"id": "a", "image": "train0.png", "category": "sea", "degrees": %s}\n'
+    (pasted / "train.jsonl").write_text(row % "1" + (row % degrees).replace('"a"', '"b"'))
     with pytest.raises(SystemExit):
-        cli.main(["check-data", "thermometer.yaml"])
+        cli.main(["check-data", "compass.yaml"])
     assert message in capsys.readouterr().out
 
 
 def test_a_mean_instead_of_losses_is_an_error(pasted, capsys):
     module = (pasted / "my_tasks.py").read_text(encoding="utf-8")
-    changed = module.replace("(1 - correct.squeeze(1))", "(1 - correct.squeeze(1)).mean()")
+    changed = module.replace("- difference) / self.circle", "- difference).mean()")
     (pasted / "my_tasks.py").write_text(changed)
-    assert cli.main(["train", "thermometer.yaml", "trainer.max_steps=1"]) == 2
-    assert "it returned a tensor of shape []; return one loss for each token" in (
+    assert cli.main(["train", "compass.yaml", "trainer.max_steps=1"]) == 2
+    assert "it returned a tensor of shape []; return one loss for each number" in (
         capsys.readouterr().err
     )
 

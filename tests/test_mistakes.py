@@ -224,7 +224,7 @@ DATA = [
     rows('{"images": [], "annotations": []}', "found images, annotations. `mm-numeric prepare` con", "x.json"),
     rows(ROW.replace("7:05", "25:00"), "'25:00' is not a time on a 12-hour dial: the hour of a dia"),
     rows(ROW.replace("7:05", "7h05"), """time '7h05' is not written as "H:MM", such as "7:05"; the"""),
-    rows(ROW.replace("image", "picture"), 'no image; each row needs "image" (or "file"). This row '),
+    rows(ROW.replace("image", "picture"), 'no image; each row needs "image" (a path). This row '),
     rows(ROW.replace("a.png", "b.png"), "line 1: there is no image b.png or images/b.png; set data.train.images to"),
     rows(ROW.replace("a.png", "mine.yaml"), "the image mine.yaml cannot be read (it is not a JPEG, PNG"),
     rows(2 * ROW, "line 2: the id '1' is already used in rows.jsonl, line 1; give each row its own"),

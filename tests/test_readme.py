@@ -147,7 +147,7 @@ def check(words):
     elif "explain" in arguments and arguments.explain:
         explain(arguments.explain)
     elif {"config", "overrides"} <= vars(arguments).keys():
-        own = arguments.config in ("mine.yaml", "thermometer.yaml")
+        own = arguments.config in ("mine.yaml", "compass.yaml")
         read_comparison(YOURS if own else arguments.config, [*arguments.overrides, *rest])
     else:
         assert rest == []

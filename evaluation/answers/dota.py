@@ -18,9 +18,8 @@ from pathlib import Path, PurePosixPath
 
 from mm_numeric.answers import Instance, Instances, Polygon
 from mm_numeric.evaluation.answers.detections import Detections, text_files
-from mm_numeric.geometry.row_shapes import finite_numbers
+from mm_numeric.geometry.row_shapes import DOTA_HEADERS, parse_numbers, read_dota_object
 
-_HEADERS = ("imagesource:", "gsd:")
 _TASK = "Task1_"
 
 
@@ -41,18 +40,8 @@ def read_dota_truth(path: Path) -> Detections:
     for where, name, content in text_files(path):
         items = []
         for number, line in enumerate(content.split("\n"), start=1):
-            fields = line.split()
-            if not fields or line.startswith(_HEADERS):
-                continue
-            at = f"{where}, line {number}"
-            if len(fields) not in (9, 10):
-                raise ValueError(
-                    f"{at}: {len(fields)} fields, but an object of DOTA has eight numbers, a class "
-                    f"and possibly 0 or 1 (difficult): {line.strip()!r:.60}."
-                )
-            difficult = fields[9] if len(fields) == 10 else "0"
-            ignore = bool(_numbers([difficult], at)[0])
-            items.append(Instance(_quad(fields[:8], at), fields[8], ignore))
+            if line.strip() and not line.startswith(DOTA_HEADERS):
+                items.append(read_dota_object(line, f"{where}, line {number}"))
         instances[PurePosixPath(name).stem] = Instances(tuple(items))
     if not instances:
         raise ValueError(f"{path}: there is no .txt file in it; add one for each image.")
@@ -80,8 +69,10 @@ def read_dota_detections(path: Path) -> DotaDetections:
                     f"{at}: {len(fields)} fields, but a detection of DOTA has an image, a score "
                     f"and eight numbers: {line.strip()!r:.60}."
                 )
-            items.setdefault(fields[0], []).append(Instance(_quad(fields[2:], at), label))
-            scores.setdefault(fields[0], []).extend(_numbers(fields[1:2], at))
+            score, *numbers = parse_numbers(fields[1:], at)
+            quad = Polygon(tuple(zip(numbers[::2], numbers[1::2], strict=True)))
+            items.setdefault(fields[0], []).append(Instance(quad, label))
+            scores.setdefault(fields[0], []).append(score)
             lines.setdefault(fields[0], []).append(number)
     if not classes:
         raise ValueError(
@@ -90,16 +81,3 @@ def read_dota_detections(path: Path) -> DotaDetections:
         )
     instances = {image: Instances(tuple(own)) for image, own in items.items()}
     return DotaDetections(instances, scores, lines, classes)
-
-
-def _quad(fields: Sequence[str], where: str) -> Polygon:
-    numbers = _numbers(fields, where)
-    return Polygon(tuple(zip(numbers[::2], numbers[1::2], strict=True)))
-
-
-def _numbers(fields: Sequence[str], where: str) -> list[float]:
-    try:
-        numbers = [float(field) for field in fields]
-    except ValueError:
-        raise ValueError(f"{where}: {' '.join(fields)!r:.60} are not numbers.") from None
-    return finite_numbers(numbers, where)

@@ -145,7 +145,7 @@ class Scorer:
     metrics: tuple[Metric, ...]
     """All metrics, without AP; the first is the main metric."""
 
-    buckets: Mapping[str, Callable[[Any], str | tuple[str, ...]]]
+    buckets: Mapping[str, Callable[[Any], str | tuple[str, ...]]] = field(default_factory=dict)
     """Name of a grouping, such as ``size`` -> function from a target to its bucket or buckets, such
     as ``small``. Metrics are also reported per bucket."""
 

@@ -138,7 +138,6 @@ POINTS = Scorer(
         ),
         percentage("unreadable", "unreadable", good=False),
     ),
-    buckets={},
     by_category=("f1", "in_region", "count_accuracy"),
     success=Success(label="all objects, and nothing else", column="f1", scored="scored"),
     protocols={

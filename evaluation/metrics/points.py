@@ -94,7 +94,6 @@ CLICKS = Scorer(
         ),
         percentage("unreadable", "wrong format", good=False),
     ),
-    buckets={},
     success=Success(label="in the element", column="correct"),
     protocols={
         "accuracy": {

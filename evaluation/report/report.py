@@ -100,7 +100,7 @@ def write_report(
         folder: The output folder of ``compare`` or ``train``. The report is saved there.
         formats: Any of ``html``, ``md``, ``latex`` and ``csv``.
         trust_remote_code: Import the task if the folder names it by an import path, such as
-            ``my_tasks:Thermometer``. Otherwise the sections of that task are left out.
+            ``my_tasks:Compass``. Otherwise the sections of that task are left out.
     """
     folder = Path(folder)
     page = read_page(folder, trust_remote_code=trust_remote_code)

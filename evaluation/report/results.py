@@ -293,5 +293,5 @@ def pooled_rows(styles: Styles, scores: Scores, columns: Sequence[str]) -> Poole
         for row in rows:
             missing = [c for c in columns if not isinstance(row.get(c), int | float)]
             if missing:
-                raise ValueError(f"no {', '.join(missing)}")
+                raise ValueError(f"a chapter needs {', '.join(missing)} in scores.jsonl")
     return {style: rows for style, rows in pooled.items() if rows}

@@ -19,7 +19,7 @@ _DAMAGED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError,
 def may_import(name: str, file: Path, *, trust_remote_code: bool) -> bool:
     """Return True if the module of a task may be imported; otherwise warn and return False.
 
-    ``name`` is the name of a built-in task, or an import path such as ``my_tasks:Thermometer`` in
+    ``name`` is the name of a built-in task, or an import path such as ``my_tasks:Compass`` in
     ``file``. A stored import path is imported only with ``trust_remote_code``, which also puts the
     folder ``plugins`` of the stored config on the import path.
     """
@@ -72,6 +72,9 @@ def task_sections(
                     f"{files[run]}, line {number}: the row cannot be shown ({reason:.200}); "
                     "`mm-numeric score` writes the file again."
                 ) from error
+        own = [n for n in names if ":" in n]
+        if own and not isinstance(error, ValueError):
+            raise ValueError(f"{' or '.join(own)} fails with {error!r:.200}.") from error
         raise
 
 

@@ -283,7 +283,7 @@ def _add_score(add: _Add) -> None:
     score.add_argument(
         "--task",
         help="name of the task, if the rows do not contain it; or an import path such as "
-        "my_tasks:Thermometer, which rows may not name themselves",
+        "my_tasks:Compass, which rows may not name themselves",
     )
     score.add_argument(
         "--keep",

@@ -95,15 +95,15 @@ def prepared_rows(arguments: argparse.Namespace) -> Any:
     if arguments.truth is not None:
         raise ValueError("--rows and --truth both name the correct answers; remove one of them.")
     from mm_numeric.evaluation.answers.prepared_rows import PreparedRows
-    from mm_numeric.geometry.frame_presets import FrameRule
+    from mm_numeric.geometry.frame_presets import AreaLimits, FrameRule
     from mm_numeric.settings import with_override
 
-    frame, sizes = None, {name: getattr(arguments, name) for name in _SIZES}
+    frame, limits = None, AreaLimits(**{name: getattr(arguments, name) for name in _SIZES})
     if arguments.family is not None:
-        frame = FrameRule.of_family(arguments.family, **sizes)
+        frame = FrameRule.of_family(arguments.family, limits)
     elif arguments.frame is not None:
-        frame = FrameRule.named(arguments.frame, **sizes)
-    elif set(sizes.values()) != {None}:
+        frame = FrameRule.named(arguments.frame, limits)
+    elif limits.given:
         raise ValueError(
             "--min-pixels, --max-pixels and --image-max-pixels require --family, or --frame "
             "pixels_resized."

@@ -239,7 +239,7 @@ class Config:
     compare: CompareConfig | None
 
     plugins: str | None
-    """Folder of modules that the config names by import paths, such as ``my_tasks:Thermometer``.
+    """Folder of modules that the config names by import paths, such as ``my_tasks:Compass``.
     The default is the folder of the config file, and null if the config names no module. Modules in
     the working directory come first."""
 

@@ -41,6 +41,48 @@ pixels of the resized image. The coordinates of the other families do not depend
 
 
 @dataclass(frozen=True, kw_only=True)
+class AreaLimits:
+    """Limits that a user sets on the area of images, in pixels; None: as published."""
+
+    min_pixels: int | None = None
+    """Smallest area of a resized image."""
+
+    max_pixels: int | None = None
+    """Largest area of a resized image."""
+
+    image_max_pixels: int | None = None
+    """Area to which a tool such as LLaMA-Factory shrinks larger images before the model's own
+    resizing."""
+
+    @property
+    def given(self) -> dict[str, int]:
+        """Return the limits that are set, by name."""
+        return {name: area for name, area in asdict(self).items() if area is not None}
+
+    def applied(self, resize: Resize, where: str) -> Resize:
+        """Return a resizing with these limits; error messages call the option ``where``."""
+        limits = {name: area for name, area in self.given.items() if name != "image_max_pixels"}
+        if min(self.given.values(), default=1) < 1:
+            raise ValueError(f"{where}: an area in pixels is at least 1.")
+        if limits and resize.kind != "smart":
+            raise ValueError(
+                f"{where}: its images are resized to a square, without {' and '.join(limits)}; "
+                "remove the option."
+            )
+        resize = replace(
+            resize,
+            min_pixels=limits.get("min_pixels", resize.min_pixels),
+            max_pixels=limits.get("max_pixels", resize.max_pixels),
+        )
+        if resize.kind == "smart" and not resize.min_pixels <= resize.max_pixels:
+            raise ValueError(
+                f"{where}: min_pixels {resize.min_pixels} is more than max_pixels "
+                f"{resize.max_pixels}; set both, the smaller first."
+            )
+        return resize
+
+
+@dataclass(frozen=True, kw_only=True)
 class FrameRule:
     """Settings for resizing images and writing coordinates, independent of the image size."""
 
@@ -91,60 +133,37 @@ class FrameRule:
         return asdict(self)
 
     @classmethod
-    def of_family(
-        cls,
-        name: str,
-        *,
-        min_pixels: int | None = None,
-        max_pixels: int | None = None,
-        image_max_pixels: int | None = None,
-    ) -> Self:
+    def of_family(cls, name: str, limits: AreaLimits = AreaLimits()) -> Self:
         """Return the resizing and coordinate settings of a family's published checkpoints.
 
-        Args:
-            name: A key of ``FAMILY_RESIZES``, such as ``qwen2_5_vl``.
-            min_pixels: Smallest area of a resized image. None: as in the published checkpoints.
-            max_pixels: Largest area of a resized image. None: as in the published checkpoints.
-            image_max_pixels: Area in pixels to which a tool such as LLaMA-Factory shrinks larger
-                images before the model's own resizing. None: there is no such tool.
+        ``name`` is a key of ``FAMILY_RESIZES``, such as ``qwen2_5_vl``.
         """
         if name not in FAMILY_RESIZES:
             raise unknown(name, FAMILY_RESIZES, "model family with images", "--family")
-        areas = min_pixels, max_pixels, image_max_pixels
-        resize = _limited(FAMILY_RESIZES[name], f"--family {name}", *areas)
-        coordinates = COORDINATES[name]
-        return cls(resize=resize, coordinates=coordinates, image_max_pixels=image_max_pixels)
+        return cls(
+            resize=limits.applied(FAMILY_RESIZES[name], f"--family {name}"),
+            coordinates=COORDINATES[name],
+            image_max_pixels=limits.image_max_pixels,
+        )
 
     @classmethod
-    def named(
-        cls,
-        name: str,
-        *,
-        min_pixels: int | None = None,
-        max_pixels: int | None = None,
-        image_max_pixels: int | None = None,
-    ) -> Self:
+    def named(cls, name: str, limits: AreaLimits = AreaLimits()) -> Self:
         """Return the image resizing and coordinate format of a saved model, or a named format.
 
         Args:
             name: The folder of a run or model, the path of its ``frame.json``, or the name of a
                 coordinate format, such as ``pixels_original`` or ``relative_1000``. Formats that
                 belong to a model family are not accepted.
-            min_pixels: Smallest area of a resized image, for ``pixels_resized`` only, whose images
-                are resized as by Qwen2-VL and Qwen2.5-VL. None: as in their checkpoints.
-            max_pixels: Largest area of a resized image, likewise. ``pixels_resized`` requires one
-                of both areas.
-            image_max_pixels: As for ``of_family``, for ``pixels_resized`` only.
+            limits: Limits of the area, for ``pixels_resized`` only, whose images are resized as by
+                Qwen2-VL and Qwen2.5-VL. It requires a smallest or a largest area.
         """
-        areas = min_pixels, max_pixels, image_max_pixels
-        options = "--min-pixels", "--max-pixels", "--image-max-pixels"
-        given = [option for option, area in zip(options, areas, strict=True) if area is not None]
+        given = " and ".join(f"--{limit.replace('_', '-')}" for limit in limits.given)
         path = Path(name)
         if path.is_dir() or path.suffix == ".json":
             if given:
                 raise ValueError(
                     f"--frame {name}: {FRAME} of the model has the sizes of its images; remove "
-                    f"{' and '.join(given)}."
+                    f"{given}."
                 )
             return cls._saved(path)
         if name not in COORDINATES:
@@ -157,20 +176,20 @@ class FrameRule:
         coordinates = COORDINATES[name]
         resize = Resize(kind="none")
         if coordinates.space == "resized" and coordinates.max_value is None:
-            if min_pixels is None and max_pixels is None:
+            if limits.min_pixels is None and limits.max_pixels is None:
                 raise ValueError(
                     f"--frame {name}: pixels of the resized image depend on how images are "
                     "resized; add --min-pixels or --max-pixels for images resized to multiples of "
                     f"28 pixels as by Qwen2.5-VL, or give --family, or the folder of the model, "
                     f"which has {FRAME}."
                 )
-            resize = _limited(_QWEN2, f"--frame {name}", *areas)
+            resize = limits.applied(_QWEN2, f"--frame {name}")
         elif given:
             raise ValueError(
                 f"--frame {name}: these coordinates do not depend on the size of a resized image; "
-                f"remove {' and '.join(given)}."
+                f"remove {given}."
             )
-        return cls(resize=resize, coordinates=coordinates, image_max_pixels=image_max_pixels)
+        return cls(resize=resize, coordinates=coordinates, image_max_pixels=limits.image_max_pixels)
 
     @classmethod
     def _saved(cls, path: Path) -> Self:
@@ -189,33 +208,3 @@ def published_frames() -> dict[str, FrameRule]:
     found = {f"--family {name}": FrameRule.of_family(name) for name in FAMILY_RESIZES}
     others = [name for name in COORDINATES if name not in (*FAMILY_RESIZES, "pixels_resized")]
     return found | {f"--frame {name}": FrameRule.named(name) for name in others}
-
-
-def _limited(
-    resize: Resize,
-    where: str,
-    min_pixels: int | None,
-    max_pixels: int | None,
-    image_max_pixels: int | None,
-) -> Resize:
-    """Return a resizing with other limits of the area; ``where`` is the option, for messages."""
-    given = {"min_pixels": min_pixels, "max_pixels": max_pixels}
-    limits = {key: value for key, value in given.items() if value is not None}
-    if min(1, *limits.values(), 1 if image_max_pixels is None else image_max_pixels) < 1:
-        raise ValueError(f"{where}: an area in pixels is at least 1.")
-    if limits and resize.kind != "smart":
-        raise ValueError(
-            f"{where}: its images are resized to a square, without {' and '.join(limits)}; remove "
-            "the option."
-        )
-    resize = replace(
-        resize,
-        min_pixels=limits.get("min_pixels", resize.min_pixels),
-        max_pixels=limits.get("max_pixels", resize.max_pixels),
-    )
-    if resize.kind == "smart" and not resize.min_pixels <= resize.max_pixels:
-        raise ValueError(
-            f"{where}: min_pixels {resize.min_pixels} is more than max_pixels "
-            f"{resize.max_pixels}; set both, the smaller first."
-        )
-    return resize

@@ -17,17 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mm_numeric.importers.files import FileImporter, ImageFolder
 from mm_numeric.importers.importer import (
-    ImagesFolder,
+    ImageImporter,
     ImportedItem,
-    InvalidLine,
     InvalidRowError,
-    Row,
-    parse_text,
-    shorten,
+    invalid_as,
+    named_objects,
+    row_or_error,
+    text_field,
 )
-from mm_numeric.io.files import read_json
 from mm_numeric.tasks.clock_text import read_object
 from mm_numeric.tasks.clockbench import read_target
 
@@ -35,25 +33,19 @@ _KINDS = ("time", "shift", "angle", "zone")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClockBenchImporter(FileImporter):
+class ClockBenchImporter(ImageImporter):
     """Importer for ClockBench: four questions about each clock, one row per question."""
 
     endings = (".json",)
 
-    images: ImagesFolder = None
-
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
         """Yield one row per question, or an error if its text or answer is missing or invalid."""
-        image_folder = ImageFolder(self.images)
         clocks: dict[str, dict[str, Any]] = {}
         wheres: dict[str, str] = {}
         for path in files:
-            for name, fields in _entries(path):
-                where = f"{path}, {name}"
-                if not isinstance(fields, Mapping):
-                    yield InvalidLine(
-                        where, f"expected an object, found {shorten(fields)}.", "json"
-                    )
+            for where, name, fields in named_objects(path, "clock"):
+                if isinstance(fields, InvalidRowError):
+                    yield fields.at(where)
                     continue
                 clocks.setdefault(name, {}).update(fields)
                 if "image_url" in fields:
@@ -61,40 +53,25 @@ class ClockBenchImporter(FileImporter):
         for name, fields in clocks.items():
             where = wheres.get(name, f"{files[-1]}, {name}")
             for kind in _KINDS:
-                try:
-                    yield Row(where, _row(name, kind, fields, image_folder))
-                except InvalidRowError as error:
-                    yield error.at(f"{where}, {kind}")
+                yield row_or_error(f"{where}, {kind}", self._row, name, kind, fields)
 
-
-def _entries(path: Path) -> Iterator[tuple[str, Any]]:
-    found = read_json(path)
-    if not isinstance(found, dict):
-        raise ValueError(
-            f'{path}: expected an object with a field for each clock, such as "white_1".'
-        )
-    yield from found.items()
-
-
-def _row(
-    name: str, kind: str, fields: Mapping[str, Any], image_folder: ImageFolder
-) -> dict[str, Any]:
-    """Return the row of one question about a clock."""
-    if "image_url" not in fields:
-        raise InvalidRowError("question", "no questions; give the file with the questions as well.")
-    if not any(f"answer_{kind}" in fields for kind in _KINDS):
-        raise InvalidRowError("answer", "no answers; give the file with the answers as well.")
-    image = parse_text(fields["image_url"], "image_url")
-    answer = fields.get(f"answer_{kind}")
-    found = answer if isinstance(answer, Mapping) else read_object(str(answer))
-    try:
-        target = read_target(answer if found is None else found, "")
-    except ValueError as error:
-        raise InvalidRowError("answer", f"answer_{kind}: {str(error).lstrip(': ')}") from error
-    return {
-        "id": f"{name}/{kind}",
-        **image_folder.fields(image),
-        "question": parse_text(fields.get(f"question_{kind}"), f"question_{kind}"),
-        "category": kind,
-        "answer": dict(target.fields),
-    }
+    def _row(self, name: str, kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the row of one question about a clock."""
+        if "image_url" not in fields:
+            why = "no questions; give the file with the questions as well."
+            raise InvalidRowError("question", why)
+        if not any(f"answer_{kind}" in fields for kind in _KINDS):
+            why = "no answers; give the file with the answers as well."
+            raise InvalidRowError("answer", why)
+        image = text_field(fields, "image_url")
+        answer = fields.get(f"answer_{kind}")
+        found = answer if isinstance(answer, Mapping) else read_object(str(answer))
+        with invalid_as("answer"):
+            target = read_target(answer if found is None else found, f"answer_{kind}")
+        return {
+            "id": f"{name}/{kind}",
+            **self.folder.fields(image),
+            "question": text_field(fields, f"question_{kind}"),
+            "category": kind,
+            "answer": dict(target.fields),
+        }

@@ -6,23 +6,19 @@ objects. It is marked ``ignore``, so that it does not count in scores.
 LVIS has ``coco_url`` in place of ``file_name``; the last two parts of the URL, such as
 ``val2017/000000397133.jpg``, are the file, as for detectron2 (``get_file_name``).
 
-Source: https://cocodataset.org/#format-data, https://www.lvisdataset.org/dataset. Requires the
-package pycocotools.
+Source: https://cocodataset.org/#format-data, https://www.lvisdataset.org/dataset.
 """
 
-import contextlib
-import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from mm_numeric.importers.files import FileImporter, ImageFolder
 from mm_numeric.importers.importer import (
     DeclaredClasses,
-    ImagesFolder,
+    ImageImporter,
     ImportedItem,
-    InvalidLine,
     InvalidRowError,
     Option,
     Row,
@@ -38,7 +34,7 @@ _PARTS = {"images": "image", "categories": "category", "annotations": "annotatio
 
 
 @dataclass(frozen=True, kw_only=True)
-class Coco(FileImporter):
+class Coco(ImageImporter):
     """Importer for COCO instances JSON: one row per image, or one per category in an image."""
 
     endings = (".json",)
@@ -51,66 +47,52 @@ class Coco(FileImporter):
             choices=("image", "category"),
         ),
     ] = "image"
-    images: ImagesFolder = None
 
-    def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield the rows of each image, or an error if one of its annotations is invalid."""
-        image_folder = ImageFolder(self.images)
-        for path in files:
-            yield from self._file(path, image_folder)
-
-    def _file(self, path: Path, image_folder: ImageFolder) -> Iterator[ImportedItem]:
-        raw = read_instances(path)
-        errors, valid = _validate(raw, path)
-        yield from (invalid for invalid, _ in errors)
-        broken = {image for _, image in errors}
-        from pycocotools.coco import COCO
-
-        coco = COCO()
-        coco.dataset = valid
-        with contextlib.redirect_stdout(io.StringIO()):  # it prints "creating index..."
-            coco.createIndex()
-        names = {key: category["name"] for key, category in coco.cats.items()}
+    def entries(self, path: Path) -> Iterator[tuple[str, str, Any]]:
+        """Yield the errors in a file, its classes, and each valid image with its annotations."""
+        errors, valid = _validate(read_instances(path), path)
+        for where, error, _ in errors:
+            yield where, "", error
+        broken = {image for _, _, image in errors}
+        names = {category["id"]: category["name"] for category in valid["categories"]}
+        of_image = defaultdict[Any, list[Any]](list)
+        for annotation in valid["annotations"]:
+            of_image[annotation["image_id"]].append(annotation)
         if self.per == "image":
-            yield _declared_classes(coco)
-        for key, image in coco.imgs.items():
-            if key in broken:
+            used = {annotation["category_id"] for annotation in valid["annotations"]}
+            yield str(path), "", _declared_classes(valid["categories"], used)
+        for image in valid["images"]:
+            key = image["id"]
+            if key not in broken:
+                yield f"{path}, image {key}", str(key), (image, of_image[key], names)
+
+    def items(self, where: str, identity: str, entry: Any) -> Iterator[ImportedItem]:
+        """Yield the row of an image, or the row of each category that occurs once in it."""
+        image, annotations, names = entry
+        image_fields = self.folder.fields(_file_name(image), declared_size(image))
+        if self.per == "image":
+            instances = [_instance(a, names) for a in annotations]
+            yield Row(where, {"id": identity, **image_fields, "instances": instances})
+            return
+        for category in dict.fromkeys(a["category_id"] for a in annotations):
+            there = [a for a in annotations if a["category_id"] == category]
+            if len(there) > 1 or there[0].get("iscrowd"):
+                yield SkippedLine("categories that occur more than once in an image")
                 continue
-            where = f"{path}, image {key}"
-            try:
-                image_fields = image_folder.fields(_file_name(image), declared_size(image))
-            except InvalidRowError as error:
-                yield error.at(where)
-                continue
-            annotations = coco.imgToAnns[key]
-            if self.per == "image":
-                instances = [_instance(a, names) for a in annotations]
-                yield Row(where, {"id": str(key), **image_fields, "instances": instances})
-                continue
-            for category in dict.fromkeys(a["category_id"] for a in annotations):
-                there = [a for a in annotations if a["category_id"] == category]
-                if len(there) > 1 or there[0].get("iscrowd"):
-                    yield SkippedLine("categories that occur more than once in an image")
-                    continue
-                box = parse_box(there[0]["bbox"], xywh=True)
-                fields = {"id": f"{key}.{category}", **image_fields}
-                yield Row(where, {**fields, "phrase": names[category], "box": box})
+            box = parse_box(there[0]["bbox"], xywh=True)
+            fields = {"id": f"{identity}.{category}", **image_fields}
+            yield Row(where, {**fields, "phrase": names[category], "box": box})
 
 
-def _declared_classes(coco: Any) -> DeclaredClasses:
+def _declared_classes(categories: Sequence[Any], used: Container[Any]) -> DeclaredClasses:
     """Return the names of the categories of a file, without groups of other categories.
 
-    Roboflow adds a category without objects that is the supercategory of all others.
+    Roboflow adds a category without objects that is the supercategory of all others. ``used`` are
+    the ids of the categories with objects.
     """
-    groups = {
-        c.get("supercategory") for c in coco.cats.values() if c.get("supercategory") != c["name"]
-    }
+    groups = {c.get("supercategory") for c in categories if c.get("supercategory") != c["name"]}
     return DeclaredClasses(
-        tuple(
-            category["name"]
-            for key, category in coco.cats.items()
-            if category["name"] not in groups or coco.catToImgs[key]
-        )
+        tuple(c["name"] for c in categories if c["name"] not in groups or c["id"] in used)
     )
 
 
@@ -131,15 +113,9 @@ def read_instances(path: Path) -> dict[str, list[Any]]:
 
 def _validate(
     raw: Mapping[str, list[Any]], path: Path
-) -> tuple[list[tuple[InvalidLine, Any]], dict[str, list[Any]]]:
-    """Validate the images, categories and annotations of a COCO file.
-
-    pycocotools does not validate them: it raises KeyError, or drops entries with a duplicate id.
-
-    Returns:
-        A list of (error, image id or None), and the valid images, categories and annotations.
-    """
-    errors: list[tuple[InvalidLine, Any]] = []
+) -> tuple[list[tuple[str, InvalidRowError, Any]], dict[str, list[Any]]]:
+    """Return (location, error, image id or None) of each error in a file, and its valid entries."""
+    errors: list[tuple[str, InvalidRowError, Any]] = []
     valid: dict[str, list[Any]] = {part: [] for part in _PARTS}
     keys: dict[str, set[Any]] = {part: set() for part in _PARTS}
 
@@ -179,7 +155,7 @@ def _validate(
                 valid[part].append(item)
             except InvalidRowError as error:
                 is_key = type(image) in (int, str) and part != "categories"
-                errors.append((error.at(where), image if is_key else None))
+                errors.append((where, error, image if is_key else None))
     return errors, valid
 
 

@@ -11,24 +11,25 @@ polylines and masks, are counted and left out.
 Source: https://docs.cvat.ai/docs/manual/advanced/xml_format.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from mm_numeric.importers.files import FileImporter, ImageFolder, image_row, parsed_root
 from mm_numeric.importers.importer import (
     DeclaredClasses,
-    ImagesFolder,
+    ImageImporter,
     ImportedItem,
     InvalidRowError,
     SkippedLine,
     declared_size,
+    image_row,
     parse_box,
     parse_number,
     parse_polygon,
     parse_text,
+    parsed_root,
     rotated_box,
 )
 from mm_numeric.numbers.numerals import whole_number
@@ -38,41 +39,35 @@ _KINDS = ("any", "rectangle", "polygon")  # of labels that boxes and polygons ma
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cvat(FileImporter):
+class Cvat(ImageImporter):
     """Importer for CVAT's XML for images: boxes and polygons, one row per image."""
 
     endings = (".xml",)
 
-    images: ImagesFolder = None
+    def entries(self, path: Path) -> Iterator[tuple[str, str, Any]]:
+        """Yield the labels of a file, and then its images."""
+        try:
+            root = parsed_root(path, "annotations")
+        except InvalidRowError as error:
+            yield str(path), "", error
+            return
+        if root.find("track") is not None:
+            why = "the file has tracks of a video; export it as CVAT for images."
+            yield str(path), "", InvalidRowError("tracks", why)
+            return
+        labels = (x for x in root.iterfind("meta//label") if x.findtext("type", "any") in _KINDS)
+        names = tuple(name for x in labels if (name := x.findtext("name")))
+        yield str(path), "", DeclaredClasses(names)
+        for image in root.iter("image"):
+            yield f"{path}, image {image.get('id', '?'):.20}", "", image
 
-    def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield one row per image, or instead one error per invalid shape."""
-        image_folder = ImageFolder(self.images)
-        for path in files:
-            try:
-                root = parsed_root(path, "annotations")
-                if root.find("track") is not None:
-                    raise InvalidRowError(
-                        "tracks", "the file has tracks of a video; export it as CVAT for images."
-                    )
-            except InvalidRowError as error:
-                yield error.at(str(path))
-                continue
-            labels = (
-                x for x in root.iterfind("meta//label") if x.findtext("type", "any") in _KINDS
-            )
-            yield DeclaredClasses(tuple(name for x in labels if (name := x.findtext("name"))))
-            for image in root.iter("image"):
-                where = f"{path}, image {image.get('id', '?'):.20}"
-                try:
-                    name = parse_text(image.get("name"), "name")
-                    fields = {"id": name, **image_folder.fields(name, _size(image))}
-                except InvalidRowError as error:
-                    yield error.at(where)
-                    continue
-                shapes = [shape for shape in image if shape.tag not in _NO_SHAPES]
-                objects = ((f"{s.tag} {i}", s) for i, s in enumerate(shapes, start=1))
-                yield from image_row(where, fields, objects, _object)
+    def items(self, where: str, identity: str, image: Element) -> Iterator[ImportedItem]:
+        """Yield the row of an image, or instead one error per invalid shape."""
+        name = parse_text(image.get("name"), "name")
+        fields = {"id": name, **self.folder.fields(name, _size(image))}
+        shapes = [shape for shape in image if shape.tag not in _NO_SHAPES]
+        objects = ((f"{s.tag} {i}", s) for i, s in enumerate(shapes, start=1))
+        yield from image_row(where, fields, objects, _object)
 
 
 def _size(image: Element) -> tuple[int, int] | None:

@@ -13,36 +13,29 @@ Source: https://github.com/CAPTAIN-WHU/DOTA_devkit, dota_utils.py and dota_evalu
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
-from mm_numeric.importers.importer import InvalidRowError, parse_number
+from mm_numeric.geometry.row_shapes import DOTA_HEADERS, read_dota_object
+from mm_numeric.importers.importer import invalid_as
 from mm_numeric.importers.text_files import TextFiles, Word
-
-_HEADERS = ("imagesource:", "gsd:")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dota(TextFiles):
     """Importer for DOTA: lines of four corners, a class and a flag, one row per image."""
 
-    version: ClassVar[int] = 2
-    text_field: ClassVar[str] = "label"
-    image_ending: ClassVar[str] = ".png"
+    version = 3  # 3: exponents in numbers; 2: difficult objects
+    text_field = "label"
+    image_ending = ".png"
 
     def records(self, text: str, ending: str) -> Iterator[tuple[int, str]]:
         """Yield (line number, line) of each object."""
         for line, record in super().records(text, ending):
-            if not record.startswith(_HEADERS):
+            if not record.startswith(DOTA_HEADERS):
                 yield line, record
 
     def word(self, record: str) -> Word:
         """Parse an object: ``1054 1028 1063 1011 1111 1040 1112 1062 ship 1``."""
-        parts = record.split()
-        if len(parts) not in (9, 10):
-            raise InvalidRowError(
-                "numbers",
-                "expected eight numbers, a class and 0 or 1 (difficult), found "
-                f"{len(parts)} fields.",
-            )
-        difficult = parse_number(parts[9]) if len(parts) == 10 else 0
-        return Word([parse_number(part) for part in parts[:8]], parts[8], bool(difficult))
+        with invalid_as("numbers"):
+            found = read_dota_object(record, "")
+        numbers = [coordinate for point in found.shape.points for coordinate in point]
+        return Word(numbers, found.label, found.ignore)

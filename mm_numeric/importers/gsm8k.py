@@ -5,13 +5,11 @@
 Source: https://github.com/openai/grade-school-math, grade_school_math/data.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from mm_numeric.importers.files import FileImporter, rows_from_objects
-from mm_numeric.importers.importer import ImportedItem, InvalidRowError, Row, parse_text
+from mm_numeric.importers.importer import FileImporter, invalid_as, text_field
 from mm_numeric.tasks import gsm8k
 
 
@@ -21,16 +19,9 @@ class GSM8KImporter(FileImporter):
 
     endings = (".jsonl", ".gz")
 
-    def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield one row per line of the files; an invalid problem or answer yields an error."""
-        return rows_from_objects(files, _row)
-
-
-def _row(where: str, identity: str, raw: Mapping[str, Any]) -> Iterator[ImportedItem]:
-    question = parse_text(raw.get("question"), "question")
-    answer = parse_text(raw.get("answer"), "answer")
-    try:
-        gsm8k.GSM8K().read_answer(answer, "")
-    except ValueError as error:
-        raise InvalidRowError("answer", str(error).lstrip(": ")) from error
-    yield Row(where, {"id": identity, "question": question, "answer": answer})
+    def row(self, raw: Mapping[str, Any], identity: str) -> dict[str, Any]:
+        """Convert a problem and its solution, which has to end with a number."""
+        question, answer = text_field(raw, "question"), text_field(raw, "answer")
+        with invalid_as("answer"):
+            gsm8k.GSM8K().read_answer(answer, "")
+        return {"id": identity, "question": question, "answer": answer}

@@ -1,4 +1,4 @@
-"""Interface of importers, the items that importers yield, and functions that validate values.
+"""What importers are made of: the items that they yield, base classes, and functions they share.
 
 An importer reads files in a published format. It yields ``Row`` for each converted sample,
 ``InvalidLine`` for each error in the files, ``SkippedLine`` for what is left out on purpose, and
@@ -7,11 +7,16 @@ An importer reads files in a published format. It yields ``Row`` for each conver
 
 import re
 import reprlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
+from xml.etree.ElementTree import Element
 
 from mm_numeric.answers import Box
+from mm_numeric.data.images import image_size
 from mm_numeric.geometry.row_shapes import (
     finite_numbers,
     pixel_size,
@@ -19,6 +24,10 @@ from mm_numeric.geometry.row_shapes import (
     read_polygon,
     turned,
 )
+from mm_numeric.io.archives import zipped_files
+from mm_numeric.io.files import parse_xml, read_json, rows_or_errors
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".tif", ".tiff", ".webp")
 
 _DECIMAL = r"\s*[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)"
 _NUMBER = re.compile(rf"{_DECIMAL}\s*", re.ASCII)
@@ -67,6 +76,8 @@ class InvalidRowError(ValueError):
     def __init__(self, kind: str, why: str) -> None:
         super().__init__(why)
         self.kind = kind
+        self.is_harmless = False
+        """True if the row of an image is complete without the invalid object."""
 
     def at(self, where: str) -> InvalidLine:
         """Return this error as an entry of the report, with its location in the input file."""
@@ -83,8 +94,7 @@ class Option(NamedTuple):
 
 
 ImagesFolder = Annotated[
-    Path | None,
-    Option("folder of the images; sizes are read from it and checked", name="FOLDER"),
+    Path | None, Option("folder of the images; sizes are read from it and checked", name="FOLDER")
 ]
 DefaultSize = Annotated[
     str | None, Option("size of images whose row declares none; not used with --images", name="WxH")
@@ -111,6 +121,315 @@ class Importer(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class ImageFolder:
+    """The folder of the option ``--images``, in which importers look up image files and sizes.
+
+    Without this option, ``folder`` is None, and no image file is opened.
+    """
+
+    folder: Path | None
+    default_size: tuple[int, int] | None = None
+    """Width and height, in pixels, of images whose row declares none."""
+
+    def __post_init__(self) -> None:
+        if self.folder is not None and not self.folder.is_dir():
+            raise ValueError(f"--images {self.folder}: there is no such folder.")
+
+    def find(self, stem: str, ending: str = ".jpg") -> str:
+        """Return the file name of the image ``stem``; without an image folder, with ``ending``."""
+        if self.folder is None:
+            return f"{stem}{ending}"
+        names = self._names.get(stem, [])
+        if len(names) != 1:
+            found = " and ".join(names) or "no image with this name"
+            raise InvalidRowError("image", f"{stem}: {found} in {self.folder}.")
+        return names[0]
+
+    def size(self, name: str, declared: tuple[int, int] | None) -> tuple[int, int] | None:
+        """Return (width, height) of an image in pixels, with its EXIF rotation applied.
+
+        ``declared`` is the size in the annotations, or None. If there is no image folder, it is
+        returned unchecked. Otherwise, an error is raised if the image file has another size.
+        """
+        if self.folder is None:
+            return declared
+        try:
+            found = image_size(self.folder / name)
+        except ValueError as error:
+            raise InvalidRowError("image", f"{error}.") from error
+        if declared not in (None, found):
+            raise InvalidRowError(
+                "image",
+                f"its declared size is {declared[0]} x {declared[1]}, but the upright image has "
+                f"{found[0]} x {found[1]}.",
+            )
+        return found
+
+    def fields(self, name: str, declared: tuple[int, int] | None = None) -> dict[str, Any]:
+        """Return the row fields ``image`` and, if the size is known, ``width`` and ``height``."""
+        size = self.size(name, declared)
+        if size is None:
+            return {"image": name}
+        return {"image": name, "width": size[0], "height": size[1]}
+
+    def fields_with_size(self, name: str, declared: tuple[int, int] | None) -> dict[str, Any]:
+        """Return a row's ``image``, ``width`` and ``height``; raise if the size is unknown."""
+        fields = self.fields(name, declared or (self.default_size if self.folder is None else None))
+        if "width" not in fields:
+            raise InvalidRowError(
+                "image", "its size is unknown; give --images, --size, or width and height."
+            )
+        return fields
+
+    @cached_property
+    def _names(self) -> dict[str, list[str]]:
+        assert self.folder is not None
+        names: dict[str, list[str]] = {}
+        for path in sorted(self.folder.iterdir()):
+            if path.suffix.lower() in IMAGE_SUFFIXES:
+                names.setdefault(path.stem, []).append(path.name)
+        return names
+
+
+class FileImporter:
+    """Base class of importers of files with entries, which are JSON objects by default.
+
+    An importer defines ``row`` if an entry becomes one row, or ``items`` if it becomes several. It
+    defines ``entries``, too, if the entries of its files are not JSON objects.
+    """
+
+    version: ClassVar[int] = 1
+    endings: ClassVar[tuple[str, ...]] = (".json", ".jsonl")
+    """Suffixes of the files."""
+
+    def files(self, inputs: Sequence[Path]) -> list[Path]:
+        """Return the files to read, given the files and folders of the command line."""
+        return input_files(inputs, self.endings)
+
+    def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
+        """Yield the items of each entry of the files, or an error for an invalid entry."""
+        for path in files:
+            for where, identity, entry in self.entries(path):
+                if isinstance(entry, DeclaredClasses | InvalidRowError):
+                    yield entry if isinstance(entry, DeclaredClasses) else entry.at(where)
+                    continue
+                try:
+                    yield from self.items(where, identity, entry)
+                except InvalidRowError as error:
+                    yield error.at(where)
+
+    def entries(self, path: Path) -> Iterator[tuple[str, str, Any]]:
+        """Yield the location, a unique id, and the content of each entry of a file.
+
+        An entry that cannot be read has an ``InvalidRowError`` as its content, and the classes of
+        the file are an entry with ``DeclaredClasses``.
+        """
+        yield from json_objects(path)
+
+    def items(self, where: str, identity: str, entry: Any) -> Iterable[ImportedItem]:
+        """Convert an entry to rows and other items; raise ``InvalidRowError`` if it is invalid."""
+        return [row_or_error(where, self.row, entry, identity)]
+
+    def row(self, entry: Any, identity: str) -> dict[str, Any] | SkippedLine:
+        """Convert an entry to the fields of a row; raise ``InvalidRowError`` if it is invalid.
+
+        ``identity`` is a unique id, such as ``train.17`` for the 17th object in ``train.jsonl``.
+        """
+        raise NotImplementedError
+
+
+def row_or_error(
+    where: str, read: Callable[..., dict[str, Any] | SkippedLine], *arguments: Any
+) -> ImportedItem:
+    """Return the row whose fields ``read(*arguments)`` returns, or the error that it raises."""
+    try:
+        found = read(*arguments)
+    except InvalidRowError as error:
+        return error.at(where)
+    return found if isinstance(found, SkippedLine) else Row(where, found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageImporter(FileImporter):
+    """Base class of importers of rows with images, which are looked up in ``self.folder``."""
+
+    images: ImagesFolder = None
+
+    @cached_property
+    def folder(self) -> ImageFolder:
+        """Return the folder of the option ``--images``."""
+        return ImageFolder(self.images)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizedImageImporter(ImageImporter):
+    """Base class of importers that need the size of an image if its row does not declare it."""
+
+    size: DefaultSize = None
+
+    def __post_init__(self) -> None:
+        parse_size(self.size)  # validates it
+
+    @cached_property
+    def folder(self) -> ImageFolder:
+        """Return the folder of the option ``--images``, and the size of the option ``--size``."""
+        return ImageFolder(self.images, parse_size(self.size))
+
+
+def input_files(inputs: Sequence[Path], endings: Sequence[str]) -> list[Path]:
+    """Return the input files, with each folder replaced by its files that match ``endings``."""
+    found = []
+    for path in inputs:
+        if path.is_dir():
+            inside = [p for p in path.iterdir() if p.suffix.lower() in endings and p.is_file()]
+            if not inside:
+                raise ValueError(f"{path}: no {' or '.join(endings)} files in this folder.")
+            found += sorted(inside, key=lambda p: _natural(p.name))
+        elif not path.is_file():
+            raise ValueError(f"{path}: there is no such file.")
+        elif path.suffix.lower() not in endings:
+            raise ValueError(
+                f"{path}: this format has files ending in {' or '.join(endings)}, not "
+                f"{path.suffix or 'no ending'!r}."
+            )
+        else:
+            found.append(path)
+    return found
+
+
+def read_texts(
+    files: Sequence[Path], endings: Sequence[str], encoding: str
+) -> Iterator[tuple[str, PurePosixPath, str | InvalidRowError]]:
+    """Yield (location, file name, text) of each text file, also of those in .zip archives.
+
+    If a file cannot be decoded, its text is an ``InvalidRowError``. A UTF-8 BOM is removed.
+    """
+    for path in files:
+        if path.suffix.lower() != ".zip":
+            yield str(path), PurePosixPath(path.name), _decoded(path.read_bytes(), encoding)
+            continue
+        is_empty = True
+        for name, raw in zipped_files(path, endings, order=_natural):
+            is_empty = False
+            yield f"{path}/{name}", PurePosixPath(name), _decoded(raw, encoding)
+        if is_empty:
+            raise ValueError(f"{path}: no {' or '.join(endings)} files in this archive.")
+
+
+def _decoded(raw: bytes, encoding: str) -> str | InvalidRowError:
+    try:
+        return raw.decode("utf-8-sig" if encoding == "utf-8" else encoding)
+    except UnicodeDecodeError as error:
+        return InvalidRowError(
+            "encoding",
+            f"not {encoding} ({error.reason} at byte {error.start}); set another one with "
+            "--encoding, such as latin-1.",
+        )
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Return a sort key that puts ``img_2`` before ``img_10``."""
+    parts = re.split(r"0*([0-9]+)", name)
+    return [(len(part) if i % 2 else 0, part) for i, part in enumerate(parts)]
+
+
+def json_objects(path: Path) -> Iterator[tuple[str, str, dict[str, Any] | InvalidRowError]]:
+    """Yield (location, id, fields) of each JSON object in a file, or an error in place of fields.
+
+    The id is the name of the file and the number of the object, such as ``train.17``.
+    """
+    stem = Path(path.name.removesuffix(".gz")).stem
+    for count, row in enumerate(rows_or_errors(path), start=1):
+        if isinstance(row, ValueError):
+            place, _, why = str(row).removeprefix(str(path)).partition(": ")
+            if not place:
+                raise row
+            yield f"{path}{place}", "", InvalidRowError("json", why)
+        else:
+            yield row[0], f"{stem}.{count}", row[1]
+
+
+def named_objects(
+    path: Path, what: str
+) -> Iterator[tuple[str, str, dict[str, Any] | InvalidRowError]]:
+    """Yield (location, name, fields) of each field of the JSON object in a file, or an error.
+
+    The values of these fields are objects, too. Error messages call them ``what``.
+    """
+    found = read_json(path)
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: expected an object with a field for each {what}.")
+    for name, fields in found.items():
+        is_object = isinstance(fields, dict)
+        error = InvalidRowError("json", f"expected an object, found {shorten(fields)}.")
+        yield f"{path}, {name}", name, fields if is_object else error
+
+
+def numbered_lines(path: Path, text: str) -> Iterator[tuple[str, int, str]]:
+    """Yield (location, number, line) of the lines of a text file that are not blank."""
+    # Not splitlines, which also splits at U+2028, a line separator within a text.
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            yield f"{path}, line {number}", number, line.removesuffix("\r")
+
+
+def parsed_root(path: Path, tag: str) -> Element:
+    """Parse an XML file, and return its root, whose name is ``tag``."""
+    try:
+        root = parse_xml(path.read_bytes())
+    except ValueError as error:
+        raise InvalidRowError("xml", f"{error}.") from error
+    if root.tag != tag:
+        raise InvalidRowError("xml", f"expected <{tag}>, found <{root.tag[:40]}>.")
+    return root
+
+
+def image_row(
+    where: str,
+    fields: Mapping[str, Any],
+    objects: Iterable[tuple[str, Any]],
+    read: Callable[[Any], dict[str, Any] | SkippedLine],
+) -> Iterator[ImportedItem]:
+    """Yield the row of an image with its objects, or instead one error per invalid object.
+
+    An image with an invalid object gets no row, because the row would teach that the object is not
+    there.
+
+    Args:
+        where: Location of the image in the input files.
+        fields: The fields of the row, except ``instances``.
+        objects: Pairs of the location of an object, such as ``line 3``, and the object.
+        read: Function from an object to its entry in ``instances``, or to a ``SkippedLine`` for
+            an object that is left out on purpose. It raises ``InvalidRowError``.
+    """
+    instances, is_complete = [], True
+    for position, raw in objects:
+        try:
+            found = read(raw)
+        except InvalidRowError as error:
+            yield error.at(f"{where}, {position}")
+            is_complete = is_complete and error.is_harmless
+            continue
+        if isinstance(found, SkippedLine):
+            yield found
+        else:
+            instances.append(found)
+    if is_complete:
+        yield Row(where, {**fields, "instances": instances})
+
+
+@contextmanager
+def invalid_as(kind: str, where: str = "") -> Iterator[None]:
+    """Raise ``InvalidRowError`` for a ValueError, without the location at the beginning of it."""
+    try:
+        yield
+    except InvalidRowError:
+        raise
+    except ValueError as error:
+        raise InvalidRowError(kind, str(error).removeprefix(where).lstrip(":, ")) from error
+
+
 def parse_number(text: str, *, exponent: bool = False) -> float:
     """Parse a decimal number, also ``1e3`` if ``exponent``; reject ``nan`` and non-ASCII digits."""
     if not (_WITH_EXPONENT if exponent else _NUMBER).fullmatch(text):
@@ -123,19 +442,15 @@ def parse_box(value: Any, *, xywh: bool = False) -> list[float]:
 
     With ``xywh``, the argument is ``[x, y, width, height]``.
     """
-    try:
-        box = read_box(value, "box", xywh=xywh)
-    except ValueError as error:
-        raise InvalidRowError("box", _reason(error)) from error
+    with invalid_as("box"):
+        box = read_box(value, "", xywh=xywh)
     return round_coordinates([box.x1, box.y1, box.x2, box.y2])
 
 
 def parse_polygon(value: Any) -> list[float]:
     """Validate a polygon and return it as ``[x1, y1, x2, y2, ...]``."""
-    try:
-        polygon = read_polygon(value, "polygon")
-    except ValueError as error:
-        raise InvalidRowError("polygon", _reason(error)) from error
+    with invalid_as("polygon"):
+        polygon = read_polygon(value, "")
     return round_coordinates([coordinate for point in polygon.points for coordinate in point])
 
 
@@ -188,6 +503,11 @@ def parse_text(value: Any, what: str) -> str:
     return value
 
 
+def text_field(fields: Mapping[str, Any], name: str) -> str:
+    """Return the field ``name``, which must be a non-empty string."""
+    return parse_text(fields.get(name), name)
+
+
 def shorten(value: Any) -> str:
     """Return at most 40 characters of a value's ``repr``, for error messages."""
     return reprlib.repr(value)[:40]
@@ -195,12 +515,5 @@ def shorten(value: Any) -> str:
 
 def parse_number_list(value: Any) -> list[float]:
     """Check that a value is a list of finite numbers, and return the numbers as floats."""
-    try:
-        return finite_numbers(value, "numbers")
-    except ValueError as error:
-        raise InvalidRowError("numbers", _reason(error)) from error
-
-
-def _reason(error: ValueError) -> str:
-    """Remove the location from an error message: ``a.json:3: no id`` becomes ``no id``."""
-    return str(error).partition(": ")[2]
+    with invalid_as("numbers"):
+        return finite_numbers(value, "")

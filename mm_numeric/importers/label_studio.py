@@ -17,20 +17,19 @@ uploaded image. With --images, an image is found with and without them.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from mm_numeric.importers.files import FileImporter, ImageFolder, image_row, rows_from_objects
 from mm_numeric.importers.importer import (
-    ImagesFolder,
+    ImageFolder,
+    ImageImporter,
     ImportedItem,
     InvalidRowError,
     SkippedLine,
     declared_size,
+    image_row,
     parse_box,
     parse_number_list,
     parse_polygon,
@@ -45,47 +44,40 @@ _UNLABELLED = ("rectangle", "polygon")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelStudio(FileImporter):
+class LabelStudio(ImageImporter):
     """Importer for Label Studio's JSON export: boxes and polygons, one row per task."""
 
     endings = (".json",)
     version = 3  # 3: regions of <Labels>
 
-    images: ImagesFolder = None
-
-    def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield one row per annotated task, or instead one error per invalid label."""
-        return rows_from_objects(files, partial(_task, ImageFolder(self.images)))
-
-
-def _task(
-    image_folder: ImageFolder, where: str, identity: str, raw: Mapping[str, Any]
-) -> Iterator[ImportedItem]:
-    annotations = raw.get("annotations")
-    if not isinstance(annotations, list):
-        raise InvalidRowError(
-            "annotations", 'there is no list "annotations"; export as JSON, not as JSON-MIN or CSV.'
+    def items(self, where: str, identity: str, raw: Mapping[str, Any]) -> Iterator[ImportedItem]:
+        """Yield the row of an annotated task, or instead one error per invalid label."""
+        annotations = raw.get("annotations")
+        if not isinstance(annotations, list):
+            raise InvalidRowError(
+                "annotations",
+                'there is no list "annotations"; export as JSON, not as JSON-MIN or CSV.',
+            )
+        own = [a for a in annotations if isinstance(a, Mapping) and not a.get("was_cancelled")]
+        if not own:
+            yield SkippedLine("tasks without an annotation")
+            return
+        for _ in own[1:]:
+            yield SkippedLine("further annotations of the same task")
+        results = own[0].get("result")
+        if not isinstance(results, list) or not all(isinstance(r, Mapping) for r in results):
+            raise InvalidRowError("result", f"result is a list of objects, not {shorten(results)}.")
+        name = _image_name(raw.get("data"), self.folder)
+        # A choice for the whole image and a relation have no size.
+        size = next((size for result in results if (size := _size(result))), None)
+        fields = {"id": str(raw.get("id", identity)), **self.folder.fields(name, size)}
+        named = {str(result.get("id")) for result in results if _is_labelled_region(result)}
+        objects = (
+            (f"result.{i}", result)
+            for i, result in enumerate(results)
+            if result.get("type") not in _UNLABELLED or str(result.get("id")) not in named
         )
-    own = [a for a in annotations if isinstance(a, Mapping) and not a.get("was_cancelled")]
-    if not own:
-        yield SkippedLine("tasks without an annotation")
-        return
-    for _ in own[1:]:
-        yield SkippedLine("further annotations of the same task")
-    results = own[0].get("result")
-    if not isinstance(results, list) or not all(isinstance(r, Mapping) for r in results):
-        raise InvalidRowError("result", f"result is a list of objects, not {shorten(results)}.")
-    name = _image_name(raw.get("data"), image_folder)
-    # A choice for the whole image and a relation have no size.
-    size = next((size for result in results if (size := _size(result))), None)
-    fields = {"id": str(raw.get("id", identity)), **image_folder.fields(name, size)}
-    named = {str(result.get("id")) for result in results if _is_labelled_region(result)}
-    objects = (
-        (f"result.{i}", result)
-        for i, result in enumerate(results)
-        if result.get("type") not in _UNLABELLED or str(result.get("id")) not in named
-    )
-    yield from image_row(where, fields, objects, _object)
+        yield from image_row(where, fields, objects, _object)
 
 
 def _is_labelled_region(result: Mapping[str, Any]) -> bool:

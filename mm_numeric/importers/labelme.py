@@ -13,52 +13,52 @@ folder.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mm_numeric.importers.files import FileImporter, ImageFolder, image_row
 from mm_numeric.importers.importer import (
-    ImagesFolder,
+    ImageImporter,
     ImportedItem,
     InvalidRowError,
     Row,
     SkippedLine,
     declared_size,
+    image_row,
+    invalid_as,
     parse_box,
     parse_number_list,
     parse_polygon,
-    parse_text,
     shorten,
+    text_field,
 )
 from mm_numeric.io.files import read_json
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelMe(FileImporter):
+class LabelMe(ImageImporter):
     """Importer for LabelMe: JSON files with rectangles and polygons, one row per image."""
 
     endings = (".json",)
     version = 2  # 2: shapes of one group are one object
 
-    images: ImagesFolder = None
+    def entries(self, path: Path) -> Iterator[tuple[str, str, Path]]:
+        """Yield the file itself, which is about one image."""
+        yield str(path), path.stem, path
 
-    def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield one row per file, or instead one error per invalid shape."""
-        image_folder = ImageFolder(self.images)
-        for path in files:
-            try:
-                raw = _read(path)
-                name = parse_text(raw.get("imagePath"), "imagePath").replace("\\", "/")
-                size = {"width": raw.get("imageWidth"), "height": raw.get("imageHeight")}
-                image = image_folder.fields(name.rpartition("/")[2], declared_size(size))
-            except InvalidRowError as error:
-                yield error.at(str(path))
-                continue
-            objects = ((f"shapes.{i}", shape) for i, shape in enumerate(raw["shapes"]))
-            for item in image_row(str(path), {"id": path.stem, **image}, objects, _object):
-                yield from _grouped(item) if isinstance(item, Row) else [item]
+    def items(self, where: str, identity: str, path: Path) -> Iterator[ImportedItem]:
+        """Yield the row of an image, or instead one error per invalid shape."""
+        with invalid_as("json", f"{path}: "):
+            raw = read_json(path)
+        if not isinstance(raw, Mapping) or not isinstance(raw.get("shapes"), list):
+            raise InvalidRowError("json", 'not a file of LabelMe: there is no list "shapes".')
+        name = text_field(raw, "imagePath").replace("\\", "/").rpartition("/")[2]
+        size = {"width": raw.get("imageWidth"), "height": raw.get("imageHeight")}
+        fields = {"id": identity, **self.folder.fields(name, declared_size(size))}
+        objects = ((f"shapes.{i}", shape) for i, shape in enumerate(raw["shapes"]))
+        for item in image_row(where, fields, objects, _object):
+            yield from _grouped(item) if isinstance(item, Row) else [item]
 
 
 def _grouped(row: Row) -> Iterator[ImportedItem]:
@@ -78,24 +78,13 @@ def _grouped(row: Row) -> Iterator[ImportedItem]:
     yield Row(row.where, {**row.fields, "instances": list(found.values())})
 
 
-def _read(path: Path) -> Mapping[str, Any]:
-    try:
-        raw = read_json(path)
-    except ValueError as error:
-        why = str(error).removeprefix(f"{path}: ")
-        raise InvalidRowError("json", why) from error
-    if not isinstance(raw, Mapping) or not isinstance(raw.get("shapes"), list):
-        raise InvalidRowError("json", 'not a file of LabelMe: there is no list "shapes".')
-    return raw
-
-
 def _object(shape: Any) -> dict[str, Any] | SkippedLine:
     if not isinstance(shape, Mapping):
         raise InvalidRowError("shape", f"expected an object, found {shorten(shape)}.")
     kind = shape.get("shape_type") or "polygon"
     if kind not in ("rectangle", "polygon", "circle"):
         return SkippedLine(f"shapes without an area ({shorten(kind)})")
-    named = {"label": parse_text(shape.get("label"), "label"), "group_id": shape.get("group_id")}
+    named = {"label": text_field(shape, "label"), "group_id": shape.get("group_id")}
     raw = shape.get("points")
     if not isinstance(raw, list):
         raise InvalidRowError("points", f"points is a list, not {shorten(raw)}.")

@@ -13,27 +13,23 @@ how the image was resized.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from pathlib import Path
+from functools import cached_property
 from typing import Annotated, Any
 
 from mm_numeric.answers import Box, Instances
 from mm_numeric.geometry.coordinates import COORDINATES, Coordinates
 from mm_numeric.geometry.frames import Frame, Resize
 from mm_numeric.importers.conversations import read_images, read_turns, strip_image_token
-from mm_numeric.importers.files import FileImporter, ImageFolder, rows_from_objects
 from mm_numeric.importers.importer import (
-    DefaultSize,
-    ImagesFolder,
     ImportedItem,
     InvalidRowError,
     Option,
-    Row,
+    SizedImageImporter,
     SkippedLine,
     declared_size,
     parse_box,
-    parse_size,
     round_coordinates,
+    row_or_error,
 )
 from mm_numeric.registry import unknown
 
@@ -41,15 +37,13 @@ _ANY_SIDE = 1000  # relative coordinates do not depend on the side
 
 
 @dataclass(frozen=True, kw_only=True)
-class LlavaImporter(FileImporter):
+class LlavaImporter(SizedImageImporter):
     """Importer for LLaVA and ShareGPT conversations whose answers contain boxes."""
 
-    endings = (".json", ".jsonl")
     version = 2  # 2: no comma between boxes in their labels
 
     coordinates: Annotated[
-        str,
-        Option("coordinate format listed by `mm-numeric ls`, such as llava", name="NAME"),
+        str, Option("coordinate format listed by `mm-numeric ls`, such as llava", name="NAME")
     ]
     resize: Annotated[
         str | None,
@@ -85,10 +79,9 @@ class LlavaImporter(FileImporter):
             choices=("phrase", "answer"),
         ),
     ] = "phrase"
-    images: ImagesFolder = None
-    size: DefaultSize = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.coordinates not in COORDINATES:
             raise unknown(self.coordinates, COORDINATES, "coordinate format", "--coordinates")
         if self.question is not None and self.question.count("{phrase}") != 1:
@@ -104,7 +97,7 @@ class LlavaImporter(FileImporter):
                 f"--coordinates {self.coordinates} refer to the resized image; set --resize to "
                 "letterbox, squash, smart or none."
             )
-        _ = self._resize, parse_size(self.size)  # both validate their options
+        _ = self._resize  # validates its options
 
     @property
     def _coordinates(self) -> Coordinates:
@@ -133,35 +126,28 @@ class LlavaImporter(FileImporter):
             max_pixels=self.max_pixels or 0,
         )
 
-    def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
+    def items(self, where: str, identity: str, raw: Mapping[str, Any]) -> Iterator[ImportedItem]:
         """Yield one row for each answer that contains boxes, and an error for an invalid answer."""
-        image_folder = ImageFolder(self.images, parse_size(self.size))
-        return rows_from_objects(files, partial(self._conversation, image_folder))
-
-    def _conversation(
-        self, image_folder: ImageFolder, where: str, identity: str, raw: Mapping[str, Any]
-    ) -> Iterator[ImportedItem]:
-        names = read_images(raw)
-        question = ""
+        names, question = read_images(raw), ""
         for i, turn in enumerate(list(read_turns(raw))):
             if turn.role == "user":
                 question = strip_image_token(turn.text)
             if turn.role != "assistant":
                 continue
-            place = f"{where}, message {i}"
-            try:
-                numerals = self._numerals(turn.text)
-                if not numerals:
-                    yield SkippedLine("answers without a box")
-                    continue
-                if len(names) != 1:
-                    raise InvalidRowError("image", f"a box, but {len(names)} images; expected one.")
-                image_fields = image_folder.fields_with_size(names[0], declared_size(raw))
-                boxes = self._boxes(turn.text, image_fields)
-                fields = {"id": f"{identity}.{i}", **image_fields}
-                yield Row(place, {**fields, **self._asked(question, boxes)})
-            except InvalidRowError as error:
-                yield error.at(place)
+            about = f"{identity}.{i}", question, turn.text, names, raw
+            yield row_or_error(f"{where}, message {i}", self._answer, *about)
+
+    def _answer(
+        self, identity: str, question: str, text: str, images: Sequence[str], raw: Mapping[str, Any]
+    ) -> dict[str, Any] | SkippedLine:
+        """Convert an answer; skip it if it has no box."""
+        if not self._numerals(text):
+            return SkippedLine("answers without a box")
+        if len(images) != 1:
+            raise InvalidRowError("image", f"a box, but {len(images)} images; expected one.")
+        image = self.folder.fields_with_size(images[0], declared_size(raw))
+        boxes = self._boxes(text, image)
+        return {"id": identity, **image, **self._asked(question, boxes)}
 
     def _asked(self, question: str, boxes: list[dict[str, Any]]) -> dict[str, Any]:
         """Combine a question and the boxes in its answer into the fields of a row.

@@ -16,28 +16,30 @@ Questions whose answer is not a number (letters, times, polynomials, True) are s
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from mm_numeric.answers import Number
-from mm_numeric.importers.files import input_files, read_texts, rows_from_objects
+from mm_numeric.importers.charts import NOT_NUMERIC
 from mm_numeric.importers.importer import (
+    FileImporter,
     ImportedItem,
     InvalidRowError,
     Option,
-    Row,
     SkippedLine,
-    parse_text,
+    input_files,
+    read_texts,
+    row_or_error,
+    text_field,
 )
 
-_ENDINGS = (".txt", ".jsonl")
 _CATEGORIES = {"interpolate": "interpolation", "extrapolate": "extrapolation"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class MathematicsImporter:
+class MathematicsImporter(FileImporter):
     """Importer for DeepMind's mathematics data set: one row per question with a numeric answer."""
 
-    version: ClassVar[int] = 1
+    endings = (".txt", ".jsonl")
 
     modules: Annotated[
         str | None,
@@ -53,9 +55,9 @@ class MathematicsImporter:
         found: list[Path] = []
         for path in inputs:
             if not path.is_dir():
-                found += input_files([path], _ENDINGS)
+                found += input_files([path], self.endings)
                 continue
-            inside = sorted(p for p in path.rglob("*") if p.suffix in _ENDINGS and p.is_file())
+            inside = sorted(p for p in path.rglob("*") if p.suffix in self.endings and p.is_file())
             if not inside:
                 raise ValueError(f"{path}: no .txt or .jsonl files in this folder.")
             found += inside
@@ -67,59 +69,51 @@ class MathematicsImporter:
                 f"{inputs[0]}: no file has modules {self.modules or 'any'} and regimes "
                 f"{self.regimes or 'any'}; files must be named REGIME/MODULE.txt."
             )
-        return chosen
-
-    def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield one row per question with a numeric answer."""
-        texts = [path for path in files if path.suffix == ".txt"]
-        for path, (_, _, text) in zip(texts, read_texts(texts, _ENDINGS, "utf-8"), strict=True):
-            if isinstance(text, InvalidRowError):
-                yield text.at(str(path))
-            else:
-                yield from self._pairs(path, text)
-        yield from rows_from_objects([p for p in files if p.suffix == ".jsonl"], self._object)
+        return sorted(chosen, key=lambda path: path.suffix == ".jsonl")
 
     def _is_selected(self, regime: str, module: str) -> bool:
         pairs = ((self.modules, module), (self.regimes, regime))
         return all(names is None or name in names.split(",") for names, name in pairs)
 
-    def _pairs(self, path: Path, text: str) -> Iterator[ImportedItem]:
-        """Yield a row for each question of a text file; the answer is on the line after it."""
-        lines = text.split("\n")
-        while lines and not lines[-1].strip():
-            del lines[-1]
+    def entries(self, path: Path) -> Iterator[tuple[str, str, Any]]:
+        """Yield the questions of a file, as objects with the fields of .jsonl files."""
+        if path.suffix == ".jsonl":
+            yield from super().entries(path)
+            return
+        ((_, _, text),) = read_texts([path], self.endings, "utf-8")
+        if isinstance(text, InvalidRowError):
+            yield str(path), "", text
+            return
         regime, module = _regime_and_module(path)
+        lines = text.rstrip().split("\n") if text.strip() else []
         for i in range(0, len(lines), 2):
-            where = f"{path}, line {i + 1}"
-            try:
-                if i + 1 == len(lines):
-                    raise InvalidRowError("lines", "the question has no answer on the next line.")
-                yield _row(where, f"{path.stem}.{i // 2 + 1}", regime, module, *lines[i : i + 2])
-            except InvalidRowError as error:
-                yield error.at(where)
+            asked = dict(zip(("question", "answer"), lines[i : i + 2], strict=False))
+            entry: Any = {"regime": regime, "module": module, **asked}
+            if len(asked) == 1:
+                entry = InvalidRowError("lines", "the question has no answer on the next line.")
+            yield f"{path}, line {i + 1}", f"{module}.{i // 2 + 1}", entry
 
-    def _object(self, where: str, identity: str, raw: Mapping[str, Any]) -> Iterator[ImportedItem]:
-        """Yield the row of a question, unless ``--modules`` or ``--regimes`` exclude it."""
-        regime, module = (parse_text(raw.get(name), name) for name in ("regime", "module"))
-        if self._is_selected(regime, module):
-            yield _row(where, identity, regime, module, raw.get("question"), raw.get("answer"))
+    def items(self, where: str, identity: str, entry: Any) -> list[ImportedItem]:
+        """Convert a question, unless ``--modules`` or ``--regimes`` exclude it."""
+        is_selected = self._is_selected(text_field(entry, "regime"), text_field(entry, "module"))
+        return [row_or_error(where, self.row, entry, identity)] if is_selected else []
+
+    def row(self, raw: Mapping[str, Any], identity: str) -> dict[str, Any] | SkippedLine:
+        """Convert a question; skip it if its answer is not a number."""
+        question, answer = (text_field(raw, name).strip() for name in ("question", "answer"))
+        try:
+            Number(answer)
+        except ValueError:
+            return NOT_NUMERIC
+        return {
+            "id": f"{raw['regime']}.{identity}",
+            "question": question,
+            "answer": answer,
+            "category": _CATEGORIES.get(raw["regime"], raw["regime"]),
+            "module": raw["module"],
+        }
 
 
 def _regime_and_module(path: Path) -> tuple[str, str]:
     """Return a file's folder and stem, such as ``interpolate`` and ``arithmetic__mixed``."""
     return path.resolve().parent.name, path.stem
-
-
-def _row(
-    where: str, identity: str, regime: str, module: str, question: Any, answer: Any
-) -> ImportedItem:
-    """Return the row of a question, or a ``SkippedLine`` if the answer is not a number."""
-    question = parse_text(question, "question").strip()
-    answer = parse_text(answer, "answer").strip()
-    try:
-        Number(answer)
-    except ValueError:
-        return SkippedLine("questions without a numeric answer")
-    category = _CATEGORIES.get(regime, regime)
-    fields = {"id": f"{regime}.{identity}", "question": question, "answer": answer}
-    return Row(where, {**fields, "category": category, "module": module})

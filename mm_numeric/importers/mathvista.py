@@ -12,20 +12,17 @@ Source: https://github.com/lupantech/MathVista, data/testmini.json; AI4Math/Math
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mm_numeric.importers.files import FileImporter, ImageFolder, read_objects
 from mm_numeric.importers.importer import (
-    ImagesFolder,
-    ImportedItem,
-    InvalidLine,
-    InvalidRowError,
-    Row,
+    ImageImporter,
+    invalid_as,
+    named_objects,
     parse_text,
-    shorten,
+    text_field,
 )
 from mm_numeric.io.files import read_json
 from mm_numeric.tasks.mathvista import MathVista
@@ -37,58 +34,28 @@ _KEPT = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class MathVistaImporter(FileImporter):
+class MathVistaImporter(ImageImporter):
     """Importer for MathVista: questions about images, for evaluation only, one row per question."""
 
-    endings = (".json", ".jsonl")
+    def entries(self, path: Path) -> Iterator[tuple[str, str, Any]]:
+        """Yield the questions of a list, or of an object that maps problem ids (pid) to them."""
+        if path.suffix.lower() != ".json" or not isinstance(read_json(path), dict):
+            yield from super().entries(path)
+            return
+        for where, pid, raw in named_objects(path, "question"):
+            yield where, pid, {"pid": pid, **raw} if isinstance(raw, dict) else raw
 
-    images: ImagesFolder = None
-
-    def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield one row per question, or an ``InvalidLine`` with the reason if it is invalid."""
-        image_folder = ImageFolder(self.images)
-        for path in files:
-            for item in _problems(path):
-                if isinstance(item, InvalidLine):
-                    yield item
-                    continue
-                where, raw = item
-                try:
-                    yield Row(where, _fields(where, raw, image_folder))
-                except InvalidRowError as error:
-                    yield error.at(where)
-
-
-def _problems(path: Path) -> Iterator[tuple[str, dict[str, Any]] | InvalidLine]:
-    """Yield (location, fields) of each question in a file.
-
-    The file contains a list of questions, or an object that maps problem ids (pid) to questions.
-    """
-    found = read_json(path) if path.suffix.lower() == ".json" else None
-    if not isinstance(found, dict):
-        yield from read_objects(path)
-        return
-    for pid, raw in found.items():
-        where = f"{path}, {pid}"
-        if isinstance(raw, dict):
-            yield where, {"pid": pid, **raw}
-        else:
-            yield InvalidLine(where, f"expected an object, found {shorten(raw)}.", "json")
-
-
-def _fields(where: str, raw: Mapping[str, Any], image_folder: ImageFolder) -> dict[str, Any]:
-    """Return the fields of a row for a question; raise ``InvalidRowError`` if it is invalid."""
-    saved = raw.get("decoded_image")
-    image = parse_text(saved if isinstance(saved, str) and saved else raw.get("image"), "image")
-    kept = {name: raw[name] for name in _KEPT if not _is_missing(raw.get(name))}
-    if isinstance(kept.get("precision"), float) and kept["precision"].is_integer():
-        kept["precision"] = int(kept["precision"])  # parquet stores 1.0
-    row = {"id": parse_text(raw.get("pid"), "pid"), **image_folder.fields(image), **kept}
-    try:
-        list(MathVista().examples([(where, row)], training=False))
-    except ValueError as error:
-        raise InvalidRowError("row", str(error).removeprefix(where).lstrip(":, ")) from error
-    return row
+    def row(self, raw: Mapping[str, Any], identity: str) -> dict[str, Any]:
+        """Convert a question, which the task ``mathvista`` has to accept."""
+        saved = raw.get("decoded_image")
+        image = parse_text(saved if isinstance(saved, str) and saved else raw.get("image"), "image")
+        kept = {name: raw[name] for name in _KEPT if not _is_missing(raw.get(name))}
+        if isinstance(kept.get("precision"), float) and kept["precision"].is_integer():
+            kept["precision"] = int(kept["precision"])  # parquet stores 1.0
+        row = {"id": text_field(raw, "pid"), **self.folder.fields(image), **kept}
+        with invalid_as("row"):
+            list(MathVista().examples([("", row)], training=False))
+        return row
 
 
 def _is_missing(value: Any) -> bool:

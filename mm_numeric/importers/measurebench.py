@@ -23,31 +23,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mm_numeric.importers.files import ImageFolder, ObjectImporter
-from mm_numeric.importers.importer import InvalidRowError, parse_text, shorten
+from mm_numeric.importers.importer import (
+    ImageImporter,
+    InvalidRowError,
+    invalid_as,
+    parse_text,
+    shorten,
+    text_field,
+)
 from mm_numeric.tasks.measurement import ReadInstrument, time_text
 
 _TIME = re.compile(r"[0-9]{1,2}(?::-?[0-9]{1,2}){1,2}")  # a generator writes 05:07:-1
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasureBench(ObjectImporter):
+class MeasureBench(ImageImporter):
     """Importer for MeasureBench, one row per question."""
 
-    def row(self, raw: Mapping[str, Any], identity: str, images: ImageFolder) -> dict[str, Any]:
+    def row(self, raw: Mapping[str, Any], identity: str) -> dict[str, Any]:
         """Convert a question and the intervals of its correct readings."""
         row = {
             "id": str(raw.get("question_id") or identity),
-            **images.fields(parse_text(raw.get("img_path") or raw.get("image"), "img_path")),
-            "question": parse_text(raw.get("question"), "question"),
+            **self.folder.fields(parse_text(raw.get("img_path") or raw.get("image"), "img_path")),
+            "question": text_field(raw, "question"),
             "intervals": _intervals(raw.get("evaluator"), raw.get("evaluator_kwargs")),
-            "instrument": parse_text(raw.get("image_type"), "image_type").lower(),
-            "category": parse_text(raw.get("design"), "design").lower(),
+            "instrument": text_field(raw, "image_type").lower(),
+            "category": text_field(raw, "design").lower(),
         }
-        try:
+        with invalid_as("intervals"):
             list(ReadInstrument().examples([("", row)], training=False))
-        except ValueError as error:
-            raise InvalidRowError("intervals", str(error).lstrip(":, ")) from error
         return row
 
 

@@ -3,42 +3,33 @@
 Source: https://mmocr.readthedocs.io, dataset classes. Example: tests/data/det_toy_dataset in MMOCR.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any
 
-from mm_numeric.importers.files import FileImporter, ImageFolder, image_row, rows_from_objects
 from mm_numeric.importers.importer import (
-    ImagesFolder,
+    ImageImporter,
     ImportedItem,
     InvalidRowError,
     declared_size,
+    image_row,
     parse_box,
     parse_polygon,
-    parse_text,
     shorten,
+    text_field,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class MMOCR(FileImporter):
+class MMOCR(ImageImporter):
     """Importer for MMOCR's JSON: text regions as polygons or boxes, one row per image."""
 
     endings = (".json",)
 
-    images: ImagesFolder = None
-
-    def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield one row per image, or instead one error per invalid text region of the image."""
-        return rows_from_objects(files, partial(self._image, ImageFolder(self.images)))
-
-    def _image(
-        self, image_folder: ImageFolder, where: str, identity: str, raw: Mapping[str, Any]
-    ) -> Iterator[ImportedItem]:
-        name = parse_text(raw.get("img_path"), "img_path")
-        fields = {"id": name, **image_folder.fields(name, declared_size(raw))}
+    def items(self, where: str, identity: str, raw: Mapping[str, Any]) -> Iterator[ImportedItem]:
+        """Yield the row of an image, or instead one error per invalid text region."""
+        name = text_field(raw, "img_path")
+        fields = {"id": name, **self.folder.fields(name, declared_size(raw))}
         if not isinstance(raw.get("instances"), list):
             raise InvalidRowError("instances", 'there is no list "instances".')
         objects = ((f"instances.{i}", item) for i, item in enumerate(raw["instances"]))

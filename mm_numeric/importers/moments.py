@@ -18,44 +18,34 @@ https://cs.stanford.edu/people/ranjaykrishna/densevid.
 """
 
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
-from mm_numeric.importers.files import (
+from mm_numeric.importers.importer import (
     IMAGE_SUFFIXES,
     FileImporter,
-    input_files,
-    read_objects,
-    read_texts,
-)
-from mm_numeric.importers.importer import (
     ImportedItem,
-    InvalidLine,
     InvalidRowError,
     Option,
-    Row,
+    input_files,
+    named_objects,
+    numbered_lines,
     parse_number,
     parse_number_list,
     parse_text,
+    read_texts,
+    row_or_error,
+    text_field,
 )
-from mm_numeric.io.files import read_json
 
 _CHARADES = re.compile(r"(\S+) (\S+) (\S+?)\s?##(.+)")
 
 
-class _Moment(NamedTuple):
-    id: str
-    video: str
-    query: str
-    spans: list[list[float]]
-
-
 @dataclass(frozen=True, kw_only=True)
-class _Moments(FileImporter, ABC):
+class _Moments(FileImporter):
     frames: Annotated[Path, Option("folder with a folder of images per video", name="FOLDER")]
     fps: Annotated[float, Option("number of frames per second in these folders")]
 
@@ -63,25 +53,18 @@ class _Moments(FileImporter, ABC):
         if not 0 < self.fps < 10_000:
             raise ValueError(f"--fps: expected a number above 0, found {self.fps}.")
 
-    def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield one row per description, or an error."""
-        find = cache(self._frames)
-        for path in files:
-            for item in self.moments(path):
-                if isinstance(item, InvalidLine):
-                    yield item
-                    continue
-                where, moment = item
-                try:
-                    frames = find(moment.video)
-                    fields = {"id": moment.id, "query": moment.query, "fps": self.fps}
-                    yield Row(where, {**fields, "spans": moment.spans, "frames": frames})
-                except InvalidRowError as error:
-                    yield error.at(where)
+    def moment(self, identity: str, video: str, query: str, spans: list[Any]) -> dict[str, Any]:
+        """Return the row of a description; ``spans`` are pairs of seconds."""
+        for i, value in enumerate(spans):
+            spans[i] = span = parse_number_list(value)
+            if len(span) != 2 or not 0 <= span[0] < span[1]:
+                raise InvalidRowError("spans", f"the span {span} has not 0 <= start < end.")
+        about = {"id": identity, "query": query, "fps": self.fps}
+        return {**about, "spans": spans, "frames": self._find_frames(video)}
 
-    @abstractmethod
-    def moments(self, path: Path) -> Iterator[tuple[str, _Moment] | InvalidLine]:
-        """Yield the location and content of each description in a file."""
+    @cached_property
+    def _find_frames(self) -> Callable[[str], list[str]]:
+        return cache(self._frames)
 
     def _frames(self, video: str) -> list[str]:
         folder = self.frames / video
@@ -98,24 +81,22 @@ class CharadesSta(_Moments):
 
     endings = (".txt",)
 
-    def moments(self, path: Path) -> Iterator[tuple[str, _Moment] | InvalidLine]:
-        """Yield each line of a file."""
-        _, _, text = next(read_texts([path], self.endings, "utf-8"))
+    def entries(self, path: Path) -> Iterator[tuple[str, str, Any]]:
+        """Yield the lines of a file."""
+        ((_, _, text),) = read_texts([path], self.endings, "utf-8")
         if isinstance(text, InvalidRowError):
-            yield text.at(str(path))
+            yield str(path), "", text
             return
-        for number, line in enumerate(text.split("\n"), start=1):
-            where = f"{path}, line {number}"
-            if not line.strip():
-                continue
-            try:
-                match = _CHARADES.fullmatch(line.strip())
-                if match is None:
-                    raise InvalidRowError("line", "expected `VIDEO START END##DESCRIPTION`.")
-                span = _span([parse_number(match[2]), parse_number(match[3])])
-                yield where, _Moment(f"{path.stem}-{number}", match[1], match[4].strip(), [span])
-            except InvalidRowError as error:
-                yield error.at(where)
+        for where, number, line in numbered_lines(path, text):
+            yield where, f"{path.stem}-{number}", line.strip()
+
+    def row(self, line: str, identity: str) -> dict[str, Any]:
+        """Convert a line: the video, start and end in seconds, and the description."""
+        match = _CHARADES.fullmatch(line)
+        if match is None:
+            raise InvalidRowError("line", "expected `VIDEO START END##DESCRIPTION`.")
+        span = [parse_number(match[2]), parse_number(match[3])]
+        return self.moment(identity, match[1], match[4].strip(), [span])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,23 +105,15 @@ class QvHighlights(_Moments):
 
     endings = (".jsonl",)
 
-    def moments(self, path: Path) -> Iterator[tuple[str, _Moment] | InvalidLine]:
-        """Yield each query of a file."""
-        for item in read_objects(path):
-            if isinstance(item, InvalidLine):
-                yield item
-                continue
-            where, raw = item
-            try:
-                windows = raw.get("relevant_windows")
-                if not isinstance(windows, list) or not windows:
-                    raise InvalidRowError("spans", "no relevant_windows; test.jsonl has none.")
-                query, video = parse_text(raw.get("query"), "query"), parse_text(raw["vid"], "vid")
-                yield where, _Moment(str(raw["qid"]), video, query, [_span(w) for w in windows])
-            except KeyError as error:
-                yield InvalidLine(where, f"there is no {error}.", "fields")
-            except InvalidRowError as error:
-                yield error.at(where)
+    def row(self, raw: Mapping[str, Any], identity: str) -> dict[str, Any]:
+        """Convert a query and its spans."""
+        windows = raw.get("relevant_windows")
+        if not isinstance(windows, list) or not windows:
+            raise InvalidRowError("spans", "no relevant_windows; test.jsonl has none.")
+        if missing := {"qid", "vid"} - set(raw):
+            raise InvalidRowError("fields", f"there is no {min(missing)!r}.")
+        query, video = text_field(raw, "query"), text_field(raw, "vid")
+        return self.moment(str(raw["qid"]), video, query, [*windows])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,29 +122,21 @@ class ActivityNet(_Moments):
 
     endings = (".json",)
 
-    def moments(self, path: Path) -> Iterator[tuple[str, _Moment] | InvalidLine]:
-        """Yield each sentence of a file."""
-        found = read_json(path)
-        if not isinstance(found, dict):
-            raise ValueError(f"{path}: expected an object with a field for each video.")
-        for video, raw in found.items():
-            where, own = f"{path}, {video}", raw if isinstance(raw, dict) else {}
-            spans, sentences = own.get("timestamps"), own.get("sentences")
-            if not (isinstance(spans, list) and isinstance(sentences, list)) or len(spans) != len(
-                sentences
-            ):
-                yield InvalidLine(where, "expected timestamps and as many sentences.", "fields")
-                continue
-            for i, (span, sentence) in enumerate(zip(spans, sentences, strict=True)):
-                try:
-                    query = parse_text(sentence, "a sentence").strip()
-                    yield where, _Moment(f"{video}-{i}", video, query, [_span(span)])
-                except InvalidRowError as error:
-                    yield error.at(f"{where}, sentence {i}")
+    def entries(self, path: Path) -> Iterator[tuple[str, str, Any]]:
+        """Yield the videos of a file."""
+        yield from named_objects(path, "video")
 
+    def items(self, where: str, video: str, raw: Mapping[str, Any]) -> Iterator[ImportedItem]:
+        """Yield the row of each sentence about a video, or an error."""
+        spans, sentences = raw.get("timestamps"), raw.get("sentences")
+        if not (isinstance(spans, list) and isinstance(sentences, list)) or len(spans) != len(
+            sentences
+        ):
+            raise InvalidRowError("fields", "expected timestamps and as many sentences.")
+        for i, (span, sentence) in enumerate(zip(spans, sentences, strict=True)):
+            place = f"{where}, sentence {i}"
+            yield row_or_error(place, self._sentence, f"{video}-{i}", video, sentence, span)
 
-def _span(value: Any) -> list[float]:
-    span = parse_number_list(value)
-    if len(span) != 2 or not 0 <= span[0] < span[1]:
-        raise InvalidRowError("spans", f"the span {span} has not 0 <= start < end.")
-    return span
+    def _sentence(self, identity: str, video: str, sentence: Any, span: Any) -> dict[str, Any]:
+        query = parse_text(sentence, "a sentence").strip()
+        return self.moment(identity, video, query, [span])

@@ -8,13 +8,20 @@
 Source: https://super.gluebenchmark.com, MultiRC.zip.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from mm_numeric.importers.files import FileImporter, rows_from_objects
-from mm_numeric.importers.importer import ImportedItem, InvalidRowError, Row, parse_text, shorten
+from mm_numeric.importers.importer import (
+    FileImporter,
+    ImportedItem,
+    InvalidRowError,
+    invalid_as,
+    parse_text,
+    row_or_error,
+    shorten,
+    text_field,
+)
 from mm_numeric.tasks.multirc import read_answers
 
 
@@ -24,37 +31,28 @@ class MultiRCImporter(FileImporter):
 
     endings = (".jsonl",)
 
-    def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield one row per question."""
-        return rows_from_objects(files, _questions)
+    def items(self, where: str, identity: str, raw: Mapping[str, Any]) -> Iterator[ImportedItem]:
+        """Yield the row of each question about a passage, or an error."""
+        passage = raw.get("passage")
+        if not isinstance(passage, Mapping) or not isinstance(passage.get("questions"), list):
+            why = f"expected a passage with questions, found {shorten(passage)}."
+            raise InvalidRowError("passage", why)
+        text = parse_text(passage.get("text"), "the passage's text")
+        number = raw["idx"] if type(raw.get("idx")) is int else identity
+        for i, question in enumerate(passage["questions"]):
+            about = {"id": f"{number}.{i}", "passage": text}
+            yield row_or_error(f"{where}, questions.{i}", _question, question, about)
 
 
-def _questions(where: str, identity: str, raw: Mapping[str, Any]) -> Iterator[ImportedItem]:
-    passage = raw.get("passage")
-    if not isinstance(passage, Mapping) or not isinstance(passage.get("questions"), list):
-        raise InvalidRowError(
-            "passage", f"expected a passage with questions, found {shorten(passage)}."
-        )
-    text = parse_text(passage.get("text"), "the passage's text")
-    number = raw["idx"] if type(raw.get("idx")) is int else identity
-    for i, question in enumerate(passage["questions"]):
-        place = f"{where}, questions.{i}"
-        try:
-            yield Row(place, {"id": f"{number}.{i}", "passage": text, **_question(question)})
-        except InvalidRowError as error:
-            yield error.at(place)
-
-
-def _question(raw: Any) -> dict[str, Any]:
-    """Validate one question of a passage, and return its fields ``question`` and ``answers``."""
+def _question(raw: Any, about: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of a question, with its id and passage from ``about``."""
     if not isinstance(raw, Mapping):
         raise InvalidRowError("question", f"expected an object, found {shorten(raw)}.")
-    try:
+    with invalid_as("answers"):
         answers = read_answers(raw.get("answers"), "")
-    except ValueError as error:
-        raise InvalidRowError("answers", str(error).lstrip(":, ")) from error
     return {
-        "question": parse_text(raw.get("question"), "question"),
+        **about,
+        "question": text_field(raw, "question"),
         "answers": [
             {"text": text} if label is None else {"text": text, "label": int(label)}
             for text, label in answers

@@ -10,10 +10,9 @@ import dataclasses
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from mm_numeric.importers.importer import (
     Importer,
     InvalidLine,
     InvalidRowError,
-    Row,
     SkippedLine,
     round_coordinates,
 )
@@ -81,31 +79,20 @@ def prepare(
     if out.resolve() in [path.resolve() for path in files]:
         raise ValueError(f"{out} is also an input; name another file.")
     checksums = [{"path": str(path), "sha256": sha256_of(path)} for path in files]
-    counts, labels, declared, tasks, skipped = (Counter[str]() for _ in range(5))
-    invalid: list[InvalidLine] = []
-    digest = hashlib.sha256()
+    found = _Counted(getattr(importer, "task", None) or TASK_OF_FORMAT.get(name), clip=clip)
+    counts, digest = found.counts, hashlib.sha256()
     with suppress(_NoRowsError), atomic_file(out) as file:
-        task = getattr(importer, "task", None) or TASK_OF_FORMAT.get(name)
-        count_task = partial(_count_task, task=task, tasks=tasks, labels=labels)
-        lines = _checked_lines(importer.rows(files), counts, count_task, clip=clip)
-        for item in progress(lines, desc="preparing", unit="row"):
-            if isinstance(item, InvalidLine):
-                invalid.append(item)
-            elif isinstance(item, SkippedLine):
-                skipped[item.what] += 1
-            elif isinstance(item, DeclaredClasses):
-                declared.update(dict.fromkeys(item.names, 0))
-            else:
-                file.write(item)
-                digest.update(item)
+        for line in found.lines(progress(importer.rows(files), desc="preparing", unit="row")):
+            file.write(line)
+            digest.update(line)
         if not counts["rows"]:
-            raise _no_rows(inputs, skipped, invalid)  # leaves the files as they are
+            raise _no_rows(inputs, found)  # leaves the files as they are
         if out.exists() and not force:
             if sha256_of(out) != digest.hexdigest():
                 raise _exists(out)
             logger.info("%s has these rows already; its record, which was missing, is added.", out)
         record_path.unlink(missing_ok=True)
-    objects = {**declared, **dict(sorted(labels.items()))}  # those declared come first
+    objects = {**found.declared, **dict(sorted(found.labels.items()))}  # those declared come first
     record = {
         "format": name,
         "version": importer.version,
@@ -113,12 +100,12 @@ def prepare(
         "options": {**_options(importer), "clip": clip},
         "inputs": checksums,
         "output": {"path": str(out), "sha256": digest.hexdigest()},
-        "task": _task_setting(tasks, [*objects]),
+        "task": _task_setting(found.tasks, [*objects]),
         "counts": dict(counts),
         "labels": objects,
-        "left_out": dict(sorted(skipped.items())),
-        "bad_by_kind": dict(sorted(Counter(line.kind for line in invalid).items())),
-        "bad_lines": [line._asdict() for line in invalid],
+        "left_out": dict(sorted(found.skipped.items())),
+        "bad_by_kind": dict(sorted(Counter(line.kind for line in found.invalid).items())),
+        "bad_lines": [line._asdict() for line in found.invalid],
         "allow_bad": allow_bad,
     }
     if counts["rows"]:
@@ -127,20 +114,69 @@ def prepare(
     return Prepared(out, record)
 
 
-def _count_task(
-    fields: Mapping[str, Any], *, task: str | None, tasks: Counter[str], labels: Counter[str]
-) -> None:
-    """Count the task of a valid row (``task``, if it does not depend on the row) and its objects.
+class _Counted:
+    """Counts what an importer yields, and validates its rows."""
 
-    Objects are counted by label, without those to ignore, such as a crowd.
-    """
-    of_boxes = task in (None, "grounding", "detection")
-    found = task_of_row(fields) if of_boxes else task
-    tasks.update([found] if found else [])
-    own = fields.get("instances", ()) if found == "detection" else ()
-    for instance in own:
-        if instance.get("label"):
-            labels[instance["label"]] += not instance.get("ignore")
+    def __init__(self, task: str | None, *, clip: bool) -> None:
+        self._task, self._clip = (
+            task,
+            clip,
+        )  # the task of all rows, if it does not depend on the row
+        self._locations: dict[str, str] = {}  # by id
+        self.counts, self.labels, self.tasks, self.skipped = (Counter[str]() for _ in range(4))
+        self.declared: dict[str, int] = {}
+        self.invalid: list[InvalidLine] = []
+
+    def lines(self, items: Iterable[ImportedItem]) -> Iterator[bytes]:
+        """Yield the valid rows as lines of JSON."""
+        for item in items:
+            if isinstance(item, InvalidLine):
+                self.invalid.append(item)
+            elif isinstance(item, SkippedLine):
+                self.skipped[item.what] += 1
+            elif isinstance(item, DeclaredClasses):
+                self.declared.update(dict.fromkeys(item.names, 0))
+            else:
+                try:
+                    yield self._line(*item)
+                except InvalidRowError as error:
+                    self.invalid.append(error.at(item.where))
+
+    def _line(self, where: str, fields: dict[str, Any]) -> bytes:
+        """Validate and count a row, and return it as a line of JSON."""
+        if fields["id"] in self._locations:
+            used = f"the id {fields['id']!r:.60} is already used in"
+            raise InvalidRowError("id", f"{used} {self._locations[fields['id']]}.")
+        outside = _count_outside(fields, clip=self._clip)
+        try:
+            line = (json.dumps(fields, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8")
+        except ValueError as error:
+            raise InvalidRowError("text", f"cannot be written ({error}).") from error
+        self._locations[fields["id"]] = where
+        self._count_objects(fields)
+        counts, instances = self.counts, fields.get("instances")
+        counts["rows"] += 1
+        has_size = fields.get("width") is not None
+        if fields.get("image") is None and not has_size:  # the other counts are of images
+            return line
+        has_shape = any(fields.get(name) is not None for name in _SHAPES)
+        counts["instances"] += has_shape + len(instances or ())
+        counts["ignored"] += sum(bool(i.get("ignore")) for i in instances or ())
+        counts["rows without instances"] += instances == []
+        sentences = fields.get("sentences")  # one text, or a list
+        counts["sentences"] += len(sentences) if isinstance(sentences, list) else bool(sentences)
+        counts["clipped" if self._clip else "outside"] += outside
+        counts["rows without a size"] += not has_size
+        return line
+
+    def _count_objects(self, fields: Mapping[str, Any]) -> None:
+        """Count the task of a row, and its objects by label, without those to ignore."""
+        of_boxes = self._task in (None, "grounding", "detection")
+        found = task_of_row(fields) if of_boxes else self._task
+        self.tasks.update([found] if found else [])
+        for instance in fields.get("instances", ()) if found == "detection" else ():
+            if instance.get("label"):
+                self.labels[instance["label"]] += not instance.get("ignore")
 
 
 def _task_setting(tasks: Counter[str], classes: Sequence[str]) -> Any:
@@ -185,72 +221,15 @@ class _NoRowsError(Exception):
     """Raised if every line of the input is invalid."""
 
 
-def _no_rows(
-    inputs: Sequence[Path], skipped: Mapping[str, int], invalid: Sequence[InvalidLine]
-) -> Exception:
-    if invalid:
+def _no_rows(inputs: Sequence[Path], counted: _Counted) -> Exception:
+    if counted.invalid:
         return _NoRowsError()
-    found = ", ".join(f"{count} {what}" for what, count in skipped.items()) or "nothing"
+    found = ", ".join(f"{count} {what}" for what, count in counted.skipped.items()) or "nothing"
     return ValueError(f"{', '.join(map(str, inputs))}: no rows; found {found}.")
 
 
 def _exists(path: Path) -> ValueError:
     return ValueError(f"{path} exists; name another file, or replace it with --force.")
-
-
-def _checked_lines(
-    items: Iterator[ImportedItem],
-    counts: Counter[str],
-    count_task: Callable[[Mapping[str, Any]], None],
-    *,
-    clip: bool,
-) -> Iterator[bytes | InvalidLine | SkippedLine | DeclaredClasses]:
-    """Validate the rows from an importer, and yield each valid one as a line of JSON.
-
-    For an invalid row, an ``InvalidLine`` is yielded. All other items of the importer are yielded,
-    too. ``counts`` gets statistics of the valid rows, such as the number of boxes, and
-    ``count_task`` is called with the fields of each.
-    """
-    locations: dict[str, str] = {}
-    for item in items:
-        if not isinstance(item, Row):
-            yield item
-            continue
-        where, fields = item
-        try:
-            if fields["id"] in locations:
-                used = f"the id {fields['id']!r:.60} is already used in"
-                raise InvalidRowError("id", f"{used} {locations[fields['id']]}.")
-            outside = _count_outside(fields, clip=clip)
-            line = _encoded(fields)
-        except InvalidRowError as error:
-            yield error.at(where)
-            continue
-        locations[fields["id"]] = where
-        count_task(fields)
-        instances = fields.get("instances")
-        counts["rows"] += 1
-        has_size = fields.get("width") is not None
-        if fields.get("image") is None and not has_size:  # the other counts are of images
-            yield line
-            continue
-        has_shape = any(fields.get(name) is not None for name in _SHAPES)
-        counts["instances"] += has_shape + len(instances or ())
-        counts["ignored"] += sum(bool(i.get("ignore")) for i in instances or ())
-        counts["rows without instances"] += instances == []
-        sentences = fields.get("sentences")  # one text, or a list
-        counts["sentences"] += len(sentences) if isinstance(sentences, list) else bool(sentences)
-        counts["clipped" if clip else "outside"] += outside
-        counts["rows without a size"] += not has_size
-        yield line
-
-
-def _encoded(fields: dict[str, Any]) -> bytes:
-    """Encode a row as one line of JSON."""
-    try:
-        return (json.dumps(fields, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8")
-    except ValueError as error:
-        raise InvalidRowError("text", f"cannot be written ({error}).") from error
 
 
 def _count_outside(fields: dict[str, Any], *, clip: bool) -> int:

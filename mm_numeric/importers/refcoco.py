@@ -14,22 +14,21 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from mm_numeric.importers.coco import read_instances
-from mm_numeric.importers.files import ImageFolder, input_files
 from mm_numeric.importers.importer import (
-    ImagesFolder,
+    ImageImporter,
     ImportedItem,
-    InvalidLine,
     InvalidRowError,
     Option,
-    Row,
     SkippedLine,
     declared_size,
+    input_files,
     parse_box,
-    parse_text,
+    row_or_error,
     shorten,
+    text_field,
 )
 
 SPLITS: Mapping[str, frozenset[str]] = {
@@ -39,18 +38,15 @@ SPLITS: Mapping[str, frozenset[str]] = {
 }
 """Maps each author of splits to the names of the splits."""
 
-_ENDINGS = (".p", ".pkl", ".pickle")
-
 
 @dataclass(frozen=True, kw_only=True)
-class RefCoco:
+class RefCoco(ImageImporter):
     """Importer for RefCOCO, RefCOCO+ and RefCOCOg: one row per object and its expressions."""
 
-    version: ClassVar[int] = 1
+    endings = (".json", ".p", ".pkl", ".pickle")
 
     split: Annotated[str, Option("split to read: train, val, testA, testB or test", name="NAME")]
     split_by: Annotated[str, Option("author of the split", choices=SPLITS)]
-    images: ImagesFolder = None
 
     def files(self, inputs: Sequence[Path]) -> list[Path]:
         """Return two files: the pickle with the refs, and ``instances.json``."""
@@ -58,7 +54,7 @@ class RefCoco:
         for path in inputs:
             inside = [path / f"refs({self.split_by}).p", path / "instances.json"]
             found += inside if path.is_dir() else [path]
-        found = input_files(found, (".json", *_ENDINGS))
+        found = input_files(found, self.endings)
         if sorted(path.suffix == ".json" for path in found) != [False, True]:
             raise ValueError(
                 "refcoco is read from one folder with refs(...).p and instances.json, or from "
@@ -74,7 +70,6 @@ class RefCoco:
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
         """Yield one row per ref (an object with referring expressions) of the chosen split."""
-        image_folder = ImageFolder(self.images)
         instances, pickled = sorted(files, key=lambda path: path.suffix != ".json")
         refs = read_pickle(pickled)
         if not isinstance(refs, list):
@@ -86,7 +81,7 @@ class RefCoco:
         for i, ref in enumerate(refs):
             try:
                 fields = _fields(ref)
-                split = parse_text(fields.get("split"), "split")
+                split = text_field(fields, "split")
             except InvalidRowError as error:
                 yield error.at(f"{pickled}, refs.{i}")
                 continue
@@ -97,7 +92,30 @@ class RefCoco:
                 yield SkippedLine("refs of other splits")
         self._check(pickled, splits)
         for where, fields in selected:
-            yield _row(where, fields, images, annotations, image_folder)
+            yield row_or_error(where, self._row, fields, images, annotations)
+
+    def _row(
+        self,
+        ref: Mapping[str, Any],
+        images: Mapping[Any, Mapping[str, Any]],
+        annotations: Mapping[Any, Mapping[str, Any]],
+    ) -> dict[str, Any]:
+        if type(ref.get("ref_id")) is not int:
+            raise InvalidRowError("id", f"ref_id is not an integer: {shorten(ref.get('ref_id'))}.")
+        annotation = _referred(ref, "ann_id", annotations)
+        image = _referred(annotation, "image_id", images)
+        if ref.get("image_id") != image["id"]:
+            raise InvalidRowError("reference", "ref and annotation refer to different images.")
+        parse_box(annotation.get("bbox"), xywh=True)
+        sentences = ref.get("sentences")
+        if not isinstance(sentences, list) or not sentences:
+            raise InvalidRowError("text", "there are no sentences.")
+        return {
+            "id": str(ref["ref_id"]),
+            **self.folder.fields(text_field(image, "file_name"), declared_size(image)),
+            "sentences": [text_field(_fields(s), "sent") for s in sentences],
+            "box_xywh": annotation["bbox"],
+        }
 
     def _check(self, path: Path, found: set[str]) -> None:
         """Raise an error if the splits in the file do not match ``--split`` and ``--split-by``."""
@@ -153,36 +171,6 @@ def _decoded(value: Any) -> Any:
 def _by_id(items: Sequence[Any]) -> dict[Any, Mapping[str, Any]]:
     dicts = (item for item in items if isinstance(item, Mapping))
     return {item["id"]: item for item in dicts if type(item.get("id")) is int}
-
-
-def _row(
-    where: str,
-    ref: Mapping[str, Any],
-    images: Mapping[Any, Mapping[str, Any]],
-    annotations: Mapping[Any, Mapping[str, Any]],
-    image_folder: ImageFolder,
-) -> Row | InvalidLine:
-    try:
-        if type(ref.get("ref_id")) is not int:
-            raise InvalidRowError("id", f"ref_id is not an integer: {shorten(ref.get('ref_id'))}.")
-        annotation = _referred(ref, "ann_id", annotations)
-        image = _referred(annotation, "image_id", images)
-        if ref.get("image_id") != image["id"]:
-            raise InvalidRowError("reference", "ref and annotation refer to different images.")
-        parse_box(annotation.get("bbox"), xywh=True)
-        sentences = ref.get("sentences")
-        if not isinstance(sentences, list) or not sentences:
-            raise InvalidRowError("text", "there are no sentences.")
-        name = parse_text(image.get("file_name"), "file_name")
-        fields = {
-            "id": str(ref["ref_id"]),
-            **image_folder.fields(name, declared_size(image)),
-            "sentences": [parse_text(_fields(s).get("sent"), "sent") for s in sentences],
-            "box_xywh": annotation["bbox"],
-        }
-    except InvalidRowError as error:
-        return error.at(where)
-    return Row(where, fields)
 
 
 def _referred(

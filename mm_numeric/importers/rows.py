@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from mm_numeric.geometry.row_shapes import read_id, read_image
-from mm_numeric.importers.files import ImageFolder, ObjectImporter
-from mm_numeric.importers.importer import InvalidRowError, Option
+from mm_numeric.importers.importer import ImageImporter, Option, invalid_as
 from mm_numeric.registry import TASKS
 from mm_numeric.tasks.base import task_class
 
@@ -23,30 +22,27 @@ _OTHER_NAMES = {"file": "image", "img_path": "image", "box_xyxy": "box", "ref_id
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows(ObjectImporter):
+class Rows(ImageImporter):
     """Importer for your own JSON rows: checks that mm-numeric can read them, adds image sizes."""
 
     task: Annotated[str | None, Option("task that reads the rows", choices=TASKS)] = None
 
-    def row(self, raw: Mapping[str, Any], identity: str, images: ImageFolder) -> dict[str, Any]:
+    def row(self, raw: Mapping[str, Any], identity: str) -> dict[str, Any]:
         """Validate a row, rename its fields (``file`` to ``image``), and add its image size."""
         has_image = any(raw.get(name) for name in ("image", "file", "img_path"))
         guess = "grounding" if raw.get("instances") is None else "detection"
         if {"question", "answer"} <= set(raw) and not has_image:
             guess = "numbers"
-        try:
+        with invalid_as("row", identity):
             task = task_class(self.task or guess, "--task")()
             list(task.examples([(identity, raw)], training=True))
             if not has_image:  # a question in text, or about frames
                 return {**raw, "id": str(raw.get("id", identity))}
             image, size_px = read_image(raw, identity)
             own_id = read_id(raw, ("id", "ref_id"), image)
-        except ValueError as error:
-            why = str(error).removeprefix(identity).lstrip(":, ")
-            raise InvalidRowError("row", why) from error
         kept: dict[str, Any] = {}
         for name, value in raw.items():
             current = _OTHER_NAMES.get(name, name)
             if kept.get(current) is None:  # a null "box" is no box where "box_xyxy" has one
                 kept[current] = value
-        return {**kept, "id": own_id, **images.fields(str(image), size_px)}
+        return {**kept, "id": own_id, **self.folder.fields(str(image), size_px)}

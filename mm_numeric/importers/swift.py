@@ -12,27 +12,23 @@ Source: https://swift.readthedocs.io, custom datasets, grounding.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from mm_numeric.importers.conversations import read_images, read_turns, strip_image_token
-from mm_numeric.importers.files import FileImporter, ImageFolder, rows_from_objects
 from mm_numeric.importers.importer import (
-    DefaultSize,
-    ImagesFolder,
+    ImageFolder,
     ImportedItem,
     InvalidLine,
     InvalidRowError,
     Option,
     Row,
+    SizedImageImporter,
     SkippedLine,
     declared_size,
     parse_box,
     parse_number_list,
-    parse_size,
     parse_text,
     round_coordinates,
 )
@@ -52,10 +48,8 @@ class _Answer(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Swift(FileImporter):
+class Swift(SizedImageImporter):
     """Importer for ms-swift rows: messages with the placeholders <ref-object> and <bbox>."""
-
-    endings = (".json", ".jsonl")
 
     per: Annotated[
         str,
@@ -65,20 +59,9 @@ class Swift(FileImporter):
             choices=("phrase", "image"),
         ),
     ] = "phrase"
-    images: ImagesFolder = None
-    size: DefaultSize = None
 
-    def __post_init__(self) -> None:
-        parse_size(self.size)  # validates it
-
-    def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
+    def items(self, where: str, identity: str, raw: Mapping[str, Any]) -> Iterator[ImportedItem]:
         """Yield one row per phrase with its box, or with ``--per image`` one row per image."""
-        image_folder = ImageFolder(self.images, parse_size(self.size))
-        return rows_from_objects(files, partial(self._row, image_folder))
-
-    def _row(
-        self, image_folder: ImageFolder, where: str, identity: str, raw: Mapping[str, Any]
-    ) -> Iterator[ImportedItem]:
         objects = raw.get("objects")
         if not objects:
             yield SkippedLine("rows without objects")
@@ -92,7 +75,7 @@ class Swift(FileImporter):
         names = read_images(raw)
         which = [_image_number(objects, answer.bbox, len(names)) for answer in answers]
         boxes = [
-            _box(objects, answer.bbox, image_folder, names[number], declared_size(raw))
+            _box(objects, answer.bbox, self.folder, names[number], declared_size(raw))
             for answer, number in zip(answers, which, strict=True)
         ]
         if self.per == "image":
@@ -102,7 +85,7 @@ class Swift(FileImporter):
                     for answer, box, mine in zip(answers, boxes, which, strict=True)
                     if mine == number
                 ]
-                image_fields = image_folder.fields(names[number], declared_size(raw))
+                image_fields = self.folder.fields(names[number], declared_size(raw))
                 fields = {"id": f"{identity}.{number}", **image_fields, "instances": instances}
                 yield Row(where, fields)
             return
@@ -113,7 +96,7 @@ class Swift(FileImporter):
                 why = f"{len(mine)} boxes for {phrase!r:.40}; use --per image."
                 yield InvalidLine(where, why, "several boxes")
                 continue
-            image_fields = image_folder.fields(names[which[mine[0]]], declared_size(raw))
+            image_fields = self.folder.fields(names[which[mine[0]]], declared_size(raw))
             fields = {"id": f"{identity}.{phrase_number}", **image_fields}
             yield Row(where, {**fields, "phrase": phrase, "box": boxes[mine[0]]})
 

@@ -14,29 +14,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mm_numeric.importers.files import ImageFolder, ObjectImporter
-from mm_numeric.importers.importer import InvalidRowError, parse_text, shorten
+from mm_numeric.importers.importer import ImageImporter, InvalidRowError, shorten, text_field
 
 _CATEGORIES = {True: "simple", False: "complex"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class TallyQA(ObjectImporter):
+class TallyQA(ImageImporter):
     """Importer for TallyQA: how many objects are in an image, one row per question."""
 
-    def row(self, raw: Mapping[str, Any], identity: str, images: ImageFolder) -> dict[str, Any]:
+    def row(self, raw: Mapping[str, Any], identity: str) -> dict[str, Any]:
         """Convert a question."""
         count, number, is_simple = raw.get("answer"), raw.get("question_id"), raw.get("issimple")
         if type(count) is not int or count < 0:
             raise InvalidRowError("answer", f"answer must be a count, not {shorten(count)}.")
-        if is_simple is not None and not isinstance(is_simple, bool):
-            raise InvalidRowError(
-                "issimple", f"issimple is true or false, not {shorten(is_simple)}."
-            )
+        if not isinstance(is_simple, bool | None):
+            why = f"issimple is true or false, not {shorten(is_simple)}."
+            raise InvalidRowError("issimple", why)
         fields = {
             "id": identity if number is None else str(number),
-            **images.fields(parse_text(raw.get("image"), "image")),
-            "question": parse_text(raw.get("question"), "question"),
+            **self.folder.fields(text_field(raw, "image")),
+            "question": text_field(raw, "question"),
             "answer": count,
         }
         return fields if is_simple is None else fields | {"category": _CATEGORIES[is_simple]}

@@ -3,20 +3,21 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-from mm_numeric.importers.files import ImageFolder, input_files, read_texts
 from mm_numeric.importers.importer import (
-    ImagesFolder,
+    ImageImporter,
     ImportedItem,
-    InvalidLine,
     InvalidRowError,
     Option,
-    Row,
+    image_row,
+    input_files,
+    numbered_lines,
     parse_box,
     parse_number,
     parse_polygon,
+    read_texts,
 )
 
 
@@ -34,10 +35,9 @@ class Word(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextFiles(ABC):
+class TextFiles(ImageImporter, ABC):
     """Base class of importers that read one text file per image, from folders or .zip archives."""
 
-    version: ClassVar[int] = 1
     endings: ClassVar[tuple[str, ...]] = (".txt",)
     text_field: ClassVar[str] = "text"
     """Field of an instance for ``Word.text``: ``text`` for a transcription, or ``label``."""
@@ -45,7 +45,6 @@ class TextFiles(ABC):
     image_ending: ClassVar[str] = ".jpg"
     """Suffix of the images, if no image folder is given."""
 
-    images: ImagesFolder = None
     encoding: Annotated[str, Option("encoding of the text files (default: utf-8)", name="NAME")] = (
         "utf-8"
     )
@@ -60,57 +59,40 @@ class TextFiles(ABC):
         """Return the files to read, given the files and folders of the command line."""
         return input_files(inputs, (*self.endings, ".zip"))
 
-    def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield one row per image with its text regions, and an error for each invalid region.
+    def entries(self, path: Path) -> Iterator[tuple[str, str, Any]]:
+        """Yield each text file, as its name and its text."""
+        for where, name, text in read_texts([path], self.endings, self.encoding):
+            yield where, "", text if isinstance(text, InvalidRowError) else (name, text)
+
+    def items(self, where: str, identity: str, entry: Any) -> Iterator[ImportedItem]:
+        """Yield the row of an image with its text regions, and an error for each invalid region.
 
         An image with an invalid region gets no row, unless the region is marked ``ignore``. A row
         without the region would train the model to overlook text.
         """
-        image_folder = ImageFolder(self.images)
-        for where, name, text in read_texts(files, self.endings, self.encoding):
-            if isinstance(text, InvalidRowError):
-                yield text.at(where)
-                continue
-            try:
-                stem = self.image(name.stem)
-                image = image_folder.find(stem, self.image_ending)
-                fields = {"id": stem, **image_folder.fields(image)}
-            except InvalidRowError as error:
-                yield error.at(where)
-                continue
-            fields["instances"] = []
-            is_complete = True
-            for item in self._instances(where, name, text):
-                if isinstance(item, dict):
-                    fields["instances"].append(item)
-                else:
-                    yield item[0]
-                    is_complete = is_complete and item[1]
-            if is_complete:
-                yield Row(where, fields)
+        name, text = entry
+        stem = self.image(name.stem)
+        fields = self.folder.fields(self.folder.find(stem, self.image_ending))
+        objects = ((f"line {n}", r) for n, r in self.records(text, name.suffix.lower()))
+        yield from image_row(where, {"id": stem, **fields}, objects, self._instance)
 
-    def _instances(
-        self, where: str, name: PurePosixPath, text: str
-    ) -> Iterator[dict[str, Any] | tuple[InvalidLine, bool]]:
-        """Yield a dict for each valid text region, and (error, flag) for each invalid one.
-
-        The flag is True if the invalid region is marked ``ignore``. The image can then be used for
-        training without this region.
-        """
+    def _instance(self, record: str) -> dict[str, Any]:
+        word = self.word(record)
+        instance: dict[str, Any]
         try:
-            records = list(self.records(text, name.suffix.lower()))
+            if word.is_box:
+                instance = {"box": parse_box(word.numbers)}
+            else:
+                instance = {"polygon": parse_polygon(word.numbers)}
         except InvalidRowError as error:
-            yield error.at(where), False
-            return
-        for line, record in records:
-            ignore = False
-            try:
-                word = self.word(record)
-                ignore = word.ignore
-                yield _instance(word, self.text_field)
-            except InvalidRowError as error:
-                # An ignored region without an area excludes nothing, so it may be missing.
-                yield error.at(f"{where}, line {line}"), ignore
+            # An ignored region without an area excludes nothing, so it may be missing.
+            error.is_harmless = word.ignore
+            raise
+        if word.text is not None:
+            instance[self.text_field] = word.text
+        if word.ignore:
+            instance["ignore"] = True
+        return instance
 
     def image(self, stem: str) -> str:
         """Convert the stem of a text file, ``gt_img_1``, to the stem of its image, ``img_1``."""
@@ -118,9 +100,8 @@ class TextFiles(ABC):
 
     def records(self, text: str, ending: str) -> Iterator[tuple[int, str]]:
         """Yield (line number, line) of an annotation file, which has one text region per line."""
-        for line, record in enumerate(text.split("\n"), start=1):
-            if record.strip():
-                yield line, record.removesuffix("\r")
+        for _, line, record in numbered_lines(Path(), text):
+            yield line, record
 
     @abstractmethod
     def word(self, record: str) -> Word:
@@ -135,15 +116,3 @@ def leading_numbers(parts: Sequence[str]) -> int:
         except InvalidRowError:
             return count
     return len(parts)
-
-
-def _instance(word: Word, text_field: str) -> dict[str, Any]:
-    if word.is_box:
-        instance: dict[str, Any] = {"box": parse_box(word.numbers)}
-    else:
-        instance = {"polygon": parse_polygon(word.numbers)}
-    if word.text is not None:
-        instance[text_field] = word.text
-    if word.ignore:
-        instance["ignore"] = True
-    return instance

@@ -12,27 +12,28 @@ the challenge.
 Source: http://host.robots.ox.ac.uk/pascal/VOC/voc2012/htmldoc/devkit_doc.html.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 from xml.etree.ElementTree import Element
 
-from mm_numeric.importers.files import FileImporter, ImageFolder, image_row, parsed_root
 from mm_numeric.importers.importer import (
-    ImagesFolder,
+    ImageImporter,
     ImportedItem,
     InvalidRowError,
     Option,
+    image_row,
     parse_box,
     parse_number,
     parse_text,
+    parsed_root,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Voc(FileImporter):
+class Voc(ImageImporter):
     """Importer for Pascal VOC: XML files with boxes, one row per image."""
 
     endings = (".xml",)
@@ -40,22 +41,19 @@ class Voc(FileImporter):
     zero_based: Annotated[
         bool, Option("pixels are counted from 0 and xmax, ymax are edges, as some tools write them")
     ] = False
-    images: ImagesFolder = None
 
-    def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
-        """Yield one row per file, or instead one error per invalid object."""
-        image_folder = ImageFolder(self.images)
+    def entries(self, path: Path) -> Iterator[tuple[str, str, Path]]:
+        """Yield the file itself, which is about one image."""
+        yield str(path), path.stem, path
+
+    def items(self, where: str, identity: str, path: Path) -> Iterator[ImportedItem]:
+        """Yield the row of an image, or instead one error per invalid object."""
+        root = parsed_root(path, "annotation")
+        name = parse_text(root.findtext("filename") or "", "filename").strip()
+        fields = {"id": identity, **self.folder.fields(name, _size(root))}
+        objects = ((f"object {i}", o) for i, o in enumerate(root.iter("object"), start=1))
         read = partial(_object, first=0 if self.zero_based else 1)
-        for path in files:
-            try:
-                root = parsed_root(path, "annotation")
-                name = parse_text(root.findtext("filename") or "", "filename").strip()
-                fields = {"id": path.stem, **image_folder.fields(name, _size(root))}
-            except InvalidRowError as error:
-                yield error.at(str(path))
-                continue
-            objects = ((f"object {i}", o) for i, o in enumerate(root.iter("object"), start=1))
-            yield from image_row(str(path), fields, objects, read)
+        yield from image_row(where, fields, objects, read)
 
 
 def _size(root: Element) -> tuple[int, int] | None:

@@ -18,15 +18,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
-from mm_numeric.importers.files import IMAGE_SUFFIXES, ImageFolder, image_row
 from mm_numeric.importers.importer import (
+    IMAGE_SUFFIXES,
     DeclaredClasses,
+    FileImporter,
+    ImageFolder,
     ImportedItem,
     InvalidRowError,
     Option,
     SkippedLine,
+    image_row,
+    numbered_lines,
     parse_box,
     parse_number,
     parse_polygon,
@@ -38,10 +42,10 @@ _BEYOND = 0.01  # fraction of the image by which a coordinate may lie outside
 
 
 @dataclass(frozen=True, kw_only=True)
-class Yolo:
+class Yolo(FileImporter):
     """Importer for YOLO data sets: data.yaml and text files of labels, one row per image."""
 
-    version: ClassVar[int] = 2  # 2: repeated objects count once
+    version = 2  # 2: repeated objects count once
 
     split: Annotated[str, Option("split to convert", choices=("train", "val", "test"))]
 
@@ -57,26 +61,31 @@ class Yolo:
 
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
         """Yield one row per image of the split, or instead one error per invalid line."""
-        path, settings = files[0], read_yaml(files[0])
+        return super().rows(files[:1])
+
+    def entries(self, path: Path) -> Iterator[tuple[str, str, Any]]:
+        """Yield the classes of the data set, and each image of the split."""
+        settings = read_yaml(path)
         _check_kind(path, settings)
-        names, root = _class_names(path, settings), _root(path, settings)
-        folder = ImageFolder(root)
-        yield DeclaredClasses(tuple(names.values()))
+        names, folder = _class_names(path, settings), ImageFolder(_root(path, settings))
+        yield str(path), "", DeclaredClasses(tuple(names.values()))
         for image in self._images(path, settings):
-            where = str(_labels_of(image))
-            try:
-                name = image.relative_to(root).as_posix()
-                size = folder.size(name, None)
-            except InvalidRowError as error:
-                yield error.at(where)
-                continue
-            except ValueError:
-                yield InvalidRowError("image", f"{image} is not in the folder {root}.").at(where)
-                continue
-            assert size is not None
-            fields = {"id": name, "image": name, "width": size[0], "height": size[1]}
-            read = partial(_new_object, seen=set(), names=names, size=size)
-            yield from image_row(where, fields, _lines(_labels_of(image)), read)
+            yield str(_labels_of(image)), "", (image, names, folder)
+
+    def items(self, where: str, identity: str, entry: Any) -> Iterator[ImportedItem]:
+        """Yield the row of an image, or instead one error per invalid line of its label file."""
+        image, names, folder = entry
+        if not image.is_relative_to(folder.folder):
+            raise InvalidRowError("image", f"{image} is not in the folder {folder.folder}.")
+        name = image.relative_to(folder.folder).as_posix()
+        fields = {"id": name, **folder.fields(name)}
+        file = _labels_of(image)
+        raw = file.read_bytes() if file.is_file() else b""
+        lines = numbered_lines(file, raw.decode("utf-8-sig", errors="replace"))
+        objects = ((f"line {number}", line) for _, number, line in lines)
+        size = fields["width"], fields["height"]
+        read = partial(_new_object, seen=set(), names=names, size=size)
+        yield from image_row(where, fields, objects, read)
 
     def _images(self, path: Path, settings: Mapping[str, Any]) -> list[Path]:
         """Return the images of the split, from folders or from text files that list them."""
@@ -139,14 +148,6 @@ def _labels_of(image: Path) -> Path:
     if at:
         parts[at[-1]] = "labels"
     return Path(*parts).with_suffix(".txt")
-
-
-def _lines(file: Path) -> Iterator[tuple[str, str]]:
-    if file.is_file():
-        text = file.read_bytes().decode("utf-8-sig", errors="replace")
-        for number, line in enumerate(text.splitlines(), start=1):
-            if line.strip():
-                yield f"line {number}", line
 
 
 def _new_object(

@@ -21,7 +21,7 @@ REMOTE_CODE = "model.trust_remote_code"
 def named_code(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return those settings of a config that would import a module or execute checkpoint code.
 
-    For example ``{"task": "my_tasks:Thermometer", "model.trust_remote_code": True}``. Python files
+    For example ``{"task": "my_tasks:Compass", "model.trust_remote_code": True}``. Python files
     with custom losses are not included, because only training imports them.
     """
     model = raw.get("model")

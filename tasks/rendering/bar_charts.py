@@ -5,22 +5,20 @@ Three of four questions ask for the value of a bar, the others for the year of t
 
 import random
 from dataclasses import dataclass
-from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-from mm_numeric.tasks.rendering.rows import check_image, render_images, with_noise
+from mm_numeric.tasks.rendering.drawing import Drawing, ImageStyle, with_noise
 
 _COLOURS = ((38, 84, 210), (214, 40, 40), (42, 157, 70), (140, 60, 180), (230, 130, 20))
 _GREY, _BLACK = (200, 200, 200), (20, 20, 20)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChartStyle:
+class ChartStyle(ImageStyle):
     """Options for rendered bar charts."""
 
     width_px: int = 168
-    height_px: int = 112
     least: int = 3
     """Minimum number of bars."""
 
@@ -33,44 +31,35 @@ class ChartStyle:
     highest: int = 100
     """Highest value of a bar, and the end of the axis; values are whole numbers."""
 
-    noise: float = 0.02
-    """Standard deviation of Gaussian pixel noise, as a fraction of 255."""
-
     def __post_init__(self) -> None:
-        check_image(self.width_px, self.height_px, self.noise)
+        super().__post_init__()
         if not 2 <= self.least <= self.most <= 8 or self.highest < 20:
             raise ValueError(
                 "2 <= least <= most <= 8 and highest is at least 20, not "
                 f"{self.least}, {self.most} and {self.highest}"
             )
 
-
-def render_charts(folder: Path, count: int, seed: int, style: ChartStyle) -> Path:
-    """Generate images of bar charts; return the path of the .jsonl file with their rows."""
-    size = {"width": style.width_px, "height": style.height_px}
-
-    def draw(rng: random.Random) -> tuple[Image.Image, dict[str, object]]:
-        lowest = style.highest // 20  # 5 % of a smaller value would be less than a pixel
+    def draw(self, rng: random.Random) -> Drawing:
+        """Return a chart, and the question about it with its answer."""
+        lowest = self.highest // 20  # 5 % of a smaller value would be less than a pixel
         values = rng.sample(
-            range(lowest, style.highest + 1), rng.randint(style.least, style.most)
+            range(lowest, self.highest + 1), rng.randint(self.least, self.most)
         )  # all different, so that one is the highest
         bar = rng.randrange(len(values))
         row: dict[str, object] = {
-            "question": f"What is the value in {style.first_year + bar}?",
+            "question": f"What is the value in {self.first_year + bar}?",
             "answer": values[bar],
             "year": False,
         }
         if rng.random() < 0.25:
-            answer = style.first_year + values.index(max(values))
+            answer = self.first_year + values.index(max(values))
             row = {"question": "Which year has the highest value?", "answer": answer, "year": True}
-        return _draw(values, rng, style), {**row, **size}
-
-    return render_images(folder, count, seed, "chart", draw)
+        return _draw(values, rng, self), self.sized(row)
 
 
 def _draw(values: list[int], rng: random.Random, style: ChartStyle) -> Image.Image:
     """Draw bars with their years below, and an axis with five labelled lines."""
-    width, height = style.width_px, style.height_px
+    width, height = style.size_px
     image = Image.new("RGB", (width, height), "white")
     draw = ImageDraw.Draw(image)
     font = ImageFont.load_default(size=min(width, height) / 12)

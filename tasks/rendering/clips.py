@@ -7,7 +7,7 @@ from pathlib import Path
 from PIL import Image, ImageDraw
 
 from mm_numeric.io.log import progress
-from mm_numeric.tasks.rendering.rows import with_noise, write_rows
+from mm_numeric.tasks.rendering.drawing import random_colour, with_noise, write_rows
 from mm_numeric.tasks.rendering.scenes import COLOURS
 
 
@@ -54,7 +54,7 @@ def render_clips(folder: Path, count: int, seed: int, style: ClipStyle) -> Path:
         names = []
         (folder / f"images/{i:06d}").mkdir(parents=True)
         paths = {colour: _path(rng, style) for colour in shown}
-        background = tuple(rng.randint(10, 70) for _ in range(3))
+        background = random_colour(rng, 10, 70)
         for frame in range(style.frames):
             image = Image.new("RGB", (style.size_px, style.size_px), background)
             for colour, (first, after) in shown.items():

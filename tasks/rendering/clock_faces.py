@@ -11,11 +11,13 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont
 
 from mm_numeric.answers import ClockTime
-from mm_numeric.tasks.rendering.rows import render_images, with_noise
-
-_OVERSAMPLING = 4  # draw larger and average down, because Pillow's lines are not antialiased
-
-Colour = tuple[int, int, int]
+from mm_numeric.tasks.rendering.drawing import (
+    OVERSAMPLING,
+    Colour,
+    random_colour,
+    render_images,
+    shrunk,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,15 +49,15 @@ def render_faces(folder: Path, count: int, seed: int, style: FaceStyle) -> Path:
         time = ClockTime.from_minutes(times.randrange(720))
         return render_face(time, rng, style), {"time": str(time)}
 
-    return render_images(folder, count, seed, "clock", draw)
+    return render_images(folder, count, seed, draw)
 
 
 def render_face(time: ClockTime, rng: random.Random, style: FaceStyle) -> Image.Image:
     """Draw a clock that shows ``time``; ``rng`` determines colours, hands and numerals."""
-    size = style.size_px * _OVERSAMPLING
-    light, ink = _colour(rng, 195, 255), _colour(rng, 0, 80)
+    size = style.size_px * OVERSAMPLING
+    light, ink = random_colour(rng, 195, 255), random_colour(rng, 0, 80)
     dial, marks = (ink, light) if rng.random() < 0.3 else (light, ink)
-    image = Image.new("RGB", (size, size), _colour(rng, 40, 230))
+    image = Image.new("RGB", (size, size), random_colour(rng, 40, 230))
     face = _Face(
         draw=ImageDraw.Draw(image),
         radius=size * rng.uniform(0.42, 0.48),
@@ -63,23 +65,17 @@ def render_face(time: ClockTime, rng: random.Random, style: FaceStyle) -> Image.
         y=size * rng.uniform(0.48, 0.52),
         tilt=math.radians(rng.uniform(-style.rotation_degrees, style.rotation_degrees)),
     )
-    face.disc(1.0, dial, rim=rng.uniform(0.02, 0.08), rim_colour=_colour(rng, 0, 255))
+    face.disc(1.0, dial, rim=rng.uniform(0.02, 0.08), rim_colour=random_colour(rng, 0, 255))
     face.ticks(rng.choice([0, 4, 12, 60]), marks)
     numerals = rng.choice([(), (12, 3, 6, 9), tuple(range(1, 13))])
     face.numerals(numerals, marks, height=rng.uniform(0.16, 0.24))
-    own_colour = _colour(rng, 120, 255) if dial == ink else _colour(rng, 0, 130)
+    own_colour = random_colour(rng, 120, 255) if dial == ink else random_colour(rng, 0, 130)
     hands = marks if rng.random() < 0.6 else own_colour
     turn = 2 * math.pi
     face.hand(turn * time.minutes / 720, rng.uniform(0.42, 0.54), rng.uniform(0.08, 0.13), hands)
     face.hand(turn * time.minute / 60, rng.uniform(0.74, 0.88), rng.uniform(0.045, 0.075), hands)
     face.disc(0.06, hands)
-    small = image.resize((style.size_px, style.size_px), Image.Resampling.BOX)
-    return with_noise(small, style.noise, rng)
-
-
-def _colour(rng: random.Random, darkest: int, lightest: int) -> Colour:
-    red, green, blue = (rng.randint(darkest, lightest) for _ in range(3))
-    return red, green, blue
+    return shrunk(image, (style.size_px, style.size_px), style.noise, rng)
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,14 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
 from mm_numeric.answers import Point
 from mm_numeric.registry import unknown
-from mm_numeric.tasks.rendering.rows import render_images, with_noise
+from mm_numeric.tasks.rendering.drawing import OVERSAMPLING, Colour, Drawing, random_colour, shrunk
 
-_OVERSAMPLING = 4  # draw larger and average down, because Pillow's lines are not antialiased
-Colour = tuple[int, int, int]
+_HANDS: tuple[Colour, ...] = ((214, 40, 40), (38, 84, 210), (42, 157, 70), (190, 110, 20))
 
 
 @dataclass(frozen=True)
@@ -73,49 +71,35 @@ class InstrumentStyle:
                 f"{list(self.instruments)}, {self.size_px} and {self.noise}"
             )
 
-
-def render_readings(folder: Path, count: int, seed: int, style: InstrumentStyle) -> Path:
-    """Generate images of instruments; return the path of the .jsonl file with their rows."""
-
-    def draw(rng: random.Random) -> tuple[Image.Image, dict[str, object]]:
-        name = rng.choice(style.instruments)
+    def draw(self, rng: random.Random) -> Drawing:
+        """Return an instrument, and the question about it with its reading."""
+        name = rng.choice(self.instruments)
         scale = rng.choice(INSTRUMENTS[name])
         steps = 10**scale.decimals
         lowest = 1 if name == "ruler" else scale.low * steps  # no bar has length 0
         reading = Fraction(rng.randint(lowest, scale.high * steps), steps)
-        row: dict[str, object] = {
+        row = {
             "question": scale.question,
             "answer": f"{float(reading):.{scale.decimals}f}",
             "unit": scale.unit,
             "range": [scale.low, scale.high],
             "instrument": name,
         }
-        return draw_instrument(name, scale, float(reading), rng, style), row
-
-    return render_images(folder, count, seed, "instrument", draw)
+        return draw_instrument(name, scale, float(reading), rng, self), row
 
 
 def draw_instrument(
     name: str, scale: _Scale, reading: float, rng: random.Random, style: InstrumentStyle
 ) -> Image.Image:
     """Draw an instrument that shows ``reading``; ``rng`` determines the colours and the tilt."""
-    size = style.size_px * _OVERSAMPLING
-    light, ink = _colour(rng, 200, 255), _colour(rng, 0, 60)
+    size = style.size_px * OVERSAMPLING
+    light, ink = random_colour(rng, 200, 255), random_colour(rng, 0, 60)
     if rng.random() < 0.3:
         light, ink = ink, light
     image = Image.new("RGB", (size, size), light)
     pen = _Pen(ImageDraw.Draw(image), size, scale, ink, rng.choice(_HANDS))
     _DRAWN[name](pen, (reading - scale.low) / (scale.high - scale.low), rng)
-    small = image.resize((style.size_px, style.size_px), Image.Resampling.BOX)
-    return with_noise(small, style.noise, rng)
-
-
-_HANDS: tuple[Colour, ...] = ((214, 40, 40), (38, 84, 210), (42, 157, 70), (190, 110, 20))
-
-
-def _colour(rng: random.Random, darkest: int, lightest: int) -> Colour:
-    red, green, blue = (rng.randint(darkest, lightest) for _ in range(3))
-    return red, green, blue
+    return shrunk(image, (style.size_px, style.size_px), style.noise, rng)
 
 
 @dataclass(frozen=True)

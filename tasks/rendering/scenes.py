@@ -2,21 +2,27 @@
 
 There are three types of phrases: colour and form ("the red circle"), size, colour and form ("the
 large red circle"), and form and position ("the circle at the left"). The types of phrases that are
-unambiguous in a scene are equally likely.
+unambiguous in a scene are equally likely. Rotated rectangles and ellipses have no phrase.
 """
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
+from typing import Any
 
 from PIL import Image, ImageDraw
 
-from mm_numeric.tasks.rendering.rows import are_apart, check_image, render_images, with_noise
+from mm_numeric.geometry.row_shapes import around, read_rotated_box
+from mm_numeric.tasks.rendering.drawing import (
+    OVERSAMPLING,
+    Drawing,
+    ImageStyle,
+    are_apart,
+    random_colour,
+    shrunk,
+)
 
-OVERSAMPLING = 4  # draw larger and average down, because Pillow does not antialias
 COLOURS = {
     "red": (214, 40, 40),
     "green": (42, 157, 70),
@@ -26,6 +32,7 @@ COLOURS = {
     "white": (245, 245, 245),
 }
 _KINDS = ("circle", "square", "triangle")
+_ROTATED = ("rectangle", "ellipse")
 COUNTED = (*(f"{kind}s" for kind in _KINDS), "shapes")
 """What the questions of rendered rows can count: the shapes of a form, or all shapes."""
 
@@ -33,11 +40,9 @@ _SIDES = {"left": (0, min), "right": (0, max), "top": (1, min), "bottom": (1, ma
 
 
 @dataclass(frozen=True, kw_only=True)
-class SceneStyle:
+class SceneStyle(ImageStyle):
     """Options for rendered scenes, which are images of coloured shapes."""
 
-    width_px: int = 112
-    height_px: int = 112
     least: int = 2
     """Minimum number of shapes in a scene, at least 2 unless they are rotated."""
 
@@ -47,15 +52,22 @@ class SceneStyle:
     large: float = 0.5
     """Probability that a shape is large; large shapes are about twice as wide as small ones."""
 
-    noise: float = 0.02
-    """Standard deviation of Gaussian pixel noise, as a fraction of 255."""
-
     def __post_init__(self) -> None:
-        check_image(self.width_px, self.height_px, self.noise)
+        super().__post_init__()
         if not 0 <= self.large <= 1:
             raise ValueError(f"large is 0 to 1, not {self.large}")
         if not 1 <= self.least <= self.most <= 6:
             raise ValueError(f"1 <= least <= most <= 6, not {self.least} and {self.most}")
+
+    def draw(
+        self, rng: random.Random, row: "Callable[[Sequence[_Shape], random.Random], dict[str, Any]]"
+    ) -> Drawing:
+        """Return an image of shapes, and the row that ``row`` makes of them."""
+        if self.least < 2:
+            raise ValueError(f"task.scene.least: it is {self.least}; set 2 or more.")
+        shapes = _placed(rng, self)
+        image = _draw(shapes, rng, self)
+        return image, self.sized(row(shapes, rng))
 
 
 @dataclass(frozen=True)
@@ -91,59 +103,24 @@ class _Shape:
         return f"{self.colour} {self.kind}"
 
 
-def render_scenes(
-    folder: Path,
-    count: int,
-    seed: int,
-    style: SceneStyle,
-    *,
-    rows: str,
-    counted: Sequence[str] = COUNTED,
-    absent: bool = True,
-) -> Path:
-    """Generate images of coloured shapes; return the path of the .jsonl file with their rows.
-
-    ``rows`` is what the rows have. ``phrase``: a phrase and the box of one shape. ``objects``: all
-    shapes, labelled with their form (a circle, a square, a triangle; perhaps none of them).
-    ``count``: one of ``counted``, such as ``circles``, and its number. ``points``: a form, such as
-    ``circles``, and the outlines of these shapes; the form is in the scene unless ``absent``.
-    """
-    if style.least < 2:
-        raise ValueError(f"task.scene.least: it is {style.least}; set 2 or more.")
-    kinds: Mapping[str, Callable[[Sequence[_Shape], random.Random], dict[str, object]]] = {
-        "phrase": _one,
-        "objects": _list,
-        "count": partial(_count, counted),
-        "points": partial(_points, absent),
-    }
-    row = kinds[rows]
-    size = {"width": style.width_px, "height": style.height_px}
-
-    def draw(rng: random.Random) -> tuple[Image.Image, dict[str, object]]:
-        shapes = _placed(rng, style)
-        image = _draw(shapes, rng, style)
-        return image, {**row(shapes, rng), **size}
-
-    return render_images(folder, count, seed, "scene", draw)
-
-
-def _one(shapes: Sequence[_Shape], rng: random.Random) -> dict[str, object]:
+def phrase_row(shapes: Sequence[_Shape], rng: random.Random) -> dict[str, Any]:
+    """Return a row with a phrase and the box of one shape."""
     found = list(filter(None, (_by_name(shapes), _by_size(shapes), _by_position(shapes))))
     phrase, shape = rng.choice(rng.choice(found))
     return {"phrase": phrase, "box": list(shape.box)}
 
 
-def _list(shapes: Sequence[_Shape], rng: random.Random) -> dict[str, object]:
+def object_row(shapes: Sequence[_Shape], rng: random.Random) -> dict[str, Any]:
     """Return a row with all shapes in random order, labelled with their form."""
     instances = [{"box": list(shape.box), "label": shape.kind} for shape in shapes]
     rng.shuffle(instances)
     return {"classes": list(_KINDS), "instances": instances}
 
 
-def _count(
-    counted: Sequence[str], shapes: Sequence[_Shape], rng: random.Random
-) -> dict[str, object]:
-    """Return a row with what to count and its number.
+def count_row(
+    shapes: Sequence[_Shape], rng: random.Random, counted: Sequence[str]
+) -> dict[str, Any]:
+    """Return a row with one of ``counted``, such as ``circles``, and its number.
 
     The numbers that can be asked for in a scene are equally likely.
     """
@@ -154,8 +131,11 @@ def _count(
     return {"label": label, "count": count}
 
 
-def _points(absent: bool, shapes: Sequence[_Shape], rng: random.Random) -> dict[str, object]:
-    """Return a row with the outlines of the shapes of a form; if ``absent``, it may be empty."""
+def outline_row(shapes: Sequence[_Shape], rng: random.Random, *, absent: bool) -> dict[str, Any]:
+    """Return a row with a form, such as ``circles``, and the outlines of the shapes of this form.
+
+    There may be none of them if ``absent``.
+    """
     present = {shape.kind for shape in shapes}
     kind = rng.choice([kind for kind in _KINDS if absent or kind in present])
     outlines = [{"polygon": shape.outline} for shape in shapes if shape.kind == kind]
@@ -217,15 +197,17 @@ def _placed(rng: random.Random, style: SceneStyle) -> list[_Shape]:
 
 
 def _draw(shapes: Sequence[_Shape], rng: random.Random, style: SceneStyle) -> Image.Image:
-    size = style.width_px, style.height_px
-    background = tuple(rng.randint(10, 70) for _ in range(3))
-    image = Image.new("RGB", (size[0] * OVERSAMPLING, size[1] * OVERSAMPLING), background)
+    image = _canvas(rng, style)
     draw = ImageDraw.Draw(image)
     for shape in shapes:
         edges = [edge * OVERSAMPLING for edge in shape.box]
         draw_shape(draw, shape.kind, edges, COLOURS[shape.colour])
-    small = image.resize(size, Image.Resampling.BOX)
-    return with_noise(small, style.noise, rng)
+    return shrunk(image, style.size_px, style.noise, rng)
+
+
+def _canvas(rng: random.Random, style: SceneStyle) -> Image.Image:
+    size = style.width_px * OVERSAMPLING, style.height_px * OVERSAMPLING
+    return Image.new("RGB", size, random_colour(rng, 10, 70))
 
 
 def draw_shape(
@@ -239,3 +221,67 @@ def draw_shape(
         draw.rectangle((x1, y1, x2 - 1, y2 - 1), fill=colour)
     else:
         draw.polygon(((x1, y2 - 1), ((x1 + x2) / 2, y1), (x2 - 1, y2 - 1)), fill=colour)
+
+
+def draw_rotated_scene(rng: random.Random, style: SceneStyle) -> Drawing:
+    """Return an image of rotated shapes, and its row.
+
+    A row has all shapes, labelled with their kind, as ``rotated_box``: centre x, centre y, width,
+    height and clockwise angle in degrees, in random order.
+    """
+    boxes = _placed_rotated(rng, style)
+    image = _canvas(rng, style)
+    instances = []
+    for box in boxes:
+        kind, colour = rng.choice(_ROTATED), rng.choice(list(COLOURS.values()))
+        _paint(image, box, kind, colour)
+        instances.append({"rotated_box": box, "label": kind})
+    row = style.sized({"classes": list(_ROTATED), "instances": instances})
+    return shrunk(image, style.size_px, style.noise, rng), row
+
+
+def _placed_rotated(rng: random.Random, style: SceneStyle) -> list[list[float]]:
+    """Return rotated boxes inside the image whose upright bounding boxes do not touch.
+
+    There are fewer than ``style.least`` if no more fit in 20 tries for each.
+    """
+    short = min(style.width_px, style.height_px)
+    boxes: list[list[float]] = []
+    wanted = rng.randint(style.least, style.most)
+    while not boxes:
+        boxes = []
+        for _ in range(20 * wanted):
+            is_large = rng.random() < style.large
+            width = short * (rng.uniform(0.4, 0.6) if is_large else rng.uniform(0.2, 0.3))
+            height = width * rng.uniform(0.35, 0.7)
+            centre = rng.uniform(0, style.width_px), rng.uniform(0, style.height_px)
+            numbers = [*centre, width, height, rng.uniform(-90, 90)]
+            box = [round(number, 1) for number in numbers]
+            own = _bounds(box)
+            fits = min(own) >= 1 and own[2] <= style.width_px - 1 and own[3] <= style.height_px - 1
+            if fits and all(are_apart(own, _bounds(other)) for other in boxes):
+                boxes.append(box)
+            if len(boxes) == wanted:
+                break
+    return boxes
+
+
+def _bounds(box: list[float]) -> tuple[float, ...]:
+    (x1, y1), (x2, y2) = around(read_rotated_box(box, "a rendered box")).points
+    return x1, y1, x2, y2
+
+
+def _paint(image: Image.Image, box: list[float], kind: str, colour: tuple[int, int, int]) -> None:
+    """Paint a shape into an image that is ``OVERSAMPLING`` times as large as its coordinates."""
+    if kind == "rectangle":
+        corners = read_rotated_box(box, "a rendered box").points
+        points = [(OVERSAMPLING * x, OVERSAMPLING * y) for x, y in corners]
+        ImageDraw.Draw(image).polygon(points, fill=colour)
+        return
+    x, y, width, height, degrees = box
+    mask = Image.new("L", image.size)
+    edges = x - width / 2, y - height / 2, x + width / 2, y + height / 2
+    ImageDraw.Draw(mask).ellipse([OVERSAMPLING * edge for edge in edges], fill=255)
+    centre = OVERSAMPLING * x, OVERSAMPLING * y
+    mask = mask.rotate(-degrees, center=centre)  # Pillow turns counterclockwise
+    image.paste(colour, mask=mask)

@@ -6,11 +6,10 @@ instruction is, for example, ``the red circle``).
 
 import random
 from dataclasses import dataclass
-from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-from mm_numeric.tasks.rendering.rows import render_images, with_noise
+from mm_numeric.tasks.rendering.drawing import Drawing, ImageStyle, with_noise
 from mm_numeric.tasks.rendering.scenes import COLOURS, draw_shape
 
 _WORDS = ("Open", "Save", "Copy", "Paste", "Undo", "Help", "Find", "Quit", "Send", "Print")
@@ -19,11 +18,10 @@ _FORMS = ("circle", "square", "triangle")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScreenStyle:
+class ScreenStyle(ImageStyle):
     """Options for rendered screens, which are images of buttons in a grid."""
 
     width_px: int = 168
-    height_px: int = 112
     columns: int = 3
     rows: int = 3
     buttons: int = 5
@@ -35,45 +33,33 @@ class ScreenStyle:
     absent: float = 0.1
     """Probability that an instruction names a button that is not on the screen."""
 
-    noise: float = 0.02
-    """Standard deviation of Gaussian pixel noise, as a fraction of 255."""
-
     def __post_init__(self) -> None:
-        shares = (self.icons, self.absent, self.noise)
-        if min(self.width_px, self.height_px) < 48 or not all(0 <= s <= 1 for s in shares):
-            raise ValueError(
-                "width_px and height_px are at least 48, and icons, absent and noise 0 to 1, not "
-                f"{self.width_px}, {self.height_px}, {self.icons}, {self.absent} and {self.noise}"
-            )
+        super().__post_init__()
+        if not (0 <= self.icons <= 1 and 0 <= self.absent <= 1):
+            raise ValueError(f"icons and absent are 0 to 1, not {self.icons} and {self.absent}")
         if not 1 <= self.buttons <= min(self.columns * self.rows, 9):
             raise ValueError(
                 f"buttons is 1 to the number of cells, at most 9, not {self.buttons} in "
                 f"{self.columns} x {self.rows} cells"
             )
 
-
-def render_screens(folder: Path, count: int, seed: int, style: ScreenStyle) -> Path:
-    """Generate images of buttons; return the path of the .jsonl file with their rows."""
-    icons = [f"the {colour} {form}" for colour in _COLOURS for form in _FORMS]
-
-    def draw(rng: random.Random) -> tuple[Image.Image, dict[str, object]]:
-        kinds = ["icon" if rng.random() < style.icons else "text" for _ in range(style.buttons)]
+    def draw(self, rng: random.Random) -> Drawing:
+        """Return a screen, and the instruction with the button that it names."""
+        icons = [f"the {colour} {form}" for colour in _COLOURS for form in _FORMS]
+        kinds = ["icon" if rng.random() < self.icons else "text" for _ in range(self.buttons)]
         names = {"icon": rng.sample(icons, len(icons)), "text": rng.sample(_WORDS, len(_WORDS))}
         buttons = [(kind, names[kind].pop()) for kind in kinds]
-        cells = rng.sample(range(style.columns * style.rows), style.buttons)
-        boxes = [_cell_box(cell, rng, style) for cell in cells]
-        image = _draw(buttons, boxes, rng, style)
-        size = {"width": style.width_px, "height": style.height_px}
-        if rng.random() < style.absent:
+        cells = rng.sample(range(self.columns * self.rows), self.buttons)
+        boxes = [_cell_box(cell, rng, self) for cell in cells]
+        image = _draw(buttons, boxes, rng, self)
+        if rng.random() < self.absent:
             kind = rng.choice(kinds)
             row: dict[str, object] = {"phrase": names[kind].pop(), "instances": []}
         else:
-            at = rng.randrange(style.buttons)
+            at = rng.randrange(self.buttons)
             kind = kinds[at]
             row = {"phrase": buttons[at][1], "box": list(boxes[at])}
-        return image, {**row, "ui_type": kind, **size}
-
-    return render_images(folder, count, seed, "screen", draw)
+        return image, self.sized({**row, "ui_type": kind})
 
 
 def _cell_box(cell: int, rng: random.Random, style: ScreenStyle) -> tuple[int, int, int, int]:
@@ -92,7 +78,7 @@ def _draw(
     rng: random.Random,
     style: ScreenStyle,
 ) -> Image.Image:
-    image = Image.new("RGB", (style.width_px, style.height_px), (225, 228, 232))
+    image = Image.new("RGB", style.size_px, (225, 228, 232))
     draw = ImageDraw.Draw(image)
     for (kind, name), (x1, y1, x2, y2) in zip(buttons, boxes, strict=True):
         draw.rectangle((x1, y1, x2 - 1, y2 - 1), fill="white", outline=(120, 120, 120))

@@ -7,16 +7,22 @@ images are the same on every machine. The option ``fonts`` adds font files.
 import math
 import random
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from mm_numeric.answers import Point
-from mm_numeric.tasks.rendering.rows import are_apart, check_image, render_images, with_noise
+from mm_numeric.tasks.rendering.drawing import (
+    Drawing,
+    ImageStyle,
+    are_apart,
+    random_colour,
+    with_noise,
+)
 
 _LETTER_PX = 48  # font size before a word is scaled down
 _EDGE_POINTS = 7  # points of a curved polygon on each long side: 14 in total, as in CTW1500
@@ -24,11 +30,9 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PageStyle:
+class PageStyle(ImageStyle):
     """Options for rendered pages, which are images of random words."""
 
-    width_px: int = 112
-    height_px: int = 112
     least: int = 1
     """Minimum number of words on a page."""
 
@@ -50,11 +54,8 @@ class PageStyle:
     fonts: tuple[str, ...] = ()
     """Paths of font files to use in addition to Pillow's font."""
 
-    noise: float = 0.02
-    """Standard deviation of Gaussian pixel noise, as a fraction of 255."""
-
     def __post_init__(self) -> None:
-        check_image(self.width_px, self.height_px, self.noise)
+        super().__post_init__()
         if not 1 <= self.least <= self.most:
             raise ValueError(f"1 <= least <= most, not {self.least} and {self.most}")
         if len(self.letters_px) != 2 or not 6 <= self.letters_px[0] <= self.letters_px[1]:
@@ -64,37 +65,28 @@ class PageStyle:
         if not 0 <= self.rotation_degrees <= 90:
             raise ValueError(f"rotation_degrees is 0 to 90, not {self.rotation_degrees}")
 
-
-def render_pages(folder: Path, count: int, seed: int, style: PageStyle) -> Path:
-    """Generate images of words in a folder; return the path of the .jsonl file with their rows."""
-    fonts = [ImageFont.load_default(size=_LETTER_PX), *map(_font, style.fonts)]
-    size = {"width": style.width_px, "height": style.height_px}
-
-    def draw(rng: random.Random) -> tuple[Image.Image, dict[str, object]]:
-        image, instances = _page(rng, style, fonts)
-        return image, {"instances": instances, **size}
-
-    return render_images(folder, count, seed, "page", draw)
+    def draw(self, rng: random.Random) -> Drawing:
+        """Return a page of random words, and the polygon and text of each word."""
+        image, instances = _page(rng, self)
+        return image, self.sized({"instances": instances})
 
 
-def _font(path: str) -> ImageFont.FreeTypeFont:
+@cache
+def _font(path: str | None) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    """Open a font file; None is Pillow's built-in font."""
+    if path is None:
+        return ImageFont.load_default(size=_LETTER_PX)
     try:
         return ImageFont.truetype(path, _LETTER_PX)
     except OSError as error:
         raise ValueError(f"task.page.fonts: {path} is not a font ({error}).") from error
 
 
-def _page(
-    rng: random.Random,
-    style: PageStyle,
-    fonts: Sequence[ImageFont.FreeTypeFont | ImageFont.ImageFont],
-) -> tuple[Image.Image, list[dict[str, object]]]:
+def _page(rng: random.Random, style: PageStyle) -> tuple[Image.Image, list[dict[str, object]]]:
     """Draw a page of random words; return the image and the polygon and text of each word."""
-    size = style.width_px, style.height_px
+    size = style.size_px
     light = rng.random() < 0.5
-    ground = np.array(
-        [rng.randint(180, 250) if light else rng.randint(5, 70) for _ in range(3)], float
-    )
+    ground = np.array(random_colour(rng, *((180, 250) if light else (5, 70))), float)
     canvas = np.broadcast_to(ground, (size[1], size[0], 3)).copy()
     words: list[dict[str, object]] = []
     occupied: list[tuple[float, float, float, float]] = []
@@ -103,15 +95,13 @@ def _page(
         if len(words) == wanted:
             break
         text = _text(rng)
-        mask = _mask(text, rng, rng.choice(list(fonts)))
+        mask = _mask(text, rng, _font(rng.choice((None, *style.fonts))))
         placed = _placed(mask.shape, rng, style)
         if placed is None or not all(are_apart(placed.bounds, other) for other in occupied):
             continue
         ignore = rng.random() < style.ignored
         occupied.append(placed.bounds)
-        ink = np.array(
-            [rng.randint(0, 80) if light else rng.randint(170, 255) for _ in range(3)], float
-        )
+        ink = np.array(random_colour(rng, *((0, 80) if light else (170, 255))), float)
         cover = _sampled(mask, *placed.inverse(*np.meshgrid(*(np.arange(n) + 0.5 for n in size))))
         cover *= 0.15 if ignore else 1.0  # too faint to be read
         canvas += cover[..., None] * (ink - canvas)

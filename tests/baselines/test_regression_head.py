@@ -12,7 +12,7 @@ from mm_numeric.baselines.number_head import NumberOutput
 from mm_numeric.baselines.values import value_of
 from mm_numeric.data.collator import BATCH_KEYS, TrainingCollator, prompt_batch
 from mm_numeric.losses.presets import PRESETS
-from mm_numeric.tasks.numbers import Numbers
+from mm_numeric.tasks.number_questions import Numbers
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from mm_numeric.answers import Unreadable
 from mm_numeric.baselines.regression_transformer import number_encoding
 from mm_numeric.data.collator import TrainingCollator
 from mm_numeric.losses.numeric_loss import NumericLoss
-from mm_numeric.tasks.numbers import Numbers
+from mm_numeric.tasks.number_questions import Numbers
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from mm_numeric.baselines.number_head import NumberOutput
 from mm_numeric.baselines.values import is_value, read_values, value_id, value_of
 from mm_numeric.data.collator import TrainingCollator
 from mm_numeric.losses.presets import PRESETS
-from mm_numeric.tasks.numbers import Numbers
+from mm_numeric.tasks.number_questions import Numbers
 
 pytestmark = pytest.mark.slow
 

@@ -27,7 +27,7 @@ from mm_numeric.config.reader import (
     with_trainer,
 )
 from mm_numeric.geometry.click_formats import ClickFormat
-from mm_numeric.geometry.named_formats import COORDINATE_FORMATS
+from mm_numeric.geometry.coordinates import COORDINATE_FORMATS
 from mm_numeric.losses.presets import PRESETS
 from mm_numeric.registry import TERMS
 from mm_numeric.settings import parse_yaml, with_override

@@ -17,7 +17,7 @@ from mm_numeric.data.examples import examples_to_answer, load_examples, render_r
 from mm_numeric.data.images import open_image
 from mm_numeric.io.files import read_rows
 from mm_numeric.tasks.clock import Clock
-from mm_numeric.tasks.numbers import Numbers
+from mm_numeric.tasks.number_questions import Numbers
 from mm_numeric.tasks.rendering.clock_faces import FaceStyle
 
 REAL_CLOCKS = Path(__file__).parents[3] / "shared" / "data" / "clocks" / "labels.csv"
@@ -140,7 +140,7 @@ GOOD = '{"id": "x", "image": "a.png", "time": "7:05"}\n'
             GOOD + GOOD,
             r"line 2: the id 'x' is already used in .*rows\.jsonl, line 1; give each row",
         ),
-        ('{"time": "7:05"}', r'line 1: no image; each row needs "image" \(or "file"\)\.'),
+        ('{"time": "7:05"}', r'line 1: no image; each row needs "image" \(a path\)\.'),
         ('{"image": 7, "time": "7:05"}', r"line 1: no image"),
         ('{"image": "", "time": "7:05"}', r"line 1: no image"),
         ('{"image": "a.png"}', r'line 1: no time; each row needs "time", or "hour" and "minute"\.'),

@@ -24,7 +24,7 @@ from mm_numeric.evaluation.check_data.text import report_text
 from mm_numeric.evaluation.report.images import open_upright
 from mm_numeric.families.llava import Llava
 from mm_numeric.importers.importer import InvalidRowError
-from mm_numeric.importers.masked_points import _image_and_region
+from mm_numeric.importers.pointing import _image_and_region
 
 CLOCKS = Path(__file__).parents[3] / "shared" / "data" / "clocks"
 

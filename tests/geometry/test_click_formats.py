@@ -25,13 +25,11 @@ from mm_numeric.cli import main as cli
 from mm_numeric.config.reader import read_coordinates
 from mm_numeric.geometry.click_formats import ClickFormat, find_points
 from mm_numeric.geometry.conventions import CLICKS
-from mm_numeric.geometry.coordinates import COORDINATES
+from mm_numeric.geometry.coordinates import COORDINATE_FORMATS, COORDINATES
 from mm_numeric.geometry.frame_presets import FrameRule
 from mm_numeric.geometry.frames import Frame, Resize
-from mm_numeric.geometry.named_formats import COORDINATE_FORMATS
-from mm_numeric.tasks.click import Click
 from mm_numeric.tasks.detection import Detection
-from mm_numeric.tasks.pointing import Pointing
+from mm_numeric.tasks.pointing import Click, Pointing
 
 CLICK_FORMATS = [name for name, text in COORDINATE_FORMATS.items() if isinstance(text, ClickFormat)]
 

@@ -9,7 +9,7 @@ from tiny_qwens import each_qwen, real_sizes
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
 from mm_numeric.geometry.coordinates import COORDINATES
-from mm_numeric.geometry.frame_presets import FAMILY_RESIZES, FRAME, FrameRule
+from mm_numeric.geometry.frame_presets import FAMILY_RESIZES, FRAME, AreaLimits, FrameRule
 from mm_numeric.geometry.frames import Resize
 from mm_numeric.registry import FAMILIES, choose
 
@@ -42,7 +42,7 @@ def test_every_family_with_images_has_a_frame():
 
 
 def test_the_pixel_limits_of_a_tool_replace_the_published_ones():
-    rule = FrameRule.of_family("qwen2_5_vl", max_pixels=1_003_520)
+    rule = FrameRule.of_family("qwen2_5_vl", AreaLimits(max_pixels=1_003_520))
     assert rule.resize == Resize(kind="smart", factor=28, min_pixels=3136, max_pixels=1_003_520)
     view = rule.frame(1920, 1080).view
     assert (view.width_px, view.height_px) == (1316, 728)
@@ -50,12 +50,12 @@ def test_the_pixel_limits_of_a_tool_replace_the_published_ones():
 
 def test_images_that_llama_factory_shrinks_first_have_another_size():
     """Its ``_preprocess_image`` makes 1024 x 576 of 1280 x 720; Qwen2.5-VL resizes these."""
-    rule = FrameRule.of_family("qwen2_5_vl", image_max_pixels=768 * 768)
+    rule = FrameRule.of_family("qwen2_5_vl", AreaLimits(image_max_pixels=768 * 768))
     frame = rule.frame(1280, 720)
     assert (frame.view.width_px, frame.view.height_px) == (1036, 588)
     assert smart_resize(576, 1024, 28, 3136, 12_845_056) == (588, 1036)
     assert frame.decode(518, 147) == pytest.approx((640, 180))
-    without = FrameRule.of_family("qwen2_5_vl", max_pixels=768 * 768).frame(1280, 720)
+    without = FrameRule.of_family("qwen2_5_vl", AreaLimits(max_pixels=768 * 768)).frame(1280, 720)
     assert (without.view.width_px, without.view.height_px) == (1008, 560)
     assert rule.frame(640, 480) == FrameRule.of_family("qwen2_5_vl").frame(640, 480)
 
@@ -71,26 +71,26 @@ def test_relative_coordinates_refer_to_the_whole_image():
 
 @pytest.mark.parametrize("name", ["run", "run/model", f"run/model/{FRAME}"])
 def test_a_frame_can_be_saved_and_read(tmp_path, name):
-    rule = FrameRule.of_family("qwen3_vl", min_pixels=1024)
+    rule = FrameRule.of_family("qwen3_vl", AreaLimits(min_pixels=1024))
     (tmp_path / "run/model").mkdir(parents=True)
     (tmp_path / "run/model" / FRAME).write_text(json.dumps(rule.to_dict()))
     assert FrameRule.named(str(tmp_path / name)) == rule
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("name", "limits", "message"),
     [
-        ({"name": "qwen25_vl"}, "--family: there is no model family with images 'qwen25_vl'. Did "),
-        ({"name": "t5"}, "there is no model family with images 't5'"),
-        ({"name": "llava", "max_pixels": 9}, "to a square, without max_pixels; remove the option"),
-        ({"name": "qwen2_vl", "max_pixels": 0}, "--family qwen2_vl: an area in pixels is at lea"),
-        ({"name": "llava", "image_max_pixels": -1}, "--family llava: an area in pixels is at lea"),
-        ({"name": "qwen2_vl", "max_pixels": 9}, "min_pixels 3136 is more than max_pixels 9; set"),
+        ("qwen25_vl", {}, "--family: there is no model family with images 'qwen25_vl'. Did "),
+        ("t5", {}, "there is no model family with images 't5'"),
+        ("llava", {"max_pixels": 9}, "to a square, without max_pixels; remove the option"),
+        ("qwen2_vl", {"max_pixels": 0}, "--family qwen2_vl: an area in pixels is at lea"),
+        ("llava", {"image_max_pixels": -1}, "--family llava: an area in pixels is at lea"),
+        ("qwen2_vl", {"max_pixels": 9}, "min_pixels 3136 is more than max_pixels 9; set"),
     ],
 )
-def test_a_wrong_family_is_one_sentence(options, message):
+def test_a_wrong_family_is_one_sentence(name, limits, message):
     with pytest.raises(ValueError, match=message):
-        FrameRule.of_family(**options)
+        FrameRule.of_family(name, AreaLimits(**limits))
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ def test_a_wrong_frame_is_one_sentence(name, message):
 def test_pixels_of_resized_images_need_only_the_limits_of_the_area():
     for limits in ({"min_pixels": 3136, "max_pixels": 1_003_520}, {"max_pixels": 1_003_520}):
         limits["image_max_pixels"] = 768 * 768
-        found = FrameRule.named("pixels_resized", **limits)
-        of_family = FrameRule.of_family("qwen2_5_vl", **limits)
+        found = FrameRule.named("pixels_resized", AreaLimits(**limits))
+        of_family = FrameRule.of_family("qwen2_5_vl", AreaLimits(**limits))
         assert found.depends_on_limits
         for size in ((640, 480), (3840, 2160), (30, 40)):
             frames = [rule.frame(*size) for rule in (found, of_family)]
@@ -134,7 +134,7 @@ def test_pixels_of_resized_images_need_only_the_limits_of_the_area():
 )
 def test_limits_that_a_frame_does_not_take_are_one_sentence(tmp_path, name, limits, message):
     with pytest.raises(ValueError, match=message):
-        FrameRule.named(name.format(run=tmp_path), **limits)
+        FrameRule.named(name.format(run=tmp_path), AreaLimits(**limits))
 
 
 @pytest.mark.parametrize(

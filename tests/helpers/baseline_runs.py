@@ -12,11 +12,11 @@ from mm_numeric.baselines.baseline import with_baseline
 from mm_numeric.families.causal_lm import CausalLM
 from mm_numeric.families.digits import with_digits
 from mm_numeric.families.t5 import T5
-from mm_numeric.tasks.numbers import Numbers
+from mm_numeric.tasks.number_questions import Numbers
 
 FAMILIES = {"causal_lm": CausalLM, "t5": T5}
 TOKENIZERS = {"gpt2": "causal_lm", "qwen2": "causal_lm", "t5-small": "t5"}
-TASK = "mm_numeric.tasks.numbers:Numbers"
+TASK = "mm_numeric.tasks.number_questions:Numbers"
 ONE_NUMBER = {question: answer for question, answer in SUMS.items() if " " not in answer}
 
 

@@ -10,8 +10,9 @@ from mm_numeric.evaluation.report.report import write_report
 from mm_numeric.evaluation.score import score
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frames import Frame, Resize
-from mm_numeric.tasks.rendering.scenes import SceneStyle, render_scenes
-from mm_numeric.tasks.rendering.word_pages import PageStyle, render_pages
+from mm_numeric.tasks.grounding import Grounding
+from mm_numeric.tasks.rendering.word_pages import PageStyle
+from mm_numeric.tasks.text_detection import TextDetection
 
 HOSTILE = "<script>alert('[1, 2]')</script> | [x](http://a.b) \x00\u202e\ud800"
 FRAME = Frame(112, 112, Resize(kind="none").view(112, 112), COORDINATES["qwen2_vl"])
@@ -65,7 +66,7 @@ def scenes(folder, shifts_px, count=16):
         shifts_px: By objective and seed, how far it moves the box of row i: times i.
         count: Of scenes.
     """
-    file = render_scenes(folder / "scenes", count, 3, SceneStyle(), rows="phrase")
+    file = Grounding().render(folder / "scenes", count, 3)
     runs = {}
     for key, shift in shifts_px.items():
         rows = []
@@ -99,7 +100,7 @@ def counted(row):
 def pages(folder, keys, count=16):
     """Render pages of words, straight, curved and ignored; leave out and move some."""
     style = PageStyle(width_px=224, height_px=168, most=4, curved=0.4, ignored=0.2)
-    file = render_pages(folder / "pages", count, 3, style)
+    file = TextDetection(page=style).render(folder / "pages", count, 3)
     runs = {}
     for place, key in enumerate(keys):
         rows = []

@@ -67,7 +67,6 @@ EXACT = Scorer(
             name="exact", label="exact", unit="%", higher_is_better=True, value=mean_of("exact")
         ),
     ),
-    buckets={},
 )
 
 

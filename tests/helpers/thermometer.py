@@ -17,7 +17,7 @@ from PIL import Image
 from mm_numeric.answers import Example, Mark, Number, Unreadable, Written
 from mm_numeric.evaluation.report.sections import Section, paragraph
 from mm_numeric.tasks.base import BaseTask
-from mm_numeric.tasks.numbers import last_number
+from mm_numeric.tasks.number_questions import last_number
 
 
 @dataclass(frozen=True, kw_only=True)

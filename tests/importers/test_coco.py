@@ -227,3 +227,29 @@ def test_a_wrong_folder_of_images_leaves_no_file_and_a_partial_one_is_replaced(t
     assert settings.endswith(f" 'data.test.images={folders[2]}'")
     with pytest.raises(ValueError, match=r"prepared\.json exists; name another file"):
         prepare_command.run(words[0], [*words[1:], str(folders[0])])
+
+
+def test_the_coco_file_of_roboflow_is_read(tmp_path):
+    """It has a category for the project, which no object has, and images without objects."""
+    raw = {
+        "info": {"year": "2024", "url": "https://public.roboflow.com"},
+        "licenses": [{"id": 1, "url": "", "name": "CC BY 4.0"}],
+        "categories": [
+            {"id": 0, "name": "hard-hats", "supercategory": "none"},
+            {"id": 1, "name": "helmet", "supercategory": "hard-hats"},
+        ],
+        "images": [
+            {"id": i, "license": 1, "file_name": f"{i}_png.rf.0a.jpg", "height": 416, "width": 416,
+             "date_captured": "2024-01-01T00:00:00+00:00", "extra": {"name": "a.png"}}
+            for i in range(2)
+        ],
+        "annotations": [
+            {"id": 0, "image_id": 0, "category_id": 1, "bbox": [179, 85, 18, 16.5], "area": 297,
+             "segmentation": [], "iscrowd": 0}
+        ],
+    }  # fmt: skip
+    path = json_file(tmp_path / "_annotations.coco.json", raw)
+    done = prepare("coco", Coco(), [path], tmp_path / "rows.jsonl")
+    assert done.bad == 0
+    assert done.record["task"] == {"name": "detection", "classes": ["helmet"]}
+    assert done.record["counts"]["rows without instances"] == 1

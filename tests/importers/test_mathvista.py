@@ -20,10 +20,7 @@ PROBLEM = {
     "answer_type": "text",
     "metadata": {"split": "testmini", "skills": ["geometry reasoning"], "img_width": 9},
 }
-ROW = {
-    "id": "7",
-    **{n: v for n, v in PROBLEM.items() if v is not None and n != "pid"},
-}
+ROW = {"id": "7", **{n: v for n, v in PROBLEM.items() if v is not None and n != "pid"}}
 
 
 def test_an_object_by_pid(tmp_path):

@@ -17,8 +17,8 @@ from mm_numeric.config.decoding import PredictConfig
 from mm_numeric.data.collator import prompt_batch
 from mm_numeric.data.examples import load_examples
 from mm_numeric.evaluation.score import read_scores
+from mm_numeric.geometry.coordinates import COORDINATE_FORMATS
 from mm_numeric.geometry.frames import Frame
-from mm_numeric.geometry.named_formats import COORDINATE_FORMATS
 from mm_numeric.inference.candidates import Explored
 from mm_numeric.inference.decision_rules import Candidate
 from mm_numeric.inference.decode import Explorer

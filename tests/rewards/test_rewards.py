@@ -21,7 +21,7 @@ from mm_numeric.tasks.clock import Clock
 from mm_numeric.tasks.detection import Detection
 from mm_numeric.tasks.grounding import Grounding
 from mm_numeric.tasks.multirc import MultiRC
-from mm_numeric.tasks.numbers import Numbers
+from mm_numeric.tasks.number_questions import Numbers
 
 WIDTH, HEIGHT = 640, 480
 PIXELS = Frame(

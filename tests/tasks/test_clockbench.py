@@ -93,10 +93,7 @@ def test_an_empty_text_is_unparseable():
         ({**TIME, "hours": {"a": [1]}}, r"hours \{'a': \[1\]\} is not possible"),
         ({**TIME, "hours": {}}, r"hours \{\} is not possible"),
         ({**TIME, "date": 32}, r"date 32 is not possible; write 1 to 31"),
-        (
-            {**TIME, "month": 13},
-            r"month 13 is not possible; write 1 to 12, or a text such as June",
-        ),
+        ({**TIME, "month": 13}, r"month 13 is not possible; write 1 to 12, or a text such as June"),
         ({**TIME, "weekday": 1}, r"weekday 1 is not possible; write a text such as Monday, or fal"),
     ],
 )

@@ -7,26 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from importing import json_file, outcome
 
 from mm_numeric.answers import Number
 from mm_numeric.config.data import DataSource
 from mm_numeric.data.examples import load_examples
 from mm_numeric.evaluation.metrics.counting import COUNTS, score_counts
-from mm_numeric.importers.prepare import prepare
-from mm_numeric.importers.tallyqa import TallyQA
 from mm_numeric.tasks.counting import Counting
-from mm_numeric.tasks.rendering.scenes import render_scenes
+from mm_numeric.tasks.detection import Detection
 
-TALLY = {
-    "answer": 4,
-    "data_source": "imported_genome",
-    "image": "VG_100K_2/2410408.jpg",
-    "image_id": 92410408,
-    "issimple": False,
-    "question": "How many headlights does the black bus have?",
-    "question_id": 30095774,
-}
 PAIRS = st.lists(
     st.tuples(st.none() | st.integers(-1, 40), st.integers(0, 30)), min_size=1, max_size=12
 )
@@ -105,7 +93,7 @@ def test_rendered_scenes_have_the_count_that_is_asked_for(tmp_path):
         [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
         for file in (
             task.render(tmp_path / "counts", 60, 1),
-            render_scenes(tmp_path / "objects", 60, 1, task.scene, rows="objects"),
+            Detection(scene=task.scene).render(tmp_path / "objects", 60, 1),
         )
     ]
     for asked, shown in zip(*scenes, strict=True):
@@ -114,27 +102,3 @@ def test_rendered_scenes_have_the_count_that_is_asked_for(tmp_path):
     counts = Counter(asked["count"] for asked in scenes[0])
     assert set(counts) >= {0, 1, 2, 3}
     assert counts.most_common(1)[0][1] < 30
-
-
-def test_tallyqa(tmp_path):
-    rows = [TALLY, {**TALLY, "question_id": 2, "issimple": True}]
-    rows += [{**TALLY, "question_id": 3, "answer": "four"}, {**TALLY, "issimple": 1}]
-    train = {name: TALLY[name] for name in ("answer", "image", "question")}
-    path = json_file(tmp_path / "test.json", [*rows, train])
-    found = outcome(TallyQA(), path)
-    assert found.rows[0] == {
-        "id": "30095774",
-        "image": "VG_100K_2/2410408.jpg",
-        "question": "How many headlights does the black bus have?",
-        "answer": 4,
-        "category": "complex",
-    }
-    assert [row.get("category") for row in found.rows] == ["complex", "simple", None]
-    assert found.kinds == ["answer", "issimple"]
-    done = prepare("tallyqa", TallyQA(), [path], tmp_path / "rows.jsonl")
-    assert done.record["task"] == "counting"
-    (tmp_path / "VG_100K_2").mkdir()
-    (tmp_path / "VG_100K_2/2410408.jpg").touch()
-    source = DataSource(path=str(tmp_path / "rows.jsonl"))
-    read = load_examples(Counting(), source, tmp_path, training=False)
-    assert [e.buckets for e in read] == [{"category": "complex"}, {"category": "simple"}, {}]

@@ -244,7 +244,7 @@ def test_the_prompt_is_the_family_s_habit(tmp_path, family, prompt, between):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"prompt": "Find all."}, r"prompt needs \{classes\} where they go"),
+        ({"prompt": "Find all."}, r"prompt needs \{classes\} in it"),
         ({"ask": "one"}, "ask is one of together, each, not 'one'"),
         ({"negatives": 2}, "negatives is 0 or more and requires ask: each"),
         ({"negatives": -1, "ask": "each"}, "negatives is 0 or more"),

@@ -53,30 +53,20 @@ def frames_of(name):
     ]
 
 
-def check_walks(name, options, count):
-    """Parse ``count`` random texts of the grammars of a task."""
+@pytest.mark.slow
+@each
+def test_every_text_of_the_grammar_is_parsed(name, options):
+    """20,000 random texts over all tasks and coordinates."""
     task, frames, source = task_class(name, "test")(**options), frames_of(name), random.Random(name)
     for frame in frames:
         grammar = task.grammar(frame)
         walks, pattern = Walks(grammar, task.grammar_after(frame)), re.compile(grammar, re.DOTALL)
-        for i in range(-(-count // len(frames))):
+        for i in range(20_000 // len(EVERY) // len(frames) + 1):
             text = walks.draw(source, 60)
             answer = task.parse(text, frame)
             assert not isinstance(answer, Unreadable), (text, answer)
             if i < 20:
                 assert pattern.fullmatch(text)
-
-
-@pytest.mark.slow
-@each
-def test_every_text_of_the_grammar_is_parsed(name, options):
-    check_walks(name, options, 2_000 // len(EVERY) + 1)
-
-
-@pytest.mark.slow
-def test_a_hundred_thousand_texts_are_parsed():
-    for name, options in EVERY:
-        check_walks(name, options, 100_000 // len(EVERY) + 1)
 
 
 @pytest.mark.slow

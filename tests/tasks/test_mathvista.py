@@ -148,7 +148,7 @@ def test_rows_for_testing_are_tested():
 
 
 def test_a_prompt_without_the_question_is_rejected():
-    with pytest.raises(ValueError, match=r"prompt needs \{query\} where the question goes"):
+    with pytest.raises(ValueError, match=r"prompt needs \{query\} in it"):
         MathVista(prompt="Answer!")
 
 

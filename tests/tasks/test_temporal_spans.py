@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from importing import outcome
+from mm_numeric.losses.objective import Objective
 from PIL import Image
 from pycocotools import mask
 from tiny_chats import CHATS
@@ -17,13 +17,12 @@ from tiny_models import TINY
 from tiny_qwens import each_qwen, qwen, qwen_model
 
 from mm_numeric.answers import IMAGE, TimeSpans, Unreadable
-from mm_numeric.cli import prepare as prepare_command
 from mm_numeric.config.data import DataSource
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.data.collator import BATCH_KEYS, TrainingCollator, prompt_batch
 from mm_numeric.data.examples import fingerprint, load_examples
 from mm_numeric.data.image_cache import ImageCache
-from mm_numeric.data.lengths import LengthLimit, TooLongError
+from mm_numeric.data.lengths import LengthLimit, TooLongError, count_tokens
 from mm_numeric.evaluation.metrics.temporal_spans import SPANS, temporal_iou
 from mm_numeric.evaluation.score import score
 from mm_numeric.families.chat import Chat
@@ -31,8 +30,6 @@ from mm_numeric.families.llava import Llava
 from mm_numeric.families.paligemma import PaliGemma
 from mm_numeric.families.qwen2_5_vl import Qwen2_5VL
 from mm_numeric.families.qwen2_vl import Qwen2VL
-from mm_numeric.importers.moments import ActivityNet, CharadesSta, QvHighlights
-from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.presets import PRESETS
 from mm_numeric.tasks.temporal_spans import FindSpans, evenly
 
@@ -360,8 +357,7 @@ def test_the_first_loss_is_that_of_a_conversation_with_several_images(tmp_path, 
     """Next to the chat template and the image processor alone, with placeholders by hand."""
     family, model = qwen(cls), qwen_model(cls)
     rows = clips(tmp_path)
-    collate = TrainingCollator(family, TASK, family.vocabulary())
-    batch = collate(rows)
+    batch = TrainingCollator(family, TASK, family.vocabulary())(rows)
     labels, supervised, spans, _ = (batch.pop(key) for key in BATCH_KEYS)
     tokenizer, processor = family.tokenizer, family.image_processor
     losses, count = torch.zeros(()), 0
@@ -385,12 +381,12 @@ def test_the_first_loss_is_that_of_a_conversation_with_several_images(tmp_path, 
                         mm_token_type_ids=(ids == family.image_id).int())  # fmt: skip
         losses, count = losses + out.loss * len(end), count + len(end)
         frame = family.frame(*shown[0].size)
-        assert collate.count(example, frame).total == start + len(end)
+        assert count_tokens(family, TASK, example, frame)[0] == start + len(end)
     with torch.no_grad():
         logits = model(**batch, logits_to_keep=supervised).logits
         batch["pixel_values"] = batch["pixel_values"].flip(0)
         other = model(**batch, logits_to_keep=supervised).logits
-    found = NumericLoss(PRESETS["ce"], vocabulary=family.vocabulary())(logits, labels, spans).loss
+    found = Objective(PRESETS["ce"], family.vocabulary())(logits, labels, spans).loss
     torch.testing.assert_close(found, losses / count, rtol=0, atol=1e-4)
     assert (logits - other).abs().max() > 1e-3  # the model sees its images
 
@@ -401,12 +397,11 @@ def test_the_chat_family_takes_several_images(tmp_path):
     family = Chat.load(str(tmp_path / "model"), config)
     model = family.load_model(str(tmp_path / "model"), config).eval()
     rows = clips(tmp_path)
-    collate = TrainingCollator(family, TASK, family.vocabulary())
-    batch = collate(rows)
+    batch = TrainingCollator(family, TASK, family.vocabulary())(rows)
     labels, supervised, spans, _ = (batch.pop(key) for key in BATCH_KEYS)
     lengths = batch["attention_mask"].sum(1).tolist()
     frame = family.frame(56, 56)
-    assert lengths == [collate.count(row, frame).total for row in rows]
+    assert lengths == [count_tokens(family, TASK, row, frame)[0] for row in rows]
     official = family.processor.apply_chat_template(
         [conversation(row, [{"type": "text", "text": "?"}])[:1] for row in rows],
         add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt",
@@ -417,9 +412,7 @@ def test_the_chat_family_takes_several_images(tmp_path):
     torch.testing.assert_close(prompts["pixel_values"], official["pixel_values"])
     with torch.no_grad():
         logits = model(**batch, logits_to_keep=supervised).logits
-    assert torch.isfinite(
-        NumericLoss(PRESETS["ce"], vocabulary=family.vocabulary())(logits, labels, spans).loss
-    )
+    assert torch.isfinite(Objective(PRESETS["ce"], family.vocabulary())(logits, labels, spans).loss)
 
 
 def test_limits_and_the_cache_know_all_images(tmp_path):
@@ -432,12 +425,13 @@ def test_limits_and_the_cache_know_all_images(tmp_path):
     )
     for _ in range(2):
         torch.testing.assert_close(cached(rows)["pixel_values"], whole["pixel_values"])
-    tokens, image_tokens, _ = plain.count(rows[2], family.frame(112, 112))
+    tokens, image_tokens = count_tokens(family, TASK, rows[2], family.frame(112, 112))
     assert (image_tokens, tokens) == (4 * 16, plain.length(rows[2]))
-    smaller = replace(plain, length_limit=LengthLimit(tokens - 10, "resize"))
+    limit = LengthLimit(family, TASK, tokens - 10, "resize")
+    smaller = TrainingCollator(family, TASK, family.vocabulary(), length_limit=limit)
     assert smaller([rows[2]])["attention_mask"].sum() <= tokens - 10
     with pytest.raises(TooLongError, match="64 of them for its image"):
-        replace(plain, length_limit=LengthLimit(tokens - 10, "stop")).length(rows[2])
+        LengthLimit(family, TASK, tokens - 10, "stop").frame(rows[2], family.frame(112, 112))
     changed = replace(rows[0], more_images=rows[1].more_images)
     assert fingerprint(rows[:1]) != fingerprint([changed])
 
@@ -459,42 +453,3 @@ def test_what_cannot_be_shown_is_one_sentence(tmp_path):
     (tmp_path / "0_1.png").unlink()
     with pytest.raises(ValueError, match=r"there is no image .*0_1\.png"):
         load_examples(TASK, DataSource(path=str(tmp_path / "rows.jsonl")), tmp_path, training=True)
-
-
-def test_published_files_are_imported(tmp_path, capsys):
-    for video, count in (("AO8RW", 12), ("NUsG9", 1), ("v_QO", 2)):
-        (tmp_path / "frames" / video).mkdir(parents=True)
-        for i in range(count):
-            Image.new("RGB", (56, 56)).save(tmp_path / "frames" / video / f"{i}.jpg")
-    options = {"frames": tmp_path / "frames", "fps": 2.0}
-    text = "AO8RW 0.0 6.9##a person is putting a book on a shelf.\r\nAO8RW 7 6##x\nnothing\n"
-    (tmp_path / "a.txt").write_text(f"{text}gone 0 1##y\n", encoding="utf-8")
-    done = outcome(CharadesSta(**options), tmp_path / "a.txt")
-    assert done.row["spans"] == [[0, 6.9]]
-    assert done.row["query"] == "a person is putting a book on a shelf."
-    assert done.row["frames"][:3] == ["AO8RW/0.jpg", "AO8RW/1.jpg", "AO8RW/2.jpg"]
-    assert done.row["frames"][-1] == "AO8RW/11.jpg"
-    words = (tmp_path / "a.txt", "--frames", options["frames"], "--fps", "2", "--allow-bad", "3")
-    prepare_command.run("charades_sta", [*map(str, words), "--out", str(tmp_path / "rows.jsonl")])
-    assert f"data.train.images={tmp_path / 'frames'} task.name=" in capsys.readouterr().out
-    assert done.kinds == ["spans", "line", "frames"]
-    row = {"qid": 2579, "query": "A girl cooked.", "duration": 150, "vid": "NUsG9",
-           "relevant_windows": [[82, 150], [4, 6]], "saliency_scores": [[3, 3, 2]]}  # fmt: skip
-    lines = [row, {**row, "relevant_windows": None}, {**row, "vid": "../x"}, {"query": "x"}]
-    (tmp_path / "q.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    done = outcome(QvHighlights(**options), tmp_path / "q.jsonl")
-    assert (done.row["id"], done.row["spans"]) == ("2579", [[82, 150], [4, 6]])
-    assert done.kinds == ["spans", "frames", "spans"]
-    times, sentences = [[0.8, 19.9], [5, 1]], [" A woman stands.", "x"]
-    videos = {
-        "v_QO": {"duration": 82.7, "timestamps": times, "sentences": sentences},
-        "v_a": {"timestamps": [[1, 2]]},
-    }
-    (tmp_path / "c.json").write_text(json.dumps(videos), encoding="utf-8")
-    done = outcome(ActivityNet(**options), tmp_path / "c.json")
-    assert (done.row["id"], done.row["query"]) == ("v_QO-0", "A woman stands.")
-    assert done.kinds == ["spans", "fields"]
-    (example,) = TASK.examples([("x", done.row)], training=True)
-    assert "<0.5 seconds>" in example.prompt
-    with pytest.raises(ValueError, match="--fps: expected a number above 0, found 0"):
-        CharadesSta(frames=tmp_path, fps=0)

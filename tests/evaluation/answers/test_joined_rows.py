@@ -18,7 +18,7 @@ from mm_numeric.evaluation.answers.prepared_rows import PreparedRows
 from mm_numeric.evaluation.score import read_scores, score
 from mm_numeric.families.llava import Llava
 from mm_numeric.families.qwen2_5_vl import Qwen2_5VL
-from mm_numeric.geometry.frame_presets import FrameRule
+from mm_numeric.geometry.frame_presets import AreaLimits, FrameRule
 from mm_numeric.inference.generate import Generated, predict, prediction
 from mm_numeric.tasks.base import task_class
 from mm_numeric.training.run import train
@@ -110,7 +110,7 @@ def test_another_frame_gives_another_score(tmp_path):
         name: read_scores(answers, task_name="grounding", rows=PreparedRows(path=path, frame=rule))
         for name, rule in {
             "right": FrameRule.of_family("qwen2_5_vl"),
-            "limits": FrameRule.of_family("qwen2_5_vl", max_pixels=200_704),
+            "limits": FrameRule.of_family("qwen2_5_vl", AreaLimits(max_pixels=200_704)),
             "original": FrameRule.named("pixels_original"),
         }.items()
     }

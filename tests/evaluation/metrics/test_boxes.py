@@ -143,7 +143,7 @@ def test_predictions_are_read_in_the_frame_of_their_row(tmp_path):
     assert scores.rows[0]["parsed"]["box"] == pytest.approx([49.92, 99.84, 320, 350.08])
     del row["frame"]
     file.write_text(json.dumps({**row, "id": "a", "text": texts["a"]}) + "\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="line 1: a box needs the frame that it was written in"):
+    with pytest.raises(ValueError, match="line 1: boxes, polygons and points need the frame"):
         score(file)
 
 

@@ -368,7 +368,10 @@ def test_the_files_of_the_devkit_are_scored_as_by_the_devkit(tmp_path, capsys):
             {"merged_dets/Task1_ship.txt": "P1 0.5 1 1 9 1 9 5\n"},
             "Task1_ship.txt, line 1: 8 fields",
         ),
-        ({"merged_dets/Task1_ship.txt": "P1 high 1 1 9 1 9 5 1 5\n"}, "'high' are not numbers"),
+        (
+            {"merged_dets/Task1_ship.txt": "P1 high 1 1 9 1 9 5 1 5\n"},
+            "line 1: 'high' is not a number",
+        ),
         (
             {"merged_dets/Task1_ship.txt": "P2 0.5 1 1 9 1 9 5 1 5\n"},
             "the image 'P2' is not in the",

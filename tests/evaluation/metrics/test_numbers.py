@@ -288,4 +288,4 @@ def test_buckets_are_names_and_texts(tmp_path):
 
 
 def test_a_scorer_that_names_no_metric_shows_its_headline_by_category():
-    assert Scorer(columns=score_numbers, metrics=NUMBERS.metrics, buckets={}).by_category == ()
+    assert Scorer(columns=score_numbers, metrics=NUMBERS.metrics).by_category == ()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mm_numeric.answers import Number, Tolerance
 from mm_numeric.evaluation.metrics.tolerance import APPROXIMATE_NUMBERS, score_approximate
 from mm_numeric.tasks.chart_values import ChartValues
-from mm_numeric.tasks.numbers import ApproximateNumbers
+from mm_numeric.tasks.number_questions import ApproximateNumbers
 
 RANDOM = settings(derandomize=True, deadline=None, max_examples=200)
 WRITTEN = st.one_of(

@@ -10,14 +10,12 @@ import pytest
 from importing import json_file, outcome, text_folder
 
 from mm_numeric.importers.coco import Coco
-from mm_numeric.importers.ctw1500 import CTW1500
-from mm_numeric.importers.icdar import Icdar2013, Icdar2015
 from mm_numeric.importers.llava import LlavaImporter
 from mm_numeric.importers.mmocr import MMOCR
 from mm_numeric.importers.refcoco import RefCoco
 from mm_numeric.importers.rows import Rows
+from mm_numeric.importers.scene_text import CTW1500, Icdar2013, Icdar2015, TotalText
 from mm_numeric.importers.swift import Swift
-from mm_numeric.importers.totaltext import TotalText
 
 HUGE = "9" * 400
 IMAGE = {"id": 1, "file_name": "1.jpg", "width": 640, "height": 480}
@@ -108,7 +106,7 @@ def test_a_number_of_json_that_is_not_finite_is_a_bad_line(tmp_path, read, value
 
 def test_edges_that_overflow_are_a_bad_line(tmp_path):
     done = in_json(Coco(), coco)(tmp_path, [1e308, 0, 1e308, 5])
-    assert done.bad[0].why == "inf is not a finite number."
+    assert done.bad[0].why == "right and bottom edge: inf is not a finite number."
 
 
 @pytest.mark.parametrize(

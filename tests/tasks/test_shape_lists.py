@@ -34,8 +34,7 @@ def test_each_edge_has_its_own_gaussian_noise():
 
 
 @pytest.mark.parametrize(
-    ("task", "training"),
-    [(Grounding(label_noise_pixels=5.0), False), (Grounding(), True)],
+    ("task", "training"), [(Grounding(label_noise_pixels=5.0), False), (Grounding(), True)]
 )
 def test_clean_boxes_stay_as_they_are(task, training):
     assert set(map(edges, boxes(task, ROWS[:9], training).values())) == {(300, 200, 600, 500)}

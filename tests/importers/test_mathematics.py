@@ -1,6 +1,5 @@
-"""Questions with numbers for answers: DeepMind's mathematics, and jokes."""
+"""DeepMind's mathematics: text files and JSON lines."""
 
-import gzip
 from collections import Counter
 
 import pytest
@@ -10,8 +9,7 @@ from mm_numeric.config.data import DataSource
 from mm_numeric.data.examples import load_examples
 from mm_numeric.importers.mathematics import MathematicsImporter
 from mm_numeric.importers.prepare import prepare
-from mm_numeric.importers.rjokes import RJokesImporter
-from mm_numeric.tasks import mathematics, rjokes
+from mm_numeric.tasks.number_questions import Mathematics
 
 LINES = "What is 2 + 3?\n5\nWhich is it?\nb\nWhat is 1/2 + 1?\n3/2\n"
 
@@ -73,7 +71,7 @@ def test_its_task_reads_them(dataset, tmp_path):
     done = prepare("mathematics", MathematicsImporter(), [dataset], out)
     assert done.record["counts"] == {"rows": 4}
     source = DataSource(path=str(out))
-    examples = load_examples(mathematics.Mathematics(), source, tmp_path, training=True)
+    examples = load_examples(Mathematics(), source, tmp_path, training=True)
     assert examples[0].buckets == {"category": "extrapolation", "module": "arithmetic"}
 
 
@@ -85,25 +83,3 @@ def test_real_questions():
     assert len(found.rows) == 1772 + 311
     categories = Counter(row["category"] for row in found.rows)
     assert set(categories) == {"train", "interpolation", "extrapolation"}
-
-
-def test_jokes(tmp_path):
-    text = "3\tWhy \\\t not?\n12\tno\n\nx\n0\tSo.\u2028Yes\n"
-    (tmp_path / "dev.tsv.gz").write_bytes(gzip.compress(text.encode()))
-    found = outcome(RJokesImporter(), tmp_path / "dev.tsv.gz")
-    assert found.rows == [
-        {"id": "dev-1", "question": "Why \t not?", "answer": 3},
-        {"id": "dev-5", "question": "So.\u2028Yes", "answer": 0},
-    ]
-    assert found.kinds == ["score", "line"]
-    (tmp_path / "bad.gz").write_bytes(b"no")
-    with pytest.raises(ValueError, match=r"bad\.gz: cannot be read"):
-        outcome(RJokesImporter(), tmp_path / "bad.gz")
-
-
-def test_their_task_reads_them(tmp_path):
-    (tmp_path / "dev.tsv").write_text("3\tWhy?\n", encoding="utf-8")
-    out = tmp_path / "rows.jsonl"
-    prepare("rjokes", RJokesImporter(), [tmp_path / "dev.tsv"], out)
-    source = DataSource(path=str(out))
-    assert load_examples(rjokes.RJokes(), source, tmp_path, training=True)[0].answer.value == 3

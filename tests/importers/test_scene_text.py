@@ -1,12 +1,11 @@
-"""ICDAR 2013 and 2015 in text files, and MMOCR's JSON of them."""
+"""ICDAR 2013 and 2015, Total-Text and SCUT-CTW1500: text files of words."""
 
 import zipfile
 
 import pytest
-from importing import examples, json_file, make_image, outcome, text_folder
+from importing import examples, make_image, outcome, text_folder
 
-from mm_numeric.importers.icdar import Icdar2013, Icdar2015
-from mm_numeric.importers.mmocr import MMOCR
+from mm_numeric.importers.scene_text import CTW1500, Icdar2013, Icdar2015, TotalText
 
 LINE = "377,117,463,117,465,130,378,130,Genaxis Theatre"
 
@@ -166,67 +165,180 @@ def test_images_give_names_and_sizes(tmp_path):
         outcome(Icdar2015(images=gt / "none"), gt)
 
 
-# -- MMOCR --------------------------------------------------------------------------------------
-
-WORD = {"polygon": [1, 2, 30, 2, 30, 9], "bbox": [1, 2, 30, 9], "bbox_label": 0, "ignore": False}
-
-
-def mmocr(path, *images):
-    return json_file(path / "textdet.json", {"metainfo": {}, "data_list": list(images)})
-
-
-def scene(name="img_1.jpg", *words):
-    return {"img_path": name, "height": 720, "width": 1280, "instances": list(words)}
+PETROSAINS = (  # as numpy breaks long arrays
+    "x: [[206 251 386 542 620 646 550 358\n  189 140]], y: [[ 633  811  931  946  926  976 1009"
+    "  989\n   845  629]], ornt: [u'c'], transcriptions: [u'PETROSAINS']"
+)
+POINTS = [
+    206, 633, 251, 811, 386, 931, 542, 946, 620, 926, 646, 976, 550, 1009, 358, 989, 189,
+    845, 140, 629,
+]  # fmt: skip
 
 
-def test_mmocr(tmp_path):
-    box = {"bbox": [1.0, 2.0, 30.0, 9.0], "text": "the", "ignore": True}
-    path = mmocr(tmp_path, scene("img_1.jpg", WORD, box, {**WORD, "text": ""}))
-    assert outcome(MMOCR(), path).row == {
-        "id": "img_1.jpg",
-        "image": "img_1.jpg",
-        "width": 1280,
-        "height": 720,
+def record(xs="[[1 9 9 1]]", ys="[[1 1 5 5]]", ornt="[u'h']", text="[u'the']"):
+    return f"x: {xs}, y: {ys}, ornt: {ornt}, transcriptions: {text}"
+
+
+def total(tmp_path, *records, name="poly_gt_img1__txt"):
+    return outcome(TotalText(), text_folder(tmp_path / "gt", **{name: "\n".join(records)}))
+
+
+def test_total_text(tmp_path):
+    done = total(tmp_path, PETROSAINS, record(text='[u"Joe\'s, \\u2019x]"]'), "")
+    assert done.row == {
+        "id": "img1",
+        "image": "img1.jpg",
         "instances": [
-            {"polygon": [1, 2, 30, 2, 30, 9]},
-            {"box": [1, 2, 30, 9], "text": "the", "ignore": True},
-            {"polygon": [1, 2, 30, 2, 30, 9], "text": ""},
+            {"polygon": POINTS, "text": "PETROSAINS"},
+            {"polygon": [1, 1, 9, 1, 9, 5, 1, 5], "text": "Joe's, ’x]"},
         ],
     }
-    assert len(examples(MMOCR(), [path], tmp_path)[0].answer.items) == 3
+    assert not done.bad
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        "y: [[1 1 5 5]], x: [[1 9 9 1]], ornt: [u'h'], transcriptions: [u'the']",
+        "x: [[1, 9, 9, 1]], y: [[1, 1, 5, 5]], ornt: ['h'], transcriptions: ['the']\r",
+        "x: [[1. 9.\n 9. 1.]], y: [[1 1\n\n 5 5]], ornt: [u'h'],\ntranscriptions: [u'the']",
+    ],
+)
+def test_the_same_region_as_tools_write_it(tmp_path, same):
+    done = total(tmp_path, record(), same, record(), name="gt_img1__txt")
+    first, second, third = done.row["instances"]
+    assert first == second == third
+
+
+@pytest.mark.parametrize(
+    "ignored",
+    [
+        record(text="[u'#']"),
+        record(ornt="[u'#']"),
+        record(text="[]"),
+        record(text="[u'#']", ornt="[u'#']"),
+    ],
+)
+def test_what_total_text_ignores(tmp_path, ignored):
+    assert [i.get("ignore") for i in total(tmp_path, record(), ignored).row["instances"]] == [
+        None,
+        True,
+    ]
 
 
 @pytest.mark.parametrize(
     ("bad", "kind", "why"),
     [
-        (scene("a.jpg", {**WORD, "polygon": [1, 2, 3]}), "polygon", "not 3 numbers"),
-        (scene("a.jpg", {**WORD, "polygon": [1, 2, 3, 4, 5, 6, 7]}), "polygon", "not 7 numbers"),
-        (scene("a.jpg", {**WORD, "polygon": None, "bbox": [5, 5, 1, 1]}), "box", "is reversed"),
-        (scene("a.jpg", {**WORD, "ignore": "no"}), "ignore", "ignore must be true or false"),
-        (scene("a.jpg", {**WORD, "ignore": []}), "ignore", "ignore must be true or false"),
-        (scene("a.jpg", {**WORD, "text": 7}), "text", "text must be a text, not 7"),
-        (scene("a.jpg", 7), "instances", "expected an object, found 7"),
-        ({**scene("a.jpg"), "instances": None}, "instances", 'there is no list "instances"'),
-        (
-            {**scene("a.jpg"), "img_path": None},
-            "text",
-            "img_path must be a non-empty text",
-        ),
-        ({**scene("a.jpg"), "height": "720"}, "image", "height '720' are not a size in pixels"),
-        (7, "json", "expected an object"),
+        (record(xs="[[1 9 9]]"), "numbers", "3 x and 4 y"),
+        (record(xs="[[1 9 a 1]]"), "numbers", "'a' is not a number"),
+        (record(xs="[[1 9]]", ys="[[1 9]]"), "polygon", "at least three points, not 4 numbers"),
+        (record(text="[u'a', u'b']"), "text", "contains 2 texts"),
+        (record(text="[7]"), "text", "is not a list with one text"),
+        (record(text="[u'a]"), "text", "is not a list with one text"),
+        (record(text="[__import__('os')]"), "text", "is not a list with one text"),
+        ("x: [[1 9 9 1]], y: [[1 1 5 5", "record", "expected x: [[...]], y: [[...]]"),
+        ("x: [[1 9 9 1]], x: [[1 1 5 5]], ornt: [], transcriptions: []", "record", "expected x"),
+        ("10,20,30,20,30,40,the", "record", "expected x: [[...]]"),
     ],
 )
-def test_a_bad_image_of_mmocr(tmp_path, bad, kind, why):
-    done = outcome(MMOCR(), mmocr(tmp_path, scene(), bad))
+def test_a_bad_region_of_total_text(tmp_path, bad, kind, why):
+    if not bad.startswith("x"):
+        done = total(tmp_path, bad)
+    else:
+        done = total(tmp_path, PETROSAINS, bad, record())
+        assert done.bad[0].where.endswith("/gt/poly_gt_img1.txt, line 4")
     assert done.kinds == [kind]
     assert why in done.why
-    assert "row 2" in done.bad[0].where
-    assert done.row["id"] == "img_1.jpg"
+    assert not done.rows
 
 
-@pytest.mark.parametrize("text", ['{"data_list": [', '{"images": []}', "7"])
-def test_a_file_in_another_format_than_mmocr(tmp_path, text):
-    path = tmp_path / "textdet.json"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(ValueError, match=r"not JSON|expected a list of rows"):
-        outcome(MMOCR(), path)
+def test_a_region_to_ignore_without_area_is_listed_and_costs_nothing(tmp_path):
+    done = total(tmp_path, record(), record(xs="[[7]]", ys="[[7]]", ornt="[u'#']"))
+    assert done.kinds == ["polygon"]
+    assert len(done.row["instances"]) == 1
+
+
+def test_a_deep_text_is_no_crash(tmp_path):
+    assert total(tmp_path, record(text="[" * 5000 + "]")).kinds == ["text"]
+
+
+OFFSETS = [
+    0, 9, 77, 0, 148, 7, 215, 27, 281, 52, 342, 92, 399, 143, 379, 197, 327, 161, 274,
+    126, 219, 102, 160, 88, 102, 84, 34, 85,
+]  # fmt: skip
+ABSOLUTE = [
+    131, 58, 208, 49, 279, 56, 346, 76, 412, 101, 473, 141, 530, 192, 510, 246, 458, 210,
+    405, 175, 350, 151, 291, 137, 233, 133, 165, 134,
+]  # fmt: skip
+OLD = ",".join(map(str, [131, 49, 530, 246, *OFFSETS]))
+TEST = ",".join(map(str, ABSOLUTE))
+XML = f"""<Annotations><image file="0200.jpg">
+<box height="197" left="131" top="49" width="399"><label>OLATHE &amp; co</label>
+<segs>{TEST}</segs><pts x="183" y="95" /></box>
+<box height="197" left="131" top="49" width="399"><label>###</label><segs>{TEST}</segs></box>
+</image></Annotations>"""
+
+
+def test_the_three_ways_ctw1500_was_published(tmp_path):
+    gt = text_folder(
+        tmp_path / "gt",
+        **{
+            "1002__txt": OLD,
+            "0001001__txt": f"{TEST},####a, b\n{TEST},#######\n{TEST},####\n",
+            "0200__xml": XML,
+        },
+    )
+    done = outcome(CTW1500(), gt)
+    assert [row["image"] for row in done.rows] == ["0200.jpg", "1001.jpg", "1002.jpg"]
+    xml, test, old = (row["instances"] for row in done.rows)
+    assert old == [{"polygon": ABSOLUTE}]
+    assert test[0] == {"polygon": ABSOLUTE, "text": "a, b"}
+    assert test[1] == {"polygon": ABSOLUTE, "text": "###", "ignore": True}
+    assert test[2]["text"] == ""
+    assert xml == [{"polygon": ABSOLUTE, "text": "OLATHE & co"}, test[1]]
+    assert not done.bad
+
+
+def test_tasks_read_both(tmp_path):
+    gt = text_folder(tmp_path / "gt", poly_gt_img1__txt=record())
+    assert len(examples(TotalText(), [gt], tmp_path)[0].answer.items[0].shape.points) == 4
+    gt = text_folder(tmp_path / "ctw", **{"1002__txt": OLD})
+    found = examples(CTW1500(), [gt], tmp_path, force=True)
+    assert found[0].answer.items[0].shape.points[6] == (530, 192)
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "why"),
+    [
+        (TEST, "numbers", "expected 32 numbers, or points and ####transcription; found 28 numbers"),
+        (OLD + ",7", "numbers", "found 33 numbers"),
+        (OLD.replace("131", "x"), "numbers", "'x' is not a number"),
+        ("1,2,3,4,5,6,7,####the", "polygon", "not 7 numbers"),
+        ("1,2,3,4,####the", "polygon", "not 4 numbers"),
+    ],
+)
+def test_a_bad_line_of_ctw1500(tmp_path, line, kind, why):
+    done = outcome(CTW1500(), text_folder(tmp_path / "gt", **{"1001__txt": f"{OLD}\n{line}"}))
+    assert done.kinds == [kind]
+    assert why in done.why
+    assert done.bad[0].where.endswith("1001.txt, line 2")
+
+
+def test_files_of_ctw1500_that_are_none(tmp_path):
+    bomb = '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa">' + "".join(
+        f'<!ENTITY {b} "{f"&{a};" * 200}">' for a, b in zip("abcdef", "bcdefg", strict=True)
+    )
+    gt = text_folder(
+        tmp_path / "gt",
+        **{
+            "0001__xml": XML[:200],
+            "0002__xml": f"{bomb}]><Annotations><box><label>&g;</label></box></Annotations>",
+            "0003__xml": "<Annotations><box><label>a</label></box></Annotations>",
+            "readme__txt": "words",
+        },
+    )
+    done = outcome(CTW1500(), gt)
+    assert done.kinds == ["xml", "xml", "numbers", "name"]
+    assert "invalid or truncated XML" in done.bad[0].why
+    assert "'readme' is not the number of an image" in done.bad[3].why
+    assert not done.rows

@@ -1,4 +1,4 @@
-"""Task: answer a question with a number. Other tasks with numbers as answers derive from this one.
+"""Tasks: answer a question with a number. Other tasks with numbers as answers derive from these.
 
 Rows     {"id": text, "question": text, "answer": number or text}; optionally "image" and "category"
          (such as interpolation), for which metrics are reported separately
@@ -7,21 +7,18 @@ Scorer   mm_numeric.evaluation.metrics.numbers
 """
 
 import math
-import random
 import re
-from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from mm_numeric.answers import Example, Mark, Number, Tolerance, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
+from mm_numeric.geometry.grammar import number_regex
 from mm_numeric.numbers.numerals import NUMBER_FORMATS, find_numerals, plain_numbers
-from mm_numeric.registry import unknown
-from mm_numeric.tasks.base import BaseTask, Rows, check_choice
-from mm_numeric.tasks.rendering.rows import write_rows
+from mm_numeric.tasks.base import BaseTask, Rows, buckets, check_choice, check_placeholders
 
 LONGEST = 250
 """Largest number of digits of a number in ``Numbers.grammar``."""
@@ -53,8 +50,7 @@ class Numbers(BaseTask):
     thousands separator is optional. Rows and training answers always have a decimal point."""
 
     def __post_init__(self) -> None:
-        if "{question}" not in self.prompt:
-            raise ValueError(f"prompt needs {{question}} in it, not {self.prompt!r:.60}")
+        check_placeholders("prompt", self.prompt, "question")
         check_choice("number_format", self.number_format, NUMBER_FORMATS)
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
@@ -65,14 +61,13 @@ class Numbers(BaseTask):
                 raise ValueError(f'{where}: no question; each row needs "question" (a text).')
             if row.get("id") in (None, ""):
                 raise ValueError(f'{where}: no id; each row needs an "id" of its own.')
-            filled = [name for name in self.bucket_fields if row.get(name) not in (None, "")]
             yield Example(
                 id=str(row["id"]),
                 image=Path(image) if isinstance(image, str) and image else None,
                 prompt=self.prompt.replace("{question}", question),
                 answer=self.read_target(row, where),
                 where=where,
-                buckets={name: str(row[name]) for name in filled},
+                buckets=buckets(row, self.bucket_fields),
             )
 
     def read_target(self, row: Mapping[str, Any], where: str) -> Number:
@@ -118,6 +113,8 @@ class Numbers(BaseTask):
 class ApproximateNumbers(Numbers):
     """Base class of tasks whose answers are correct within a tolerance, such as chart values."""
 
+    scorer = "mm_numeric.evaluation.metrics.tolerance:APPROXIMATE_NUMBERS"
+
     tolerance: float = 0.05
     """Largest relative error of a correct answer: 0.05 is 5 % of the true number. A row may have
     its own ``tolerance``: such a number, or ``{"relative": 0.05, "absolute": 2}``, with which an
@@ -126,11 +123,6 @@ class ApproximateNumbers(Numbers):
     def __post_init__(self) -> None:
         super().__post_init__()
         read_tolerance(self.tolerance, "tolerance")
-
-    @property
-    def scorer(self) -> str:
-        """Return the import path of the scorer, which knows tolerances."""
-        return "mm_numeric.evaluation.metrics.tolerance:APPROXIMATE_NUMBERS"
 
     def read_target(self, row: Mapping[str, Any], where: str) -> Number:
         """Return the correct answer of a row with its tolerance."""
@@ -149,37 +141,48 @@ class ApproximateNumbers(Numbers):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GeneratedNumbers(Numbers):
-    """Base class of tasks that generate questions whose answer is a number.
+class WholeNumbers(Numbers):
+    """Base class of tasks whose answers are whole numbers from 0 to ``highest``."""
 
-    Interpolation questions are as long as in training; extrapolation questions are longer.
+    highest: ClassVar[int]
+    noun: ClassVar[str]
+    """What a number is, for error messages, such as ``a count``."""
+
+    def read_answer(self, value: Any, where: str) -> Number:
+        """Read a whole number; it must not be above ``highest``."""
+        exact = super().read_answer(value, where).exact
+        if exact.denominator != 1 or not 0 <= exact <= self.highest:
+            raise ValueError(
+                f"{where}: {self.noun} is a whole number, 0 to {self.highest}, not {value}."
+            )
+        return Number(str(int(exact)))
+
+    def grammar(self, frame: Frame | None = None) -> str:
+        """Return a regular expression of the whole numbers from 0 to ``highest``."""
+        return number_regex(0, self.highest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RJokes(WholeNumbers):
+    """Task: rate how funny a joke is with a whole number (rJokes, LREC 2020).
+
+    The rating is the logarithm of the joke's votes on Reddit. Rows are from ``prepare rjokes``;
+    their question is the joke.
     """
 
-    categories: ClassVar[tuple[str, ...]] = ("interpolation", "extrapolation")
+    highest: ClassVar[int] = 11
+    noun: ClassVar[str] = "the score"
 
-    @property
-    def render_settings(self) -> dict[str, Any]:
-        """Return the options that affect the generated rows: all options except the prompt."""
-        return {name: value for name, value in asdict(self).items() if name != "prompt"}
 
-    @abstractmethod
-    def draw(self, rng: random.Random, *, longer: bool) -> tuple[str, int]:
-        """Return a random question (longer than in training if ``longer``) and its answer."""
+@dataclass(frozen=True, kw_only=True)
+class Mathematics(Numbers):
+    """Task: answer a question of DeepMind's mathematics data set with a number.
 
-    def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
-        """Generate random questions as rows; the same options and seed give the same rows."""
-        for category in categories:
-            if category not in self.categories:
-                raise unknown(category, self.categories, "category", "data, categories")
-        drawn = categories or self.categories[:1]
-        rows = []
-        for i in range(count):
-            category = drawn[i % len(drawn)]
-            rng = random.Random(f"{seed}:{category}:{i}")
-            question, answer = self.draw(rng, longer=category == "extrapolation")
-            row = {"id": f"{seed}-{i:06d}", "question": question, "answer": str(answer)}
-            rows.append({**row, "category": category})
-        return write_rows(folder, rows)
+    Rows are from ``prepare mathematics``, with a ``category``, such as ``interpolation``, and a
+    ``module``, such as ``arithmetic__mixed``.
+    """
+
+    bucket_fields: ClassVar[tuple[str, ...]] = ("category", "module")
 
 
 def read_tolerance(value: Any, where: str) -> Tolerance:

@@ -1,0 +1,82 @@
+"""Import ChartQA and PlotQA: questions about charts and plots, with a number as answer.
+
+ChartQA: ``train_human.json``, ``test_augmented.json`` and the other JSON files.
+
+    [{"imgname": "41699051005347.png", "query": "How many food items are shown?", "label": "14"},
+     ...]
+
+A percent sign and thousands separators of a label are removed. ``human`` or ``augmented``, in the
+name of the file, becomes the category.
+
+PlotQA: ``qa_pairs_V1.json`` and ``qa_pairs_V2.json``. The list may also be the whole file.
+
+    {"qa_pairs": [{"image_index": 17, "question_string": "What is the value of ...?",
+                   "answer": 12.5, "answer_bbox": {}, "template": "data_retrieval",
+                   "type": "vbar_categorical"}, ...]}
+
+The image is ``17.png``. The kind of plot, ``type``, becomes the category. Questions of both whose
+answer is no number are left out.
+
+Sources: https://github.com/vis-nlp/ChartQA, ``ChartQA Dataset``, and ahmed-masry/ChartQA on the
+hub; https://github.com/NiteshMethani/PlotQA, PlotQA_Dataset.md.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mm_numeric.answers import Number
+from mm_numeric.importers.importer import (
+    ImageImporter,
+    InvalidRowError,
+    SkippedLine,
+    parse_text,
+    shorten,
+    text_field,
+)
+from mm_numeric.numbers.numerals import plain_numbers
+
+_CATEGORIES = ("human", "augmented")
+NOT_NUMERIC = SkippedLine("questions without a numeric answer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChartQA(ImageImporter):
+    """Importer for ChartQA: questions about charts with a number as answer."""
+
+    version = 2
+
+    def row(self, raw: Mapping[str, Any], identity: str) -> dict[str, Any] | SkippedLine:
+        """Convert a question; skip it if its answer is no number."""
+        label = text_field(raw, "label").strip()
+        question = text_field(raw, "query")
+        image = self.folder.fields(text_field(raw, "imgname"))
+        try:
+            # A comma that separates no thousands, as in 3,4, may separate two answers.
+            answer = Number(plain_numbers(label.removesuffix("%").strip())).text
+        except ValueError:
+            return NOT_NUMERIC
+        fields = {"id": identity, **image, "question": question, "answer": answer}
+        category = [name for name in _CATEGORIES if name in identity]
+        return fields | {"category": category[0]} if category else fields
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlotQA(ImageImporter):
+    """Importer for PlotQA: questions about plots with a number as answer."""
+
+    def row(self, raw: Mapping[str, Any], identity: str) -> dict[str, Any] | SkippedLine:
+        """Convert a question; skip it if its answer is no number."""
+        index, answer, kind = raw.get("image_index"), raw.get("answer"), raw.get("type")
+        if type(index) is not int or index < 0:
+            raise InvalidRowError("image", f"image_index is a number, not {shorten(index)}.")
+        question = text_field(raw, "question_string")
+        image = self.folder.fields(f"{index}.png")
+        if isinstance(answer, bool) or not isinstance(answer, str | int | float):
+            raise InvalidRowError("answer", f"answer is a text or a number, not {shorten(answer)}.")
+        try:
+            number = Number(str(answer).strip()).text
+        except ValueError:
+            return NOT_NUMERIC
+        category = {} if kind is None else {"category": parse_text(kind, "type")}
+        return {"id": identity, **image, "question": question, "answer": number, **category}
