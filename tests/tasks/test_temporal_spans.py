@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mm_numeric.losses.objective import Objective
 from PIL import Image
 from pycocotools import mask
 from tiny_chats import CHATS
@@ -30,6 +29,7 @@ from mm_numeric.families.llava import Llava
 from mm_numeric.families.paligemma import PaliGemma
 from mm_numeric.families.qwen2_5_vl import Qwen2_5VL
 from mm_numeric.families.qwen2_vl import Qwen2VL
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.presets import PRESETS
 from mm_numeric.tasks.temporal_spans import FindSpans, evenly
 
@@ -386,7 +386,7 @@ def test_the_first_loss_is_that_of_a_conversation_with_several_images(tmp_path, 
         logits = model(**batch, logits_to_keep=supervised).logits
         batch["pixel_values"] = batch["pixel_values"].flip(0)
         other = model(**batch, logits_to_keep=supervised).logits
-    found = Objective(PRESETS["ce"], family.vocabulary())(logits, labels, spans).loss
+    found = NumericLoss(PRESETS["ce"], vocabulary=family.vocabulary())(logits, labels, spans).loss
     torch.testing.assert_close(found, losses / count, rtol=0, atol=1e-4)
     assert (logits - other).abs().max() > 1e-3  # the model sees its images
 
@@ -412,7 +412,9 @@ def test_the_chat_family_takes_several_images(tmp_path):
     torch.testing.assert_close(prompts["pixel_values"], official["pixel_values"])
     with torch.no_grad():
         logits = model(**batch, logits_to_keep=supervised).logits
-    assert torch.isfinite(Objective(PRESETS["ce"], family.vocabulary())(logits, labels, spans).loss)
+    assert torch.isfinite(
+        NumericLoss(PRESETS["ce"], vocabulary=family.vocabulary())(logits, labels, spans).loss
+    )
 
 
 def test_limits_and_the_cache_know_all_images(tmp_path):
