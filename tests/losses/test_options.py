@@ -11,7 +11,7 @@ from tokens import SIZE, TOKENIZER, VOCABULARY, batch, labels_of, random_logits
 from torch.nn import functional
 
 from mm_numeric.answers import ROLES, Mark, Written
-from mm_numeric.data.collator import TrainingCollator
+from mm_numeric.data.collator import TrainingCollator, make_collator
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.losses.term import make_term
 from mm_numeric.losses.terms.digit_entropy import PlaceWeightedCrossEntropy
@@ -275,7 +275,11 @@ def test_a_config_says_which_numbers_are_trained(tmp_path, clock_examples, numbe
         tmp_path, f"objective={{preset: ntl_was, numbers: {numbers}, thousands_separators: true}}"
     )
     trainer = make_trainer(
-        config, training_arguments(config), clock_examples[1], tiny_family(), tiny_checkpoint()
+        config,
+        training_arguments(config),
+        clock_examples[1],
+        make_collator(config, tiny_family()),
+        tiny_checkpoint(),
     )
     assert trainer.data_collator.every_number == (numbers == "all")
     assert trainer.data_collator.thousands_separators

@@ -21,7 +21,7 @@ from mm_numeric.config.schema import ModelConfig
 from mm_numeric.data.collator import BATCH_KEYS, TrainingCollator, prompt_batch
 from mm_numeric.data.examples import fingerprint, load_examples
 from mm_numeric.data.image_cache import ImageCache
-from mm_numeric.data.lengths import LengthLimit, TooLongError, count_tokens
+from mm_numeric.data.lengths import LengthLimit, TooLongError
 from mm_numeric.evaluation.metrics.temporal_spans import SPANS, temporal_iou
 from mm_numeric.evaluation.score import score
 from mm_numeric.families.chat import Chat
@@ -357,7 +357,8 @@ def test_the_first_loss_is_that_of_a_conversation_with_several_images(tmp_path, 
     """Next to the chat template and the image processor alone, with placeholders by hand."""
     family, model = qwen(cls), qwen_model(cls)
     rows = clips(tmp_path)
-    batch = TrainingCollator(family, TASK, family.vocabulary())(rows)
+    collate = TrainingCollator(family, TASK, family.vocabulary())
+    batch = collate(rows)
     labels, supervised, spans, _ = (batch.pop(key) for key in BATCH_KEYS)
     tokenizer, processor = family.tokenizer, family.image_processor
     losses, count = torch.zeros(()), 0
@@ -381,7 +382,7 @@ def test_the_first_loss_is_that_of_a_conversation_with_several_images(tmp_path, 
                         mm_token_type_ids=(ids == family.image_id).int())  # fmt: skip
         losses, count = losses + out.loss * len(end), count + len(end)
         frame = family.frame(*shown[0].size)
-        assert count_tokens(family, TASK, example, frame)[0] == start + len(end)
+        assert collate.count(example, frame).total == start + len(end)
     with torch.no_grad():
         logits = model(**batch, logits_to_keep=supervised).logits
         batch["pixel_values"] = batch["pixel_values"].flip(0)
@@ -397,11 +398,12 @@ def test_the_chat_family_takes_several_images(tmp_path):
     family = Chat.load(str(tmp_path / "model"), config)
     model = family.load_model(str(tmp_path / "model"), config).eval()
     rows = clips(tmp_path)
-    batch = TrainingCollator(family, TASK, family.vocabulary())(rows)
+    collate = TrainingCollator(family, TASK, family.vocabulary())
+    batch = collate(rows)
     labels, supervised, spans, _ = (batch.pop(key) for key in BATCH_KEYS)
     lengths = batch["attention_mask"].sum(1).tolist()
     frame = family.frame(56, 56)
-    assert lengths == [count_tokens(family, TASK, row, frame)[0] for row in rows]
+    assert lengths == [collate.count(row, frame).total for row in rows]
     official = family.processor.apply_chat_template(
         [conversation(row, [{"type": "text", "text": "?"}])[:1] for row in rows],
         add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt",
@@ -427,13 +429,12 @@ def test_limits_and_the_cache_know_all_images(tmp_path):
     )
     for _ in range(2):
         torch.testing.assert_close(cached(rows)["pixel_values"], whole["pixel_values"])
-    tokens, image_tokens = count_tokens(family, TASK, rows[2], family.frame(112, 112))
+    tokens, image_tokens, _ = plain.count(rows[2], family.frame(112, 112))
     assert (image_tokens, tokens) == (4 * 16, plain.length(rows[2]))
-    limit = LengthLimit(family, TASK, tokens - 10, "resize")
-    smaller = TrainingCollator(family, TASK, family.vocabulary(), length_limit=limit)
+    smaller = replace(plain, length_limit=LengthLimit(tokens - 10, "resize"))
     assert smaller([rows[2]])["attention_mask"].sum() <= tokens - 10
     with pytest.raises(TooLongError, match="64 of them for its image"):
-        LengthLimit(family, TASK, tokens - 10, "stop").frame(rows[2], family.frame(112, 112))
+        replace(plain, length_limit=LengthLimit(tokens - 10, "stop")).length(rows[2])
     changed = replace(rows[0], more_images=rows[1].more_images)
     assert fingerprint(rows[:1]) != fingerprint([changed])
 
