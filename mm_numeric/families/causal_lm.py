@@ -54,7 +54,7 @@ class CausalLM(TextFamily):
     @classmethod
     def make_tiny(cls, folder: Path, seed: int) -> None:
         """Save a small, randomly initialised GPT-2 model."""
-        from mm_numeric.families.tiny_text import make_tiny_gpt2
+        from mm_numeric.families.tiny import make_tiny_gpt2
 
         make_tiny_gpt2(folder, seed)
 

@@ -16,7 +16,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 from inspect import signature
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -267,10 +266,3 @@ class Chat(Family):
         loaded = super().load_model(source, model)
         self.dtype = loaded.dtype
         return loaded
-
-    @classmethod
-    def make_tiny(cls, folder: Path, seed: int) -> None:
-        """Save a small, randomly initialised InternVL."""
-        from mm_numeric.families.tiny_internvl import make_tiny_internvl
-
-        make_tiny_internvl(folder, seed)

@@ -183,9 +183,15 @@ class Checkpoint(ABC):
         return None
 
     @classmethod
-    @abstractmethod
     def make_tiny(cls, folder: Path, seed: int) -> None:
-        """Save a small, randomly initialised model with a tokenizer and an image processor."""
+        """Save a small, randomly initialised model with a tokenizer and an image processor.
+
+        Raises ValueError in families without a recipe for such a model.
+        """
+        raise ValueError(
+            f"model.name: {cls.name} has no tiny model; set the name of a checkpoint, or "
+            "model.family to qwen2_vl, qwen2_5_vl, qwen3_vl, causal_lm or t5."
+        )
 
     def load_model(self, source: str, model: ModelConfig) -> Any:
         """Load all weights of a checkpoint from safetensors, or this rank's part of them."""

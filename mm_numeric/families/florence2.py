@@ -13,7 +13,6 @@ for code of their own, with other names of the weights.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from torch import Tensor
@@ -115,13 +114,6 @@ class Florence2(Family):
         own = ("num_additional_image_tokens", "post_processor_config")
         options = {name: settings[name] for name in own if name in settings}
         return Florence2Processor(self.image_processor, self.tokenizer, **options)
-
-    @classmethod
-    def make_tiny(cls, folder: Path, seed: int) -> None:
-        """Save a small, randomly initialised Florence-2 model."""
-        from mm_numeric.families.tiny_florence2 import make_tiny_florence2
-
-        make_tiny_florence2(folder, seed)
 
     def load_model(self, source: str, model: ModelConfig) -> Any:
         """Load a checkpoint from safetensors."""

@@ -14,7 +14,6 @@ answer would depend on the other prompts of its batch. Here they are computed fr
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -126,13 +125,6 @@ class Kosmos2(Family):
     def make_processor(self, source: str, model: ModelConfig) -> Kosmos2Processor:
         """Return a Kosmos2Processor, which writes the prompt of a question."""
         return Kosmos2Processor(self.image_processor, self.tokenizer)
-
-    @classmethod
-    def make_tiny(cls, folder: Path, seed: int) -> None:
-        """Save a small, randomly initialised Kosmos-2 model."""
-        from mm_numeric.families.tiny_kosmos2 import make_tiny_kosmos2
-
-        make_tiny_kosmos2(folder, seed)
 
     def load_model(self, source: str, model: ModelConfig) -> Any:
         """Load a checkpoint from safetensors."""

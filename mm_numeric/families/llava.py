@@ -15,7 +15,6 @@ contains ``<unk>``: unknown characters are tokenised as bytes.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 from PIL import Image
@@ -191,13 +190,6 @@ class Llava(Family):
             image_token=self.image_token,
             chat_template=self.tokenizer.chat_template,
         )
-
-    @classmethod
-    def make_tiny(cls, folder: Path, seed: int) -> None:
-        """Save a randomly initialised model with half a million parameters."""
-        from mm_numeric.families.tiny_llava import make_tiny_llava
-
-        make_tiny_llava(folder, seed)
 
     def load_model(self, source: str, model: ModelConfig) -> Any:
         """Load safetensors weights, saved in the file layout of transformers or of LLaVA's code."""

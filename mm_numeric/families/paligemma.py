@@ -12,7 +12,6 @@ attention is causal everywhere. sdpa attention is then bidirectional everywhere 
 padding, so that the model sees the answer that it is trained to predict.
 """
 
-from pathlib import Path
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -96,13 +95,6 @@ class PaliGemma(Family):
     def make_processor(self, source: str, model: ModelConfig) -> PaliGemmaProcessor:
         """Return a PaliGemmaProcessor, which writes the prompt of a question."""
         return PaliGemmaProcessor(self.image_processor, self.tokenizer)
-
-    @classmethod
-    def make_tiny(cls, folder: Path, seed: int) -> None:
-        """Save a small, randomly initialised PaliGemma 1 model."""
-        from mm_numeric.families.tiny_paligemma import make_tiny_paligemma
-
-        make_tiny_paligemma(folder, seed)
 
     def load_model(self, source: str, model: ModelConfig) -> Any:
         """Load a checkpoint from safetensors, and check that ``model.attention`` is supported."""

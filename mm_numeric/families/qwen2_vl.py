@@ -152,6 +152,6 @@ class Qwen2VL(Family):
     @classmethod
     def make_tiny(cls, folder: Path, seed: int) -> None:
         """Save a randomly initialised model with a million parameters."""
-        from mm_numeric.families.tiny_qwen import make_tiny_qwen
+        from mm_numeric.families.tiny import make_tiny_qwen
 
         make_tiny_qwen(cls.model_class, folder, seed)

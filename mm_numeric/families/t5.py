@@ -58,7 +58,7 @@ class T5(TextFamily):
     @classmethod
     def make_tiny(cls, folder: Path, seed: int) -> None:
         """Save a small, randomly initialised T5 model."""
-        from mm_numeric.families.tiny_text import make_tiny_t5
+        from mm_numeric.families.tiny import make_tiny_t5
 
         make_tiny_t5(folder, seed)
 

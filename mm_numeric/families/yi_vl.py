@@ -15,7 +15,6 @@ has none. ``llava_layout`` loads the published 01-ai/Yi-VL-6B, whose parameters 
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 from mm_numeric.config.schema import ModelConfig
@@ -45,10 +44,3 @@ class YiVL(Llava):
     def template(cls, own: str | None, source: str, model: ModelConfig) -> str:
         """Return Yi-VL's chat template, also if its tokenizer has that of the language model."""
         return YI_VL
-
-    @classmethod
-    def make_tiny(cls, folder: Path, seed: int) -> None:
-        """Save a randomly initialised model with half a million parameters."""
-        from mm_numeric.families.tiny_llava import make_tiny_yi_vl
-
-        make_tiny_yi_vl(folder, seed)

@@ -23,7 +23,7 @@ from mm_numeric.config.schema import ModelConfig
 from mm_numeric.data.collator import TrainingCollator, prompt_batch
 from mm_numeric.families.llava import Llava
 from mm_numeric.families.qwen2_vl import Qwen2VL
-from mm_numeric.families.tiny_text import tiny_gpt2_tokenizer
+from mm_numeric.families.tiny import tiny_gpt2_tokenizer
 from mm_numeric.families.yi_vl import YiVL
 from mm_numeric.inference.generate import generate
 from mm_numeric.tasks.grounding import Grounding

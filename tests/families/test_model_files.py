@@ -13,6 +13,7 @@ from tiny_models import TINY, tiny_causal_lm, tiny_checkpoint, tiny_family
 
 from mm_numeric.config.reader import config_from_dict
 from mm_numeric.config.schema import ModelConfig
+from mm_numeric.families.family import Family
 from mm_numeric.families.model_files import FRAME
 from mm_numeric.families.qwen2_vl import Qwen2VL
 from mm_numeric.models.loading import load_family, load_model
@@ -169,3 +170,11 @@ def test_the_frame_is_kept_beside_the_weights(tmp_path):
     (tmp_path / FRAME).write_text("{")
     with pytest.raises(ValueError, match=r"frame\.json: not a frame \("):
         Qwen2VL.load(str(tmp_path), model)
+
+
+def test_a_family_without_a_tiny_model_is_one_sentence(tmp_path):
+    class Other(Family):
+        name = "Other"
+
+    with pytest.raises(ValueError, match="Other has no tiny model; set the name of a checkpoint"):
+        Other.make_tiny(tmp_path, seed=0)

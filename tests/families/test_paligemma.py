@@ -13,6 +13,7 @@ import pytest
 import torch
 from PIL import Image, ImageDraw
 from tiny_models import ROOT, TINY, tiny_checkpoint
+from tiny_paligemma import tiny_gemma_tokenizer
 from transformers import AutoTokenizer, PaliGemmaProcessor
 
 from mm_numeric.answers import Box, Instance
@@ -21,7 +22,6 @@ from mm_numeric.config.schema import ModelConfig
 from mm_numeric.data.collator import TrainingCollator
 from mm_numeric.data.examples import load_examples
 from mm_numeric.families.paligemma import PaliGemma
-from mm_numeric.families.tiny_paligemma import tiny_gemma_tokenizer
 from mm_numeric.losses.objective import objective
 from mm_numeric.tasks.grounding import Grounding
 

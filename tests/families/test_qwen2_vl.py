@@ -15,7 +15,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_res
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.data.images import open_image
 from mm_numeric.families.qwen2_vl import Qwen2VL
-from mm_numeric.families.tiny_text import tiny_gpt2_tokenizer
+from mm_numeric.families.tiny import tiny_gpt2_tokenizer
 from mm_numeric.geometry.frames import Resize
 
 PICTURE = Image.new("RGB", (70, 100), (200, 100, 50))
