@@ -19,7 +19,6 @@ from PIL import Image
 from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer, ProcessorMixin
 
-from mm_numeric.answers import Example
 from mm_numeric.config.reader import read_coordinates
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.digits import with_digits
@@ -39,10 +38,6 @@ from mm_numeric.families.prompting import (
 )
 from mm_numeric.geometry.coordinates import Coordinates
 from mm_numeric.geometry.frames import Frame, Resize
-from mm_numeric.losses.objective import Objective
-from mm_numeric.losses.spec import ObjectiveSpec
-from mm_numeric.numbers.vocabulary import NumberVocabulary
-from mm_numeric.tasks.base import Task
 
 __all__ = ["Family", "Prompts", "Tokens"]
 
@@ -218,9 +213,6 @@ class Family(Prompting, ImageGeometry, Checkpoint):
                     f"model.image_size.{setting}: {self.name} has no such setting. Known: {known}."
                 )
 
-    limits_numbers: ClassVar[bool] = False
-    """True if a question is rejected after ``fit`` when its number has too many digits."""
-
     @classmethod
     def load(cls, source: str, model: ModelConfig) -> Self:
         """Load the tokenizer and image processor of ``source``, a hub name or a folder.
@@ -277,20 +269,3 @@ class Family(Prompting, ImageGeometry, Checkpoint):
         if own:
             check_image_count(text, len(own))
         return self.question(text, sum(self.image_tokens(*each.size) for each in own))
-
-    def fit(self, task: Task, examples: Sequence[Example]) -> None:
-        """Do nothing. Baselines override this method to compute statistics of the training data."""
-
-    def objective(self, spec: ObjectiveSpec, vocabulary: NumberVocabulary) -> Objective:
-        """Return the training loss. Baselines with a loss of their own override this method."""
-        return Objective(spec, vocabulary)
-
-    def generate_answers(
-        self, model: Any, inputs: dict[str, Any], max_new_tokens: int
-    ) -> list[tuple[list[int], list[float]]] | None:
-        """Return None, so that the caller generates the answers with ``model.generate``.
-
-        A baseline can override this method to generate answers itself. It then returns a list with
-        one pair per answer: the token ids, and the probabilities of these tokens.
-        """
-        return None

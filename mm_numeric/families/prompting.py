@@ -97,9 +97,6 @@ class Prompting(ABC):
     encoder_decoder: ClassVar[bool] = False
     """True for encoder-decoder models, such as T5."""
 
-    ends_answers: ClassVar[bool] = True
-    """True if answers end with an end token; False for baselines that output one number."""
-
     turn: ClassVar[str] = ""
     """Text that ends an answer when it is decoded, such as ``###``; empty if only tokens do."""
 

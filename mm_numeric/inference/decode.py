@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from mm_numeric.answers import Box, Example, Unreadable
+from mm_numeric.baselines.baseline import Baseline
 from mm_numeric.config.decoding import MBR, PredictConfig
 from mm_numeric.families.family import Family
 from mm_numeric.geometry.frames import Frame
@@ -58,7 +59,7 @@ class Explorer:
         Raises:
             ValueError: If the family is a baseline that generates its answers itself.
         """
-        if type(family).generate_answers is not Family.generate_answers:
+        if isinstance(family, Baseline) and family.own_loss:
             raise ValueError(
                 f"predict.decode: {settings.decode}: the baseline {family.name} predicts its "
                 "answers without a distribution over texts; use greedy."

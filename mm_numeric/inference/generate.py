@@ -344,9 +344,7 @@ def generate(
             yield Generated(text, frame, each.greedy, each.greedy_probabilities, candidates)
         return
     with computing:
-        written = family.generate_answers(model, inputs, max_new_tokens)
-        if written is None:
-            written = _greedily(model, family, inputs, max_new_tokens, constraint)
+        written = _greedily(model, family, inputs, max_new_tokens, constraint)
     # Not strict, to drop the dummy image row, which is last.
     for (ids, probabilities), frame in zip(written, frames, strict=False):
         yield Generated(family.text(ids), frame, ids, probabilities)

@@ -6,7 +6,7 @@ Axes    b samples, t positions, n supervised rows (positions with a label), v vo
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -71,9 +71,6 @@ class ObjectiveResult:
 
 class Objective:
     """Training loss: cross-entropy of the supervised tokens plus losses of the number tokens."""
-
-    takes_outputs: ClassVar[bool] = False
-    """True if ``of_outputs`` reads other fields of the model's outputs in addition to logits."""
 
     def __init__(self, spec: ObjectiveSpec, vocabulary: NumberVocabulary) -> None:
         if not isinstance(vocabulary, NumberVocabulary):
@@ -208,18 +205,6 @@ class Objective:
                 logits, labels, spans.row, ids, rows
             )
         return losses, NumberLogits.at(scores, normaliser, classes, spans.target), at
-
-    def of_outputs(
-        self,
-        outputs: Any,
-        labels: Tensor,
-        spans: NumberSpans | None = None,
-        *,
-        counts: Counts | None = None,
-        figures: bool = False,
-    ) -> ObjectiveResult:
-        """Return the loss of a model's outputs, whose ``logits[i]`` predict ``labels[i]``."""
-        return self(outputs.logits, labels, spans, shift=False, counts=counts, figures=figures)
 
     def from_hidden(
         self,

@@ -79,8 +79,8 @@ class ChunkedHead:
         if head is None or not self.is_chunked(inputs, labels, objective, chunked_from):
             with _contiguous_gradient(head) if head and self.is_tied else nullcontext():
                 outputs = model(**inputs)
-            return outputs, objective.of_outputs(
-                outputs, labels, spans, counts=counts, figures=True
+            return outputs, objective(
+                outputs.logits, labels, spans, shift=False, counts=counts, figures=True
             )
         results: list[ObjectiveResult] = []
 

@@ -221,17 +221,23 @@ class NumericLossMixin(_Trainer):
         return_outputs: bool,
     ) -> tuple[Any, ObjectiveResult]:
         """Run the model; return its outputs and the loss and metrics computed from them."""
-        keeps_head = self._keeps_head or self.objective.takes_outputs
-        if counts is None or return_outputs or keeps_head:
+        if counts is None or return_outputs or self._keeps_head:
             outputs = model(**batch)
             if self._has_virtual_tokens:
                 outputs.logits = outputs.logits[:, -batch["input_ids"].shape[1] :]
-            return outputs, self.objective.of_outputs(
-                outputs, labels, spans, counts=counts, figures=counts is not None
-            )
+            return outputs, self._result(outputs, labels, spans, counts)
         if self._head is None:
             self._head = ChunkedHead(model, batch, self.accelerator.unwrap_model(model))
         return self._head(model, batch, self.objective, labels, spans, counts, self.chunked_from)
+
+    def _result(
+        self, outputs: Any, labels: Tensor, spans: NumberSpans | None, counts: Counts | None
+    ) -> ObjectiveResult:
+        """Return the loss and the metrics of the model's outputs."""
+        figures = counts is not None
+        return self.objective(
+            outputs.logits, labels, spans, shift=False, counts=counts, figures=figures
+        )
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """Train on one micro-batch; if it ends the step, update the running means of the losses."""

@@ -5,6 +5,7 @@ from itertools import product
 from pathlib import Path
 
 from mm_numeric.answers import Example
+from mm_numeric.baselines.baseline import Baseline
 from mm_numeric.config.data import listed
 from mm_numeric.config.schema import Config
 from mm_numeric.data.examples import ONLY_KNOWN, load_examples, only_known_questions
@@ -15,29 +16,21 @@ from mm_numeric.families.family import Family
 from mm_numeric.io.log import ONCE, logger, progress
 
 
-def asked_rows(
-    config: Config, family: Family, evaluated: Sequence[Example], tests: Sequence[Example]
-) -> list[Example]:
-    """Check the rows of an evaluation; return all rows whose questions may contain numbers.
+def check_evaluated(config: Config, family: Family, evaluated: Sequence[Example]) -> None:
+    """Check the rows that are asked during training, for which the model must have positions.
 
     Their images are read, too: an unreadable one would end the training at its first evaluation.
-
-    Args:
-        config: Config of the run.
-        family: Family of the model, which must have positions for question and answer.
-        evaluated: Rows that are asked during training.
-        tests: Test rows.
     """
     for example in progress(evaluated, desc="checking images to evaluate", unit="row"):
         load_framed_image(family, example)
     if evaluated or config.predict.max_new_tokens is not None:
         check_questions(family, evaluated, config.predict.new_tokens)
-    return [*evaluated, *tests] if family.limits_numbers else []
 
 
 def check_numbers(family: Family, asked: Sequence[Example]) -> None:
-    """Raise ValueError for a number in a question that is too long for a fitted family."""
-    family.prompts([e.prompt for e in asked], [None] * len(asked), [e.where for e in asked])
+    """Raise ValueError for a number in a question that a fitted baseline cannot store."""
+    if isinstance(family, Baseline):
+        family.prompts([e.prompt for e in asked], [None] * len(asked), [e.where for e in asked])
 
 
 def load_test_rows(

@@ -14,6 +14,7 @@ from accelerate import PartialState
 from transformers import PrinterCallback, ProgressCallback, TrainerState, TrainingArguments
 
 from mm_numeric.answers import Example
+from mm_numeric.baselines.baseline import Baseline
 from mm_numeric.config.schema import Config
 from mm_numeric.data.answer_lengths import with_new_tokens
 from mm_numeric.data.collator import has_mixed_modalities, make_collator
@@ -30,7 +31,7 @@ from mm_numeric.distributed.ranks import Ranks
 from mm_numeric.families.family import Family
 from mm_numeric.io.files import read_json, stored_content
 from mm_numeric.io.log import NO_PREFIX, ONCE, logger
-from mm_numeric.losses.objective import make_term
+from mm_numeric.losses.objective import Objective, make_term
 from mm_numeric.losses.term_settings import with_box_scale
 from mm_numeric.models.adapters import add_adapters
 from mm_numeric.models.loading import (
@@ -67,8 +68,8 @@ from mm_numeric.training.callbacks.log_lines import BarOnly, LogLines
 from mm_numeric.training.distil import check_distillation, student_of, teacher_of
 from mm_numeric.training.errors import translate_disk_full
 from mm_numeric.training.padding_free import make_padding_free
-from mm_numeric.training.questions import asked_rows, check_numbers, load_test_rows
-from mm_numeric.training.trainer import NumericTrainer, RunTrainer
+from mm_numeric.training.questions import check_evaluated, check_numbers, load_test_rows
+from mm_numeric.training.trainer import BaselineTrainer, NumericTrainer, RunTrainer
 from mm_numeric.training.vision_features import make_vision_cache
 
 
@@ -166,9 +167,9 @@ def _train(
             family = load_family(config, source)
             examples = rows.for_trainer(make_collator(config, family))
             config = with_new_tokens(config, family, rows.rows())
-            asked = asked_rows(config, family, evaluated, tests)
+            check_evaluated(config, family, evaluated)
         trainer = make_trainer(config, args, examples, family, source)
-        check_numbers(family, asked)  # the family is fitted now
+        check_numbers(family, [*evaluated, *tests])
         trainer.trust_remote_code = trust_remote_code
         assert trainer.modules is not None
         modules = trainer.modules.table(trainer.model)
@@ -274,7 +275,8 @@ def make_trainer(
     known = [] if isinstance(examples, ExampleStream) else examples
     mixed = has_mixed_modalities(family, known) if known else family.takes_images
     collator = replace(make_collator(config, family), add_dummy_image_row=mixed)
-    family.fit(config.task, known)
+    if isinstance(family, Baseline):
+        family.fit(config.task, known)
     modules = ModelModules(family, config.modules, args.learning_rate, config.title)
     transformers.set_seed(args.seed)
     model = load_model(config, family, source)
@@ -293,14 +295,17 @@ def make_trainer(
         trainer = make_grpo_trainer(config, family, collator, known, callbacks=callbacks, **options)
     else:
         spec = with_box_scale(config.objective.spec, family.coordinates.max_value)
-        trainer = NumericTrainer(
+        make: Any = NumericTrainer
+        if isinstance(family, Baseline) and family.own_loss:
+            make = partial(BaselineTrainer, baseline=family)
+        trainer = make(
             train_dataset=examples,
             data_collator=(
                 make_padding_free(model, collator, config.model.attention)
                 if config.data.padding_free
                 else collator
             ),
-            objective=family.objective(spec, collator.vocabulary),
+            objective=Objective(spec, collator.vocabulary),
             callbacks=[*callbacks, GradientCheck(modules)],
             **options,
         )

@@ -10,15 +10,19 @@ from typing import Any
 
 import torch
 from peft import PeftModel
+from torch import Tensor
 from transformers import PreTrainedModel, Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.training_args import OptimizerNames
 
+from mm_numeric.baselines.baseline import Baseline
 from mm_numeric.compat import base_dataloader, postponed_rotation
 from mm_numeric.data.length_sampler import LengthGroupedSampler, rows_per_step, sampler_seed
 from mm_numeric.data.streaming import ExampleStream, stream_loader
 from mm_numeric.distributed.deepspeed import without_zero3_init
 from mm_numeric.distributed.ranks import Ranks
+from mm_numeric.losses.normalization import Counts
+from mm_numeric.losses.objective import ObjectiveResult
 from mm_numeric.losses.term import LossSum
 from mm_numeric.models.adapters import (
     gathered_parameters,
@@ -27,6 +31,7 @@ from mm_numeric.models.adapters import (
     saved_parameters,
 )
 from mm_numeric.models.parameter_groups import ModelModules
+from mm_numeric.numbers.spans import NumberSpans
 from mm_numeric.runs.manifest import write_manifest
 from mm_numeric.runs.resume import write_step
 from mm_numeric.runs.tensor_files import tensors_only
@@ -385,3 +390,18 @@ class NumericTrainer(RunTrainer, NumericLossMixin, Trainer):
         for batch in batches:
             self.throughput.add(batch)
         return batches, items
+
+
+class BaselineTrainer(NumericTrainer):
+    """Trainer of a baseline with a loss of its own, which reads more outputs than the logits."""
+
+    def __init__(self, *args: Any, baseline: Baseline, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.baseline = baseline
+        self._keeps_head = True  # the loss is not computed in chunks
+
+    def _result(
+        self, outputs: Any, labels: Tensor, spans: NumberSpans | None, counts: Counts | None
+    ) -> ObjectiveResult:
+        assert spans is not None
+        return self.baseline.loss(self.objective, outputs, labels, spans, counts)

@@ -8,7 +8,15 @@ from fractions import Fraction
 
 import pytest
 import torch
-from baseline_runs import FAMILIES, TOKENIZERS, baseline_config, checkpoint, family_of
+from baseline_runs import (
+    FAMILIES,
+    TOKENIZERS,
+    answers_of,
+    baseline_config,
+    checkpoint,
+    family_of,
+    loss_of,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from sums import Sums, collator_of, sums_config
@@ -19,7 +27,6 @@ from mm_numeric.baselines.number_head import NumberOutput
 from mm_numeric.baselines.values import FIRST_VALUE, is_value
 from mm_numeric.config.data import DataSource, EvaluateConfig
 from mm_numeric.data import examples
-from mm_numeric.losses.presets import PRESETS
 from mm_numeric.training.run import train
 from mm_numeric.training.trainer import NumericTrainer
 
@@ -111,9 +118,9 @@ def test_generation_reads_the_digits_from_the_hidden_state(kind, tmp_path):
     states = []
     model.lm_head.register_forward_pre_hook(lambda _, args: states.append(args[0][0, -1]))
     with torch.no_grad():
-        family.generate_answers(model, inputs, 1)
+        answers_of(family, model, inputs, 1)
         model.lm_head.weight[family.first_id] = 100 * states[0]  # [NUM] is now the likeliest
-        [(found, _)] = family.generate_answers(model, inputs, 1)
+        [found] = answers_of(family, model, inputs, 1)
     state = states[0] * (model.config.d_model**0.5 if kind == "t5" else 1)  # T5 scales it
     digits = [max(range(10), key=logits.__getitem__) for logits in logits_of(state.tolist())]
     assert len(set(digits)) > 2
@@ -132,9 +139,8 @@ def test_the_loss_is_the_cross_entropy_of_tokens_and_digits(kind, tmp_path):
     states = torch.randn(*shape, 12)
     numbers = torch.tensor([[logits_of(state) for state in row] for row in states.tolist()])
     numbers.requires_grad_()
-    objective = family.objective(PRESETS["ce"], family.vocabulary())
     output = NumberOutput(logits=logits, numbers=numbers)
-    result = objective.of_outputs(output, labels, batch["spans"])
+    result = loss_of(family, output, labels, batch["spans"])
     cross_entropy, digits, count = 0.0, 0.0, 0
     for label, row in zip(labels.tolist(), rows.tolist(), strict=True):
         probs = logits.flatten(0, 1)[row].double().softmax(-1)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from baseline_runs import FAMILIES, TOKENIZERS, checkpoint, family_of
+from baseline_runs import FAMILIES, TOKENIZERS, checkpoint, family_of, loss_of
 from sums import Sums, sums_config
 from tiny_models import TINY, examples_of
 
@@ -12,7 +12,6 @@ from mm_numeric.answers import Unreadable
 from mm_numeric.baselines.number_head import NumberOutput
 from mm_numeric.baselines.values import is_value, read_values, value_id, value_of
 from mm_numeric.data.collator import TrainingCollator
-from mm_numeric.losses.presets import PRESETS
 from mm_numeric.tasks.numbers import Numbers
 
 pytestmark = pytest.mark.slow
@@ -108,7 +107,7 @@ def test_the_loss_is_cross_entropy_and_the_error_of_the_numbers(kind, tmp_path):
     logits = torch.randn(*shape, family.first_id + 1, requires_grad=True)
     numbers = torch.randn(shape, requires_grad=True)
     output = NumberOutput(logits=logits, numbers=numbers)
-    result = family.objective(PRESETS["ce"], vocabulary).of_outputs(output, labels, batch["spans"])
+    result = loss_of(family, output, labels, batch["spans"])
     cross_entropy, error, count = 0.0, 0.0, 0
     for label, row in zip(labels.tolist(), rows.tolist(), strict=True):
         chances = logits.flatten(0, 1)[row].log_softmax(-1)

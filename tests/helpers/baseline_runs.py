@@ -12,6 +12,9 @@ from mm_numeric.baselines.baseline import with_baseline
 from mm_numeric.families.causal_lm import CausalLM
 from mm_numeric.families.digits import with_digits
 from mm_numeric.families.t5 import T5
+from mm_numeric.inference.generate import generate_tokens
+from mm_numeric.losses.objective import Objective
+from mm_numeric.losses.presets import PRESETS
 from mm_numeric.tasks.numbers import Numbers
 
 FAMILIES = {"causal_lm": CausalLM, "t5": T5}
@@ -55,3 +58,16 @@ def family_of(kind, baseline):
     family = cls(single_digits(kind), None, model)
     family.decoder_start_id = 0
     return family
+
+
+def loss_of(family, outputs, labels, spans):
+    """Return the loss that a baseline computes from the outputs of its model."""
+    objective = Objective(PRESETS["ce"], family.vocabulary())
+    return family.loss(objective, outputs, labels, spans, None)
+
+
+def answers_of(family, model, inputs, max_new_tokens):
+    """Return the ids of the answers that the model generates."""
+    found = generate_tokens(model, family, inputs, max_new_tokens)
+    start = 1 if family.encoder_decoder else inputs["input_ids"].shape[1]
+    return found[:, start:].tolist()
