@@ -17,8 +17,8 @@ from torch import Tensor
 from mm_numeric.baselines.baseline import Baseline
 from mm_numeric.baselines.number_head import NumberOutput, WithNumberHead
 from mm_numeric.baselines.values import FIRST_VALUE, is_value
+from mm_numeric.families.family import Tokens
 from mm_numeric.families.model_files import BASELINE
-from mm_numeric.families.prompting import Tokens
 from mm_numeric.losses.normalization import Counts
 from mm_numeric.losses.objective import Objective, ObjectiveResult
 from mm_numeric.losses.term import LossSum

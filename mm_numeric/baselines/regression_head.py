@@ -14,7 +14,7 @@ from torch import Tensor
 from mm_numeric.baselines.baseline import Baseline, TrainingNumbers
 from mm_numeric.baselines.number_head import WithNumberHead
 from mm_numeric.baselines.values import Scale, is_value, read_values, value_id, value_ids, value_of
-from mm_numeric.families.prompting import Tokens
+from mm_numeric.families.family import Tokens
 from mm_numeric.losses.normalization import Counts
 from mm_numeric.losses.objective import Objective, ObjectiveResult
 from mm_numeric.losses.term import LossSum

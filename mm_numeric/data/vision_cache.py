@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mm_numeric.data.cache_files import cache_file, cache_writer
-from mm_numeric.families.prompting import Prompts
+from mm_numeric.families.family import Prompts
 
 GRID = "image_grid_thw"
 """Image input that also determines positions (M-RoPE), so that the model needs it with features."""

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
 
 from mm_numeric.config.schema import ModelConfig
-from mm_numeric.families.prompting import Tokens
+from mm_numeric.families.family import Tokens
 from mm_numeric.families.text_only import TextFamily
 
 _HEAD = r"(\w*head|embed_out)\."

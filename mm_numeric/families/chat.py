@@ -26,9 +26,8 @@ from transformers.utils import is_torchvision_available
 
 from mm_numeric.compat import concrete_classes, num_image_tokens, video_settings_alone
 from mm_numeric.config.schema import ModelConfig
-from mm_numeric.families.chat_template import default_template
-from mm_numeric.families.family import Family
-from mm_numeric.families.prompting import Prompts, Shown, image_count, message
+from mm_numeric.families.chat_template import Shown, default_template, image_count, message
+from mm_numeric.families.family import Family, Prompts
 from mm_numeric.geometry.conventions import convention_of
 from mm_numeric.geometry.frames import Resize
 

@@ -1,17 +1,13 @@
-"""The base class of model families, and two of the classes that it consists of.
+"""The base class of model families.
 
-A family, such as Qwen2-VL, implements everything that differs between model types:
-
-``Prompting``       prompts, answers, special tokens, inputs of ``forward``
-``ImageGeometry``   resizing, image tokens, coordinate frames
-``Checkpoint``      model class, parameter names, loading
-
-Training and prediction access models only through ``Family``.
+A family, such as Qwen2-VL, implements everything that differs between model types: prompts and
+answers, image geometry and checkpoints. Training and prediction access models only through it.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -19,8 +15,18 @@ from PIL import Image
 from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer, ProcessorMixin
 
+from mm_numeric.answers import Mark
 from mm_numeric.config.reader import read_coordinates
 from mm_numeric.config.schema import ModelConfig
+from mm_numeric.families.chat_template import (
+    Shown,
+    check_image_count,
+    default_template,
+    image_count,
+    listed,
+    message,
+    render,
+)
 from mm_numeric.families.digits import with_digits
 from mm_numeric.families.model_files import (
     check_model_type,
@@ -28,22 +34,105 @@ from mm_numeric.families.model_files import (
     load_weights,
     save_frame,
 )
-from mm_numeric.families.prompting import (
-    Prompting,
-    Prompts,
-    Shown,
-    Tokens,
-    check_image_count,
-    listed,
-)
 from mm_numeric.geometry.coordinates import Coordinates
 from mm_numeric.geometry.frames import Frame, Resize
+from mm_numeric.numbers.spans import TokenNumber, numbers_in_answer
+from mm_numeric.numbers.vocabulary import NumberVocabulary
 
-__all__ = ["Family", "Prompts", "Tokens"]
+_QUESTION, _ANSWER = "QUESTION", "ANSWER"
+_CACHED_QUESTIONS = 10_000  # most tasks ask the same question about every image
 
 
-class ImageGeometry(ABC):
-    """Base class of ``Family`` that handles images: resizing, image tokens, coordinate systems."""
+@dataclass(frozen=True)
+class Prompts:
+    """A batch of questions: their token ids and their preprocessed images."""
+
+    ids: list[list[int]]
+    """``ids[i]`` are the token ids of question i, with one placeholder token per image feature."""
+
+    images: dict[str, Tensor]
+    """Output of the image processor for all images of the batch; empty if there are none."""
+
+    aligned: Mapping[str, list[list[int]]] = field(default_factory=dict)
+    """More inputs with one number per token of ``ids``, such as ``token_type_ids``. They are 0 for
+    the tokens of answers."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The token ids of an answer, and the start and end of each token in the answer's text."""
+
+    ids: list[int]
+    """Token ids of the answer and the end token."""
+
+    offsets: list[tuple[int, int]]
+    """Start and end character of each token in the text; (0, 0) for the end token."""
+
+
+class Family(ABC):
+    """Base class of model families. An instance holds a checkpoint's tokenizer and processor."""
+
+    name: ClassVar[str]
+    """Name of the family as its authors write it, for error messages: ``Qwen2-VL``."""
+
+    tokenizer: Any
+    image_processor: Any
+    resize: Resize
+    coordinates: Coordinates
+
+    model_class: ClassVar[Any]
+
+    module_patterns: ClassVar[Mapping[str, str]] = {
+        "vision": r"model\.vision_tower\.",
+        "projector": r"model\.multi_modal_projector\.",
+        "embeddings": r"model\.language_model\.embed_tokens\.",
+        "language": r"model\.language_model\.(?!embed_tokens\.)",
+        "head": r"lm_head\.",
+    }
+    """Maps each module to a regular expression that matches the beginning of its parameters' names.
+    Every parameter of a model matches exactly one of them."""
+
+    lora_targets: ClassVar[str] = r"model\.language_model\.layers\.\d+\.(self_attn|mlp)\.\w+_proj"
+    """Regular expression that matches the full names of the language model's layers that get LoRA
+    adapters, like PEFT's ``target_modules``."""
+
+    processor: ProcessorMixin | None = None
+    """A transformers processor with this family's tokenizer and image processor; None in families
+    of text and in those that make none."""
+
+    image_prefix: ClassVar[str] = ""
+    """Text of an image that ``processor`` expects before a question; empty if it adds it itself or
+    has a chat template."""
+
+    tensor_parallel: int = 1
+    """Number of ranks that share the weights of the model that ``load_model`` loads."""
+
+    max_positions: int | None = None
+    """Length of the longest sequence that the model can process, in tokens; None if there is no
+    limit. ``load_family`` sets it from the configuration of the checkpoint."""
+
+    encoder_decoder: ClassVar[bool] = False
+    """True for encoder-decoder models, such as T5."""
+
+    turn: ClassVar[str] = ""
+    """Text that ends an answer when it is decoded, such as ``###``; empty if only tokens do."""
+
+    lead: str = ""
+    """Text between a prompt and its answer, such as the space after ``ASSISTANT:``."""
+
+    template_options: Mapping[str, Any] = {}
+    """Arguments of the chat template, which a server has to use, too."""
+
+    stop_ids: list[int]
+    """Ids of the tokens that end generation. The first one is the end token of training answers."""
+
+    pad_id: int
+
+    image_id: int
+    """Id of the placeholder token of an image feature, in families that accept images."""
+
+    decoder_start_id: int
+    """Id of the first input token of the decoder, in encoder-decoder families."""
 
     default_coordinates: ClassVar[str] = "pixels_original"
     """How coordinates were written in the pretraining of the family: a name in ``COORDINATES``."""
@@ -60,10 +149,206 @@ class ImageGeometry(ABC):
     image_inputs: ClassVar[tuple[str, ...]] = ("pixel_values",)
     """Names of the image processor's outputs that are passed to the model."""
 
-    image_processor: Any
+    def __init__(self, tokenizer: Any, image_processor: Any, model: ModelConfig) -> None:
+        self.tokenizer = tokenizer
+        self.image_processor = image_processor
+        choice = self.default_coordinates if model.coordinates is None else model.coordinates
+        self.coordinates = read_coordinates(choice, "model.coordinates")
+        for setting in model.image_size:
+            if setting not in self.image_settings:
+                known = ", ".join(self.image_settings) or "none"
+                raise ValueError(
+                    f"model.image_size.{setting}: {self.name} has no such setting. Known: {known}."
+                )
 
-    resize: Resize
-    coordinates: Coordinates
+    # -- prompting -----------------------------------------------------------------------------
+
+    @cached_property
+    def _questions(self) -> dict[tuple[str, bool], list[int]]:  # cache of tokenize_question
+        return {}
+
+    def question(self, text: str, image_tokens: int) -> list[int]:
+        """Return a question's token ids, with placeholder tokens for its images.
+
+        ``image_tokens`` is the number of placeholders of all images, which have equal numbers.
+        """
+        count = image_count(text)
+        if image_tokens and count > 1 and not self.takes_several_images:
+            raise ValueError(
+                f"the question has {count} images, and model.family {self.name} accepts one; set "
+                "model.family to qwen2_vl, qwen2_5_vl, qwen3_vl or chat."
+            )
+        key = text, image_tokens > 0
+        if key not in self._questions:
+            if len(self._questions) >= _CACHED_QUESTIONS:
+                self._questions.clear()
+            self._questions[key] = self.tokenize_question(*key)
+        ids = self._questions[key]
+        if not image_tokens:
+            return list(ids)
+        own = [self.image_id] * (image_tokens // count)
+        return [token for i in ids for token in (own if i == self.image_id else (i,))]
+
+    @abstractmethod
+    def tokenize_question(self, text: str, with_image: bool) -> list[int]:
+        """Return a question's token ids, with one placeholder token in place of the image."""
+
+    def chat_prompt(self, text: str, with_image: bool, answer: str | None = None) -> str:
+        """Apply the chat template to a question and the generation prompt, or to its answer."""
+        if not self.chat_template:
+            raise ValueError(
+                f"model.name: the tokenizer has no chat template, which the prompts of {self.name} "
+                "need; copy chat_template.jinja from the instruction-tuned checkpoint."
+            )
+        turns = [message("user", text, with_image)]
+        turns += [] if answer is None else [message("assistant", answer)]
+        return self.apply_template(turns, add_generation_prompt=answer is None)
+
+    @property
+    def chat_template(self) -> str:
+        """The chat template of prompts; empty if there is none."""
+        return default_template(self.tokenizer.chat_template) or ""
+
+    def apply_template(self, turns: list[dict[str, Any]], *, add_generation_prompt: bool) -> str:
+        """Apply the chat template to the messages of a conversation."""
+        variables = {"tools": None, "documents": None, **self.tokenizer.special_tokens_map}
+        variables |= {"add_generation_prompt": add_generation_prompt, **self.template_options}
+        try:
+            if text := render(self.chat_template, {"messages": turns, **variables}):
+                return text
+            raise ValueError("it writes nothing")
+        except ValueError as error:
+            # It adds the list of a message's parts to a text.
+            is_text = "TypeError" in str(error) and isinstance(turns[0]["content"], list)
+            takes = ", because it takes texts alone" * is_text
+            raise ValueError(
+                f"model.name: the chat template of {self.tokenizer.name_or_path!r} cannot be used "
+                f"for prompts of {self.name}{takes} ({error}); copy chat_template.jinja from "
+                "another checkpoint of this family."
+            ) from error
+
+    def text_around_answer(self) -> tuple[str, str]:
+        """Return the text that the chat template writes between prompt and answer, and after it."""
+        prompt = self.chat_prompt(_QUESTION, False)
+        whole = self.chat_prompt(_QUESTION, False, _ANSWER)
+        before, found, after = whole.rpartition(_ANSWER)
+        if _QUESTION not in prompt or not found or "'text'" in whole:  # a list of parts as text
+            raise ValueError(
+                f"model.name: the chat template of {self.tokenizer.name_or_path!r} does not write "
+                'the text of {"type": "text", "text": ...}, a part of a message; copy '
+                "chat_template.jinja from a newer revision of the checkpoint."
+            )
+        return before[len(prompt) :] if before.startswith(prompt) else "", after
+
+    def answer(self, text: str) -> Tokens:
+        """Tokenise ``lead`` and an answer, and append the end token."""
+        tokens = self.tokenizer(
+            self.lead + text, add_special_tokens=False, return_offsets_mapping=True
+        )
+        offsets = [
+            (max(start - len(self.lead), 0), max(end - len(self.lead), 0))
+            for start, end in tokens["offset_mapping"]
+        ]
+        return Tokens(ids=[*tokens["input_ids"], self.stop_ids[0]], offsets=[*offsets, (0, 0)])
+
+    def with_known_tokens(self, text: str, answer: Tokens) -> Tokens:
+        """Return the tokens of an answer, or raise ValueError if one of them is ``<unk>``."""
+        if self.tokenizer.unk_token_id in answer.ids:
+            start, end = answer.offsets[answer.ids.index(self.tokenizer.unk_token_id)]
+            raise ValueError(
+                f"the answer {text!r} holds {text[start:end]!r}, for which the tokenizer of "
+                f"{self.tokenizer.name_or_path!r} has no token; write the answer without it."
+            )
+        return answer
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Decode the generated tokens that come before the first end token, without ``lead``.
+
+        Special tokens are kept in the text, because some families write coordinates with them.
+        """
+        written: str = self.tokenizer.decode(self.before_end(ids), skip_special_tokens=False)
+        return written.removeprefix(self.lead)
+
+    def before_end(self, ids: Sequence[int]) -> Sequence[int]:
+        """Return the generated tokens before the first end token or padding token."""
+        ends = {*self.stop_ids, self.pad_id}
+        length = next((i for i, token in enumerate(ids) if token in ends), len(ids))
+        return ids[:length]
+
+    def vocabulary(self) -> NumberVocabulary:
+        """Return the number tokens: digits and, if coordinates use them, tokens like <loc0012>.
+
+        A token that is a point of a grid has no value: the difference of the numbers of two cells
+        is not their distance.
+        """
+        digits = NumberVocabulary.from_tokenizer(self.tokenizer)
+        bins = self.coordinates.bins
+        if bins is None or self.coordinates.text.columns:
+            return digits
+        tokens = [self.coordinates.text.bin(level) for level in range(bins)]
+        return NumberVocabulary.from_tokens(self.tokenizer, tokens) | digits
+
+    def numbers(
+        self, text: str, marks: Sequence[Mark], answer: Tokens, vocabulary: NumberVocabulary
+    ) -> list[TokenNumber]:
+        """Return the numbers of an answer, each with its value and the positions of its tokens.
+
+        ``marks`` has the start and end of each number, as character indices in the answer ``text``.
+        """
+        return numbers_in_answer(text, marks, answer.ids, answer.offsets, vocabulary)
+
+    def model_inputs(
+        self, input_ids: Tensor, attention_mask: Tensor, answered: Tensor, images: dict[str, Tensor]
+    ) -> dict[str, Any]:
+        """Return the arguments of the model's ``forward`` for a padded batch.
+
+        Args:
+            input_ids: [b, t] token ids of b samples: a prompt and, in training, its answer.
+            attention_mask: [b, t] 1 at tokens, 0 at padding.
+            answered: [b, t] True at the tokens of an answer, including its end token; else False.
+            images: Output of the image processor (``Prompts.images``).
+        """
+        return {"input_ids": input_ids, "attention_mask": attention_mask, **images}
+
+    def token_id(self, token: str) -> int:
+        """Return the id of a token, or raise ValueError if the tokenizer has no such token."""
+        found: int | None = self.tokenizer.convert_tokens_to_ids(token)
+        if found is None or self.tokenizer.convert_ids_to_tokens(found) != token:  # <unk>
+            raise ValueError(
+                f"model.family: the tokenizer of {self.tokenizer.name_or_path} has no {token}, so "
+                f"it is not a {self.name} checkpoint; correct model.family."
+            )
+        return found
+
+    def prompts(
+        self,
+        texts: Sequence[str],
+        images: Sequence[Shown],
+        where: Sequence[str] | None = None,
+    ) -> Prompts:
+        """Tokenise a batch of questions and preprocess their images.
+
+        ``images`` has one entry per question, which is None for a question without an image, and a
+        list of images of one size for a question with several.
+        ``where`` has the file and line of each question, for error messages.
+        """
+        ids = []
+        for i, (text, image) in enumerate(zip(texts, images, strict=True)):
+            try:
+                ids.append(self.prompt_ids(text, image))
+            except ValueError as error:
+                raise ValueError(f"{where[i]}: {error}" if where else str(error)) from error
+        shown = [own for image in images for own in listed(image)]
+        return Prompts(ids=ids, images=self.images(shown) if shown else {})
+
+    def prompt_ids(self, text: str, image: Shown) -> list[int]:
+        """Return the token ids that the model reads for a question and its image or images."""
+        own = listed(image)
+        if own:
+            check_image_count(text, len(own))
+        return self.question(text, sum(self.image_tokens(*each.size) for each in own))
+
+    # -- image geometry ------------------------------------------------------------------------
 
     def frame(self, width: int, height: int) -> Frame:
         """Return how an image of this size is resized and how its coordinates are written.
@@ -105,37 +390,36 @@ class ImageGeometry(ABC):
         None if the family does not know it.
         """
 
+    # -- checkpoint ----------------------------------------------------------------------------
 
-class Checkpoint(ABC):
-    """Base class of ``Family`` that handles checkpoints: model class, parameter names, loading."""
+    @classmethod
+    def load(cls, source: str, model: ModelConfig) -> Self:
+        """Load the tokenizer and image processor of ``source``, a hub name or a folder.
 
-    name: ClassVar[str]
-    model_class: ClassVar[Any]
+        Raises:
+            ValueError: If the checkpoint belongs to another family, or was trained with another
+                image resizing or coordinate format than that of the config.
+        """
+        check_model_type(cls.model_class, cls.name, source, model)
+        tokenizer = cls.load_tokenizer(source, model)
+        tokenizer = with_digits(tokenizer, model.digits, source, model.revision)
+        family = cls(tokenizer, cls.load_image_processor(source, model), model)
+        check_saved_frame(source, family.resize, family.coordinates, revision=model.revision)
+        if model.image_size:  # would hide a changed image processor next to the weights
+            own = replace(model, image_size={})
+            resize = cls(tokenizer, cls.load_image_processor(source, own), own).resize
+            where = f"the image processor in {source}"
+            check_saved_frame(source, resize, family.coordinates, where, revision=model.revision)
+        if cls.takes_images:
+            family.processor = family.make_processor(source, model)
+        return family
 
-    module_patterns: ClassVar[Mapping[str, str]] = {
-        "vision": r"model\.vision_tower\.",
-        "projector": r"model\.multi_modal_projector\.",
-        "embeddings": r"model\.language_model\.embed_tokens\.",
-        "language": r"model\.language_model\.(?!embed_tokens\.)",
-        "head": r"lm_head\.",
-    }
-    """Maps each module to a regular expression that matches the beginning of its parameters' names.
-    Every parameter of a model matches exactly one of them."""
-
-    lora_targets: ClassVar[str] = r"model\.language_model\.layers\.\d+\.(self_attn|mlp)\.\w+_proj"
-    """Regular expression that matches the full names of the language model's layers that get LoRA
-    adapters, like PEFT's ``target_modules``."""
-
-    processor: ProcessorMixin | None = None
-    """A transformers processor with this family's tokenizer and image processor; None in families
-    of text and in those that make none."""
-
-    image_prefix: ClassVar[str] = ""
-    """Text of an image that ``processor`` expects before a question; empty if it adds it itself or
-    has a chat template."""
-
-    tensor_parallel: int = 1
-    """Number of ranks that share the weights of the model that ``load_model`` loads."""
+    def save(self, folder: Path) -> None:
+        """Save the tokenizer, the processors and ``frame.json`` (resizing, coordinate format)."""
+        apart = [p for p in (self.tokenizer, self.image_processor) if p is not None]
+        for part in apart if self.processor is None else [self.processor]:
+            part.save_pretrained(folder)
+        save_frame(folder, self.resize, self.coordinates)
 
     @classmethod
     def load_config(cls, source: str, model: ModelConfig) -> Any:
@@ -192,80 +476,3 @@ class Checkpoint(ABC):
         """Load all weights of a checkpoint from safetensors, or this rank's part of them."""
         ranks = self.tensor_parallel
         return load_weights(self.model_class, self.name, source, model, ranks=ranks)
-
-
-class Family(Prompting, ImageGeometry, Checkpoint):
-    """Base class of model families. An instance holds a checkpoint's tokenizer and processor."""
-
-    max_positions: int | None = None
-    """Length of the longest sequence that the model can process, in tokens; None if there is no
-    limit. ``load_family`` sets it from the configuration of the checkpoint."""
-
-    def __init__(self, tokenizer: Any, image_processor: Any, model: ModelConfig) -> None:
-        self.tokenizer = tokenizer
-        self.image_processor = image_processor
-        choice = self.default_coordinates if model.coordinates is None else model.coordinates
-        self.coordinates = read_coordinates(choice, "model.coordinates")
-        for setting in model.image_size:
-            if setting not in self.image_settings:
-                known = ", ".join(self.image_settings) or "none"
-                raise ValueError(
-                    f"model.image_size.{setting}: {self.name} has no such setting. Known: {known}."
-                )
-
-    @classmethod
-    def load(cls, source: str, model: ModelConfig) -> Self:
-        """Load the tokenizer and image processor of ``source``, a hub name or a folder.
-
-        Raises:
-            ValueError: If the checkpoint belongs to another family, or was trained with another
-                image resizing or coordinate format than that of the config.
-        """
-        check_model_type(cls.model_class, cls.name, source, model)
-        tokenizer = cls.load_tokenizer(source, model)
-        tokenizer = with_digits(tokenizer, model.digits, source, model.revision)
-        family = cls(tokenizer, cls.load_image_processor(source, model), model)
-        check_saved_frame(source, family.resize, family.coordinates, revision=model.revision)
-        if model.image_size:  # would hide a changed image processor next to the weights
-            own = replace(model, image_size={})
-            resize = cls(tokenizer, cls.load_image_processor(source, own), own).resize
-            where = f"the image processor in {source}"
-            check_saved_frame(source, resize, family.coordinates, where, revision=model.revision)
-        if cls.takes_images:
-            family.processor = family.make_processor(source, model)
-        return family
-
-    def save(self, folder: Path) -> None:
-        """Save the tokenizer, the processors and ``frame.json`` (resizing, coordinate format)."""
-        apart = [p for p in (self.tokenizer, self.image_processor) if p is not None]
-        for part in apart if self.processor is None else [self.processor]:
-            part.save_pretrained(folder)
-        save_frame(folder, self.resize, self.coordinates)
-
-    def prompts(
-        self,
-        texts: Sequence[str],
-        images: Sequence[Shown],
-        where: Sequence[str] | None = None,
-    ) -> Prompts:
-        """Tokenise a batch of questions and preprocess their images.
-
-        ``images`` has one entry per question, which is None for a question without an image, and a
-        list of images of one size for a question with several.
-        ``where`` has the file and line of each question, for error messages.
-        """
-        ids = []
-        for i, (text, image) in enumerate(zip(texts, images, strict=True)):
-            try:
-                ids.append(self.prompt_ids(text, image))
-            except ValueError as error:
-                raise ValueError(f"{where[i]}: {error}" if where else str(error)) from error
-        shown = [own for image in images for own in listed(image)]
-        return Prompts(ids=ids, images=self.images(shown) if shown else {})
-
-    def prompt_ids(self, text: str, image: Shown) -> list[int]:
-        """Return the token ids that the model reads for a question and its image or images."""
-        own = listed(image)
-        if own:
-            check_image_count(text, len(own))
-        return self.question(text, sum(self.image_tokens(*each.size) for each in own))

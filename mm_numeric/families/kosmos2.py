@@ -21,8 +21,8 @@ from torch import Tensor
 from transformers import CLIPImageProcessorPil, Kosmos2ForConditionalGeneration, Kosmos2Processor
 
 from mm_numeric.config.schema import ModelConfig
-from mm_numeric.families.family import Family
-from mm_numeric.families.prompting import Prompts, Shown, Tokens
+from mm_numeric.families.chat_template import Shown
+from mm_numeric.families.family import Family, Prompts, Tokens
 from mm_numeric.geometry.frames import Resize
 
 _FEATURES = Kosmos2Processor.num_image_tokens

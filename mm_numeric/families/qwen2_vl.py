@@ -24,10 +24,9 @@ from transformers.models.auto.video_processing_auto import get_video_processor_c
 
 from mm_numeric.compat import VideoSettings, video_settings_alone
 from mm_numeric.config.schema import ModelConfig
-from mm_numeric.families.chat_template import default_template
+from mm_numeric.families.chat_template import default_template, image_count
 from mm_numeric.families.family import Family
 from mm_numeric.families.model_files import check_image_token, processor_template
-from mm_numeric.families.prompting import image_count
 from mm_numeric.geometry.frames import Resize
 
 IMAGE_TOKEN = "<|image_pad|>"

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 from transformers import AutoModelForSeq2SeqLM, ByT5Tokenizer
 
 from mm_numeric.config.schema import ModelConfig
-from mm_numeric.families.prompting import Tokens
+from mm_numeric.families.family import Tokens
 from mm_numeric.families.text_only import TextFamily
 
 _TYPES = ("t5", "mt5", "umt5", "longt5")

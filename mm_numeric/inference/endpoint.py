@@ -26,8 +26,8 @@ from PIL import Image
 from mm_numeric.answers import Example
 from mm_numeric.config.schema import Config
 from mm_numeric.data.framing import load_framed_image
+from mm_numeric.families.chat_template import listed, message_content
 from mm_numeric.families.family import Family
-from mm_numeric.families.prompting import listed, message_content
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.inference.candidates import Explored
 from mm_numeric.inference.chat_client import ChatClient, RejectedError

@@ -11,8 +11,8 @@ from mm_numeric.config.grpo import GrpoConfig
 from mm_numeric.config.schema import Config
 from mm_numeric.data.collator import TrainingCollator
 from mm_numeric.data.framing import load_framed_image
+from mm_numeric.families.chat_template import listed
 from mm_numeric.families.family import Family
-from mm_numeric.families.prompting import listed
 from mm_numeric.rewards import Reward, reward, reward_columns
 from mm_numeric.training.grpo_trainer import FamilyProcessor, RunGRPOTrainer
 
