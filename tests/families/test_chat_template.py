@@ -20,7 +20,7 @@ from transformers.utils.chat_template_utils import (
 from mm_numeric.cli import main as cli
 from mm_numeric.families import chat_template
 from mm_numeric.families.chat_template import default_template, render
-from mm_numeric.families.llava_templates import LLAVA_HF, LLAVA_V1
+from mm_numeric.families.llava import LLAVA_HF, LLAVA_V1
 from mm_numeric.families.template_process import compiled
 from mm_numeric.families.tiny import _CHAT_TEMPLATE
 

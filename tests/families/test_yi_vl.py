@@ -8,8 +8,7 @@ from torch import nn
 
 from mm_numeric.answers import Box, Example, Instance
 from mm_numeric.data.collator import prompt_batch
-from mm_numeric.families.yi_vl import YiVL
-from mm_numeric.families.yi_vl_model import SYSTEM_PROMPT
+from mm_numeric.families.yi_vl import SYSTEM_PROMPT, YiVL
 from mm_numeric.inference.generate import generate
 
 PICTURE = Image.new("RGB", (80, 60), (200, 100, 50))
