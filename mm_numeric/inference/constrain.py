@@ -15,7 +15,7 @@ from mm_numeric.baselines.baseline import Baseline
 from mm_numeric.families.family import Family
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.inference.token_automaton import ENDED, TokenAutomaton
-from mm_numeric.inference.token_trie import Ints
+from mm_numeric.inference.token_texts import Ints
 from mm_numeric.tasks.base import Task
 
 _MOST_STATES = 50_000  # about 150 MB

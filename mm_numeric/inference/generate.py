@@ -45,9 +45,8 @@ from mm_numeric.distributed.ray import map_tasks, parallel_tasks
 from mm_numeric.families.family import Family
 from mm_numeric.inference.candidates import PLAIN_SETTINGS
 from mm_numeric.inference.constrain import Constrainer, Constraint
-from mm_numeric.inference.decode import Explorer, check_rules, decode
+from mm_numeric.inference.decode import Explorer, Generated, check_rules, decode
 from mm_numeric.inference.endpoint import Endpoint, endpoint_answers
-from mm_numeric.inference.generated import Generated
 from mm_numeric.inference.predictions_file import (
     claim_predictions,
     file_of_rank,

@@ -23,10 +23,8 @@ import torch
 from torch import Tensor
 
 from mm_numeric.families.family import Family
-from mm_numeric.inference.expressions import MARK, Expression, Expressions
-from mm_numeric.inference.regex import parse_regex
-from mm_numeric.inference.token_texts import token_texts
-from mm_numeric.inference.token_trie import Floats, Ints, TokenTrie
+from mm_numeric.inference.expressions import MARK, Expression, Expressions, parse_regex
+from mm_numeric.inference.token_texts import Floats, Ints, TokenTrie, token_texts
 
 RestOf = Callable[[str], str | None]
 """Function from the beginning of a text to a regular expression of its end, or None."""
