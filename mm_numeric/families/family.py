@@ -149,6 +149,9 @@ class Family(ABC):
     image_inputs: ClassVar[tuple[str, ...]] = ("pixel_values",)
     """Names of the image processor's outputs that are passed to the model."""
 
+    image_processor_class: ClassVar[Any]
+    """Class of the image processor, in families that load it as it is saved."""
+
     def __init__(self, tokenizer: Any, image_processor: Any, model: ModelConfig) -> None:
         self.tokenizer = tokenizer
         self.image_processor = image_processor
@@ -250,6 +253,15 @@ class Family(ABC):
             for start, end in tokens["offset_mapping"]
         ]
         return Tokens(ids=[*tokens["input_ids"], self.stop_ids[0]], offsets=[*offsets, (0, 0)])
+
+    def reject_image_token(self, text: str, ids: Sequence[int], most: int = 0) -> None:
+        """Raise ValueError if a question has more than ``most`` image tokens."""
+        if ids.count(self.image_id) > most:
+            token = self.tokenizer.convert_ids_to_tokens(self.image_id)
+            raise ValueError(
+                f"the prompt {text!r:.80} holds {token}, which is added automatically; remove it "
+                "from the prompt."
+            )
 
     def with_known_tokens(self, text: str, answer: Tokens) -> Tokens:
         """Return the tokens of an answer, or raise ValueError if one of them is ``<unk>``."""
@@ -449,9 +461,9 @@ class Family(ABC):
         return tokenizer
 
     @classmethod
-    @abstractmethod
     def load_image_processor(cls, source: str, model: ModelConfig) -> Any:
         """Load the image processor, with the sizes of ``model.image_size``; None if text-only."""
+        return cls.image_processor_class.from_pretrained(source, revision=model.revision)
 
     def make_processor(self, source: str, model: ModelConfig) -> ProcessorMixin | None:
         """Return a transformers processor with this tokenizer and this image processor.

@@ -33,6 +33,7 @@ class Florence2(Family):
 
     name = "Florence-2"
     model_class: ClassVar[Any] = Florence2ForConditionalGeneration
+    image_processor_class = CLIPImageProcessorPil
     default_coordinates = "florence2"
     encoder_decoder = True
     module_patterns: ClassVar[Mapping[str, str]] = {
@@ -78,11 +79,7 @@ class Florence2(Family):
         processor: Any = self.processor
         _, (prompt,), *_ = processor.prepare_inputs_layout(images=[], text=[text])
         ids: list[int] = self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
-        if ids.count(self.image_id) != 1:
-            raise ValueError(
-                f"the prompt {text!r:.80} holds <image>, which is added automatically; remove it "
-                "from the prompt."
-            )
+        self.reject_image_token(text, ids, most=1)
         return ids if with_image else ids[1:]
 
     # -- image geometry -----------------------------------------------------------------------
@@ -102,11 +99,6 @@ class Florence2(Family):
         return features + count
 
     # -- checkpoint ---------------------------------------------------------------------------
-
-    @classmethod
-    def load_image_processor(cls, source: str, model: ModelConfig) -> Any:
-        """Load the image processor of a checkpoint."""
-        return CLIPImageProcessorPil.from_pretrained(source, revision=model.revision)
 
     def make_processor(self, source: str, model: ModelConfig) -> Florence2Processor:
         """Return a Florence2Processor, which writes the prompt of a question."""

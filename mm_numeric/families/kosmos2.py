@@ -35,6 +35,7 @@ class Kosmos2(Family):
 
     name = "Kosmos-2"
     model_class: ClassVar[Any] = Kosmos2ForConditionalGeneration
+    image_processor_class = CLIPImageProcessorPil
     default_coordinates = "kosmos2"
     module_patterns: ClassVar[Mapping[str, str]] = {
         "vision": r"vision_model\.",
@@ -66,11 +67,7 @@ class Kosmos2(Family):
         """Return a question's token ids, with one placeholder token in place of the image."""
         prompt = f"<s>{'<image></image> ' * with_image}{text.strip()}"
         ids: list[int] = self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
-        if ids.count(self.image_id) != with_image:
-            raise ValueError(
-                f"the prompt {text!r:.80} holds <image>, which is added automatically; remove it "
-                "from the prompt."
-            )
+        self.reject_image_token(text, ids, most=with_image)
         return ids
 
     def question(self, text: str, image_tokens: int) -> list[int]:
@@ -116,11 +113,6 @@ class Kosmos2(Family):
         return (1 + int(config.latent_query_num)) * len(images["pixel_values"])
 
     # -- checkpoint ---------------------------------------------------------------------------
-
-    @classmethod
-    def load_image_processor(cls, source: str, model: ModelConfig) -> Any:
-        """Load the image processor of a checkpoint."""
-        return CLIPImageProcessorPil.from_pretrained(source, revision=model.revision)
 
     def make_processor(self, source: str, model: ModelConfig) -> Kosmos2Processor:
         """Return a Kosmos2Processor, which writes the prompt of a question."""

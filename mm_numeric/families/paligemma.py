@@ -34,6 +34,7 @@ class PaliGemma(Family):
 
     name = "PaliGemma"
     model_class: ClassVar[Any] = PaliGemmaForConditionalGeneration
+    image_processor_class = SiglipImageProcessorPil
     default_coordinates = "paligemma"
     image_prefix = IMAGE_TOKEN
 
@@ -59,11 +60,7 @@ class PaliGemma(Family):
     def tokenize_question(self, text: str, with_image: bool) -> list[int]:
         """Return a question's token ids, with one placeholder token in place of the image."""
         ids: list[int] = self.tokenizer(f"<bos>{text}\n", add_special_tokens=False)["input_ids"]
-        if self.image_id in ids:
-            raise ValueError(
-                f"the prompt {text!r:.80} holds {IMAGE_TOKEN}, which is added automatically; "
-                "remove it from the prompt."
-            )
+        self.reject_image_token(text, ids)
         return [self.image_id] * with_image + ids
 
     def model_inputs(
@@ -86,11 +83,6 @@ class PaliGemma(Family):
         return count * (height // patch) * (width // patch)
 
     # -- checkpoint ---------------------------------------------------------------------------
-
-    @classmethod
-    def load_image_processor(cls, source: str, model: ModelConfig) -> Any:
-        """Load the image processor of a checkpoint."""
-        return SiglipImageProcessorPil.from_pretrained(source, revision=model.revision)
 
     def make_processor(self, source: str, model: ModelConfig) -> PaliGemmaProcessor:
         """Return a PaliGemmaProcessor, which writes the prompt of a question."""
