@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from contextlib import nullcontext
+from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
@@ -17,11 +18,12 @@ from mm_numeric.compat import video_settings_alone
 from mm_numeric.config.data import DataSource
 from mm_numeric.config.reader import config_from_dict
 from mm_numeric.config.schema import ModelConfig
-from mm_numeric.data.collator import BATCH_KEYS, TrainingCollator
+from mm_numeric.data.collator import BATCH_KEYS, TrainingCollator, prompt_batch
 from mm_numeric.data.examples import load_examples
 from mm_numeric.evaluation.metrics.boxes import iou
+from mm_numeric.families.llava import LLAVA_HF
 from mm_numeric.geometry.frames import Frame
-from mm_numeric.inference.generate import predict
+from mm_numeric.inference.generate import generate, predict
 from mm_numeric.losses.objective import Objective
 from mm_numeric.losses.presets import PRESETS
 from mm_numeric.registry import FAMILIES, choose
@@ -85,6 +87,60 @@ def test_the_saved_processor_alone_writes_the_same_inputs(checkpoint, tmp_path, 
     assert theirs["input_ids"].tolist() == ours.ids
     assert all(torch.equal(theirs[key], value) for key, value in ours.images.items())
     assert (processor.chat_template is None) == (name in ("paligemma", "florence2", "kosmos2"))
+    again = type(family).load(str(tmp_path), ModelConfig(name="tiny", family=name))
+    saved = again.prompts(["Where is 12?"], [image])
+    assert saved.ids == ours.ids
+    assert all(torch.equal(saved.images[key], value) for key, value in ours.images.items())
+
+
+@pytest.mark.parametrize("name", VISION)
+def test_answers_do_not_depend_on_the_batch(checkpoint, rows, name):
+    """Padding on the left and images must not leak; questions without an image go with others."""
+    family, model = load(checkpoint, name)
+    _, examples = a_batch(family, rows, 3)
+    examples[1] = replace(examples[1], image=None, prompt="Why is that?")
+    net = family.load_model(checkpoint(name), model).eval()
+    inputs, _ = prompt_batch(family, examples)
+    assert (inputs["input_ids"][inputs["attention_mask"] == 0] == family.pad_id).all()
+    together = [found.text for found in generate(net, family, examples, 6)]
+    assert together == [next(generate(net, family, [row], 6)).text for row in examples]
+
+
+def copy_of(checkpoint, name, folder):
+    """Return a copy of a tiny model's folder without its weights."""
+    ignored = shutil.ignore_patterns("*.safetensors")
+    return shutil.copytree(checkpoint(name), folder, ignore=ignored)
+
+
+@pytest.mark.parametrize("name", [n for n in VISION if n not in ("kosmos2", "chat")])
+def test_another_token_for_an_image_is_refused(checkpoint, tmp_path, name):
+    folder = copy_of(checkpoint, name, tmp_path / "copy")
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    (key,) = config.keys() & {"image_token_id", "image_token_index"}
+    (folder / "config.json").write_text(json.dumps({**config, key: 7}), "utf-8")
+    model = ModelConfig(name="tiny", family=name)
+    family = choose(name, FAMILIES, "family", "test").load(str(folder), model)
+    message = f"is {family.image_id}, and that of the model is 7; correct image_token_id"
+    with pytest.raises(ValueError, match=message):
+        family.load_model(str(folder), model)
+
+
+@pytest.mark.parametrize("name", ["qwen2_vl", "llava", "chat"])
+def test_the_template_may_be_in_the_file_of_older_processors(checkpoint, tmp_path, name):
+    """SmolVLM, LLaVA-OneVision and others have chat_template.json, which no tokenizer reads."""
+    folder, saved = copy_of(checkpoint, name, tmp_path / "copy"), tmp_path / "saved"
+    file = folder / "chat_template.jinja"
+    own = file.read_text("utf-8") if file.is_file() else LLAVA_HF
+    template = f"older {own}"
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": template}), "utf-8")
+    file.unlink(missing_ok=True)
+    cls, model = choose(name, FAMILIES, "family", "test"), ModelConfig(name="tiny", family=name)
+    family = cls.load(str(folder), model)
+    assert "older" in family.tokenizer.decode(family.question("?", 1))
+    saved.mkdir()
+    shutil.copy(folder / "config.json", saved)
+    family.save(saved)
+    assert cls.load(str(saved), model).question("?", 1) == family.question("?", 1)
 
 
 @pytest.mark.parametrize(("name", "coordinates"), WAYS)

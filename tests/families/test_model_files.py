@@ -9,7 +9,7 @@ import pytest
 import torch
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
-from tiny_models import TINY, tiny_causal_lm, tiny_checkpoint, tiny_family
+from tiny_models import TINY, tiny_checkpoint
 
 from mm_numeric.config.reader import config_from_dict
 from mm_numeric.config.schema import ModelConfig
@@ -72,13 +72,6 @@ def test_a_checkpoint_without_safetensors_is_refused(checkpoint):
         loads(checkpoint)
 
 
-def test_a_checkpoint_of_another_class_is_refused(tmp_path):
-    tiny_causal_lm().save_pretrained(tmp_path)
-    tiny_family().save(tmp_path)
-    with pytest.raises(ValueError, match=r"of type 'qwen2', and Qwen2-VL is 'qwen2_vl'"):
-        loads(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("name", "why"),
     [("nowhere/at-all", r"cannot be loaded \("), ("/no/such/folder", "there is no such folder")],
@@ -129,11 +122,6 @@ def test_coordinates_may_be_changed_in_part(checkpoint):
     job = config(checkpoint, coordinates={"preset": "llava", "decimals": 2})
     family = load_family(job, str(checkpoint))
     assert (family.coordinates.max_value, family.coordinates.decimals) == (1, 2)
-
-
-def test_a_setting_for_images_that_the_family_lacks_is_refused(checkpoint):
-    with pytest.raises(ValueError, match=r"\.side: Qwen2-VL has no such setting\. Known: min"):
-        loads(checkpoint, image_size={"side": 336})
 
 
 def test_the_frame_of_a_model_on_the_hub_is_checked_too(tmp_path, monkeypatch):

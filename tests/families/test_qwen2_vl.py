@@ -70,17 +70,6 @@ def test_the_checkpoint_s_own_template_decides_on_a_system_prompt():
     assert family.tokenizer.decode(with_system) == system + family.tokenizer.decode(plain)
 
 
-def test_the_template_may_be_in_the_file_of_older_processors(tmp_path):
-    shutil.copytree(checkpoint(Qwen2VL), tmp_path, dirs_exist_ok=True)
-    file = tmp_path / "chat_template.jinja"
-    older = json.dumps({"chat_template": file.read_text(encoding="utf-8")})
-    (tmp_path / "chat_template.json").write_text(older, encoding="utf-8")
-    file.unlink()
-    found = [Qwen2VL.load(str(f), TINY).chat_prompt("Why?", True) for f in
-             (checkpoint(Qwen2VL), tmp_path)]  # fmt: skip
-    assert found[0] == found[1]
-
-
 def test_a_template_without_a_place_for_the_image_is_refused():
     family = Qwen2VL.load(checkpoint(Qwen2VL), TINY)
     with pytest.raises(ValueError, match=r"writes 2 <\|image_pad\|> instead of 1 for the question"):
