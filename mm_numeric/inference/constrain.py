@@ -74,13 +74,7 @@ class Constraint(LogitsProcessor):
     def allow(self, scores: Tensor) -> Tensor:
         """Return logits [b, v] in which those of tokens that are not allowed are minus infinity."""
         self.automaton.resize(scores.shape[1])
-        places = self.automaton.few_allowed(self.states, self.left)
-        if places is None:
-            return torch.where(self.allowed(), scores, -torch.inf)  # masked_fill is slower on a CPU
-        rows, tokens = places
-        only = torch.full_like(scores, -torch.inf)
-        only[rows, tokens] = scores[rows, tokens]
-        return only
+        return torch.where(self.allowed(), scores, -torch.inf)  # masked_fill is slower on a CPU
 
 
 class Constrainer:
