@@ -11,7 +11,7 @@ position embeddings (T5, LLaMA and others), it is a learned vector, the same for
 """
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from torch import Tensor, nn
@@ -30,11 +30,6 @@ LARGEST = 5.0
 """The largest number in the training data is scaled to this value (section 2.1 of the paper)."""
 
 _POSITIONS = re.compile(r"(.*\.)?(wpe|\w*position\w*)")
-
-
-@dataclass(frozen=True, kw_only=True)
-class XvalSettings(NumberTokenSettings):
-    """Settings of the xVal baseline: the weight of the squared error in the loss."""
 
 
 class WithValues(WithNumberToken):
@@ -73,7 +68,7 @@ class WithValues(WithNumberToken):
 class Xval(NumberTokenBaseline):
     """A model family that represents every number by the token [NUM] and its value."""
 
-    settings_class = XvalSettings
+    settings_class = NumberTokenSettings
     model_mixin = WithValues
     loss_name = "mse"
 
