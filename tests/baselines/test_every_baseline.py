@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import random
 
 import pytest
 import torch
@@ -9,9 +10,11 @@ from baseline_runs import (
     FAMILIES,
     ONE_NUMBER,
     TASK,
+    TOKENIZERS,
     baseline_config,
     checkpoint,
     family_of,
+    fitted,
 )
 from sums import Sums
 from tiny_models import TINY, examples_of
@@ -36,6 +39,26 @@ each_baseline = pytest.mark.parametrize("baseline", BASELINES)
 # FoNE and xVal share the code of these tests.
 but_fone = pytest.mark.parametrize("baseline", [b for b in BASELINES if b != "fone"])
 each_family = pytest.mark.parametrize("kind", FAMILIES)
+each_tokenizer = pytest.mark.parametrize("kind", [*FAMILIES, *TOKENIZERS])
+
+
+@each_tokenizer
+@pytest.mark.parametrize("baseline", ["regression_transformer", "xval", "fone"])
+def test_answers_come_back(kind, baseline, tmp_path):
+    settings = {"integer_digits": 12, "decimals": 6} if baseline == "fone" else {}
+    family, draw = fitted(kind, baseline, tmp_path, **settings), random.Random(0)
+    largest = 500 if baseline == "xval" else 20_000  # its values are float32
+    for _ in range(50):
+        values = [round(draw.uniform(-largest, largest), draw.randint(0, 3)) for _ in range(3)]
+        text = " and ".join(f"{value:.10g}" for value in values)
+        answer = family.answer(text)
+        assert family.text(answer.ids) == text
+        if baseline == "regression_transformer":  # finds numbers as other families do
+            continue
+        found = family.numbers(text, (), answer, family.vocabulary())
+        assert [number.sign for number in found] == [-1 if value < 0 else 1 for value in values]
+        assert [number.value for number in found] == pytest.approx(values)
+    assert family.text(family.answer("(-5) 3-4").ids) == "(-5) 3-4"
 
 
 def lines(file):

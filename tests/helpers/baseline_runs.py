@@ -5,8 +5,8 @@ import functools
 import json
 
 from real_tokenizers import load
-from sums import SUMS, sums_config
-from tiny_models import ROOT, TINY
+from sums import SUMS, Sums, sums_config
+from tiny_models import ROOT, TINY, examples_of
 
 from mm_numeric.baselines.baseline import with_baseline
 from mm_numeric.families.causal_lm import CausalLM
@@ -57,6 +57,13 @@ def family_of(kind, baseline):
     cls = with_baseline(FAMILIES[TOKENIZERS[kind]], baseline, "here")
     family = cls(single_digits(kind), None, model)
     family.decoder_start_id = 0
+    return family
+
+
+def fitted(kind, baseline, folder, **settings):
+    """Return a family with a baseline that is fitted to the numbers of sums."""
+    family = family_of(kind, {"name": baseline, **settings})
+    family.fit(Sums(), examples_of(sums_config(folder, TOKENIZERS.get(kind, kind))))
     return family
 
 
