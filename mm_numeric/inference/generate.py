@@ -342,28 +342,21 @@ def generate(
             text = family.text(each.greedy)
             yield Generated(text, frame, each.greedy, each.greedy_probabilities, candidates)
         return
-    with computing:
-        written = _greedily(model, family, inputs, max_new_tokens, constraint)
-    # Not strict, to drop the dummy image row, which is last.
-    for (ids, probabilities), frame in zip(written, frames, strict=False):
-        yield Generated(family.text(ids), frame, ids, probabilities)
-
-
-def _greedily(
-    model: Any,
-    family: Family,
-    inputs: dict[str, Any],
-    max_new_tokens: int,
-    constraint: Constraint | None,
-) -> list[tuple[list[int], list[float]]]:
-    """Call ``model.generate``; return the new tokens of each prompt and their probabilities."""
     probability = _GreedyProbability(constraint)
-    written = generate_tokens(
-        model, family, inputs, max_new_tokens, logits_processor=LogitsProcessorList([probability])
-    )
+    with computing:
+        written = generate_tokens(
+            model,
+            family,
+            inputs,
+            max_new_tokens,
+            logits_processor=LogitsProcessorList([probability]),
+        )
     prompt_length = 1 if family.encoder_decoder else inputs["input_ids"].shape[1]
-    probabilities = torch.stack(probability.steps, dim=1).tolist()
-    return list(zip(written[:, prompt_length:].tolist(), probabilities, strict=True))
+    answers = written[:, prompt_length:].tolist()
+    probs = torch.stack(probability.steps, dim=1).tolist()
+    # Not strict, to drop the dummy image row, which is last.
+    for ids, own, frame in zip(answers, probs, frames, strict=False):
+        yield Generated(family.text(ids), frame, ids, own)
 
 
 def generate_tokens(
