@@ -386,6 +386,25 @@ class Family(ABC):
         view = self.resize.view(*resized.size)
         return resized if (view.width_px, view.height_px) == resized.size else image
 
+    def squash_to_square(self, *, counts_tokens: bool = True) -> None:
+        """Set ``resize`` to that of an image processor that squashes images to a square.
+
+        Raises ValueError if that of the checkpoint crops images, makes no square or, unless
+        ``counts_tokens`` is False, has no number of image tokens.
+        """
+        names = ["do_center_crop", *["image_seq_length"] * counts_tokens]
+        size, side = dict(self.image_processor.size), self.image_processor.size["height"]
+        found = {"size": size} | {n: getattr(self.image_processor, n, None) for n in names}
+        is_square = side is not None and side == size.get("width")
+        if found["do_center_crop"] or not (is_square and found.get("image_seq_length", True)):
+            described = ", ".join(f"{name} {value}" for name, value in found.items())
+            raise ValueError(
+                f"model.family: the image processor of {self.tokenizer.name_or_path} has "
+                f"{described}, and {self.name} needs a square without a crop"
+                f"{' and a number' * counts_tokens}; correct model.family."
+            )
+        self.resize = Resize(kind="squash", side=side)
+
     @abstractmethod
     def image_tokens(self, width: int, height: int) -> int:
         """Return the number of placeholder tokens for an image of ``width`` x ``height`` pixels."""

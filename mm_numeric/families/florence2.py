@@ -25,7 +25,6 @@ from transformers import (
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
 from mm_numeric.families.model_files import check_image_token
-from mm_numeric.geometry.frames import Resize
 
 
 class Florence2(Family):
@@ -54,16 +53,8 @@ class Florence2(Family):
         self.pad_id = self.token_id("<pad>")
         self.stop_ids = [self.token_id("</s>")]
         self.lead = "<s>"
-        side, tokens = image_processor.size.height, getattr(image_processor, "image_seq_length", 0)
-        if image_processor.do_center_crop or not (side == image_processor.size.width and tokens):
-            raise ValueError(
-                f"model.family: the image processor of {tokenizer.name_or_path} has size "
-                f"{dict(image_processor.size)}, image_seq_length {tokens} and do_center_crop "
-                f"{image_processor.do_center_crop}, and {self.name} needs a square, a number and "
-                "false; correct model.family."
-            )
-        self.tokens: int = tokens
-        self.resize = Resize(kind="squash", side=side)
+        self.squash_to_square()
+        self.tokens: int = image_processor.image_seq_length
 
     @classmethod
     def load(cls, source: str, model: ModelConfig) -> Self:

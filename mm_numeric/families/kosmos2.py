@@ -23,7 +23,6 @@ from transformers import CLIPImageProcessorPil, Kosmos2ForConditionalGeneration,
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.chat_template import Shown
 from mm_numeric.families.family import Family, Prompts, Tokens
-from mm_numeric.geometry.frames import Resize
 
 _FEATURES = Kosmos2Processor.num_image_tokens
 _FIRST = 2  # position of the first feature, after <s> and <image>
@@ -52,14 +51,7 @@ class Kosmos2(Family):
         self.pad_id = self.token_id("<pad>")
         self.stop_ids = [self.token_id("</s>")]
         self.first_feature_id = self.token_id("<unk>") + 1  # as in Kosmos2Processor
-        side = image_processor.size.height
-        if side is None or side != image_processor.size.width:
-            raise ValueError(
-                f"model.family: the image processor of {tokenizer.name_or_path} has size "
-                f"{dict(image_processor.size)}, and {self.name} needs a square; correct "
-                "model.family."
-            )
-        self.resize = Resize(kind="squash", side=side)
+        self.squash_to_square(counts_tokens=False)
 
     # -- prompting ----------------------------------------------------------------------------
 

@@ -24,7 +24,6 @@ from transformers import (
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
 from mm_numeric.families.model_files import check_image_token
-from mm_numeric.geometry.frames import Resize
 
 IMAGE_TOKEN = "<image>"
 
@@ -44,16 +43,8 @@ class PaliGemma(Family):
         self.token_id("<bos>")
         self.pad_id = self.token_id("<pad>")
         self.stop_ids = [self.token_id("<eos>")]
-        size = image_processor.size
-        patches = getattr(image_processor, "image_seq_length", None)
-        if patches is None or size["height"] != size["width"]:
-            raise ValueError(
-                f"model.family: the image processor of {tokenizer.name_or_path} has size "
-                f"{dict(size)} and image_seq_length {patches}, and {self.name} needs a square and "
-                "a number; correct model.family."
-            )
-        self.patches: int = patches
-        self.resize = Resize(kind="squash", side=size["height"])
+        self.squash_to_square()
+        self.patches: int = image_processor.image_seq_length
 
     # -- prompting ----------------------------------------------------------------------------
 

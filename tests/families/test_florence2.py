@@ -87,5 +87,5 @@ def test_the_official_code_reads_the_same_box():
 def test_a_checkpoint_of_another_size_is_one_sentence():
     images = family().image_processor.__class__.from_dict(family().image_processor.to_dict())
     images.do_center_crop = True
-    with pytest.raises(ValueError, match=r"do_center_crop True, and Florence-2 needs a square"):
+    with pytest.raises(ValueError, match=r"do_center_crop True, .*, and Florence-2 needs a square"):
         Florence2(family().tokenizer, images, MODEL)

@@ -106,7 +106,7 @@ def test_what_kosmos_2_cannot_do_is_one_sentence(tmp_path):
     with pytest.raises(ValueError, match=r"the answer 'a .' holds '.', for which the tokenizer"):
         family().answer("a \u2603")
     images = family().image_processor.__class__()
-    with pytest.raises(ValueError, match=r"shortest_edge': 224}, and Kosmos-2 needs a square"):
+    with pytest.raises(ValueError, match=r"shortest_edge.: 224}, .*, and Kosmos-2 needs a square"):
         Kosmos2(family().tokenizer, images, MODEL)
     shapes = {
         "task": "grounding", "data": {"train": {"render": 1}, "test": {"render": 1}},
