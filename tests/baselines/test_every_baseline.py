@@ -12,12 +12,11 @@ from baseline_runs import (
     TASK,
     TOKENIZERS,
     baseline_config,
-    checkpoint,
     family_of,
     fitted,
 )
 from sums import Sums
-from tiny_models import TINY, examples_of
+from tiny_models import TINY, examples_of, tiny_folder
 
 from mm_numeric.comparison.rows import compared_rows
 from mm_numeric.comparison.run import compare
@@ -91,7 +90,7 @@ def test_what_is_saved_answers_the_same(tmp_path, kind, baseline):
     config = baseline_config(tmp_path, kind, baseline, max_steps=8)
     args, examples = training_arguments(config), examples_of(config)
     family = family_of(kind, baseline)
-    trainer = make_trainer(config, args, examples, family, checkpoint(kind))
+    trainer = make_trainer(config, args, examples, family, tiny_folder(kind))
     trainer.train()
     trainer.save_model(str(tmp_path / "saved"))
     family.save(tmp_path / "saved")
@@ -118,7 +117,7 @@ def test_answers_do_not_depend_on_the_batch(tmp_path, baseline):
     config = baseline_config(tmp_path, "causal_lm", baseline, max_steps=8)
     examples, family = examples_of(config), family_of("causal_lm", baseline)
     trainer = make_trainer(
-        config, training_arguments(config), examples, family, checkpoint("causal_lm")
+        config, training_arguments(config), examples, family, tiny_folder("causal_lm")
     )
     trainer.train()
     model = trainer.model.eval()
@@ -192,7 +191,7 @@ def test_weights_of_a_baseline_that_are_gone_are_not_drawn_anew(tmp_path):
     config = baseline_config(tmp_path, "causal_lm", "regression_head", max_steps=1)
     train(config)
     model = config.output_dir / "model"
-    plain = CausalLM.load(checkpoint("causal_lm"), TINY).load_model(checkpoint("causal_lm"), TINY)
+    plain = CausalLM.load(tiny_folder("causal_lm"), TINY).load_model(tiny_folder("causal_lm"), TINY)
     kept = (model / "config.json").read_text()
     plain.save_pretrained(model)
     (model / "config.json").write_text(kept)

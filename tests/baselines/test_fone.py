@@ -11,7 +11,6 @@ from baseline_runs import (
     FAMILIES,
     answers_of,
     baseline_config,
-    checkpoint,
     family_of,
     fitted,
     loss_of,
@@ -19,7 +18,7 @@ from baseline_runs import (
 from hypothesis import given
 from hypothesis import strategies as st
 from sums import Sums, collator_of, sums_config
-from tiny_models import TINY, examples_of
+from tiny_models import TINY, examples_of, tiny_folder
 
 from mm_numeric.baselines.fone import fourier_features
 from mm_numeric.baselines.number_head import NumberOutput
@@ -58,7 +57,7 @@ def test_the_features_are_those_of_the_paper():
 def test_the_features_are_added_to_the_embedding_of_num(kind, tmp_path):
     family = fitted(kind, "fone", tmp_path)
     assert family.fitted == {"integer_digits": 3, "decimals": 3}  # of 128 and 0.125
-    model = family.load_model(checkpoint(kind), TINY).eval()
+    model = family.load_model(tiny_folder(kind), TINY).eval()
     ids = torch.tensor([family.answer("a 64 b -3.5").ids])
     stored = ids >= FIRST_VALUE
     table = model.get_input_embeddings().weight
@@ -83,7 +82,7 @@ def logits_of(state):
 @each_family
 def test_generation_reads_the_digits_from_the_hidden_state(kind, tmp_path):
     family = fitted(kind, "fone", tmp_path)
-    model = family.load_model(checkpoint(kind), TINY).eval()
+    model = family.load_model(tiny_folder(kind), TINY).eval()
     ids = torch.tensor([family.question("abc", 0)])
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     states = []
@@ -224,7 +223,7 @@ def test_invalid_settings(settings, why, tmp_path):
 def test_a_model_that_is_too_narrow_is_rejected(tmp_path):
     family = fitted("causal_lm", "fone", tmp_path)
     folder = tmp_path / "narrow"
-    model = family.load_model(checkpoint("causal_lm"), TINY)
+    model = family.load_model(tiny_folder("causal_lm"), TINY)
     model.config.n_embd = 8
     model.config.save_pretrained(folder)
     with pytest.raises(ValueError, match=r"fone needs a hidden size of 12 .* is 8; use a"):

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 import torch
-from baseline_runs import FAMILIES, answers_of, baseline_config, checkpoint, family_of, loss_of
-from tiny_models import TINY, examples_of
+from baseline_runs import FAMILIES, answers_of, baseline_config, family_of, loss_of
+from tiny_models import TINY, examples_of, tiny_folder
 
 from mm_numeric.answers import Number
 from mm_numeric.baselines.number_head import NumberOutput
@@ -52,7 +52,7 @@ def test_without_normalising_it_is_the_number_itself(tmp_path):
 def test_it_reads_the_same_state_in_training_and_in_prediction(kind, tmp_path):
     """The hidden state of the output head: at the end of the question or the decoder's start."""
     family, examples = fitted(kind, tmp_path)
-    model = family.load_model(checkpoint(kind), TINY).eval()
+    model = family.load_model(tiny_folder(kind), TINY).eval()
     batch = TrainingCollator(family, Numbers(), family.vocabulary())(examples)
     inputs = {key: value for key, value in batch.items() if key not in BATCH_KEYS}
     with torch.no_grad():

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from baseline_runs import FAMILIES, TOKENIZERS, checkpoint, family_of, fitted
+from baseline_runs import FAMILIES, TOKENIZERS, family_of, fitted
 from sums import Sums, sums_config
-from tiny_models import TINY, examples_of
+from tiny_models import TINY, examples_of, tiny_folder
 
 from mm_numeric.answers import Unreadable
 from mm_numeric.baselines.regression_transformer import number_encoding
@@ -50,7 +50,7 @@ def test_the_encoding_is_that_of_the_paper():
 def test_encodings_are_added_to_the_embeddings_of_digits_and_nothing_else(kind, tmp_path):
     """Encodings are added in every embedding module: T5 has one for questions, one for answers."""
     family = fitted(kind, "regression_transformer", tmp_path, largest=200.0)
-    model = family.load_model(checkpoint(kind), TINY).eval()
+    model = family.load_model(tiny_folder(kind), TINY).eval()
     ids = torch.tensor([family.answer("a 123.4").ids])
     weight = model.get_input_embeddings().weight
     embeddings = [m for m in model.modules() if isinstance(m, torch.nn.Embedding)]

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from baseline_runs import FAMILIES, TOKENIZERS, checkpoint, fitted, loss_of
+from baseline_runs import FAMILIES, TOKENIZERS, fitted, loss_of
 from sums import Sums, sums_config
-from tiny_models import TINY, examples_of
+from tiny_models import TINY, examples_of, tiny_folder
 
 from mm_numeric.answers import Unreadable
 from mm_numeric.baselines.number_head import NumberOutput
@@ -45,7 +45,7 @@ def test_the_largest_number_trained_on_is_5(tmp_path):
 def test_the_embedding_is_multiplied_by_the_value(kind, tmp_path):
     """h = x * u for [NUM] and h = u elsewhere, section 2 of the paper."""
     family = fitted(kind, "xval", tmp_path)
-    model = family.load_model(checkpoint(kind), TINY).eval()
+    model = family.load_model(tiny_folder(kind), TINY).eval()
     ids = torch.tensor([family.answer("a 64 b -3.5").ids])
     carries, scaled = read_values(ids)
     assert scaled[carries].tolist() == pytest.approx([2.5, -3.5 * 5 / 128])
@@ -62,7 +62,7 @@ def test_the_embedding_is_multiplied_by_the_value(kind, tmp_path):
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_what_the_first_norm_leaves_depends_on_the_size_of_a_number(kind, tmp_path):
     family = fitted(kind, "xval", tmp_path)
-    model = family.load_model(checkpoint(kind), TINY).eval()
+    model = family.load_model(tiny_folder(kind), TINY).eval()
     seen = []
     layer = model.transformer.h[0].ln_1 if kind == "causal_lm" else (
         model.encoder.block[0].layer[0].layer_norm)  # fmt: skip

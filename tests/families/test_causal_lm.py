@@ -8,7 +8,7 @@ import transformers
 from PIL import Image
 from real_tokenizers import REAL, load
 from sums import SUMS, Sums, collator_of, sums_config
-from tiny_models import ROOT, TINY, examples_of
+from tiny_models import ROOT, TINY, examples_of, tiny_folder
 
 from mm_numeric.config.data import DataSource
 from mm_numeric.data.collator import BATCH_KEYS
@@ -21,11 +21,8 @@ ANSWERS = ("12 3.5", "-7", "1,234 and 0.125", "yes")
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    """The folder of a tiny GPT-2."""
-    folder = tmp_path_factory.mktemp("gpt2")
-    CausalLM.make_tiny(folder, seed=0)
-    return str(folder)
+def checkpoint():
+    return tiny_folder("causal_lm")
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
-from tiny_models import TINY
+from tiny_models import TINY, tiny_folder
 from tokenizers import Tokenizer, normalizers
 from transformers import (
     LlamaTokenizer,
@@ -20,7 +20,6 @@ from transformers import (
 from mm_numeric.answers import Box, Example, Instance
 from mm_numeric.data.collator import TrainingCollator
 from mm_numeric.families.llava import Llava
-from mm_numeric.families.qwen2_vl import Qwen2VL
 from mm_numeric.families.tiny import tiny_gpt2_tokenizer
 from mm_numeric.families.yi_vl import YiVL
 from mm_numeric.tasks.grounding import Grounding
@@ -32,11 +31,9 @@ SIZES = [(640, 200), (200, 640), (333, 200), (200, 333), (57, 40), (40, 57), (64
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory):
+def tiny():
     """The folder of a tiny checkpoint."""
-    folder = tmp_path_factory.mktemp("llava") / "tiny"
-    Llava.make_tiny(folder, seed=0)
-    return folder
+    return Path(tiny_folder("llava"))
 
 
 def changed(folder, tmp_path, **changes):
@@ -287,17 +284,15 @@ def test_a_folder_without_a_tokenizer_is_refused(tiny, tmp_path):
 # Errors
 
 
-def test_checkpoints_of_other_families_are_refused(tiny, tmp_path):
-    Qwen2VL.make_tiny(tmp_path / "qwen", seed=0)
-    YiVL.make_tiny(tmp_path / "yi", seed=0)
+def test_checkpoints_of_other_families_are_refused(tiny):
     with pytest.raises(
         ValueError, match=r"of type .qwen2_vl.*and LLaVA-1\.5 is 'llava'.*correct model\.family"
     ):
-        Llava.load(str(tmp_path / "qwen"), TINY)
+        Llava.load(tiny_folder("qwen2_vl"), TINY)
     with pytest.raises(
         ValueError, match=r"of YiVLForCond.*and LLaVA-1\.5 is LlavaForCond.*correct model\.family"
     ):
-        Llava.load(str(tmp_path / "yi"), TINY)
+        Llava.load(tiny_folder("yi_vl"), TINY)
     with pytest.raises(
         ValueError, match=r"of LlavaForCond.*and Yi-VL is YiVLForCond.*correct model\.family"
     ):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 from rectangles import write_rectangles
-from tiny_models import ROOT, TINY, tiny_checkpoint
+from tiny_models import ROOT, TINY, tiny_checkpoint, tiny_folder
 from tiny_paligemma import tiny_gemma_tokenizer
 from transformers import PaliGemmaProcessor
 
@@ -27,14 +27,8 @@ PICTURE = Image.new("RGB", (70, 50), (200, 100, 50))
 
 
 @functools.cache
-def checkpoint():
-    PaliGemma.make_tiny(ROOT / "paligemma", seed=0)
-    return str(ROOT / "paligemma")
-
-
-@functools.cache
 def family_of():
-    return PaliGemma.load(checkpoint(), TINY)
+    return PaliGemma.load(tiny_folder("paligemma"), TINY)
 
 
 # -- text -------------------------------------------------------------------------------------
@@ -118,7 +112,7 @@ def test_boxes_are_written_y_first_and_the_far_edge_is_bin_1023():
 
 @functools.cache
 def model_of(**changes):
-    return family_of().load_model(checkpoint(), replace(TINY, **changes))
+    return family_of().load_model(tiny_folder("paligemma"), replace(TINY, **changes))
 
 
 def test_images_go_through_a_model_of_lower_precision():
@@ -136,7 +130,7 @@ def test_flash_attention_is_refused():
     with pytest.raises(
         ValueError, match=r"model\.attention: flash_attention_2 .*bidirectional over the question"
     ):
-        family_of().load_model(checkpoint(), model)
+        family_of().load_model(tiny_folder("paligemma"), model)
 
 
 def test_checkpoints_of_another_family_are_refused():

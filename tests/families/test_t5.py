@@ -9,7 +9,7 @@ import transformers
 from device_waits import Waits
 from real_tokenizers import load
 from sums import SUMS, collator_of, sums_config
-from tiny_models import TINY, examples_of
+from tiny_models import TINY, examples_of, tiny_folder
 
 from mm_numeric.answers import Example
 from mm_numeric.data.collator import BATCH_KEYS
@@ -19,11 +19,8 @@ from mm_numeric.training.run import make_trainer, training_arguments
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    """The folder of a tiny T5."""
-    folder = tmp_path_factory.mktemp("t5")
-    T5.make_tiny(folder, seed=0)
-    return str(folder)
+def checkpoint():
+    return tiny_folder("t5")
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import torch
 import transformers
 from PIL import Image
 from sums import SUMS, sums_config
-from tiny_models import ROOT, TINY, examples_of, tiny_checkpoint
+from tiny_models import TINY, examples_of, tiny_checkpoint, tiny_folder
 
 from mm_numeric.evaluation.check_data.check import check_data
 from mm_numeric.evaluation.check_data.html_page import write_check_page
@@ -23,24 +23,16 @@ FAMILIES = {"causal_lm": CausalLM, "t5": T5}
 each_family = pytest.mark.parametrize("name", FAMILIES)
 
 
-def checkpoint(name):
-    """Return the folder of a tiny model."""
-    folder = ROOT / f"tiny-{name}"
-    if not folder.is_dir():
-        FAMILIES[name].make_tiny(folder, seed=0)
-    return str(folder)
-
-
 def load(name):
     """Return the family of the tiny model."""
-    return FAMILIES[name].load(checkpoint(name), TINY)
+    return FAMILIES[name].load(tiny_folder(name), TINY)
 
 
 @each_family
 def test_answers_do_not_depend_on_the_batch(tmp_path, name):
     """GPT-2 counts positions from the left, padding or not."""
     examples, family = examples_of(sums_config(tmp_path, name)), load(name)
-    model = family.load_model(checkpoint(name), TINY).eval()
+    model = family.load_model(tiny_folder(name), TINY).eval()
     together = [found.text for found in generate(model, family, examples, 6)]
     assert together == [next(generate(model, family, [example], 6)).text for example in examples]
     assert len(set(together)) > 2 or name == "t5"
@@ -91,9 +83,9 @@ def test_check_data_reads_rows_without_images(tmp_path, name):
 
 def test_a_checkpoint_of_another_family_is_refused():
     for family, folder, message in (
-        (CausalLM, checkpoint("t5"), "'t5', and causal_lm is for"),
+        (CausalLM, tiny_folder("t5"), "'t5', and causal_lm is for"),
         (CausalLM, tiny_checkpoint(), "type 'qwen2_vl', and causal"),
-        (T5, checkpoint("causal_lm"), "'gpt2', and T5 is for check"),
+        (T5, tiny_folder("causal_lm"), "'gpt2', and T5 is for check"),
     ):
         with pytest.raises(ValueError, match=message):
             family.load(folder, TINY)

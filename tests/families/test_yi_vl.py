@@ -3,7 +3,7 @@
 import pytest
 import torch
 from PIL import Image
-from tiny_models import TINY
+from tiny_models import TINY, tiny_folder
 from torch import nn
 
 from mm_numeric.answers import Box, Instance
@@ -13,11 +13,9 @@ PICTURE = Image.new("RGB", (80, 60), (200, 100, 50))
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory):
+def tiny():
     """The folder of a tiny checkpoint."""
-    folder = tmp_path_factory.mktemp("yi_vl") / "tiny"
-    YiVL.make_tiny(folder, seed=0)
-    return str(folder)
+    return tiny_folder("yi_vl")
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import json
 
 from real_tokenizers import load
 from sums import SUMS, Sums, sums_config
-from tiny_models import ROOT, TINY, examples_of
+from tiny_models import TINY, examples_of, tiny_folder
 
 from mm_numeric.baselines.baseline import with_baseline
 from mm_numeric.families.causal_lm import CausalLM
@@ -36,14 +36,6 @@ def baseline_config(folder, family, baseline, objective="ce", **trainer):
 
 
 @functools.cache
-def checkpoint(kind):
-    """Return the folder of a tiny model."""
-    folder = ROOT / f"baseline-{kind}"
-    FAMILIES[kind].make_tiny(folder, seed=0)
-    return str(folder)
-
-
-@functools.cache
 def single_digits(kind):
     """Return a real tokenizer with one token per digit."""
     return with_digits(load(kind), "single", "here")
@@ -53,7 +45,7 @@ def family_of(kind, baseline):
     """Return a family with a baseline: a tiny one, or one with a real tokenizer."""
     model = dataclasses.replace(TINY, baseline=baseline)
     if kind in FAMILIES:
-        return with_baseline(FAMILIES[kind], baseline, "here").load(checkpoint(kind), model)
+        return with_baseline(FAMILIES[kind], baseline, "here").load(tiny_folder(kind), model)
     cls = with_baseline(FAMILIES[TOKENIZERS[kind]], baseline, "here")
     family = cls(single_digits(kind), None, model)
     family.decoder_start_id = 0

@@ -15,7 +15,7 @@ import torch
 from baseline_runs import family_of
 from each_family import marked
 from PIL import Image
-from tiny_models import ROOT, TINY, small_config
+from tiny_models import TINY, small_config, tiny_folder
 from tokenizers import Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
@@ -52,10 +52,9 @@ EVERY = [
 @functools.cache
 def tiny(name, coordinates=None):
     """Return the family of a tiny model and its folder."""
-    folder, cls = ROOT / f"constrained-{name}", choose(name, FAMILIES, "family", "test")
-    if not folder.exists():
-        cls.make_tiny(folder, seed=0)
-    return cls.load(str(folder), replace(TINY, family=name, coordinates=coordinates)), str(folder)
+    cls, settings = choose(name, FAMILIES, "family", "test"), replace(TINY, family=name)
+    folder = tiny_folder(name)
+    return cls.load(folder, replace(settings, coordinates=coordinates)), folder
 
 
 @functools.cache
