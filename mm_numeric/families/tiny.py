@@ -8,8 +8,7 @@ Tokenizers have one token per digit, and one per word of questions such as "What
 """
 
 import string
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -90,18 +89,8 @@ def tiny_qwen2_tokenizer() -> Qwen2Tokenizer:
     return tokenizer
 
 
-@dataclass(frozen=True)
-class _Recipe:
-    """The settings in which the tiny Qwen2-VL, Qwen2.5-VL and Qwen3-VL models differ."""
-
-    vision: Mapping[str, Any]
-    mrope_section: list[int]
-    sides_px: tuple[int, int]
-    """(a, b): resized images have a * a to b * b pixels."""
-
-
-_RECIPES = {
-    "qwen2_vl": _Recipe(
+_RECIPES: dict[str, tuple[dict[str, Any], list[int], tuple[int, int]]] = {
+    "qwen2_vl": (
         {
             "embed_dim": _WIDTH,
             "hidden_size": _WIDTH,
@@ -109,10 +98,10 @@ _RECIPES = {
             "hidden_act": "gelu_pytorch_tanh",
             "patch_size": 14,
         },
-        mrope_section=[4, 6, 6],
-        sides_px=(56, 56),
+        [4, 6, 6],
+        (56, 56),
     ),
-    "qwen2_5_vl": _Recipe(
+    "qwen2_5_vl": (
         {
             "hidden_size": _WIDTH,
             "intermediate_size": _WIDTH,
@@ -121,10 +110,10 @@ _RECIPES = {
             "window_size": 56,  # of the first layer; the second attends to the whole image
             "fullatt_block_indexes": [1],
         },
-        mrope_section=[4, 6, 6],
-        sides_px=(56, 112),
+        [4, 6, 6],
+        (56, 112),
     ),
-    "qwen3_vl": _Recipe(
+    "qwen3_vl": (
         {
             "hidden_size": _WIDTH // 2,
             "intermediate_size": _WIDTH,
@@ -133,15 +122,17 @@ _RECIPES = {
             "num_position_embeddings": 64,
             "deepstack_visual_indexes": [0],
         },
-        mrope_section=[6, 5, 5],
-        sides_px=(64, 128),
+        [6, 5, 5],
+        (64, 128),
     ),
 }
+"""By ``model_type``: settings of the vision tower, sections of M-RoPE, and sides (a, b): resized
+images have a * a to b * b pixels."""
 
 
 def make_tiny_qwen(model_class: Any, folder: Path, seed: int) -> None:
     """Save a tiny random model of a Qwen-VL class, with a tokenizer and an image processor."""
-    recipe = _RECIPES[model_class.config_class.model_type]
+    vision, mrope_section, (smallest, largest) = _RECIPES[model_class.config_class.model_type]
     tokenizer = tiny_qwen2_tokenizer()
     token_id = tokenizer.convert_tokens_to_ids
     config = model_class.config_class(
@@ -158,7 +149,7 @@ def make_tiny_qwen(model_class: Any, folder: Path, seed: int) -> None:
             "rope_parameters": {
                 "rope_type": "default",
                 "rope_theta": 10_000.0,
-                "mrope_section": recipe.mrope_section,
+                "mrope_section": mrope_section,
             },
             "bos_token_id": None,
             "eos_token_id": token_id("<|im_end|>"),
@@ -170,7 +161,7 @@ def make_tiny_qwen(model_class: Any, folder: Path, seed: int) -> None:
             "temporal_patch_size": 1,
             "spatial_merge_size": 2,
             "initializer_range": _INITIALIZER_RANGE,
-            **recipe.vision,
+            **vision,
         },
         image_token_id=token_id("<|image_pad|>"),
         video_token_id=token_id("<|video_pad|>"),
@@ -179,9 +170,8 @@ def make_tiny_qwen(model_class: Any, folder: Path, seed: int) -> None:
         tie_word_embeddings=True,
         initializer_range=_INITIALIZER_RANGE,
     )
-    smallest, largest = recipe.sides_px
     processor = Qwen2VLImageProcessorPil(
-        patch_size=recipe.vision["patch_size"],
+        patch_size=vision["patch_size"],
         temporal_patch_size=1,
         merge_size=2,
         size={"shortest_edge": smallest**2, "longest_edge": largest**2},
