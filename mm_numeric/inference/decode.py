@@ -15,6 +15,7 @@ Added to a line of predictions.jsonl if answers were explored:
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -34,7 +35,7 @@ from mm_numeric.inference.decision_rules import (
 from mm_numeric.inference.risks import Risk, find_risk, risk_of
 from mm_numeric.tasks.base import Task
 
-_MOST_KNOWN = 1_000_000  # tokens of all texts, about 100 MB
+_MOST_KNOWN = 20_000  # parsed answers, about 100 MB if they are long
 
 
 def check_rules(
@@ -68,8 +69,8 @@ class Explorer:
             )
         self.settings, self.family, self.task = settings, family, task
         self.count = settings.samples or task.sampled_answers
-        self._known: dict[Frame | None, dict[tuple[int, ...], tuple[str, Any]]] = {}
-        self._size = 0  # tokens of all texts in it
+        # Rows with the same frame have many answers in common.
+        self._parsed = lru_cache(_MOST_KNOWN)(self._parse)
 
     def __call__(self, batch: Sequence[Example], constraint: Constraint | None) -> Exploration:
         """Return the exploration of a batch.
@@ -83,25 +84,18 @@ class Explorer:
         return PrefixTree(ends, constraint, mass=self.settings.mass, width=self.settings.branches)
 
     def candidates(self, explored: Explored, frame: Frame | None) -> list[Candidate]:
-        """Parse the explored answers to a question; leave out those that cannot be parsed.
-
-        Rows with the same frame have many texts in common, which are parsed once.
-        """
-        if self._size > _MOST_KNOWN:
-            self._known.clear()
-            self._size = 0
-        known = self._known.setdefault(frame, {})
+        """Parse the explored answers to a question; leave out those that cannot be parsed."""
         texts: dict[str, tuple[Any, float]] = {}
         for tokens, prob in explored.probabilities.items():
-            if tokens not in known:
-                text = self.family.text(tokens)
-                known[tokens] = text, self.task.parse(text, frame)
-                self._size += len(tokens)
-            text, answer = known[tokens]
+            text, answer = self._parsed(tokens, frame)
             if not isinstance(answer, Unreadable):
                 # Several sequences of tokens may be the same text.
                 texts[text] = answer, prob + (texts[text][1] if text in texts else 0.0)
         return [Candidate(answer, text, prob) for text, (answer, prob) in texts.items()]
+
+    def _parse(self, tokens: tuple[int, ...], frame: Frame | None) -> tuple[str, Any]:
+        text = self.family.text(tokens)
+        return text, self.task.parse(text, frame)
 
 
 class Generated(NamedTuple):
