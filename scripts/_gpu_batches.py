@@ -37,6 +37,7 @@ from mm_numeric.config.schema import ModelConfig
 from mm_numeric.data.collator import TrainingCollator
 from mm_numeric.families.qwen2_5_vl import Qwen2_5VL
 from mm_numeric.families.tiny import tiny_qwen2_tokenizer
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.presets import PRESETS
 from mm_numeric.models.parameter_groups import ModelModules
 from mm_numeric.tasks.measurement import ReadInstrument
@@ -160,13 +161,13 @@ class Run:
 
     def train(self, collate: Callable[..., Any], **options: Any) -> Record:
         """Train, and return the times of the last epoch."""
-        clock, family = Clock(self.device), self.collator.family
+        clock = Clock(self.device)
         trainer = NumericTrainer(
             model=self.model,
             args=self._arguments(**options),
             train_dataset=self.rows,
             data_collator=collate,
-            objective=family.objective(PRESETS["ce"], self.collator.vocabulary),
+            objective=NumericLoss(PRESETS["ce"], vocabulary=self.collator.vocabulary),
             callbacks=[clock],
         )
         trainer.remove_callback(PrinterCallback)

@@ -21,6 +21,7 @@ from statistics import median
 from typing import Any
 
 from mm_numeric.answers import Example, Instances, Unreadable, Written
+from mm_numeric.baselines.baseline import Baseline
 from mm_numeric.config.data import Sources, named
 from mm_numeric.config.data import listed as listed_sources
 from mm_numeric.config.schema import TINY, Config
@@ -39,8 +40,8 @@ from mm_numeric.evaluation.check_data.memory import RowLength, estimate_memory
 from mm_numeric.evaluation.check_data.notes import notes
 from mm_numeric.evaluation.results import in_unit
 from mm_numeric.evaluation.scorers import scorer_of
+from mm_numeric.families.chat_template import listed
 from mm_numeric.families.family import Tokens
-from mm_numeric.families.prompting import listed
 from mm_numeric.geometry.row_shapes import clipped_answer
 from mm_numeric.io.log import progress
 from mm_numeric.models.loading import family_class, load_family, quiet_unless_terminal
@@ -73,7 +74,7 @@ def check_data(
         family = load_family(config, checkpoint)
         settings = family.load_config(checkpoint, config.model)
     collator = make_collator(config, family)
-    if config.model.baseline is not None:
+    if isinstance(family, Baseline):
         found = _examples(config, config.data.train, limit, training=True)
         family.fit(config.task, [e for e, error in found if e and error is None])
     report = DataReport(config, collator, family.max_positions, [], [])
@@ -332,7 +333,7 @@ def _check_answer(source: SourceReport, encoded: EncodedExample, text: str, answ
             "Scores would compare with what is parsed; change the label or the coordinates "
             "(model.coordinates) so that the text is read as it was written.",
         )
-    if end not in family.stop_ids and family.ends_answers:
+    if ids and end not in family.stop_ids:  # an id alone may be that of a regression head
         source.add_problem("answers without an end", f"{where}: the answer has no end token.")
 
 

@@ -14,12 +14,17 @@ from functools import cache, cached_property
 from math import isfinite
 from typing import Any, ClassVar, NamedTuple, Self
 
+from torch import Tensor
+
 from mm_numeric.answers import Example
 from mm_numeric.compat import concrete_classes
 from mm_numeric.config.schema import ModelConfig, read_baseline
 from mm_numeric.families.family import Family
 from mm_numeric.families.model_files import BASELINE, load_weights
+from mm_numeric.losses.normalization import Counts
+from mm_numeric.losses.numeric_loss import NumericLoss, ObjectiveResult
 from mm_numeric.numbers.numerals import Numeral, find_numerals
+from mm_numeric.numbers.spans import NumberSpans
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 from mm_numeric.tasks.base import Task
 
@@ -51,7 +56,8 @@ class Baseline(Family):
     """Dataclass of the options in the config section ``model.baseline``."""
 
     own_loss: ClassVar[bool] = False
-    """True if the baseline has its own training loss; numeric terms are then not allowed."""
+    """True if ``loss`` is the training loss, and the model generates numbers instead of tokens.
+    Numeric terms, and rules that explore texts, are then not allowed."""
 
     single_digits: ClassVar[bool] = False
     """True if numbers must be tokenised digit by digit."""
@@ -105,6 +111,25 @@ class Baseline(Family):
             )
         self.fitted = self._fit_numbers(TrainingNumbers(in_questions, in_answers))
         self._questions.clear()  # their numbers were tokenised before the fit
+
+    def loss(
+        self,
+        objective: NumericLoss,
+        outputs: Any,
+        labels: Tensor,
+        spans: NumberSpans,
+        counts: Counts | None,
+    ) -> ObjectiveResult:
+        """Return the training loss of a batch, in a baseline with ``own_loss``.
+
+        Args:
+            objective: Cross-entropy.
+            outputs: Outputs of the model, such as a ``NumberOutput``.
+            labels: [n] ids of the n answer tokens. That of a number is its value id.
+            spans: The numbers in ``labels``.
+            counts: Counts of the optimiser step, by which sums are divided; None for the batch.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no loss of its own")
 
     @cached_property
     def _digits(self) -> NumberVocabulary:

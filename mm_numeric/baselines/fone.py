@@ -24,7 +24,6 @@ from torch.nn import functional
 from mm_numeric.baselines.baseline import TrainingNumbers
 from mm_numeric.baselines.number_token import (
     NumberTokenBaseline,
-    NumberTokenObjective,
     NumberTokenSettings,
     WithNumberToken,
 )
@@ -32,10 +31,7 @@ from mm_numeric.baselines.values import FIRST_VALUE
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.model_files import BASELINE
 from mm_numeric.losses.cross_entropy import full_precision
-from mm_numeric.losses.numeric_loss import NumericLoss
-from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.numbers.spans import TokenNumber
-from mm_numeric.numbers.vocabulary import NumberVocabulary
 
 MOST_DIGITS = 18
 """Largest number of digits of one number; more do not fit into an integer of 64 bits."""
@@ -108,13 +104,19 @@ class WithFourierFeatures(WithNumberToken):
         padded = functional.pad(features, (0, embeddings.shape[-1] - 2 * digits))
         return embeddings + carries[..., None] * padded.to(embeddings)
 
+    def predicted_ids(self, numbers: Tensor) -> Tensor:
+        """Return value ids [b] of the most likely digits, from logits [b, digits, 10]."""
+        digits = numbers.argmax(dim=-1)
+        units = 10 ** torch.arange(digits.shape[-1], device=digits.device)
+        return FIRST_VALUE + (digits * units).sum(dim=-1)
+
 
 class Fone(NumberTokenBaseline):
     """A model family that represents every number by [NUM] and Fourier features of its digits."""
 
     settings_class = FoneSettings
-    limits_numbers = True
     model_mixin = WithFourierFeatures
+    loss_name = "fone"
 
     @property
     def digits(self) -> tuple[int, int]:
@@ -170,22 +172,6 @@ class Fone(NumberTokenBaseline):
         decimals = self.digits[1]
         whole, rest = divmod(token - FIRST_VALUE, 10**decimals)
         return f"{whole}.{rest:0{decimals}d}".rstrip("0").rstrip(".")
-
-    def predicted_ids(self, numbers: Tensor) -> Tensor:
-        """Return value ids [b] of the most likely digits, from logits [b, digits, 10]."""
-        digits = numbers.argmax(dim=-1)
-        units = 10 ** torch.arange(digits.shape[-1], device=digits.device)
-        return FIRST_VALUE + (digits * units).sum(dim=-1)
-
-    def objective(self, spec: ObjectiveSpec, vocabulary: NumberVocabulary) -> NumericLoss:
-        """Return the training loss: cross-entropy of the tokens plus that of the digits."""
-        return CrossEntropyAndDigits(spec, vocabulary, self.first_id, self.settings.weight)
-
-
-class CrossEntropyAndDigits(NumberTokenObjective):
-    """Training loss of FoNE: cross-entropy of the tokens plus that of each number's digits."""
-
-    part = "fone"
 
     def number_losses(self, numbers: Tensor, ids: Tensor) -> Tensor:
         """Return the mean cross-entropy [m] of the digits of each number.

@@ -4,6 +4,8 @@ Axes    b samples, t positions, d hidden size, v vocabulary
 """
 
 import inspect
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import initialization
+from transformers.integrations import is_deepspeed_zero3_enabled, is_fsdp_managed_module
 from transformers.utils import ModelOutput
 
 from mm_numeric.losses.cross_entropy import full_precision
@@ -117,10 +120,64 @@ class WithNumberHead:
         states = outputs.decoder_hidden_states if is_encoder_decoder else outputs.hidden_states
         return NumberOutput(logits=outputs.logits, numbers=self.baseline(states[-1]))
 
+    @abstractmethod
+    def next_ids(self, tokens: Tensor, numbers: Tensor) -> Tensor:
+        """Return the next ids [b] of answers, which may store a number.
 
-def with_position_ids(model: Any, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Add ``position_ids`` that count from the first real token, not from left padding."""
-    if model.config.is_encoder_decoder:
-        return inputs
-    positions = inputs["attention_mask"].long().cumsum(-1).sub(1).clamp(min=0)
-    return {**inputs, "position_ids": positions}
+        ``tokens`` [b] are the most likely tokens, ``numbers`` [b, ...] the predicted numbers.
+        """
+
+    def generate(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        *,
+        max_new_tokens: int,
+        eos_token_id: Sequence[int],
+        pad_token_id: int,
+        decoder_start_token_id: int = 0,
+        logits_processor: Iterable[Any] = (),
+        **other_options: Any,
+    ) -> Tensor:
+        """Generate answers greedily, like ``generate`` of transformers; other options are ignored.
+
+        Returns the prompts (or the first decoder id, if there is a decoder) and the answers, padded
+        on the right. Where a number is predicted, its value id takes the place of a token.
+        """
+        is_encoder_decoder = self.config.is_encoder_decoder
+        ids, mask = input_ids, attention_mask
+        if is_encoder_decoder:
+            ids = torch.full_like(input_ids[:, :1], decoder_start_token_id)
+        ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+        stops = torch.tensor(eos_token_id, device=ids.device)
+        model: Any = self
+        for _ in range(max_new_tokens):
+            if is_encoder_decoder:
+                outputs = model(input_ids=input_ids, attention_mask=mask, decoder_input_ids=ids)
+            else:  # positions count from the first token, not from padding on the left
+                places = mask.long().cumsum(-1).sub(1).clamp(min=0)
+                outputs = model(input_ids=ids, attention_mask=mask, position_ids=places)
+            scores = outputs.logits[:, -1].float()
+            for processor in logits_processor:
+                scores = processor(ids, scores)
+            found = self.next_ids(scores.argmax(dim=-1), outputs.numbers[:, -1])
+            found = found.masked_fill(ended, pad_token_id)
+            ids = torch.cat([ids, found[:, None]], dim=1)
+            if not is_encoder_decoder:
+                mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
+            ended |= torch.isin(found, stops)
+            if _all_ended(ended, model):
+                break
+        return ids
+
+
+def _all_ended(ended: Tensor, model: Any) -> bool:
+    """Return True if all answers have ended: on all ranks, if they share the weights of the model.
+
+    Under ZeRO-3 and FSDP, all ranks must take part in each forward pass, as in ``model.generate``.
+    """
+    going = (~ended).sum()
+    is_shared = is_deepspeed_zero3_enabled() or is_fsdp_managed_module(model)
+    if is_shared and torch.distributed.is_initialized():
+        torch.distributed.all_reduce(going)
+    return not going

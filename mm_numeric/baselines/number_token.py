@@ -12,18 +12,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
-from transformers.integrations import is_deepspeed_zero3_enabled, is_fsdp_managed_module
 
 from mm_numeric.baselines.baseline import Baseline
-from mm_numeric.baselines.number_head import NumberOutput, WithNumberHead, with_position_ids
+from mm_numeric.baselines.number_head import NumberOutput, WithNumberHead
 from mm_numeric.baselines.values import FIRST_VALUE, is_value
+from mm_numeric.families.family import Tokens
 from mm_numeric.families.model_files import BASELINE
-from mm_numeric.families.prompting import Tokens
 from mm_numeric.losses.normalization import Counts
 from mm_numeric.losses.numeric_loss import NumericLoss, ObjectiveResult
-from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.losses.term import LossSum
 from mm_numeric.numbers.spans import NumberSpans, TokenNumber, numbers_in_labels
 from mm_numeric.numbers.vocabulary import NumberToken, NumberVocabulary
@@ -68,6 +65,15 @@ class WithNumberToken(WithNumberHead):
             inputs["decoder_inputs_embeds"] = self.embedded(inputs.pop("decoder_input_ids"))
         return super().forward(**inputs)
 
+    @abstractmethod
+    def predicted_ids(self, numbers: Tensor) -> Tensor:
+        """Return value ids [b] of ``NumberOutput.numbers`` at one position, [b, ...]."""
+
+    def next_ids(self, tokens: Tensor, numbers: Tensor) -> Tensor:
+        """Return the most likely tokens [b], with a value id in place of each [NUM]."""
+        is_number = tokens == getattr(self.config, BASELINE)["first_id"]
+        return tokens.where(~is_number, self.predicted_ids(numbers))
+
 
 class NumberTokenBaseline(Baseline):
     """Base class of model families that represent every number by the token [NUM] and its value."""
@@ -77,6 +83,9 @@ class NumberTokenBaseline(Baseline):
     new_modules = ("embeddings", "head")
     new_tokens = 1
 
+    loss_name: ClassVar[str]
+    """Name of the loss of the numbers in logs."""
+
     @abstractmethod
     def id_of(self, number: TokenNumber) -> int:
         """Return the integer that stores a number."""
@@ -84,10 +93,6 @@ class NumberTokenBaseline(Baseline):
     @abstractmethod
     def written(self, token: int) -> str:
         """Return the number that a value id stores as text: ``-3.25``, ``7``, ``nan``."""
-
-    @abstractmethod
-    def predicted_ids(self, numbers: Tensor) -> Tensor:
-        """Return value ids [b] of ``NumberOutput.numbers`` at one position, [b, ...]."""
 
     @cached_property
     def _tokens(self) -> dict[str, int]:
@@ -192,62 +197,6 @@ class NumberTokenBaseline(Baseline):
             return "[malformed number: it runs into another]"
         return super().text(written)
 
-    def generate_answers(
-        self, model: Any, inputs: dict[str, Any], max_new_tokens: int
-    ) -> list[tuple[list[int], list[float]]]:
-        """Generate answers greedily. An integer that stores the number replaces each [NUM]."""
-        prompt, mask = inputs["input_ids"], inputs["attention_mask"]
-        ids, steps = prompt.new_empty((len(prompt), 0)), []
-        if self.encoder_decoder:
-            ids = torch.full_like(prompt[:, :1], self.decoder_start_id)
-        ended = torch.zeros(len(prompt), dtype=torch.bool, device=prompt.device)
-        stops = torch.tensor(self.stop_ids, device=prompt.device)
-        for _ in range(max_new_tokens):
-            if self.encoder_decoder:
-                step = {"input_ids": prompt, "attention_mask": mask, "decoder_input_ids": ids}
-            else:
-                attended = torch.cat([mask, torch.ones_like(ids)], dim=1)
-                step = {"input_ids": torch.cat([prompt, ids], dim=1), "attention_mask": attended}
-            outputs = model(**with_position_ids(model, step))
-            probs, tokens = outputs.logits[:, -1].float().softmax(dim=-1).max(dim=-1)
-            tokens = torch.where(
-                tokens == self.first_id, self.predicted_ids(outputs.numbers[:, -1]), tokens
-            ).masked_fill(ended, self.pad_id)
-            ids = torch.cat([ids, tokens[:, None]], dim=1)
-            steps.append(probs)
-            ended |= torch.isin(tokens, stops)
-            if _all_ended(ended, model):
-                break
-        written = ids[:, 1:] if self.encoder_decoder else ids
-        return list(zip(written.tolist(), torch.stack(steps, dim=1).tolist(), strict=True))
-
-
-def _all_ended(ended: Tensor, model: Any) -> bool:
-    """Return True if all answers have ended: on all ranks, if they share the weights of the model.
-
-    Under ZeRO-3 and FSDP, all ranks must take part in each forward pass, as in ``model.generate``.
-    """
-    going = (~ended).sum()
-    is_shared = is_deepspeed_zero3_enabled() or is_fsdp_managed_module(model)
-    if is_shared and torch.distributed.is_initialized():
-        torch.distributed.all_reduce(going)
-    return not going
-
-
-class NumberTokenObjective(NumericLoss):
-    """Base class of losses that add a loss of the predicted numbers to cross-entropy."""
-
-    takes_outputs = True
-
-    part: ClassVar[str]
-    """Name of the loss of the numbers in logs."""
-
-    def __init__(
-        self, spec: ObjectiveSpec, vocabulary: NumberVocabulary, number_id: int, weight: float
-    ) -> None:
-        super().__init__(spec, vocabulary=vocabulary)
-        self.number_id, self.weight = number_id, weight
-
     @abstractmethod
     def number_losses(self, numbers: Tensor, ids: Tensor) -> Tensor:
         """Return the loss [m] of each of m numbers.
@@ -255,28 +204,21 @@ class NumberTokenObjective(NumericLoss):
         ``numbers`` [m, ...] are the outputs of the number head, ``ids`` [m] the correct value ids.
         """
 
-    def of_outputs(
+    def loss(
         self,
+        objective: NumericLoss,
         outputs: Any,
         labels: Tensor,
-        spans: NumberSpans | None = None,
-        *,
-        counts: Counts | None = None,
-        metrics: bool = False,
+        spans: NumberSpans,
+        counts: Counts | None,
     ) -> ObjectiveResult:
-        """Compute the loss from the model's logits and predicted numbers.
-
-        ``labels`` [n] are the n answer tokens of the batch. The label of a number is an integer
-        that stores it. The argument ``metrics`` is not used.
-        """
-        assert spans is not None
+        """Return cross-entropy plus the weighted mean loss of the numbers."""
         assert spans.supervised is not None
-        tokens = labels.masked_fill(labels >= FIRST_VALUE, self.number_id)
-        result = self(outputs.logits, tokens, spans, counts=counts)
-        rows = spans.supervised[spans.position]
-        numbers = outputs.numbers.flatten(0, 1)[rows]
+        tokens = labels.masked_fill(labels >= FIRST_VALUE, self.first_id)
+        result = objective(outputs.logits, tokens, spans, counts=counts)
+        numbers = outputs.numbers.flatten(0, 1)[spans.supervised[spans.position]]
         total = self.number_losses(numbers, labels[spans.position]).sum()
         here = Counts.of(labels, spans)
-        loss = result.loss + self.weight * total / (counts or here).numbers.clamp(min=1)
-        sums = {**result.sums, self.part: LossSum(total.detach(), here.numbers)}
+        loss = result.loss + self.settings.weight * total / (counts or here).numbers.clamp(min=1)
+        sums = {**result.sums, self.loss_name: LossSum(total.detach(), here.numbers)}
         return replace(result, loss=loss, sums=sums)

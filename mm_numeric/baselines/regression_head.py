@@ -9,16 +9,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from mm_numeric.baselines.baseline import Baseline, TrainingNumbers
-from mm_numeric.baselines.number_head import WithNumberHead, with_position_ids
+from mm_numeric.baselines.number_head import WithNumberHead
 from mm_numeric.baselines.values import Scale, is_value, read_values, value_id, value_ids, value_of
-from mm_numeric.families.prompting import Tokens
+from mm_numeric.families.family import Tokens
 from mm_numeric.losses.normalization import Counts
 from mm_numeric.losses.numeric_loss import NumericLoss, ObjectiveResult
-from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.losses.term import LossSum
 from mm_numeric.numbers.numerals import find_numerals
 from mm_numeric.numbers.spans import NumberSpans, TokenNumber
@@ -41,13 +39,20 @@ class WithRegressionHead(WithNumberHead):
 
     one_position = True
 
+    def next_ids(self, tokens: Tensor, numbers: Tensor) -> Tensor:
+        """Return the value ids [b] of the predicted numbers [b]."""
+        return value_ids(numbers)
+
+    def generate(self, *args: Any, **options: Any) -> Tensor:
+        """Predict one number per question, whose value id is the whole answer."""
+        return super().generate(*args, **{**options, "max_new_tokens": 1})
+
 
 class RegressionHead(Baseline):
     """A model family in which every answer is a single number, predicted by a regression head."""
 
     settings_class = RegressionHeadSettings
     own_loss = True
-    ends_answers = False
     model_mixin = WithRegressionHead
 
     @property
@@ -95,46 +100,18 @@ class RegressionHead(Baseline):
         mask = attention_mask & ~carries
         return super().model_inputs(input_ids, mask, answered, images)
 
-    def objective(self, spec: ObjectiveSpec, vocabulary: NumberVocabulary) -> NumericLoss:
-        """Return the training loss: the mean squared error of the predicted numbers."""
-        return RegressionObjective(spec, vocabulary=vocabulary)
-
-    def generate_answers(
-        self, model: Any, inputs: dict[str, Any], max_new_tokens: int
-    ) -> list[tuple[list[int], list[float]]]:
-        """Predict one number per question.
-
-        Each answer is ``([id], [1.0])``. The id is an integer whose low 32 bits are the normalised
-        number as float32. 1.0 is a constant in place of a probability.
-        """
-        inputs = with_position_ids(model, inputs)
-        if self.encoder_decoder:
-            first = torch.full_like(inputs["input_ids"][:, :1], self.decoder_start_id)
-            inputs = {**inputs, "decoder_input_ids": first}
-        numbers = model(**inputs).numbers[:, -1]
-        return [([token], [1.0]) for token in value_ids(numbers).tolist()]
-
-
-class RegressionObjective(NumericLoss):
-    """Training loss of the regression head: mean squared error of its predicted numbers."""
-
-    takes_outputs = True
-
-    def of_outputs(
+    def loss(
         self,
+        objective: NumericLoss,
         outputs: Any,
         labels: Tensor,
-        spans: NumberSpans | None = None,
-        *,
-        counts: Counts | None = None,
-        metrics: bool = False,
+        spans: NumberSpans,
+        counts: Counts | None,
     ) -> ObjectiveResult:
-        """Compute the mean squared error of the model's predicted numbers.
+        """Return the mean squared error of the predicted numbers; ``objective`` is not used.
 
-        ``labels`` [n] has the normalised correct number of each sample. It is stored as an integer
-        whose low 32 bits are the number as float32. The argument ``metrics`` is not used.
+        ``labels`` [n] has the value id of the normalised correct number of each sample.
         """
-        assert spans is not None
         assert spans.supervised is not None
         _, wanted = read_values(labels)
         errors = outputs.numbers.flatten()[spans.supervised] - wanted

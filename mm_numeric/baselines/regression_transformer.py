@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from mm_numeric.baselines.baseline import Baseline, TrainingNumbers
 from mm_numeric.compat import clear_forward_hooks
 from mm_numeric.config.schema import ModelConfig
+from mm_numeric.families.family import Tokens
 from mm_numeric.families.model_files import BASELINE
-from mm_numeric.families.prompting import Tokens
 from mm_numeric.numbers.spans import numbers_in_labels
 from mm_numeric.numbers.vocabulary import NumberToken, NumberVocabulary
 

@@ -6,7 +6,6 @@ are the number as float32. In FoNE it is 2 ** 40 plus the digits of the number, 
 """
 
 import math
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,8 +24,7 @@ _DIGITS = 7  # significant decimal digits of float32
 
 def value_id(value: float) -> int:
     """Encode a number, clamped to +-1e9, as a value id (an integer that stores a float32)."""
-    kept = value if math.isnan(value) else max(-_LARGEST, min(_LARGEST, value))
-    return FIRST_VALUE + int(struct.unpack("<I", struct.pack("<f", kept))[0])
+    return int(value_ids(torch.tensor(value)))
 
 
 def is_value(token: int) -> bool:
@@ -36,7 +34,7 @@ def is_value(token: int) -> bool:
 
 def value_of(token: int) -> float:
     """Decode a value id, which is 2 ** 40 plus the 32 bits of a float32, to the number."""
-    return float(struct.unpack("<f", struct.pack("<I", token - FIRST_VALUE))[0])
+    return float(read_values(torch.tensor(token))[1])
 
 
 def value_ids(values: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ position embeddings (T5, LLaMA and others), it is a learned vector, the same for
 """
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from torch import Tensor, nn
@@ -20,25 +20,16 @@ from mm_numeric.baselines.baseline import TrainingNumbers
 from mm_numeric.baselines.number_head import NumberHead
 from mm_numeric.baselines.number_token import (
     NumberTokenBaseline,
-    NumberTokenObjective,
     NumberTokenSettings,
     WithNumberToken,
 )
 from mm_numeric.baselines.values import Scale, read_values, value_id, value_ids, value_of
-from mm_numeric.losses.numeric_loss import NumericLoss
-from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.numbers.spans import TokenNumber
-from mm_numeric.numbers.vocabulary import NumberVocabulary
 
 LARGEST = 5.0
 """The largest number in the training data is scaled to this value (section 2.1 of the paper)."""
 
 _POSITIONS = re.compile(r"(.*\.)?(wpe|\w*position\w*)")
-
-
-@dataclass(frozen=True, kw_only=True)
-class XvalSettings(NumberTokenSettings):
-    """Settings of the xVal baseline: the weight of the squared error in the loss."""
 
 
 class WithValues(WithNumberToken):
@@ -69,12 +60,17 @@ class WithValues(WithNumberToken):
             return found
         return found + carries[..., None] * self.baseline.offset.to(found)
 
+    def predicted_ids(self, numbers: Tensor) -> Tensor:
+        """Return value ids [b] of the predicted scaled numbers [b]."""
+        return value_ids(numbers)
+
 
 class Xval(NumberTokenBaseline):
     """A model family that represents every number by the token [NUM] and its value."""
 
-    settings_class = XvalSettings
+    settings_class = NumberTokenSettings
     model_mixin = WithValues
+    loss_name = "mse"
 
     @property
     def scale(self) -> Scale:
@@ -92,10 +88,6 @@ class Xval(NumberTokenBaseline):
     def written(self, token: int) -> str:
         """Return the number that a value id stores as text, with at most 7 digits."""
         return self.scale.text(value_of(token))
-
-    def predicted_ids(self, numbers: Tensor) -> Tensor:
-        """Return value ids [b] of the predicted scaled numbers [b]."""
-        return value_ids(numbers)
 
     def _with_sign(
         self, found: list[int], spans: list[tuple[int, int]], start: int, value: float
@@ -115,16 +107,6 @@ class Xval(NumberTokenBaseline):
             found[-1] = before
             return start, value
         return super()._with_sign(found, spans, start, value)  # of ``(-``
-
-    def objective(self, spec: ObjectiveSpec, vocabulary: NumberVocabulary) -> NumericLoss:
-        """Return the training loss: cross-entropy plus mean squared error of the scaled numbers."""
-        return CrossEntropyAndSquaredError(spec, vocabulary, self.first_id, self.settings.weight)
-
-
-class CrossEntropyAndSquaredError(NumberTokenObjective):
-    """Training loss of xVal: cross-entropy of the tokens plus squared error of the numbers."""
-
-    part = "mse"
 
     def number_losses(self, numbers: Tensor, ids: Tensor) -> Tensor:
         """Return the squared errors [m] of predicted scaled numbers [m]."""

@@ -27,7 +27,8 @@ class ModelConfig:
     """Config section ``model``: which checkpoint is loaded, and how."""
 
     name: str
-    """A hub name, a folder, or ``tiny`` (a small, randomly initialised model for offline tests)."""
+    """A hub name, a folder, or ``tiny``: a small, randomly initialised model for offline tests, in
+    the families qwen2_vl, qwen2_5_vl, qwen3_vl, causal_lm and t5."""
 
     family: str = "qwen2_vl"
     """A name in ``mm_numeric.registry.FAMILIES``, or an import path of a family class."""

@@ -6,8 +6,8 @@ from dataclasses import replace
 from mm_numeric.answers import Example
 from mm_numeric.data.image_cache import ImageCache
 from mm_numeric.data.images import open_image
+from mm_numeric.families.chat_template import Shown
 from mm_numeric.families.family import Family
-from mm_numeric.families.prompting import Shown
 from mm_numeric.geometry.frames import Frame
 
 FramedImage = tuple[Shown, Frame | None]

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from mm_numeric.answers import Example
 from mm_numeric.data.images import DECODING, open_image
-from mm_numeric.families.family import Family
-from mm_numeric.families.prompting import Prompts
+from mm_numeric.families.family import Family, Prompts
 from mm_numeric.io.atomic_files import atomic_file
 
 GRID = "image_grid_thw"

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
 
 from mm_numeric.config.schema import ModelConfig
-from mm_numeric.families.prompting import Tokens
+from mm_numeric.families.family import Tokens
 from mm_numeric.families.text_only import TextFamily
 
 _HEAD = r"(\w*head|embed_out)\."
@@ -54,7 +54,7 @@ class CausalLM(TextFamily):
     @classmethod
     def make_tiny(cls, folder: Path, seed: int) -> None:
         """Save a small, randomly initialised GPT-2 model."""
-        from mm_numeric.families.tiny_text import make_tiny_gpt2
+        from mm_numeric.families.tiny import make_tiny_gpt2
 
         make_tiny_gpt2(folder, seed)
 

@@ -16,7 +16,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 from inspect import signature
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -27,9 +26,8 @@ from transformers.utils import is_torchvision_available
 
 from mm_numeric.compat import concrete_classes, num_image_tokens, video_settings_alone
 from mm_numeric.config.schema import ModelConfig
-from mm_numeric.families.chat_template import default_template
-from mm_numeric.families.family import Family
-from mm_numeric.families.prompting import Prompts, Shown, image_count, message
+from mm_numeric.families.chat_template import Shown, default_template, image_count, message
+from mm_numeric.families.family import Family, Prompts
 from mm_numeric.geometry.conventions import convention_of
 from mm_numeric.geometry.frames import Resize
 
@@ -267,10 +265,3 @@ class Chat(Family):
         loaded = super().load_model(source, model)
         self.dtype = loaded.dtype
         return loaded
-
-    @classmethod
-    def make_tiny(cls, folder: Path, seed: int) -> None:
-        """Save a small, randomly initialised InternVL."""
-        from mm_numeric.families.tiny_internvl import make_tiny_internvl
-
-        make_tiny_internvl(folder, seed)

@@ -1,4 +1,4 @@
-"""Render the chat templates of checkpoints.
+"""The messages of a chat with images, and the templates of checkpoints that render them.
 
 A chat template is a program of somebody else: it may loop for ever, or write gigabytes. The sandbox
 of Jinja keeps it from files and modules, but limits neither time nor memory. So it is rendered in a
@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from multiprocessing import util
@@ -18,6 +18,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from PIL import Image
+
+from mm_numeric.answers import IMAGE
 from mm_numeric.io.escaping import plain
 
 SECONDS = 10.0
@@ -27,6 +30,56 @@ CHARACTERS = 4 << 20
 """Maximum length of one text."""
 
 _PROGRAM = Path(__file__).with_name("template_process.py")
+
+
+Shown = Image.Image | Sequence[Image.Image] | None
+"""The images of a question: none, one, or several of one size."""
+
+
+def listed(shown: Shown) -> list[Image.Image]:
+    """Return the images of a question as a list."""
+    if shown is None:
+        return []
+    return [shown] if isinstance(shown, Image.Image) else list(shown)
+
+
+def image_count(text: str) -> int:
+    """Return the number of images of a question with images: the number of ``IMAGE``, or 1."""
+    return max(text.count(IMAGE), 1)
+
+
+def check_image_count(text: str, count: int) -> None:
+    """Raise ValueError if a question with ``count`` images has another number of places."""
+    if image_count(text) != count:
+        raise ValueError(
+            f"the question {text!r:.60} has {image_count(text)} places for images, and {count} "
+            "images; write mm_numeric.answers.IMAGE once for each image."
+        )
+
+
+def message_content(text: str, images: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the content of a chat message: each image in place of an ``IMAGE`` of the text.
+
+    A text without ``IMAGE`` follows its image. Without images, the text is returned unchanged.
+    """
+    if not images:
+        return [{"type": "text", "text": text}]
+    check_image_count(text, len(images))
+    first, *rest = text.split(IMAGE) if IMAGE in text else ("", text)
+    content: list[Mapping[str, Any]] = [{"type": "text", "text": first}] if first else []
+    for image, piece in zip(images, rest, strict=True):
+        content.append(image)
+        if piece:
+            content.append({"type": "text", "text": piece})
+    return content
+
+
+def message(role: str, text: str, with_image: bool = False, shown: Shown = None) -> dict[str, Any]:
+    """Return a message of a conversation; its images may follow later."""
+    images: list[dict[str, Any]] = [{"type": "image"}] * (with_image * image_count(text))
+    if shown is not None:
+        images = [{"type": "image", "image": image} for image in listed(shown)]
+    return {"role": role, "content": message_content(text, images)}
 
 
 def default_template(found: Any) -> str | None:

@@ -1,17 +1,13 @@
-"""The base class of model families, and two of the classes that it consists of.
+"""The base class of model families.
 
-A family, such as Qwen2-VL, implements everything that differs between model types:
-
-``Prompting``       prompts, answers, special tokens, inputs of ``forward``
-``ImageGeometry``   resizing, image tokens, coordinate frames
-``Checkpoint``      model class, parameter names, loading
-
-Training and prediction access models only through ``Family``.
+A family, such as Qwen2-VL, implements everything that differs between model types: prompts and
+answers, image geometry and checkpoints. Training and prediction access models only through it.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -19,9 +15,18 @@ from PIL import Image
 from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer, ProcessorMixin
 
-from mm_numeric.answers import Example
+from mm_numeric.answers import Mark
 from mm_numeric.config.reader import read_coordinates
 from mm_numeric.config.schema import ModelConfig
+from mm_numeric.families.chat_template import (
+    Shown,
+    check_image_count,
+    default_template,
+    image_count,
+    listed,
+    message,
+    render,
+)
 from mm_numeric.families.digits import with_digits
 from mm_numeric.families.model_files import (
     check_model_type,
@@ -29,92 +34,52 @@ from mm_numeric.families.model_files import (
     load_weights,
     save_frame,
 )
-from mm_numeric.families.prompting import (
-    Prompting,
-    Prompts,
-    Shown,
-    Tokens,
-    check_image_count,
-    listed,
-)
 from mm_numeric.geometry.coordinates import Coordinates
 from mm_numeric.geometry.frames import Frame, Resize
-from mm_numeric.losses.numeric_loss import NumericLoss
-from mm_numeric.losses.spec import ObjectiveSpec
+from mm_numeric.numbers.spans import TokenNumber, numbers_in_answer
 from mm_numeric.numbers.vocabulary import NumberVocabulary
-from mm_numeric.tasks.base import Task
 
-__all__ = ["Family", "Prompts", "Tokens"]
+_QUESTION, _ANSWER = "QUESTION", "ANSWER"
+_CACHED_QUESTIONS = 10_000  # most tasks ask the same question about every image
 
 
-class ImageGeometry(ABC):
-    """Base class of ``Family`` that handles images: resizing, image tokens, coordinate systems."""
+@dataclass(frozen=True)
+class Prompts:
+    """A batch of questions: their token ids and their preprocessed images."""
 
-    default_coordinates: ClassVar[str] = "pixels_original"
-    """How coordinates were written in the pretraining of the family: a name in ``COORDINATES``."""
+    ids: list[list[int]]
+    """``ids[i]`` are the token ids of question i, with one placeholder token per image feature."""
 
-    takes_images: ClassVar[bool] = True
-    """True if models of the family accept images."""
+    images: dict[str, Tensor]
+    """Output of the image processor for all images of the batch; empty if there are none."""
 
-    takes_several_images: ClassVar[bool] = False
-    """True if a question may have several images, such as frames of a video."""
+    aligned: Mapping[str, list[list[int]]] = field(default_factory=dict)
+    """More inputs with one number per token of ``ids``, such as ``token_type_ids``. They are 0 for
+    the tokens of answers."""
 
-    image_settings: ClassVar[tuple[str, ...]] = ()
-    """Names of the settings that ``model.image_size`` may have, such as ``max_pixels``."""
 
-    image_inputs: ClassVar[tuple[str, ...]] = ("pixel_values",)
-    """Names of the image processor's outputs that are passed to the model."""
+@dataclass(frozen=True)
+class Tokens:
+    """The token ids of an answer, and the start and end of each token in the answer's text."""
 
+    ids: list[int]
+    """Token ids of the answer and the end token."""
+
+    offsets: list[tuple[int, int]]
+    """Start and end character of each token in the text; (0, 0) for the end token."""
+
+
+class Family(ABC):
+    """Base class of model families. An instance holds a checkpoint's tokenizer and processor."""
+
+    name: ClassVar[str]
+    """Name of the family as its authors write it, for error messages: ``Qwen2-VL``."""
+
+    tokenizer: Any
     image_processor: Any
-
     resize: Resize
     coordinates: Coordinates
 
-    def frame(self, width: int, height: int) -> Frame:
-        """Return how an image of this size is resized and how its coordinates are written.
-
-        Raises:
-            ValueError: If the family cannot resize an image of this size.
-        """
-        return Frame(width, height, self.resize.view(width, height), self.coordinates)
-
-    def resize_image(self, image: Image.Image) -> Image.Image:
-        """Resize an image to the same size and with the same filter as the image processor."""
-        view = self.resize.view(*image.size)
-        return image.resize((view.width_px, view.height_px), self.image_processor.resample)
-
-    def resize_image_once(self, image: Image.Image) -> Image.Image:
-        """Resize an image, or return it as it is if the processor would then resize it again.
-
-        Whoever applies the image processor to the result computes the same pixels as for the
-        original. (With Qwen, a second resize may change the size if ``min_pixels`` is close to
-        ``max_pixels``.)
-        """
-        resized = self.resize_image(image)
-        view = self.resize.view(*resized.size)
-        return resized if (view.width_px, view.height_px) == resized.size else image
-
-    @abstractmethod
-    def image_tokens(self, width: int, height: int) -> int:
-        """Return the number of placeholder tokens for an image of ``width`` x ``height`` pixels."""
-
-    def images(self, shown: Sequence[Image.Image]) -> dict[str, Tensor]:
-        """Apply the image processor to one or more images, and return its outputs as a batch."""
-        features = self.image_processor(images=list(shown), return_tensors="pt")
-        return {name: features[name] for name in self.image_inputs}
-
-    @abstractmethod
-    def num_image_features(self, images: dict[str, Tensor], config: Any) -> int | None:
-        """Return the number of image features that the model computes for preprocessed images.
-
-        None if the family does not know it.
-        """
-
-
-class Checkpoint(ABC):
-    """Base class of ``Family`` that handles checkpoints: model class, parameter names, loading."""
-
-    name: ClassVar[str]
     model_class: ClassVar[Any]
 
     module_patterns: ClassVar[Mapping[str, str]] = {
@@ -142,63 +107,50 @@ class Checkpoint(ABC):
     tensor_parallel: int = 1
     """Number of ranks that share the weights of the model that ``load_model`` loads."""
 
-    @classmethod
-    def load_config(cls, source: str, model: ModelConfig) -> Any:
-        """Load the configuration of a checkpoint."""
-        return AutoConfig.from_pretrained(
-            source, revision=model.revision, trust_remote_code=model.trust_remote_code
-        )
-
-    @classmethod
-    def load_tokenizer(cls, source: str, model: ModelConfig) -> Any:
-        """Load the tokenizer of a checkpoint."""
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(
-                source, revision=model.revision, trust_remote_code=model.trust_remote_code
-            )
-        except Exception as error:
-            # transformers and tokenizers raise these for wrong values; a model's own code may, too.
-            its_file = Path(source, "tokenizer.json").is_file() and not model.trust_remote_code
-            if type(error) not in (Exception, TypeError, KeyError) or not its_file:
-                raise
-            other = "" if type(error) is Exception else " or tokenizer_config.json"
-            raise OSError(f"{source}/tokenizer.json{other} is damaged ({error})") from error
-        if not tokenizer("a", add_special_tokens=False)["input_ids"]:
-            raise OSError(
-                f"there is no vocabulary of its tokenizer, such as {source}/tokenizer.json"
-            )
-        return tokenizer
-
-    @classmethod
-    @abstractmethod
-    def load_image_processor(cls, source: str, model: ModelConfig) -> Any:
-        """Load the image processor, with the sizes of ``model.image_size``; None if text-only."""
-
-    def make_processor(self, source: str, model: ModelConfig) -> ProcessorMixin | None:
-        """Return a transformers processor with this tokenizer and this image processor.
-
-        It is saved with every model, so that other tools load it with ``AutoProcessor``. If it is
-        None, only the tokenizer and the image processor are saved.
-        """
-        return None
-
-    @classmethod
-    @abstractmethod
-    def make_tiny(cls, folder: Path, seed: int) -> None:
-        """Save a small, randomly initialised model with a tokenizer and an image processor."""
-
-    def load_model(self, source: str, model: ModelConfig) -> Any:
-        """Load all weights of a checkpoint from safetensors, or this rank's part of them."""
-        ranks = self.tensor_parallel
-        return load_weights(self.model_class, self.name, source, model, ranks=ranks)
-
-
-class Family(Prompting, ImageGeometry, Checkpoint):
-    """Base class of model families. An instance holds a checkpoint's tokenizer and processor."""
-
     max_positions: int | None = None
     """Length of the longest sequence that the model can process, in tokens; None if there is no
     limit. ``load_family`` sets it from the configuration of the checkpoint."""
+
+    encoder_decoder: ClassVar[bool] = False
+    """True for encoder-decoder models, such as T5."""
+
+    turn: ClassVar[str] = ""
+    """Text that ends an answer when it is decoded, such as ``###``; empty if only tokens do."""
+
+    lead: str = ""
+    """Text between a prompt and its answer, such as the space after ``ASSISTANT:``."""
+
+    template_options: Mapping[str, Any] = {}
+    """Arguments of the chat template, which a server has to use, too."""
+
+    stop_ids: list[int]
+    """Ids of the tokens that end generation. The first one is the end token of training answers."""
+
+    pad_id: int
+
+    image_id: int
+    """Id of the placeholder token of an image feature, in families that accept images."""
+
+    decoder_start_id: int
+    """Id of the first input token of the decoder, in encoder-decoder families."""
+
+    default_coordinates: ClassVar[str] = "pixels_original"
+    """How coordinates were written in the pretraining of the family: a name in ``COORDINATES``."""
+
+    takes_images: ClassVar[bool] = True
+    """True if models of the family accept images."""
+
+    takes_several_images: ClassVar[bool] = False
+    """True if a question may have several images, such as frames of a video."""
+
+    image_settings: ClassVar[tuple[str, ...]] = ()
+    """Names of the settings that ``model.image_size`` may have, such as ``max_pixels``."""
+
+    image_inputs: ClassVar[tuple[str, ...]] = ("pixel_values",)
+    """Names of the image processor's outputs that are passed to the model."""
+
+    image_processor_class: ClassVar[Any]
+    """Class of the image processor, in families that load it as it is saved."""
 
     def __init__(self, tokenizer: Any, image_processor: Any, model: ModelConfig) -> None:
         self.tokenizer = tokenizer
@@ -212,8 +164,264 @@ class Family(Prompting, ImageGeometry, Checkpoint):
                     f"model.image_size.{setting}: {self.name} has no such setting. Known: {known}."
                 )
 
-    limits_numbers: ClassVar[bool] = False
-    """True if a question is rejected after ``fit`` when its number has too many digits."""
+    # -- prompting -----------------------------------------------------------------------------
+
+    @cached_property
+    def _questions(self) -> dict[tuple[str, bool], list[int]]:  # cache of tokenize_question
+        return {}
+
+    def question(self, text: str, image_tokens: int) -> list[int]:
+        """Return a question's token ids, with placeholder tokens for its images.
+
+        ``image_tokens`` is the number of placeholders of all images, which have equal numbers.
+        """
+        count = image_count(text)
+        if image_tokens and count > 1 and not self.takes_several_images:
+            raise ValueError(
+                f"the question has {count} images, and model.family {self.name} accepts one; set "
+                "model.family to qwen2_vl, qwen2_5_vl, qwen3_vl or chat."
+            )
+        key = text, image_tokens > 0
+        if key not in self._questions:
+            if len(self._questions) >= _CACHED_QUESTIONS:
+                self._questions.clear()
+            self._questions[key] = self.tokenize_question(*key)
+        ids = self._questions[key]
+        if not image_tokens:
+            return list(ids)
+        own = [self.image_id] * (image_tokens // count)
+        return [token for i in ids for token in (own if i == self.image_id else (i,))]
+
+    @abstractmethod
+    def tokenize_question(self, text: str, with_image: bool) -> list[int]:
+        """Return a question's token ids, with one placeholder token in place of the image."""
+
+    def chat_prompt(self, text: str, with_image: bool, answer: str | None = None) -> str:
+        """Apply the chat template to a question and the generation prompt, or to its answer."""
+        if not self.chat_template:
+            raise ValueError(
+                f"model.name: the tokenizer has no chat template, which the prompts of {self.name} "
+                "need; copy chat_template.jinja from the instruction-tuned checkpoint."
+            )
+        turns = [message("user", text, with_image)]
+        turns += [] if answer is None else [message("assistant", answer)]
+        return self.apply_template(turns, add_generation_prompt=answer is None)
+
+    @property
+    def chat_template(self) -> str:
+        """The chat template of prompts; empty if there is none."""
+        return default_template(self.tokenizer.chat_template) or ""
+
+    def apply_template(self, turns: list[dict[str, Any]], *, add_generation_prompt: bool) -> str:
+        """Apply the chat template to the messages of a conversation."""
+        variables = {"tools": None, "documents": None, **self.tokenizer.special_tokens_map}
+        variables |= {"add_generation_prompt": add_generation_prompt, **self.template_options}
+        try:
+            if text := render(self.chat_template, {"messages": turns, **variables}):
+                return text
+            raise ValueError("it writes nothing")
+        except ValueError as error:
+            # It adds the list of a message's parts to a text.
+            is_text = "TypeError" in str(error) and isinstance(turns[0]["content"], list)
+            takes = ", because it takes texts alone" * is_text
+            raise ValueError(
+                f"model.name: the chat template of {self.tokenizer.name_or_path!r} cannot be used "
+                f"for prompts of {self.name}{takes} ({error}); copy chat_template.jinja from "
+                "another checkpoint of this family."
+            ) from error
+
+    def text_around_answer(self) -> tuple[str, str]:
+        """Return the text that the chat template writes between prompt and answer, and after it."""
+        prompt = self.chat_prompt(_QUESTION, False)
+        whole = self.chat_prompt(_QUESTION, False, _ANSWER)
+        before, found, after = whole.rpartition(_ANSWER)
+        if _QUESTION not in prompt or not found or "'text'" in whole:  # a list of parts as text
+            raise ValueError(
+                f"model.name: the chat template of {self.tokenizer.name_or_path!r} does not write "
+                'the text of {"type": "text", "text": ...}, a part of a message; copy '
+                "chat_template.jinja from a newer revision of the checkpoint."
+            )
+        return before[len(prompt) :] if before.startswith(prompt) else "", after
+
+    def answer(self, text: str) -> Tokens:
+        """Tokenise ``lead`` and an answer, and append the end token."""
+        tokens = self.tokenizer(
+            self.lead + text, add_special_tokens=False, return_offsets_mapping=True
+        )
+        offsets = [
+            (max(start - len(self.lead), 0), max(end - len(self.lead), 0))
+            for start, end in tokens["offset_mapping"]
+        ]
+        return Tokens(ids=[*tokens["input_ids"], self.stop_ids[0]], offsets=[*offsets, (0, 0)])
+
+    def reject_image_token(self, text: str, ids: Sequence[int], most: int = 0) -> None:
+        """Raise ValueError if a question has more than ``most`` image tokens."""
+        if ids.count(self.image_id) > most:
+            token = self.tokenizer.convert_ids_to_tokens(self.image_id)
+            raise ValueError(
+                f"the prompt {text!r:.80} holds {token}, which is added automatically; remove it "
+                "from the prompt."
+            )
+
+    def with_known_tokens(self, text: str, answer: Tokens) -> Tokens:
+        """Return the tokens of an answer, or raise ValueError if one of them is ``<unk>``."""
+        if self.tokenizer.unk_token_id in answer.ids:
+            start, end = answer.offsets[answer.ids.index(self.tokenizer.unk_token_id)]
+            raise ValueError(
+                f"the answer {text!r} holds {text[start:end]!r}, for which the tokenizer of "
+                f"{self.tokenizer.name_or_path!r} has no token; write the answer without it."
+            )
+        return answer
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Decode the generated tokens that come before the first end token, without ``lead``.
+
+        Special tokens are kept in the text, because some families write coordinates with them.
+        """
+        written: str = self.tokenizer.decode(self.before_end(ids), skip_special_tokens=False)
+        return written.removeprefix(self.lead)
+
+    def before_end(self, ids: Sequence[int]) -> Sequence[int]:
+        """Return the generated tokens before the first end token or padding token."""
+        ends = {*self.stop_ids, self.pad_id}
+        length = next((i for i, token in enumerate(ids) if token in ends), len(ids))
+        return ids[:length]
+
+    def vocabulary(self) -> NumberVocabulary:
+        """Return the number tokens: digits and, if coordinates use them, tokens like <loc0012>.
+
+        A token that is a point of a grid has no value: the difference of the numbers of two cells
+        is not their distance.
+        """
+        digits = NumberVocabulary.from_tokenizer(self.tokenizer)
+        bins = self.coordinates.bins
+        if bins is None or self.coordinates.text.columns:
+            return digits
+        tokens = [self.coordinates.text.bin(level) for level in range(bins)]
+        return NumberVocabulary.from_tokens(self.tokenizer, tokens) | digits
+
+    def numbers(
+        self, text: str, marks: Sequence[Mark], answer: Tokens, vocabulary: NumberVocabulary
+    ) -> list[TokenNumber]:
+        """Return the numbers of an answer, each with its value and the positions of its tokens.
+
+        ``marks`` has the start and end of each number, as character indices in the answer ``text``.
+        """
+        return numbers_in_answer(text, marks, answer.ids, answer.offsets, vocabulary)
+
+    def model_inputs(
+        self, input_ids: Tensor, attention_mask: Tensor, answered: Tensor, images: dict[str, Tensor]
+    ) -> dict[str, Any]:
+        """Return the arguments of the model's ``forward`` for a padded batch.
+
+        Args:
+            input_ids: [b, t] token ids of b samples: a prompt and, in training, its answer.
+            attention_mask: [b, t] 1 at tokens, 0 at padding.
+            answered: [b, t] True at the tokens of an answer, including its end token; else False.
+            images: Output of the image processor (``Prompts.images``).
+        """
+        return {"input_ids": input_ids, "attention_mask": attention_mask, **images}
+
+    def token_id(self, token: str) -> int:
+        """Return the id of a token, or raise ValueError if the tokenizer has no such token."""
+        found: int | None = self.tokenizer.convert_tokens_to_ids(token)
+        if found is None or self.tokenizer.convert_ids_to_tokens(found) != token:  # <unk>
+            raise ValueError(
+                f"model.family: the tokenizer of {self.tokenizer.name_or_path} has no {token}, so "
+                f"it is not a {self.name} checkpoint; correct model.family."
+            )
+        return found
+
+    def prompts(
+        self,
+        texts: Sequence[str],
+        images: Sequence[Shown],
+        where: Sequence[str] | None = None,
+    ) -> Prompts:
+        """Tokenise a batch of questions and preprocess their images.
+
+        ``images`` has one entry per question, which is None for a question without an image, and a
+        list of images of one size for a question with several.
+        ``where`` has the file and line of each question, for error messages.
+        """
+        ids = []
+        for i, (text, image) in enumerate(zip(texts, images, strict=True)):
+            try:
+                ids.append(self.prompt_ids(text, image))
+            except ValueError as error:
+                raise ValueError(f"{where[i]}: {error}" if where else str(error)) from error
+        shown = [own for image in images for own in listed(image)]
+        return Prompts(ids=ids, images=self.images(shown) if shown else {})
+
+    def prompt_ids(self, text: str, image: Shown) -> list[int]:
+        """Return the token ids that the model reads for a question and its image or images."""
+        own = listed(image)
+        if own:
+            check_image_count(text, len(own))
+        return self.question(text, sum(self.image_tokens(*each.size) for each in own))
+
+    # -- image geometry ------------------------------------------------------------------------
+
+    def frame(self, width: int, height: int) -> Frame:
+        """Return how an image of this size is resized and how its coordinates are written.
+
+        Raises:
+            ValueError: If the family cannot resize an image of this size.
+        """
+        return Frame(width, height, self.resize.view(width, height), self.coordinates)
+
+    def resize_image(self, image: Image.Image) -> Image.Image:
+        """Resize an image to the same size and with the same filter as the image processor."""
+        view = self.resize.view(*image.size)
+        return image.resize((view.width_px, view.height_px), self.image_processor.resample)
+
+    def resize_image_once(self, image: Image.Image) -> Image.Image:
+        """Resize an image, or return it as it is if the processor would then resize it again.
+
+        Whoever applies the image processor to the result computes the same pixels as for the
+        original. (With Qwen, a second resize may change the size if ``min_pixels`` is close to
+        ``max_pixels``.)
+        """
+        resized = self.resize_image(image)
+        view = self.resize.view(*resized.size)
+        return resized if (view.width_px, view.height_px) == resized.size else image
+
+    def squash_to_square(self, *, counts_tokens: bool = True) -> None:
+        """Set ``resize`` to that of an image processor that squashes images to a square.
+
+        Raises ValueError if that of the checkpoint crops images, makes no square or, unless
+        ``counts_tokens`` is False, has no number of image tokens.
+        """
+        names = ["do_center_crop", *["image_seq_length"] * counts_tokens]
+        size, side = dict(self.image_processor.size), self.image_processor.size["height"]
+        found = {"size": size} | {n: getattr(self.image_processor, n, None) for n in names}
+        is_square = side is not None and side == size.get("width")
+        if found["do_center_crop"] or not (is_square and found.get("image_seq_length", True)):
+            described = ", ".join(f"{name} {value}" for name, value in found.items())
+            raise ValueError(
+                f"model.family: the image processor of {self.tokenizer.name_or_path} has "
+                f"{described}, and {self.name} needs a square without a crop"
+                f"{' and a number' * counts_tokens}; correct model.family."
+            )
+        self.resize = Resize(kind="squash", side=side)
+
+    @abstractmethod
+    def image_tokens(self, width: int, height: int) -> int:
+        """Return the number of placeholder tokens for an image of ``width`` x ``height`` pixels."""
+
+    def images(self, shown: Sequence[Image.Image]) -> dict[str, Tensor]:
+        """Apply the image processor to one or more images, and return its outputs as a batch."""
+        features = self.image_processor(images=list(shown), return_tensors="pt")
+        return {name: features[name] for name in self.image_inputs}
+
+    @abstractmethod
+    def num_image_features(self, images: dict[str, Tensor], config: Any) -> int | None:
+        """Return the number of image features that the model computes for preprocessed images.
+
+        None if the family does not know it.
+        """
+
+    # -- checkpoint ----------------------------------------------------------------------------
 
     @classmethod
     def load(cls, source: str, model: ModelConfig) -> Self:
@@ -244,47 +452,58 @@ class Family(Prompting, ImageGeometry, Checkpoint):
             part.save_pretrained(folder)
         save_frame(folder, self.resize, self.coordinates)
 
-    def prompts(
-        self,
-        texts: Sequence[str],
-        images: Sequence[Shown],
-        where: Sequence[str] | None = None,
-    ) -> Prompts:
-        """Tokenise a batch of questions and preprocess their images.
+    @classmethod
+    def load_config(cls, source: str, model: ModelConfig) -> Any:
+        """Load the configuration of a checkpoint."""
+        return AutoConfig.from_pretrained(
+            source, revision=model.revision, trust_remote_code=model.trust_remote_code
+        )
 
-        ``images`` has one entry per question, which is None for a question without an image, and a
-        list of images of one size for a question with several.
-        ``where`` has the file and line of each question, for error messages.
-        """
-        ids = []
-        for i, (text, image) in enumerate(zip(texts, images, strict=True)):
-            try:
-                ids.append(self.prompt_ids(text, image))
-            except ValueError as error:
-                raise ValueError(f"{where[i]}: {error}" if where else str(error)) from error
-        shown = [own for image in images for own in listed(image)]
-        return Prompts(ids=ids, images=self.images(shown) if shown else {})
+    @classmethod
+    def load_tokenizer(cls, source: str, model: ModelConfig) -> Any:
+        """Load the tokenizer of a checkpoint."""
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(
+                source, revision=model.revision, trust_remote_code=model.trust_remote_code
+            )
+        except Exception as error:
+            # transformers and tokenizers raise these for wrong values; a model's own code may, too.
+            its_file = Path(source, "tokenizer.json").is_file() and not model.trust_remote_code
+            if type(error) not in (Exception, TypeError, KeyError) or not its_file:
+                raise
+            other = "" if type(error) is Exception else " or tokenizer_config.json"
+            raise OSError(f"{source}/tokenizer.json{other} is damaged ({error})") from error
+        if not tokenizer("a", add_special_tokens=False)["input_ids"]:
+            raise OSError(
+                f"there is no vocabulary of its tokenizer, such as {source}/tokenizer.json"
+            )
+        return tokenizer
 
-    def prompt_ids(self, text: str, image: Shown) -> list[int]:
-        """Return the token ids that the model reads for a question and its image or images."""
-        own = listed(image)
-        if own:
-            check_image_count(text, len(own))
-        return self.question(text, sum(self.image_tokens(*each.size) for each in own))
+    @classmethod
+    def load_image_processor(cls, source: str, model: ModelConfig) -> Any:
+        """Load the image processor, with the sizes of ``model.image_size``; None if text-only."""
+        return cls.image_processor_class.from_pretrained(source, revision=model.revision)
 
-    def fit(self, task: Task, examples: Sequence[Example]) -> None:
-        """Do nothing. Baselines override this method to compute statistics of the training data."""
+    def make_processor(self, source: str, model: ModelConfig) -> ProcessorMixin | None:
+        """Return a transformers processor with this tokenizer and this image processor.
 
-    def objective(self, spec: ObjectiveSpec, vocabulary: NumberVocabulary) -> NumericLoss:
-        """Return the training loss. Baselines with a loss of their own override this method."""
-        return NumericLoss(spec, vocabulary=vocabulary)
-
-    def generate_answers(
-        self, model: Any, inputs: dict[str, Any], max_new_tokens: int
-    ) -> list[tuple[list[int], list[float]]] | None:
-        """Return None, so that the caller generates the answers with ``model.generate``.
-
-        A baseline can override this method to generate answers itself. It then returns a list with
-        one pair per answer: the token ids, and the probabilities of these tokens.
+        It is saved with every model, so that other tools load it with ``AutoProcessor``. If it is
+        None, only the tokenizer and the image processor are saved.
         """
         return None
+
+    @classmethod
+    def make_tiny(cls, folder: Path, seed: int) -> None:
+        """Save a small, randomly initialised model with a tokenizer and an image processor.
+
+        Raises ValueError in families without a recipe for such a model.
+        """
+        raise ValueError(
+            f"model.name: {cls.name} has no tiny model; set the name of a checkpoint, or "
+            "model.family to qwen2_vl, qwen2_5_vl, qwen3_vl, causal_lm or t5."
+        )
+
+    def load_model(self, source: str, model: ModelConfig) -> Any:
+        """Load all weights of a checkpoint from safetensors, or this rank's part of them."""
+        ranks = self.tensor_parallel
+        return load_weights(self.model_class, self.name, source, model, ranks=ranks)

@@ -13,7 +13,6 @@ for code of their own, with other names of the weights.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from torch import Tensor
@@ -26,7 +25,6 @@ from transformers import (
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
 from mm_numeric.families.model_files import check_image_token
-from mm_numeric.geometry.frames import Resize
 
 
 class Florence2(Family):
@@ -34,6 +32,7 @@ class Florence2(Family):
 
     name = "Florence-2"
     model_class: ClassVar[Any] = Florence2ForConditionalGeneration
+    image_processor_class = CLIPImageProcessorPil
     default_coordinates = "florence2"
     encoder_decoder = True
     module_patterns: ClassVar[Mapping[str, str]] = {
@@ -54,16 +53,8 @@ class Florence2(Family):
         self.pad_id = self.token_id("<pad>")
         self.stop_ids = [self.token_id("</s>")]
         self.lead = "<s>"
-        side, tokens = image_processor.size.height, getattr(image_processor, "image_seq_length", 0)
-        if image_processor.do_center_crop or not (side == image_processor.size.width and tokens):
-            raise ValueError(
-                f"model.family: the image processor of {tokenizer.name_or_path} has size "
-                f"{dict(image_processor.size)}, image_seq_length {tokens} and do_center_crop "
-                f"{image_processor.do_center_crop}, and {self.name} needs a square, a number and "
-                "false; correct model.family."
-            )
-        self.tokens: int = tokens
-        self.resize = Resize(kind="squash", side=side)
+        self.squash_to_square()
+        self.tokens: int = image_processor.image_seq_length
 
     @classmethod
     def load(cls, source: str, model: ModelConfig) -> Self:
@@ -79,11 +70,7 @@ class Florence2(Family):
         processor: Any = self.processor
         _, (prompt,), *_ = processor.prepare_inputs_layout(images=[], text=[text])
         ids: list[int] = self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
-        if ids.count(self.image_id) != 1:
-            raise ValueError(
-                f"the prompt {text!r:.80} holds <image>, which is added automatically; remove it "
-                "from the prompt."
-            )
+        self.reject_image_token(text, ids, most=1)
         return ids if with_image else ids[1:]
 
     # -- image geometry -----------------------------------------------------------------------
@@ -104,24 +91,12 @@ class Florence2(Family):
 
     # -- checkpoint ---------------------------------------------------------------------------
 
-    @classmethod
-    def load_image_processor(cls, source: str, model: ModelConfig) -> Any:
-        """Load the image processor of a checkpoint."""
-        return CLIPImageProcessorPil.from_pretrained(source, revision=model.revision)
-
     def make_processor(self, source: str, model: ModelConfig) -> Florence2Processor:
         """Return a Florence2Processor, which writes the prompt of a question."""
         settings, _ = Florence2Processor.get_processor_dict(source, revision=model.revision)
         own = ("num_additional_image_tokens", "post_processor_config")
         options = {name: settings[name] for name in own if name in settings}
         return Florence2Processor(self.image_processor, self.tokenizer, **options)
-
-    @classmethod
-    def make_tiny(cls, folder: Path, seed: int) -> None:
-        """Save a small, randomly initialised Florence-2 model."""
-        from mm_numeric.families.tiny_florence2 import make_tiny_florence2
-
-        make_tiny_florence2(folder, seed)
 
     def load_model(self, source: str, model: ModelConfig) -> Any:
         """Load a checkpoint from safetensors."""

@@ -14,7 +14,6 @@ answer would depend on the other prompts of its batch. Here they are computed fr
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -22,9 +21,8 @@ from torch import Tensor
 from transformers import CLIPImageProcessorPil, Kosmos2ForConditionalGeneration, Kosmos2Processor
 
 from mm_numeric.config.schema import ModelConfig
-from mm_numeric.families.family import Family
-from mm_numeric.families.prompting import Prompts, Shown, Tokens
-from mm_numeric.geometry.frames import Resize
+from mm_numeric.families.chat_template import Shown
+from mm_numeric.families.family import Family, Prompts, Tokens
 
 _FEATURES = Kosmos2Processor.num_image_tokens
 _FIRST = 2  # position of the first feature, after <s> and <image>
@@ -36,6 +34,7 @@ class Kosmos2(Family):
 
     name = "Kosmos-2"
     model_class: ClassVar[Any] = Kosmos2ForConditionalGeneration
+    image_processor_class = CLIPImageProcessorPil
     default_coordinates = "kosmos2"
     module_patterns: ClassVar[Mapping[str, str]] = {
         "vision": r"vision_model\.",
@@ -52,14 +51,7 @@ class Kosmos2(Family):
         self.pad_id = self.token_id("<pad>")
         self.stop_ids = [self.token_id("</s>")]
         self.first_feature_id = self.token_id("<unk>") + 1  # as in Kosmos2Processor
-        side = image_processor.size.height
-        if side is None or side != image_processor.size.width:
-            raise ValueError(
-                f"model.family: the image processor of {tokenizer.name_or_path} has size "
-                f"{dict(image_processor.size)}, and {self.name} needs a square; correct "
-                "model.family."
-            )
-        self.resize = Resize(kind="squash", side=side)
+        self.squash_to_square(counts_tokens=False)
 
     # -- prompting ----------------------------------------------------------------------------
 
@@ -67,11 +59,7 @@ class Kosmos2(Family):
         """Return a question's token ids, with one placeholder token in place of the image."""
         prompt = f"<s>{'<image></image> ' * with_image}{text.strip()}"
         ids: list[int] = self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
-        if ids.count(self.image_id) != with_image:
-            raise ValueError(
-                f"the prompt {text!r:.80} holds <image>, which is added automatically; remove it "
-                "from the prompt."
-            )
+        self.reject_image_token(text, ids, most=with_image)
         return ids
 
     def question(self, text: str, image_tokens: int) -> list[int]:
@@ -118,21 +106,9 @@ class Kosmos2(Family):
 
     # -- checkpoint ---------------------------------------------------------------------------
 
-    @classmethod
-    def load_image_processor(cls, source: str, model: ModelConfig) -> Any:
-        """Load the image processor of a checkpoint."""
-        return CLIPImageProcessorPil.from_pretrained(source, revision=model.revision)
-
     def make_processor(self, source: str, model: ModelConfig) -> Kosmos2Processor:
         """Return a Kosmos2Processor, which writes the prompt of a question."""
         return Kosmos2Processor(self.image_processor, self.tokenizer)
-
-    @classmethod
-    def make_tiny(cls, folder: Path, seed: int) -> None:
-        """Save a small, randomly initialised Kosmos-2 model."""
-        from mm_numeric.families.tiny_kosmos2 import make_tiny_kosmos2
-
-        make_tiny_kosmos2(folder, seed)
 
     def load_model(self, source: str, model: ModelConfig) -> Any:
         """Load a checkpoint from safetensors."""

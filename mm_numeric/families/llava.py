@@ -15,7 +15,6 @@ contains ``<unk>``: unknown characters are tokenised as bytes.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 from PIL import Image
@@ -34,9 +33,44 @@ from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.chat_template import default_template
 from mm_numeric.families.family import Family
 from mm_numeric.families.llava_layout import OriginalLayout, read_raw_config
-from mm_numeric.families.llava_templates import IMAGE, LLAVA_HF, LLAVA_V1
 from mm_numeric.families.model_files import check_image_token, processor_template
 from mm_numeric.geometry.frames import Resize
+
+_IMAGE = "<image>"
+"""What a template writes for an image, unless the tokenizer has another image token."""
+
+
+def turns_template(system: str, roles: Mapping[str, str], after: Mapping[str, str]) -> str:
+    """Return a Jinja template: ``system``, then messages that begin and end as these roles do.
+
+    A run stores its template next to its tokenizer, so that other tools write the same prompts.
+    """
+    return (
+        f"{{{{ {system!r} }}}}"
+        "{% for message in messages %}"
+        f"{{{{ {dict(roles)!r}[message['role']] }}}}"
+        "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
+        "{% for part in message['content'] %}"
+        "{% if part['type'] == 'image' %}"
+        f"{_IMAGE}{{{{ '\\n' }}}}"
+        "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}"
+        f"{{{{ {dict(after)!r}[message['role']] }}}}"
+        "{% endfor %}"
+        f"{{% if add_generation_prompt %}}{roles['assistant'].rstrip()}{{% endif %}}"
+    )
+
+
+_LLAVA = {"user": "USER: ", "assistant": "ASSISTANT: "}, {"user": " ", "assistant": "</s>"}
+
+LLAVA_HF = turns_template("", *_LLAVA)
+"""Prompts of llava-hf, for a checkpoint in the layout of transformers without a template."""
+
+LLAVA_V1 = turns_template(
+    "A chat between a curious user and an artificial intelligence assistant. The assistant gives "
+    "helpful, detailed, and polite answers to the user's questions. ",
+    *_LLAVA,
+)
+"""Prompts with which LLaVA-1.5 was trained (``preprocess_v1``, ``conv_vicuna_v1`` in its code)."""
 
 
 class Llava(Family):
@@ -113,10 +147,10 @@ class Llava(Family):
         )
         template = cls.template(own, source, model)
         shown = image_token(tokenizer)
-        if shown != IMAGE and tokenizer.tokenize(f"{shown}\n")[1:] != tokenizer.tokenize("\n"):
+        if shown != _IMAGE and tokenizer.tokenize(f"{shown}\n")[1:] != tokenizer.tokenize("\n"):
             # LLaVA's code tokenises the text after an image alone: it begins with a space.
             shown += " "
-        tokenizer.chat_template = template.replace(IMAGE, shown)
+        tokenizer.chat_template = template.replace(_IMAGE, shown)
         return tokenizer
 
     @classmethod
@@ -192,13 +226,6 @@ class Llava(Family):
             chat_template=self.tokenizer.chat_template,
         )
 
-    @classmethod
-    def make_tiny(cls, folder: Path, seed: int) -> None:
-        """Save a randomly initialised model with half a million parameters."""
-        from mm_numeric.families.tiny_llava import make_tiny_llava
-
-        make_tiny_llava(folder, seed)
-
     def load_model(self, source: str, model: ModelConfig) -> Any:
         """Load safetensors weights, saved in the file layout of transformers or of LLaVA's code."""
         original = OriginalLayout.find(source, model.revision)
@@ -212,7 +239,7 @@ class Llava(Family):
 def image_token(tokenizer: Any) -> str:
     """Return the token that stands for an image feature in LLaVA's prompts."""
     vocabulary = tokenizer.get_vocab()
-    return "<unk>" if "<unk>" in vocabulary and IMAGE not in vocabulary else IMAGE
+    return "<unk>" if "<unk>" in vocabulary and _IMAGE not in vocabulary else _IMAGE
 
 
 def _class_tokens(config: LlavaConfig) -> int:

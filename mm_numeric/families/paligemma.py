@@ -12,7 +12,6 @@ attention is causal everywhere. sdpa attention is then bidirectional everywhere 
 padding, so that the model sees the answer that it is trained to predict.
 """
 
-from pathlib import Path
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -25,7 +24,6 @@ from transformers import (
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
 from mm_numeric.families.model_files import check_image_token
-from mm_numeric.geometry.frames import Resize
 
 IMAGE_TOKEN = "<image>"
 
@@ -35,6 +33,7 @@ class PaliGemma(Family):
 
     name = "PaliGemma"
     model_class: ClassVar[Any] = PaliGemmaForConditionalGeneration
+    image_processor_class = SiglipImageProcessorPil
     default_coordinates = "paligemma"
     image_prefix = IMAGE_TOKEN
 
@@ -44,27 +43,15 @@ class PaliGemma(Family):
         self.token_id("<bos>")
         self.pad_id = self.token_id("<pad>")
         self.stop_ids = [self.token_id("<eos>")]
-        size = image_processor.size
-        patches = getattr(image_processor, "image_seq_length", None)
-        if patches is None or size["height"] != size["width"]:
-            raise ValueError(
-                f"model.family: the image processor of {tokenizer.name_or_path} has size "
-                f"{dict(size)} and image_seq_length {patches}, and {self.name} needs a square and "
-                "a number; correct model.family."
-            )
-        self.patches: int = patches
-        self.resize = Resize(kind="squash", side=size["height"])
+        self.squash_to_square()
+        self.patches: int = image_processor.image_seq_length
 
     # -- prompting ----------------------------------------------------------------------------
 
     def tokenize_question(self, text: str, with_image: bool) -> list[int]:
         """Return a question's token ids, with one placeholder token in place of the image."""
         ids: list[int] = self.tokenizer(f"<bos>{text}\n", add_special_tokens=False)["input_ids"]
-        if self.image_id in ids:
-            raise ValueError(
-                f"the prompt {text!r:.80} holds {IMAGE_TOKEN}, which is added automatically; "
-                "remove it from the prompt."
-            )
+        self.reject_image_token(text, ids)
         return [self.image_id] * with_image + ids
 
     def model_inputs(
@@ -88,21 +75,9 @@ class PaliGemma(Family):
 
     # -- checkpoint ---------------------------------------------------------------------------
 
-    @classmethod
-    def load_image_processor(cls, source: str, model: ModelConfig) -> Any:
-        """Load the image processor of a checkpoint."""
-        return SiglipImageProcessorPil.from_pretrained(source, revision=model.revision)
-
     def make_processor(self, source: str, model: ModelConfig) -> PaliGemmaProcessor:
         """Return a PaliGemmaProcessor, which writes the prompt of a question."""
         return PaliGemmaProcessor(self.image_processor, self.tokenizer)
-
-    @classmethod
-    def make_tiny(cls, folder: Path, seed: int) -> None:
-        """Save a small, randomly initialised PaliGemma 1 model."""
-        from mm_numeric.families.tiny_paligemma import make_tiny_paligemma
-
-        make_tiny_paligemma(folder, seed)
 
     def load_model(self, source: str, model: ModelConfig) -> Any:
         """Load a checkpoint from safetensors, and check that ``model.attention`` is supported."""

@@ -24,10 +24,9 @@ from transformers.models.auto.video_processing_auto import get_video_processor_c
 
 from mm_numeric.compat import VideoSettings, video_settings_alone
 from mm_numeric.config.schema import ModelConfig
-from mm_numeric.families.chat_template import default_template
+from mm_numeric.families.chat_template import default_template, image_count
 from mm_numeric.families.family import Family
 from mm_numeric.families.model_files import check_image_token, processor_template
-from mm_numeric.families.prompting import image_count
 from mm_numeric.geometry.frames import Resize
 
 IMAGE_TOKEN = "<|image_pad|>"
@@ -152,6 +151,6 @@ class Qwen2VL(Family):
     @classmethod
     def make_tiny(cls, folder: Path, seed: int) -> None:
         """Save a randomly initialised model with a million parameters."""
-        from mm_numeric.families.tiny_qwen import make_tiny_qwen
+        from mm_numeric.families.tiny import make_tiny_qwen
 
         make_tiny_qwen(cls.model_class, folder, seed)

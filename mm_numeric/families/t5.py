@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 from transformers import AutoModelForSeq2SeqLM, ByT5Tokenizer
 
 from mm_numeric.config.schema import ModelConfig
-from mm_numeric.families.prompting import Tokens
+from mm_numeric.families.family import Tokens
 from mm_numeric.families.text_only import TextFamily
 
 _TYPES = ("t5", "mt5", "umt5", "longt5")
@@ -58,7 +58,7 @@ class T5(TextFamily):
     @classmethod
     def make_tiny(cls, folder: Path, seed: int) -> None:
         """Save a small, randomly initialised T5 model."""
-        from mm_numeric.families.tiny_text import make_tiny_t5
+        from mm_numeric.families.tiny import make_tiny_t5
 
         make_tiny_t5(folder, seed)
 

@@ -10,20 +10,63 @@ The published Yi-VL models end an answer with ``\n###``, which is several tokens
 with this library end an answer with one token, ``<|endoftext|>``. When an answer is decoded,
 ``###`` and all text after it are removed.
 
-Yi-VL is LLaVA with another projector. Its model class is in ``yi_vl_model``, because transformers
-has none. ``llava_layout`` loads the published 01-ai/Yi-VL-6B, whose parameters have other names.
+Yi-VL is LLaVA with another projector. Its model class is here, because transformers has none.
+``llava_layout`` loads the published 01-ai/Yi-VL-6B, whose parameters have other names.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
+from torch import Tensor, nn
+from transformers import LlavaConfig, LlavaForConditionalGeneration
+from transformers.activations import ACT2FN
+
 from mm_numeric.config.schema import ModelConfig
-from mm_numeric.families.llava import Llava
-from mm_numeric.families.llava_templates import YI_VL
-from mm_numeric.families.yi_vl_model import YiVLForConditionalGeneration
+from mm_numeric.families.llava import Llava, turns_template
 
 TURN = "###"
+
+SYSTEM_PROMPT = (
+    "This is a chat between an inquisitive human and an AI assistant. Assume the role of the AI "
+    "assistant. Read all the images carefully, and respond to the human's questions with "
+    "informative, helpful, detailed and polite answers. "
+    "这是一个好奇的人类和一个人工智能助手之间的对话。假设你扮演这个AI助手的角色。"
+    "仔细阅读所有的图像，并对人类的问题做出信息丰富、有帮助、详细的和礼貌的回答。"
+)
+
+TEMPLATE = turns_template(
+    f"{SYSTEM_PROMPT}\n\n",
+    {"user": "### Human: ", "assistant": "### Assistant: "},
+    {"user": "\n", "assistant": "\n"},
+)
+"""Prompts of Yi-VL (``mm_default`` in its code)."""
+
+
+class YiVLProjector(nn.Module):
+    """Projector of Yi-VL: maps image features to the language model's size by a two-layer MLP."""
+
+    def __init__(self, config: LlavaConfig) -> None:
+        super().__init__()
+        width = config.text_config.hidden_size
+        self.linear_1 = nn.Linear(config.vision_config.hidden_size, width)
+        self.norm_1 = nn.LayerNorm(width)
+        self.act = ACT2FN[config.projector_hidden_act]
+        self.linear_2 = nn.Linear(width, width)
+        self.norm_2 = nn.LayerNorm(width)
+
+    def forward(self, image_features: Tensor) -> Tensor:
+        """Map [images, patches, vision hidden size] to [images, patches, language hidden size]."""
+        hidden = self.act(self.norm_1(self.linear_1(image_features)))
+        return self.norm_2(self.linear_2(hidden))
+
+
+class YiVLForConditionalGeneration(LlavaForConditionalGeneration):  # type: ignore[misc]
+    """LLaVA with Yi-VL's projector. It supports ``save_pretrained`` and ``from_pretrained``."""
+
+    def __init__(self, config: LlavaConfig) -> None:
+        super().__init__(config)
+        self.model.multi_modal_projector = YiVLProjector(config)
+        self.post_init()  # initialises the new projector
 
 
 class YiVL(Llava):
@@ -44,11 +87,4 @@ class YiVL(Llava):
     @classmethod
     def template(cls, own: str | None, source: str, model: ModelConfig) -> str:
         """Return Yi-VL's chat template, also if its tokenizer has that of the language model."""
-        return YI_VL
-
-    @classmethod
-    def make_tiny(cls, folder: Path, seed: int) -> None:
-        """Save a randomly initialised model with half a million parameters."""
-        from mm_numeric.families.tiny_llava import make_tiny_yi_vl
-
-        make_tiny_yi_vl(folder, seed)
+        return TEMPLATE

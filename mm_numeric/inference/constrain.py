@@ -15,7 +15,7 @@ from mm_numeric.baselines.baseline import Baseline
 from mm_numeric.families.family import Family
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.inference.token_automaton import ENDED, TokenAutomaton
-from mm_numeric.inference.token_trie import Ints
+from mm_numeric.inference.token_texts import Ints
 from mm_numeric.tasks.base import Task
 
 _MOST_STATES = 50_000  # about 150 MB
@@ -74,13 +74,7 @@ class Constraint(LogitsProcessor):
     def allow(self, scores: Tensor) -> Tensor:
         """Return logits [b, v] in which those of tokens that are not allowed are minus infinity."""
         self.automaton.resize(scores.shape[1])
-        places = self.automaton.few_allowed(self.states, self.left)
-        if places is None:
-            return torch.where(self.allowed(), scores, -torch.inf)  # masked_fill is slower on a CPU
-        rows, tokens = places
-        only = torch.full_like(scores, -torch.inf)
-        only[rows, tokens] = scores[rows, tokens]
-        return only
+        return torch.where(self.allowed(), scores, -torch.inf)  # masked_fill is slower on a CPU
 
 
 class Constrainer:

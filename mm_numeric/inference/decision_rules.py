@@ -172,9 +172,7 @@ def merge_equal(candidates: Sequence[Candidate]) -> list[Candidate]:
     ):
         groups.setdefault(first, []).append(candidate)
     return [
-        group[0]
-        if len(group) == 1
-        else max(group, key=lambda candidate: candidate.probability)._replace(
+        max(group, key=lambda candidate: candidate.probability)._replace(
             probability=math.fsum(candidate.probability for candidate in group)
         )
         for group in groups.values()

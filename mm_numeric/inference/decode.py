@@ -13,10 +13,14 @@ Added to a line of predictions.jsonl if answers were explored:
              ``token_scores`` for the greedy answer
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from mm_numeric.answers import Box, Example, Unreadable
+from mm_numeric.baselines.baseline import Baseline
 from mm_numeric.config.decoding import MBR, PredictConfig
 from mm_numeric.families.family import Family
 from mm_numeric.geometry.frames import Frame
@@ -31,7 +35,7 @@ from mm_numeric.inference.decision_rules import (
 from mm_numeric.inference.risks import Risk, find_risk, risk_of
 from mm_numeric.tasks.base import Task
 
-_MOST_KNOWN = 1_000_000  # tokens of all texts, about 100 MB
+_MOST_KNOWN = 20_000  # parsed answers, about 100 MB if they are long
 
 
 def check_rules(
@@ -58,15 +62,15 @@ class Explorer:
         Raises:
             ValueError: If the family is a baseline that generates its answers itself.
         """
-        if type(family).generate_answers is not Family.generate_answers:
+        if isinstance(family, Baseline) and family.own_loss:
             raise ValueError(
                 f"predict.decode: {settings.decode}: the baseline {family.name} predicts its "
                 "answers without a distribution over texts; use greedy."
             )
         self.settings, self.family, self.task = settings, family, task
         self.count = settings.samples or task.sampled_answers
-        self._known: dict[Frame | None, dict[tuple[int, ...], tuple[str, Any]]] = {}
-        self._size = 0  # tokens of all texts in it
+        # Rows with the same frame have many answers in common.
+        self._parsed = lru_cache(_MOST_KNOWN)(self._parse)
 
     def __call__(self, batch: Sequence[Example], constraint: Constraint | None) -> Exploration:
         """Return the exploration of a batch.
@@ -80,25 +84,50 @@ class Explorer:
         return PrefixTree(ends, constraint, mass=self.settings.mass, width=self.settings.branches)
 
     def candidates(self, explored: Explored, frame: Frame | None) -> list[Candidate]:
-        """Parse the explored answers to a question; leave out those that cannot be parsed.
-
-        Rows with the same frame have many texts in common, which are parsed once.
-        """
-        if self._size > _MOST_KNOWN:
-            self._known.clear()
-            self._size = 0
-        known = self._known.setdefault(frame, {})
+        """Parse the explored answers to a question; leave out those that cannot be parsed."""
         texts: dict[str, tuple[Any, float]] = {}
         for tokens, prob in explored.probabilities.items():
-            if tokens not in known:
-                text = self.family.text(tokens)
-                known[tokens] = text, self.task.parse(text, frame)
-                self._size += len(tokens)
-            text, answer = known[tokens]
+            text, answer = self._parsed(tokens, frame)
             if not isinstance(answer, Unreadable):
                 # Several sequences of tokens may be the same text.
                 texts[text] = answer, prob + (texts[text][1] if text in texts else 0.0)
         return [Candidate(answer, text, prob) for text, (answer, prob) in texts.items()]
+
+    def _parse(self, tokens: tuple[int, ...], frame: Frame | None) -> tuple[str, Any]:
+        text = self.family.text(tokens)
+        return text, self.task.parse(text, frame)
+
+
+class Generated(NamedTuple):
+    """A generated answer, with its tokens and their probabilities."""
+
+    text: str
+    frame: Frame | None
+    """Image size and coordinate format, to read coordinates in the text; None without an image."""
+
+    ids: Sequence[int]
+    """Generated token ids; the end token and padding may follow. Empty if they are unknown."""
+
+    probabilities: Sequence[float]
+    """Probability of each token in ``ids``, 0 to 1; that of an end token may follow. Empty if they
+    are unknown."""
+
+    candidates: Sequence[Candidate] | None = None
+    """The explored answers that can be parsed; None if only the greedy text was generated."""
+
+    lengths: Sequence[int] | None = None
+    """Length of the text up to the end of each token, if ``ids`` are unknown."""
+
+    def mean_probability(self, family: Family, span: tuple[int, int]) -> float:
+        """Return the mean probability of the tokens that spell ``text[span[0]:span[1]]``."""
+        counts = range(1, len(self.lengths or self.ids) + 1)
+
+        def length(count: int) -> int:
+            return self.lengths[count - 1] if self.lengths else len(family.text(self.ids[:count]))
+
+        first = bisect_right(counts, span[0], key=length)
+        last = bisect_left(counts, span[1], key=length)
+        return fmean(self.probabilities[first : last + 1])
 
 
 class Decoded(NamedTuple):

@@ -7,12 +7,19 @@ same object, so that expressions serve as the states of an automaton that is bui
 The cost of a text is the number of tokens that spell it if each token is one byte, except for
 tokens such as ``<loc0012>``. Such a token is spelled as the byte ``MARK`` instead of ``<``, which
 no other token contains, followed by the rest of its name, which costs nothing.
+
+``parse_regex`` reads the syntax of ``mm_numeric.geometry.grammar``: literals, ``.``, classes of
+ASCII characters (``[^a-z\x00]``), groups, ``|`` and the quantifiers ``* + ? {m} {m,} {m,n}``. A
+class with ``^``, and ``.``, also contain every character that is not ASCII.
 """
 
 import math
-from collections.abc import Iterator
-from functools import reduce
+import re
+from collections.abc import Iterable, Iterator
+from functools import cached_property, reduce
 from typing import Any
+
+from mm_numeric.geometry.grammar import escape
 
 MARK = 0xFF
 """The byte that begins the name of a token such as ``<loc0012>``; it never occurs in UTF-8."""
@@ -159,3 +166,180 @@ class Expressions:
         for byte in range(256):
             if expression.first >> byte & 1:
                 yield byte, self.derivative(expression, self._representatives[byte])
+
+
+_ASCII = (1 << 128) - 1
+_QUANTIFIER = re.compile(r"[*+?]|\{([0-9]+)(,([0-9]*))?\}")
+_NAMED = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v", "0": "\0"}
+_MARKED = "\ue000"  # stands for the < of a token's name
+_UTF8 = (
+    ((0xC2, 0xDF), (0x80, 0xBF)),
+    ((0xE0, 0xE0), (0xA0, 0xBF), (0x80, 0xBF)),
+    ((0xE1, 0xEC), (0x80, 0xBF), (0x80, 0xBF)),
+    ((0xED, 0xED), (0x80, 0x9F), (0x80, 0xBF)),
+    ((0xEE, 0xEF), (0x80, 0xBF), (0x80, 0xBF)),
+    ((0xF0, 0xF0), (0x90, 0xBF), (0x80, 0xBF), (0x80, 0xBF)),
+    ((0xF1, 0xF3), (0x80, 0xBF), (0x80, 0xBF), (0x80, 0xBF)),
+    ((0xF4, 0xF4), (0x80, 0x8F), (0x80, 0xBF), (0x80, 0xBF)),
+)
+"""The bytes of the characters that are not ASCII (RFC 3629, section 4), as ranges."""
+
+
+def parse_regex(regex: str, make: Expressions, names: Iterable[str] = ()) -> Expression:
+    """Return the expression of a regular expression.
+
+    Args:
+        regex: The regular expression, which must match the whole text.
+        make: Makes the expressions.
+        names: Beginnings of the names of single tokens, each starting with ``<``: ``<|box_end|>``,
+            ``<loc``. Where one of them occurs in ``regex``, written by ``grammar.escape``, the text
+            up to the next ``>`` is one token.
+
+    Raises:
+        ValueError: If the syntax is not the plain one, with the position.
+    """
+    for name in names:
+        escaped = escape(name)
+        regex = regex.replace(escaped, _MARKED + escaped[1:])
+    parser = _Parser(regex, make)
+    found = parser.options()
+    if parser.at < len(regex):
+        raise parser.error("an unmatched )")
+    return found
+
+
+class _Parser:
+    """Recursive descent; ``at`` is the index of the next character."""
+
+    def __init__(self, regex: str, make: Expressions) -> None:
+        self.regex, self.make, self.at = regex, make, 0
+        self.in_name = False  # within the name of a token, whose characters cost nothing
+
+    @cached_property
+    def not_ascii(self) -> Expression:
+        """All characters that are not ASCII."""
+        ranges = [[_mask(range(low, high + 1)) for low, high in bytes_] for bytes_ in _UTF8]
+        others = (self._row(self.make.byte(mask) for mask in masks) for masks in ranges)
+        return self.make.either(*others)
+
+    def error(self, found: str) -> ValueError:
+        """Return an error that names the position and what was found there."""
+        near = self.regex[max(self.at - 10, 0) : self.at + 10].replace(_MARKED, "<")
+        return ValueError(
+            f"the grammar of the task has {found} at character {self.at} ({near!r}); write "
+            "literals, classes of ASCII characters, (?:...), | and quantifiers only."
+        )
+
+    def options(self) -> Expression:
+        """Parse alternatives up to ``)`` or the end."""
+        found = [self._sequence()]
+        while self._next() == "|":
+            self.at += 1
+            found.append(self._sequence())
+        return self.make.either(*found)
+
+    def _next(self) -> str:
+        return self.regex[self.at : self.at + 1]
+
+    def _row(self, items: Iterable[Expression]) -> Expression:
+        found = self.make.empty
+        for item in reversed(list(items)):
+            found = self.make.then(item, found)
+        return found
+
+    def _sequence(self) -> Expression:
+        found = []
+        while self._next() not in ("", "|", ")"):
+            item = self._item()
+            quantifier = _QUANTIFIER.match(self.regex, self.at)
+            if quantifier:
+                self.at = quantifier.end()
+                item = self.make.repeat(item, *_times(quantifier))
+                if self._next() in ("?", "+", "*"):
+                    raise self.error("a lazy or possessive quantifier")
+            found.append(item)
+        return self._row(found)
+
+    def _item(self) -> Expression:
+        character = self._next()
+        if character == "(":
+            if self.regex.startswith("(?", self.at) and not self.regex.startswith("(?:", self.at):
+                raise self.error("a group other than (?:...)")
+            self.at += 3 if self.regex.startswith("(?:", self.at) else 1
+            found = self.options()
+            if self._next() != ")":
+                raise self.error("an unclosed (")
+            self.at += 1
+            return found
+        if character == "[":
+            return self._class()
+        if character in "^$*+?{":
+            raise self.error(f"the character {character}")
+        self.at += 1
+        if character == ".":
+            return self._characters(_ASCII & ~_mask([10]), with_others=True)
+        return self._literal(self._escaped() if character == "\\" else character)
+
+    def _literal(self, character: str) -> Expression:
+        if character == _MARKED:
+            self.in_name = True
+            return self.make.byte(1 << MARK)
+        found = self._row(
+            self.make.byte(1 << byte, is_free=self.in_name) for byte in character.encode()
+        )
+        self.in_name = self.in_name and character != ">"
+        return found
+
+    def _escaped(self) -> str:
+        """Return the character that an escape stands for; ``at`` is after the backslash."""
+        character, code = self._next(), self.regex[self.at + 1 : self.at + 3]
+        if character == "x" and re.fullmatch("[0-9a-fA-F]{2}", code) and int(code, 16) < 128:
+            self.at += 3
+            return chr(int(code, 16))
+        if not character or (character.isalnum() and character not in _NAMED):
+            raise self.error(f"the escape \\{character}")
+        self.at += 1
+        return _NAMED.get(character, character)
+
+    def _class(self) -> Expression:
+        self.at += 1
+        negated = self._next() == "^"
+        self.at += negated
+        mask, is_first = 0, True
+        while self._next() != "]" or is_first:
+            low = high = self._member()
+            if self._next() == "-" and self.regex[self.at + 1 : self.at + 2] != "]":
+                self.at += 1
+                high = self._member()
+            mask |= _mask(range(low, high + 1))
+            is_first = False
+        self.at += 1
+        return self._characters(_ASCII & ~mask if negated else mask, with_others=negated)
+
+    def _member(self) -> int:
+        character = self._next()
+        self.at += 1
+        if character == "\\":
+            character = self._escaped()
+        if not character or not character.isascii():
+            raise self.error("an unclosed class, or one with a character that is not ASCII,")
+        return ord(character)
+
+    def _characters(self, mask: int, *, with_others: bool) -> Expression:
+        found = self.make.byte(mask, is_free=self.in_name)
+        return self.make.either(found, self.not_ascii) if with_others else found
+
+
+def _times(quantifier: re.Match[str]) -> tuple[int, int | None]:
+    """Return the smallest and the largest number of repetitions; None is no limit."""
+    if quantifier[0] in "*+?":
+        return {"*": (0, None), "+": (1, None), "?": (0, 1)}[quantifier[0]]
+    least = int(quantifier[1])
+    if quantifier[2] is None:
+        return least, least
+    return least, int(quantifier[3]) if quantifier[3] else None
+
+
+def _mask(members: Iterable[int]) -> int:
+    """Return an integer whose bit i is set for each member i."""
+    return sum(1 << member for member in set(members))

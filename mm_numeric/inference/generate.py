@@ -45,9 +45,8 @@ from mm_numeric.distributed.ray import map_tasks, parallel_tasks
 from mm_numeric.families.family import Family
 from mm_numeric.inference.candidates import PLAIN_SETTINGS
 from mm_numeric.inference.constrain import Constrainer, Constraint
-from mm_numeric.inference.decode import Explorer, check_rules, decode
+from mm_numeric.inference.decode import Explorer, Generated, check_rules, decode
 from mm_numeric.inference.endpoint import Endpoint, endpoint_answers
-from mm_numeric.inference.generated import Generated
 from mm_numeric.inference.predictions_file import (
     claim_predictions,
     file_of_rank,
@@ -343,30 +342,21 @@ def generate(
             text = family.text(each.greedy)
             yield Generated(text, frame, each.greedy, each.greedy_probabilities, candidates)
         return
-    with computing:
-        written = family.generate_answers(model, inputs, max_new_tokens)
-        if written is None:
-            written = _greedily(model, family, inputs, max_new_tokens, constraint)
-    # Not strict, to drop the dummy image row, which is last.
-    for (ids, probabilities), frame in zip(written, frames, strict=False):
-        yield Generated(family.text(ids), frame, ids, probabilities)
-
-
-def _greedily(
-    model: Any,
-    family: Family,
-    inputs: dict[str, Any],
-    max_new_tokens: int,
-    constraint: Constraint | None,
-) -> list[tuple[list[int], list[float]]]:
-    """Call ``model.generate``; return the new tokens of each prompt and their probabilities."""
     probability = _GreedyProbability(constraint)
-    written = generate_tokens(
-        model, family, inputs, max_new_tokens, logits_processor=LogitsProcessorList([probability])
-    )
+    with computing:
+        written = generate_tokens(
+            model,
+            family,
+            inputs,
+            max_new_tokens,
+            logits_processor=LogitsProcessorList([probability]),
+        )
     prompt_length = 1 if family.encoder_decoder else inputs["input_ids"].shape[1]
-    probabilities = torch.stack(probability.steps, dim=1).tolist()
-    return list(zip(written[:, prompt_length:].tolist(), probabilities, strict=True))
+    answers = written[:, prompt_length:].tolist()
+    probs = torch.stack(probability.steps, dim=1).tolist()
+    # Not strict, to drop the dummy image row, which is last.
+    for ids, own, frame in zip(answers, probs, frames, strict=False):
+        yield Generated(family.text(ids), frame, ids, own)
 
 
 def generate_tokens(

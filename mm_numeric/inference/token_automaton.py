@@ -23,10 +23,8 @@ import torch
 from torch import Tensor
 
 from mm_numeric.families.family import Family
-from mm_numeric.inference.expressions import MARK, Expression, Expressions
-from mm_numeric.inference.regex import parse_regex
-from mm_numeric.inference.token_texts import token_texts
-from mm_numeric.inference.token_trie import Floats, Ints, TokenTrie
+from mm_numeric.inference.expressions import MARK, Expression, Expressions, parse_regex
+from mm_numeric.inference.token_texts import Floats, Ints, TokenTrie, token_texts
 
 RestOf = Callable[[str], str | None]
 """Function from the beginning of a text to a regular expression of its end, or None."""
@@ -93,7 +91,6 @@ class TokenAutomaton:
         self._next: dict[tuple[int, int], int] = {}
         self._few: dict[tuple[int, bool], tuple[Ints, Floats]] = {}
         self._farthest: dict[tuple[int, bool | None], float] = {}
-        self._slot_of = np.full(256, -1, np.int64)
         self._clear_masks()
         self._masks = torch.zeros(64, self.width, dtype=torch.bool, device=self.device)
 
@@ -166,28 +163,12 @@ class TokenAutomaton:
             states: [b] a state for each row.
             left: Number of tokens that may still be written in each row.
         """
-        slots = torch.from_numpy(self._find_slots(states, left))
-        return self._masks.index_select(0, slots.to(self.device))
+        slots = torch.tensor(self._find_slots(states, left), dtype=torch.long, device=self.device)
+        return self._masks.index_select(0, slots)
 
-    def few_allowed(self, states: Ints, left: int) -> tuple[Tensor, Tensor] | None:
-        """Return the rows and ids of the tokens that may follow; None if they are many, or no rows.
-
-        The arguments are those of ``allowed``.
-        """
-        slots = self._find_slots(states, left)
-        found = [self._allowed_ids[slot] for slot in slots.tolist()]
-        ids = [own for own in found if own is not None]
-        if len(ids) < len(found) or not found:
-            return None
-        rows = torch.from_numpy(np.repeat(np.arange(len(ids)), [len(own) for own in ids]))
-        return rows.to(self.device), torch.from_numpy(np.concatenate(ids)).to(self.device)
-
-    def _find_slots(self, states: Ints, left: int) -> Ints:
+    def _find_slots(self, states: Ints, left: int) -> list[int]:
         """Return the rows of the table of masks for some states; compute those that it lacks."""
-        slots = self._slot_of[states]
-        if (slots >= 0).all() and (self._limit_of[states] < left).all():
-            return slots
-        keys = [self._key(int(state), left) for state in states]
+        keys = [self._key(state, left) for state in states.tolist()]
         missing = [key for key in dict.fromkeys(keys) if key not in self._slots]
         most = max(_MOST_MASK_BYTES // self.width, len(keys))
         if len(self._slots) + len(missing) > most:
@@ -197,21 +178,11 @@ class TokenAutomaton:
             slot = len(self._slots)
             if slot == len(self._masks):
                 self._masks = torch.cat([self._masks, torch.zeros_like(self._masks)])
-            mask = self._mask(*key)
-            ids = mask.nonzero().flatten().numpy()
-            self._allowed_ids.append(ids if len(ids) <= _FEW else None)
-            self._masks[slot], self._slots[key] = mask, slot
-        found = np.array([self._slots[key] for key in keys], np.int64)
-        for state, key, slot in zip(states.tolist(), keys, found.tolist(), strict=True):
-            if key[2] < 0:
-                self._slot_of[state], self._limit_of[state] = slot, self._farthest.get(key[:2], 0)
-        return found
+            self._masks[slot], self._slots[key] = self._mask(*key), slot
+        return [self._slots[key] for key in keys]
 
     def _clear_masks(self) -> None:
         self._slots: dict[_Key, int] = {}
-        self._allowed_ids: list[Ints | None] = []
-        self._slot_of = np.full(len(self._slot_of), -1, np.int64)
-        self._limit_of = np.full(len(self._slot_of), np.inf)
 
     def resize(self, width: int) -> None:
         """Set v to that of a model, whose output may have more or fewer logits than tokens."""
@@ -277,11 +248,8 @@ class TokenAutomaton:
 
     def _number(self, state: _State) -> int:
         if state not in self._state_numbers:
-            number = self._state_numbers[state] = len(self._states)
+            self._state_numbers[state] = len(self._states)
             self._states.append(state)
-            if number == len(self._slot_of):
-                self._slot_of = np.concatenate([self._slot_of, np.full(number, -1)])
-                self._limit_of = np.concatenate([self._limit_of, np.full(number, np.inf)])
         return self._state_numbers[state]
 
     def _node(self, expression: Expression) -> int:

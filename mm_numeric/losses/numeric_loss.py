@@ -7,7 +7,7 @@ Axes    b samples, t positions, n supervised positions (those with a label), v v
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -88,9 +88,6 @@ class NumericLoss(nn.Module):
             ``numeric_weight=0.8``; if the objective has one term, also options of this term, such
             as ``squash=3``.
     """
-
-    takes_outputs: ClassVar[bool] = False
-    """True if ``of_outputs`` reads other fields of the model's outputs in addition to logits."""
 
     if TYPE_CHECKING:
         __call__: Callable[..., "ObjectiveResult"]
@@ -235,18 +232,6 @@ class NumericLoss(nn.Module):
                 logits, labels[spans.position], each, ids, at
             )
         return losses, NumberLogits.at(scores, normaliser, classes, spans.target), at
-
-    def of_outputs(
-        self,
-        outputs: Any,
-        labels: Tensor,
-        spans: NumberSpans | None = None,
-        *,
-        counts: Counts | None = None,
-        metrics: bool = False,
-    ) -> ObjectiveResult:
-        """Return the loss of a model's outputs, whose ``logits[i]`` predict ``labels[i]``."""
-        return self(outputs.logits, labels, spans, shift=False, counts=counts, metrics=metrics)
 
     def from_hidden(
         self,

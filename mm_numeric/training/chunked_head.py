@@ -92,6 +92,7 @@ class ChunkedHead:
         model: nn.Module,
         inputs: Mapping[str, Any],
         loss_of: NumericLoss,
+        result_of: Callable[..., ObjectiveResult],
         labels: Tensor,
         spans: NumberSpans | None,
         counts: Counts | None,
@@ -105,7 +106,9 @@ class ChunkedHead:
             model: The model as it is trained.
             inputs: Its keyword arguments for the micro-batch.
             loss_of: The loss.
-            labels: [n] with ``positions``; else what ``loss_of.of_outputs`` accepts.
+            result_of: Returns its result for outputs, labels, spans and counts; not called for a
+                loss in chunks.
+            labels: [n] with ``positions``; else what ``loss_of`` accepts.
             spans: The numbers of the labels.
             counts: The counts of the optimiser step. None in an evaluation: no metrics then.
             chunked_from: Number of logits, n * v, from which the loss is computed in chunks;
@@ -119,8 +122,7 @@ class ChunkedHead:
         if positions is None:
             with nullcontext() if product is None else replaced_forward(head, product):
                 outputs = model(**inputs)
-            result = loss_of.of_outputs(outputs, labels, spans, counts=counts, metrics=metrics)
-            return outputs, result
+            return outputs, result_of(outputs, labels, spans, counts)
         if not self.is_chunked(labels, loss_of, chunked_from):
             computed = product or head.forward
             with replaced_forward(
@@ -128,8 +130,7 @@ class ChunkedHead:
             ):
                 outputs = model(**inputs)
             outputs.logits = outputs.logits.flatten(0, -2)
-            result = loss_of.of_outputs(outputs, labels, spans, counts=counts, metrics=metrics)
-            return outputs, result
+            return outputs, result_of(outputs, labels, spans, counts)
         results: list[ObjectiveResult] = []
 
         def compute_loss(hidden: Tensor) -> Tensor:

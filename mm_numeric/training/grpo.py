@@ -9,8 +9,8 @@ from trl.trainer.grpo_config import GRPOConfig
 from mm_numeric.answers import Example
 from mm_numeric.config.schema import Config, GrpoConfig
 from mm_numeric.data.collator import TrainingCollator
+from mm_numeric.families.chat_template import listed
 from mm_numeric.families.family import Family
-from mm_numeric.families.prompting import listed
 from mm_numeric.rewards import Reward, reward, reward_columns
 from mm_numeric.training.grpo_trainer import FamilyProcessor, RunGRPOTrainer
 

@@ -226,13 +226,10 @@ class NumericLossMixin(_Trainer):
 
         The outputs have logits at all positions for ``return_outputs`` with labels [b, t].
         """
-        metrics = counts is not None
         if self._has_virtual_tokens:
             outputs = model(**batch)
             outputs.logits = outputs.logits[:, -batch["input_ids"].shape[1] :]
-            return outputs, self.objective.of_outputs(
-                outputs, labels, spans, counts=counts, metrics=metrics
-            )
+            return outputs, self._result(outputs, labels, spans, counts)
         count = (labels if supervised is None else supervised).numel()
         if self._head is None:
             self._head = ChunkedHead(
@@ -255,17 +252,27 @@ class NumericLossMixin(_Trainer):
                 positions = mask.flatten().nonzero().squeeze(1)
             if labels.dim() == 2:
                 labels = labels.flatten()[positions]
-        is_whole = return_outputs or self.objective.takes_outputs or not metrics
+        is_whole = return_outputs or counts is None
         return self._head(
             model,
             batch,
             self.objective,
+            self._result,
             labels,
             spans,
             counts,
             math.inf if is_whole else self.chunked_from,
             positions,
             count,
+        )
+
+    def _result(
+        self, outputs: Any, labels: Tensor, spans: NumberSpans | None, counts: Counts | None
+    ) -> ObjectiveResult:
+        """Return the loss and the metrics of the model's outputs."""
+        metrics = counts is not None
+        return self.objective(
+            outputs.logits, labels, spans, shift=False, counts=counts, metrics=metrics
         )
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:

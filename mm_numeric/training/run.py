@@ -16,6 +16,7 @@ from accelerate import PartialState
 from transformers import PrinterCallback, ProgressCallback, TrainerState, TrainingArguments
 
 from mm_numeric.answers import Example
+from mm_numeric.baselines.baseline import Baseline
 from mm_numeric.config.data import listed
 from mm_numeric.config.schema import Config
 from mm_numeric.config.trainer_settings import find_deepspeed
@@ -80,7 +81,7 @@ from mm_numeric.training.callbacks.log_lines import BarOnly, LogLines
 from mm_numeric.training.distil import check_distillation, student_of, teacher_of
 from mm_numeric.training.errors import translate_disk_full
 from mm_numeric.training.padding_free import make_padding_free
-from mm_numeric.training.trainer import NumericTrainer, RunTrainer
+from mm_numeric.training.trainer import BaselineTrainer, NumericTrainer, RunTrainer
 from mm_numeric.training.vision_features import make_vision_cache
 
 
@@ -167,9 +168,9 @@ def _train(
             collator = make_collator(config, load_family(config, source))
             examples, family = rows.for_trainer(collator), collator.family
             config = with_new_tokens(config, rows.longest_answer)
-            asked = _asked_rows(config, family, evaluated, tests)
+            _check_evaluated(config, family, evaluated)
         trainer = make_trainer(config, args, examples, collator, source)
-        _check_numbers(family, asked)  # the family is fitted now
+        _check_numbers(family, [*evaluated, *tests])
         trainer.trust_remote_code = trust_remote_code
         assert trainer.modules is not None
         modules = trainer.modules.table(trainer.model)
@@ -247,10 +248,8 @@ def training_arguments(config: Config) -> TrainingArguments:
     return args
 
 
-def _asked_rows(
-    config: Config, family: Family, evaluated: Sequence[Example], tests: Sequence[Example]
-) -> list[Example]:
-    """Check the rows of an evaluation; return all rows whose questions may contain numbers.
+def _check_evaluated(config: Config, family: Family, evaluated: Sequence[Example]) -> None:
+    """Check the rows that are asked during training, for which the model must have positions.
 
     Their images are read, too: an unreadable one would end the training at its first evaluation.
     """
@@ -258,12 +257,11 @@ def _asked_rows(
         load_framed_image(family, example)
     if evaluated or config.predict.max_new_tokens is not None:
         check_questions(family, evaluated, config.predict.new_tokens)
-    return [*evaluated, *tests] if family.limits_numbers else []
 
 
 def _check_numbers(family: Family, asked: Sequence[Example]) -> None:
-    """Raise ValueError for a number in a question that is too long for a fitted family."""
-    if family.limits_numbers:
+    """Raise ValueError for a number in a question that a fitted baseline cannot store."""
+    if isinstance(family, Baseline):
         family.prompts([e.prompt for e in asked], [None] * len(asked), [e.where for e in asked])
 
 
@@ -375,7 +373,7 @@ def make_trainer(
     known = [] if isinstance(examples, ExampleStream) else examples
     mixed = has_mixed_modalities(family, known) if known else family.takes_images
     collator = replace(collator, add_dummy_image_row=mixed)
-    if config.model.baseline is not None:
+    if isinstance(family, Baseline):
         family.fit(config.task, known)  # answers may now have other tokens than when measured
         collator = replace(collator, encoded=EncodedAnswers())
     modules = ModelModules(family, config.modules, args.learning_rate, config.title)
@@ -396,14 +394,17 @@ def make_trainer(
         trainer = make_grpo_trainer(config, family, collator, known, callbacks=callbacks, **options)
     else:
         spec = config.objective.spec.with_box_scale(family.coordinates.max_value)
-        trainer = NumericTrainer(
+        make: Any = NumericTrainer
+        if isinstance(family, Baseline) and family.own_loss:
+            make = partial(BaselineTrainer, baseline=family)
+        trainer = make(
             train_dataset=examples,
             data_collator=(
                 make_padding_free(model, collator, config.model.attention)
                 if config.data.padding_free
                 else collator
             ),
-            objective=family.objective(spec, collator.vocabulary),
+            objective=NumericLoss(spec, vocabulary=collator.vocabulary),
             callbacks=[*callbacks, GradientCheck(modules)],
             **options,
         )

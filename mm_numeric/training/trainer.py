@@ -1,5 +1,6 @@
 """The trainers of runs: what they share, and the one whose loss is an objective (CE plus terms)."""
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
@@ -15,11 +16,14 @@ from transformers import PreTrainedModel, Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.training_args import OptimizerNames
 
+from mm_numeric.baselines.baseline import Baseline
 from mm_numeric.compat import base_dataloader, postponed_rotation
 from mm_numeric.data.lengths import LengthGroupedSampler, rows_per_step, sampler_seed
 from mm_numeric.data.streaming import ExampleStream, stream_loader
 from mm_numeric.distributed.deepspeed import without_zero3_init
 from mm_numeric.distributed.ranks import Ranks
+from mm_numeric.losses.normalization import Counts
+from mm_numeric.losses.numeric_loss import ObjectiveResult
 from mm_numeric.losses.term import LossSum
 from mm_numeric.models.adapters import (
     gathered_parameters,
@@ -407,3 +411,18 @@ class NumericTrainer(RunTrainer, NumericLossMixin, Trainer):
         for batch in batches:
             self.throughput.add(batch)
         return batches, items
+
+
+class BaselineTrainer(NumericTrainer):
+    """Trainer of a baseline with a loss of its own, which reads more outputs than the logits."""
+
+    def __init__(self, *args: Any, baseline: Baseline, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.baseline = baseline
+        self.chunked_from = math.inf
+
+    def _result(
+        self, outputs: Any, labels: Tensor, spans: NumberSpans | None, counts: Counts | None
+    ) -> ObjectiveResult:
+        assert spans is not None
+        return self.baseline.loss(self.objective, outputs, labels, spans, counts)

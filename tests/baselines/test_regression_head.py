@@ -4,14 +4,13 @@ import dataclasses
 
 import pytest
 import torch
-from baseline_runs import FAMILIES, baseline_config, checkpoint, family_of
-from tiny_models import TINY, examples_of
+from baseline_runs import FAMILIES, answers_of, baseline_config, family_of, loss_of
+from tiny_models import TINY, examples_of, tiny_folder
 
 from mm_numeric.answers import Number
 from mm_numeric.baselines.number_head import NumberOutput
 from mm_numeric.baselines.values import value_of
 from mm_numeric.data.collator import BATCH_KEYS, TrainingCollator, prompt_batch
-from mm_numeric.losses.presets import PRESETS
 from mm_numeric.tasks.number_questions import Numbers
 
 pytestmark = pytest.mark.slow
@@ -53,18 +52,18 @@ def test_without_normalising_it_is_the_number_itself(tmp_path):
 def test_it_reads_the_same_state_in_training_and_in_prediction(kind, tmp_path):
     """The hidden state of the output head: at the end of the question or the decoder's start."""
     family, examples = fitted(kind, tmp_path)
-    model = family.load_model(checkpoint(kind), TINY).eval()
+    model = family.load_model(tiny_folder(kind), TINY).eval()
     batch = TrainingCollator(family, Numbers(), family.vocabulary())(examples)
     inputs = {key: value for key, value in batch.items() if key not in BATCH_KEYS}
     with torch.no_grad():
         trained = model(**inputs).numbers.flatten()[batch["spans"].supervised]
         asked, _ = prompt_batch(family, examples)
-        written = family.generate_answers(model, asked, 8)
-        found = torch.tensor([value_of(ids[0]) for ids, _ in written])
+        written = answers_of(family, model, asked, 8)
+        found = torch.tensor([value_of(ids[0]) for ids in written])
         states = []
         model.lm_head.register_forward_pre_hook(lambda _, args: states.append(args[0]))
         one, _ = prompt_batch(family, examples[:1])
-        family.generate_answers(model, one, 8)
+        answers_of(family, model, one, 8)
         state = states[0][:, -1] * (model.config.d_model**0.5 if kind == "t5" else 1)
         alone = model.baseline(state)[0]
     torch.testing.assert_close(trained, found, rtol=1e-4, atol=1e-5)
@@ -76,9 +75,8 @@ def test_the_loss_is_the_mean_squared_error(tmp_path):
     family, examples = fitted("t5", tmp_path)
     batch = TrainingCollator(family, Numbers(), family.vocabulary())(examples)
     numbers = torch.randn(batch["supervised"].shape, requires_grad=True)
-    objective = family.objective(PRESETS["ce"], family.vocabulary())
     output = NumberOutput(numbers=numbers, logits=torch.randn(len(examples), 1, 9))
-    result = objective.of_outputs(output, batch["labels"], batch["spans"])
+    result = loss_of(family, output, batch["labels"], batch["spans"])
     wanted = torch.tensor([value_of(token) for token in batch["labels"].tolist()])
     torch.testing.assert_close(result.loss, (numbers[:, 0] - wanted).square().mean())
     assert list(result.sums) == ["mse"]
@@ -87,11 +85,10 @@ def test_the_loss_is_the_mean_squared_error(tmp_path):
 def test_the_logits_of_a_large_vocabulary_do_not_overflow_in_fp16(tmp_path):
     family, examples = fitted("causal_lm", tmp_path)
     batch = TrainingCollator(family, Numbers(), family.vocabulary())(examples)
-    objective = family.objective(PRESETS["ce"], family.vocabulary())
     logits = torch.full((len(examples), 1, 150_000), -5.0, dtype=torch.float16)
     numbers = torch.zeros(batch["input_ids"].shape)
     outputs = NumberOutput(logits=logits, numbers=numbers)
-    assert objective.of_outputs(outputs, batch["labels"], batch["spans"]).loss.isfinite()
+    assert loss_of(family, outputs, batch["labels"], batch["spans"]).loss.isfinite()
 
 
 def test_an_answer_of_two_numbers_is_rejected(tmp_path):

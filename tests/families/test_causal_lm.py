@@ -1,8 +1,6 @@
 """Decoder-only language models: prompts, answers, labels, modules, and training a tiny GPT-2."""
 
 import dataclasses
-import json
-import re
 
 import pytest
 import torch
@@ -10,30 +8,21 @@ import transformers
 from PIL import Image
 from real_tokenizers import REAL, load
 from sums import SUMS, Sums, collator_of, sums_config
-from tiny_models import ROOT, TINY, examples_of, tiny_checkpoint
+from tiny_models import ROOT, TINY, examples_of, tiny_folder
 
 from mm_numeric.config.data import DataSource
-from mm_numeric.data.collator import BATCH_KEYS, make_collator
+from mm_numeric.data.collator import BATCH_KEYS
 from mm_numeric.data.examples import load_examples
-from mm_numeric.evaluation.check_data.check import check_data
-from mm_numeric.evaluation.check_data.html_page import write_check_page
-from mm_numeric.evaluation.check_data.text import report_text
 from mm_numeric.families.causal_lm import CausalLM
-from mm_numeric.families.t5 import T5
-from mm_numeric.inference.generate import generate, predict
 from mm_numeric.losses.numeric_loss import NumericLoss
-from mm_numeric.runs.folder import last_checkpoint
-from mm_numeric.training.run import make_trainer, train, training_arguments
+from mm_numeric.training.run import make_trainer, training_arguments
 
 ANSWERS = ("12 3.5", "-7", "1,234 and 0.125", "yes")
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    """The folder of a tiny GPT-2."""
-    folder = tmp_path_factory.mktemp("gpt2")
-    CausalLM.make_tiny(folder, seed=0)
-    return str(folder)
+def checkpoint():
+    return tiny_folder("causal_lm")
 
 
 @pytest.fixture(scope="module")
@@ -115,11 +104,7 @@ def test_each_supervised_position_predicts_the_next_token(family, tmp_path):
 def test_ce_of_the_trainer_is_the_model_s_own_loss(checkpoint, family, tmp_path, runs):
     config = sums_config(tmp_path, "causal_lm", objective={"preset": "ce", "digit_runs": runs})
     trainer = make_trainer(
-        config,
-        training_arguments(config),
-        examples_of(config),
-        make_collator(config, family),
-        checkpoint,
+        config, training_arguments(config), examples_of(config), family, checkpoint
     )
     batch = trainer.data_collator(trainer.train_dataset)
     unshifted = torch.full(batch["supervised"].shape, -100)
@@ -149,51 +134,6 @@ def test_a_head_that_takes_no_rows_gives_the_same_loss(checkpoint, family, tmp_p
     torch.testing.assert_close(full.loss, rows.loss)
 
 
-# Generation
-
-
-def test_answers_do_not_depend_on_the_batch(checkpoint, family, tmp_path):
-    """GPT-2 counts positions from the left, padding or not."""
-    examples = examples_of(sums_config(tmp_path, "causal_lm"))
-    model = family.load_model(checkpoint, TINY).eval()
-    together = [found.text for found in generate(model, family, examples, 6)]
-    alone = [next(generate(model, family, [example], 6)).text for example in examples]
-    assert together == alone
-    assert family.pad_id == family.stop_ids[0]  # GPT-2 has no token to pad with
-    assert len(set(together)) > 2
-
-
-@pytest.mark.slow
-def test_a_tiny_gpt2_learns_eight_sums_by_heart(tmp_path):
-    config = sums_config(
-        tmp_path, "causal_lm", objective="ntil", max_steps=30, learning_rate=3.0e-3
-    )
-    train(config)
-    first, *_, last = map(json.loads, (tmp_path / "run" / "log.jsonl").read_text().splitlines())
-    assert all(part > 0 for part in first["components"].values())
-    assert last["loss"] < 0.1
-    assert (
-        predict(tmp_path / "run", None, tmp_path / "p.jsonl", batch_size=3, trust_remote_code=True)
-        == 8
-    )
-    lines = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
-    assert [line["text"] for line in lines] == [line["target"] for line in lines]
-    assert {(line["image"], line["frame"]) for line in lines} == {(None, None)}
-
-
-@pytest.mark.slow
-def test_a_run_resumes_from_its_checkpoint(tmp_path, family):
-    config = sums_config(tmp_path, "causal_lm", max_steps=2, save_steps=1)
-    folder = train(config)
-    args = training_arguments(config)
-    trainer = make_trainer(
-        config, args, examples_of(config), make_collator(config, family), str(tmp_path / "run/init")
-    )
-    trainer.load_weights(last_checkpoint(tmp_path / "run"))
-    trained = family.load_model(str(folder), TINY).state_dict()
-    assert all(torch.equal(trained[k], v.cpu()) for k, v in trainer.model.state_dict().items())
-
-
 # Errors
 
 
@@ -208,31 +148,6 @@ def test_an_image_is_rejected_with_its_row(tmp_path, family):
     with pytest.raises(ValueError, match="causal_lm takes no images; give None"):
         family.prompts(["3+4="], [Image.new("RGB", (4, 4))])
     assert family.image_tokens(4, 4) == 0
-
-
-@pytest.mark.parametrize("name", ["causal_lm", "t5"])
-def test_check_data_reads_rows_without_images(tmp_path, name):
-    config = sums_config(tmp_path, name)
-    report = check_data(config)
-    assert report.ready
-    assert [source.ceiling for source in report.sources] == [{"exact": 1.0}] * 2
-    text = report_text(report)
-    assert text.endswith("ready")
-    assert "image" not in text.replace("including the image", "")
-    write_check_page(report, tmp_path / "page.html")
-    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
-    row = '{"id": "x", "image": "a.png", "sum": "3+4=", "answer": "7"}'
-    (tmp_path / "rows.jsonl").write_text(row)
-    (problem,) = check_data(config).sources[0].problems.values()
-    assert "line 1: the row has an image, but model.family" in problem.messages[0]
-
-
-def test_a_checkpoint_of_another_family_is_rejected(tmp_path):
-    T5.make_tiny(tmp_path, seed=0)
-    with pytest.raises(ValueError, match="'t5', and causal_lm is for"):
-        CausalLM.load(str(tmp_path), TINY)
-    with pytest.raises(ValueError, match="type 'qwen2_vl', and causal"):
-        CausalLM.load(tiny_checkpoint(), TINY)
 
 
 @pytest.mark.parametrize(
@@ -260,45 +175,3 @@ def test_a_tokenizer_without_an_end_is_rejected(checkpoint):
 def test_model_image_is_rejected(family):
     with pytest.raises(ValueError, match=r"model\.image_size\.side: causal_lm has no such setting"):
         CausalLM(family.tokenizer, None, dataclasses.replace(TINY, image_size={"side": 3}))
-
-
-# Modules
-
-SMALL = {
-    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
-    "num_attention_heads": 2, "pad_token_id": 0, "tie_word_embeddings": False,
-}  # fmt: skip
-SMALL_MODELS = [
-    transformers.GPT2Config(
-        vocab_size=64, n_embd=32, n_layer=2, n_head=2, n_positions=64, tie_word_embeddings=False
-    ),
-    transformers.LlamaConfig(**SMALL),
-    transformers.Qwen2Config(**SMALL, num_key_value_heads=2),
-    transformers.GraniteConfig(**SMALL),
-    transformers.Gemma2Config(**SMALL, num_key_value_heads=2, head_dim=16),
-    transformers.PhiConfig(**SMALL),
-    transformers.GPTNeoXConfig(**SMALL),
-    transformers.OPTConfig(**SMALL, ffn_dim=64, word_embed_proj_dim=32),
-]
-
-
-@pytest.mark.parametrize("config", SMALL_MODELS, ids=lambda config: config.model_type)
-def test_every_parameter_is_in_one_part_and_every_linear_layer_is_a_lora_target(config):
-    model = transformers.AutoModelForCausalLM.from_config(config)
-    parts = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        (part,) = [
-            part for part, pattern in CausalLM.module_patterns.items() if re.match(pattern, name)
-        ]
-        parts.setdefault(part, set()).add(parameter)
-    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
-    assert parts["head"] == set(head.parameters())
-    tables = {m.weight for m in model.modules() if isinstance(m, torch.nn.Embedding)}
-    assert parts["embeddings"] == tables >= set(embeddings.parameters())
-    linear = {
-        name for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear | transformers.pytorch_utils.Conv1D)
-        and module is not head
-    }  # fmt: skip
-    names = {name for name, _ in model.named_modules()}
-    assert {name for name in names if re.fullmatch(CausalLM.lora_targets, name)} == linear

@@ -94,19 +94,6 @@ def official_batch(family, examples):
     return batch
 
 
-def test_the_template_may_be_in_the_file_of_older_processors(twin, tmp_path):
-    """SmolVLM, LLaVA-OneVision and others have chat_template.json, which no tokenizer reads."""
-    folder, saved = tmp_path / "model", tmp_path / "saved"
-    shutil.copytree(twin("internvl"), folder, ignore=shutil.ignore_patterns("*.safetensors"))
-    file = folder / "chat_template.jinja"
-    template = {"chat_template": file.read_text(encoding="utf-8")}
-    (folder / "chat_template.json").write_text(json.dumps(template), encoding="utf-8")
-    file.unlink()
-    Chat.load(str(folder), CHAT).save(saved)
-    found = [Chat.load(str(f), CHAT).question("?", 1) for f in (twin("internvl"), folder, saved)]
-    assert found[0] == found[1] == found[2]
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [

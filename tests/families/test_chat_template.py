@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import tiny_chats
 from finished_runs import copy_and_enter
+from tiny_internvl import CHAT_TEMPLATE
 from transformers.utils.chat_template_utils import (
     _cached_compile_jinja_template,
     render_jinja_template,
@@ -19,10 +20,9 @@ from transformers.utils.chat_template_utils import (
 from mm_numeric.cli import main as cli
 from mm_numeric.families import chat_template
 from mm_numeric.families.chat_template import default_template, render
-from mm_numeric.families.llava_templates import LLAVA_HF, LLAVA_V1
+from mm_numeric.families.llava import LLAVA_HF, LLAVA_V1
 from mm_numeric.families.template_process import compiled
 from mm_numeric.families.tiny import _CHAT_TEMPLATE
-from mm_numeric.families.tiny_internvl import CHAT_TEMPLATE
 
 QWEN2 = Path(__file__).parents[3] / "shared/data/tokenizers/qwen2/tokenizer_config.json"
 

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from contextlib import nullcontext
+from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
@@ -11,17 +12,19 @@ import torch
 from each_family import marked
 from PIL import Image
 from rectangles import write_rectangles
+from tiny_models import tiny_folder
 from transformers import AutoProcessor
 
 from mm_numeric.compat import video_settings_alone
 from mm_numeric.config.data import DataSource
 from mm_numeric.config.reader import config_from_dict
 from mm_numeric.config.schema import ModelConfig
-from mm_numeric.data.collator import BATCH_KEYS, TrainingCollator
+from mm_numeric.data.collator import BATCH_KEYS, TrainingCollator, prompt_batch
 from mm_numeric.data.examples import load_examples
 from mm_numeric.evaluation.metrics.boxes import iou
+from mm_numeric.families.llava import LLAVA_HF
 from mm_numeric.geometry.frames import Frame
-from mm_numeric.inference.generate import predict
+from mm_numeric.inference.generate import generate, predict
 from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.presets import PRESETS
 from mm_numeric.registry import FAMILIES, choose
@@ -39,24 +42,10 @@ def rows(tmp_path_factory):
     return write_rectangles(tmp_path_factory.mktemp("rectangles"))
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    """The folder of a family's tiny model, created once."""
-    made = {}
-
-    def folder_of(name):
-        if name not in made:
-            made[name] = tmp_path_factory.mktemp("twins") / name
-            choose(name, FAMILIES, "family", "test").make_tiny(made[name], seed=0)
-        return str(made[name])
-
-    return folder_of
-
-
-def load(checkpoint, name, coordinates=None):
+def load(name, coordinates=None):
     """Return a family and the settings it was loaded with."""
     model = ModelConfig(name="tiny", family=name, dtype="float32", coordinates=coordinates)
-    return choose(name, FAMILIES, "family", "test").load(checkpoint(name), model), model
+    return choose(name, FAMILIES, "family", "test").load(tiny_folder(name), model), model
 
 
 def a_batch(family, rows, count=8):
@@ -68,11 +57,11 @@ def a_batch(family, rows, count=8):
 
 
 @pytest.mark.parametrize("name", VISION)
-def test_the_saved_processor_alone_writes_the_same_inputs(checkpoint, tmp_path, name):
-    family, _ = load(checkpoint, name)
+def test_the_saved_processor_alone_writes_the_same_inputs(tmp_path, name):
+    family, _ = load(name)
     assert family.processor.tokenizer is family.tokenizer
     family.save(tmp_path)
-    shutil.copy(f"{checkpoint(name)}/config.json", tmp_path)
+    shutil.copy(f"{tiny_folder(name)}/config.json", tmp_path)
     with nullcontext() if find_spec("torchvision") else video_settings_alone():
         processor = AutoProcessor.from_pretrained(tmp_path)
     image, text = Image.new("RGB", (80, 50), (200, 90, 10)), "Where is 12?"
@@ -85,11 +74,65 @@ def test_the_saved_processor_alone_writes_the_same_inputs(checkpoint, tmp_path, 
     assert theirs["input_ids"].tolist() == ours.ids
     assert all(torch.equal(theirs[key], value) for key, value in ours.images.items())
     assert (processor.chat_template is None) == (name in ("paligemma", "florence2", "kosmos2"))
+    again = type(family).load(str(tmp_path), ModelConfig(name="tiny", family=name))
+    saved = again.prompts(["Where is 12?"], [image])
+    assert saved.ids == ours.ids
+    assert all(torch.equal(saved.images[key], value) for key, value in ours.images.items())
+
+
+@pytest.mark.parametrize("name", VISION)
+def test_answers_do_not_depend_on_the_batch(rows, name):
+    """Padding on the left and images must not leak; questions without an image go with others."""
+    family, model = load(name)
+    _, examples = a_batch(family, rows, 3)
+    examples[1] = replace(examples[1], image=None, prompt="Why is that?")
+    net = family.load_model(tiny_folder(name), model).eval()
+    inputs, _ = prompt_batch(family, examples)
+    assert (inputs["input_ids"][inputs["attention_mask"] == 0] == family.pad_id).all()
+    together = [found.text for found in generate(net, family, examples, 6)]
+    assert together == [next(generate(net, family, [row], 6)).text for row in examples]
+
+
+def copy_of(name, folder):
+    """Return a copy of a tiny model's folder without its weights."""
+    ignored = shutil.ignore_patterns("*.safetensors")
+    return shutil.copytree(tiny_folder(name), folder, ignore=ignored)
+
+
+@pytest.mark.parametrize("name", [n for n in VISION if n not in ("kosmos2", "chat")])
+def test_another_token_for_an_image_is_rejected(tmp_path, name):
+    folder = copy_of(name, tmp_path / "copy")
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    (key,) = config.keys() & {"image_token_id", "image_token_index"}
+    (folder / "config.json").write_text(json.dumps({**config, key: 7}), "utf-8")
+    model = ModelConfig(name="tiny", family=name)
+    family = choose(name, FAMILIES, "family", "test").load(str(folder), model)
+    message = f"is {family.image_id}, and that of the model is 7; correct image_token_id"
+    with pytest.raises(ValueError, match=message):
+        family.load_model(str(folder), model)
+
+
+@pytest.mark.parametrize("name", ["qwen2_vl", "llava", "chat"])
+def test_the_template_may_be_in_the_file_of_older_processors(tmp_path, name):
+    """SmolVLM, LLaVA-OneVision and others have chat_template.json, which no tokenizer reads."""
+    folder, saved = copy_of(name, tmp_path / "copy"), tmp_path / "saved"
+    file = folder / "chat_template.jinja"
+    own = file.read_text("utf-8") if file.is_file() else LLAVA_HF
+    template = f"older {own}"
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": template}), "utf-8")
+    file.unlink(missing_ok=True)
+    cls, model = choose(name, FAMILIES, "family", "test"), ModelConfig(name="tiny", family=name)
+    family = cls.load(str(folder), model)
+    assert "older" in family.tokenizer.decode(family.question("?", 1))
+    saved.mkdir()
+    shutil.copy(folder / "config.json", saved)
+    family.save(saved)
+    assert cls.load(str(saved), model).question("?", 1) == family.question("?", 1)
 
 
 @pytest.mark.parametrize(("name", "coordinates"), WAYS)
-def test_the_answer_and_its_end_are_labels_and_nothing_else(checkpoint, rows, name, coordinates):
-    family, _ = load(checkpoint, name, coordinates)
+def test_the_answer_and_its_end_are_labels_and_nothing_else(rows, name, coordinates):
+    family, _ = load(name, coordinates)
     batch, examples = a_batch(family, rows, 3)
     ends = [i for i, token in enumerate(batch["labels"].tolist()) if token in family.stop_ids]
     assert len(ends) == 3
@@ -112,8 +155,8 @@ def test_the_answer_and_its_end_are_labels_and_nothing_else(checkpoint, rows, na
     ("name", "coordinates"), marked(way for way in WAYS if way != ("kosmos2", None))
 )
 @pytest.mark.parametrize("objective", ["emd", "ntil"])
-def test_numeric_losses_see_the_numbers(checkpoint, rows, name, coordinates, objective):
-    family, model = load(checkpoint, name, coordinates)
+def test_numeric_losses_see_the_numbers(rows, name, coordinates, objective):
+    family, model = load(name, coordinates)
     batch, _ = a_batch(family, rows)
     vocabulary = family.vocabulary()
     spans = batch["spans"]
@@ -121,7 +164,7 @@ def test_numeric_losses_see_the_numbers(checkpoint, rows, name, coordinates, obj
     assert len(spans.value) == 32
     digits = {vocabulary.tokens[j].digits for j in spans.target.tolist()}
     assert (digits == {""}) == (family.coordinates.bins is not None)  # bins are no digits
-    net = family.load_model(checkpoint(name), model).eval()
+    net = family.load_model(tiny_folder(name), model).eval()
     labels, supervised, *_ = (batch.pop(key) for key in BATCH_KEYS)
     logits = net(**batch, logits_to_keep=supervised).logits
     result = NumericLoss(PRESETS[objective], vocabulary=vocabulary)(logits, labels, spans)
@@ -132,9 +175,9 @@ def test_numeric_losses_see_the_numbers(checkpoint, rows, name, coordinates, obj
 
 
 @pytest.mark.parametrize("name", VISION)
-def test_every_parameter_is_in_one_part_and_lora_stays_in_the_language_model(checkpoint, name):
-    family, model = load(checkpoint, name)
-    net = family.load_model(checkpoint(name), model)
+def test_every_parameter_is_in_one_part_and_lora_stays_in_the_language_model(name):
+    family, model = load(name)
+    net = family.load_model(tiny_folder(name), model)
     for parameter, _ in net.named_parameters(remove_duplicate=False):
         parts = [
             part for part, pattern in family.module_patterns.items() if re.match(pattern, parameter)

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from adapted_runs import twin
 from PIL import Image
 from sized_rows import SIZES, sized_rows
-from tiny_models import TINY
+from tiny_models import TINY, tiny_folder
 
 from mm_numeric.answers import Box, Instance
 from mm_numeric.data.collator import BATCH_KEYS, TrainingCollator
@@ -22,13 +21,13 @@ TASK = Grounding()
 
 @functools.cache
 def family():
-    return Florence2.load(twin("florence2"), MODEL)
+    return Florence2.load(tiny_folder("florence2"), MODEL)
 
 
 def test_the_first_loss_is_that_of_the_official_processor():
     asked = "<CAPTION_TO_PHRASE_GROUNDING>"
     rows = [replace(row, prompt=row.prompt.replace("Locate: ", asked)) for row in sized_rows()]
-    model = family().load_model(twin("florence2"), MODEL).eval()
+    model = family().load_model(tiny_folder("florence2"), MODEL).eval()
     images = [Image.open(row.image) for row in rows]
     processor, frames = family().processor, [family().frame(*image.size) for image in images]
     texts = [TASK.format(row.answer, f).text for row, f in zip(rows, frames, strict=True)]
@@ -87,5 +86,5 @@ def test_the_official_code_reads_the_same_box():
 def test_a_checkpoint_of_another_size_is_one_sentence():
     images = family().image_processor.__class__.from_dict(family().image_processor.to_dict())
     images.do_center_crop = True
-    with pytest.raises(ValueError, match=r"do_center_crop True, and Florence-2 needs a square"):
+    with pytest.raises(ValueError, match=r"do_center_crop True, .*, and Florence-2 needs a square"):
         Florence2(family().tokenizer, images, MODEL)

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image, ImageDraw
-from tiny_models import TINY
+from tiny_models import TINY, tiny_folder
 from tokenizers import Tokenizer, normalizers
 from transformers import (
     LlamaTokenizer,
@@ -19,13 +18,10 @@ from transformers import (
 )
 
 from mm_numeric.answers import Box, Example, Instance
-from mm_numeric.config.schema import ModelConfig
-from mm_numeric.data.collator import TrainingCollator, prompt_batch
+from mm_numeric.data.collator import TrainingCollator
 from mm_numeric.families.llava import Llava
-from mm_numeric.families.qwen2_vl import Qwen2VL
-from mm_numeric.families.tiny_text import tiny_gpt2_tokenizer
+from mm_numeric.families.tiny import tiny_gpt2_tokenizer
 from mm_numeric.families.yi_vl import YiVL
-from mm_numeric.inference.generate import generate
 from mm_numeric.tasks.grounding import Grounding
 
 LLAMA = Path(__file__).parents[3] / "shared" / "data" / "tokenizers" / "llama2"
@@ -35,11 +31,9 @@ SIZES = [(640, 200), (200, 640), (333, 200), (200, 333), (57, 40), (40, 57), (64
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory):
+def tiny():
     """The folder of a tiny checkpoint."""
-    folder = tmp_path_factory.mktemp("llava") / "tiny"
-    Llava.make_tiny(folder, seed=0)
-    return folder
+    return Path(tiny_folder("llava"))
 
 
 def changed(folder, tmp_path, **changes):
@@ -169,17 +163,6 @@ def test_the_chat_template_of_a_checkpoint_is_used(tiny):
     assert [ids.count(family.tokenizer.bos_token_id) for ids in (shown, plain)] == [1, 1]
 
 
-def test_the_template_may_be_in_the_file_of_older_processors(tiny, tmp_path):
-    """LLaVA with Llama 3 has its prompts in chat_template.json, and not those of LLaVA-1.5."""
-    folder = tmp_path / "model"
-    shutil.copytree(tiny, folder, ignore=shutil.ignore_patterns("*.safetensors"))
-    parts = "{% for m in messages %}<image>user: {{ m['content'][-1]['text'] }}\n{% endfor %}"
-    content = json.dumps({"chat_template": parts})
-    (folder / "chat_template.json").write_text(content, encoding="utf-8")
-    family = Llava.load(str(folder), TINY)
-    assert family.prompt_text("What?", True) == "<image>user: What?\n"
-
-
 def test_a_question_with_the_mark_of_an_image_is_rejected(tiny):
     family = Llava.load(str(tiny), TINY)
     with pytest.raises(ValueError, match=r"has 2 image placeholders instead of 1; remove <image>"):
@@ -300,69 +283,22 @@ def test_a_folder_without_a_tokenizer_is_rejected(tiny, tmp_path):
         Llava.load(str(folder), TINY)
 
 
-# The model
-
-
-def test_rows_with_and_without_an_image_go_together(tiny, tmp_path):
-    family = Llava.load(str(tiny), TINY)
-    model = family.load_model(str(tiny), TINY).eval()
-    examples = []
-    for i, size in enumerate([(80, 60), None, (40, 90)]):
-        file = None if size is None else tmp_path / f"{i}.png"
-        if file is not None:
-            Image.new("RGB", size, (40 * i, 200, 90)).save(file)
-        examples.append(
-            Example(id=str(i), image=file, prompt="box " * i, answer=None, where="here")
-        )
-    inputs, _ = prompt_batch(family, examples)
-    assert inputs["pixel_values"].shape == (2, 3, 56, 56)
-    together = [found.text for found in generate(model, family, examples, 8)]
-    alone = [next(generate(model, family, [example], 8)).text for example in examples]
-    assert together == alone
-
-
-def test_what_is_saved_sees_and_asks_the_same(tiny, tmp_path):
-    family = Llava.load(str(tiny), TINY)
-    model = family.load_model(str(tiny), TINY)
-    model.save_pretrained(tmp_path)
-    family.save(tmp_path)
-    again = Llava.load(str(tmp_path), TINY)
-    first, second = (f.prompts(["What?"], [SAMPLE_IMAGE]) for f in (family, again))
-    assert first.ids == second.ids
-    assert torch.equal(first.images["pixel_values"], second.images["pixel_values"])
-    saved = LlavaImageProcessorPil.from_pretrained(tmp_path)
-    assert (saved.do_pad, saved.do_center_crop) == (True, False)
-    weights = again.load_model(str(tmp_path), TINY).state_dict()
-    assert all(torch.equal(weight, weights[name]) for name, weight in model.state_dict().items())
-
-
 # Errors
 
 
-def test_checkpoints_of_other_families_are_rejected(tiny, tmp_path):
-    Qwen2VL.make_tiny(tmp_path / "qwen", seed=0)
-    YiVL.make_tiny(tmp_path / "yi", seed=0)
+def test_checkpoints_of_other_families_are_rejected(tiny):
     with pytest.raises(
         ValueError, match=r"of type .qwen2_vl.*and LLaVA-1\.5 is 'llava'.*correct model\.family"
     ):
-        Llava.load(str(tmp_path / "qwen"), TINY)
+        Llava.load(tiny_folder("qwen2_vl"), TINY)
     with pytest.raises(
         ValueError, match=r"of YiVLForCond.*and LLaVA-1\.5 is LlavaForCond.*correct model\.family"
     ):
-        Llava.load(str(tmp_path / "yi"), TINY)
+        Llava.load(tiny_folder("yi_vl"), TINY)
     with pytest.raises(
         ValueError, match=r"of LlavaForCond.*and Yi-VL is YiVLForCond.*correct model\.family"
     ):
         YiVL.load(str(tiny), TINY)
-
-
-def test_another_token_for_an_image_is_rejected(tiny, tmp_path):
-    folder = changed(tiny, tmp_path, image_token_index=7)
-    family = Llava.load(str(folder), TINY)
-    with pytest.raises(
-        ValueError, match=rf"is {family.image_id}, and that of the model is 7; correct image"
-    ):
-        family.load_model(str(folder), TINY)
 
 
 def test_a_tokenizer_without_any_token_for_an_image_is_rejected():
@@ -370,10 +306,3 @@ def test_a_tokenizer_without_any_token_for_an_image_is_rejected():
     tokenizer.name_or_path = "other/model"
     with pytest.raises(ValueError, match=r"other/model has no <image>.*not a LLaVA-1\.5 checkp"):
         Llava(tokenizer, None, TINY)
-
-
-def test_the_side_is_that_of_the_vision_tower(tiny):
-    with pytest.raises(
-        ValueError, match=r"model\.image_size\.side: LLaVA-1\.5 has no such setting"
-    ):
-        Llava.load(str(tiny), ModelConfig(name="tiny", image_size={"side": 112}))

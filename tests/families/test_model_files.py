@@ -9,10 +9,11 @@ import pytest
 import torch
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
-from tiny_models import TINY, tiny_causal_lm, tiny_checkpoint, tiny_family
+from tiny_models import TINY, tiny_checkpoint
 
 from mm_numeric.config.reader import config_from_dict
 from mm_numeric.config.schema import ModelConfig
+from mm_numeric.families.family import Family
 from mm_numeric.families.model_files import FRAME
 from mm_numeric.families.qwen2_vl import Qwen2VL
 from mm_numeric.models.loading import load_family, load_model
@@ -71,13 +72,6 @@ def test_a_checkpoint_without_safetensors_is_rejected(checkpoint):
         loads(checkpoint)
 
 
-def test_a_checkpoint_of_another_class_is_rejected(tmp_path):
-    tiny_causal_lm().save_pretrained(tmp_path)
-    tiny_family().save(tmp_path)
-    with pytest.raises(ValueError, match=r"of type 'qwen2', and Qwen2-VL is 'qwen2_vl'"):
-        loads(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("name", "why"),
     [("nowhere/at-all", r"cannot be loaded \("), ("/no/such/folder", "there is no such folder")],
@@ -130,11 +124,6 @@ def test_coordinates_may_be_changed_in_part(checkpoint):
     assert (family.coordinates.max_value, family.coordinates.decimals) == (1, 2)
 
 
-def test_a_setting_for_images_that_the_family_lacks_is_rejected(checkpoint):
-    with pytest.raises(ValueError, match=r"\.side: Qwen2-VL has no such setting\. Known: min"):
-        loads(checkpoint, image_size={"side": 336})
-
-
 def test_the_frame_of_a_model_on_the_hub_is_checked_too(tmp_path, monkeypatch):
     """Here it is in the cache of downloads."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
@@ -169,3 +158,11 @@ def test_the_frame_is_saved_next_to_the_weights(tmp_path):
     (tmp_path / FRAME).write_text("{")
     with pytest.raises(ValueError, match=r"frame\.json: not a frame \("):
         Qwen2VL.load(str(tmp_path), model)
+
+
+def test_a_family_without_a_tiny_model_is_one_sentence(tmp_path):
+    class Other(Family):
+        name = "Other"
+
+    with pytest.raises(ValueError, match="Other has no tiny model; set the name of a checkpoint"):
+        Other.make_tiny(tmp_path, seed=0)

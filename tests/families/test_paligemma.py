@@ -4,16 +4,16 @@ What its model sees of what is in test_paligemma_masks.py.
 """
 
 import functools
-import json
-import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageDraw
-from tiny_models import ROOT, TINY, tiny_checkpoint
-from transformers import AutoTokenizer, PaliGemmaProcessor
+from PIL import Image
+from rectangles import write_rectangles
+from tiny_models import ROOT, TINY, tiny_checkpoint, tiny_folder
+from tiny_paligemma import tiny_gemma_tokenizer
+from transformers import PaliGemmaProcessor
 
 from mm_numeric.answers import Box, Instance
 from mm_numeric.config.data import DataSource
@@ -21,46 +21,14 @@ from mm_numeric.config.schema import ModelConfig
 from mm_numeric.data.collator import TrainingCollator
 from mm_numeric.data.examples import load_examples
 from mm_numeric.families.paligemma import PaliGemma
-from mm_numeric.families.tiny_paligemma import tiny_gemma_tokenizer
-from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.tasks.grounding import Grounding
 
 SAMPLE_IMAGE = Image.new("RGB", (70, 50), (200, 100, 50))
-HABITS = ("paligemma", "relative_1000")
 
 
 @functools.cache
-def checkpoint():
-    PaliGemma.make_tiny(ROOT / "paligemma", seed=0)
-    return str(ROOT / "paligemma")
-
-
-@functools.cache
-def family_of(coordinates=None):
-    return PaliGemma.load(checkpoint(), replace(TINY, coordinates=coordinates))
-
-
-def rectangles(folder):
-    """Write eight images, each with a rectangle, and the rows with questions about it."""
-    generator = torch.Generator().manual_seed(0)
-    rows = []
-    for i in range(8):
-        width, height, *colours = torch.randint(40, 120, (8,), generator=generator).tolist()
-        x1, x2, y1, y2 = torch.rand(4, generator=generator).tolist()
-        box = [x1 * width * 0.5, y1 * height * 0.5, width * (x2 + 1) / 2, height * (y2 + 1) / 2]
-        image = Image.new("RGB", (width, height), tuple(2 * c for c in colours[:3]))
-        ImageDraw.Draw(image).rectangle(box, fill=tuple(255 - 2 * c for c in colours[3:]))
-        image.save(folder / f"{i}.png")
-        rows.append({"id": f"{i}", "image": f"{i}.png", "phrase": "it", "box": box})
-    file = folder / "rows.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return file
-
-
-def examples(folder):
-    """Return what the rows ask for."""
-    source = DataSource(path=str(rectangles(folder)))
-    return load_examples(Grounding(), source, ROOT / "cache", training=True)
+def family_of():
+    return PaliGemma.load(tiny_folder("paligemma"), TINY)
 
 
 # -- text -------------------------------------------------------------------------------------
@@ -81,18 +49,12 @@ def test_digits_and_locations_are_tokens_and_text_survives_the_tokenizer():
     assert offsets == [(0, 9), (9, 18), (18, 19), (19, 20), (0, 0)]
 
 
-def test_the_saved_tokenizer_is_the_one_that_was_made():
-    made, read = tiny_gemma_tokenizer(), AutoTokenizer.from_pretrained(checkpoint())
-    assert read.get_vocab() == made.get_vocab()
-    for text in ("<image><bos>Locate: What?\n", "<loc0007> 1\n2 é"):
-        assert read(text)["input_ids"] == made(text)["input_ids"]
-
-
 def test_prompt_and_answer_are_those_of_the_real_processor(tmp_path):
     family = family_of()
     processor = PaliGemmaProcessor(family.image_processor, tiny_gemma_tokenizer())
     collator = TrainingCollator(family, Grounding(), family.vocabulary())
-    example = examples(tmp_path)[3]
+    file = write_rectangles(tmp_path, 1)
+    (example,) = load_examples(Grounding(), DataSource(path=str(file)), ROOT, training=True)
     batch = collator([example])
     image = Image.open(example.image)
     written = Grounding().format(example.answer, family.frame(*image.size))
@@ -145,42 +107,12 @@ def test_boxes_are_written_y_first_and_the_far_edge_is_bin_1023():
     assert (*read.shape.points[1], read.label) == (pytest.approx(200), pytest.approx(100), "cat")
 
 
-@pytest.mark.parametrize("coordinates", HABITS)
-@pytest.mark.parametrize("preset", ["ntil", "emd"])
-def test_numeric_losses_see_the_numbers(coordinates, preset, tmp_path):
-    family = family_of(coordinates)
-    vocabulary = family.vocabulary()
-    batch = TrainingCollator(family, Grounding(), vocabulary)(examples(tmp_path))
-    labels, spans = batch["labels"], batch["spans"]
-    digits = sum(label in vocabulary.classes for label in labels.tolist())
-    assert digits == len(spans.target) >= len(spans.value) == 8 * 4
-    assert (digits == 8 * 4) == (coordinates == "paligemma")
-    logits = torch.zeros(len(labels), len(family.tokenizer))
-    sums = NumericLoss(preset, vocabulary=vocabulary)(logits, labels, spans=spans).sums
-    numeric = [name for name in sums if name != "ce"]
-    assert numeric
-    assert all(sums[name].items > 0 and sums[name].total > 0 for name in numeric)
-
-
 # -- weights ----------------------------------------------------------------------------------
 
 
 @functools.cache
 def model_of(**changes):
-    return family_of().load_model(checkpoint(), replace(TINY, **changes))
-
-
-def test_every_parameter_is_in_one_part_and_lora_gets_the_layers_of_the_language_model():
-    model = model_of()
-    for name, _ in model.named_parameters(remove_duplicate=False):
-        found = [
-            part for part, pattern in PaliGemma.module_patterns.items() if re.match(pattern, name)
-        ]
-        assert len(found) == 1, name
-    targets = {n for n, _ in model.named_modules() if re.fullmatch(PaliGemma.lora_targets, n)}
-    assert len(targets) == 2 * 7
-    assert all(isinstance(model.get_submodule(name), torch.nn.Linear) for name in targets)
-    assert sum(p.numel() for p in model.parameters()) < 1e6
+    return family_of().load_model(tiny_folder("paligemma"), replace(TINY, **changes))
 
 
 def test_images_go_through_a_model_of_lower_precision():
@@ -198,7 +130,7 @@ def test_flash_attention_is_rejected():
     with pytest.raises(
         ValueError, match=r"model\.attention: flash_attention_2 .*bidirectional over the question"
     ):
-        family_of().load_model(checkpoint(), model)
+        family_of().load_model(tiny_folder("paligemma"), model)
 
 
 def test_checkpoints_of_another_family_are_rejected():
@@ -208,6 +140,3 @@ def test_checkpoints_of_another_family_are_rejected():
     other = type(family.image_processor)(size={"height": 56, "width": 56})
     with pytest.raises(ValueError, match=r"image_seq_length None.*model\.family"):
         PaliGemma(family.tokenizer, other, TINY)
-
-
-# -- training ---------------------------------------------------------------------------------

@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 import torch
 from tiny_models import ROOT, TINY
+from tiny_paligemma import make_tiny_paligemma
 
 from mm_numeric.data.collator import TrainingCollator, prompt_batch
 from mm_numeric.families.paligemma import PaliGemma
-from mm_numeric.families.tiny_paligemma import make_tiny_paligemma
 
 MODELS = [("gemma", "sdpa"), ("gemma", "eager"), ("gemma2", "eager")]
 models = pytest.mark.parametrize(("text_model", "attention"), MODELS)

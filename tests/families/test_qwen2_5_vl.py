@@ -139,12 +139,3 @@ def test_training_goes_on_in_the_same_frame_alone(run, capsys, tmp_path):
     kept = [json.loads((folder / "model" / "frame.json").read_text())
             for folder in (run, config.output_dir)]  # fmt: skip
     assert kept[0] == kept[1]
-
-
-def test_limits_that_cannot_be_are_one_sentence_of_train(capsys, tmp_path):
-    config = box_config(
-        tmp_path, "qwen2_5_vl", "model.image_size={min_pixels: 9000, max_pixels: 800}"
-    )
-    (tmp_path / "mine.yaml").write_text(config.to_yaml())
-    sentence = said(capsys, "train", tmp_path / "mine.yaml")
-    assert "model.image_size: min_pixels 9000 is more than max_pixels 800" in sentence

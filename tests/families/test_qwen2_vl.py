@@ -15,7 +15,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_res
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.data.images import open_image
 from mm_numeric.families.qwen2_vl import Qwen2VL
-from mm_numeric.families.tiny_text import tiny_gpt2_tokenizer
+from mm_numeric.families.tiny import tiny_gpt2_tokenizer
 from mm_numeric.geometry.frames import Resize
 
 SAMPLE_IMAGE = Image.new("RGB", (70, 100), (200, 100, 50))
@@ -68,17 +68,6 @@ def test_the_checkpoint_s_own_template_decides_on_a_system_prompt():
     family.tokenizer.chat_template = system + family.tokenizer.chat_template
     with_system = family.prompts(["Why?"], [None]).ids[0]
     assert family.tokenizer.decode(with_system) == system + family.tokenizer.decode(plain)
-
-
-def test_the_template_may_be_in_the_file_of_older_processors(tmp_path):
-    shutil.copytree(checkpoint(Qwen2VL), tmp_path, dirs_exist_ok=True)
-    file = tmp_path / "chat_template.jinja"
-    older = json.dumps({"chat_template": file.read_text(encoding="utf-8")})
-    (tmp_path / "chat_template.json").write_text(older, encoding="utf-8")
-    file.unlink()
-    found = [Qwen2VL.load(str(f), TINY).chat_prompt("Why?", True) for f in
-             (checkpoint(Qwen2VL), tmp_path)]  # fmt: skip
-    assert found[0] == found[1]
 
 
 def test_a_template_without_a_place_for_the_image_is_rejected():

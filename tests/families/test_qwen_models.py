@@ -1,9 +1,7 @@
 """The models of Qwen2-VL, Qwen2.5-VL and Qwen3-VL: modules, positions, padding, model types."""
 
 import itertools
-import json
 import re
-import shutil
 
 import pytest
 import torch
@@ -50,11 +48,6 @@ def supervised_logits(model, batch):
         return model(**inputs, logits_to_keep=batch["supervised"]).logits
 
 
-@each_qwen
-def test_the_model_has_about_a_million_parameters(cls):
-    assert 0.6e6 < sum(p.numel() for p in qwen_model(cls).parameters()) < 1.3e6
-
-
 def test_the_seed_matters():
     one, same, other = tiny_model(0), tiny_model(0), tiny_model(1)
     assert 1.0e6 < sum(p.numel() for p in one.parameters()) < 1.3e6
@@ -86,16 +79,6 @@ def test_a_checkpoint_of_another_family_is_rejected(asked, given_):
         asked.load(folder, TINY)
     with pytest.raises(ValueError, match=message):
         qwen(asked).load_model(folder, TINY)
-
-
-def test_another_token_for_an_image_is_rejected(tmp_path):
-    folder = shutil.copytree(checkpoint(Qwen2VL), tmp_path / "copy")
-    config = json.loads((folder / "config.json").read_text("utf-8"))
-    config["image_token_id"] += 1
-    (folder / "config.json").write_text(json.dumps(config), "utf-8")
-    family = Qwen2VL.load(str(folder), TINY)
-    with pytest.raises(ValueError, match=r"and that of the model is \d+; correct image_token_id"):
-        family.load_model(str(folder), TINY)
 
 
 def test_a_folder_with_a_tokenizer_alone_is_taken(tmp_path):
@@ -211,15 +194,6 @@ def test_logits_at_supervised_rows_equal_those_of_the_full_forward(cls, tmp_path
         kept = model(**batch, logits_to_keep=supervised).logits
     torch.testing.assert_close(kept, full[supervised])
     assert len(kept) == len(labels)
-
-
-def test_answers_do_not_depend_on_the_batch(clock_examples):
-    """Left padding and images of a batch must not leak into each other."""
-    _, clocks = clock_examples
-    family, model = tiny_family(), tiny_model().eval()
-    together = [found.text for found in generate(model, family, clocks[:5], 6)]
-    alone = [next(generate(model, family, [example], 6)).text for example in clocks[:5]]
-    assert together == alone
 
 
 def test_a_checkpoint_s_own_habits_of_generation_are_set_aside(clock_examples):

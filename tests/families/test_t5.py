@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 
 import pytest
 import torch
@@ -10,23 +9,18 @@ import transformers
 from device_waits import Waits
 from real_tokenizers import load
 from sums import SUMS, collator_of, sums_config
-from tiny_models import TINY, examples_of
+from tiny_models import TINY, examples_of, tiny_folder
 
 from mm_numeric.answers import Example
-from mm_numeric.data.collator import BATCH_KEYS, make_collator
-from mm_numeric.families.causal_lm import CausalLM
+from mm_numeric.data.collator import BATCH_KEYS
 from mm_numeric.families.t5 import T5
-from mm_numeric.inference.generate import generate, predict
-from mm_numeric.runs.folder import last_checkpoint
-from mm_numeric.training.run import make_trainer, train, training_arguments
+from mm_numeric.inference.generate import generate
+from mm_numeric.training.run import make_trainer, training_arguments
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    """The folder of a tiny T5."""
-    folder = tmp_path_factory.mktemp("t5")
-    T5.make_tiny(folder, seed=0)
-    return str(folder)
+def checkpoint():
+    return tiny_folder("t5")
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +30,7 @@ def family(checkpoint):
 
 def trainer_of(folder, checkpoint, family, preset="ce"):
     config = sums_config(folder, "t5", objective=preset)
-    return make_trainer(
-        config,
-        training_arguments(config),
-        examples_of(config),
-        make_collator(config, family),
-        checkpoint,
-    )
+    return make_trainer(config, training_arguments(config), examples_of(config), family, checkpoint)
 
 
 # Prompts and answers
@@ -176,82 +164,3 @@ def test_a_step_waits_for_the_device_no_more_than_its_objective(checkpoint, fami
         trainer.model(**inputs).logits.sum().backward()
     # one more than the model by itself: the look at the labels, which is for a CPU
     assert waits.found == [*own.found, "aten._local_scalar_dense.default"]
-
-
-# Generation
-
-
-def test_answers_do_not_depend_on_the_batch(checkpoint, family, tmp_path):
-    examples = examples_of(sums_config(tmp_path, "t5"))
-    model = family.load_model(checkpoint, TINY).eval()
-    together = [found.text for found in generate(model, family, examples, 6)]
-    assert together == [next(generate(model, family, [example], 6)).text for example in examples]
-
-
-@pytest.mark.slow
-def test_a_tiny_t5_learns_eight_sums_by_heart(tmp_path):
-    train(sums_config(tmp_path, "t5", objective="ntil", max_steps=40, learning_rate=3.0e-3))
-    first, *_, last = map(json.loads, (tmp_path / "run" / "log.jsonl").read_text().splitlines())
-    assert all(part > 0 for part in first["components"].values())
-    assert last["loss"] < 0.1
-    assert (
-        predict(tmp_path / "run", None, tmp_path / "p.jsonl", batch_size=3, trust_remote_code=True)
-        == 8
-    )
-    lines = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
-    assert [line["text"] for line in lines] == list(SUMS.values())
-    assert {line["image"] for line in lines} == {None}
-
-
-@pytest.mark.slow
-def test_a_run_resumes_from_its_checkpoint(tmp_path, family):
-    config = sums_config(tmp_path, "t5", max_steps=2, save_steps=1)
-    folder = train(config)
-    args = training_arguments(config)
-    trainer = make_trainer(
-        config, args, examples_of(config), make_collator(config, family), str(tmp_path / "run/init")
-    )
-    trainer.load_weights(last_checkpoint(tmp_path / "run"))
-    trained = family.load_model(str(folder), TINY).state_dict()
-    assert all(torch.equal(trained[k], v.cpu()) for k, v in trainer.model.state_dict().items())
-
-
-# Errors and modules
-
-
-def test_a_decoder_alone_is_rejected(tmp_path):
-    CausalLM.make_tiny(tmp_path, seed=0)
-    with pytest.raises(ValueError, match="'gpt2', and T5 is for check"):
-        T5.load(str(tmp_path), TINY)
-
-
-SMALL = {"vocab_size": 64, "d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 2,
-         "decoder_start_token_id": 0}  # fmt: skip
-SMALL_MODELS = [
-    transformers.T5Config(**SMALL),
-    transformers.T5Config(**SMALL, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
-    transformers.MT5Config(**SMALL),
-    transformers.UMT5Config(**SMALL),
-    transformers.LongT5Config(**SMALL, encoder_attention_type="transient-global"),
-]
-
-
-@pytest.mark.parametrize("config", SMALL_MODELS, ids=lambda config: config.model_type)
-def test_every_parameter_is_in_one_part_and_every_linear_layer_is_a_lora_target(config):
-    assert T5.supports(config)
-    model = transformers.AutoModelForSeq2SeqLM.from_config(config)
-    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())
-    parts = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        (part,) = [part for part, pattern in T5.module_patterns.items() if re.match(pattern, name)]
-        parts.setdefault(part, set()).add(parameter)
-    assert parts["head"] == set(model.lm_head.parameters())
-    assert parts["embeddings"] == set(model.shared.parameters())
-    blocks = {*model.encoder.parameters(), *model.decoder.parameters()}
-    assert parts["language"] == blocks - parts["embeddings"]
-    linear = {
-        name for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear) and module is not model.lm_head
-    }  # fmt: skip
-    names = {name for name, _ in model.named_modules()}
-    assert {name for name in names if re.fullmatch(T5.lora_targets, name)} == linear

@@ -19,8 +19,7 @@ from mm_numeric.geometry.grammar import (
     number_regex,
     rest_of_box,
 )
-from mm_numeric.inference.expressions import Expressions
-from mm_numeric.inference.regex import parse_regex
+from mm_numeric.inference.expressions import Expressions, parse_regex
 
 RESIZES = {
     "squash": Resize(kind="squash", side=224),

@@ -6,13 +6,12 @@ import json
 import torch
 from rectangles import write_rectangles
 from sums import SUMS
-from tiny_models import ROOT
+from tiny_models import ROOT, tiny_folder
 
 from mm_numeric.config.reader import config_from_dict
 from mm_numeric.data.collator import BATCH_KEYS, TrainingCollator
 from mm_numeric.data.examples import load_examples
 from mm_numeric.models.loading import load_family, load_model
-from mm_numeric.registry import FAMILIES, choose
 
 BLIND = ("causal_lm", "t5")
 UNTIED = ("llava", "yi_vl")  # twins whose head is not their embeddings
@@ -53,14 +52,6 @@ def rows_of_task(name):
     return file
 
 
-@functools.cache
-def twin(name):
-    """Return the folder of a family's tiny model, created once."""
-    folder = ROOT / "twins" / name
-    choose(name, FAMILIES, "family", "test").make_tiny(folder, seed=0)
-    return str(folder)
-
-
 def adapted_config(folder, name, parts, lora=None, dtype="float32", task=None, **trainer):
     """Return a run of a few steps, of sums or grounding unless ``task`` is one of ``TASKS``."""
     data = {"path": str(rows_of_task(task) if task else rows(name))}
@@ -69,7 +60,7 @@ def adapted_config(folder, name, parts, lora=None, dtype="float32", task=None, *
         {
             "task": TASKS.get(task, own),
             "data": {"train": data, "test": data},
-            "model": {"name": twin(name), "family": name, "dtype": dtype},
+            "model": {"name": tiny_folder(name), "family": name, "dtype": dtype},
             "modules": parts,
             "lora": lora,
             "trainer": {

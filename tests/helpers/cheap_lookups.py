@@ -14,7 +14,10 @@ from typing import Any
 
 import accelerate.utils.imports
 import accelerate.utils.memory
+from tiny_families import with_recipes
 from transformers import PretrainedConfig
+
+from mm_numeric.families.family import Family
 
 KEPT = "MM_NUMERIC_TEST_MODELS"
 """Environment variable with the folder of tiny models that were made before, for processes too that
@@ -46,6 +49,7 @@ def _copy_tiny_models() -> None:
     if KEPT not in os.environ:
         os.environ[KEPT] = tempfile.mkdtemp(prefix="mm-numeric-tiny-")
         atexit.register(shutil.rmtree, os.environ[KEPT], ignore_errors=True)
+    Family.make_tiny = classmethod(with_recipes(Family.make_tiny.__func__))
     for name, module in list(sys.modules.items()):
         if name.startswith("mm_numeric.families."):
             for cls in vars(module).values():

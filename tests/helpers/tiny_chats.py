@@ -3,6 +3,9 @@
 from pathlib import Path
 
 import torch
+from tiny_families import vision_settings
+from tiny_internvl import CHAT_TEMPLATE, chat_tokenizer, make_tiny_internvl, text_config
+from tiny_paligemma import plain_gemma_tokenizer
 from transformers import (
     DeepseekVLHybridConfig,
     DeepseekVLHybridForConditionalGeneration,
@@ -36,14 +39,7 @@ from transformers import (
 )
 
 from mm_numeric.compat import VideoSettings, video_settings_alone
-from mm_numeric.families.tiny import save_tiny, vision_settings
-from mm_numeric.families.tiny_internvl import (
-    CHAT_TEMPLATE,
-    chat_tokenizer,
-    make_tiny_internvl,
-    text_config,
-)
-from mm_numeric.families.tiny_paligemma import plain_gemma_tokenizer
+from mm_numeric.families.tiny import save_tiny
 
 _WIDTH, _SIDE_PX, _PATCH_PX = 64, 56, 14
 _IMAGE_TOKENS = (_SIDE_PX // _PATCH_PX // 2) ** 2  # patches, merged 2 x 2

@@ -6,7 +6,7 @@ import torch
 from tiny_models import ROOT
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from mm_numeric.families.tiny_text import tiny_gpt2_tokenizer
+from mm_numeric.families.tiny import tiny_gpt2_tokenizer
 
 SIZES = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 8,

@@ -13,6 +13,7 @@ from mm_numeric.config.schema import Config, ModelConfig
 from mm_numeric.data.examples import load_examples
 from mm_numeric.families.qwen2_vl import Qwen2VL
 from mm_numeric.families.tiny import tiny_qwen2_tokenizer
+from mm_numeric.registry import FAMILIES, choose
 
 _KEPT = tempfile.TemporaryDirectory(prefix="mm-numeric-tests-")
 ROOT = Path(_KEPT.name)
@@ -25,6 +26,14 @@ def tiny_checkpoint(seed: int = 0) -> str:
     """Return the folder of a tiny Qwen2-VL."""
     folder = ROOT / f"tiny{seed}"
     Qwen2VL.make_tiny(folder, seed=seed)
+    return str(folder)
+
+
+@functools.cache
+def tiny_folder(name: str) -> str:
+    """Return the folder of the tiny model of a family, which no test may change."""
+    folder = ROOT / "tiny" / name
+    choose(name, FAMILIES, "family", "test").make_tiny(folder, seed=0)
     return str(folder)
 
 

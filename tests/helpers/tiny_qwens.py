@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image, ImageDraw
-from tiny_models import ROOT, TINY, small_config
+from tiny_models import TINY, small_config, tiny_folder
 from transformers import Qwen2VLImageProcessorPil
 
 from mm_numeric.config.schema import Config
@@ -19,12 +19,9 @@ QWENS = (Qwen2VL, Qwen2_5VL, Qwen3VL)
 each_qwen = pytest.mark.parametrize("cls", QWENS, ids=lambda cls: cls.default_coordinates)
 
 
-@functools.cache
 def checkpoint(cls) -> str:
     """Return the folder of a tiny model."""
-    folder = ROOT / cls.default_coordinates
-    cls.make_tiny(folder, seed=0)
-    return str(folder)
+    return tiny_folder(cls.default_coordinates)  # which is also the name of the family
 
 
 @functools.cache

@@ -1,7 +1,6 @@
 """Random texts of a regular expression: walks through its automaton."""
 
-from mm_numeric.inference.expressions import Expressions
-from mm_numeric.inference.regex import parse_regex
+from mm_numeric.inference.expressions import Expressions, parse_regex
 
 EVERY_BYTE = frozenset(range(256))
 

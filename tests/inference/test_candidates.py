@@ -5,9 +5,9 @@ import pytest
 import torch
 from each_family import marked
 from PIL import Image
+from tiny_models import TINY, tiny_folder
 
 from mm_numeric.answers import ClockTime, Example
-from mm_numeric.config.schema import ModelConfig
 from mm_numeric.data.collator import prompt_batch
 from mm_numeric.inference import branch_cache
 from mm_numeric.inference.candidates import Exploration, PrefixTree, Samples, _draw
@@ -24,9 +24,8 @@ def loaded(request, tmp_path_factory):
     """A tiny random model of a family, and three questions; two are of different length."""
     folder = tmp_path_factory.mktemp(request.param)
     cls = choose(request.param, FAMILIES, "family", "test")
-    cls.make_tiny(folder / "model", seed=0)
-    family = cls.load(str(folder / "model"), ModelConfig(name="tiny", dtype="float32"))
-    model = family.load_model(str(folder / "model"), ModelConfig(name="tiny", dtype="float32"))
+    family = cls.load(tiny_folder(request.param), TINY)
+    model = family.load_model(tiny_folder(request.param), TINY)
     examples = []
     for i, prompt in enumerate(("What time is it?", "When?", "And now, which time?")):
         path = None

@@ -15,7 +15,7 @@ import torch
 from baseline_runs import family_of
 from each_family import marked
 from PIL import Image
-from tiny_models import ROOT, TINY, small_config
+from tiny_models import TINY, small_config, tiny_folder
 from tokenizers import Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
@@ -27,7 +27,6 @@ from mm_numeric.cli import main as cli
 from mm_numeric.families.causal_lm import CausalLM
 from mm_numeric.families.qwen2_vl import Qwen2VL
 from mm_numeric.families.t5 import T5
-from mm_numeric.inference import token_automaton
 from mm_numeric.inference.constrain import Constrainer, Constraint
 from mm_numeric.inference.generate import generate, predict
 from mm_numeric.inference.token_automaton import ENDED, TokenAutomaton
@@ -53,10 +52,9 @@ EVERY = [
 @functools.cache
 def tiny(name, coordinates=None):
     """Return the family of a tiny model and its folder."""
-    folder, cls = ROOT / f"constrained-{name}", choose(name, FAMILIES, "family", "test")
-    if not folder.exists():
-        cls.make_tiny(folder, seed=0)
-    return cls.load(str(folder), replace(TINY, family=name, coordinates=coordinates)), str(folder)
+    cls, settings = choose(name, FAMILIES, "family", "test"), replace(TINY, family=name)
+    folder = tiny_folder(name)
+    return cls.load(folder, replace(settings, coordinates=coordinates)), folder
 
 
 @functools.cache
@@ -299,19 +297,6 @@ def test_rows_are_selected_repeated_and_reordered():
     assert constraint.left == 6
     with pytest.raises(ValueError, match="does not allow token"):
         constraint.advance([0], [ids("9")])
-
-
-@pytest.mark.parametrize("few", [0, 9, 2_000])
-def test_logits_of_allowed_tokens_are_kept_whether_they_are_few_or_many(few, monkeypatch):
-    monkeypatch.setattr(token_automaton, "_FEW", few)
-    family = tiny("qwen2_vl")[0]
-    constraint = Constrainer(task_class("clock", "test")(), family).batch([None] * 2, 2, 20)
-    scores = torch.randn(2, constraint.automaton.width + 3)
-    for tokens in ("17", "0:", ":0"):
-        constraint.advance([0, 1], [family.token_id(token) for token in tokens])
-        found = constraint.allow(scores)
-        assert torch.equal(found, scores.masked_fill(~constraint.allowed(), -torch.inf))
-        assert constraint.allowed().any()
 
 
 def test_masks_that_do_not_fit_are_computed_again(monkeypatch):

@@ -31,10 +31,10 @@ from mm_numeric.families.causal_lm import CausalLM
 from mm_numeric.families.chat import Chat
 from mm_numeric.families.llava import Llava
 from mm_numeric.families.qwen2_5_vl import Qwen2_5VL
-from mm_numeric.families.tiny_text import tiny_gpt2_tokenizer
+from mm_numeric.families.tiny import tiny_gpt2_tokenizer
+from mm_numeric.inference.decode import Generated
 from mm_numeric.inference.endpoint import ENDPOINT_KEY, Endpoint, endpoint_answers
 from mm_numeric.inference.generate import predict
-from mm_numeric.inference.generated import Generated
 from mm_numeric.registry import FAMILIES, choose
 
 KEY = "sk-very-secret-1234"

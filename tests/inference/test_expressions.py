@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from walks import EVERY_BYTE, Walks
 
 from mm_numeric.geometry.grammar import escape
-from mm_numeric.inference.expressions import MARK, Expressions
-from mm_numeric.inference.regex import parse_regex
+from mm_numeric.inference.expressions import MARK, Expressions, parse_regex
 
 ATOMS = st.sampled_from(["a", "b", "é", ".", "[ab]", "[^a]", r"[^\x00-`]", r"\.", "[a-c.-]", "ab"])
 REGEXES = st.recursive(

@@ -291,8 +291,8 @@ def test_a_text_is_parsed_once_for_all_rows_with_the_same_frame(monkeypatch, tmp
             ("7:05", "7:05", 0.5), ("7:06", "7:06", 0.2)
         ]  # fmt: skip
     assert texts == [*likely]
-    # fewer tokens than the three texts have
-    monkeypatch.setattr("mm_numeric.inference.decode._MOST_KNOWN", 8)
+    monkeypatch.setattr("mm_numeric.inference.decode._MOST_KNOWN", 2)
+    explorer = Explorer(PredictConfig(decode="median"), family, config.task)
     for _ in range(2):
         explorer.candidates(explored, None)
     assert texts == [*likely, *likely, *likely]

@@ -4,7 +4,6 @@ import sys
 
 import numpy as np
 import pytest
-import shapely
 
 from mm_numeric.answers import (
     Box,
@@ -21,8 +20,7 @@ from mm_numeric.evaluation.metrics.boxes import BOXES
 from mm_numeric.evaluation.metrics.clock import TIMES
 from mm_numeric.evaluation.metrics.detection import LABELLED_DETECTION
 from mm_numeric.evaluation.metrics.numbers import score_numbers
-from mm_numeric.inference.object_matching import matched_objects
-from mm_numeric.inference.risks import Risk, find_risk, first_equal, risk_of
+from mm_numeric.inference.risks import find_risk, first_equal, risk_of
 from mm_numeric.registry import RISK_OF_ANSWER, RISKS, SCORERS, TASKS, split_threshold
 from mm_numeric.tasks.base import task_class
 
@@ -101,14 +99,6 @@ def test_boxes_cost_what_the_scorer_measures(t):
     assert 1 - costs("iou", a, b) == pytest.approx(np.array(by_scorer(BOXES, "iou", a, b)))
 
 
-def test_iou_equals_shapely():
-    draw = np.random.default_rng(2)
-    boxes = [b for b in some_boxes(draw, 30) if b.x1 < b.x2 and b.y1 < b.y2]
-    shapes = [shapely.box(b.x1, b.y1, b.x2, b.y2) for b in boxes]
-    expected = [[a.intersection(b).area / a.union(b).area for b in shapes] for a in shapes]
-    assert 1 - costs("iou", boxes, boxes) == pytest.approx(np.array(expected), abs=1e-12)
-
-
 @pytest.mark.parametrize("polygons", [False, True])
 @pytest.mark.parametrize("t", [0.5, 0.75])
 def test_lists_cost_what_the_scorer_measures(t, polygons):
@@ -125,17 +115,6 @@ def test_two_empty_lists_agree_and_an_empty_one_matches_nothing():
     empty, one = Instances(()), Instances((Instance(Box(0, 0, 2, 2)),))
     assert costs("f1_at_0.5", [empty, one], [empty, one]).tolist() == [[0, 1], [1, 0]]
     assert costs("f1_at_0.5", [empty], [empty]).tolist() == [[0]]
-
-
-def test_matches_are_those_of_each_pair_of_lists():
-    draw = np.random.default_rng(4)
-    a, b = some_lists(draw, 8, polygons=True), some_lists(draw, 8, polygons=True)
-    objects = [item for answer in a for item in answer.items]
-    found = list(zip(*(side.tolist() for side in matched_objects(a, b, 0.5)), strict=True))
-    assert len(set(found)) == len(found) > 10  # each object at most once in each truth
-    for index, truth in found:
-        single = Instances((objects[index],))
-        assert costs("f1_at_0.5", [single], [b[truth]]).item() < 1
 
 
 def test_other_answers_are_right_or_wrong():
@@ -205,9 +184,3 @@ def test_a_wrong_name_is_one_sentence(name, message):
     with pytest.raises(ValueError, match=r"^a\.yaml, decode: ") as error:
         risk_of(clock, ClockTime(7, 5), "a.yaml, decode", name)
     assert message in str(error.value)
-
-
-def test_a_risk_knows_its_answers():
-    assert isinstance(find_risk("iou", "test"), Risk)
-    assert find_risk("iou", "test").fits(Box(0, 0, 1, 1))
-    assert not find_risk("iou", "test").fits(Number("1"))

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mm_numeric.baselines.fone import CrossEntropyAndDigits
+from mm_numeric.baselines.fone import Fone
 from mm_numeric.baselines.values import FIRST_VALUE
 from mm_numeric.inference.candidates import _draw
 from mm_numeric.inference.digit_distribution import digit_differences
@@ -55,10 +55,10 @@ def test_the_loss_of_fone():
     ids = torch.tensor([FIRST_VALUE + 120, FIRST_VALUE + 7])
     logits = torch.randn(2, 3, 10)
     wanted = torch.tensor([[0, 2, 1], [7, 0, 0]])
-    found = CrossEntropyAndDigits.number_losses(None, logits, ids)
+    found = Fone.number_losses(None, logits, ids)
     expected = -logits.log_softmax(-1).gather(-1, wanted[..., None]).squeeze(-1).mean(dim=1)
     torch.testing.assert_close(found, expected)
-    assert CrossEntropyAndDigits.number_losses(None, logits[:0], ids[:0]).shape == (0,)
+    assert Fone.number_losses(None, logits[:0], ids[:0]).shape == (0,)
 
 
 def test_digit_distributions():

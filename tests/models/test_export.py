@@ -10,11 +10,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from adapted_runs import BLIND, TASKS, adapted_config, twin
+from adapted_runs import BLIND, TASKS, adapted_config
 from huggingface_hub import HfApi, ModelCard, RepoUrl
 from PIL import Image, ImageOps
 from result_files import section
 from safetensors.torch import load_file
+from tiny_models import tiny_folder
 
 from mm_numeric.cli.main import main
 from mm_numeric.data.examples import examples_to_answer
@@ -132,7 +133,7 @@ def exported(tmp_path_factory):
             "tasks": {} if blind else dict(other_tasks(folder / name, name)),
         }
         if name not in WITH_PROJECTOR:
-            facts |= {"base": twin(name), "adapters": str(run / "model")}
+            facts |= {"base": tiny_folder(name), "adapters": str(run / "model")}
         (folder / f"{name}.json").write_text(json.dumps(facts), encoding="utf-8")
     command = [sys.executable, "-c", PLAIN]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)

@@ -5,7 +5,8 @@ import re
 
 import pytest
 import torch
-from adapted_runs import BLIND, UNTIED, adapted_config, logits, run_of, twin
+from adapted_runs import BLIND, UNTIED, adapted_config, logits, run_of
+from tiny_models import tiny_folder
 
 from mm_numeric.inference.generate import predict
 from mm_numeric.models.adapters import has_adapters
@@ -35,7 +36,7 @@ def test_only_the_named_parts_change(tmp_path, name, dora):
     train(config)
     assert has_adapters(config.output_dir / "model")
     family, model = run_of(config)
-    before = weights(family.load_model(twin(name), config.model))
+    before = weights(family.load_model(tiny_folder(name), config.model))
     after = weights(model)
     assert before.keys() == after.keys()
     changed = {key for key in before if not torch.equal(before[key], after[key])}
@@ -64,7 +65,7 @@ def test_every_part_with_layers_of_its_own_can_be_adapted(tmp_path, name):
     table = json.loads((config.output_dir / "run.json").read_text())["modules"]
     assert {part for part, row in table.items() if row["trained"]} == set(parts)
     family, model = run_of(config)
-    base = family.load_model(twin(name), config.model).eval()
+    base = family.load_model(tiny_folder(name), config.model).eval()
     assert not torch.allclose(logits(config, family, base), logits(config, family, model))
 
 

@@ -11,7 +11,7 @@ from finished_runs import copy_and_enter
 from safetensors.torch import load_file, save_file
 
 from mm_numeric.cli import main as cli
-from mm_numeric.models.adapter_base import BASE, find_base, write_base
+from mm_numeric.models.adapters import BASE, find_base, write_base
 
 ADAPTED = [
     "modules={language: adapted, embeddings: frozen, head: frozen}",

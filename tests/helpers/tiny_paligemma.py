@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from tiny_families import vision_settings
 from transformers import (
     GemmaTokenizer,
     PaliGemmaConfig,
@@ -10,7 +11,7 @@ from transformers import (
     SiglipImageProcessorPil,
 )
 
-from mm_numeric.families.tiny import add_words, save_tiny, vision_settings
+from mm_numeric.families.tiny import add_words, save_tiny
 
 _NAMED = ("<pad>", "<eos>", "<bos>", "<unk>", "<mask>")
 _LOCATIONS = [f"<loc{level:04d}>" for level in range(1024)]

@@ -4,6 +4,7 @@ import string
 from pathlib import Path
 
 import torch
+from tiny_families import vision_settings
 from transformers import (
     CLIPImageProcessorPil,
     Kosmos2Config,
@@ -12,7 +13,7 @@ from transformers import (
     XLMRobertaTokenizer,
 )
 
-from mm_numeric.families.tiny import save_tiny, vision_settings
+from mm_numeric.families.tiny import save_tiny
 
 _NAMED = ("<s>", "<pad>", "</s>", "<unk>")
 _WORDS = ("What", "Locate", "time", "is", "it", "red", "blue", "the", "box")

@@ -14,7 +14,7 @@ from transformers import (
 )
 
 from mm_numeric.families.tiny import add_words, save_tiny
-from mm_numeric.families.yi_vl_model import SYSTEM_PROMPT, YiVLForConditionalGeneration
+from mm_numeric.families.yi_vl import SYSTEM_PROMPT, YiVLForConditionalGeneration
 
 _SIDE = 56
 _WIDTH = 96
