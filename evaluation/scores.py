@@ -5,7 +5,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,9 @@ class Scores:
     labels: LabelCounts | None = None
     """Counts of each label; None if the scorer does not compare labels."""
 
+    source: Mapping[str, Any] = field(default_factory=dict)
+    """What was scored, for results.json: the task and its version, or the file of the truth."""
+
     rows_due: int | None = None
     """Number of rows of the data; None if the predictions do not say it."""
 
@@ -100,10 +103,16 @@ class Scores:
         found: Any = self.columns.get(RANKING)
         return found if found is not None and found.names else None
 
+    @property
+    def has_labels(self) -> bool:
+        """Return True if the scores of single labels are reported."""
+        return self.labels is not None or self.ranking is not None
+
     @cached_property
     def _metrics(self) -> dict[str, dict[str, float | None]]:
         figures = self.figures
-        samples = sample_metrics(figures, {"": [self.columns]}, self.groups)
+        resamples = self.ranking.resamples if self.ranking else None
+        samples = sample_metrics(figures, {"": [self.columns]}, self.groups, resamples=resamples)
         found = {}
         for (metric, _), by_name in zip(figures, samples, strict=True):
             low, high, _ = metric_interval(by_name[""])
@@ -128,7 +137,12 @@ class Scores:
     def label_rows(self) -> list[dict[str, Any]]:
         """Return the scores of each label (F1, and AP if there are confidences), 0 to 1."""
         ranked = {row["name"]: row for row in self.ranking.labels} if self.ranking else {}
-        rows = label_rows(self.labels or {})
+        if self.labels is None:
+            return [
+                {key: finite(own) if isinstance(own, float) else own for key, own in row.items()}
+                for row in ranked.values()
+            ]
+        rows = label_rows(self.labels)
         for row in rows:
             own = ranked.get(row["name"], {})
             row.update({name: finite(own[name]) for name in ("ap", "ap_50", "ap_75") if own})

@@ -42,11 +42,10 @@ MAY_IMPORT = {
     "runs.results data families baselines models tasks.base",
     "inference": f"{LEAVES} compat distributed.ranks distributed.ray numbers losses config "
     "runs.folder data families baselines models inference evaluation.metrics tasks.base",
-    "rewards": f"{LEAVES} evaluation.answers.files evaluation.metrics evaluation.scorers "
-    "rewards tasks.base",
+    "rewards": f"{LEAVES} evaluation.answers.files evaluation.metrics rewards tasks.base",
     "training": f"{LEAVES} compat distributed.ranks distributed.deepspeed numbers losses config "
     f"runs.folder runs.manifest runs.resume runs.tensor_files {LIBRARY} "
-    "evaluation.score evaluation.scorers evaluation.metrics rewards tasks.base",
+    "evaluation.score evaluation.metrics rewards tasks.base",
     "evaluation": f"{LEAVES} numbers losses config runs.folder runs.results data "
     "families baselines models inference tasks evaluation",
     "comparison": f"{LEAVES} distributed.ranks distributed.ray numbers losses config runs.folder "

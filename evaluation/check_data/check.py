@@ -38,13 +38,13 @@ from mm_numeric.evaluation.check_data.findings import (
 from mm_numeric.evaluation.check_data.memory import RowLength, estimate_memory
 from mm_numeric.evaluation.check_data.notes import notes
 from mm_numeric.evaluation.results import in_unit
-from mm_numeric.evaluation.scorers import scorer_of
 from mm_numeric.families.family import Tokens
 from mm_numeric.families.prompting import listed
 from mm_numeric.geometry.row_shapes import clipped_answer
 from mm_numeric.io.log import progress
 from mm_numeric.models.loading import family_class, load_family, quiet_unless_terminal
 from mm_numeric.numbers.spans import TokenNumber
+from mm_numeric.registry import scorer_of
 
 _LOW_CEILING = 0.9  # below it, the answers or how they are written are most likely wrong
 

@@ -10,7 +10,7 @@ from mm_numeric.evaluation.report.results import SCORED, ReportedMetric, ScoredR
 from mm_numeric.evaluation.report.summary_file import read_lines
 from mm_numeric.evaluation.report.task_sections import may_import
 from mm_numeric.evaluation.results import section_of
-from mm_numeric.evaluation.score import read_scores
+from mm_numeric.evaluation.score import score
 from mm_numeric.io.files import read_json
 from mm_numeric.runs.folder import (
     CONFIG,
@@ -109,7 +109,7 @@ def read_run_files(folder: Path, *, trust_remote_code: bool) -> RunFiles:
     answers = folder / EVALUATION / PREDICTIONS
     during_training = not results and is_trusted and answers.is_file()
     if during_training:
-        scores = read_scores(answers, task_name=task)
+        scores = score(answers, task_name=task, write=False)
         results, rows, path = {GREEDY: section_of(scores)}, scores.rows, answers
     return RunFiles(
         folder=folder,

@@ -10,7 +10,7 @@ from mm_numeric.comparison.rows import ComparisonRow
 from mm_numeric.comparison.tables import Runs
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.config.schema import Config
-from mm_numeric.evaluation.score import read_scores
+from mm_numeric.evaluation.score import score
 from mm_numeric.evaluation.scores import Scores
 from mm_numeric.runs.folder import PREDICTIONS, decoded_name
 from mm_numeric.runs.results import PartialError, results_path
@@ -67,7 +67,7 @@ def read_run_scores(
     """
     predictions = folder / decoded_name(PREDICTIONS, rule)
     try:
-        scores = read_scores(predictions, task_name=task_name, partial=partial)
+        scores = score(predictions, task_name=task_name, partial=partial, write=False)
     except PartialError as error:
         cure = (
             f"{predictions} has no answer to the others; delete {results_path(predictions)} and "

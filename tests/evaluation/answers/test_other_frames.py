@@ -5,7 +5,7 @@ import json
 import pytest
 
 from mm_numeric.cli import main as cli
-from mm_numeric.evaluation.score import read_scores
+from mm_numeric.evaluation.score import score
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frame_presets import FAMILY_RESIZES, FrameRule, published_frames
 from mm_numeric.tasks.grounding import Grounding
@@ -50,7 +50,7 @@ def test_a_frame_that_reads_the_answers_much_better_is_named(tmp_path, capsys, w
         f"0.00 % in the declared one, and 70.00 % with {written}; check --family, --frame or the "
         "field frame of the answers."
     ]
-    assert read_scores(path).metrics()["accuracy_at_0.5"]["value"] == 0  # it is only named
+    assert score(path, write=False).metrics()["accuracy_at_0.5"]["value"] == 0  # it is only named
 
 
 @pytest.mark.parametrize("count", [20, 9])

@@ -5,11 +5,11 @@ import io
 import itertools
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from intervals import estimate
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from result_files import section
@@ -24,7 +24,8 @@ from mm_numeric.evaluation.metrics.coco_ap import (
     rank_answers,
     rank_rows,
 )
-from mm_numeric.evaluation.score_external import rank_predictions
+from mm_numeric.evaluation.metrics.ranking import ranking_metrics
+from mm_numeric.evaluation.score import score
 
 REAL = Path(__file__).parents[4] / "shared" / "data" / "coco" / "instances_val2014_100.json"
 
@@ -286,16 +287,16 @@ def test_what_does_not_rank_predictions_is_one_sentence(tmp_path, scores, messag
     path = tmp_path / "predictions.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in ranked_rows(scores)))
     with pytest.raises(ValueError, match=message):
-        rank_predictions(path)
+        score(path, protocol="coco_ap")
 
 
 def test_predictions_without_scores_have_an_ap_of_averaged_ties(tmp_path):
     path = tmp_path / "predictions.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in ranked_rows([None] * 3)))
-    assert 0.4 < rank_predictions(path, rules=Rules(ties="averaged")).metrics["ap_50"] < 0.6
+    assert 0.4 < score(path, protocol=Rules(ties="averaged")).ranking.metrics["ap_50"] < 0.6
     path.write_text('{"task": "clock", "id": "a", "text": "7:05", "target": "7:05"}')
     with pytest.raises(ValueError, match="'coco_ap' scores shapes in an image, but answers of"):
-        rank_predictions(path)
+        score(path, protocol="coco_ap")
 
 
 def test_an_ignored_region_without_a_label_is_a_crowd_of_each_label():
@@ -339,19 +340,26 @@ def test_ap_of_drawn_images_is_that_of_pycocotools_on_copies_of_them(seed):
     assert ranking.take(np.arange(30)).metrics == ranking.metrics
 
 
+def interval_of(ranking, name, groups=None):
+    """Return ``value``, ``low`` and ``high`` of a metric, by a bootstrap over images."""
+    (metric,) = ranking_metrics([name])
+    found = estimate(metric, {"ranking": ranking}, groups)
+    return dict(zip(("value", "low", "high"), found, strict=True))
+
+
 def test_ap_has_the_interval_of_drawn_images(tmp_path):
     """Percentiles over resamples, whose mean is shifted to the value."""
     dataset, results = made_up(5)
     ranking = rank_rows(dataset, results)
     drawn = np.random.default_rng(0).integers(30, size=(2000, 30))
     expected = ranking.take(drawn).metrics["ap_50"]
-    found = ranking.estimates["ap_50"]
+    found = interval_of(ranking, "ap_50")
     assert found["value"] == ranking.metrics["ap_50"]
     expected += found["value"] - expected.mean()
     assert [found["low"], found["high"]] == pytest.approx(np.percentile(expected, [2.5, 97.5]))
     assert found["low"] < found["value"] < found["high"]
     groups = np.repeat(np.arange(10, dtype=np.uint64), 3)
-    wide = replace(ranking, groups=groups).estimates["ap_50"]
+    wide = interval_of(ranking, "ap_50", groups)
     assert wide["low"] != found["low"]
 
 
@@ -369,13 +377,13 @@ def test_a_metric_without_true_shapes_or_that_never_varies():
     """AP of a size that no image has is nan; 0 of 30 images has the exact interval of a share."""
     dataset, results = made_up(2)
     far = [{**row, "bbox": [900, 900, 5, 5]} for row in results]
-    found = rank_rows({**dataset, "annotations": dataset["annotations"]}, far).estimates
+    found = interval_of(rank_rows(dataset, far), "ap")
     with_truths = {row["image_id"] for row in dataset["annotations"] if not row["iscrowd"]}
-    assert found["ap"]["value"] == found["ap"]["low"] == 0
-    assert found["ap"]["high"] == pytest.approx(1 - 0.025 ** (1 / len(with_truths)))
+    assert found["value"] == found["low"] == 0
+    assert found["high"] == pytest.approx(1 - 0.025 ** (1 / len(with_truths)))
     small = [row for row in dataset["annotations"] if row["area"] < 32**2]
-    found = rank_rows({**dataset, "annotations": small}, results).estimates
-    assert all(math.isnan(own) for own in found["ap_large"].values())
+    found = interval_of(rank_rows({**dataset, "annotations": small}, results), "ap_large")
+    assert all(math.isnan(own) for own in found.values())
 
 
 def test_an_interval_of_ap_contains_its_value_though_resamples_are_biased():
@@ -383,6 +391,6 @@ def test_an_interval_of_ap_contains_its_value_though_resamples_are_biased():
     dataset, results = made_up(8, count=12)
     ranking = rank_rows(dataset, results)
     drawn = np.random.default_rng(0).integers(12, size=(2000, 12))
-    found, mean = ranking.estimates["ap"], np.nanmean(ranking.take(drawn).metrics["ap"])
+    found, mean = interval_of(ranking, "ap"), np.nanmean(ranking.take(drawn).metrics["ap"])
     assert mean > found["value"] + 0.005
     assert (found["low"] + found["high"]) / 2 == pytest.approx(found["value"], abs=0.03)

@@ -22,7 +22,7 @@ from mm_numeric.evaluation.metrics.numbers import (
     score_numbers,
 )
 from mm_numeric.evaluation.results import results_table
-from mm_numeric.evaluation.score import read_scores, score
+from mm_numeric.evaluation.score import score
 
 RANDOM = examples(100)
 WRITTEN = st.one_of(
@@ -278,13 +278,13 @@ def test_categories_have_figures_of_their_own(tmp_path):
 
 def test_one_category_alone_has_none(tmp_path):
     rows = [("1", "1", {"category": "interpolation"}), ("2", "3", {"category": "interpolation"})]
-    assert next(iter(read_scores(predictions(tmp_path, rows)).metrics())) == "accuracy"
+    assert next(iter(score(predictions(tmp_path, rows), write=False).metrics())) == "accuracy"
 
 
 def test_buckets_are_names_and_texts(tmp_path):
     path = predictions(tmp_path, [("1", "1", {"category": 3})])
     with pytest.raises(ValueError, match=r'line 1: "buckets" is .*; write names and texts'):
-        read_scores(path)
+        score(path, write=False)
 
 
 def test_a_scorer_that_names_no_metric_shows_its_headline_by_category():

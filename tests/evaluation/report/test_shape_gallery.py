@@ -24,7 +24,7 @@ from mm_numeric.evaluation.report import shape_gallery as galleries
 from mm_numeric.evaluation.report import shape_tiles as tiles
 from mm_numeric.evaluation.report.images import data_url, open_upright
 from mm_numeric.evaluation.report.iou_statistics import MEAN_BOX, IouStatistics
-from mm_numeric.evaluation.score import read_scores
+from mm_numeric.evaluation.score import score
 from mm_numeric.tasks.text_detection import TextDetection
 
 
@@ -120,7 +120,7 @@ def test_precision_by_size_is_there_where_the_scorer_says_it(tmp_path):
 def test_the_scorer_writes_the_columns_of_precision_by_size(tmp_path):
     truth = {"id": "a", "task": "text_detection", "target": [{"box": [1, 1, 9, 9]}], "text": ""}
     row = {**truth, "frame": FRAME.to_dict()}
-    (scored,) = read_scores(write_lines(tmp_path / "predictions.jsonl", [row])).rows
+    (scored,) = score(write_lines(tmp_path / "predictions.jsonl", [row]), write=False).rows
     for size in ("small", "medium", "large"):
         assert {f"paired_{size}", f"counted_{size}"} <= scored.keys()
 
@@ -136,7 +136,7 @@ def test_cut_and_malformed_answers_are_counted(tmp_path, monkeypatch):
         {**write, "id": str(i), "text": text, "frame": FRAME.to_dict()}
         for i, text in enumerate(texts)
     ]
-    scored = read_scores(write_lines(tmp_path / "predictions.jsonl", rows)).rows
+    scored = score(write_lines(tmp_path / "predictions.jsonl", rows), write=False).rows
     assert [(r.get("cut"), r.get("malformed"), r["prompt"]) for r in scored] == [
         (False, 0, "Where?"),
         (True, 0, "Where?"),
