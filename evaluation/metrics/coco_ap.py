@@ -273,7 +273,7 @@ def _rank(
     names = by_label(np.zeros((1, images)))
     of_size = {f"{kind}_{name}": area for area, name in areas for kind in ("ap", "ar")}
     return Ranking(
-        title=f"COCO for {'boxes' if rules.iou == 'bbox' else 'masks'}",
+        title="COCO" if rules.iou == "bbox" else "COCO for masks",
         by_label=by_label,
         size=curves.size,
         names=labels,

@@ -226,7 +226,7 @@ def test_the_task_and_its_options_come_from_what_prepare_wrote(tmp_path, capsys)
     assert results["task"] == "detection"
     assert results["metrics"]["recall_at_0.5"]["value"] == pytest.approx(2 / 3)
     assert cli.main([*words, "--protocol", "coco_ap"]) == 0
-    assert "AP by the rules of COCO for boxes" in capsys.readouterr().out
+    assert "AP by the rules of COCO" in capsys.readouterr().out
 
 
 def test_an_option_of_the_task_can_be_given(tmp_path):
