@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from mm_numeric.evaluation.answers.confidence import Confidences
 from mm_numeric.evaluation.metrics.base import (
+    THRESHOLDS,
     Groups,
     MetricOnRows,
     Scorer,
@@ -23,8 +24,11 @@ from mm_numeric.evaluation.metrics.base import (
 )
 from mm_numeric.evaluation.metrics.bootstrap import sample_metrics
 from mm_numeric.evaluation.metrics.intervals import metric_interval
-from mm_numeric.evaluation.metrics.label_scores import LabelCounts, label_rows
 from mm_numeric.evaluation.metrics.ranking import RANKING, Ranking
+
+LabelCounts = Mapping[str, NDArray[np.int64]]
+"""For each label: the number of true shapes, of detections, and of pairs with an IoU of at least
+each of ``THRESHOLDS``, [2 + thresholds]. ``detection.count_labels`` returns it."""
 
 NO_LABEL = ("none",)
 """Buckets of a row that does not have this grouping."""
@@ -216,3 +220,24 @@ def _natural(label: str) -> tuple[bool, int, str]:
 def finite(value: float) -> float | None:
     """Return None if a value is nan, because JSON has no nan; otherwise return the value."""
     return None if math.isnan(value) else value
+
+
+def label_rows(counts: LabelCounts) -> list[dict[str, Any]]:
+    """Return ``name``, counts, precision, recall and F1 (0 to 1) of each label, for results.json.
+
+    A value is None if it would divide by 0, such as the recall of a label without true shapes.
+    """
+    rows = []
+    for name, own in counts.items():
+        truths, detections, *paired = own.tolist()
+        row: dict[str, Any] = {"name": name, "truths": truths, "detections": detections}
+        for threshold, pairs in zip(THRESHOLDS, paired, strict=True):
+            row[f"f1_at_{threshold:g}"] = _divided(2 * pairs, truths + detections)
+        row["precision_at_0.5"] = _divided(paired[0], detections)
+        row["recall_at_0.5"] = _divided(paired[0], truths)
+        rows.append(row)
+    return rows
+
+
+def _divided(part: int, whole: int) -> float | None:
+    return part / whole if whole else None

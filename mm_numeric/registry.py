@@ -172,7 +172,7 @@ SCORERS: Mapping[type, str] = {
     Instances: "mm_numeric.evaluation.metrics.detection:TEXT_DETECTION",
     ClockTime: "mm_numeric.evaluation.metrics.clock:TIMES",
     ClockReading: "mm_numeric.evaluation.metrics.clockbench:CLOCKBENCH",
-    Number: "mm_numeric.evaluation.metrics.numbers:NUMBERS",
+    Number: "mm_numeric.evaluation.metrics.number_errors:NUMBERS",
     ShortAnswer: "mm_numeric.evaluation.metrics.mathvista:MATHVISTA",
     Text: "mm_numeric.evaluation.metrics.text:TEXTS",
     TimeSpans: "mm_numeric.evaluation.metrics.temporal_spans:SPANS",

@@ -7,7 +7,7 @@ files themselves, choose the task ``mathematics``.
 
 Rows     {"id": text, "question": "What is 3 - (-2 + 4*5)?", "answer": "-15",
           "category": "interpolation" or "extrapolation"}
-Scorer   mm_numeric.evaluation.metrics.numbers
+Scorer   mm_numeric.evaluation.metrics.number_errors
 """
 
 import random

@@ -7,7 +7,7 @@ Rows     {"id": text, "image": path, "phrase": text, "box": [x1, y1, x2, y2]}, a
          optional; metrics are also reported for each of their values
 Answer   the centre of the element as a point, in the coordinate format of the model family; the
          text for an empty list (``[]`` or ``none``) if there is no such element
-Scorer   mm_numeric.evaluation.metrics.points
+Scorer   mm_numeric.evaluation.metrics.pointing
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,7 +51,7 @@ class Click(PointTask):
     @property
     def scorer(self) -> str:
         """Return the import path of the scorer of clicks."""
-        return "mm_numeric.evaluation.metrics.points:CLICKS"
+        return "mm_numeric.evaluation.metrics.pointing:CLICKS"
 
     @property
     def render_settings(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ Rows     {"id": text, "image": path, "question": text, "answer": whole number}; 
          "label": text may replace "question", as in PixMo-Count: what to count, such as ``dogs``
          "count" (PixMo-Count) or "number" (CountBench) may replace "answer"
 Answer   the count, such as ``12``
-Scorer   mm_numeric.evaluation.metrics.counting
+Scorer   mm_numeric.evaluation.metrics.number_errors
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -83,7 +83,7 @@ class Counting(Numbers):
     @property
     def scorer(self) -> str:
         """Return the import path of the scorer of counts."""
-        return "mm_numeric.evaluation.metrics.counting:COUNTS"
+        return "mm_numeric.evaluation.metrics.number_errors:COUNTS"
 
     @property
     def render_settings(self) -> dict[str, Any]:

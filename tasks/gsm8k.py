@@ -3,7 +3,7 @@
 Rows     {"id": text, "question": text, "answer": text}, from ``prepare gsm8k``; the answer is a
          solution that ends with ``#### 18``, or only a number
 Answer   the solution, ``####`` and the final number; with ``solution: false`` only the number
-Scorer   mm_numeric.evaluation.metrics.gsm8k
+Scorer   mm_numeric.evaluation.metrics.number_errors
 
 The parser returns the number after the last ``####``, or else the number after the last ``answer
 is``, or else the whole text if it is a number. Text before the last ``A:`` is ignored. Thousands
@@ -71,7 +71,7 @@ class GSM8K(Numbers):
     @property
     def scorer(self) -> str:
         """Return the import path of the scorer."""
-        return "mm_numeric.evaluation.metrics.gsm8k:GSM8K"
+        return "mm_numeric.evaluation.metrics.number_errors:GSM8K"
 
     @property
     def risk(self) -> str:

@@ -3,7 +3,7 @@
 Rows     {"id": text, "question": text, "answer": text, "category": "interpolation",
           "module": "arithmetic__mixed"}, from ``prepare mathematics``
 Answer   a number, written as in the data set: ``-12``, ``0.25``, ``2/7``
-Scorer   mm_numeric.evaluation.metrics.numbers; also reported for each category and each module
+Scorer   mm_numeric.evaluation.metrics.number_errors; also reported per category and per module
 """
 
 from dataclasses import dataclass

@@ -4,7 +4,7 @@ The questions are worded as in the paper, which follows "Faith and Fate" (arXiv 
 
 Rows     {"id": text, "question": "What is 12 times 345?", "answer": "4140",
           "category": "interpolation" or "extrapolation"}
-Scorer   mm_numeric.evaluation.metrics.numbers
+Scorer   mm_numeric.evaluation.metrics.number_errors
 """
 
 import random

@@ -3,7 +3,7 @@
 Rows     {"id": text, "question": text, "answer": number or text}; optionally "image" and "category"
          (such as interpolation), for which metrics are reported separately
 Answer   the number as written in the row: ``-12``, ``3.50``, ``2/7``
-Scorer   mm_numeric.evaluation.metrics.numbers
+Scorer   mm_numeric.evaluation.metrics.number_errors
 """
 
 import math
@@ -130,7 +130,7 @@ class ApproximateNumbers(Numbers):
     @property
     def scorer(self) -> str:
         """Return the import path of the scorer, which knows tolerances."""
-        return "mm_numeric.evaluation.metrics.tolerance:APPROXIMATE_NUMBERS"
+        return "mm_numeric.evaluation.metrics.number_errors:APPROXIMATE_NUMBERS"
 
     def read_target(self, row: Mapping[str, Any], where: str) -> Number:
         """Return the correct answer of a row with its tolerance."""

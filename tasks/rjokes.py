@@ -4,7 +4,7 @@ The rating is the logarithm of the joke's votes on Reddit.
 
 Rows     {"id": text, "question": the joke, "answer": 0 to 11}, from ``prepare rjokes``
 Answer   a whole number
-Scorer   mm_numeric.evaluation.metrics.numbers
+Scorer   mm_numeric.evaluation.metrics.number_errors
 """
 
 from dataclasses import dataclass

@@ -24,12 +24,12 @@ import numpy as np
 
 from mm_numeric.answers import Instance, Instances
 from mm_numeric.evaluation.metrics.base import RankRules, Scorer
-from mm_numeric.evaluation.metrics.coco_masks import mask_ious
 from mm_numeric.evaluation.metrics.coco_matching import IouOfPairs, Matches, Side, box_ious, match
 from mm_numeric.evaluation.metrics.coco_rows import (
     check_images,
     checked_scores,
     flat_scores,
+    mask_ious,
     side_of_answers,
     side_of_rows,
     sorted_ids,

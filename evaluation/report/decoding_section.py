@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from mm_numeric.config.decoding import GREEDY
-from mm_numeric.evaluation.metrics.p_values import family_text
+from mm_numeric.evaluation.metrics.intervals import family_text
 from mm_numeric.evaluation.report.charts import Axis, axis_around, line_chart, styled_line
 from mm_numeric.evaluation.report.figures import Chart, figure
 from mm_numeric.evaluation.report.results import Comparison, ReportedMetric, chart_ends

@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import Any
 
 from mm_numeric.answers import Number
-from mm_numeric.evaluation.metrics.numbers import digit_count
+from mm_numeric.evaluation.metrics.number_errors import digit_count
 from mm_numeric.evaluation.report import results
 from mm_numeric.evaluation.report.charts import Axis, bar_table, share_chart
 from mm_numeric.evaluation.report.ranking import order_text, spread_evenly, worst_first

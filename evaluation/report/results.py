@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from mm_numeric.evaluation.metrics.intervals import ENOUGH_SEEDS
-from mm_numeric.evaluation.metrics.p_values import family_text
+from mm_numeric.evaluation.metrics.intervals import ENOUGH_SEEDS, family_text
 from mm_numeric.evaluation.report.charts import SeriesStyle, choose_styles
 from mm_numeric.evaluation.report.summary_file import (
     COMPARE_AGAIN,

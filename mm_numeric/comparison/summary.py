@@ -16,8 +16,7 @@ from mm_numeric.config.data import Sources, listed
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.config.schema import Config
 from mm_numeric.evaluation.metrics.base import Metric
-from mm_numeric.evaluation.metrics.intervals import ENOUGH_SEEDS
-from mm_numeric.evaluation.metrics.p_values import correct_p_values, families_text
+from mm_numeric.evaluation.metrics.intervals import ENOUGH_SEEDS, correct_p_values, families_text
 from mm_numeric.evaluation.results import (
     drawn_units,
     in_unit,

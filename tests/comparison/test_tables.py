@@ -13,7 +13,7 @@ from mm_numeric.config.reader import read_config
 from mm_numeric.evaluation.answers.source import AnswerRows
 from mm_numeric.evaluation.metrics import calibration
 from mm_numeric.evaluation.metrics.intervals import seed_interval
-from mm_numeric.evaluation.metrics.numbers import NUMBERS
+from mm_numeric.evaluation.metrics.number_errors import NUMBERS
 from mm_numeric.evaluation.report.summary_file import read_summary
 from mm_numeric.evaluation.score import scores_of
 

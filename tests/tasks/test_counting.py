@@ -12,7 +12,7 @@ from importing import json_file, outcome
 from mm_numeric.answers import Number
 from mm_numeric.config.data import DataSource
 from mm_numeric.data.examples import load_examples
-from mm_numeric.evaluation.metrics.counting import COUNTS, score_counts
+from mm_numeric.evaluation.metrics.number_errors import COUNTS, score_counts
 from mm_numeric.importers.prepare import prepare
 from mm_numeric.importers.tallyqa import TallyQA
 from mm_numeric.tasks.counting import Counting

@@ -11,7 +11,7 @@ from result_files import section
 from mm_numeric.answers import ShortAnswer
 from mm_numeric.cli import main as cli
 from mm_numeric.evaluation.answers.judge import Judge
-from mm_numeric.evaluation.metrics.mathvista_prompt import judge_prompt
+from mm_numeric.evaluation.metrics.mathvista import judge_prompt
 from mm_numeric.evaluation.score import score
 from mm_numeric.inference.chat_client import OPENAI_KEY
 from mm_numeric.tasks.mathvista import MathVista

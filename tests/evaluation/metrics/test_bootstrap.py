@@ -18,7 +18,7 @@ from mm_numeric.evaluation.metrics.base import (
 from mm_numeric.evaluation.metrics.bootstrap import sample_metrics
 from mm_numeric.evaluation.metrics.clock import TIMES
 from mm_numeric.evaluation.metrics.intervals import metric_interval, seed_interval
-from mm_numeric.evaluation.metrics.numbers import NUMBERS
+from mm_numeric.evaluation.metrics.number_errors import NUMBERS
 
 
 def run_draws(runs, value, **more):

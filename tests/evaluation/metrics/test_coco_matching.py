@@ -11,7 +11,7 @@ from result_files import section
 
 from mm_numeric.cli import main as cli
 from mm_numeric.evaluation.metrics.coco_ap import METRIC_NAMES, Rules, rank_rows
-from mm_numeric.evaluation.metrics.coco_masks import read_mask
+from mm_numeric.evaluation.metrics.coco_rows import read_mask
 from mm_numeric.evaluation.results import in_unit
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

@@ -19,8 +19,8 @@ from mm_numeric.evaluation.metrics.detection import (
     objects_right,
     score_instances,
 )
-from mm_numeric.evaluation.metrics.label_scores import label_rows
 from mm_numeric.evaluation.score import score
+from mm_numeric.evaluation.scores import label_rows
 
 
 def found(*shapes, label=""):

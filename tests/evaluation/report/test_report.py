@@ -17,7 +17,7 @@ from clock_reports import (
 )
 
 from mm_numeric.cli.main import main
-from mm_numeric.evaluation.metrics.p_values import correct_p_values
+from mm_numeric.evaluation.metrics.intervals import correct_p_values
 from mm_numeric.evaluation.report import charts
 from mm_numeric.evaluation.report import clock_gallery as dials
 from mm_numeric.evaluation.report.report import FORMATS, write_report

@@ -15,9 +15,8 @@ from mm_numeric.config.reader import CONFIGS, find_config, read_config
 from mm_numeric.evaluation.metrics.boxes import BOXES
 from mm_numeric.evaluation.metrics.clock import TIMES
 from mm_numeric.evaluation.metrics.detection import TEXT_DETECTION
-from mm_numeric.evaluation.metrics.gsm8k import GSM8K
 from mm_numeric.evaluation.metrics.mathvista import MATHVISTA
-from mm_numeric.evaluation.metrics.numbers import NUMBERS
+from mm_numeric.evaluation.metrics.number_errors import GSM8K, NUMBERS
 from mm_numeric.evaluation.report import steps_to_target
 from mm_numeric.evaluation.report.results import (
     ReportedMetric,
