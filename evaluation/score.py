@@ -18,8 +18,7 @@ import numpy as np
 from mm_numeric.answers import Instances
 from mm_numeric.evaluation.answers.confidence import collect_confidences
 from mm_numeric.evaluation.answers.judge import Judge, judged_answers
-from mm_numeric.evaluation.answers.other_frames import other_frame
-from mm_numeric.evaluation.answers.predictions import read_predictions
+from mm_numeric.evaluation.answers.predictions import other_frame, read_predictions
 from mm_numeric.evaluation.answers.prepared_rows import PreparedRows
 from mm_numeric.evaluation.answers.source import AnswerRows, AnswerSource
 from mm_numeric.evaluation.answers.truth_files import COCO_AP, default_protocol, read_truth_files

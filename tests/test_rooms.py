@@ -122,7 +122,7 @@ def test_there_is_no_import_circle_also_not_a_lazy_one():
         ("mm_numeric.losses.new", "from mm_numeric.tasks import clock"),
         ("mm_numeric.answers", "from mm_numeric.numbers.spans import NumberSpans"),
         ("mm_numeric.training.run", "from mm_numeric.cli.main import main"),
-        ("mm_numeric.evaluation.report.html", "import tasks"),
+        ("mm_numeric.evaluation.report.page", "import tasks"),
     ],
 )
 def test_a_breach_is_found(tmp_path, module, line):

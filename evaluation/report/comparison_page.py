@@ -10,18 +10,18 @@ from mm_numeric.evaluation.report.confidence_section import confidence_section
 from mm_numeric.evaluation.report.decoding_section import decoding_section
 from mm_numeric.evaluation.report.digit_distribution import digits_section
 from mm_numeric.evaluation.report.learning_curves import curves_section
-from mm_numeric.evaluation.report.page import Page
-from mm_numeric.evaluation.report.published_comparison import published_section
-from mm_numeric.evaluation.report.results import Comparison, ReportedMetric
-from mm_numeric.evaluation.report.sections import (
+from mm_numeric.evaluation.report.page import (
     Block,
     Content,
+    Page,
     Section,
     fact_list,
     fold,
     heading,
     note,
 )
+from mm_numeric.evaluation.report.published_comparison import published_section
+from mm_numeric.evaluation.report.results import Comparison, ReportedMetric
 from mm_numeric.evaluation.report.steps_to_target import steps_section
 from mm_numeric.evaluation.report.summary_file import SUMMARY
 from mm_numeric.evaluation.report.sweeps import grid_sweeps, sweeps_data, sweeps_section

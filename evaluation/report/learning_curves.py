@@ -8,10 +8,15 @@ from typing import Any
 import numpy as np
 
 from mm_numeric.evaluation.report import charts
-from mm_numeric.evaluation.report.charts import Line, Points, SeriesStyle, styled_line, thinned
-from mm_numeric.evaluation.report.figures import figure
-from mm_numeric.evaluation.report.results import Styles
-from mm_numeric.evaluation.report.sections import (
+from mm_numeric.evaluation.report.charts import (
+    Line,
+    Points,
+    SeriesStyle,
+    figure,
+    styled_line,
+    thinned,
+)
+from mm_numeric.evaluation.report.page import (
     Block,
     Content,
     Section,
@@ -20,6 +25,7 @@ from mm_numeric.evaluation.report.sections import (
     heading,
     note,
 )
+from mm_numeric.evaluation.report.results import Styles
 from mm_numeric.evaluation.table import Cell, Quantity, Table, number, percent
 
 Log = Sequence[Mapping[str, Any]]

@@ -8,8 +8,8 @@ and the data differ.
 from collections.abc import Iterator
 
 from mm_numeric.config.published_results import PUBLISHED, PublishedTable
+from mm_numeric.evaluation.report.page import Content, Section, note
 from mm_numeric.evaluation.report.results import Comparison, ReportedMetric
-from mm_numeric.evaluation.report.sections import Content, Section, note
 from mm_numeric.evaluation.table import Cell, Table
 
 

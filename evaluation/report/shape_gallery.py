@@ -19,11 +19,10 @@ from typing import Any, Literal
 from mm_numeric.evaluation.metrics.matching import FOUND_IOU, MatchedShapes, match_rows
 from mm_numeric.evaluation.metrics.pointing import match_points
 from mm_numeric.evaluation.report import iou_sections, results, shape_tiles
-from mm_numeric.evaluation.report.html import render
-from mm_numeric.evaluation.report.iou_statistics import mean_box_statistics, statistics_of
-from mm_numeric.evaluation.report.ranking import order_text, spread_evenly, worst_first
+from mm_numeric.evaluation.report.gallery import order_text, spread_evenly, worst_first
+from mm_numeric.evaluation.report.iou_sections import mean_box_statistics, statistics_of
+from mm_numeric.evaluation.report.page import Block, Section, fold, render
 from mm_numeric.evaluation.report.results import ScoredRow, Scores, Styles
-from mm_numeric.evaluation.report.sections import Block, Section, fold
 from mm_numeric.evaluation.table import Cell, Table, number, percent
 from mm_numeric.io.escaping import plain
 

@@ -14,8 +14,8 @@ from markupsafe import Markup
 from mm_numeric.answers import Box, Instance
 from mm_numeric.evaluation.metrics.matching import FOUND_IOU, MatchedShapes, is_drawable
 from mm_numeric.evaluation.report.charts import SeriesStyle
-from mm_numeric.evaluation.report.html import Tile, render
-from mm_numeric.evaluation.report.images import data_url, open_upright, outline
+from mm_numeric.evaluation.report.gallery import data_url, open_upright, outline
+from mm_numeric.evaluation.report.page import Tile, render
 from mm_numeric.evaluation.report.results import ScoredRow
 from mm_numeric.evaluation.table import number
 from mm_numeric.geometry.row_shapes import around

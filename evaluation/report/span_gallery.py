@@ -15,10 +15,9 @@ from typing import Any
 from mm_numeric.answers import IMAGE
 from mm_numeric.evaluation.report import results
 from mm_numeric.evaluation.report.charts import SeriesStyle
-from mm_numeric.evaluation.report.html import Tile, render
-from mm_numeric.evaluation.report.ranking import Ranked, order_text, spread_evenly, worst_first
+from mm_numeric.evaluation.report.gallery import Ranked, order_text, spread_evenly, worst_first
+from mm_numeric.evaluation.report.page import Block, Section, Tile, fold, render
 from mm_numeric.evaluation.report.results import ScoredRow, Scores, Styles
-from mm_numeric.evaluation.report.sections import Block, Section, fold
 from mm_numeric.evaluation.report.shape_gallery import FOLDED, SPREAD, WORST
 from mm_numeric.evaluation.report.shape_tiles import answer_text
 from mm_numeric.evaluation.table import Cell, Table, number

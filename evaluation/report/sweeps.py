@@ -12,17 +12,17 @@ from typing import Any
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.evaluation.report.charts import (
     Axis,
+    Chart,
     SeriesStyle,
     axis_around,
     choose_styles,
+    figure,
     legend,
     line_chart,
     styled_line,
     tick_text,
 )
-from mm_numeric.evaluation.report.figures import Chart, figure
-from mm_numeric.evaluation.report.results import Comparison, ReportedMetric, chart_ends
-from mm_numeric.evaluation.report.sections import (
+from mm_numeric.evaluation.report.page import (
     Block,
     Content,
     Section,
@@ -31,6 +31,7 @@ from mm_numeric.evaluation.report.sections import (
     heading,
     note,
 )
+from mm_numeric.evaluation.report.results import Comparison, ReportedMetric, chart_ends
 from mm_numeric.evaluation.table import Cell, Table, TableRow
 
 _METRICS = 6

@@ -9,7 +9,7 @@ from pycocotools import mask
 from shape_reports import HOSTILE, compared, twin_table, write_lines
 
 from mm_numeric.answers import IMAGE, Mask
-from mm_numeric.evaluation.report.images import mask_rings
+from mm_numeric.evaluation.report.gallery import mask_rings
 from mm_numeric.evaluation.score import score
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frames import Frame, Resize
