@@ -11,11 +11,7 @@ from typing import Any
 
 from mm_numeric.answers import Instance, Instances, Unreadable
 from mm_numeric.evaluation.answers import detections as formats
-from mm_numeric.evaluation.answers.dota import (
-    DotaDetections,
-    read_dota_detections,
-    read_dota_truth,
-)
+from mm_numeric.evaluation.answers.dota import DotaDetections, read_dota_detections, read_dota_truth
 from mm_numeric.evaluation.answers.source import AnswerRows, AnswerSource
 from mm_numeric.evaluation.metrics.base import Scorer
 from mm_numeric.evaluation.metrics.coco_ap import Rules, coco_scorer, rank_rows

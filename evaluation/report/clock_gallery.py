@@ -26,21 +26,13 @@ from mm_numeric.evaluation.report.charts import (
 )
 from mm_numeric.evaluation.report.gallery import (
     Ranked,
+    Tile,
     data_url,
     open_upright,
     order_text,
     worst_first,
 )
-from mm_numeric.evaluation.report.page import (
-    Block,
-    Section,
-    Tile,
-    fold,
-    group,
-    heading,
-    note,
-    render,
-)
+from mm_numeric.evaluation.report.page import Block, Section, fold, group, heading, note, render
 from mm_numeric.evaluation.report.results import Pooled, ScoredRow, Scores, Styles
 from mm_numeric.evaluation.table import Cell, Table, percent
 from mm_numeric.io.escaping import plain

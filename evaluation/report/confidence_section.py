@@ -19,15 +19,7 @@ from mm_numeric.evaluation.report.charts import (
     nice_ticks,
     styled_line,
 )
-from mm_numeric.evaluation.report.page import (
-    Block,
-    Content,
-    Section,
-    fold,
-    group,
-    heading,
-    note,
-)
+from mm_numeric.evaluation.report.page import Block, Content, Section, fold, group, heading, note
 from mm_numeric.evaluation.report.results import Comparison, Styles
 from mm_numeric.evaluation.table import Cell, Quantity, Table, number, percent
 

@@ -3,21 +3,31 @@
 import base64
 import io
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import shapely
+from markupsafe import Markup
 from PIL import Image
 
 from mm_numeric.answers import Instance, Mask, Point
 from mm_numeric.data.images import image_file, upright_rgb
-from mm_numeric.evaluation.report.results import ScoredRow, Scores
+from mm_numeric.evaluation.report.page import Block, fold, render
+from mm_numeric.evaluation.report.results import ScoredRow, Scores, Styles
+from mm_numeric.evaluation.table import Table, number
 from mm_numeric.geometry.row_shapes import corners
+from mm_numeric.io.escaping import plain
 
 T = TypeVar("T")
+
+COUNTS = ("matched", "detected", "truths")
+"""Columns of scores.jsonl with the numbers of shapes."""
+
+WORST, FOLDED, SPREAD = 8, 4, 4
+"""Number of the worst questions in a gallery, of those that are not folded, and of others."""
 
 
 class Ranked(NamedTuple):
@@ -52,6 +62,79 @@ def order_text(what: str, scores: Scores) -> str:
     if len(seeds) == 1:
         return f"Worst first, by {mean}."
     return f"Worst first, by {mean}; each with the answers of its worst seed."
+
+
+def which_text(total: int, noun: str, reason: str = "") -> str:
+    """Return a sentence on which of the questions or images a gallery shows."""
+    if total <= WORST + SPREAD:
+        return f"The only {noun}." if total == 1 else f"All {total} {noun}s."
+    rest = f"The {WORST} worst of {total:,} {noun}s, and {SPREAD} spread evenly over the rest"
+    return f"{rest}{reason}."
+
+
+def worst_and_others(ranked: Sequence[T]) -> list[T]:
+    """Select what a gallery shows: all, or the worst and some that are spread over the rest."""
+    if len(ranked) <= WORST + SPREAD:
+        return list(ranked)
+    return [*ranked[:WORST], *spread_evenly(ranked[WORST:], SPREAD)]
+
+
+def answer_text(row: ScoredRow) -> str:
+    """Describe a scored answer, such as ``IoU 0.83`` or ``3 of 4 found, 2 too many``."""
+    if row["parsed"] is None:
+        reason = plain(row["reason"] or "unreadable", 60)
+        return f"not read: {reason} in “{plain(row['text'], 80)}”"
+    if "iou" in row:
+        words = f"IoU {number(row['iou'], 2)}"
+    else:
+        matched, detected, truths = (int(row[column]) for column in COUNTS)
+        words = f"{matched} of {truths} found" if truths else "nothing to be found"
+        words += f", {detected - matched} too many" if detected > matched else ""
+    words += ", truncated" if row.get("cut") else ""
+    return words + (f", {row['malformed']:g} malformed" if row.get("malformed") else "")
+
+
+class Tile(NamedTuple):
+    """One answer in a gallery of images: the variables that ``tiles.html`` needs to draw it."""
+
+    label: Markup
+    drawing: Markup
+    words: str
+    css: str
+
+
+class Article(NamedTuple):
+    """The answers to one question, for ``tiles.html``."""
+
+    title: str
+    about: str
+    tiles: Sequence[Tile]
+
+
+def gallery(template: str, articles: Sequence[Article], total: int, **more: object) -> Block:
+    """Return the drawn answers of ``worst_and_others`` of ``total`` questions, most of them folded.
+
+    ``template`` explains the drawings, and calls ``tiles.gallery``.
+    """
+    is_folded = len(articles) < total
+    drawn = render(
+        template,
+        first=articles[: FOLDED if is_folded else None],
+        more=articles[FOLDED:WORST] if is_folded else [],
+        others=articles[WORST:],
+        **more,
+    )
+    return Block(drawn)
+
+
+def same_as_table(header: Iterable[Any], rows: Sequence[Sequence[Any]]) -> Block:
+    """Return the texts of a gallery as a folded table."""
+    return fold("The same as a table", [Table.of(header, rows, title="The answers drawn above")])
+
+
+def names_of(styles: Styles, scores: Scores) -> list[str]:
+    """List the objectives with scored answers, in the order of ``styles``."""
+    return [name for name in styles if any(name == own for own, _ in scores)]
 
 
 def spread_evenly(values: Sequence[T], count: int) -> list[T]:

@@ -16,15 +16,7 @@ from mm_numeric.evaluation.report.charts import (
     styled_line,
     thinned,
 )
-from mm_numeric.evaluation.report.page import (
-    Block,
-    Content,
-    Section,
-    fold,
-    group,
-    heading,
-    note,
-)
+from mm_numeric.evaluation.report.page import Block, Content, Section, fold, group, heading, note
 from mm_numeric.evaluation.report.results import Styles
 from mm_numeric.evaluation.table import Cell, Quantity, Table, number, percent
 

@@ -7,7 +7,6 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -43,15 +42,6 @@ def render(template: str | Path, **context: object) -> Markup:
     else:
         found = _environment().get_template(template)
     return Markup(found.render(**context))
-
-
-class Tile(NamedTuple):
-    """One answer in a gallery of images: the variables that ``tiles.html`` needs to draw it."""
-
-    label: Markup
-    drawing: Markup
-    words: str
-    css: str
 
 
 @dataclass(frozen=True)

@@ -22,15 +22,7 @@ from mm_numeric.evaluation.report.charts import (
     styled_line,
     tick_text,
 )
-from mm_numeric.evaluation.report.page import (
-    Block,
-    Content,
-    Section,
-    fold,
-    group,
-    heading,
-    note,
-)
+from mm_numeric.evaluation.report.page import Block, Content, Section, fold, group, heading, note
 from mm_numeric.evaluation.report.results import Comparison, ReportedMetric, chart_ends
 from mm_numeric.evaluation.table import Cell, Table, TableRow
 

@@ -21,7 +21,6 @@ from shape_reports import (
 )
 
 from mm_numeric.evaluation.report import shape_gallery as galleries
-from mm_numeric.evaluation.report import shape_tiles as tiles
 from mm_numeric.evaluation.report.gallery import data_url, open_upright
 from mm_numeric.evaluation.report.iou_sections import MEAN_BOX, IouStatistics
 from mm_numeric.evaluation.score import score
@@ -336,7 +335,7 @@ def test_the_page_stays_small(tmp_path):
     page, _ = compared(tmp_path, "text_detection", runs)
     assert len(page.encode()) < 3_000_000
     assert page.count("data:image/jpeg") == 12
-    assert f"the first {tiles.POINTS // 100} drawn" in page
+    assert f"the first {galleries.POINTS // 100} drawn" in page
 
 
 @pytest.mark.slow
