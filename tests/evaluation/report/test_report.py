@@ -469,7 +469,7 @@ def test_the_answers_of_the_worst_seed_of_each_image_are_shown_first(tmp_path):
 
 @pytest.mark.slow
 def test_the_page_stays_small_with_many_rows(tmp_path):
-    summary = compare_folder(tmp_path, seeds=(0,), rows=10_000)
+    summary = compare_folder(tmp_path, seeds=(0,), rows=1_000)
     page, twin = written(tmp_path, summary)
     assert len(page.encode()) < 5_000_000
     assert len(twin.encode()) < 20_000

@@ -314,7 +314,7 @@ def test_rows_of_another_kind_are_refused_in_one_sentence(tmp_path, change, word
 @pytest.mark.slow
 def test_the_page_stays_small(tmp_path):
     noise = np.random.default_rng(0)
-    names = ["ce", "emd", "rps", "ntil", "box_l1", "box_giou"]
+    names = ["ce", "emd", "rps"]
     turn = np.linspace(0, 2 * np.pi, 100, endpoint=False)
     ring = [
         {
@@ -333,7 +333,7 @@ def test_the_page_stays_small(tmp_path):
         for rows in runs.values():
             rows.append(row)
     page, _ = compared(tmp_path, "text_detection", runs)
-    assert len(page.encode()) < 3_000_000
+    assert len(page.encode()) < 2_000_000
     assert page.count("data:image/jpeg") == 12
     assert f"the first {galleries.POINTS // 100} drawn" in page
 
@@ -341,7 +341,7 @@ def test_the_page_stays_small(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [scenes, pages])
 def test_a_browser_shows_it_without_errors_or_sideways_scrolling(tmp_path, kind):
-    names = ["ce", "ce_times", "emd", "an_objective_with_a_long_name", "x", "box_giou"]
+    names = ["ce", "an_objective_with_a_long_name", "x"]
     keys = {(name, 0): place / 2 for place, name in enumerate(names)}
     task = "grounding" if kind is scenes else "text_detection"
     page, _ = compared(tmp_path, task, kind(tmp_path, keys))
