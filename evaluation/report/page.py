@@ -41,7 +41,7 @@ def render(template: str | Path, **context: object) -> Markup:
         found = _environment().from_string(template.read_text(encoding="utf-8"))
     else:
         found = _environment().get_template(template)
-    return Markup(found.render(**context))
+    return Markup(found.render(**context).strip())
 
 
 @dataclass(frozen=True)

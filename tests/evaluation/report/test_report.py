@@ -487,7 +487,7 @@ def test_the_page_stays_small_with_many_rows(tmp_path):
             {"table": {"ce": {"within": {"value": 1}}, "emd": {}}},
             "expected value, low and high, found",
         ),
-        ({"runs": [{"seed": 0}]}, "runs.0: expected objective, seed and folder, found"),
+        ({"runs": [{"seed": 0}]}, "runs.0: expected objective, seed, folder, warm_start, found"),
     ],
 )
 def test_a_wrong_summary_is_refused_in_one_sentence(tmp_path, change, words):
