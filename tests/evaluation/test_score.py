@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from result_files import section, sections, values
+from result_files import section, sections, values, write_lines
 from tiny_models import small_config
 
 from mm_numeric import registry
@@ -169,8 +169,7 @@ def test_results_have_a_table_by_hour(tmp_path):
         {"id": "c", "text": "12:00", "target": "12:03"},
         {"id": "d", "text": "2:00", "target": "2:00"},
     ]
-    file = tmp_path / "p.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file = write_lines(tmp_path / "p.jsonl", rows)
     score(file, task_name="clock")
     hours = section(tmp_path)["buckets"]["hour"]
     assert list(hours) == ["2", "7", "12"]
@@ -243,8 +242,7 @@ def test_metrics_without_a_value_are_listed_after_the_table(tmp_path):
         {"id": str(n), "text": "no idea", "target": target, "task": "numbers"}
         for n, target in enumerate(["-7", "1", "4", "30"])
     ]
-    path = tmp_path / "predictions.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    path = write_lines(tmp_path / "predictions.jsonl", rows)
     lines = results_table(score(path)).splitlines()
     assert not any("- to -" in line or "-1.000" in line for line in lines)
     assert not any(line.lstrip().startswith(("Pearson", "Spearman")) for line in lines)

@@ -5,6 +5,7 @@ import json
 import re
 
 from PIL import Image
+from result_files import write_lines
 
 from mm_numeric.evaluation.report.report import write_report
 
@@ -101,11 +102,6 @@ def score(index, place, seed):
         return row | unread
     read = ("7:05", "8:05")[kind]
     return row | {"text": read, "parsed": read, "reason": None, "deviation_minutes": 60 * kind}
-
-
-def write_lines(path, rows):
-    """Write JSON lines."""
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def written(folder, summary, **options):

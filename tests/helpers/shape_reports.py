@@ -5,6 +5,7 @@ import json
 import re
 
 from clock_reports import summary_of
+from result_files import write_lines
 
 from mm_numeric.answers import Box, Instance
 from mm_numeric.evaluation.metrics.matching import match_rows
@@ -48,12 +49,6 @@ def compared(folder, task, runs):
         write_lines(folder / run["folder"] / "scores.jsonl", rows)
     (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
     return tuple(path.read_text(encoding="utf-8") for path in write_report(folder))
-
-
-def write_lines(path, rows):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 def lines(path):

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from result_files import section
+from result_files import section, write_lines
 
 from mm_numeric.cli import main as cli
 from mm_numeric.evaluation.answers.confidence import thresholds
@@ -29,9 +29,7 @@ def clock_rows(rule="median"):
 
 
 def write(folder, rows, name="predictions.jsonl"):
-    path = folder / name
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
+    return write_lines(folder / name, rows)
 
 
 def list_rows(rule="greedy"):

@@ -5,7 +5,7 @@ import random
 
 import pytest
 from PIL import Image
-from result_files import section, values
+from result_files import section, values, write_lines
 from rows_of_tasks import ROWS, written_rows
 from tiny_models import TINY, small_config
 from tiny_qwens import box_config, real_sizes
@@ -24,11 +24,6 @@ from mm_numeric.tasks.base import task_class
 from mm_numeric.training.run import train
 
 SIZES = [(640, 480), (333, 500), (57, 1000), (1285, 727)]
-
-
-def write_lines(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 def clock_rows(folder, count=4):

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from chat_server import chat_server, completion
-from result_files import section
+from result_files import section, write_lines
 
 from mm_numeric.answers import ShortAnswer
 from mm_numeric.cli import main as cli
@@ -42,9 +42,7 @@ def predictions(folder, rows=ROWS, **more):
         }
         for i, (text, target) in enumerate(rows)
     ]
-    path = folder / "predictions.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    return path
+    return write_lines(folder / "predictions.jsonl", lines)
 
 
 def extract(prompt):

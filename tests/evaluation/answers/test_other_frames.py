@@ -1,8 +1,7 @@
 """score says in one line if another published frame reads the answers much better."""
 
-import json
-
 import pytest
+from result_files import write_lines
 
 from mm_numeric.cli import main as cli
 from mm_numeric.evaluation.score import score
@@ -23,9 +22,7 @@ def write(folder, written, declared, boxes=BOXES):
             {"id": str(i), "task": "grounding", "target": list(box), "frame": declared.to_dict(),
              "text": task.format(target, written).text if i % 10 < 7 else "I see none."}
         )  # fmt: skip
-    path = folder / "predictions.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    return path
+    return write_lines(folder / "predictions.jsonl", lines)
 
 
 def frame_of(option):

@@ -10,6 +10,7 @@ from browser import drawn_in_a_browser
 from check_data_runs import config_of, kinds
 from PIL import Image
 from rectangles import write_rectangles
+from result_files import write_lines
 
 from mm_numeric.answers import Box, Example, Mark, Written
 from mm_numeric.cli import main as cli
@@ -97,8 +98,7 @@ def test_the_same_fault_is_one_thing_to_fix(tmp_path):
         {"id": str(i), "image": f"{i}.png", "phrase": "a", "box": [5 + i, 4, 200 + i, 16]}
         for i in range(6)
     ]
-    file = folder / "rows.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    file = write_lines(folder / "rows.jsonl", rows)
     report = check_data(config_of(tmp_path, file), limit=5)
     assert list(kinds(report).values()) == [5]
     text = report_text(report)
@@ -167,8 +167,7 @@ def test_two_decimals_cost_small_boxes_dearly(tmp_path):
     rows = [
         {"id": str(i), "image": "a.png", "phrase": "a", "box": box} for i, box in enumerate(boxes)
     ]
-    file = folder / "rows.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    file = write_lines(folder / "rows.jsonl", rows)
     ceilings = {}
     for coordinates in ("unit_2", "unit_3"):
         model = {"name": "tiny", "dtype": "float32", "coordinates": coordinates}

@@ -1,12 +1,12 @@
 """The doctor goes on: what is odd about one row or one image is said, and ends nothing."""
 
-import json
 from dataclasses import replace
 
 import pytest
 from check_data_runs import config_of, kinds
 from PIL import Image
 from rectangles import write_rectangles
+from result_files import write_lines
 from tiny_models import tiny_checkpoint
 
 from mm_numeric.data.collator import make_collator
@@ -29,9 +29,7 @@ class Padded(Qwen2VL):
 
 def write_rows(folder, rows, name="rows.jsonl"):
     folder.mkdir(exist_ok=True)
-    file = folder / name
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return file
+    return write_lines(folder / name, rows)
 
 
 @pytest.mark.parametrize("task", ["grounding", "text_detection"])

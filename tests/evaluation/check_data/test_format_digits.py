@@ -5,6 +5,7 @@ import json
 import pytest
 from check_data_runs import config_of
 from rectangles import boxes, write_rectangles
+from result_files import write_lines
 
 from mm_numeric.answers import Box, Instance, Polygon
 from mm_numeric.evaluation.check_data.check import check_data
@@ -25,7 +26,7 @@ def report_of(folder, coordinates, label="", **changes):
         }
         for i, box in enumerate(boxes(4))
     ]
-    rows.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    write_lines(rows, lines)
     model = {"name": "tiny", "dtype": "float32", "coordinates": coordinates}
     return check_data(config_of(folder, rows, task="detection", model=model, **changes))
 

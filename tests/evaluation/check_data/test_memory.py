@@ -1,7 +1,6 @@
 """The estimated memory of a training step, next to what autograd saves and to plain arithmetic."""
 
 import copy
-import json
 import re
 from dataclasses import replace
 
@@ -11,6 +10,7 @@ from check_data_runs import config_of
 from peft import LoraConfig, get_peft_model
 from PIL import Image
 from rectangles import write_rectangles
+from result_files import write_lines
 from tiny_models import small_config
 from transformers import (
     Florence2VisionConfig,
@@ -231,9 +231,7 @@ def dense_rows(folder, *counts):
             for x in range(0, 380, 20)
         ]
         lines.append({"id": str(i), "image": f"{i}.png", "instances": boxes[:count]})
-    path = folder / "rows.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    return path
+    return write_lines(folder / "rows.jsonl", lines)
 
 
 @pytest.mark.slow

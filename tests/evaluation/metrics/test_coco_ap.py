@@ -12,7 +12,7 @@ import pytest
 from intervals import estimate
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
-from result_files import section
+from result_files import section, write_lines
 
 from mm_numeric.answers import Box, Instance, Instances, Polygon
 from mm_numeric.cli import main as cli
@@ -254,8 +254,7 @@ def ranked_rows(scores):
 
 def test_predictions_are_ranked_by_the_scores_that_stand_beside_them(tmp_path, capsys):
     scores = [[0.9, 0.2], [0.8, 0.85], [0.7, 0.1]]
-    path = tmp_path / "predictions.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in ranked_rows(scores)))
+    path = write_lines(tmp_path / "predictions.jsonl", ranked_rows(scores))
     found = Instances((Instance(Box(0, 0, 40, 20)), Instance(Box(50, 50, 90, 80))))
     truth = Instances((Instance(Box(0, 0, 40, 20)),))
     wanted = average_precision([found] * 3, [truth] * 3, scores)
@@ -284,15 +283,13 @@ def test_predictions_are_ranked_by_the_scores_that_stand_beside_them(tmp_path, c
     ],
 )
 def test_what_does_not_rank_predictions_is_one_sentence(tmp_path, scores, message):
-    path = tmp_path / "predictions.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in ranked_rows(scores)))
+    path = write_lines(tmp_path / "predictions.jsonl", ranked_rows(scores))
     with pytest.raises(ValueError, match=message):
         score(path, protocol="coco_ap")
 
 
 def test_predictions_without_scores_have_an_ap_of_averaged_ties(tmp_path):
-    path = tmp_path / "predictions.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in ranked_rows([None] * 3)))
+    path = write_lines(tmp_path / "predictions.jsonl", ranked_rows([None] * 3))
     assert 0.4 < score(path, protocol=Rules(ties="averaged")).ranking.metrics["ap_50"] < 0.6
     path.write_text('{"task": "clock", "id": "a", "text": "7:05", "target": "7:05"}')
     with pytest.raises(ValueError, match="'coco_ap' scores shapes in an image, but answers of"):

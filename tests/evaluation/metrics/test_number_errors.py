@@ -13,7 +13,7 @@ from examples import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from intervals import interval
-from result_files import section
+from result_files import section, write_lines
 
 from mm_numeric.answers import Number, Tolerance
 from mm_numeric.evaluation.metrics.base import Scorer
@@ -251,7 +251,7 @@ def predictions(folder, rows):
         {"id": str(i), "task": "numbers", "text": text, "target": target, "buckets": buckets}
         for i, (text, target, buckets) in enumerate(rows)
     ]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    write_lines(path, lines)
     return path
 
 

@@ -6,7 +6,8 @@ import shapely
 from browser import drawn_in_a_browser
 from PIL import Image
 from pycocotools import mask
-from shape_reports import HOSTILE, compared, twin_table, write_lines
+from result_files import write_lines
+from shape_reports import HOSTILE, compared, twin_table
 
 from mm_numeric.answers import IMAGE, Mask
 from mm_numeric.evaluation.report.gallery import mask_rings

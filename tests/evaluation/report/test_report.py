@@ -12,9 +12,9 @@ from clock_reports import (
     compare_folder,
     html_cells,
     markdown_cells,
-    write_lines,
     written,
 )
+from result_files import write_lines
 
 from mm_numeric.cli.main import main
 from mm_numeric.evaluation.metrics.intervals import correct_p_values

@@ -12,8 +12,9 @@ import threading
 import time
 
 import pytest
-from clock_reports import HOSTILE, html_cells, write_lines
+from clock_reports import HOSTILE, html_cells
 from PIL import Image
+from result_files import write_lines
 
 from mm_numeric.cli.main import main
 from mm_numeric.config.reader import read_config

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from browser import drawn_in_a_browser
 from PIL import Image
+from result_files import write_lines
 from shape_reports import (
     FRAME,
     HOSTILE,
@@ -17,7 +18,6 @@ from shape_reports import (
     scenes,
     table,
     twin_table,
-    write_lines,
 )
 
 from mm_numeric.evaluation.report import shape_gallery as galleries

@@ -5,9 +5,10 @@ import math
 
 import pytest
 from browser import drawn_in_a_browser
-from clock_reports import compare_folder, html_cells, markdown_cells, write_lines, written
+from clock_reports import compare_folder, html_cells, markdown_cells, written
 from hypothesis import given
 from hypothesis import strategies as st
+from result_files import write_lines
 
 from mm_numeric.comparison.rows import compared_rows
 from mm_numeric.config.published_results import PUBLISHED, PublishedTable
