@@ -36,7 +36,7 @@ PART_ROWS = 10_000
 
 
 def score(
-    predictions: Path,
+    predictions: Path | str,
     *,
     task_name: str | None = None,
     protocol: str | Rules | None = None,
@@ -82,6 +82,7 @@ def score(
             written.
         write: False to write nothing, and to keep the rows in memory.
     """
+    predictions = Path(predictions)
     source = AnswerSource(
         predictions=predictions,
         task_name=task_name,
