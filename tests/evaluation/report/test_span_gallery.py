@@ -1,4 +1,4 @@
-"""Galleries of clicks, points and temporal spans in a report: what is drawn, and where."""
+"""Galleries of temporal spans, clicks and points in a report: what is drawn, and where."""
 
 import numpy as np
 import pytest
