@@ -52,6 +52,7 @@ from mm_numeric.models.loading import family_class, load_family, quiet_unless_te
 from mm_numeric.numbers.spans import TokenNumber
 from mm_numeric.registry import scorer_of
 
+_BATCHES = 16  # that are collated
 _LOW_CEILING = 0.9  # below it, the answers or how they are written are most likely wrong
 
 
@@ -233,17 +234,15 @@ def _encoded(
     return encoded, answer, numbers
 
 
-def _check_batches(
-    source: SourceReport, collator: TrainingCollator, settings: Any, count: int = 16
-) -> None:
-    """Collate up to ``count`` examples, one per batch, and report each batch that is incorrect.
+def _check_batches(source: SourceReport, collator: TrainingCollator, settings: Any) -> None:
+    """Collate some examples, one per batch, and report each batch that is incorrect.
 
     The number of image features must equal the number of image tokens, and the labels must be
     exactly the answer tokens.
     """
     family = collator.family
     complete = [e for e in source.examples if e.has_image or e.example.image is None]
-    for encoded in complete[:: max(len(complete) // count, 1)][:count]:
+    for encoded in complete[:: max(len(complete) // _BATCHES, 1)][:_BATCHES]:
         example, where = encoded.example, encoded.example.where
         try:
             batch = collator([example])

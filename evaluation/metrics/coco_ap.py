@@ -141,24 +141,6 @@ def coco_scorer(rules: Rules, source: str, rank: Callable[..., Ranking] | None =
     )
 
 
-def average_precision(
-    predictions: Sequence[Instances | None],
-    targets: Sequence[Instances],
-    scores: Sequence[Sequence[float | None] | None] | None = None,
-    *,
-    ties: str = "official",
-) -> dict[str, float]:
-    """Compute COCO's twelve AP and AR metrics of parsed answers, compared as upright boxes."""
-    return rank_answers(predictions, targets, scores, Rules(ties=ties)).metrics
-
-
-def coco_average_precision(
-    dataset: Mapping[str, Any], results: Sequence[Mapping[str, Any]], *, ties: str = "official"
-) -> dict[str, float]:
-    """Compute COCO's twelve AP and AR metrics of boxes that are given as COCO JSON data."""
-    return rank_rows(dataset, results, Rules(ties=ties)).metrics
-
-
 def rank_answers(
     predictions: Sequence[Instances | None],
     targets: Sequence[Instances],

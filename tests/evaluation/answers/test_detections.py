@@ -19,7 +19,7 @@ from mm_numeric.evaluation.answers.detections import (
     read_coco_truth,
     read_text_files,
 )
-from mm_numeric.evaluation.metrics.coco_ap import Rules, coco_average_precision
+from mm_numeric.evaluation.metrics.coco_ap import Rules, rank_rows
 from mm_numeric.evaluation.results import results_table
 from mm_numeric.evaluation.score import score
 
@@ -346,7 +346,7 @@ def test_ap_of_coco_files_and_of_text_files(tmp_path):
     truth = as_json(tmp_path / "truth.json", DATASET)
     results = as_json(tmp_path / "results.json", [RESULT])
     scores = score(results, truth=truth, protocol="coco_ap", out=tmp_path / "out")
-    expected = coco_average_precision(DATASET, [RESULT])
+    expected = rank_rows(DATASET, [RESULT]).metrics
     assert scores.ranking.metrics == pytest.approx(expected, nan_ok=True)
     saved = section(tmp_path / "out", "coco_ap")
     assert values(saved)["ap_50"]["value"] == scores.ranking.metrics["ap_50"] == pytest.approx(1)

@@ -19,8 +19,6 @@ from mm_numeric.cli import main as cli
 from mm_numeric.evaluation.metrics.coco_ap import (
     METRIC_NAMES,
     Rules,
-    average_precision,
-    coco_average_precision,
     rank_answers,
     rank_rows,
 )
@@ -99,17 +97,17 @@ def test_official_figures_are_those_of_pycocotools(seed, levels):
     dataset, results = made_up(seed, levels=levels)
     expected = by_pycocotools(dataset, results)
     assert 0 < expected["ap"] < expected["ap_50"] < 1
-    assert coco_average_precision(dataset, results) == pytest.approx(expected, nan_ok=True)
+    assert rank_rows(dataset, results).metrics == pytest.approx(expected, nan_ok=True)
     answers, targets, scores = as_answers(dataset, results)
-    mine = average_precision(answers, targets, scores)
+    mine = rank_answers(answers, targets, scores).metrics
     assert mine == pytest.approx(expected, nan_ok=True, abs=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_averaging_changes_nothing_where_scores_differ(seed):
     dataset, results = made_up(seed)
-    official = coco_average_precision(dataset, results)
-    averaged = coco_average_precision(dataset, results, ties="averaged")
+    official = rank_rows(dataset, results).metrics
+    averaged = rank_rows(dataset, results, rules=Rules(ties="averaged")).metrics
     assert averaged == pytest.approx(official, nan_ok=True, abs=1e-12)
 
 
@@ -125,12 +123,12 @@ def relabelled(dataset, results, seed):
 @pytest.mark.parametrize("levels", [1, 4])
 def test_averaged_ties_know_no_order_of_images(levels):
     dataset, results = made_up(9, levels=levels)
-    averaged = coco_average_precision(dataset, results, ties="averaged")
+    averaged = rank_rows(dataset, results, rules=Rules(ties="averaged")).metrics
     official = by_pycocotools(dataset, results)
     seen = set()
     for seed in range(5):
         other = relabelled(dataset, results, seed)
-        assert coco_average_precision(*other, ties="averaged") == pytest.approx(
+        assert rank_rows(*other, rules=Rules(ties="averaged")).metrics == pytest.approx(
             averaged, nan_ok=True
         )
         seen.add(round(by_pycocotools(*other)["ap_50"], 6))
@@ -152,7 +150,7 @@ def test_an_averaged_tie_is_the_mean_over_its_orders():
     targets = [Instances((Instance(Box(0, 0, 10, 10)),)) for _ in range(4)]
     hit, miss = Instance(Box(0, 0, 10, 10)), Instance(Box(50, 50, 60, 60))
     answers = [Instances((hit, miss)), Instances((miss, hit)), Instances((hit, miss)), None]
-    figures = average_precision(answers, targets, ties="averaged")
+    figures = rank_answers(answers, targets, rules=Rules(ties="averaged")).metrics
     assert figures["ap_50"] == pytest.approx(expected, abs=1e-12)
     assert figures["ap_50"] == pytest.approx(0.5 * 76 / 101)
     assert figures["ar_100"] == 0.75
@@ -180,17 +178,17 @@ def test_an_averaged_tie_is_the_mean_over_its_orders():
 def test_what_is_no_ranking_is_one_sentence(scores, ties, message):
     answers = [Instances((Instance(Box(0, 0, 10, 10)),))] * 2
     with pytest.raises(ValueError, match=message):
-        average_precision(answers, answers, scores, ties=ties)
+        rank_answers(answers, answers, scores, rules=Rules(ties=ties))
 
 
 def test_nothing_found_and_nothing_to_find_are_sentences():
     something, nothing = Instances((Instance(Box(0, 0, 10, 10)),)), Instances(())
     with pytest.raises(ValueError, match="there are no detections to rank, so AP is undefined"):
-        average_precision([None, nothing], [something] * 2, ties="averaged")
+        rank_answers([None, nothing], [something] * 2, rules=Rules(ties="averaged"))
     with pytest.raises(ValueError, match="the ground truth has no annotations"):
-        average_precision([something], [nothing], ties="averaged")
+        rank_answers([something], [nothing], rules=Rules(ties="averaged"))
     with pytest.raises(ValueError, match=r"detection 1: the image 9 is not among the 1 of the gro"):
-        coco_average_precision(
+        rank_rows(
             {"images": [{"id": 1}], "annotations": [{"id": 1}], "categories": []},
             [{"image_id": 9, "category_id": 1, "bbox": [0, 0, 1, 1], "score": 1.0}],
         )
@@ -198,9 +196,9 @@ def test_nothing_found_and_nothing_to_find_are_sentences():
 
 def test_an_annotation_with_the_id_0_is_found_too():
     dataset, results = made_up(3)
-    expected = coco_average_precision(dataset, results)
+    expected = rank_rows(dataset, results).metrics
     shifted = [{**row, "id": row["id"] - 1} for row in dataset["annotations"]]
-    assert coco_average_precision({**dataset, "annotations": shifted}, results) == expected
+    assert rank_rows({**dataset, "annotations": shifted}, results).metrics == expected
 
 
 def test_ignored_regions_are_crowds_and_polygons_the_boxes_around_them():
@@ -208,7 +206,7 @@ def test_ignored_regions_are_crowds_and_polygons_the_boxes_around_them():
     region = Instance(Box(50, 50, 90, 90), ignore=True)
     target = Instances((Instance(triangle), region))
     answer = Instances((Instance(Box(0, 0, 10, 10)), Instance(Box(60, 60, 70, 70))))
-    figures = average_precision([answer], [target], [[0.1, 0.9]])
+    figures = rank_answers([answer], [target], [[0.1, 0.9]]).metrics
     assert figures["ap"] == pytest.approx(1)
     assert math.isnan(figures["ap_large"])
 
@@ -236,7 +234,7 @@ def test_real_annotations_are_scored_as_pycocotools_scores_them():
         if draw.random() < 0.8
     ]
     expected = by_pycocotools(dataset, results)
-    assert coco_average_precision(dataset, results) == pytest.approx(expected, nan_ok=True)
+    assert rank_rows(dataset, results).metrics == pytest.approx(expected, nan_ok=True)
     assert expected["ap_50"] > 0.3
 
 
@@ -257,7 +255,7 @@ def test_predictions_are_ranked_by_the_scores_that_stand_beside_them(tmp_path, c
     path = write_lines(tmp_path / "predictions.jsonl", ranked_rows(scores))
     found = Instances((Instance(Box(0, 0, 40, 20)), Instance(Box(50, 50, 90, 80))))
     truth = Instances((Instance(Box(0, 0, 40, 20)),))
-    wanted = average_precision([found] * 3, [truth] * 3, scores)
+    wanted = rank_answers([found] * 3, [truth] * 3, scores).metrics
     assert 0.5 < wanted["ap_50"] < 1
     assert cli.main(["score", str(path), "--protocol", "coco_ap"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
