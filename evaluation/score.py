@@ -44,9 +44,9 @@ def score(
     judge: Judge | None = None,
     rows: PreparedRows | None = None,
     partial: bool = False,
-    truth: Path | None = None,
+    truth: Path | str | None = None,
     lines: str | None = None,
-    out: Path | None = None,
+    out: Path | str | None = None,
     write: bool = True,
 ) -> Scores:
     """Score answers, and write scores.jsonl and a section of results.json.
@@ -83,6 +83,7 @@ def score(
         write: False to write nothing, and to keep the rows in memory.
     """
     predictions = Path(predictions)
+    truth, out = (None if path is None else Path(path) for path in (truth, out))
     source = AnswerSource(
         predictions=predictions,
         task_name=task_name,
