@@ -13,7 +13,7 @@ SUMMARY = "summary.json"
 COMPARE_AGAIN = "Run `mm-numeric compare` to write it."
 
 _KEYS = (
-    "description", "control", "references", "axes", "published", "rows", "rows_due", "warm_start",
+    "description", "control", "references", "axes", "rows", "rows_due", "warm_start",
     "other_warm_starts", "decoding", "calibration", "tuning", "facts", "runs",
 )  # fmt: skip
 
