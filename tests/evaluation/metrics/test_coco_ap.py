@@ -16,12 +16,7 @@ from result_files import section, write_lines
 
 from mm_numeric.answers import Box, Instance, Instances, Polygon
 from mm_numeric.cli import main as cli
-from mm_numeric.evaluation.metrics.coco_ap import (
-    METRIC_NAMES,
-    Rules,
-    rank_answers,
-    rank_rows,
-)
+from mm_numeric.evaluation.metrics.coco_ap import METRIC_NAMES, Rules, rank_answers, rank_rows
 from mm_numeric.evaluation.metrics.ranking import ranking_metrics
 from mm_numeric.evaluation.score import score
 

@@ -3,10 +3,7 @@
 import re
 
 import pytest
-from clock_reports import (
-    compare_folder,
-    written,
-)
+from clock_reports import compare_folder, written
 
 from mm_numeric.evaluation.report import clock_gallery as dials
 

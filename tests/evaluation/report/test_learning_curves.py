@@ -1,9 +1,6 @@
 """Learning curves are those of the logs, with the end of the warm start."""
 
-from clock_reports import (
-    compare_folder,
-    written,
-)
+from clock_reports import compare_folder, written
 from result_files import write_lines
 
 

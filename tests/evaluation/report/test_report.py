@@ -5,13 +5,7 @@ import re
 
 import pytest
 from browser import drawn_in_a_browser
-from clock_reports import (
-    HOSTILE,
-    compare_folder,
-    html_cells,
-    markdown_cells,
-    written,
-)
+from clock_reports import HOSTILE, compare_folder, html_cells, markdown_cells, written
 
 from mm_numeric.cli.main import main
 from mm_numeric.evaluation.report import charts

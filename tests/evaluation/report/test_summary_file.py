@@ -1,12 +1,7 @@
 """A summary.json that lacks a key or a number is one sentence, or a dash."""
 
 import pytest
-from clock_reports import (
-    cell,
-    compare_folder,
-    markdown_cells,
-    written,
-)
+from clock_reports import cell, compare_folder, markdown_cells, written
 
 from mm_numeric.evaluation.report.report import write_report
 
