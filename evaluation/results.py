@@ -9,35 +9,20 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from mm_numeric.evaluation.metrics.ranking import Ranking, ranking_metrics
 from mm_numeric.evaluation.scores import Scores, finite
 from mm_numeric.evaluation.table import Cell, Column, Table
 from mm_numeric.io.atomic_files import atomic_file
 from mm_numeric.io.escaping import plain
 from mm_numeric.registry import PROTOCOLS
-from mm_numeric.runs.results import TASK, ProtocolResults, rows_text, scores_path, write_section
+from mm_numeric.runs.results import ProtocolResults, rows_text, scores_path
 
 MOST_LABELS_SHOWN = 20
 """A terminal shows the scores of each label up to this number of labels."""
 
 _LABEL_COUNTS = ("name", "truths", "detections")
-
-
-def write_scores(
-    scores: Scores,
-    predictions: Path,
-    head: Mapping[str, Any],
-    *,
-    protocol: str = TASK,
-    folder: Path | None = None,
-) -> None:
-    """Write scores.jsonl, and then the section of results.json, which begins with ``head``.
-
-    results.json is last, because its existence marks the scoring as complete. ``folder`` is that of
-    the files, by default the folder of the predictions.
-    """
-    write_rows([scores.rows], predictions, protocol, folder)
-    write_section(predictions, protocol, {**head, **section_of(scores)}, folder)
+_LABEL_COLUMNS = {
+    "truths": "truths", "detections": "detections", "f1_at_0.5": "F1@0.5", "ap": "AP"
+}  # fmt: skip
 
 
 def write_rows(
@@ -60,10 +45,16 @@ def section_of(scores: Scores) -> ProtocolResults:
     """Return what results.json has about the scores of a predictions file under one protocol."""
     values = scores.metrics()
     metrics = {
-        m.name: {**values[m.name], **_shown(m.label, m.unit, better=m.higher_is_better)}
+        m.name: {
+            **values[m.name],
+            "label": m.label,
+            "unit": m.unit,
+            "higher_is_better": m.higher_is_better,
+        }
         for m, _ in scores.metrics_on_rows
     }
     return {
+        **scores.source,
         "rows": scores.count,
         "rows_due": scores.rows_due,
         "groups": scores.group_count,
@@ -74,20 +65,9 @@ def section_of(scores: Scores) -> ProtocolResults:
         "counts": scores.counts(),
         "metrics": metrics,
         **({"calibration": scores.confidences.results()} if scores.confidences else {}),
-        **({"labels": label_entries(scores.label_rows())} if scores.labels is not None else {}),
+        **({"labels": label_entries(scores.label_rows())} if scores.has_labels else {}),
         "failures": dict(scores.failures),
         "buckets": scores.buckets(),
-    }
-
-
-def ranking_entries(ranking: Ranking) -> dict[str, dict[str, Any]]:
-    """Return the metrics of a ranking for results.json, each with its interval."""
-    return {
-        metric.name: {
-            **{key: finite(own) for key, own in ranking.estimates[metric.name].items()},
-            **_shown(metric.label, metric.unit, better=metric.higher_is_better),
-        }
-        for metric in ranking_metrics(ranking.has_truths)
     }
 
 
@@ -104,11 +84,6 @@ def label_entries(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         }
         for row in rows
     ]
-
-
-def _shown(label: str, unit: str, *, better: bool) -> dict[str, Any]:
-    """Return how tables show a metric."""
-    return {"label": label, "unit": unit, "higher_is_better": better}
 
 
 def results_table(scores: Scores) -> str:
@@ -152,7 +127,7 @@ def results_table(scores: Scores) -> str:
 def label_lines(scores: Scores) -> list[str]:
     """Format the rules of AP and the scores of each label for a terminal; [] without labels."""
     rows = scores.label_rows()
-    if scores.labels is None:
+    if not scores.has_labels:
         return []
     if scores.ranking is None:
         reason = "it ranks objects by confidence, and all are equal or missing"
@@ -162,22 +137,20 @@ def label_lines(scores: Scores) -> list[str]:
     if len(rows) > MOST_LABELS_SHOWN:
         lines.append(f"results.json has the scores of each of the {len(rows)} labels")
     elif rows:
-        headers = ("label", "truths", "detections", "F1@0.5", "AP")
+        shown = [name for name in _LABEL_COLUMNS if any(name in row for row in rows)]
         columns = [
             Column(header=Cell(content=header), min_width=8, align="right" if i else "left")
-            for i, header in enumerate(headers)
+            for i, header in enumerate(["label", *(_LABEL_COLUMNS[name] for name in shown)])
         ]
         cells = [
-            (
-                row["name"] or "(no label)",
-                f"{row['truths']:,}",
-                f"{row['detections']:,}",
-                *(in_unit(row.get(name), "%") for name in ("f1_at_0.5", "ap")),
-            )
-            for row in rows
+            [row["name"] or "(no label)", *(_label_cell(row, n) for n in shown)] for row in rows
         ]
         lines.append(Table.of(columns, cells).to_terminal(indent=2))
     return lines
+
+
+def _label_cell(row: Mapping[str, Any], name: str) -> str:
+    return f"{row[name]:,}" if name in _LABEL_COUNTS else in_unit(row.get(name), "%")
 
 
 def indented_table(rows: Sequence[Sequence[str]]) -> str:

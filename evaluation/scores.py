@@ -5,7 +5,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from mm_numeric.evaluation.answers.confidence import Confidences
 from mm_numeric.evaluation.metrics.base import (
+    THRESHOLDS,
     Groups,
     MetricOnRows,
     Scorer,
@@ -23,8 +24,11 @@ from mm_numeric.evaluation.metrics.base import (
 )
 from mm_numeric.evaluation.metrics.bootstrap import sample_metrics
 from mm_numeric.evaluation.metrics.intervals import metric_interval
-from mm_numeric.evaluation.metrics.label_scores import LabelCounts, label_rows
 from mm_numeric.evaluation.metrics.ranking import RANKING, Ranking
+
+LabelCounts = Mapping[str, NDArray[np.int64]]
+"""For each label: the number of true shapes, of detections, and of pairs with an IoU of at least
+each of ``THRESHOLDS``, [2 + thresholds]. ``detection.count_labels`` returns it."""
 
 NO_LABEL = ("none",)
 """Buckets of a row that does not have this grouping."""
@@ -63,6 +67,9 @@ class Scores:
     labels: LabelCounts | None = None
     """Counts of each label; None if the scorer does not compare labels."""
 
+    source: Mapping[str, Any] = field(default_factory=dict)
+    """What was scored, for results.json: the task and its version, or the file of the truth."""
+
     rows_due: int | None = None
     """Number of rows of the data; None if the predictions do not say it."""
 
@@ -100,10 +107,16 @@ class Scores:
         found: Any = self.columns.get(RANKING)
         return found if found is not None and found.names else None
 
+    @property
+    def has_labels(self) -> bool:
+        """Return True if the scores of single labels are reported."""
+        return self.labels is not None or self.ranking is not None
+
     @cached_property
     def _metrics(self) -> dict[str, dict[str, float | None]]:
         metrics = self.metrics_on_rows
-        samples = sample_metrics(metrics, {"": [self.columns]}, self.groups)
+        resamples = self.ranking.resamples if self.ranking else None
+        samples = sample_metrics(metrics, {"": [self.columns]}, self.groups, resamples=resamples)
         found = {}
         for (metric, _), by_name in zip(metrics, samples, strict=True):
             low, high, _ = metric_interval(by_name[""])
@@ -128,7 +141,12 @@ class Scores:
     def label_rows(self) -> list[dict[str, Any]]:
         """Return the scores of each label (F1, and AP if there are confidences), 0 to 1."""
         ranked = {row["name"]: row for row in self.ranking.labels} if self.ranking else {}
-        rows = label_rows(self.labels or {})
+        if self.labels is None:
+            return [
+                {key: finite(own) if isinstance(own, float) else own for key, own in row.items()}
+                for row in ranked.values()
+            ]
+        rows = label_rows(self.labels)
         for row in rows:
             own = ranked.get(row["name"], {})
             row.update({name: finite(own[name]) for name in ("ap", "ap_50", "ap_75") if own})
@@ -202,3 +220,24 @@ def _natural(label: str) -> tuple[bool, int, str]:
 def finite(value: float) -> float | None:
     """Return None if a value is nan, because JSON has no nan; otherwise return the value."""
     return None if math.isnan(value) else value
+
+
+def label_rows(counts: LabelCounts) -> list[dict[str, Any]]:
+    """Return ``name``, counts, precision, recall and F1 (0 to 1) of each label, for results.json.
+
+    A value is None if it would divide by 0, such as the recall of a label without true shapes.
+    """
+    rows = []
+    for name, own in counts.items():
+        truths, detections, *paired = own.tolist()
+        row: dict[str, Any] = {"name": name, "truths": truths, "detections": detections}
+        for threshold, pairs in zip(THRESHOLDS, paired, strict=True):
+            row[f"f1_at_{threshold:g}"] = _divided(2 * pairs, truths + detections)
+        row["precision_at_0.5"] = _divided(paired[0], detections)
+        row["recall_at_0.5"] = _divided(paired[0], truths)
+        rows.append(row)
+    return rows
+
+
+def _divided(part: int, whole: int) -> float | None:
+    return part / whole if whole else None

@@ -172,7 +172,7 @@ SCORERS: Mapping[type, str] = {
     Instances: "mm_numeric.evaluation.metrics.detection:TEXT_DETECTION",
     ClockTime: "mm_numeric.evaluation.metrics.clock:TIMES",
     ClockReading: "mm_numeric.evaluation.metrics.clockbench:CLOCKBENCH",
-    Number: "mm_numeric.evaluation.metrics.numbers:NUMBERS",
+    Number: "mm_numeric.evaluation.metrics.number_errors:NUMBERS",
     ShortAnswer: "mm_numeric.evaluation.metrics.mathvista:MATHVISTA",
     Text: "mm_numeric.evaluation.metrics.text:TEXTS",
     TimeSpans: "mm_numeric.evaluation.metrics.temporal_spans:SPANS",
@@ -242,6 +242,7 @@ PROTOCOLS: Mapping[str, str] = {
     "dota": "mm_numeric.evaluation.metrics.dota:DOTA",
     "deteval_total_text": "mm_numeric.evaluation.metrics.deteval:DETEVAL_TOTAL_TEXT",
     "deteval_icdar2013": "mm_numeric.evaluation.metrics.deteval:DETEVAL_ICDAR2013",
+    "coco_ap": "mm_numeric.evaluation.metrics.coco_ap:COCO_AP",
 }
 """Evaluation protocols of lists of shapes; the first is the default of text detection."""
 
@@ -296,6 +297,17 @@ def choose(name: str, table: Mapping[str, Any], what: str, where: str) -> Any:
         raise unknown(name, table, what, where)
     entry = table.get(name, name)
     return load(entry, where) if isinstance(entry, str) else entry
+
+
+def scorer_of(task: Any, name: str, answer: Any, where: str) -> Any:
+    """Return the ``Scorer`` that a task names, or else the default one for the type of ``answer``.
+
+    If there is no scorer, the error message has ``name`` (the task) and ``where`` (its file).
+    """
+    path = task.scorer or SCORERS.get(type(answer))
+    if path is None:
+        raise ValueError(f"{where}: the task {name!r} has no `scorer`; add one to score it.")
+    return load(path, where)
 
 
 class _Plugins:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from markupsafe import escape
 
-from mm_numeric.evaluation.report.figures import theme_colours, with_colours
+from mm_numeric.evaluation.report.charts import theme_colours, with_colours
 from mm_numeric.io.markup import element
 
 COLOURS = {**theme_colours(), "--ours": "#0a62a9", "--other": "#b4500f"}

@@ -8,7 +8,7 @@ experiment in "Regress, Don't Guess" (arXiv 2411.02083, table 2), which trains o
 
 Rows     {"id": text, "question": "What is 3 - (-2 + 4*5)?", "answer": "-15",
           "category": "interpolation" or "extrapolation"}
-Scorer   mm_numeric.evaluation.metrics.numbers
+Scorer   mm_numeric.evaluation.metrics.number_errors
 """
 
 import random

@@ -4,7 +4,7 @@ Rows     {"id": text, "image": path, "question": text, "answer": number or text}
          "year": true or false, whether the answer is a year, which has to be exact;
          "tolerance": largest relative error, instead of the option ``tolerance``; and "category"
 Answer   the number as written in the row: ``12``, ``3.5``
-Scorer   mm_numeric.evaluation.metrics.tolerance
+Scorer   mm_numeric.evaluation.metrics.number_errors
 
 Within 5 %, each year from 1910 to 2110 would be right for 2010. In a row without "year", the answer
 is a year if it is a whole number from 1800 to 2099 with four digits, and the question contains the

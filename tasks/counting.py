@@ -5,7 +5,7 @@ Rows     {"id": text, "image": path, "question": text, "answer": whole number}; 
          "label": text may replace "question", as in PixMo-Count: what to count, such as ``dogs``
          "count" (PixMo-Count) or "number" (CountBench) may replace "answer"
 Answer   the count, such as ``12``
-Scorer   mm_numeric.evaluation.metrics.counting
+Scorer   mm_numeric.evaluation.metrics.number_errors
 """
 
 import random
@@ -29,7 +29,7 @@ class Counting(WholeNumbers, RenderedTask):
     highest: ClassVar[int] = 9999
     noun: ClassVar[str] = "a count"
     drawn_by: ClassVar[tuple[str, ...]] = ("scene", "counted")
-    scorer = "mm_numeric.evaluation.metrics.counting:COUNTS"
+    scorer = "mm_numeric.evaluation.metrics.number_errors:COUNTS"
 
     label_question: str = "How many {label} are there?"
     """Question for a row with a label instead of a question; ``{label}`` is replaced by it."""

@@ -3,7 +3,7 @@
 Rows     {"id": text, "question": text, "answer": text}, from ``prepare gsm8k``; the answer is a
          solution that ends with ``#### 18``, or only a number
 Answer   the solution, ``####`` and the final number; with ``solution: false`` only the number
-Scorer   mm_numeric.evaluation.metrics.gsm8k
+Scorer   mm_numeric.evaluation.metrics.number_errors
 
 The parser returns the number after the last ``####``, or else the number after the last ``answer
 is``, or else the whole text if it is a number. Text before the last ``A:`` is ignored. Thousands
@@ -57,7 +57,7 @@ class GSM8K(Numbers):
     """Task: solve a word problem in steps, and end with the final number."""
 
     sampled_answers: ClassVar[int] = 32
-    scorer = "mm_numeric.evaluation.metrics.gsm8k:GSM8K"
+    scorer = "mm_numeric.evaluation.metrics.number_errors:GSM8K"
     risk = "exact"  # the answer with the most samples wins, as in self-consistency
 
     solution: bool = True

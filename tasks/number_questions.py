@@ -3,7 +3,7 @@
 Rows     {"id": text, "question": text, "answer": number or text}; optionally "image" and "category"
          (such as interpolation), for which metrics are reported separately
 Answer   the number as written in the row: ``-12``, ``3.50``, ``2/7``
-Scorer   mm_numeric.evaluation.metrics.numbers
+Scorer   mm_numeric.evaluation.metrics.number_errors
 """
 
 import math
@@ -113,7 +113,7 @@ class Numbers(BaseTask):
 class ApproximateNumbers(Numbers):
     """Base class of tasks whose answers are correct within a tolerance, such as chart values."""
 
-    scorer = "mm_numeric.evaluation.metrics.tolerance:APPROXIMATE_NUMBERS"
+    scorer = "mm_numeric.evaluation.metrics.number_errors:APPROXIMATE_NUMBERS"
 
     tolerance: float = 0.05
     """Largest relative error of a correct answer: 0.05 is 5 % of the true number. A row may have

@@ -14,7 +14,7 @@ Rows     {"id": text, "image": path, "phrase": text, "instances": [{"polygon": [
 Answer   one point in each object (its "point", or else its centre), by y, then x, in the coordinate
          format of the model family; its text for an empty list (``[]`` or ``none``) without one
 Scorer   mm_numeric.evaluation.metrics.pointing, where objects need a polygon or a box to be found;
-         mm_numeric.evaluation.metrics.points for clicks
+         mm_numeric.evaluation.metrics.pointing for clicks
 """
 
 import random
@@ -173,7 +173,7 @@ class Click(PointTask):
 
     several: ClassVar[bool] = False
     drawn_by: ClassVar[tuple[str, ...]] = ("screen",)
-    scorer = "mm_numeric.evaluation.metrics.points:CLICKS"
+    scorer = "mm_numeric.evaluation.metrics.pointing:CLICKS"
     bucket_fields: ClassVar = ("ui_type", "platform", "application", "group", "category")
 
     prompt: str = "Click on: {phrase}"

@@ -13,8 +13,8 @@ from mm_numeric import registry
 from mm_numeric.answers import Number
 from mm_numeric.cli import main as cli
 from mm_numeric.evaluation.report.task_sections import task_sections
-from mm_numeric.evaluation.scorers import scorer_of
 from mm_numeric.inference.risks import risk_of
+from mm_numeric.registry import scorer_of
 
 MODULES = ("my_tasks", "my_formats", "my_families")
 

@@ -97,13 +97,14 @@ COMMANDS = [
     Mistake("check mine.yaml trainer.max_steps 5", "steps: write an override as name.of.setting=v"),
     Mistake("score p.jsonl --ties averaged", "--ties requires --protocol coco_ap."),
     Mistake("score p.jsonl --areas small", "argument --areas: small is not a range such as small="),
-    Mistake("score p.jsonl --truth gt.zip", "--truth cannot be combined with --task or a .jsonl"),
-    Mistake("score r.zip --truth gt.zip --task clock", "--truth cannot be combined with --task or"),
+    Mistake("score p.jsonl --truth gt.zip", "p.jsonl: --truth is for detections, which are text"),
+    Mistake("score r.zip --truth gt.zip --task clock", "--task is for a .jsonl file of answers, or for"),
     Mistake("score r.zip --truth gt.zip --ties averaged", "--ties requires --protocol coco_ap."),
     *(
         Mistake(f"score {words}", "files of other tools require --truth.")
-        for words in ("p.zip", "p.jsonl --lines box", "p.json --protocol coco_ap")
+        for words in ("p.zip", "p.json --protocol coco_ap")
     ),
+    Mistake("score p.jsonl --lines box", "--lines requires --truth, the true shapes."),
 ]
 PATHS = [
     Mistake("check mien.yaml", "mien.yaml: there is no such file. Did you mean 'mine.yaml'? Shipp"),

@@ -43,11 +43,10 @@ MAY_IMPORT = {
     "runs.results runs.trust data families baselines models tasks.base",
     "inference": f"{LEAVES} compat distributed.ranks distributed.ray numbers losses config "
     "runs.folder data families baselines models inference evaluation.metrics tasks.base",
-    "rewards": f"{LEAVES} evaluation.answers.files evaluation.metrics evaluation.scorers "
-    "rewards tasks.base",
+    "rewards": f"{LEAVES} evaluation.answers.files evaluation.metrics rewards tasks.base",
     "training": f"{LEAVES} compat distributed.ranks distributed.deepspeed numbers losses config "
     f"runs.folder runs.manifest runs.resume runs.tensor_files {LIBRARY} "
-    "evaluation.score evaluation.scorers evaluation.metrics rewards tasks.base",
+    "evaluation.score evaluation.metrics rewards tasks.base",
     "evaluation": f"{LEAVES} numbers losses config runs.folder runs.results runs.trust data "
     "families baselines models inference tasks evaluation",
     "comparison": f"{LEAVES} distributed.ranks distributed.ray numbers losses config runs.folder "
@@ -124,7 +123,7 @@ def test_there_is_no_import_circle_also_not_a_lazy_one():
         ("mm_numeric.losses.new", "from mm_numeric.tasks import clock"),
         ("mm_numeric.answers", "from mm_numeric.numbers.spans import NumberSpans"),
         ("mm_numeric.training.run", "from mm_numeric.cli.main import main"),
-        ("mm_numeric.evaluation.report.html", "import tasks"),
+        ("mm_numeric.evaluation.report.page", "import tasks"),
     ],
 )
 def test_a_breach_is_found(tmp_path, module, line):

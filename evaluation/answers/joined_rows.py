@@ -29,6 +29,7 @@ from mm_numeric.evaluation.answers.prepared_rows import (
     read_questions,
     read_task,
 )
+from mm_numeric.evaluation.answers.source import AnswerSource
 from mm_numeric.evaluation.answers.spreadsheet import LONGEST_CELL
 from mm_numeric.geometry.frame_presets import FrameRule
 from mm_numeric.io.files import read_rows
@@ -42,32 +43,18 @@ _KEPT = ("scores", "extraction")
 the answer that a judge extracted from the text."""
 
 
-def prediction_rows(
-    predictions: Path,
-    rows: PreparedRows | None = None,
-    *,
-    task_name: str | None = None,
-    keep: str | None = None,
-    partial: bool = False,
-) -> Iterator[tuple[str, dict[str, Any]]]:
+def prediction_rows(source: AnswerSource) -> Iterator[tuple[str, dict[str, Any]]]:
     """Return an iterator over the answers in a file, in the format of predictions.jsonl.
 
-    Each item is a pair: the location for error messages (file and line), and a dictionary.
-
-    Args:
-        predictions: A predictions.jsonl, or with ``rows`` the answer file of another program.
-        rows: The test data with the correct answers; None if ``predictions`` contains them.
-        task_name: Name of the task. If None, the task that the rows were prepared for.
-        keep: If ``last``, only the last of several answers with the same id is used. If None, two
-            answers to one question of ``rows`` are an error.
-        partial: Allow questions of ``rows`` without an answer. Otherwise they are an error.
+    With ``source.rows``, the test data, the file is one of another program. Each item is a pair:
+    the location for error messages (file and line), and a dictionary.
     """
     found: Iterator[tuple[str, dict[str, Any]]] = (
-        map(as_predicted, read_rows(predictions))
-        if rows is None
-        else _joined(predictions, rows, task_name, keep, partial=partial)
+        map(as_predicted, read_rows(source.predictions))
+        if source.rows is None
+        else _joined(source, source.rows)
     )
-    return iter(_last_of_each_id(found, predictions)) if keep == "last" else found
+    return iter(_last_of_each_id(found, source.predictions)) if source.keep == "last" else found
 
 
 def as_predicted(located: tuple[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
@@ -96,17 +83,16 @@ def _last_of_each_id(
     return last.values()
 
 
-def _joined(
-    predictions: Path, rows: PreparedRows, task_name: str | None, keep: str | None, *, partial: bool
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    name, task = read_task(rows, task_name)
+def _joined(source: AnswerSource, rows: PreparedRows) -> Iterator[tuple[str, dict[str, Any]]]:
+    predictions = source.predictions
+    name, task = read_task(rows, source.task_name)
     questions = read_questions(task, rows)
     fields, answers = read_answer_file(
         predictions, id_field=rows.id_field, text_field=rows.text_field
     )
-    pairs = _matched(list(answers), questions, predictions, rows.path, partial=partial)
+    pairs = _matched(list(answers), questions, predictions, rows.path, partial=source.partial)
     _warn_of_truncated_texts(predictions, [answer.text for answer, _ in pairs])
-    if keep != "last":
+    if source.keep != "last":
         _check_duplicates(pairs)
     _log_reading(predictions, rows, fields, has_ids=pairs[0][0].id is not None)
     areas = [width * height for _, (_, size, _) in pairs for width, height in [size or (0, 0)]]

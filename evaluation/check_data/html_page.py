@@ -15,9 +15,8 @@ from mm_numeric.answers import Instance, Instances, Shape
 from mm_numeric.data.images import open_image
 from mm_numeric.evaluation.check_data.findings import DataReport, EncodedExample, problem_kind
 from mm_numeric.evaluation.check_data.text import facts, frame_facts, problem_title, verdict
-from mm_numeric.evaluation.report.html import render
-from mm_numeric.evaluation.report.images import data_url, outline
-from mm_numeric.evaluation.report.sections import Block, Section, fact_list, heading
+from mm_numeric.evaluation.report.gallery import data_url, outline
+from mm_numeric.evaluation.report.page import Block, Section, fact_list, heading, render
 from mm_numeric.io.escaping import plain
 from mm_numeric.io.files import write_text
 from mm_numeric.io.markup import element

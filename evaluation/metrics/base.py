@@ -130,6 +130,12 @@ class RankRules:
     protocol: Mapping[str, Mapping[str, Any]]
     """Name of the rules -> the rules, for results.json."""
 
+    field: str = "scores"
+    """Field of the rows that has the confidence of each object."""
+
+    is_required: bool = False
+    """True if it is an error that AP is undefined; otherwise only AP is left out."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scorer:

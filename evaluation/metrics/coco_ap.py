@@ -23,24 +23,19 @@ from typing import Any
 import numpy as np
 
 from mm_numeric.answers import Instance, Instances
-from mm_numeric.evaluation.metrics.coco_masks import mask_ious
+from mm_numeric.evaluation.metrics.base import RankRules, Scorer
 from mm_numeric.evaluation.metrics.coco_matching import IouOfPairs, Matches, Side, box_ious, match
 from mm_numeric.evaluation.metrics.coco_rows import (
     check_images,
     checked_scores,
     flat_scores,
+    mask_ious,
     side_of_answers,
     side_of_rows,
     sorted_ids,
 )
 from mm_numeric.evaluation.metrics.polygon_iou import Floats, Ints
-from mm_numeric.evaluation.metrics.ranking import Curves, Ranking
-
-METRIC_NAMES = (
-    "ap", "ap_50", "ap_75", "ap_small", "ap_medium", "ap_large",
-    "ar_1", "ar_10", "ar_100", "ar_small", "ar_medium", "ar_large",
-)  # fmt: skip
-"""Names of COCO's twelve metrics, in the order of ``COCOeval.summarize``."""
+from mm_numeric.evaluation.metrics.ranking import Curves, Ranking, ranking_metrics
 
 TIES = ("official", "averaged")
 IOU_KINDS = ("bbox", "segm")
@@ -72,6 +67,16 @@ class Rules:
 
     areas: Mapping[str, tuple[float, float]] = field(default_factory=lambda: AREAS)
     """Name of each area range, and its smallest and largest area in square pixels."""
+
+    rank_by: str = "scores"
+    """Field of the rows that has the confidence of each object: ``scores``, or ``token_scores`` of
+    decoded greedy answers, the mean probability of the object's tokens."""
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """Return the names of all metrics, in the order of ``COCOeval.summarize``."""
+        kinds = {"ap": ("50", "75", *self.areas), "ar": (*self.max_detections, *self.areas)}
+        return ("ap", *(f"{kind}_{name}" for kind, names in kinds.items() for name in names))
 
     def __post_init__(self) -> None:
         if self.ties not in TIES:
@@ -112,22 +117,28 @@ class Rules:
         }
 
 
-def average_precision(
-    predictions: Sequence[Instances | None],
-    targets: Sequence[Instances],
-    scores: Sequence[Sequence[float | None] | None] | None = None,
-    *,
-    ties: str = "official",
-) -> dict[str, float]:
-    """Compute COCO's twelve AP and AR metrics of parsed answers, compared as upright boxes."""
-    return rank_answers(predictions, targets, scores, Rules(ties=ties)).metrics
+METRIC_NAMES = Rules().metric_names
+"""Names of COCO's twelve metrics."""
 
 
-def coco_average_precision(
-    dataset: Mapping[str, Any], results: Sequence[Mapping[str, Any]], *, ties: str = "official"
-) -> dict[str, float]:
-    """Compute COCO's twelve AP and AR metrics of boxes that are given as COCO JSON data."""
-    return rank_rows(dataset, results, Rules(ties=ties)).metrics
+def coco_scorer(rules: Rules, source: str, rank: Callable[..., Ranking] | None = None) -> Scorer:
+    """Return the scorer of COCO's AP and AR.
+
+    ``source`` states where the confidence scores come from. ``rank`` is the function that ranks the
+    objects, by default ``rank_answers``.
+    """
+    return Scorer(
+        columns=lambda predictions, targets: {},
+        metrics=(),
+        buckets={},
+        ranked=RankRules(
+            rank=rank or partial(rank_answers, rules=rules),
+            metrics=ranking_metrics(rules.metric_names),
+            protocol={"all": rules.protocol(source)},
+            field=rules.rank_by,
+            is_required=True,
+        ),
+    )
 
 
 def rank_answers(
@@ -244,7 +255,7 @@ def _rank(
     names = by_label(np.zeros((1, images)))
     of_size = {f"{kind}_{name}": area for area, name in areas for kind in ("ap", "ar")}
     return Ranking(
-        title="COCO",
+        title="COCO" if rules.iou == "bbox" else "COCO for masks",
         by_label=by_label,
         size=curves.size,
         names=labels,
@@ -300,3 +311,7 @@ def _curves(
         tie=tie,
     )
     return curves, matches.rank[order][at]
+
+
+COCO_AP = coco_scorer(Rules(), "of the rows (predict: mean probability of tokens)")
+"""Scorer for objects that are ranked by confidence, with the settings of COCO."""

@@ -1,4 +1,4 @@
-"""95 % confidence intervals of a metric, of one run or several training seeds, or of a difference.
+"""95 % confidence intervals, of one run, several training seeds or a difference; and p-values.
 
 For one run, the interval has the percentiles of the metric on resampled test rows (``bootstrap``).
 
@@ -8,12 +8,17 @@ in 87 % of the cases with two seeds and in 94 to 96 % with five. Student's t ove
 rows, which all seeds share, for given: 92 to 95 %. The interval here adds to the variance between
 seeds what rows change in all of them: 96 to 98 % with two seeds, 94 to 96 % from five on.
 ``tests/helpers/interval_coverage.py`` prints these shares.
+
+The p-values of a comparison are corrected for their number by the method of Holm (1979). Only
+differences of the first metric have corrected p-values (``p_holm``), and only with enough
+seeds. Each table of summary.json has a family of its own. The control is in none, because it is not
+a candidate, and neither are warm starts.
 """
 
 import functools
 import math
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -153,3 +158,50 @@ def _angles(freedom: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     density = np.cos(angles).clip(min=0) ** (freedom - 1)
     area = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
     return angles, area / area[-1]
+
+
+FAMILIES = {
+    "table": "between objectives and their reference",
+    "decoding": "between decoding rules and greedy decoding of the same objective",
+    "from_reference": "between decoding rules and greedy decoding of the reference",
+}
+"""Name of each family of hypotheses, and what its differences are."""
+
+
+def correct_p_values(summary: Mapping[str, Any]) -> None:
+    """Add ``p_holm`` to the differences of each family in the content of summary.json."""
+    if len(summary["seeds"]) < ENOUGH_SEEDS:
+        return
+    for family in FAMILIES:
+        known = {i: own for i, own in enumerate(_members(summary, family)) if own["p"] is not None}
+        for i, p in holm({i: own["p"] for i, own in known.items()}).items():
+            known[i]["p_holm"] = p
+
+
+def family_text(summary: Mapping[str, Any], family: str) -> str:
+    """Describe the corrected p-values of a family: ``4 differences between ...``; "" without any.
+
+    ``family`` is one of ``FAMILIES``.
+    """
+    count = sum(own.get("p_holm") is not None for own in _members(summary, family))
+    return f"{count:,} difference{'s' * (count > 1)} {FAMILIES[family]}" if count else ""
+
+
+def families_text(summary: Mapping[str, Any]) -> str:
+    """Describe all families that have p-values; "" if there are none."""
+    found = list(filter(None, (family_text(summary, family) for family in FAMILIES)))
+    return "; and over ".join(found)
+
+
+def _members(summary: Mapping[str, Any], family: str) -> Iterator[dict[str, Any]]:
+    """Yield the differences of the first metric that belong to a family."""
+    metric = summary["metrics"][0]["name"]
+    for name in summary["objectives"]:
+        if name == summary["control"]:
+            continue
+        cells = [summary["table"][name]]
+        if family != "table":
+            cells = list(summary["decoding"].get(name, {}).values())
+        key = "from_reference" if family == "from_reference" else "difference"
+        found = ((own.get(metric) or {}).get(key) for own in cells)
+        yield from filter(None, found)

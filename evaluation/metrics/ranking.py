@@ -15,16 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mm_numeric.evaluation.metrics.base import Columns, Groups, Metric, MetricOnRows, percentage
-from mm_numeric.evaluation.metrics.bootstrap import RESAMPLES, sample_metrics
-from mm_numeric.evaluation.metrics.intervals import metric_interval
+from mm_numeric.evaluation.metrics.base import Columns, Metric, percentage
+from mm_numeric.evaluation.metrics.bootstrap import RESAMPLES
 from mm_numeric.evaluation.metrics.polygon_iou import Bools, Floats, Ints
 
 RANKING = "ranking"
 """Name of the column from which AP is computed."""
 
 _MAX_ELEMENTS = 1_000_000  # of an array
-_FEW = 100_000  # objects; for more, a quarter of the resamples is enough
+_FEW = 100_000  # objects
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,8 +191,10 @@ class Ranking:
     rows: Ints
     """Indices of images, [..., n]."""
 
-    groups: Groups | None = None
-    """The group of each row for ``estimates``; see ``bootstrap``."""
+    @property
+    def resamples(self) -> int:
+        """Return the number of resamples for intervals; with many objects, a quarter is enough."""
+        return RESAMPLES if self.size <= _FEW else RESAMPLES // 4
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -243,19 +244,6 @@ class Ranking:
         cells = rows + images * np.arange(len(rows))[:, None]
         counts = np.bincount(cells.ravel(), minlength=images * len(rows))
         return counts.reshape(-1, images).astype(np.float64)
-
-    @cached_property
-    def estimates(self) -> dict[str, dict[str, float]]:
-        """Return ``value``, ``low`` and ``high`` of each metric, by a bootstrap over images."""
-        reported = [MetricOnRows(metric, None) for metric in ranking_metrics(self.has_truths)]
-        columns: Any = {RANKING: self}
-        resamples = RESAMPLES if self.size <= _FEW else RESAMPLES // 4
-        samples = sample_metrics(reported, {"": [columns]}, self.groups, resamples=resamples)
-        found = {}
-        for (metric, _), by_name in zip(reported, samples, strict=True):
-            low, high, _ = metric_interval(by_name[""])
-            found[metric.name] = {"value": self.metrics[metric.name], "low": low, "high": high}
-        return found
 
 
 def no_ranking(metrics: Sequence[Metric], images: int) -> Ranking:

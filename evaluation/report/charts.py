@@ -4,19 +4,129 @@ Every training objective (loss) has the same ``SeriesStyle`` (colour, shape, das
 a page. Colours are CSS variables, so that charts follow the light or dark theme of the browser.
 """
 
+import base64
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
-from mm_numeric.evaluation.report.figures import Chart, figure
-from mm_numeric.evaluation.report.html import render
-from mm_numeric.evaluation.report.sections import Block
+from mm_numeric.evaluation.report.page import Block, render
 from mm_numeric.evaluation.table import Cell, Quantity, Table, percent
-from mm_numeric.io.markup import element
+from mm_numeric.io.escaping import plain
+from mm_numeric.io.markup import element, joined
+
+_NAMESPACE = 'xmlns="http://www.w3.org/2000/svg"'
+_FILE_STYLE = (
+    "<style>text { font: 12px sans-serif; fill: var(--soft); } "
+    ".name, .share tspan { font-weight: 600; fill: var(--ink); }</style>"
+)
+_MARGIN_PX = 14  # for the end of the last label on the x axis
+_LEGEND_PX = 18  # height of a line of the legend in a saved figure
+_STYLE = (Path(__file__).parent / "templates" / "style.css").read_text(encoding="utf-8")
+
+
+def theme_colours(style: str = _STYLE) -> dict[str, str]:
+    """Return the CSS variables of the light theme: ``{"--ink": "#171b22", ...}``."""
+    return dict(re.findall(r"(--\w+): (#\w+)", style.partition("@media")[0]))
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart as SVG, and its numbers."""
+
+    svg: Markup
+    description: str
+    data: Table
+    legend: Sequence[tuple[str, str, str]] = ()
+    """Name, colour and line dash of each curve; the page has one legend for several charts."""
+
+
+def figure(
+    chart: Chart,
+    caption: Cell | None = None,
+    css: str | None = None,
+    *,
+    page_html: Markup | None = None,
+) -> Block:
+    """Return a chart with a caption and links to save it; Markdown omits it.
+
+    ``page_html`` is shown on the page in place of the SVG.
+    """
+    name = "-".join(re.findall("[a-z0-9]+", chart.description.lower()))
+    files = {
+        "SVG": ("image/svg+xml", standalone_svg(chart)),
+        "CSV": ("text/csv;charset=utf-8", chart.data.to_csv()),
+    }
+    links = [
+        element("a", kind, download=f"{name[:60]}.{kind.lower()}", href=_data_url(mime, text),
+                aria_label=f"{kind} file of the figure: {plain(chart.description, 80)}")
+        for kind, (mime, text) in files.items()
+    ]  # fmt: skip
+    above = [] if caption is None else [caption.to_html()]
+    below = element("span", *links, class_="files")
+    region = {"role": "region", "aria_label": chart.description, "tabindex": "0"}
+    is_wide = "wide" in (css or "")  # it scrolls on a phone, also by the keyboard
+    shown = element("div", page_html or chart.svg, class_="drawing", **(region if is_wide else {}))
+    return Block(element("figure", element("figcaption", *above, below), shown, class_=css))
+
+
+def draw(
+    template: str | Path,
+    description: str,
+    data: Table,
+    *,
+    legend: Sequence[tuple[str, str, str]] = (),
+    **marks: object,
+) -> Chart:
+    """Return the chart that a template draws from ``marks``, for ``figure``.
+
+    ``template`` is a file of the folder ``templates``, or the path of any other file; it calls the
+    macro ``axes`` of ``axes.html``. ``description`` is the text for screen readers, and ``data`` is
+    saved as the CSV file of the figure.
+    """
+    svg = render(template, description=description, **marks)
+    return Chart(svg, description, data, legend)
+
+
+def standalone_svg(chart: Chart) -> str:
+    """Return a chart as the text of an SVG file with the colours of the light theme."""
+    svg = str(chart.svg)
+    box = re.search(r'viewBox="([^"]*)"', svg)
+    assert box is not None
+    left, top, width, height = map(float, box[1].split())
+    width += _MARGIN_PX
+    keys = []
+    for name, colour, dash in chart.legend if len(chart.legend) > 1 else ():
+        y = top + height + 8
+        line = {"stroke": colour, "stroke_width": 2.2, "stroke_dasharray": dash or None}
+        keys.append(element("path", d=f"M{left + 44:g},{y:g}h24", **line))
+        keys.append(element("text", name, x=left + 74, y=y + 4, class_="name"))
+        height += _LEGEND_PX
+    ground = element("rect", x=left, y=top, width=width, height=height, fill="var(--paper)")
+    size = f'width="{width:g}" height="{height:g}"'
+    view = f'viewBox="{left:g} {top:g} {width:g} {height:g}"'
+    opened, inside = svg.replace(box[0], f"{view} {size} {_NAMESPACE}", 1).split(">", 1)
+    body = inside.rstrip().removesuffix("</svg>")
+    text = f"{opened}>{_FILE_STYLE}{ground}{body}{joined(*keys)}</svg>\n"
+    return with_colours(text, theme_colours())
+
+
+def with_colours(svg: str, colours: Mapping[str, str]) -> str:
+    """Replace CSS variables by colours: many viewers of SVG files do not support variables."""
+    for name, colour in colours.items():
+        svg = svg.replace(f"var({name})", colour)
+    return svg
+
+
+def _data_url(mime: str, text: str) -> str:
+    return f"data:{mime};base64,{base64.b64encode(text.encode()).decode('ascii')}"
+
 
 Points = Sequence[tuple[float, float]]
 
@@ -139,13 +249,14 @@ def dot_chart(
     def at(value: float) -> str:
         return f"{100 * (scale * value - low) / (high - low):.2f}%"
 
-    ticks = [tick / scale for tick in nice_ticks(low, high, 6)]
-    labels = [(tick, tick_text(scale * tick) + unit) for tick in ticks]
-    context = {"rows": rows, "at": at, "ticks": ticks, "labels": labels, "baseline": baseline}
+    ticks = [(tick / scale, tick_text(tick) + unit) for tick in nice_ticks(low, high, 6)]
+    marks: dict[str, Any] = {"rows": rows, "at": at, "ticks": ticks, "baseline": baseline}
     text = f"{label}: means, their intervals and single seeds."
-    svg = render("dot_chart_file.html", description=text, **context)
-    chart = Chart(svg, text, _dots_table(rows, scale, unit, label))
-    return figure(chart, page_html=render("dot_chart.html", **context))
+    data = _dots_table(rows, scale, unit, label)
+    shown, saved = (
+        draw("dot_chart.html", text, data, as_file=is_file, **marks) for is_file in (False, True)
+    )
+    return figure(saved, page_html=shown.svg)
 
 
 def _dots_table(rows: Sequence[DotRow], scale: float, unit: str, label: str) -> Table:
@@ -231,12 +342,12 @@ def line_chart(
     default the points of the lines that have a name. The background is grey for x below
     ``shaded_to``. ``width`` and ``height`` are in pixels; the page scales the chart.
     """
-    size = {"width": width, "height": height}
-    context = {"description": description, "shaded_to": shaded_to, **size}
-    svg = render("line_chart.html", lines=lines, x=x, y=y, **context)
     curves = {line.name: (line.colour, line.dash) for line in lines if line.name and line.width > 1}
     keys = [(name, *look) for name, look in curves.items()]
-    return Chart(svg, description, _points_table(lines, x, y) if data is None else data, keys[::-1])
+    data = _points_table(lines, x, y) if data is None else data
+    size: dict[str, Any] = {"width": width, "height": height}
+    marks = {"lines": lines, "x": x, "y": y, "shaded_to": shaded_to, **size}
+    return draw("line_chart.html", description, data, legend=keys[::-1], **marks)
 
 
 def _points_table(lines: Sequence[Line], x: Axis, y: Axis) -> Table:

@@ -16,13 +16,24 @@ from pathlib import Path
 from typing import Any
 
 from mm_numeric.evaluation.report import results
-from mm_numeric.evaluation.report.charts import Axis, SeriesStyle, bar_table, share_chart
-from mm_numeric.evaluation.report.figures import Chart, figure
-from mm_numeric.evaluation.report.html import Tile, render
-from mm_numeric.evaluation.report.images import data_url, open_upright
-from mm_numeric.evaluation.report.ranking import Ranked, order_text, worst_first
+from mm_numeric.evaluation.report.charts import (
+    Axis,
+    SeriesStyle,
+    bar_table,
+    draw,
+    figure,
+    share_chart,
+)
+from mm_numeric.evaluation.report.gallery import (
+    Ranked,
+    Tile,
+    data_url,
+    open_upright,
+    order_text,
+    worst_first,
+)
+from mm_numeric.evaluation.report.page import Block, Section, fold, group, heading, note, render
 from mm_numeric.evaluation.report.results import Pooled, ScoredRow, Scores, Styles
-from mm_numeric.evaluation.report.sections import Block, Section, fold, group, heading, note
 from mm_numeric.evaluation.table import Cell, Table, percent
 from mm_numeric.io.escaping import plain
 from mm_numeric.io.markup import MISSING
@@ -150,18 +161,18 @@ def _deviations(pooled: Pooled) -> Section:
 def _rose(style: SeriesStyle, rows: Sequence[ScoredRow], longest: float) -> Block:
     shares = sector_shares(rows)
     description = f"{style.name}: signed deviations of {len(rows):,} answers on a dial."
-    svg = render(
+    late = {sector if sector <= 36 else sector - 72: share for sector, share in shares.items()}
+    lines = [[f"{10 * sector:g}", percent(late[sector], 2)] for sector in sorted(late)]
+    chart = draw(
         "clock_rose.html",
-        description=description,
+        description,
+        Table.of(["minutes late, in sectors of 10", "share of answers"], lines),
         bars={sector: min(share / longest, 1) for sector, share in shares.items()},
         colour=style.colour,
         right=percent(shares.get(0, 0)),
         failed=percent(sum(row["parsed"] is None for row in rows) / len(rows)),
     )
-    late = {sector if sector <= 36 else sector - 72: share for sector, share in shares.items()}
-    lines = [[f"{10 * sector:g}", percent(late[sector], 2)] for sector in sorted(late)]
-    data = Table.of(["minutes late, in sectors of 10", "share of answers"], lines)
-    return figure(Chart(svg, description, data), style.cell())
+    return figure(chart, style.cell())
 
 
 def _cumulative(pooled: Pooled) -> Block:

@@ -11,23 +11,16 @@ from typing import Any
 from mm_numeric.evaluation.answers.confidence import COVERAGES, RIGHT_SHARES
 from mm_numeric.evaluation.report.charts import (
     Axis,
+    Chart,
     Line,
+    figure,
     legend,
     line_chart,
     nice_ticks,
     styled_line,
 )
-from mm_numeric.evaluation.report.figures import Chart, figure
+from mm_numeric.evaluation.report.page import Block, Content, Section, fold, group, heading, note
 from mm_numeric.evaluation.report.results import Comparison, Styles
-from mm_numeric.evaluation.report.sections import (
-    Block,
-    Content,
-    Section,
-    fold,
-    group,
-    heading,
-    note,
-)
 from mm_numeric.evaluation.table import Cell, Quantity, Table, number, percent
 
 _SHARES = [(s / 4, f"{25 * s}%") for s in range(5)]

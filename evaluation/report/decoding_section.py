@@ -5,11 +5,17 @@ from dataclasses import replace
 from typing import Any
 
 from mm_numeric.config.decoding import GREEDY
-from mm_numeric.evaluation.metrics.p_values import family_text
-from mm_numeric.evaluation.report.charts import Axis, axis_around, line_chart, styled_line
-from mm_numeric.evaluation.report.figures import Chart, figure
+from mm_numeric.evaluation.metrics.intervals import family_text
+from mm_numeric.evaluation.report.charts import (
+    Axis,
+    Chart,
+    axis_around,
+    figure,
+    line_chart,
+    styled_line,
+)
+from mm_numeric.evaluation.report.page import Content, Section, fold, note
 from mm_numeric.evaluation.report.results import Comparison, ReportedMetric, chart_ends
-from mm_numeric.evaluation.report.sections import Content, Section, fold, note
 from mm_numeric.evaluation.table import Cell, Column, Table, TableRow
 
 _METRICS = 6

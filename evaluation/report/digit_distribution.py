@@ -9,11 +9,10 @@ import math
 from collections.abc import Mapping, Sequence
 
 from mm_numeric.evaluation.report import charts
-from mm_numeric.evaluation.report.charts import Axis, line_chart, styled_line
-from mm_numeric.evaluation.report.figures import figure
+from mm_numeric.evaluation.report.charts import Axis, figure, line_chart, styled_line
 from mm_numeric.evaluation.report.learning_curves import seed_lines
+from mm_numeric.evaluation.report.page import Block, Section, fold, group, note
 from mm_numeric.evaluation.report.results import Comparison, Styles
-from mm_numeric.evaluation.report.sections import Block, Section, fold, group, note
 from mm_numeric.evaluation.table import Quantity, Table, number, percent
 from mm_numeric.io.files import read_json, stored_content
 from mm_numeric.runs.folder import DIGITS

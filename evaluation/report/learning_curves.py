@@ -8,18 +8,16 @@ from typing import Any
 import numpy as np
 
 from mm_numeric.evaluation.report import charts
-from mm_numeric.evaluation.report.charts import Line, Points, SeriesStyle, styled_line, thinned
-from mm_numeric.evaluation.report.figures import figure
-from mm_numeric.evaluation.report.results import Styles
-from mm_numeric.evaluation.report.sections import (
-    Block,
-    Content,
-    Section,
-    fold,
-    group,
-    heading,
-    note,
+from mm_numeric.evaluation.report.charts import (
+    Line,
+    Points,
+    SeriesStyle,
+    figure,
+    styled_line,
+    thinned,
 )
+from mm_numeric.evaluation.report.page import Block, Content, Section, fold, group, heading, note
+from mm_numeric.evaluation.report.results import Styles
 from mm_numeric.evaluation.table import Cell, Quantity, Table, number, percent
 
 Log = Sequence[Mapping[str, Any]]

@@ -18,12 +18,12 @@ from statistics import fmean
 from typing import Any
 
 from mm_numeric.answers import Number
-from mm_numeric.evaluation.metrics.numbers import digit_count
+from mm_numeric.evaluation.metrics.number_errors import digit_count
 from mm_numeric.evaluation.report import results
 from mm_numeric.evaluation.report.charts import Axis, bar_table, share_chart
-from mm_numeric.evaluation.report.ranking import order_text, spread_evenly, worst_first
+from mm_numeric.evaluation.report.gallery import order_text, spread_evenly, worst_first
+from mm_numeric.evaluation.report.page import Block, Section, note
 from mm_numeric.evaluation.report.results import Pooled, ScoredRow, Scores, Styles
-from mm_numeric.evaluation.report.sections import Block, Section, note
 from mm_numeric.evaluation.table import Cell, Table
 from mm_numeric.io.escaping import plain
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from mm_numeric.evaluation.metrics.intervals import ENOUGH_SEEDS
-from mm_numeric.evaluation.metrics.p_values import family_text
+from mm_numeric.evaluation.metrics.intervals import ENOUGH_SEEDS, family_text
 from mm_numeric.evaluation.report.charts import SeriesStyle, choose_styles
 from mm_numeric.evaluation.report.summary_file import (
     COMPARE_AGAIN,
@@ -17,7 +16,7 @@ from mm_numeric.evaluation.report.summary_file import (
 )
 from mm_numeric.evaluation.table import Cell, Quantity, p_value
 from mm_numeric.io.files import stored_content
-from mm_numeric.runs.folder import LOG, RESULTS, SCORES, TEACHER, WARM_START
+from mm_numeric.runs.folder import LOG, RESULTS, SCORES, TEACHER
 from mm_numeric.runs.results import TASK, read_sections
 
 SIGNIFICANT = 0.05
@@ -275,9 +274,8 @@ def read_starts(comparison: Comparison) -> Runs:
     starts: Runs = {}
     for run in comparison.summary["runs"]:
         if run["objective"] in comparison.styles:
-            # Summaries of comparisons with a single warm start do not name it.
-            own = run.get("warm_start", Path(run["folder"]).parent / WARM_START)
-            starts[run["objective"], run["seed"]] = read_lines(comparison.folder / own / LOG)
+            log = comparison.folder / run["warm_start"] / LOG
+            starts[run["objective"], run["seed"]] = read_lines(log)
     return starts
 
 

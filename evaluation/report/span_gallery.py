@@ -10,18 +10,26 @@ Rows     lines of ``scores.jsonl`` with the columns
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from mm_numeric.answers import IMAGE
 from mm_numeric.evaluation.report import results
 from mm_numeric.evaluation.report.charts import SeriesStyle
-from mm_numeric.evaluation.report.html import Tile, render
-from mm_numeric.evaluation.report.ranking import Ranked, order_text, spread_evenly, worst_first
+from mm_numeric.evaluation.report.gallery import (
+    Article,
+    Ranked,
+    Tile,
+    answer_text,
+    gallery,
+    names_of,
+    order_text,
+    same_as_table,
+    which_text,
+    worst_and_others,
+    worst_first,
+)
+from mm_numeric.evaluation.report.page import Section, render
 from mm_numeric.evaluation.report.results import ScoredRow, Scores, Styles
-from mm_numeric.evaluation.report.sections import Block, Section, fold
-from mm_numeric.evaluation.report.shape_gallery import FOLDED, SPREAD, WORST
-from mm_numeric.evaluation.report.shape_tiles import answer_text
-from mm_numeric.evaluation.table import Cell, Table, number
+from mm_numeric.evaluation.table import Cell, number
 from mm_numeric.io.escaping import plain
 
 _FRAME = re.compile(r"<([0-9.]+) seconds>")
@@ -35,13 +43,7 @@ def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
     if not results.pooled_rows(styles, scores, ["iou"]):
         return []
     ranked = worst_first(scores, lambda row: 1 - float(row["iou"]))
-    chosen, intro = ranked, f"{order_text('IoU', scores)} All {len(ranked)} questions."
-    if len(ranked) > WORST + SPREAD:
-        chosen = ranked[:WORST] + spread_evenly(ranked[WORST:], SPREAD)
-        intro = (
-            f"{order_text('IoU', scores)} The {WORST} worst of {len(ranked):,} questions, and "
-            f"{SPREAD} spread evenly over the rest."
-        )
+    chosen, names = worst_and_others(ranked), names_of(styles, scores)
     by_id = {key: {str(row["id"]): row for row in rows} for key, rows in scores.items()}
     answers = [
         {
@@ -52,41 +54,29 @@ def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
         for own in chosen
     ]
     articles = [_article(own, found, styles) for own, found in zip(chosen, answers, strict=True)]
-    is_folded = len(chosen) < len(ranked)
-    drawn = render(
-        "span_gallery.html",
-        is_alone=len({name for name, _ in scores}) == 1,
-        first=articles[: FOLDED if is_folded else None],
-        more=articles[FOLDED:WORST] if is_folded else [],
-        others=articles[WORST:],
-    )
-    names = [name for name in styles if any(name == own for own, _ in scores)]
+    drawn = gallery("span_gallery.html", articles, len(ranked), is_alone=len(names) == 1)
     rows = [
         [Cell(content=own.id, limit=60), _seconds(next(iter(found.values()))["target"])]
-        + [
-            Cell(content=_words(found[name]) if name in found else None, limit=160)
-            for name in names
-        ]
+        + [Cell(content=_words(found[n]) if n in found else None, limit=160) for n in names]
         for own, found in zip(chosen, answers, strict=True)
     ]
-    header = ["question", "true", *(styles[name].cell() for name in names)]
-    table = fold("The same as a table", [Table.of(header, rows, title="The answers drawn above")])
-    return [Section.of("gallery", "Answers on the line of time", intro, Block(drawn), table)]
+    table = same_as_table(["question", "true", *(styles[name].cell() for name in names)], rows)
+    intro = f"{order_text('IoU', scores)} {which_text(len(ranked), 'question')}"
+    return [Section.of("gallery", "Answers on the line of time", intro, drawn, table)]
 
 
-def _article(own: Ranked, found: Mapping[str, ScoredRow], styles: Styles) -> dict[str, Any]:
-    """Return the title, text and drawings of one gallery entry, for its HTML template."""
+def _article(own: Ranked, found: Mapping[str, ScoredRow], styles: Styles) -> Article:
     row = next(iter(found.values()))
     prompt = str(row.get("prompt") or "")
     ends = [float(seconds) for seconds in _FRAME.findall(prompt)]
     length = max([*ends, *(end for _, end in row["target"])])
     question = prompt.rpartition(IMAGE)[2]
     about = f"{plain(own.id, 60)} · lines of {number(length, 1)} s"
-    return {
-        "title": f"“{plain(question, 160)}”" if question else plain(own.id, 60),
-        "about": f"{about} · mean IoU {number(1 - own.error, 2)}",
-        "tiles": [_tile(styles[name], found[name], length) for name in found],
-    }
+    return Article(
+        f"“{plain(question, 160)}”" if question else plain(own.id, 60),
+        f"{about} · mean IoU {number(1 - own.error, 2)}",
+        [_tile(styles[name], found[name], length) for name in found],
+    )
 
 
 def _tile(style: SeriesStyle, row: ScoredRow, length: float) -> Tile:

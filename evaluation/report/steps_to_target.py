@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from mm_numeric.evaluation.report import charts
-from mm_numeric.evaluation.report.charts import Line
-from mm_numeric.evaluation.report.figures import figure
+from mm_numeric.evaluation.report.charts import Line, figure
+from mm_numeric.evaluation.report.page import Block, Content, Section, group, note
 from mm_numeric.evaluation.report.results import Comparison, ReportedMetric, Runs, Styles
-from mm_numeric.evaluation.report.sections import Block, Content, Section, group, note
 from mm_numeric.evaluation.table import Cell, Table, number
 
 _LEVELS = 6

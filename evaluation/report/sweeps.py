@@ -12,25 +12,18 @@ from typing import Any
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.evaluation.report.charts import (
     Axis,
+    Chart,
     SeriesStyle,
     axis_around,
     choose_styles,
+    figure,
     legend,
     line_chart,
     styled_line,
     tick_text,
 )
-from mm_numeric.evaluation.report.figures import Chart, figure
+from mm_numeric.evaluation.report.page import Block, Content, Section, fold, group, heading, note
 from mm_numeric.evaluation.report.results import Comparison, ReportedMetric, chart_ends
-from mm_numeric.evaluation.report.sections import (
-    Block,
-    Content,
-    Section,
-    fold,
-    group,
-    heading,
-    note,
-)
 from mm_numeric.evaluation.table import Cell, Table, TableRow
 
 _METRICS = 6

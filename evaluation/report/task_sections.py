@@ -5,8 +5,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from mm_numeric.evaluation.report.page import Section
 from mm_numeric.evaluation.report.results import ScoredRow, Scores, Styles
-from mm_numeric.evaluation.report.sections import Section
 from mm_numeric.registry import REPORT_SECTIONS, TASKS, choose
 from mm_numeric.runs.folder import CONFIG, import_plugins, stored_settings
 from mm_numeric.runs.trust import FLAG

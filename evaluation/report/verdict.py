@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from mm_numeric.evaluation.metrics.intervals import ENOUGH_SEEDS
-from mm_numeric.evaluation.metrics.p_values import family_text
+from mm_numeric.evaluation.metrics.intervals import ENOUGH_SEEDS, family_text
 from mm_numeric.evaluation.report.results import SIGNIFICANT, Comparison, ReportedMetric
 from mm_numeric.evaluation.table import p_value
 

@@ -14,8 +14,8 @@ from mm_numeric.cli.completion import (
     setting_names,
 )
 from mm_numeric.cli.overview import EXAMPLES, CommandParser, overview
-from mm_numeric.cli.predict import add_decoding, add_endpoint, add_timeout
-from mm_numeric.cli.score import add_joined_rows, add_ranking
+from mm_numeric.cli.predict import add_decoding, add_endpoint
+from mm_numeric.cli.score import add_score_options
 from mm_numeric.io.archives import add_limit_option
 from mm_numeric.registry import ENGINES, LOCAL_ENGINE
 
@@ -274,67 +274,8 @@ def _add_predict(add: _Add) -> None:
 
 def _add_score(add: _Add) -> None:
     score = add("score", "score predictions, with intervals and counts of parse failures")
-    score.add_argument(
-        "predictions",
-        type=Path,
-        help="a .jsonl file with id, text and target; with --rows, answers of any tool; with "
-        "--truth, detections of another tool",
-    )
-    score.add_argument(
-        "--task",
-        help="name of the task, if the rows do not contain it; or an import path such as "
-        "my_tasks:Compass, which rows may not name themselves",
-    )
-    score.add_argument(
-        "--keep",
-        choices=["last"],
-        help="score the last of several rows with the same id (default: such rows are an error)",
-    )
     _add_partial(score, "rows without an answer")
-    add_joined_rows(score)
-    score.add_argument(
-        "--out",
-        type=Path,
-        metavar="FOLDER",
-        help="folder for results.json, which has a section for each --protocol, and scores.jsonl "
-        "(default: that of the predictions)",
-    )
-    score.add_argument(
-        "--truth",
-        type=Path,
-        metavar="PATH",
-        help="ground truth: a folder or zip of text files (ICDAR; with --protocol dota, DOTA's "
-        "labelTxt), or a COCO instances file; nothing is written without --out",
-    )
-    score.add_argument(
-        "--protocol",
-        help="how shapes are matched and scored: icdar2015, labelled, dota, "
-        "deteval_total_text, deteval_icdar2013, coco_ap (default: that of the task; "
-        "icdar2015 for text files, labelled for COCO results)",
-    )
-    score.add_argument(
-        "--lines",
-        help="shape in each line of the text files: box, quad, polygon, polygon_yx "
-        "(default: detected from the first line)",
-    )
-    add_ranking(score, _positive)
-    _add_judge(score)
-
-
-def _add_judge(score: argparse.ArgumentParser) -> None:
-    score.add_argument(
-        "--extract-with",
-        metavar="URL",
-        help="URL of a judge, an LLM with an OpenAI-compatible API such as "
-        "https://api.openai.com/v1, that extracts MathVista's answers; it gets the API key in "
-        "OPENAI_API_KEY, and its answers are stored in extractions.jsonl",
-    )
-    score.add_argument(
-        "--extract-model",
-        metavar="NAME",
-        help="model of --extract-with (default: gpt-4-0613, as in MathVista's script)",
-    )
-    add_timeout(score, _positive, "--extract-with", 120)
+    add_score_options(score, _positive)
 
 
 def _add_compare(add: _Add) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from mm_numeric.cli.arguments import GLOBAL_FLAGS, make_parser
 from mm_numeric.cli.completion import complete
-from mm_numeric.cli.score import check_predictions, prepared_rows, ranking_settings
+from mm_numeric.cli.score import score_answers
 from mm_numeric.distributed.ranks import EveryRankError, is_lost_rank
 from mm_numeric.io.archives import set_limit
 from mm_numeric.io.atomic_files import atomic_file
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "train": _train,
             "grpo": _grpo,
             "predict": _predict,
-            "score": _score,
+            "score": score_answers,
             "compare": _compare,
             "export": _export,
             "push": _push,
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.command(arguments)
         sys.stdout.flush()  # raises BrokenPipeError here and not when Python exits
     except ModuleNotFoundError as error:
-        scores = arguments.command in (_prepare, _report, _score)
+        scores = arguments.command in (_prepare, _report, score_answers)
         return _exit_code(ValueError(missing_package(error, "eval" if scores else "train")))
     except (Exception, KeyboardInterrupt) as error:
         return _exit_code(error)
@@ -249,65 +249,6 @@ def _next_of_answers(config: Any, out: Path, arguments: argparse.Namespace) -> s
     plugins = f"PYTHONPATH={shlex.quote(config.plugins)} " if config.plugins and option else ""
     partial = " --partial" if arguments.limit else ""
     return f"{plugins}mm-numeric score {shlex.quote(str(out))}{option}{partial}"
-
-
-def _score(arguments: argparse.Namespace) -> None:
-    predictions, truth = arguments.predictions, arguments.truth
-    is_ranked = arguments.protocol == "coco_ap"
-    settings = ranking_settings(arguments)
-    check_predictions(predictions)
-    rows = prepared_rows(arguments)
-    is_text = predictions.is_dir() or predictions.suffix == ".zip"
-    _check_sources(arguments, is_text=is_text, has_rows=rows is not None)
-    from mm_numeric.evaluation import score_external
-    from mm_numeric.evaluation.answers.judge_client import Judge
-    from mm_numeric.evaluation.metrics.coco_ap import Rules
-    from mm_numeric.evaluation.results import results_table
-    from mm_numeric.evaluation.score import score
-
-    options: dict[str, Any] = {
-        "task_name": arguments.task,
-        "out": arguments.out,
-        "keep": arguments.keep,
-        "rows": rows,
-        "partial": arguments.partial,
-    }
-    if truth is not None:
-        options = {"truth": truth, "lines": arguments.lines, "out": arguments.out}
-    if arguments.extract_with:
-        timeout = {} if arguments.timeout is None else {"timeout_s": arguments.timeout}
-        options["judge"] = Judge(
-            url=arguments.extract_with, model=arguments.extract_model, **timeout
-        )
-    function: Any
-    if is_ranked:
-        if "rank_by" in settings:
-            options["rank_by"] = settings.pop("rank_by")
-        rules = Rules(**settings)
-        function = score_external.rank_predictions if truth is None else score_external.rank_files
-        show(score_external.ranked_table(function(predictions, rules=rules, **options), rules))
-        return
-    function = score if truth is None else score_external.score_files
-    show(results_table(function(predictions, protocol=arguments.protocol, **options)))
-    if truth is not None and not is_text and arguments.protocol is None:
-        show("next: --protocol coco_ap computes COCO's average precision (AP) from the scores")
-
-
-def _check_sources(arguments: argparse.Namespace, *, is_text: bool, has_rows: bool) -> None:
-    """Raise ValueError if options of ``score`` do not go with the kind of predictions."""
-    predictions, truth = arguments.predictions, arguments.truth
-    if truth is not None and (arguments.task or predictions.suffix == ".jsonl"):
-        raise ValueError("--truth cannot be combined with --task or a .jsonl file of answers.")
-    for name in ("keep", "partial"):
-        if truth is not None and getattr(arguments, name):
-            raise ValueError(f"--{name} is for a .jsonl file of answers; remove it, or --truth.")
-    is_ranked = arguments.protocol == "coco_ap" and predictions.suffix != ".jsonl"
-    if truth is None and not has_rows and (arguments.lines or is_text or is_ranked):
-        raise ValueError(f"{predictions}: files of other tools require --truth.")
-    if (arguments.extract_model or arguments.timeout) and not arguments.extract_with:
-        raise ValueError("--extract-model and --timeout require --extract-with.")
-    if arguments.extract_with and (truth is not None or arguments.protocol):
-        raise ValueError("--extract-with cannot be combined with --truth or --protocol.")
 
 
 def _compare(arguments: argparse.Namespace) -> None:

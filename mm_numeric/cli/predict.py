@@ -92,7 +92,7 @@ def add_endpoint(predict: argparse.ArgumentParser, positive: Callable[[str], int
 
 
 def add_timeout(
-    parser: argparse.ArgumentParser, positive: Callable[[str], int], option: str, default_s: int
+    parser: argparse._ActionsContainer, positive: Callable[[str], int], option: str, default_s: int
 ) -> None:
     """Add the time limit of the server that ``option`` names."""
     parser.add_argument(

@@ -9,13 +9,15 @@ from pathlib import Path
 from mm_numeric.api import report as write_files
 from mm_numeric.comparison.summary import summary_table
 from mm_numeric.evaluation.report.report import (
+    HOST,
+    SECONDS,
     check_all_answered,
     is_comparison,
+    page_server,
     read_page,
     table_text,
 )
 from mm_numeric.evaluation.report.summary_file import SUMMARY, read_summary
-from mm_numeric.evaluation.report.watch import HOST, SECONDS, page_server
 from mm_numeric.io.files import stored_content
 from mm_numeric.io.log import show
 from mm_numeric.runs.folder import CONFIG

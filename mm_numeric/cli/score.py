@@ -1,4 +1,4 @@
-"""Options of ``mm-numeric score`` for answers of other programs, and for the protocol coco_ap."""
+"""The command ``mm-numeric score``: its options, in groups by source and protocol."""
 
 import argparse
 import re
@@ -6,13 +6,68 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mm_numeric.registry import RANK_FIELDS
+from mm_numeric.cli.predict import add_timeout
+from mm_numeric.io.log import show
+from mm_numeric.registry import PROTOCOLS, RANK_FIELDS
 
 _SIZES = ("min_pixels", "max_pixels", "image_max_pixels")
+_COCO = {
+    "ties": "ties", "iou": "iou", "rank_by": "rank_by", "max_dets": "max_detections",
+    "areas": "areas",
+}  # fmt: skip
+"""Options of the protocol coco_ap, and the fields of ``metrics.coco_ap.Rules`` that they set."""
+
+_REQUIRED = {
+    "--rows, the file of the rows that were answered": (
+        "family", "frame", *_SIZES, "images", "option", "id", "text"
+    ),
+    "--truth, the true shapes": ("lines",),
+    "--extract-with, the URL of a judge": ("extract_model", "timeout"),
+    "--protocol coco_ap": (*_COCO,),
+}  # fmt: skip
+"""An option -> the options that are only for it."""
+
+_ONLY_JSONL = ("task", "keep", "partial", "rows", "extract_with", "rank_by")
+"""Options of answers that are rows of a file, and not detections with ``--truth``."""
 
 
-def add_joined_rows(score: argparse.ArgumentParser) -> None:
-    """Add ``--rows``, a file of the rows that another program answered, and related options."""
+def add_score_options(score: argparse.ArgumentParser, positive: Callable[[str], int]) -> None:
+    """Add the options of ``score``; ``positive`` parses a whole number of at least 1."""
+    score.add_argument(
+        "predictions",
+        type=Path,
+        help="a .jsonl file with id, text and target; with --rows, answers of any tool; with "
+        "--truth, detections of another tool",
+    )
+    score.add_argument(
+        "--task",
+        help="name of the task, if the rows do not contain it; or an import path such as "
+        "my_tasks:Thermometer, which rows may not name themselves",
+    )
+    score.add_argument(
+        "--keep",
+        choices=["last"],
+        help="score the last of several rows with the same id (default: such rows are an error)",
+    )
+    score.add_argument(
+        "--protocol",
+        help=f"how shapes are matched and scored: {', '.join(PROTOCOLS)} (default: that of the "
+        "task; icdar2015 for text files, labelled for COCO results)",
+    )
+    score.add_argument(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="folder for results.json, which has a section for each --protocol, and scores.jsonl "
+        "(default: that of the predictions)",
+    )
+    _add_joined_rows(score)
+    _add_truth(score)
+    _add_coco(score, positive)
+    _add_judge(score, positive)
+
+
+def _add_joined_rows(score: argparse.ArgumentParser) -> None:
     joined = score.add_argument_group(
         "answers of other tools",
         "Targets and image sizes come from the rows that were answered. Files of ms-swift, "
@@ -71,7 +126,161 @@ def _add_sizes(joined: argparse._ArgumentGroup) -> None:
     )
 
 
-def check_predictions(path: Path) -> None:
+def _add_truth(score: argparse.ArgumentParser) -> None:
+    files = score.add_argument_group("detections of any detector")
+    files.add_argument(
+        "--truth",
+        type=Path,
+        metavar="PATH",
+        help="ground truth: a folder or zip of text files (ICDAR; with --protocol dota, DOTA's "
+        "labelTxt), or a COCO instances file; nothing is written without --out",
+    )
+    files.add_argument(
+        "--lines",
+        help="shape in each line of the text files: box, quad, polygon, polygon_yx "
+        "(default: detected from the first line)",
+    )
+
+
+def _add_judge(score: argparse.ArgumentParser, positive: Callable[[str], int]) -> None:
+    judge = score.add_argument_group("answers that a judge extracts (MathVista)")
+    judge.add_argument(
+        "--extract-with",
+        metavar="URL",
+        help="URL of a judge, an LLM with an OpenAI-compatible API such as "
+        "https://api.openai.com/v1, that extracts MathVista's answers; it gets the API key in "
+        "OPENAI_API_KEY, and its answers are stored in extractions.jsonl",
+    )
+    judge.add_argument(
+        "--extract-model",
+        metavar="NAME",
+        help="model of --extract-with (default: gpt-4-0613, as in MathVista's script)",
+    )
+    add_timeout(judge, positive, "--extract-with", 120)
+
+
+def _add_coco(score: argparse.ArgumentParser, positive: Callable[[str], int]) -> None:
+    coco = score.add_argument_group("--protocol coco_ap")
+    coco.add_argument(
+        "--ties",
+        metavar="ORDER",
+        help="order of equal scores: official (as in pycocotools; default) or "
+        "averaged over all orders, which also allows results without scores",
+    )
+    coco.add_argument(
+        "--iou",
+        choices=["bbox", "segm"],
+        help="shapes that are compared: bbox (boxes; default) or segm (masks of COCO files, as "
+        "polygons or RLE)",
+    )
+    coco.add_argument(
+        "--rank-by",
+        choices=RANK_FIELDS,
+        help="field of the answers in a .jsonl file to rank by (default: scores, the confidence of "
+        "each object; token_scores is the mean probability of its tokens)",
+    )
+    coco.add_argument(
+        "--max-dets",
+        type=positive,
+        nargs="+",
+        metavar="N",
+        help="detections per image and label: AR for each N, and AP for the largest "
+        "(default: 1 10 100)",
+    )
+    coco.add_argument(
+        "--areas",
+        type=_area,
+        nargs="+",
+        metavar="NAME=MIN:MAX",
+        help="area ranges, in square pixels (default: small=0:1024 medium=1024:9216 "
+        "large=9216:1e10)",
+    )
+
+
+def _area(text: str) -> tuple[str, tuple[float, float]]:
+    number = r"[0-9]+(?:\.[0-9]*)?(?:e[0-9]+)?"
+    found = re.fullmatch(f"([a-z][a-z0-9_]*)=({number}):({number})", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text:.40} is not a range such as small=0:1024")
+    return found[1], (float(found[2]), float(found[3]))
+
+
+def score_answers(arguments: argparse.Namespace) -> None:
+    """Score answers, and print the metrics."""
+    predictions, truth = arguments.predictions, arguments.truth
+    is_text = predictions.is_dir() or predictions.suffix == ".zip"
+    _check_options(arguments)
+    _check_predictions(predictions)
+    is_ranked = arguments.protocol == "coco_ap"
+    is_foreign = is_text or (is_ranked and predictions.suffix != ".jsonl")
+    if is_foreign and truth is None and arguments.rows is None:
+        raise ValueError(f"{predictions}: files of other tools require --truth.")
+    rows = _prepared_rows(arguments)
+    from mm_numeric.evaluation.answers.judge import Judge
+    from mm_numeric.evaluation.metrics.coco_ap import Rules
+    from mm_numeric.evaluation.results import results_table
+    from mm_numeric.evaluation.score import score
+
+    settings = _given(arguments, _COCO)
+    if "areas" in settings:
+        settings["areas"] = dict(settings["areas"])
+    judge = None
+    if arguments.extract_with:
+        timeout = {} if arguments.timeout is None else {"timeout_s": arguments.timeout}
+        judge = Judge(url=arguments.extract_with, model=arguments.extract_model, **timeout)
+    scores = score(
+        predictions,
+        task_name=arguments.task,
+        protocol=Rules(**settings) if is_ranked else arguments.protocol,
+        keep=arguments.keep,
+        judge=judge,
+        rows=rows,
+        partial=arguments.partial,
+        truth=truth,
+        lines=arguments.lines,
+        out=arguments.out,
+    )
+    show(results_table(scores))
+    if truth is not None and not is_text and arguments.protocol is None:
+        show("next: --protocol coco_ap computes COCO's average precision (AP) from the scores")
+
+
+def _given(arguments: argparse.Namespace, names: dict[str, str]) -> dict[str, Any]:
+    """Return the values of the options in ``names`` that are given, by the names they map to."""
+    values = {field: getattr(arguments, name) for name, field in names.items()}
+    return {field: value for field, value in values.items() if value is not None}
+
+
+def _check_options(arguments: argparse.Namespace) -> None:
+    """Raise ValueError if options do not go together."""
+
+    def given(name: str) -> bool:
+        return getattr(arguments, name) not in (None, False)
+
+    def flag(name: str) -> str:
+        return f"--{name.replace('_', '-')}"
+
+    missing = [arguments.rows, arguments.truth, arguments.extract_with]
+    missing.append(arguments.protocol if arguments.protocol == "coco_ap" else None)
+    for (other, names), value in zip(_REQUIRED.items(), missing, strict=True):
+        for name in filter(given, names if value is None else ()):
+            raise ValueError(f"{flag(name)} requires {other}.")
+    if given("truth") and arguments.predictions.suffix == ".jsonl":
+        raise ValueError(
+            f"{arguments.predictions}: --truth is for detections, which are text files or COCO "
+            "JSON; the rows of a .jsonl file of answers have a target."
+        )
+    for name in _ONLY_JSONL:
+        if given("truth") and given(name):
+            raise ValueError(
+                f"{flag(name)} is for a .jsonl file of answers, or for --rows, and --truth is for "
+                "detections; remove one of them."
+            )
+    if given("extract_with") and given("protocol"):
+        raise ValueError("--extract-with cannot be combined with --protocol.")
+
+
+def _check_predictions(path: Path) -> None:
     """Raise ValueError if ``path`` is a run folder, or the missing predictions of a run."""
     from mm_numeric.runs.folder import CONFIG, PREDICTIONS
 
@@ -83,17 +292,10 @@ def check_predictions(path: Path) -> None:
         raise ValueError(f"{path}: {what}; {first}score {file}.")
 
 
-def prepared_rows(arguments: argparse.Namespace) -> Any:
+def _prepared_rows(arguments: argparse.Namespace) -> Any:
     """Return the values of ``--rows`` and its related options, or None without ``--rows``."""
-    names = ("family", "frame", *_SIZES, "images", "option", "id", "text")
-    given = [name for name in names if getattr(arguments, name) is not None]
     if arguments.rows is None:
-        if given:
-            option = f"--{given[0].replace('_', '-')}"
-            raise ValueError(f"{option} requires --rows, the file of the rows that were answered.")
         return None
-    if arguments.truth is not None:
-        raise ValueError("--rows and --truth both name the correct answers; remove one of them.")
     from mm_numeric.evaluation.answers.prepared_rows import PreparedRows
     from mm_numeric.geometry.frame_presets import AreaLimits, FrameRule
     from mm_numeric.settings import with_override
@@ -119,65 +321,3 @@ def prepared_rows(arguments: argparse.Namespace) -> Any:
         id_field=arguments.id,
         text_field=arguments.text,
     )
-
-
-def add_ranking(score: argparse.ArgumentParser, positive: Callable[[str], int]) -> None:
-    """Add the options of the protocol coco_ap; ``positive`` parses a whole number of at least 1."""
-    score.add_argument(
-        "--ties",
-        metavar="ORDER",
-        help="order of equal scores under coco_ap: official (as in pycocotools; default) or "
-        "averaged over all orders, which also allows results without scores",
-    )
-    score.add_argument(
-        "--iou",
-        choices=["bbox", "segm"],
-        help="shapes that coco_ap compares: bbox (boxes; default) or segm (masks of COCO files, as "
-        "polygons or RLE)",
-    )
-    score.add_argument(
-        "--rank-by",
-        choices=RANK_FIELDS,
-        help="field of the answers in a .jsonl file that coco_ap ranks by (default: scores, the "
-        "confidence of each object; token_scores is the mean probability of its tokens)",
-    )
-    score.add_argument(
-        "--max-dets",
-        type=positive,
-        nargs="+",
-        metavar="N",
-        help="detections per image and label under coco_ap: AR for each N, and AP for the largest "
-        "(default: 1 10 100)",
-    )
-    score.add_argument(
-        "--areas",
-        type=_area,
-        nargs="+",
-        metavar="NAME=MIN:MAX",
-        help="area ranges under coco_ap, in square pixels (default: small=0:1024 medium=1024:9216 "
-        "large=9216:1e10)",
-    )
-
-
-def ranking_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of the protocol coco_ap; raise ValueError if another protocol is used."""
-    names = {"ties": "ties", "iou": "iou", "max_dets": "max_detections", "areas": "areas"}
-    names["rank_by"] = "rank_by"
-    given = {name: getattr(arguments, name) for name in names}
-    settings = {names[name]: value for name, value in given.items() if value is not None}
-    if settings and arguments.protocol != "coco_ap":
-        used = next(name for name in names if names[name] in settings).replace("_", "-")
-        raise ValueError(f"--{used} requires --protocol coco_ap.")
-    if "rank_by" in settings and arguments.truth is not None:
-        raise ValueError("--rank-by is for a .jsonl file of answers; remove it, or --truth.")
-    if "areas" in settings:
-        settings["areas"] = dict(settings["areas"])
-    return settings
-
-
-def _area(text: str) -> tuple[str, tuple[float, float]]:
-    number = r"[0-9]+(?:\.[0-9]*)?(?:e[0-9]+)?"
-    found = re.fullmatch(f"([a-z][a-z0-9_]*)=({number}):({number})", text)
-    if not found:
-        raise argparse.ArgumentTypeError(f"{text:.40} is not a range such as small=0:1024")
-    return found[1], (float(found[2]), float(found[3]))

@@ -18,7 +18,7 @@ from mm_numeric.comparison.tune import Trial
 from mm_numeric.config.data import DataSource
 from mm_numeric.config.schema import Config, plain
 from mm_numeric.evaluation.metrics.base import Metric
-from mm_numeric.evaluation.score import read_scores
+from mm_numeric.evaluation.score import score
 from mm_numeric.evaluation.scores import finite
 from mm_numeric.io.files import read_json, write_json
 from mm_numeric.runs.folder import PREDICTIONS, RESULTS
@@ -126,7 +126,7 @@ def read_selection(config: Config, rows: Sequence[ComparisonRow]) -> SelectionRe
                 f"compare.tune: all trials of {row.name} failed, the first one with {reason!r}; "
                 "try other values in a new compare.output_dir."
             )
-    scores = read_scores(answered[0] / PREDICTIONS, task_name=config.task_name)
+    scores = score(answered[0] / PREDICTIONS, task_name=config.task_name, write=False)
     metrics = _ordered([metric for metric, _ in scores.metrics_on_rows], folders, failures)
     values = {
         name: np.array([_values(folder, metrics) for folder in own])

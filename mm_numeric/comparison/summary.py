@@ -16,15 +16,14 @@ from mm_numeric.config.data import Sources, listed
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.config.schema import Config
 from mm_numeric.evaluation.metrics.base import Metric
-from mm_numeric.evaluation.metrics.intervals import ENOUGH_SEEDS
-from mm_numeric.evaluation.metrics.p_values import correct_p_values, families_text
+from mm_numeric.evaluation.metrics.intervals import ENOUGH_SEEDS, correct_p_values, families_text
 from mm_numeric.evaluation.results import (
     drawn_units,
     in_unit,
     plain_figure,
     training_rows,
 )
-from mm_numeric.evaluation.score import read_scores
+from mm_numeric.evaluation.score import score
 from mm_numeric.evaluation.scores import Scores, finite
 from mm_numeric.evaluation.table import Table, p_value
 from mm_numeric.io.escaping import plain
@@ -427,7 +426,7 @@ def read_run_scores(
     """
     predictions = folder / decoded_name(PREDICTIONS, rule)
     try:
-        scores = read_scores(predictions, task_name=task_name, partial=partial)
+        scores = score(predictions, task_name=task_name, partial=partial, write=False)
     except PartialError as error:
         cure = (
             f"{predictions} has no answer to the others; delete {results_path(predictions)} and "

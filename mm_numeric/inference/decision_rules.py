@@ -31,7 +31,7 @@ import numpy as np
 
 from mm_numeric.answers import HALF_DAY_MINUTES, Box, ClockTime, Instances, Number
 from mm_numeric.config.decoding import DECODE_RULES
-from mm_numeric.evaluation.metrics.numbers import clipped
+from mm_numeric.evaluation.metrics.number_errors import clipped
 from mm_numeric.inference.number_distribution import Floats, NumberDistribution
 from mm_numeric.inference.object_matching import matched_objects
 from mm_numeric.inference.risks import (

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mm_numeric.answers import HALF_DAY_MINUTES, Box, ClockTime, Instances, Measurement, Number
-from mm_numeric.evaluation.metrics.numbers import clipped
+from mm_numeric.evaluation.metrics.number_errors import clipped
 from mm_numeric.evaluation.metrics.polygon_iou import (
     Pairs,
     collect_shapes,

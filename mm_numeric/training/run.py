@@ -45,6 +45,7 @@ from mm_numeric.distributed.ranks import Ranks
 from mm_numeric.families.family import Family
 from mm_numeric.io.files import read_json, stored_content
 from mm_numeric.io.log import NO_PREFIX, ONCE, logger, progress, shows_progress
+from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.term import make_term
 from mm_numeric.models.adapters import add_adapters
 from mm_numeric.models.loading import (

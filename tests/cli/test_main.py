@@ -167,10 +167,10 @@ def test_scoring_files_loads_no_torch(tmp_path):
 import sys
 from pathlib import Path
 from mm_numeric.evaluation.metrics.coco_ap import Rules
-from mm_numeric.evaluation.score_external import rank_files, score_files
+from mm_numeric.evaluation.score import score
 folder = Path({str(tmp_path)!r})
-score_files(folder, folder)
-rank_files(folder, folder, rules=Rules(ties="averaged"))
+score(folder, truth=folder)
+score(folder, truth=folder, protocol=Rules(ties="averaged"))
 assert not {{"torch", "transformers"}} & set(sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -178,14 +178,14 @@ assert not {{"torch", "transformers"}} & set(sys.modules)
 
 
 def test_every_protocol_is_in_the_help(capsys):
+
     from mm_numeric.evaluation.answers.detections import LINES
-    from mm_numeric.evaluation.score_external import COCO_AP
     from mm_numeric.registry import PROTOCOLS
 
     with pytest.raises(SystemExit):
         cli.main(["score", "--help"])
     said = " ".join(capsys.readouterr().out.split())
-    assert f"scored: {', '.join([*PROTOCOLS, COCO_AP])}" in said
+    assert f"scored: {', '.join(PROTOCOLS)}" in said
     assert f"files: {', '.join(LINES)}" in said
 
 

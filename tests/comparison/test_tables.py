@@ -10,9 +10,10 @@ from mm_numeric.answers import Number
 from mm_numeric.comparison.summary import summary_table, write_summary
 from mm_numeric.comparison.tables import metric_tables
 from mm_numeric.config.reader import read_config
+from mm_numeric.evaluation.answers.source import AnswerRows
 from mm_numeric.evaluation.metrics import calibration
 from mm_numeric.evaluation.metrics.intervals import seed_interval
-from mm_numeric.evaluation.metrics.numbers import NUMBERS
+from mm_numeric.evaluation.metrics.number_errors import NUMBERS
 from mm_numeric.evaluation.report.summary_file import read_summary
 from mm_numeric.evaluation.score import scores_of
 
@@ -124,7 +125,8 @@ def test_a_seed_without_an_auroc_is_not_in_its_mean(tmp_path):
 def test_the_interval_of_mape_may_exceed_100_percent():
     answers, targets = ([Number(text) for text in texts] for texts in (("4", "9"), ("1", "3")))
     rows = [{"id": own, "reason": None} for own in "ab"]
-    scores = scores_of("numbers", NUMBERS, rows, answers, targets)
+    read = AnswerRows("numbers", "p.jsonl", rows=rows, answers=answers, targets=targets)
+    scores = scores_of(read, NUMBERS)
     found = metric_tables({("ce", "greedy"): [scores]}, {"ce": None}).table["ce"]["mape"]
     assert (found["low"], found["value"], found["high"]) == (2, 2.5, 3)
 

@@ -5,7 +5,7 @@ from rows_of_tasks import written_rows
 from tiny_models import CACHE
 
 from mm_numeric.config.reader import CONFIGS, read_config
-from mm_numeric.evaluation.score import read_scores
+from mm_numeric.evaluation.score import score
 from mm_numeric.inference.generate import predict
 from mm_numeric.training.run import train
 
@@ -40,6 +40,6 @@ def test_a_config_trains_and_answers(name, tmp_path):
     train(config)
     predictions = tmp_path / "predictions.jsonl"
     assert predict(config.output_dir, None, predictions) == 4
-    assert len(read_scores(predictions).rows) == 4
+    assert len(score(predictions, write=False).rows) == 4
     log = (config.output_dir / "log.jsonl").read_text(encoding="utf-8")
     assert all(f'"{term.name}"' in log for term in config.objective.spec.terms)

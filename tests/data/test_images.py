@@ -21,7 +21,7 @@ from mm_numeric.data.image_cache import ImageCache
 from mm_numeric.data.images import UnreadableImageError, image_size, open_image, upright_rgb
 from mm_numeric.evaluation.check_data.check import check_data
 from mm_numeric.evaluation.check_data.text import report_text
-from mm_numeric.evaluation.report.images import open_upright
+from mm_numeric.evaluation.report.gallery import open_upright
 from mm_numeric.families.llava import Llava
 from mm_numeric.importers.importer import InvalidRowError
 from mm_numeric.importers.pointing import _image_and_region

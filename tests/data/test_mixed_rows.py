@@ -8,7 +8,7 @@ from tiny_models import CACHE
 from mm_numeric.config.reader import read_config
 from mm_numeric.data.collator import TrainingCollator
 from mm_numeric.data.examples import load_examples
-from mm_numeric.evaluation.score import read_scores
+from mm_numeric.evaluation.score import score
 from mm_numeric.inference.generate import predict
 from mm_numeric.models.loading import load_family, load_model, model_source
 from mm_numeric.registry import FAMILIES
@@ -67,5 +67,5 @@ def test_a_mixed_set_is_trained_on_and_answered(tmp_path):
     assert '"relative"' in log
     predictions = tmp_path / "predictions.jsonl"
     assert predict(config.output_dir, None, predictions, max_new_tokens=4) == 6
-    rows = read_scores(predictions).rows
+    rows = score(predictions, write=False).rows
     assert [row["image"] is None for row in rows] == [False, True] * 3

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from finished_runs import copy_and_enter
-from result_files import section
+from result_files import section, write_lines
 
 from mm_numeric.cli import main as cli
 from mm_numeric.evaluation import score
@@ -110,7 +110,7 @@ def test_an_invalid_number_of_rows_is_one_sentence(folder, capsys, due):
 def test_rows_of_other_tools_know_their_number(tmp_path, capsys):
     rows, answers = tmp_path / "rows.jsonl", tmp_path / "answers.jsonl"
     data = [{"id": f"q{i}", "question": f"{i} =", "answer": str(i)} for i in range(4)]
-    rows.write_text("".join(json.dumps(row) + "\n" for row in data))
+    write_lines(rows, data)
     answers.write_text('{"id": "q2", "text": "2"}\n')
     words = ["score", str(answers), "--rows", str(rows), "--task", "arithmetic"]
     code, out, error = run(capsys, *words)

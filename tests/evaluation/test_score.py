@@ -5,15 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from result_files import section, sections, values
+from result_files import section, sections, values, write_lines
 from tiny_models import small_config
 
+from mm_numeric import registry
 from mm_numeric.answers import Choice, ClockTime, EmbeddedImage, Example
 from mm_numeric.cli.main import main
 from mm_numeric.evaluation import score as score_module
-from mm_numeric.evaluation import scorers
 from mm_numeric.evaluation.results import in_unit, results_table
-from mm_numeric.evaluation.score import read_scores, score
+from mm_numeric.evaluation.score import score
 from mm_numeric.inference.generate import Generated, prediction
 from mm_numeric.models.loading import load_family, model_source
 
@@ -69,7 +69,7 @@ def test_every_row_is_written_with_its_values(tmp_path):
     lines = (tmp_path / "scores.jsonl").read_text(encoding="utf-8").split("\n")
     rows = [json.loads(line) for line in lines[:-1]]
     assert lines[-1] == ""
-    assert rows == read_scores(path).rows == scores.rows
+    assert rows == score(path, write=False).rows == scores.rows
     assert [row["id"] for row in rows] == ["a", "b", "c", "d", "e"]
     assert [row["text"] for row in rows] == [row["text"] for row in ROWS]
     assert [row["parsed"] for row in rows] == ["7:05", "7:08", None, None, None]
@@ -91,13 +91,13 @@ def test_what_is_nothing_is_null(tmp_path):
 
 def test_reading_scores_writes_nothing(tmp_path):
     path = predictions(tmp_path, ROWS, task="clock")
-    assert len(read_scores(path).rows) == 5
+    assert len(score(path, write=False).rows) == 5
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_the_text_is_read_anew(tmp_path):
     row = {"id": "a", "text": "7:05", "target": "07:05", "parsed": "1:00", "reason": "because"}
-    (found,) = read_scores(predictions(tmp_path, [row]), task_name="clock").rows
+    (found,) = score(predictions(tmp_path, [row]), task_name="clock", write=False).rows
     assert (found["parsed"], found["reason"], found["target"]) == ("7:05", None, "7:05")
 
 
@@ -154,12 +154,12 @@ def test_the_answers_say_how_they_are_scored_or_their_task_does(tmp_path, monkey
     from mm_numeric.tasks.clock import Clock
 
     path = predictions(tmp_path, ROWS, task="clock")
-    by_answers = read_scores(path)
-    monkeypatch.setattr(scorers, "SCORERS", {})
+    by_answers = score(path, write=False)
+    monkeypatch.setattr(registry, "SCORERS", {})
     with pytest.raises(ValueError, match=r"the task 'clock' has no `scorer`; add one"):
-        read_scores(path)
+        score(path, write=False)
     monkeypatch.setattr(Clock, "scorer", "mm_numeric.evaluation.metrics.clock:TIMES", raising=False)
-    assert read_scores(path).rows == by_answers.rows
+    assert score(path, write=False).rows == by_answers.rows
 
 
 def test_results_have_a_table_by_hour(tmp_path):
@@ -169,8 +169,7 @@ def test_results_have_a_table_by_hour(tmp_path):
         {"id": "c", "text": "12:00", "target": "12:03"},
         {"id": "d", "text": "2:00", "target": "2:00"},
     ]
-    file = tmp_path / "p.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file = write_lines(tmp_path / "p.jsonl", rows)
     score(file, task_name="clock")
     hours = section(tmp_path)["buckets"]["hour"]
     assert list(hours) == ["2", "7", "12"]
@@ -243,8 +242,7 @@ def test_metrics_without_a_value_are_listed_after_the_table(tmp_path):
         {"id": str(n), "text": "no idea", "target": target, "task": "numbers"}
         for n, target in enumerate(["-7", "1", "4", "30"])
     ]
-    path = tmp_path / "predictions.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    path = write_lines(tmp_path / "predictions.jsonl", rows)
     lines = results_table(score(path)).splitlines()
     assert not any("- to -" in line or "-1.000" in line for line in lines)
     assert not any(line.lstrip().startswith(("Pearson", "Spearman")) for line in lines)
@@ -335,13 +333,13 @@ def test_a_prediction_says_what_its_text_is_read_by(tmp_path):
     family = load_family(config, model_source(config, config.output_dir))
     rows = [prediction(config, family, example, Generated("yes", None, [], []))]
     assert rows[0]["task_options"] == {"answer": "yes_no"}
-    assert read_scores(predictions(tmp_path, rows, task="multirc")).task == "multirc"
+    assert score(predictions(tmp_path, rows, task="multirc"), write=False).task == "multirc"
     other = {**rows[0], "id": "2", "task_options": None}
     with pytest.raises(ValueError, match=r"line 2: task_options None among rows of \{'answer'"):
-        read_scores(predictions(tmp_path, [*rows, other], task="multirc"))
+        score(predictions(tmp_path, [*rows, other], task="multirc"), write=False)
     wrong = {**rows[0], "task_options": {"answer": "boxes"}}
     with pytest.raises(ValueError, match="line 1, task: answer is one of"):
-        read_scores(predictions(tmp_path, [wrong], task="multirc"))
+        score(predictions(tmp_path, [wrong], task="multirc"), write=False)
 
 
 def test_rows_with_the_same_image_of_a_table_are_drawn_together(tmp_path):
@@ -396,8 +394,7 @@ def test_a_true_shape_that_is_not_finite_is_one_sentence(tmp_path, task, target,
         score(path)
 
 
-@pytest.mark.parametrize("size", [1, 2, 5])
-def test_parts_have_the_results_of_the_whole_file(tmp_path, monkeypatch, size):
+def test_parts_have_the_results_of_the_whole_file(tmp_path, monkeypatch):
     """Bit for bit: metrics, intervals, buckets, categories, failures and rows."""
     rows = [
         {**row, "id": f"{row['id']}{i}", "image": f"{i % 7}.png"} for i, row in enumerate(ROWS * 4)
@@ -407,11 +404,13 @@ def test_parts_have_the_results_of_the_whole_file(tmp_path, monkeypatch, size):
     path = predictions(tmp_path, rows, task="clock")
     score(path)
     whole = [(tmp_path / name).read_bytes() for name in ("results.json", "scores.jsonl")]
-    monkeypatch.setattr(score_module, "PART_ROWS", size)
-    scores = score(path)
-    assert [(tmp_path / name).read_bytes() for name in ("results.json", "scores.jsonl")] == whole
-    assert scores.kept_rows == []
-    assert read_scores(path).rows == scores.rows
+    for size in (1, 2, 5):
+        monkeypatch.setattr(score_module, "PART_ROWS", size)
+        scores = score(path)
+        files = [(tmp_path / name).read_bytes() for name in ("results.json", "scores.jsonl")]
+        assert files == whole
+        assert scores.kept_rows == []
+    assert score(path, write=False).rows == scores.rows
 
 
 def test_an_error_in_a_later_part_keeps_the_files(tmp_path, monkeypatch):

@@ -1,8 +1,11 @@
 """Pages in a real browser, where the machine has one."""
 
+import atexit
+import functools
 import re
 import shutil
 import subprocess
+import tempfile
 
 import pytest
 
@@ -25,6 +28,14 @@ addEventListener("message", (e) => {
 <iframe src="copy.html" style="width:{narrow}px;height:900px;border:0"></iframe>"""
 
 
+@functools.cache
+def _profile():
+    """Return the folder of a profile, which Chromium makes at its first start in this process."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 def messages_of_frames(page, folder, script, narrow):
     """Show a page on a laptop and on a phone, ``narrow`` pixels wide; return the messages of each.
 
@@ -38,7 +49,7 @@ def messages_of_frames(page, folder, script, narrow):
     (folder / "copy.html").write_text(copy, encoding="utf-8")
     frames = _FRAMES.replace("{narrow}", str(narrow))
     (folder / "frames.html").write_text(frames, encoding="utf-8")
-    profile = f"--user-data-dir={folder / 'profile'}"
+    profile = f"--user-data-dir={_profile()}"
     shown = subprocess.run(
         [browser, *OPTIONS.split(), profile, (folder / "frames.html").as_uri()],
         capture_output=True,

@@ -5,6 +5,7 @@ import json
 import re
 
 from PIL import Image
+from result_files import write_lines
 
 from mm_numeric.evaluation.report.report import write_report
 
@@ -52,7 +53,8 @@ def compare_folder(folder, *, objectives=("ce", "emd"), seeds=(0, 1), rows=12, c
         for place, name in enumerate(objectives):
             run = folder / f"seed{seed}" / f"run{place}"
             run.mkdir()
-            runs.append({"objective": name, "seed": seed, "folder": f"seed{seed}/run{place}"})
+            folders = {"folder": f"seed{seed}/run{place}", "warm_start": f"seed{seed}/warm_start"}
+            runs.append({"objective": name, "seed": seed, **folders})
             parts = {"ce": 1.0} if place == 0 else {"ce": 1.0, name: 0.5}
             log = [
                 {"step": k, "components": {p: v / k + 0.01 * seed for p, v in parts.items()}}
@@ -61,19 +63,33 @@ def compare_folder(folder, *, objectives=("ce", "emd"), seeds=(0, 1), rows=12, c
             write_lines(run / "log.jsonl", log)
             write_lines(run / "scores.jsonl", [score(k, place, seed) for k in range(rows)])
     return {
-        "version": 1,
-        "title": "tiny",
-        "task": "clock",
+        **summary_of(objectives, "clock"),
         "description": "A trial.",
-        "baseline": objectives[0],
         "control": control,
-        "objectives": list(objectives),
         "seeds": list(seeds),
         "metrics": METRICS,
         "table": table,
         "warm_start": {"within": cell(0.5, 0.4, 0.6), "deviation": cell(40, 35, 45)},
         "facts": {"test rows": f"{rows}, clean"},
         "runs": runs,
+    }
+
+
+def summary_of(objectives, task):
+    """Return the keys of a summary.json of which most comparisons have none."""
+    first = objectives[0]
+    empty = ("axes", "other_warm_starts", "decoding", "calibration", "tuning", "facts")
+    nothing = ("control", "published", "warm_start", "rows", "rows_due")
+    return {
+        "version": 1,
+        "title": "tiny",
+        "task": task,
+        "description": "",
+        "baseline": first,
+        "objectives": list(objectives),
+        "references": {name: None if name == first else first for name in objectives},
+        **{name: {} for name in empty},
+        **dict.fromkeys(nothing),
     }
 
 
@@ -86,11 +102,6 @@ def score(index, place, seed):
         return row | unread
     read = ("7:05", "8:05")[kind]
     return row | {"text": read, "parsed": read, "reason": None, "deviation_minutes": 60 * kind}
-
-
-def write_lines(path, rows):
-    """Write JSON lines."""
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def written(folder, summary, **options):

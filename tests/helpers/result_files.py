@@ -1,4 +1,4 @@
-"""Read results.json in tests."""
+"""Read results.json and write JSON Lines files in tests."""
 
 import json
 from pathlib import Path
@@ -25,3 +25,10 @@ def values(own):
         name: {key: found[key] for key in ("value", "low", "high")}
         for name, found in own["metrics"].items()
     }
+
+
+def write_lines(path, rows):
+    """Write a JSON Lines file, and return its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path

@@ -4,6 +4,9 @@ import html
 import json
 import re
 
+from clock_reports import summary_of
+from result_files import write_lines
+
 from mm_numeric.answers import Box, Instance
 from mm_numeric.evaluation.metrics.matching import match_rows
 from mm_numeric.evaluation.report.report import write_report
@@ -29,16 +32,17 @@ def compared(folder, task, runs):
     objectives = list(dict.fromkeys(name for name, _ in runs))
     cell = {"value": 0.5, "low": 0.4, "high": 0.6, "seeds": [], "difference": None}
     summary = {
-        "version": 1,
-        "title": "tiny",
-        "task": task,
-        "baseline": objectives[0],
-        "objectives": objectives,
+        **summary_of(objectives, task),
         "seeds": sorted({seed for _, seed in runs}),
         "metrics": [{"name": "m", "label": "a metric", "unit": "%", "higher_is_better": True}],
         "table": {name: {"m": cell} for name in objectives},
         "runs": [
-            {"objective": name, "seed": seed, "folder": f"seed{seed}/{objectives.index(name)}"}
+            {
+                "objective": name,
+                "seed": seed,
+                "folder": f"seed{seed}/{objectives.index(name)}",
+                "warm_start": f"seed{seed}/warm_start",
+            }
             for name, seed in runs
         ],
     }
@@ -46,12 +50,6 @@ def compared(folder, task, runs):
         write_lines(folder / run["folder"] / "scores.jsonl", rows)
     (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
     return tuple(path.read_text(encoding="utf-8") for path in write_report(folder))
-
-
-def write_lines(path, rows):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 def lines(path):

@@ -15,7 +15,7 @@ from typing import ClassVar
 from PIL import Image
 
 from mm_numeric.answers import Example, Mark, Number, Unreadable, Written
-from mm_numeric.evaluation.report.sections import Section, paragraph
+from mm_numeric.evaluation.report.page import Section, paragraph
 from mm_numeric.tasks.base import BaseTask
 from mm_numeric.tasks.number_questions import last_number
 

@@ -16,7 +16,7 @@ from mm_numeric.config.data import DataSource
 from mm_numeric.config.decoding import PredictConfig
 from mm_numeric.data.collator import prompt_batch
 from mm_numeric.data.examples import load_examples
-from mm_numeric.evaluation.score import read_scores
+from mm_numeric.evaluation.score import score
 from mm_numeric.geometry.coordinates import COORDINATE_FORMATS
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.inference.candidates import Explored
@@ -225,7 +225,7 @@ def test_only_a_finished_run_answers(tmp_path):
 def test_real_clocks_are_answered_and_scored_to_the_last(run, tmp_path):
     out = tmp_path / "real.jsonl"
     assert predict(run, DataSource(path=str(CLOCKS)), out) == 144
-    scores = read_scores(out)
+    scores = score(out, write=False)
     assert len(scores.rows) == 144
     assert sum(scores.failures.values()) == scores.columns["unreadable"].sum()
 

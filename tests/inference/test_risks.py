@@ -19,7 +19,7 @@ from mm_numeric.answers import (
 from mm_numeric.evaluation.metrics.boxes import BOXES
 from mm_numeric.evaluation.metrics.clock import TIMES
 from mm_numeric.evaluation.metrics.detection import LABELLED_DETECTION
-from mm_numeric.evaluation.metrics.numbers import score_numbers
+from mm_numeric.evaluation.metrics.number_errors import score_numbers
 from mm_numeric.inference.risks import find_risk, first_equal, risk_of
 from mm_numeric.registry import RISK_OF_ANSWER, RISKS, SCORERS, TASKS, split_threshold
 from mm_numeric.tasks.base import task_class

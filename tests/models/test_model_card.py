@@ -9,7 +9,7 @@ from result_files import sections
 from tiny_models import small_config
 
 from mm_numeric.answers import Box, Instance
-from mm_numeric.evaluation.score_external import rank_predictions
+from mm_numeric.evaluation.score import score
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frames import Frame, Resize
 from mm_numeric.models.model_card import CardResults, _boxes, _metadata
@@ -104,7 +104,7 @@ def test_the_card_has_the_average_precision_of_coco(tmp_path):
     two = [row, {**row, "id": "2", "scores": [0.75]}]
     file = tmp_path / "predictions.jsonl"
     file.write_text("".join(json.dumps(own) + "\n" for own in two), encoding="utf-8")
-    rank_predictions(file)
+    score(file, protocol="coco_ap")
     found = CardResults(sections(tmp_path))
     assert {"type": "ap", "value": pytest.approx(1)} in found.values
     assert "ap_large" not in [own["type"] for own in found.values]

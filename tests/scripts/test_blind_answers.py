@@ -5,7 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from mm_numeric.answers import Number
-from mm_numeric.evaluation.metrics.counting import COUNTS
+from mm_numeric.evaluation.metrics.number_errors import COUNTS
 
 answered_blindly = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "blind_answers.py"))[
     "answered_blindly"

@@ -21,10 +21,9 @@ from mm_numeric.evaluation.check_data.check import check_data
 from mm_numeric.evaluation.check_data.text import report_text
 from mm_numeric.evaluation.metrics.base import Scorer
 from mm_numeric.evaluation.score import score
-from mm_numeric.evaluation.scorers import scorer_of
 from mm_numeric.geometry.coordinates import Coordinates
 from mm_numeric.geometry.frames import Frame, Resize
-from mm_numeric.registry import REPORT_SECTIONS, TASKS, choose
+from mm_numeric.registry import REPORT_SECTIONS, TASKS, choose, scorer_of
 from mm_numeric.tasks.base import BaseTask, Task, task_class
 
 EVERY = [*TASKS, thermometer.NAME]

@@ -8,7 +8,7 @@ import pytest
 from result_files import section
 
 from mm_numeric.answers import Box, Instance, Instances, Polygon, Unreadable
-from mm_numeric.evaluation.metrics.points import CLICKS, score_clicks
+from mm_numeric.evaluation.metrics.pointing import CLICKS, score_clicks
 from mm_numeric.evaluation.score import score
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frames import Frame, Resize

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mm_numeric.answers import Number
 from mm_numeric.config.data import DataSource
 from mm_numeric.data.examples import load_examples
-from mm_numeric.evaluation.metrics.counting import COUNTS, score_counts
+from mm_numeric.evaluation.metrics.number_errors import COUNTS, score_counts
 from mm_numeric.tasks.counting import Counting
 from mm_numeric.tasks.detection import Detection
 

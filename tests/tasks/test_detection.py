@@ -18,7 +18,7 @@ from mm_numeric.config.reader import config_from_dict
 from mm_numeric.data.examples import load_examples
 from mm_numeric.evaluation.metrics.detection import count_labels
 from mm_numeric.evaluation.results import results_table
-from mm_numeric.evaluation.score import read_scores
+from mm_numeric.evaluation.score import score
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frame_presets import FrameRule
 from mm_numeric.geometry.frames import Frame, Resize
@@ -376,14 +376,14 @@ def test_ap_equals_pycocotools_together_and_per_class(tmp_path, seed):
     targets, answers, scores = scenes(seed)
     task = Detection(order="rows")
     expected, by_label = pycocotools_ap(targets, answers, scores)
-    found = read_scores(predictions_file(tmp_path, targets, answers, scores, task))
+    found = score(predictions_file(tmp_path, targets, answers, scores, task), write=False)
     split = [
         [(Instances(tuple(i for i in side.items if i.label == name))) for side in (target, answer)]
         + [[s for s, i in zip(own, answer.items, strict=True) if i.label == name]]
         for target, answer, own in zip(targets, answers, scores, strict=True)
         for name in LABELS
     ]
-    each = read_scores(predictions_file(tmp_path, *zip(*split, strict=True), task))
+    each = score(predictions_file(tmp_path, *zip(*split, strict=True), task), write=False)
     for result in (found, each):
         metrics = result.ranking.metrics
         assert [metrics[n] for n in ("ap", "ap_50", "ap_75")] == pytest.approx(expected, abs=1e-12)
@@ -477,8 +477,9 @@ def test_without_confidences_ap_is_not_computed(tmp_path):
     """Equal scores give an AP that depends on the order of the images."""
     targets, answers, scores = scenes(0)
     for constant in ([[1.0] * len(own) for own in scores], [None] * len(scores)):
-        found = read_scores(
-            predictions_file(tmp_path, targets, answers, constant, Detection(order="rows"))
+        found = score(
+            predictions_file(tmp_path, targets, answers, constant, Detection(order="rows")),
+            write=False,
         )
         assert found.ranking is None
         text = results_table(found)

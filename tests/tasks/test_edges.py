@@ -10,7 +10,7 @@ import pytest
 
 from mm_numeric.answers import Box, Instance, Instances, Number, Polygon, Unreadable
 from mm_numeric.evaluation.metrics.base import Scorer
-from mm_numeric.evaluation.metrics.numbers import NUMBERS
+from mm_numeric.evaluation.metrics.number_errors import NUMBERS
 from mm_numeric.evaluation.results import in_unit
 from mm_numeric.registry import SCORERS, load
 from mm_numeric.tasks.grounding import Grounding
@@ -60,7 +60,7 @@ def test_a_box_at_the_border_of_the_image(box, reason):
     assert isinstance(parsed, Unreadable) == (reason is not None)
 
 
-PATHS = [*SCORERS.values(), "mm_numeric.evaluation.metrics.gsm8k:GSM8K"]
+PATHS = [*SCORERS.values(), "mm_numeric.evaluation.metrics.number_errors:GSM8K"]
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from importing import SHARED, json_file, outcome
 
 from mm_numeric.answers import Number, Unreadable
-from mm_numeric.evaluation.metrics.gsm8k import GSM8K as SCORER
+from mm_numeric.evaluation.metrics.number_errors import GSM8K as SCORER
 from mm_numeric.evaluation.score import score
 from mm_numeric.importers import gsm8k as importers
 from mm_numeric.io.files import read_rows

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shape_reports import compared, write_lines
+from result_files import write_lines
+from shape_reports import compared
 
 from mm_numeric.answers import Measurement, Unreadable
 from mm_numeric.evaluation.metrics.measurement import MEASUREMENTS

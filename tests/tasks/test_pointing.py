@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from pycocotools import mask
 
 from mm_numeric.answers import Box, Instance, Instances, Polygon
-from mm_numeric.evaluation.metrics.assignment import assign
-from mm_numeric.evaluation.metrics.pointing import POINTS, score_points
-from mm_numeric.evaluation.metrics.points import contains
+from mm_numeric.evaluation.metrics.pointing import POINTS, assign, contains, score_points
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frames import Frame, Resize
 from mm_numeric.geometry.masks import mask_of

@@ -38,8 +38,7 @@ from mm_numeric.evaluation.metrics.base import (
     select_rows,
 )
 from mm_numeric.evaluation.metrics.matching import is_drawable, read_shapes
-from mm_numeric.evaluation.score import read_scores
-from mm_numeric.evaluation.scorers import scorer_of
+from mm_numeric.evaluation.score import score
 from mm_numeric.families.family import Family
 from mm_numeric.geometry.row_shapes import corners, read_instances
 from mm_numeric.inference.constrain import Constrainer
@@ -51,7 +50,7 @@ from mm_numeric.inference.generate import generate, prediction
 from mm_numeric.io.files import read_json, stored_content, write_text
 from mm_numeric.io.log import progress
 from mm_numeric.models.precision import Precision
-from mm_numeric.registry import unknown
+from mm_numeric.registry import scorer_of, unknown
 from mm_numeric.runs.folder import (
     BEST,
     EVALUATION,
@@ -258,7 +257,7 @@ class EvaluationCallback(TrainerCallback):
         file = self.config.output_dir / EVALUATION / PREDICTIONS
         file.parent.mkdir(exist_ok=True)
         write_text(file, "".join(json.dumps(line) + "\n" for line in lines))
-        scores = read_scores(file, task_name=self.config.task_name)
+        scores = score(file, task_name=self.config.task_name, write=False)
         args, step = self.trainer.args, self.trainer.state.global_step
         log_predictions(args.report_to, self.examples, scores.rows, step)
         values = {

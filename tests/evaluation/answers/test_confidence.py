@@ -4,14 +4,14 @@ import json
 
 import numpy as np
 import pytest
-from result_files import section
+from result_files import section, write_lines
 
 from mm_numeric.cli import main as cli
 from mm_numeric.evaluation.answers.confidence import thresholds
 from mm_numeric.evaluation.metrics import calibration
+from mm_numeric.evaluation.metrics.coco_ap import Rules
 from mm_numeric.evaluation.results import results_table
-from mm_numeric.evaluation.score import read_scores, score
-from mm_numeric.evaluation.score_external import rank_predictions
+from mm_numeric.evaluation.score import score
 
 CLOCKS = [("7:05", "7:05", 0.9), ("7:12", "7:05", 0.6), ("?", "7:05", 0.4), ("1:04", "1:00", 0.4)]
 """Text, target and confidence; the second and the third are wrong."""
@@ -29,9 +29,7 @@ def clock_rows(rule="median"):
 
 
 def write(folder, rows, name="predictions.jsonl"):
-    path = folder / name
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
+    return write_lines(folder / name, rows)
 
 
 def list_rows(rule="greedy"):
@@ -94,11 +92,12 @@ def test_a_file_of_a_rule_is_scored_into_files_of_that_rule(tmp_path):
 def test_average_precision_of_a_rule_is_stored_next_to_that_of_greedy(tmp_path):
     score(write(tmp_path, list_rows()))
     greedy = (tmp_path / "results.json").read_text("utf-8")
-    rank_predictions(write(tmp_path, list_rows("mbr"), "predictions.mbr.jsonl"))
+    score(write(tmp_path, list_rows("mbr"), "predictions.mbr.jsonl"), protocol="coco_ap")
     assert (tmp_path / "results.json").read_text("utf-8") == greedy
     found = section(tmp_path, "coco_ap", name="results.mbr.json")
     assert found["metrics"]["ap_50"]["value"] is not None
-    rank_predictions(write(tmp_path, list_rows("mbr"), "other.jsonl"), out=tmp_path / "other")
+    other = write(tmp_path, list_rows("mbr"), "other.jsonl")
+    score(other, protocol="coco_ap", out=tmp_path / "other")
     names = {path.name for path in (tmp_path / "other").iterdir() if path.name[0] != "."}
     assert names == {"other.jsonl.results.json", "other.jsonl.scores.coco_ap.jsonl"}
 
@@ -106,7 +105,7 @@ def test_average_precision_of_a_rule_is_stored_next_to_that_of_greedy(tmp_path):
 def test_unparseable_answers_are_wrong_with_the_confidence_zero(tmp_path):
     rows = clock_rows()
     rows[2]["decode"]["confidence"] = None
-    found = read_scores(write(tmp_path, rows)).confidences
+    found = score(write(tmp_path, rows), write=False).confidences
     assert found.confidence.tolist() == [0.9, 0.6, 0, 0.4]
     assert found.right.tolist() == [1, 0, 0, 1]
     results = found.results()
@@ -116,7 +115,7 @@ def test_unparseable_answers_are_wrong_with_the_confidence_zero(tmp_path):
     assert results["thresholds"]["coverage"][0] == every
     for row in rows:
         row |= {"text": "?", "decode": decode(None)}
-    found = read_scores(write(tmp_path, rows)).confidences
+    found = score(write(tmp_path, rows), write=False).confidences
     assert found.right.tolist() == found.confidence.tolist() == [0] * 4
 
 
@@ -124,7 +123,7 @@ def test_answers_without_the_field_confidence_have_no_calibration(tmp_path):
     rows = clock_rows()
     for row in rows:
         del row["decode"]["confidence"]
-    assert read_scores(write(tmp_path, rows)).confidences is None
+    assert score(write(tmp_path, rows), write=False).confidences is None
     for row in rows:
         del row["decode"]
     scores = score(write(tmp_path, rows))
@@ -146,7 +145,7 @@ def test_every_answer_type_has_its_success(tmp_path, task, rows, right, label):
         {"id": f"{i}", "task": task, "text": text, "target": target, "decode": decode(0.5)}
         for i, (text, target) in enumerate(rows)
     ]
-    found = read_scores(write(tmp_path, lines)).confidences
+    found = score(write(tmp_path, lines), write=False).confidences
     assert found.right.tolist() == right
     assert found.correct.startswith(label)
 
@@ -166,7 +165,7 @@ def test_invalid_confidences_are_one_sentence(tmp_path, change, message):
     rows = clock_rows()
     rows[1] |= change
     with pytest.raises(ValueError, match=message):
-        read_scores(write(tmp_path, rows))
+        score(write(tmp_path, rows), write=False)
 
 
 def test_points_at_objects_without_a_region_are_neither_correct_nor_wrong(tmp_path):
@@ -178,18 +177,18 @@ def test_points_at_objects_without_a_region_are_neither_correct_nor_wrong(tmp_pa
          "decode": decode(0.9 - 0.1 * i, "mbr")}
         for i, target in enumerate(targets)
     ]  # fmt: skip
-    found = read_scores(write(tmp_path, rows)).confidences
+    found = score(write(tmp_path, rows), write=False).confidences
     assert found.rows == 2
     assert found.right.tolist() == [1, 0]
     assert found.confidence.tolist() == pytest.approx([0.8, 0.7])
-    assert read_scores(write(tmp_path, rows[:1])).confidences is None
+    assert score(write(tmp_path, rows[:1]), write=False).confidences is None
 
 
 def test_rows_may_be_decoded_for_different_risks(tmp_path):
     rows = clock_rows()
     for row, risk in zip(rows, ["absolute", None, "exact"], strict=False):
         row["decode"] = decode(0.5, "mbr") | {"for": risk}
-    assert read_scores(write(tmp_path, rows[:3])).confidences.rule == "mbr"
+    assert score(write(tmp_path, rows[:3]), write=False).confidences.rule == "mbr"
 
 
 @pytest.mark.parametrize("other", ["7:05", ["7:05"], {"beams": 4}, 1])
@@ -216,16 +215,17 @@ def test_objects_in_ignored_regions_and_unparseable_lists_have_no_confidence(tmp
     rows = list_rows()
     rows[0]["target"][1] |= {"ignore": True, "label": ""}
     rows[1]["text"] = "nothing"
-    found = read_scores(write(tmp_path, rows)).confidences
+    found = score(write(tmp_path, rows), write=False).confidences
     assert found.confidence.tolist() == [0.9]
     assert found.right.tolist() == [1]
 
 
 def test_average_precision_ranks_by_the_confidence_or_by_the_tokens(tmp_path, capsys):
     path = write(tmp_path, list_rows())
-    by_confidence = rank_predictions(path, out=tmp_path / "confidence")
-    by_tokens = rank_predictions(path, out=tmp_path / "tokens", rank_by="token_scores")
-    assert by_confidence.metrics["ap_50"] > by_tokens.metrics["ap_50"]
+    by_confidence = score(path, protocol="coco_ap", out=tmp_path / "confidence")
+    rules = Rules(rank_by="token_scores")
+    by_tokens = score(path, protocol=rules, out=tmp_path / "tokens")
+    assert by_confidence.ranking.metrics["ap_50"] > by_tokens.ranking.metrics["ap_50"]
     words = ["score", str(path), "--protocol", "coco_ap", "--rank-by", "token_scores"]
     assert cli.main([*words, "--out", str(tmp_path / "cli")]) == 0
     assert "AP 50" in capsys.readouterr().out
@@ -242,7 +242,7 @@ def test_ranking_by_what_is_missing_is_one_sentence(tmp_path, capsys):
     rows = list_rows()
     del rows[1]["token_scores"]
     with pytest.raises(ValueError, match='a row has no "token_scores"; only greedy answers'):
-        rank_predictions(write(tmp_path, rows), rank_by="token_scores")
+        score(write(tmp_path, rows), protocol=Rules(rank_by="token_scores"))
     path = str(write(tmp_path, list_rows()))
     assert cli.main(["score", path, "--rank-by", "scores"]) == 2
     assert "--rank-by requires --protocol coco_ap." in capsys.readouterr().err
@@ -251,4 +251,4 @@ def test_ranking_by_what_is_missing_is_one_sentence(tmp_path, capsys):
     assert "--rank-by is for a .jsonl file of answers" in capsys.readouterr().err
     rows[0]["scores"] = [1.5, 0.5]
     with pytest.raises(ValueError, match=r"line 1: scores has 1\.5; a confidence"):
-        read_scores(write(tmp_path, rows))
+        score(write(tmp_path, rows), write=False)

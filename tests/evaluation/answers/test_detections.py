@@ -19,8 +19,9 @@ from mm_numeric.evaluation.answers.detections import (
     read_coco_truth,
     read_text_files,
 )
-from mm_numeric.evaluation.metrics.coco_ap import Rules, coco_average_precision
-from mm_numeric.evaluation.score_external import rank_files, ranked_table, score_files
+from mm_numeric.evaluation.metrics.coco_ap import Rules, rank_rows
+from mm_numeric.evaluation.results import results_table
+from mm_numeric.evaluation.score import score
 
 ICDAR = Path(__file__).parents[4] / "shared" / "data" / "icdar2015" / "textdet_test.json"
 COCO_SAMPLE = ICDAR.parents[1] / "coco" / "instances_val2014_100.json"
@@ -220,7 +221,7 @@ def test_a_submission_has_the_figures_of_the_protocol(tmp_path):
     found = zipped(tmp_path / "submit.zip", {
         f"res_img_{n}.txt": written(p, texts=False) for n, p in enumerate(predictions) if p
     })  # fmt: skip
-    scores = score_files(found, truth, out=tmp_path / "out")
+    scores = score(found, truth=truth, out=tmp_path / "out")
     rows = np.array(icdar2015(predictions, targets)).sum(axis=0)
     metrics = scores.metrics()
     assert metrics["precision"]["value"] == rows[0] / rows[1]
@@ -240,7 +241,7 @@ def test_a_submission_has_the_figures_of_the_protocol(tmp_path):
     assert len(lines) == 60
     assert "label" not in json.loads(lines[0]).get("parsed", {})
     files = sorted(path.name for path in tmp_path.iterdir())
-    score_files(found, truth, protocol="deteval_icdar2013")
+    score(found, truth=truth, protocol="deteval_icdar2013")
     assert sorted(path.name for path in tmp_path.iterdir()) == files  # nothing is written unasked
 
 
@@ -250,13 +251,11 @@ def test_files_that_do_not_belong_together_are_one_sentence(tmp_path):
     results = tmp_path / "results.json"
     results.write_text("[]", encoding="utf-8")
     with pytest.raises(ValueError, match="the image 'img_2' is not in the ground truth"):
-        score_files(other, truth)
+        score(other, truth=truth)
     with pytest.raises(ValueError, match="have different formats; use text files"):
-        score_files(results, truth)
+        score(results, truth=truth)
     with pytest.raises(ValueError, match=r"no protocol 'icdar'\. Did you mean 'icdar2015'"):
-        score_files(truth, truth, protocol="icdar")
-    with pytest.raises(ValueError, match="no protocol 'coco_ap'"):
-        score_files(truth, truth, protocol="coco_ap")
+        score(truth, truth=truth, protocol="icdar")
 
 
 DATASET = {
@@ -287,7 +286,7 @@ def test_coco_files_are_read_by_image(tmp_path):
     found = coco_detections(dataset, read_coco_results(as_json(tmp_path / "r.json", [RESULT])))
     assert found.instances["7"] == Instances((Instance(Box(0, 0, 10, 9), "cat"),))
     assert (found.instances["8"], found.scores["7"]) == (Instances(()), [0.5])
-    scores = score_files(tmp_path / "r.json", tmp_path / "truth.json")
+    scores = score(tmp_path / "r.json", truth=tmp_path / "truth.json")
     assert scores.metrics()["f1_at_0.9"]["value"] == 1
     assert scores.failures == {}
 
@@ -346,21 +345,22 @@ def test_a_bad_instances_file_is_one_sentence(tmp_path, content, message):
 def test_ap_of_coco_files_and_of_text_files(tmp_path):
     truth = as_json(tmp_path / "truth.json", DATASET)
     results = as_json(tmp_path / "results.json", [RESULT])
-    figures = rank_files(results, truth, out=tmp_path / "out")
-    expected = coco_average_precision(DATASET, [RESULT])
-    assert figures.metrics == pytest.approx(expected, nan_ok=True)
+    scores = score(results, truth=truth, protocol="coco_ap", out=tmp_path / "out")
+    expected = rank_rows(DATASET, [RESULT]).metrics
+    assert scores.ranking.metrics == pytest.approx(expected, nan_ok=True)
     saved = section(tmp_path / "out", "coco_ap")
-    assert values(saved)["ap_50"]["value"] == figures.metrics["ap_50"] == pytest.approx(1)
+    assert values(saved)["ap_50"]["value"] == scores.ranking.metrics["ap_50"] == pytest.approx(1)
     assert values(saved)["ap_large"]["value"] is None
     assert "the same score for all is an error" in saved["rules"]["all"]["ties"]
-    assert ranked_table(figures, Rules()).splitlines()[2].split()[:4] == ["AP", "50", "100.00", "%"]
+    assert results_table(scores).splitlines()[2].split()[:4] == ["AP", "50", "100.00", "%"]
     ends = values(saved)["ap_50"]["low"], values(saved)["ap_50"]["high"]
     assert ends == pytest.approx((0.025, 1))  # of a single image
     gt = folder(tmp_path / "gt", {"gt_1.txt": f"{SQUARE},x\n50,0,60,0,60,10,50,10,###"})
     res = folder(tmp_path / "res", {"res_1.txt": f"{SQUARE},0.9\n50,0,60,0,60,10,50,10,0.95"})
-    assert rank_files(res, gt).metrics["ap"] == pytest.approx(1)
+    assert score(res, truth=gt, protocol="coco_ap").ranking.metrics["ap"] == pytest.approx(1)
     bare = folder(tmp_path / "bare", {"res_1.txt": SQUARE})
-    assert rank_files(bare, gt, rules=Rules(ties="averaged")).metrics["ap"] == pytest.approx(1)
+    averaged = score(bare, truth=gt, protocol=Rules(ties="averaged"))
+    assert averaged.ranking.metrics["ap"] == pytest.approx(1)
 
 
 @pytest.mark.skipif(not ICDAR.is_file(), reason="the sample is not here")
@@ -385,11 +385,11 @@ def test_real_ground_truth_and_what_is_near_it(tmp_path):
     truth = zipped(tmp_path / "gt.zip", {f"gt_img_{n}.txt": "\r\n".join(v) for n, v in gt.items()})
     submit = zipped(tmp_path / "s.zip", {f"res_img_{n}.txt": "\n".join(v) for n, v in res.items()})
     rows = np.array(icdar2015(predictions, targets)).sum(axis=0)
-    metrics = score_files(submit, truth).metrics()
+    metrics = score(submit, truth=truth).metrics()
     precision, recall = rows[0] / rows[1], rows[0] / rows[2]
     assert 0.3 < recall < 1
     assert metrics["hmean"]["value"] == hmean(precision, recall)
-    itself = score_files(truth, truth).metrics()
+    itself = score(truth, truth=truth).metrics()
     assert itself["hmean"]["value"] == 1
 
 
@@ -399,5 +399,7 @@ def test_real_annotations_find_themselves(tmp_path):
     rows = [{**{k: row[k] for k in ("image_id", "category_id", "bbox")}, "score": 1 / (n + 2)}
             for n, row in enumerate(dataset["annotations"]) if not row["iscrowd"]]  # fmt: skip
     results = as_json(tmp_path / "r.json", rows)
-    assert score_files(results, COCO_SAMPLE).metrics()["f1_at_0.9"]["value"] == 1
-    assert rank_files(results, COCO_SAMPLE).metrics["ap"] == pytest.approx(1, abs=1e-3)
+    assert score(results, truth=COCO_SAMPLE).metrics()["f1_at_0.9"]["value"] == 1
+    assert score(results, truth=COCO_SAMPLE, protocol="coco_ap").ranking.metrics[
+        "ap"
+    ] == pytest.approx(1, abs=1e-3)

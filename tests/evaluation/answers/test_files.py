@@ -6,6 +6,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from result_files import write_lines
 
 from mm_numeric.evaluation.answers.files import read_answer_file
 from mm_numeric.evaluation.answers.spreadsheet import read_sheet
@@ -47,9 +48,7 @@ TURNS = [
 
 
 def written(folder, *rows):
-    path = folder / "answers.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
+    return write_lines(folder / "answers.jsonl", rows)
 
 
 def read(path, **options):

@@ -6,13 +6,14 @@ import threading
 
 import pytest
 from chat_server import chat_server, completion
-from result_files import section
+from result_files import section, write_lines
 
 from mm_numeric.answers import ShortAnswer
 from mm_numeric.cli import main as cli
-from mm_numeric.evaluation.answers.judge_client import KEY, Judge
-from mm_numeric.evaluation.metrics.mathvista_prompt import judge_prompt
+from mm_numeric.evaluation.answers.judge import Judge
+from mm_numeric.evaluation.metrics.mathvista import judge_prompt
 from mm_numeric.evaluation.score import score
+from mm_numeric.inference.chat_client import OPENAI_KEY
 from mm_numeric.tasks.mathvista import MathVista
 
 FIVE = ShortAnswer(text="5", question_type="free_form", answer_type="integer")
@@ -41,9 +42,7 @@ def predictions(folder, rows=ROWS, **more):
         }
         for i, (text, target) in enumerate(rows)
     ]
-    path = folder / "predictions.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    return path
+    return write_lines(folder / "predictions.jsonl", lines)
 
 
 def extract(prompt):
@@ -61,7 +60,7 @@ def results(folder):
 
 @pytest.fixture(autouse=True)
 def no_key_and_no_proxy(monkeypatch):
-    for name in (KEY, "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+    for name in (OPENAI_KEY, "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -75,7 +74,7 @@ def test_the_prompt_is_that_of_the_published_script():
 
 
 def test_a_judge_is_asked_as_the_published_script_asks(tmp_path, monkeypatch):
-    monkeypatch.setenv(KEY, "secret")
+    monkeypatch.setenv(OPENAI_KEY, "secret")
     path = predictions(tmp_path)
     with chat_server(extract) as (url, requests):
         scores = score(path, judge=quick(url))
@@ -287,8 +286,8 @@ def test_the_command_line_asks_a_judge(tmp_path, capsys):
     [
         (["--extract-with", "api.openai.com"], "'api.openai.com' is not the URL of a judge"),
         (["--extract-with", "https://me:key@host/v1"], "has no user, password or query"),
-        (["--extract-model", "m"], "--extract-model and --timeout require --extract-with."),
-        (["--timeout", "9"], "--extract-model and --timeout require --extract-with."),
+        (["--extract-model", "m"], "--extract-model requires --extract-with, the URL of"),
+        (["--timeout", "9"], "--timeout requires --extract-with, the URL"),
         (["--extract-with", "http://h", "--protocol", "labelled"], "cannot be combined with"),
         (["--extract-with", "http://h", "--task", "gsm8k"], "the task is scored without a judge"),
     ],

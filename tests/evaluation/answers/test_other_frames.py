@@ -1,11 +1,10 @@
 """score says in one line if another published frame reads the answers much better."""
 
-import json
-
 import pytest
+from result_files import write_lines
 
 from mm_numeric.cli import main as cli
-from mm_numeric.evaluation.score import read_scores
+from mm_numeric.evaluation.score import score
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frame_presets import FAMILY_RESIZES, FrameRule, published_frames
 from mm_numeric.tasks.grounding import Grounding
@@ -23,9 +22,7 @@ def write(folder, written, declared, boxes=BOXES):
             {"id": str(i), "task": "grounding", "target": list(box), "frame": declared.to_dict(),
              "text": task.format(target, written).text if i % 10 < 7 else "I see none."}
         )  # fmt: skip
-    path = folder / "predictions.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    return path
+    return write_lines(folder / "predictions.jsonl", lines)
 
 
 def frame_of(option):
@@ -50,7 +47,7 @@ def test_a_frame_that_reads_the_answers_much_better_is_named(tmp_path, capsys, w
         f"0.00 % in the declared one, and 70.00 % with {written}; check --family, --frame or the "
         "field frame of the answers."
     ]
-    assert read_scores(path).metrics()["accuracy_at_0.5"]["value"] == 0  # it is only named
+    assert score(path, write=False).metrics()["accuracy_at_0.5"]["value"] == 0  # it is only named
 
 
 @pytest.mark.parametrize("count", [20, 9])

@@ -21,7 +21,7 @@ import pytest
 from mm_numeric.cli import main as cli
 from mm_numeric.evaluation.answers.files import without_end_tokens
 from mm_numeric.evaluation.answers.prepared_rows import PreparedRows
-from mm_numeric.evaluation.score import read_scores
+from mm_numeric.evaluation.score import score
 from mm_numeric.geometry.frame_presets import FrameRule
 
 FILES = Path(__file__).parents[2] / "fixtures" / "other_tools"
@@ -45,7 +45,7 @@ def write(path, lines):
 
 def scored(answers, rows=ROWS, **options):
     joined = PreparedRows(path=rows, frame=FrameRule.of_family("qwen2_vl"), **options)
-    return read_scores(answers, task_name="grounding", rows=joined)
+    return score(answers, task_name="grounding", rows=joined, write=False)
 
 
 @pytest.mark.parametrize("name", SCORED)
@@ -195,7 +195,7 @@ def clocks(folder, labels):
     lines = [{"prompt": "What time is it?", "predict": "1:30", "label": label} for label in labels]
     rows = write(folder / "rows.jsonl", [json.dumps(row) + "\n" for row in times])
     answers = write(folder / "answers.jsonl", [json.dumps(line) + "\n" for line in lines])
-    return read_scores(answers, task_name="clock", rows=PreparedRows(path=rows))
+    return score(answers, task_name="clock", rows=PreparedRows(path=rows), write=False)
 
 
 def test_rows_with_the_same_prompt_are_compared_by_their_correct_answers(tmp_path):

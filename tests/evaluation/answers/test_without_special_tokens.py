@@ -1,12 +1,12 @@
 """Answers score the same with and without special tokens, or a reason of their own is counted."""
 
-import json
 import re
 
 import pytest
 from examples import examples
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from result_files import write_lines
 
 from mm_numeric.answers import Box, Instance, Instances, Polygon, Unreadable
 from mm_numeric.evaluation.answers.files import without_end_tokens
@@ -83,8 +83,7 @@ def scored(folder, task, name, change):
                 "frame": frame.to_dict(),
             }
         )
-    path = folder / "predictions.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = write_lines(folder / "predictions.jsonl", rows)
     return score(path)
 
 

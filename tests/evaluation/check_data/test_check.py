@@ -9,17 +9,25 @@ import pytest
 from browser import drawn_in_a_browser
 from check_data_runs import config_of, kinds
 from PIL import Image
-from rectangles import write_rectangles
+from rectangles import boxes, write_rectangles
+from result_files import write_lines
+from rows_of_tasks import written_rows
+from tiny_models import CACHE, tiny_checkpoint
 
-from mm_numeric.answers import Box, Example, Mark, Written
+from mm_numeric.answers import Box, Example, Instance, Mark, Polygon, Written
 from mm_numeric.cli import main as cli
 from mm_numeric.config.reader import read_config
+from mm_numeric.data.collator import make_collator
+from mm_numeric.data.training_set import TrainingRows
 from mm_numeric.evaluation.check_data.check import check_data
 from mm_numeric.evaluation.check_data.html_page import write_check_page
 from mm_numeric.evaluation.check_data.text import _coordinates_text, facts, report_text
 from mm_numeric.evaluation.metrics.boxes import iou
 from mm_numeric.evaluation.score import score
+from mm_numeric.families.qwen2_vl import Qwen2VL
 from mm_numeric.geometry.coordinates import COORDINATES
+from mm_numeric.geometry.frames import Frame, Resize
+from mm_numeric.models.loading import load_family
 from mm_numeric.tasks.base import BaseTask
 from mm_numeric.tasks.detection import Detection
 
@@ -97,8 +105,7 @@ def test_the_same_fault_is_one_thing_to_fix(tmp_path):
         {"id": str(i), "image": f"{i}.png", "phrase": "a", "box": [5 + i, 4, 200 + i, 16]}
         for i in range(6)
     ]
-    file = folder / "rows.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    file = write_lines(folder / "rows.jsonl", rows)
     report = check_data(config_of(tmp_path, file), limit=5)
     assert list(kinds(report).values()) == [5]
     text = report_text(report)
@@ -167,8 +174,7 @@ def test_two_decimals_cost_small_boxes_dearly(tmp_path):
     rows = [
         {"id": str(i), "image": "a.png", "phrase": "a", "box": box} for i, box in enumerate(boxes)
     ]
-    file = folder / "rows.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    file = write_lines(folder / "rows.jsonl", rows)
     ceilings = {}
     for coordinates in ("unit_2", "unit_3"):
         model = {"name": "tiny", "dtype": "float32", "coordinates": coordinates}
@@ -383,25 +389,287 @@ def test_the_command_says_ready_or_what_to_fix(tmp_path, capsys, faulty):
 def test_icdar2015_is_ready(tmp_path):
     rows = SHARED / "icdar2015" / "textdet_test.json"
     model = {"name": "tiny", "image_size": {"max_pixels": 1280 * 28 * 28}}
-    config = config_of(
-        tmp_path, rows, task="text_detection", model=model, predict={"max_new_tokens": 800}
-    )
+    content = json.loads(rows.read_text(encoding="utf-8"))
+    few = tmp_path / "few.json"  # not all a second time, as test data
+    few.write_text(json.dumps({**content, "data_list": content["data_list"][:1]}), "utf-8")
+    data = {"train": {"path": str(rows)}, "test": {"path": str(few), "images": str(rows.parent)}}
+    limit = {"max_new_tokens": 800}
+    config = config_of(tmp_path, rows, task="text_detection", model=model, data=data, predict=limit)
     report = check_data(config)
     assert report.ready, report_text(report)
     assert len(report.sources[0].examples) == 10
     assert report.sources[0].ceiling["mean_iou_of_pairs"] > 0.97
     written = sum(len(t.written.marks) for t in report.sources[0].examples)
-    rows = json.loads(rows.read_text(encoding="utf-8"))["data_list"]
-    assert written == 8 * sum(not i["ignore"] for row in rows for i in row["instances"])
+    instances = [i for row in content["data_list"] for i in row["instances"]]
+    assert written == 8 * sum(not i["ignore"] for i in instances)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not SHARED.is_dir(), reason="no shared data")
 def test_refcocog_lacks_its_images_and_nothing_else(tmp_path):
-    rows = SHARED / "refcocog" / "refcocog_umd_val.jsonl"
-    few = tmp_path / "few.jsonl"  # which are not checked a second time, as test data
-    few.write_text("".join(rows.open(encoding="utf-8").readlines()[:2]), encoding="utf-8")
+    lines = (SHARED / "refcocog" / "refcocog_umd_val.jsonl").open(encoding="utf-8").readlines()
+    rows, few = tmp_path / "rows.jsonl", tmp_path / "few.jsonl"
+    rows.write_text("".join(lines[:300]), encoding="utf-8")
+    few.write_text("".join(lines[:2]), encoding="utf-8")  # not all a second time, as test data
     report = check_data(config_of(tmp_path, rows, few), size_px=(640, 640))
-    assert kinds(report) == {"the image is missing": 4896}
-    assert len(report.sources[0].examples) == 4896
+    questions = len(report.sources[0].examples)
+    assert questions > 500
+    assert kinds(report) == {"the image is missing": questions}
     assert report.sources[0].ceiling["mean_iou"] > 0.98
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "task", "ceiling"),
+    [
+        ("qwen2_vl", "mathvista", "strict 100.00 %, by rules 100.00 %"),
+        ("causal_lm", "gsm8k", "accuracy 100.00 %"),
+        ("t5", "{name: gsm8k, plain: true}", "accuracy 100.00 %"),
+        ("causal_lm", "multirc", "F1 of words 100.00 %"),
+        ("t5", "{name: multirc, answer: yes_no}", "F1a 100.00 %"),
+    ],
+)
+def test_good_rows_are_ready(tmp_path, family, task, ceiling):
+    config = [f"task={task}", f"model={{family: {family}, name: tiny, dtype: float32}}"]
+    name = read_config("gsm8k_qwen2_5_7b", config).task_name
+    train, test = (written_rows(name, tmp_path, count) for count in (8, 4))
+    config += [
+        f"data={{train: {{path: {train}}}, test: {{path: {test}}}, cache: {CACHE}}}",
+        f"trainer={{output_dir: {tmp_path / 'run'}, max_steps: 1}}",
+    ]
+    text = report_text(check_data(read_config("gsm8k_qwen2_5_7b", config)))
+    assert text.splitlines()[-1] == "ready", text
+    assert ceiling in text
+    assert "in no marked number" not in text  # objective.numbers is all
+
+
+def report_of(folder, coordinates, label="", **changes):
+    """Return the report of four images with a labelled box each, in a list of one box."""
+    rows = write_rectangles(folder / "rows", 4)
+    lines = [
+        {
+            "id": str(i),
+            "image": f"{i}.png",
+            "phrase": "box",
+            "instances": [{"box": box, "label": label}],
+        }
+        for i, box in enumerate(boxes(4))
+    ]
+    write_lines(rows, lines)
+    model = {"name": "tiny", "dtype": "float32", "coordinates": coordinates}
+    return check_data(config_of(folder, rows, task="detection", model=model, **changes))
+
+
+@pytest.mark.parametrize("coordinates", ["qwen2_5_vl", "qwen3_vl", "gemma3"])
+def test_the_2_of_bbox_2d_is_not_an_unmarked_digit(tmp_path, coordinates):
+    report = report_of(tmp_path, coordinates)
+    assert '_2d": [' in report.sources[0].examples[0].written.text
+    assert [source.unmarked_digits for source in report.sources] == [0, 0]
+    assert "in no marked number" not in report_text(report)
+
+
+def test_the_digits_of_a_label_are_counted(tmp_path):
+    report = report_of(tmp_path, "qwen3_vl", label="route 66")
+    assert report.sources[0].unmarked_digits == 2 * 4
+    assert "16 digits of answers are in no marked number" in report_text(report)
+
+
+def test_numbers_from_text_leave_the_digits_of_the_format_out(tmp_path):
+    objective = {"preset": "emd", "numbers_from": "text"}
+    report = report_of(tmp_path, "qwen3_vl", label="route 66", objective=objective)
+    example = report.sources[0].examples[0]
+    coordinates = json.loads(example.written.text)[0]["bbox_2d"]
+    assert [number.value for number in example.numbers] == [*coordinates, 66]
+
+
+def test_the_format_digits_of_polygons_and_boxes_are_found():
+    frame = Frame(640, 480, Resize(kind="none").view(640, 480), COORDINATES["qwen3_vl"])
+    quad = Polygon(((1.0, 1.0), (9.0, 1.0), (9.0, 9.0)))
+    written = frame.write([Instance(Box(1, 2, 3, 4), "a 2"), Instance(quad)])
+    found = [written.text[i - 1 : i + 2] for i in sorted(written.format_digits)]
+    assert found == ["_2d", "_2d"]
+
+
+class Padded(Qwen2VL):
+    """Qwen2-VL, told that it sees padded squares, as LLaVA does."""
+
+    def frame(self, width, height):
+        view = Resize(kind="letterbox", side=336).view(width, height)
+        return Frame(width, height, view, self.coordinates)
+
+
+def write_rows(folder, rows, name="rows.jsonl"):
+    folder.mkdir(exist_ok=True)
+    return write_lines(folder / name, rows)
+
+
+@pytest.mark.parametrize("task", ["grounding", "text_detection"])
+def test_an_edge_that_rounding_moves_into_the_padding_is_no_fault(tmp_path, task):
+    box = [10, 0, 200, 480]
+    row = {"id": "1", "image": "a.png", "phrase": "a", "box": box, "instances": [{"box": box}]}
+    file = write_rows(tmp_path, [row])
+    Image.new("RGB", (640, 480)).save(tmp_path / "a.png")
+    model = {"name": "tiny", "family": f"{__name__}:Padded", "coordinates": "unit_2"}
+    report = check_data(config_of(tmp_path, file, model=model, task=task))
+    (trained,) = report.sources[0].examples
+    found = trained.parsed if task == "grounding" else trained.parsed.items[0].shape
+    assert found.y1 == 0  # 0.12 of 640 pixels, of which 80 are padding, would be -3.2
+    assert report.ready, report_text(report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["jpg", "png", "tif"])
+def test_the_size_in_a_header_is_that_of_the_upright_image(tmp_path, ending):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by a quarter
+    Image.new("RGB", (80, 60)).save(tmp_path / f"a.{ending}", exif=exif)
+    row = {"id": "1", "image": f"a.{ending}", "phrase": "a", "box": [5, 4, 21, 70]}
+    config = config_of(tmp_path, write_rows(tmp_path, [row]))
+    for images in (0, 1):
+        report = check_data(config, images=images)
+        assert report.ready, report_text(report)
+        assert [t.size_px for t in report.sources[0].examples] == [(60, 80)]
+
+
+def test_an_image_that_is_too_large_to_be_decoded_is_one_fault(tmp_path, monkeypatch):
+    config = config_of(tmp_path, write_rectangles(tmp_path / "rows", count=3))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    report = check_data(config, images=1)
+    assert [*kinds(report).values()] == [3]
+    assert "could be decompression bomb" in report_text(report)
+
+
+def test_a_truncated_image_after_the_first_is_found_by_the_page(tmp_path):
+    rows = [
+        {"id": str(i), "image": f"{i}.jpg", "phrase": "a", "box": [5, 4, 21, 50]} for i in range(40)
+    ]
+    file = write_rows(tmp_path, rows)
+    for i in range(40):
+        Image.effect_noise((80, 60), 50).save(tmp_path / f"{i}.jpg")
+    whole = (tmp_path / "5.jpg").read_bytes()  # not among the 16 that are put through the collator
+    (tmp_path / "5.jpg").write_bytes(whole[: len(whole) // 2])
+    report = check_data(config_of(tmp_path, file, write_rectangles(tmp_path / "test")), images=1)
+    assert report.ready
+    write_check_page(report, tmp_path / "page.html", samples=40)
+    assert not report.ready
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Not ready: 1 thing to fix" in text
+    assert text.count("<image ") == 39
+    assert "rows.jsonl, line 6: the image" in report_text(report)
+
+
+@pytest.mark.parametrize("images", [0, 200])
+def test_every_image_of_a_row_is_checked(tmp_path, images):
+    span = {"query": "a square", "spans": [[0.0, 1.0]], "fps": 1}
+    rows = [{"id": str(i), "frames": [f"{i}.png", f"{i}b.png"], **span} for i in range(40)]
+    file = write_rows(tmp_path, rows)
+    for row in rows:
+        for frame in row["frames"]:
+            Image.effect_noise((56, 56), 50).save(tmp_path / frame)
+    # Not among the 16 that are put through the collator.
+    Image.new("RGB", (56, 84)).save(tmp_path / "5b.png")
+    (tmp_path / "7b.png").write_text("no image")
+    report = check_data(config_of(tmp_path, file, task="temporal_spans"), images=images)
+    assert [*kinds(report).values()] == [1, 1]
+    text = report_text(report)
+    assert "line 6: the images of a row have one size, and these have 56 x 56 and 56 x 84" in text
+    assert f"line 8: the image {tmp_path / '7b.png'} cannot be read" in text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_ids_of_a_stream_are_not_compared(tmp_path, stream):
+    file = write_rectangles(tmp_path / "rows", count=3)
+    sources = {"train": [{"path": str(file)}] * 2, "test": {"path": str(file)}, "stream": stream}
+    trainer = {"output_dir": str(tmp_path / "run"), "max_steps": 1}
+    report = check_data(config_of(tmp_path, file, data=sources, trainer=trainer))
+    assert report.ready is stream
+    assert [*kinds(report).values()] == ([] if stream else [3])
+
+
+def test_texts_that_are_quoted_in_part_are_one_fault(tmp_path):
+    good = {"id": "1", "image": "0.png", "phrase": "a", "box": [5, 4, 21, 16]}
+    words = ("red", "green", "blue")
+    rows = [f"a {w} car that is parked before the house" for w in words]
+    rows += [
+        {**good, "id": w, "box": f"the {w} car that is parked before the house"} for w in words
+    ]
+    write_rectangles(tmp_path / "rows")
+    report = check_data(config_of(tmp_path, write_rows(tmp_path / "rows", [good, *rows])))
+    assert [*kinds(report).values()] == [3, 3]
+    titles = [line for line in report_text(report).split("\n") if line.startswith("fix")]
+    assert titles[0] == "fix 1 (train): 3 x expected an object {...: ...}, found ..."
+    assert titles[1] == "fix 2 (train): 3 x box: expected a list of numbers, found ..."
+
+
+def test_a_question_that_cannot_be_written_is_named_with_its_row(tmp_path):
+    write_rectangles(tmp_path / "rows")
+    good = {"id": "1", "image": "0.png", "phrase": "a", "box": [5, 4, 21, 16]}
+    odd = {**good, "id": "2", "phrase": "<|image_pad|>"}
+    report = check_data(config_of(tmp_path, write_rows(tmp_path / "rows", [good, odd])))
+    ((sentence,),) = [problem.messages for problem in report.sources[0].problems.values()]
+    assert "rows.jsonl, line 2: " in sentence
+
+
+def test_dropped_objects_and_a_class_in_no_row_are_reported(tmp_path, capsys):
+    objects = [{"box": [1, 1, 30, 30], "label": name} for name in ("bolt", "nut", "nut")]
+    file = write_rows(tmp_path, [{"id": "1", "image": "a.png", "instances": objects}])
+    Image.new("RGB", (64, 48)).save(tmp_path / "a.png")
+    task = {"name": "detection", "classes": ["bolt", "nuts"], "other_labels": "drop"}
+    config = config_of(tmp_path, file, task=task)
+    warning = "the class 'nuts' is in no row of the training data; did you mean 'nut'?"
+    text = report_text(check_data(config))
+    assert text.count("  objects           1 bolt, 0 nuts\n") == 2  # of training and of test data
+    assert text.count("  dropped objects   2 nut; these classes are not asked for\n") == 2
+    assert f"note: {warning}\n" in text
+    capsys.readouterr()
+    TrainingRows(config).for_trainer(make_collator(config, load_family(config, tiny_checkpoint())))
+    assert capsys.readouterr().err.splitlines() == [
+        "mm-numeric: objects: 1 bolt, 0 nuts",
+        "mm-numeric: dropped objects: 2 nut; these classes are not asked for",
+        f"mm-numeric: {warning}",
+    ]
+
+
+def test_a_class_whose_rows_are_too_long_is_reported_as_such(tmp_path, logged):
+    airplane, apple = ({"box": [1, 1, 30, 30], "label": name} for name in ("airplane", "apple"))
+    rows = [{"id": str(i), "image": "a.png", "instances": instances} for i, instances in
+            enumerate(([airplane], [apple] * 40))]  # fmt: skip
+    Image.new("RGB", (64, 48)).save(tmp_path / "a.png")
+    task = {"name": "detection", "classes": ["airplane", "apple"]}
+    config = config_of(tmp_path, write_rows(tmp_path, rows), task=task)
+    config = replace(config, data=replace(config.data, max_tokens=200, too_long="drop"))
+    warning = (
+        "the class 'apple' is in no row that is trained on: the rows with its objects (40) are "
+        "longer than data.max_tokens; raise it."
+    )
+    assert warning in check_data(config).notes
+    TrainingRows(config).for_trainer(make_collator(config, load_family(config, tiny_checkpoint())))
+    assert warning in logged.getvalue()
+
+
+def test_an_empty_file_of_training_rows_is_one_thing_to_fix(tmp_path):
+    empty = write_rows(tmp_path, [], "empty.jsonl")
+    config = config_of(tmp_path, empty, write_rectangles(tmp_path / "rows"), predict={})
+    text = report_text(check_data(config))
+    assert "  questions         0 read, 0 usable\n" in text
+    assert text.endswith(
+        f"fix 1 (train): no rows\n    {empty}: no rows; give at least one.\n"
+        "not ready: 1 thing to fix"
+    )
+
+
+def test_test_rows_without_an_answer_are_usable(tmp_path):
+    answer = {"valid": True, "hours": 1, "minutes": 5}
+    Image.new("RGB", (60, 60)).save(tmp_path / "a.png")
+    rows = [{"id": "1", "image": "a.png", "answer": answer}, {"id": "2", "image": "a.png"}]
+    train = write_rows(tmp_path, rows[:1])
+    test = write_rows(tmp_path, rows, "test.jsonl")
+    report = check_data(config_of(tmp_path, train, test, task="clockbench", predict={}))
+    write_check_page(report, tmp_path / "page.html")
+    text = report_text(report)
+    assert "  questions         2 read, 2 usable, 1 of them without an answer to score\n" in text
+    assert report.ready, text
+    none = write_rows(tmp_path, rows[1:], "none.jsonl")
+    report = check_data(config_of(tmp_path, train, none, task="clockbench"))
+    write_check_page(report, tmp_path / "page.html")
+    assert report_text(report).endswith("\nready")

@@ -1,9 +1,8 @@
 """Low ceilings and shapes outside their images are reported with their likely cause."""
 
-import json
-
 import pytest
 from check_data_runs import config_of, kinds
+from result_files import write_lines
 
 from mm_numeric.answers import Box, Instance, Instances, Polygon
 from mm_numeric.evaluation.check_data.check import check_data
@@ -17,8 +16,7 @@ def check(folder, boxes, size=(640, 480), task="grounding", coordinates="qwen2_v
         {"id": str(i), "image": "a.png", "phrase": "a", "box": list(box)}
         for i, box in enumerate(boxes)
     ]
-    file = folder / "rows.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    file = write_lines(folder / "rows.jsonl", rows)
     model = {"name": "tiny", "coordinates": coordinates}
     config = config_of(folder, file, task=task, model=model, predict={})
     return check_data(config, size_px=(width, height))

@@ -18,7 +18,7 @@ from mm_numeric.evaluation.metrics.base import (
 from mm_numeric.evaluation.metrics.bootstrap import sample_metrics
 from mm_numeric.evaluation.metrics.clock import TIMES
 from mm_numeric.evaluation.metrics.intervals import metric_interval, seed_interval
-from mm_numeric.evaluation.metrics.numbers import NUMBERS
+from mm_numeric.evaluation.metrics.number_errors import NUMBERS
 
 
 def run_draws(runs, value, **more):
@@ -126,14 +126,14 @@ def test_the_names_of_groups_do_not_change_an_interval():
 def test_an_interval_over_groups_covers_as_often_as_it_says():
     """100 images with 1 to 5 rows, half of whose variance is that of the image."""
     rng, covered = np.random.default_rng(0), np.zeros(2)
-    for _ in range(300):
+    for _ in range(150):
         groups = np.repeat(np.arange(100, dtype=np.uint64), rng.integers(1, 6, size=100))
         rows = {"share": rng.normal(size=100)[groups] + rng.normal(size=len(groups))}
         for i, known in enumerate((groups, None)):
-            low, high = interval(rows, mean_of("share"), groups=known, resamples=200)
+            low, high = interval(rows, mean_of("share"), groups=known, resamples=100)
             covered[i] += low <= 0 <= high
-    of_groups, of_rows = covered / 300
-    assert 0.91 <= of_groups <= 0.98
+    of_groups, of_rows = covered / 150
+    assert 0.89 <= of_groups <= 0.99
     assert of_rows < 0.85
 
 

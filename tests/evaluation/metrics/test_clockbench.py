@@ -10,12 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mm_numeric.answers import ClockReading
-from mm_numeric.evaluation.metrics.clockbench import (
-    CLOCKBENCH,
-    delta_seconds,
-    is_correct,
-    is_match,
-)
+from mm_numeric.evaluation.metrics.clockbench import CLOCKBENCH, delta_seconds, is_correct, is_match
 from mm_numeric.evaluation.score import score
 from mm_numeric.tasks.clockbench import ClockBench, read_target
 

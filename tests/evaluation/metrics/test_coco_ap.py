@@ -5,26 +5,20 @@ import io
 import itertools
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from intervals import estimate
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
-from result_files import section
+from result_files import section, write_lines
 
 from mm_numeric.answers import Box, Instance, Instances, Polygon
 from mm_numeric.cli import main as cli
-from mm_numeric.evaluation.metrics.coco_ap import (
-    METRIC_NAMES,
-    Rules,
-    average_precision,
-    coco_average_precision,
-    rank_answers,
-    rank_rows,
-)
-from mm_numeric.evaluation.score_external import rank_predictions
+from mm_numeric.evaluation.metrics.coco_ap import METRIC_NAMES, Rules, rank_answers, rank_rows
+from mm_numeric.evaluation.metrics.ranking import ranking_metrics
+from mm_numeric.evaluation.score import score
 
 REAL = Path(__file__).parents[4] / "shared" / "data" / "coco" / "instances_val2014_100.json"
 
@@ -98,17 +92,17 @@ def test_official_figures_are_those_of_pycocotools(seed, levels):
     dataset, results = made_up(seed, levels=levels)
     expected = by_pycocotools(dataset, results)
     assert 0 < expected["ap"] < expected["ap_50"] < 1
-    assert coco_average_precision(dataset, results) == pytest.approx(expected, nan_ok=True)
+    assert rank_rows(dataset, results).metrics == pytest.approx(expected, nan_ok=True)
     answers, targets, scores = as_answers(dataset, results)
-    mine = average_precision(answers, targets, scores)
+    mine = rank_answers(answers, targets, scores).metrics
     assert mine == pytest.approx(expected, nan_ok=True, abs=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_averaging_changes_nothing_where_scores_differ(seed):
     dataset, results = made_up(seed)
-    official = coco_average_precision(dataset, results)
-    averaged = coco_average_precision(dataset, results, ties="averaged")
+    official = rank_rows(dataset, results).metrics
+    averaged = rank_rows(dataset, results, rules=Rules(ties="averaged")).metrics
     assert averaged == pytest.approx(official, nan_ok=True, abs=1e-12)
 
 
@@ -124,12 +118,12 @@ def relabelled(dataset, results, seed):
 @pytest.mark.parametrize("levels", [1, 4])
 def test_averaged_ties_know_no_order_of_images(levels):
     dataset, results = made_up(9, levels=levels)
-    averaged = coco_average_precision(dataset, results, ties="averaged")
+    averaged = rank_rows(dataset, results, rules=Rules(ties="averaged")).metrics
     official = by_pycocotools(dataset, results)
     seen = set()
     for seed in range(5):
         other = relabelled(dataset, results, seed)
-        assert coco_average_precision(*other, ties="averaged") == pytest.approx(
+        assert rank_rows(*other, rules=Rules(ties="averaged")).metrics == pytest.approx(
             averaged, nan_ok=True
         )
         seen.add(round(by_pycocotools(*other)["ap_50"], 6))
@@ -151,7 +145,7 @@ def test_an_averaged_tie_is_the_mean_over_its_orders():
     targets = [Instances((Instance(Box(0, 0, 10, 10)),)) for _ in range(4)]
     hit, miss = Instance(Box(0, 0, 10, 10)), Instance(Box(50, 50, 60, 60))
     answers = [Instances((hit, miss)), Instances((miss, hit)), Instances((hit, miss)), None]
-    figures = average_precision(answers, targets, ties="averaged")
+    figures = rank_answers(answers, targets, rules=Rules(ties="averaged")).metrics
     assert figures["ap_50"] == pytest.approx(expected, abs=1e-12)
     assert figures["ap_50"] == pytest.approx(0.5 * 76 / 101)
     assert figures["ar_100"] == 0.75
@@ -179,17 +173,17 @@ def test_an_averaged_tie_is_the_mean_over_its_orders():
 def test_what_is_no_ranking_is_one_sentence(scores, ties, message):
     answers = [Instances((Instance(Box(0, 0, 10, 10)),))] * 2
     with pytest.raises(ValueError, match=message):
-        average_precision(answers, answers, scores, ties=ties)
+        rank_answers(answers, answers, scores, rules=Rules(ties=ties))
 
 
 def test_nothing_found_and_nothing_to_find_are_sentences():
     something, nothing = Instances((Instance(Box(0, 0, 10, 10)),)), Instances(())
     with pytest.raises(ValueError, match="there are no detections to rank, so AP is undefined"):
-        average_precision([None, nothing], [something] * 2, ties="averaged")
+        rank_answers([None, nothing], [something] * 2, rules=Rules(ties="averaged"))
     with pytest.raises(ValueError, match="the ground truth has no annotations"):
-        average_precision([something], [nothing], ties="averaged")
+        rank_answers([something], [nothing], rules=Rules(ties="averaged"))
     with pytest.raises(ValueError, match=r"detection 1: the image 9 is not among the 1 of the gro"):
-        coco_average_precision(
+        rank_rows(
             {"images": [{"id": 1}], "annotations": [{"id": 1}], "categories": []},
             [{"image_id": 9, "category_id": 1, "bbox": [0, 0, 1, 1], "score": 1.0}],
         )
@@ -197,9 +191,9 @@ def test_nothing_found_and_nothing_to_find_are_sentences():
 
 def test_an_annotation_with_the_id_0_is_found_too():
     dataset, results = made_up(3)
-    expected = coco_average_precision(dataset, results)
+    expected = rank_rows(dataset, results).metrics
     shifted = [{**row, "id": row["id"] - 1} for row in dataset["annotations"]]
-    assert coco_average_precision({**dataset, "annotations": shifted}, results) == expected
+    assert rank_rows({**dataset, "annotations": shifted}, results).metrics == expected
 
 
 def test_ignored_regions_are_crowds_and_polygons_the_boxes_around_them():
@@ -207,7 +201,7 @@ def test_ignored_regions_are_crowds_and_polygons_the_boxes_around_them():
     region = Instance(Box(50, 50, 90, 90), ignore=True)
     target = Instances((Instance(triangle), region))
     answer = Instances((Instance(Box(0, 0, 10, 10)), Instance(Box(60, 60, 70, 70))))
-    figures = average_precision([answer], [target], [[0.1, 0.9]])
+    figures = rank_answers([answer], [target], [[0.1, 0.9]]).metrics
     assert figures["ap"] == pytest.approx(1)
     assert math.isnan(figures["ap_large"])
 
@@ -235,7 +229,7 @@ def test_real_annotations_are_scored_as_pycocotools_scores_them():
         if draw.random() < 0.8
     ]
     expected = by_pycocotools(dataset, results)
-    assert coco_average_precision(dataset, results) == pytest.approx(expected, nan_ok=True)
+    assert rank_rows(dataset, results).metrics == pytest.approx(expected, nan_ok=True)
     assert expected["ap_50"] > 0.3
 
 
@@ -253,11 +247,10 @@ def ranked_rows(scores):
 
 def test_predictions_are_ranked_by_the_scores_of_their_row(tmp_path, capsys):
     scores = [[0.9, 0.2], [0.8, 0.85], [0.7, 0.1]]
-    path = tmp_path / "predictions.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in ranked_rows(scores)))
+    path = write_lines(tmp_path / "predictions.jsonl", ranked_rows(scores))
     found = Instances((Instance(Box(0, 0, 40, 20)), Instance(Box(50, 50, 90, 80))))
     truth = Instances((Instance(Box(0, 0, 40, 20)),))
-    wanted = average_precision([found] * 3, [truth] * 3, scores)
+    wanted = rank_answers([found] * 3, [truth] * 3, scores).metrics
     assert 0.5 < wanted["ap_50"] < 1
     assert cli.main(["score", str(path), "--protocol", "coco_ap"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
@@ -283,19 +276,17 @@ def test_predictions_are_ranked_by_the_scores_of_their_row(tmp_path, capsys):
     ],
 )
 def test_what_does_not_rank_predictions_is_one_sentence(tmp_path, scores, message):
-    path = tmp_path / "predictions.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in ranked_rows(scores)))
+    path = write_lines(tmp_path / "predictions.jsonl", ranked_rows(scores))
     with pytest.raises(ValueError, match=message):
-        rank_predictions(path)
+        score(path, protocol="coco_ap")
 
 
 def test_predictions_without_scores_have_an_ap_of_averaged_ties(tmp_path):
-    path = tmp_path / "predictions.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in ranked_rows([None] * 3)))
-    assert 0.4 < rank_predictions(path, rules=Rules(ties="averaged")).metrics["ap_50"] < 0.6
+    path = write_lines(tmp_path / "predictions.jsonl", ranked_rows([None] * 3))
+    assert 0.4 < score(path, protocol=Rules(ties="averaged")).ranking.metrics["ap_50"] < 0.6
     path.write_text('{"task": "clock", "id": "a", "text": "7:05", "target": "7:05"}')
     with pytest.raises(ValueError, match="'coco_ap' scores shapes in an image, but answers of"):
-        rank_predictions(path)
+        score(path, protocol="coco_ap")
 
 
 def test_an_ignored_region_without_a_label_is_a_crowd_of_each_label():
@@ -339,19 +330,26 @@ def test_ap_of_drawn_images_is_that_of_pycocotools_on_copies_of_them(seed):
     assert ranking.take(np.arange(30)).metrics == ranking.metrics
 
 
+def interval_of(ranking, name, groups=None):
+    """Return ``value``, ``low`` and ``high`` of a metric, by a bootstrap over images."""
+    (metric,) = ranking_metrics([name])
+    found = estimate(metric, {"ranking": ranking}, groups)
+    return dict(zip(("value", "low", "high"), found, strict=True))
+
+
 def test_ap_has_the_interval_of_drawn_images(tmp_path):
     """Percentiles over resamples, whose mean is shifted to the value."""
     dataset, results = made_up(5)
     ranking = rank_rows(dataset, results)
     drawn = np.random.default_rng(0).integers(30, size=(2000, 30))
     expected = ranking.take(drawn).metrics["ap_50"]
-    found = ranking.estimates["ap_50"]
+    found = interval_of(ranking, "ap_50")
     assert found["value"] == ranking.metrics["ap_50"]
     expected += found["value"] - expected.mean()
     assert [found["low"], found["high"]] == pytest.approx(np.percentile(expected, [2.5, 97.5]))
     assert found["low"] < found["value"] < found["high"]
     groups = np.repeat(np.arange(10, dtype=np.uint64), 3)
-    wide = replace(ranking, groups=groups).estimates["ap_50"]
+    wide = interval_of(ranking, "ap_50", groups)
     assert wide["low"] != found["low"]
 
 
@@ -369,13 +367,13 @@ def test_a_metric_without_true_shapes_or_that_never_varies():
     """AP of a size that no image has is nan; 0 of 30 images has the exact interval of a share."""
     dataset, results = made_up(2)
     far = [{**row, "bbox": [900, 900, 5, 5]} for row in results]
-    found = rank_rows({**dataset, "annotations": dataset["annotations"]}, far).estimates
+    found = interval_of(rank_rows(dataset, far), "ap")
     with_truths = {row["image_id"] for row in dataset["annotations"] if not row["iscrowd"]}
-    assert found["ap"]["value"] == found["ap"]["low"] == 0
-    assert found["ap"]["high"] == pytest.approx(1 - 0.025 ** (1 / len(with_truths)))
+    assert found["value"] == found["low"] == 0
+    assert found["high"] == pytest.approx(1 - 0.025 ** (1 / len(with_truths)))
     small = [row for row in dataset["annotations"] if row["area"] < 32**2]
-    found = rank_rows({**dataset, "annotations": small}, results).estimates
-    assert all(math.isnan(own) for own in found["ap_large"].values())
+    found = interval_of(rank_rows({**dataset, "annotations": small}, results), "ap_large")
+    assert all(math.isnan(own) for own in found.values())
 
 
 def test_an_interval_of_ap_contains_its_value_though_resamples_are_biased():
@@ -383,6 +381,6 @@ def test_an_interval_of_ap_contains_its_value_though_resamples_are_biased():
     dataset, results = made_up(8, count=12)
     ranking = rank_rows(dataset, results)
     drawn = np.random.default_rng(0).integers(12, size=(2000, 12))
-    found, mean = ranking.estimates["ap"], np.nanmean(ranking.take(drawn).metrics["ap"])
+    found, mean = interval_of(ranking, "ap"), np.nanmean(ranking.take(drawn).metrics["ap"])
     assert mean > found["value"] + 0.005
     assert (found["low"] + found["high"]) / 2 == pytest.approx(found["value"], abs=0.03)

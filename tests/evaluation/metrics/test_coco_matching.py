@@ -11,7 +11,7 @@ from result_files import section
 
 from mm_numeric.cli import main as cli
 from mm_numeric.evaluation.metrics.coco_ap import METRIC_NAMES, Rules, rank_rows
-from mm_numeric.evaluation.metrics.coco_masks import read_mask
+from mm_numeric.evaluation.metrics.coco_rows import read_mask
 from mm_numeric.evaluation.results import in_unit
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -187,9 +187,13 @@ def test_the_command_line_scores_masks_with_limits_and_areas(tmp_path, capsys):
     assert saved["rules"]["all"]["areas"] == {"tiny": [0, 900], "rest": [900, 1e10]}
     assert saved["labels"][2]["name"] == "label 3"
     printed = capsys.readouterr().out
-    assert "COCO average precision and recall of masks; 95 % bootstrap intervals over " in printed
+    assert "AP by the rules of COCO for masks, of objects ranked by confidence" in printed
     lines = [re.split(" {2,}", line) for line in printed.splitlines()]
-    shown = {words[1]: words[2] for words in lines if len(words) > 2}
+    shown = {
+        words[1]: words[-1 if words[1].startswith("label ") else 2]
+        for words in lines
+        if len(words) > 2
+    }
     assert shown["AP rest"] == in_unit(expected["ap_rest"], "%")
     assert shown["label 3"] == in_unit(saved["labels"][2]["metrics"]["ap"]["value"], "%")
 

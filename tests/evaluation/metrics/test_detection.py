@@ -19,9 +19,8 @@ from mm_numeric.evaluation.metrics.detection import (
     objects_right,
     score_instances,
 )
-from mm_numeric.evaluation.metrics.label_scores import label_rows
 from mm_numeric.evaluation.score import score
-from mm_numeric.evaluation.score_external import score_files
+from mm_numeric.evaluation.scores import label_rows
 
 
 def found(*shapes, label=""):
@@ -256,7 +255,7 @@ def test_counts_are_reported(tmp_path):
         "deteval_total_text": {"truths": 2, "detections": 2},
     }
     for protocol, counts in expected.items():
-        scores = score_files(folders["res"], folders["gt"], protocol=protocol, out=tmp_path / "o")
+        scores = score(folders["res"], truth=folders["gt"], protocol=protocol, out=tmp_path / "o")
         saved = section(tmp_path / "o", protocol)["counts"]
         assert saved == scores.counts()
         assert counts.items() <= saved.items(), protocol

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from importing import outcome
 from PIL import Image
-from result_files import section
-from shape_reports import write_lines
+from result_files import section, write_lines
 
 from mm_numeric.answers import Box, Instance, Instances, Polygon
 from mm_numeric.cli import main as cli

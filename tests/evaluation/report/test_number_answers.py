@@ -3,7 +3,8 @@
 import re
 
 import pytest
-from shape_reports import HOSTILE, compared, lines, write_lines
+from result_files import write_lines
+from shape_reports import HOSTILE, compared, lines
 
 from mm_numeric.evaluation.report import number_answers as questions
 from mm_numeric.evaluation.report.charts import choose_styles

@@ -10,10 +10,10 @@ from xml.etree import ElementTree as ET
 import pytest
 from clock_reports import compare_folder, written
 
-from mm_numeric.evaluation.report import figures
+from mm_numeric.evaluation.report import charts
 from mm_numeric.evaluation.report.charts import Axis, Line, line_chart
 
-STYLE = (Path(figures.__file__).parent / "templates" / "style.css").read_text(encoding="utf-8")
+STYLE = (Path(charts.__file__).parent / "templates" / "style.css").read_text(encoding="utf-8")
 LIGHT = dict(re.findall(r"(--\w+): (#\w{3,6})\b", STYLE.partition("@media")[0]))
 DARK = STYLE.partition("prefers-color-scheme: dark")[2].partition("\n} }")[0]
 THEMES = {"light": LIGHT, "dark": LIGHT | dict(re.findall(r"(--\w+): (#\w{3,6})\b", DARK))}
@@ -87,8 +87,24 @@ def test_a_saved_chart_has_a_legend_and_omits_lines_without_a_name():
     lines += [Line(points=[(0, 0)], colour="red"), Line(points=[(0, 0)], colour="red", name="b<")]
     axis = Axis(low=0, high=2, ticks=[], label="x", value=lambda at: 10**at)
     chart = line_chart(lines, axis, axis, description="two")
-    image = ET.fromstring(figures.standalone_svg(chart))
+    image = ET.fromstring(charts.standalone_svg(chart))
     texts = [node.text for node in image.iter("{http://www.w3.org/2000/svg}text")]
     assert texts[-2:] == ["b<", "a"]
     assert float(image.attrib["height"]) == 220 + 2 * 18
     assert chart.data.to_csv() == "line,x,x\na,1,10\na,10,100\nb<,1,1\n"
+
+
+def test_a_chart_of_another_package_is_drawn_by_its_own_template(tmp_path):
+    """The template of docs/extending.md, which calls the axes that all charts share."""
+    text = Path("docs/extending.md").read_text("utf-8")
+    template = tmp_path / "bars.svg"
+    template.write_text(text.partition("```jinja\n")[2].partition("```")[0], encoding="utf-8")
+    x, y = charts.plain_axis(0, 10, "reading"), charts.plain_axis(0, 4)
+    table = charts.Table.of(["reading", "error"], [["2", "1"], ["8", "4"]])
+    marks = {"x": x, "y": y, "points": [(2, 1), (8, 4)]}
+    chart = charts.draw(template, "Errors by reading.", table, **marks)
+    html = charts.figure(chart).html
+    assert chart.svg.count("<rect") == 2
+    assert ">reading</text>" in chart.svg
+    assert 'download="errors-by-reading.svg"' in html
+    ET.fromstring(charts.standalone_svg(chart))

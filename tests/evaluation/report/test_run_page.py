@@ -12,12 +12,13 @@ import threading
 import time
 
 import pytest
-from clock_reports import HOSTILE, html_cells, write_lines
+from clock_reports import HOSTILE, html_cells
 from PIL import Image
+from result_files import write_lines
 
 from mm_numeric.cli.main import main
 from mm_numeric.config.reader import read_config
-from mm_numeric.evaluation.report import watch
+from mm_numeric.evaluation.report import report as report_module
 from mm_numeric.evaluation.score import score
 from mm_numeric.runs.folder import claim, write_config
 
@@ -184,13 +185,13 @@ def test_a_stored_run_of_a_built_in_task_adds_nothing_to_the_import_path(run, tm
 
 
 def test_a_browser_leaves_the_default_port_out_of_the_host_name(monkeypatch):
-    server = watch.page_server(lambda: "a page", 0)
+    server = report_module.page_server(lambda: "a page", 0)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     port, found = server.server_port, []
     try:
         for default in (80, port):  # a test may not listen on port 80
-            monkeypatch.setattr(watch, "_DEFAULT_PORT", default)
+            monkeypatch.setattr(report_module, "_DEFAULT_PORT", default)
             hosts = ("localhost", "127.0.0.1", f"localhost:{port}", "elsewhere.example")
             found.append([get(port, host=host)[0] for host in hosts])
     finally:

@@ -41,7 +41,7 @@ def sweep(folder, *, axis="task.label_noise_minutes", values=NOISE, rows=ROWS, d
 def test_a_line_for_each_objective_and_rule_and_the_same_in_numbers(tmp_path):
     page, twin, data = written(tmp_path, sweep(tmp_path))
     section = page.split('<section id="sweeps">')[1].split("</section>")[0]
-    first, _ = re.findall(r"<svg viewBox.*?</svg>\n</svg>", section, re.DOTALL)
+    first, _ = re.findall(r"<svg viewBox.*?</svg>\s*</svg>", section, re.DOTALL)
     assert "within 5 min by task.label_noise_minutes for ce, ntil." in first
     lines = re.findall(r'<path d="M([^"]*)" fill="none"[^>]*?( stroke-dasharray="7 4")?/>', first)
     assert [len(points.split("L")) for points, _ in lines] == [3, 3, 3, 3]
@@ -94,7 +94,8 @@ def test_an_axis_over_a_factor_of_10_is_logarithmic(tmp_path):
     rates = (1.0e-4, 1.0e-3, 1.0e-2)
     page, *_ = written(tmp_path, sweep(tmp_path, axis="trainer.learning_rate", values=rates))
     assert "trainer.learning_rate (logarithmic)" in page
-    chart = page.split('<section id="sweeps">')[1].split("</svg>\n</svg>")[0]
+    section = page.split('<section id="sweeps">')[1]
+    chart = re.split(r"</svg>\s*</svg>", section)[0]
     at = {
         t: float(x) for x, t in re.findall(r'<text x="([\d.]+)" [^>]*?"middle">(0[\d.]+)<', chart)
     }
@@ -107,7 +108,8 @@ def test_the_common_reference_of_all_lines_is_a_level(tmp_path):
     del summary["axes"]["ce_0"], summary["axes"]["ce_5"], summary["axes"]["ce_20"]
     summary["references"] = dict.fromkeys(ROWS, "ce_0") | {"ce_0": None}
     page, *_ = written(tmp_path, summary)
-    chart = page.split('<section id="sweeps">')[1].split("</svg>\n</svg>")[0]
+    section = page.split('<section id="sweeps">')[1]
+    chart = re.split(r"</svg>\s*</svg>", section)[0]
     assert chart.count('stroke-dasharray="3 3"') == 1
     (found,) = grid_sweeps(read_comparison(tmp_path))
     assert found.level[0].name == "ce_0"

@@ -19,7 +19,7 @@ from transformers import Qwen2VLForConditionalGeneration
 
 from mm_numeric.answers import Box, Instance
 from mm_numeric.data.examples import load_examples
-from mm_numeric.evaluation.score import read_scores
+from mm_numeric.evaluation.score import score
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frames import Frame, Resize
 from mm_numeric.inference.digit_distribution import write_digit_distribution
@@ -83,7 +83,7 @@ def predicted(run: Path, out: Path, **settings: str) -> list[dict]:
 def afterwards(run: Path, out: Path) -> tuple[list[dict], dict[str, float]]:
     """Return what predict and score say of the rows that are evaluated."""
     rows = predicted(run, out)
-    scores = read_scores(out, task_name="hashed_clock:HashedClock", partial=True)
+    scores = score(out, task_name="hashed_clock:HashedClock", partial=True, write=False)
     figures = {m.name: float(m.value(scores.columns)) for m in scores.scorer.metrics}
     return rows, {**figures, "failures": sum(scores.failures.values())}
 
@@ -331,7 +331,7 @@ def evaluated(tmp_path):
     return config, examples, lines
 
 
-def score(evaluated, *report_to):
+def score_at_step_40(evaluated, *report_to):
     """Score the answers as an evaluation at step 40 does."""
     config, examples, lines = evaluated
     trainer = SimpleNamespace(
@@ -345,7 +345,7 @@ def score(evaluated, *report_to):
 def test_the_first_images_are_logged_with_their_boxes_and_texts(evaluated, monkeypatch, name):
     module = Recorder(name)
     monkeypatch.setitem(sys.modules, name, module)
-    metrics = score(evaluated, "tensorboard", name)
+    metrics = score_at_step_40(evaluated, "tensorboard", name)
     assert metrics["eval_failures"] == 1
     (values,) = module.logged
     assert values.pop("train/global_step") == 40
@@ -387,5 +387,5 @@ def test_points_are_drawn(tmp_path, monkeypatch, task):
 def test_other_reporters_get_no_images(evaluated, monkeypatch):
     module = Recorder("trackio")
     monkeypatch.setitem(sys.modules, "trackio", module)
-    score(evaluated, "tensorboard")
+    score_at_step_40(evaluated, "tensorboard")
     assert module.logged == []

@@ -7,10 +7,40 @@ loss does. The share of unparseable answers is reported as ``unreadable``.
 
 Errors have the unit of the numbers; MAPE is relative. Exact matches are compared without rounding.
 Numbers are clipped to +-1e150 so that sums of squares are finite, and ratios to +-1e300.
+
+``GSM8K`` scores the final number of a solution, with two accuracies:
+
+``accuracy``           share of final numbers that equal the reference by value (5.0 equals 5), as
+                       ``is_correct`` in grade-school-math, dataset.py. The final number follows
+                       ``####`` or ``answer is``, or is the whole text.
+``lenient_accuracy``   as ``accuracy``, but a text without a final number is scored by its last
+                       number, as by ``flexible-extract`` of lm-evaluation-harness and in the
+                       published evaluation of the number token loss
+
+``COUNTS`` adds metrics for counts:
+
+``accuracy``   share of exact counts, as reported for CountBench, PixMo-Count and TallyQA
+``within_1``   share of counts that are off by at most 1
+``mra``        mean relative accuracy of VSI-Bench (arXiv 2412.14171), as in lmms-eval,
+               tasks/vsibench/utils.py, ``mean_relative_accuracy``: the share of the ten thresholds
+               t = 0.5, 0.55, ... 0.95 with |answer - target| / target <= 1 - t, averaged over the
+               rows. The paper writes <, and the script <=. An unparseable answer has 0. The script
+               divides by the target; here, a target of 0 has 1 for the answer 0 and 0 for others.
+
+``APPROXIMATE_NUMBERS`` adds metrics for values of charts and measurements:
+
+``within_tolerance``  share of answers whose relative or absolute error is at most the tolerance of
+                      their target (``Number.tolerance``); without a tolerance, equal in value
+``within_5_percent``  relaxed accuracy of ChartQA and PlotQA: share of answers with a relative error
+                      of at most 5 %, whatever the tolerance of the target. Equal to
+                      ``relaxed_correctness`` of pix2struct (pix2struct/metrics.py, line 81) for
+                      answers that are numbers without ``%``, if the target is not 0: there the
+                      script compares texts. It accepts 2008 for the year 2010.
 """
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -28,6 +58,7 @@ from mm_numeric.evaluation.metrics.base import (
     mean_of,
     percentage,
     share_of,
+    unchanged,
 )
 
 Array = NDArray[np.float64]
@@ -307,3 +338,132 @@ NUMBERS = Scorer(
     },
 )
 """Scorer for ``Number`` answers."""
+
+
+GSM8K = replace(
+    NUMBERS,
+    metrics=(
+        NUMBERS.metrics[0],
+        percentage("lenient_accuracy", "accuracy, last number", mean_of("lenient_exact")),
+        *NUMBERS.metrics[1:],
+    ),
+    protocols={
+        **NUMBERS.protocols,
+        "accuracy": {
+            "variant": "grade-school-math, dataset.py: is_correct, by value (5.0 is 5)",
+            "unreadable answer": "wrong",
+        },
+        "lenient_accuracy": {
+            "variant": "the last number of the text, if no final number is marked",
+        },
+    },
+    lenient=unchanged,
+)
+"""Scorer for the final numbers of GSM8K solutions."""
+
+
+_LARGEST_ERRORS = 1 - np.linspace(0.5, 0.95, 10)  # of the script, with its rounding
+_ALONE = 10  # larger counts share a bucket
+
+
+def score_counts(predictions: Sequence[Number | None], targets: Sequence[Number]) -> RowColumns:
+    """Compare predicted with true counts; return columns with one value per row.
+
+    Columns: those of ``score_numbers``, ``within_1`` (0 or 1) and ``mra`` (0 to 1).
+    """
+    columns = score_numbers(predictions, targets)
+    is_number = 1 - columns["unreadable"]
+    relative = np.where(columns["nonzero"] > 0, columns["relative_error"], columns["exact"] == 0)
+    return columns | {
+        "within_1": (columns["absolute_error"] <= 1) * is_number,
+        "mra": (relative[:, None] <= _LARGEST_ERRORS).mean(axis=1) * is_number,
+    }
+
+
+def count_bucket(target: Number) -> str:
+    """Return the count as text, with one bucket for all counts above 10."""
+    return str(target) if target.value <= _ALONE else f"above {_ALONE}"
+
+
+COUNTS = replace(
+    NUMBERS,
+    columns=score_counts,
+    metrics=(
+        NUMBERS.metrics[0],
+        percentage("within_1", "within 1"),
+        NUMBERS.metrics[1],
+        percentage("mra", "MRA"),
+        *NUMBERS.metrics[2:],
+    ),
+    buckets={"count": count_bucket},
+    by_category=("accuracy", "within_1", "mae", "mra"),
+    protocols={
+        **NUMBERS.protocols,
+        "within_1": {"variant": "abs(answer - target) <= 1", "unreadable answer": "wrong"},
+        "mra": {
+            "variant": "mean relative accuracy of VSI-Bench (lmms-eval, tasks/vsibench/utils.py)",
+            "thresholds": "0.5 to 0.95 in steps of 0.05",
+            "comparison": "abs(answer - target) / target <= 1 - threshold",
+            "target 0": "1 for the answer 0, else 0; the script divides by 0",
+            "unreadable answer": "0",
+        },
+    },
+)
+"""Scorer for counts."""
+
+
+_RELAXED = 0.05
+_ROUNDED = 1 + 1e-9  # 36.74 - 36.6 is more than 0.14 in floats
+
+
+def score_approximate(
+    predictions: Sequence[Number | None], targets: Sequence[Number]
+) -> RowColumns:
+    """Compare predicted with true numbers; return columns with one value per row.
+
+    Columns: those of ``score_numbers``, ``within_tolerance`` and ``within_5_percent`` (0 or 1).
+    """
+    columns = score_numbers(predictions, targets)
+    relative, absolute = np.array([t.tolerance for t in targets]).reshape(-1, 2).T
+    is_number = columns["unreadable"] == 0
+    has_relative = is_number & (columns["nonzero"] > 0)
+
+    def within(limit: Any) -> Any:
+        return has_relative & (columns["relative_error"] <= limit)
+
+    is_exact = columns["exact"] > 0
+    # Errors are rounded: with the limit 0, only ``exact`` decides.
+    is_within = (relative > 0) & within(relative)
+    is_within |= (absolute > 0) & is_number & (columns["absolute_error"] <= absolute * _ROUNDED)
+    return columns | {
+        "within_tolerance": (is_exact | is_within).astype(np.float64),
+        "within_5_percent": (is_exact | within(_RELAXED)).astype(np.float64),
+    }
+
+
+APPROXIMATE_NUMBERS = replace(
+    NUMBERS,
+    columns=score_approximate,
+    metrics=(
+        percentage("within_tolerance", "within tolerance"),
+        percentage("within_5_percent", "within 5 %"),
+        *NUMBERS.metrics,
+    ),
+    by_category=("within_tolerance", "within_5_percent", "accuracy"),
+    success=Success(label="within the tolerance", column="within_tolerance"),
+    protocols={
+        **NUMBERS.protocols,
+        "within_tolerance": {
+            "variant": "relative error <= relative tolerance, or absolute error <= absolute "
+            "tolerance, of the target; years are exact",
+            "unreadable answer": "wrong",
+        },
+        "within_5_percent": {
+            "variant": "relaxed accuracy of ChartQA and PlotQA (pix2struct/metrics.py), years too",
+            "comparison": "abs(answer - target) / abs(target) <= 0.05; the target 0 is exact",
+            "percent sign": "ignored, as in the text of the target",
+            "unreadable answer": "wrong",
+        },
+    },
+)
+"""Scorer for ``Number`` answers whose targets have a tolerance."""

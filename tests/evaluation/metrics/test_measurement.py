@@ -10,8 +10,7 @@ import pytest
 from importing import outcome
 
 from mm_numeric.answers import Interval, Measurement
-from mm_numeric.evaluation.metrics.measurebench import score_texts
-from mm_numeric.evaluation.metrics.measurement import MEASUREMENTS, unit_key
+from mm_numeric.evaluation.metrics.measurement import MEASUREMENTS, score_texts, unit_key
 from mm_numeric.evaluation.score import score
 from mm_numeric.importers.measurebench import MeasureBench
 from mm_numeric.importers.prepare import prepare

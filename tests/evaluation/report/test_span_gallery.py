@@ -1,4 +1,4 @@
-"""Galleries of clicks, points and temporal spans in a report: what is drawn, and where."""
+"""Galleries of temporal spans, clicks and points in a report: what is drawn, and where."""
 
 import numpy as np
 import pytest
@@ -6,10 +6,11 @@ import shapely
 from browser import drawn_in_a_browser
 from PIL import Image
 from pycocotools import mask
-from shape_reports import HOSTILE, compared, twin_table, write_lines
+from result_files import write_lines
+from shape_reports import HOSTILE, compared, twin_table
 
 from mm_numeric.answers import IMAGE, Mask
-from mm_numeric.evaluation.report.images import mask_rings
+from mm_numeric.evaluation.report.gallery import mask_rings
 from mm_numeric.evaluation.score import score
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frames import Frame, Resize

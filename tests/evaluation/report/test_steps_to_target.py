@@ -1,12 +1,13 @@
-"""Steps to a given metric value, and probabilities of digits, in the report."""
+"""Steps to a given metric value, and what is believed of a digit, in the report."""
 
 import json
 
 import pytest
 from browser import drawn_in_a_browser
-from clock_reports import compare_folder, html_cells, markdown_cells, write_lines, written
+from clock_reports import compare_folder, html_cells, markdown_cells, written
 from hypothesis import given
 from hypothesis import strategies as st
+from result_files import write_lines
 
 from mm_numeric.evaluation.report import steps_to_target
 from mm_numeric.evaluation.report.results import (
@@ -52,7 +53,7 @@ def test_the_steps_of_a_distilled_run_follow_on_those_of_its_teacher(tmp_path):
         run = tmp_path / f"seed{seed}" / "run1"
         (run / "teacher").mkdir()
         lines = [
-            {"step": 100, "epoch": 2.5, "components": {"emd": 0.25}},
+            {"step": 100, "epoch": 2.5, "parts": {"emd": 0.25}},
             {"step": 100, "epoch": 2.5, "eval": {"within": 0.35, "deviation": 33}},
         ]
         write_lines(run / "teacher" / "log.jsonl", lines)
@@ -103,7 +104,7 @@ def test_a_metric_that_is_not_evaluated_is_passed_over(tmp_path):
 
 def test_nothing_evaluated_and_no_digits_have_no_chapter(tmp_path):
     _, twin = written(tmp_path, compare_folder(tmp_path))
-    assert not any(title in twin for title in (STEPS, DIGITS))
+    assert not any(title in twin for title in (STEPS, DIGITS, "Published results"))
 
 
 @given(
@@ -189,7 +190,7 @@ def test_beliefs_are_means_over_seeds(tmp_path):
 
 @pytest.mark.slow
 def test_a_browser_draws_all_of_it(tmp_path):
-    summary = figures_folder(tmp_path)
+    summary = figures_folder(tmp_path) | {"published": "ntil_clock_qwen2_vl_2b"}
     for run in ("seed0/run0", "seed1/run0", "seed0/run1", "seed1/run1"):
         believed(tmp_path, run, 0.6)
     page, _ = written(tmp_path, summary)

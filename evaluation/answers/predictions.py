@@ -1,0 +1,198 @@
+"""Read a predictions file, parse its texts, and look for a frame in which they are read better."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from mm_numeric.answers import Instances, Unreadable
+from mm_numeric.evaluation.answers.confidence import check_same_rule, decode_fields
+from mm_numeric.evaluation.answers.joined_rows import prediction_rows
+from mm_numeric.evaluation.answers.judge import Response
+from mm_numeric.evaluation.answers.source import AnswerRows, AnswerSource
+from mm_numeric.evaluation.metrics.base import Scorer
+from mm_numeric.evaluation.results import in_unit
+from mm_numeric.geometry.frame_presets import published_frames
+from mm_numeric.geometry.frames import Frame
+from mm_numeric.io.log import progress
+from mm_numeric.registry import TASKS
+from mm_numeric.runs.results import check_complete
+from mm_numeric.settings import read_dataclass
+from mm_numeric.tasks.base import task_class
+
+
+def read_predictions(
+    source: AnswerSource, part_rows: Callable[[AnswerRows], int | None]
+) -> Iterator[AnswerRows]:
+    """Read the rows of a predictions file part by part, and parse their generated texts.
+
+    ``part_rows`` is a function from the first row to the number of rows of a part; None for a
+    single part.
+    """
+    predictions, task_name = source.predictions, source.task_name
+    read: AnswerRows | None = None
+    first: dict[str, Any] = {}
+    seen: set[str] = set()
+    most: int | None = None
+    for where, row in progress(prediction_rows(source), desc="scoring", unit="row"):
+        _check_prediction(row, where, seen)
+        if read is None:
+            read = _with_task(row, where, source)
+        if task_name is None and row.get("task", read.name) != read.name:
+            raise ValueError(
+                f"{where}: the task {row['task']!r} among rows of {read.name!r}; score each task "
+                "in a file of its own."
+            )
+        if (row.get("task_options") or {}) != read.options:
+            raise ValueError(
+                f"{where}: task_options {row.get('task_options')} among rows of "
+                f"{read.options or None}; score each setting in a file of its own."
+            )
+        _parse_into(read, row, where)
+        if row.get("rows_due") is not None:
+            read.numbers_due.add(_checked_number(row["rows_due"], where))
+        if not first:
+            first, most = read.rows[0], part_rows(read)
+        check_same_rule(first, read.rows[-1], where)
+        if len(read.rows) == most:
+            yield read
+            read = read.next_part()
+    if read is None:
+        raise ValueError(f"{predictions}: no predictions to score.")
+    cure = f"{predictions} has no answer to the others; let `mm-numeric predict` answer them"
+    check_complete(len(seen), read.rows_due, cure, partial=source.partial)
+    if read.rows:
+        yield read
+
+
+def _check_prediction(row: Mapping[str, Any], where: str, seen: set[str]) -> None:
+    for key in ("id", "text"):
+        if not isinstance(row.get(key), str):
+            raise ValueError(
+                f'{where}: no "{key}" (a text) in the fields {", ".join(row)}; a prediction needs '
+                "id, text, target. For files of other tools, name the file of the rows with --rows."
+            )
+    if row.get("target") is None:
+        raise ValueError(
+            f'{where}: no "target"; a prediction needs id, text, target. To take targets from the '
+            "rows that were answered, name their file with --rows."
+        )
+    if row["id"] in seen:
+        raise ValueError(
+            f"{where}: the id {row['id']!r} appears twice; remove one of the rows, or score the "
+            "last row of each id with --keep last."
+        )
+    seen.add(row["id"])
+
+
+def _with_task(row: Mapping[str, Any], where: str, source: AnswerSource) -> AnswerRows:
+    """Return an empty part with the task of a file and its options, which all rows share."""
+    task_name = source.task_name
+    name = task_name or row.get("task")
+    if not isinstance(name, str):
+        raise ValueError(f"{where}: the rows name no task; name it with --task.")
+    if task_name is None and ":" in name and name not in (*TASKS, *TASKS.values()):
+        raise ValueError(
+            f"{where}: the task {name!r} is an import path, and a data file may not import code; "
+            f"if you trust the module {name.partition(':')[0]}, add --task {name}."
+        )
+    options = row.get("task_options") or {}
+    task = read_dataclass(task_class(name, where), options, f"{where}, task")
+    head = {"task": name, "task_version": task.version}
+    head |= source.rows.record() if source.rows else {}
+    return AnswerRows(name, str(source.predictions), head, task=task, options=options)
+
+
+def _parse_into(read: AnswerRows, row: Mapping[str, Any], where: str) -> None:
+    task = read.task
+    try:
+        frame = None if row.get("frame") is None else Frame.from_dict(row["frame"])
+        answer, target = task.parse(row["text"], frame), task.recorded(row["target"])
+    except ValueError as error:
+        raise ValueError(f"{where}: {str(error).rstrip('.')}.") from error
+    failed = isinstance(answer, Unreadable)
+    scored = {
+        "id": row["id"],
+        "image": row.get("image"),
+        "target": task.record(target),
+        "text": row["text"],
+        "parsed": None if failed else task.record(answer),
+        "reason": answer.reason if failed else None,
+    }
+    scored |= {name: row[name] for name in ("group", "prompt") if isinstance(row.get(name), str)}
+    if row.get("buckets"):
+        scored["buckets"] = _checked_buckets(row["buckets"], where)
+    if isinstance(answer, Instances):
+        scored.update(cut=answer.cut, malformed=answer.malformed)
+    scored.update(decode_fields(row, answer, where))
+    read.rows.append(scored)
+    read.answers.append(answer)
+    read.targets.append(target)
+    if len(read.frames) < SAMPLE_ROWS:
+        read.frames.append(frame)
+    read.sizes_px.append(None if frame is None else (frame.width_px, frame.height_px))
+    asked = (row[name] for name in ("query", "prompt") if isinstance(row.get(name), str))
+    read.responses.append(
+        Response(row["id"], row["text"], next(asked, None), target, row.get("extraction"))
+    )
+
+
+def _checked_number(due: Any, where: str) -> int:
+    if type(due) is not int or due < 1:
+        raise ValueError(
+            f'{where}: "rows_due" is {due!r:.40}; write the number of rows of the data, or remove '
+            "the field."
+        )
+    return due
+
+
+def _checked_buckets(buckets: Any, where: str) -> dict[str, str]:
+    if not (isinstance(buckets, dict) and all(isinstance(v, str) for v in buckets.values())):
+        raise ValueError(
+            f'{where}: "buckets" is {buckets!r:.60}; write names and texts, such as '
+            '{"category": "interpolation"}.'
+        )
+    return buckets
+
+
+SAMPLE_ROWS = 100
+"""Number of answers that are read in each frame: the first ones of a file."""
+
+_FEWEST = 10  # answers, and below it none is compared
+_MARGIN = 0.3  # difference of a metric in % that is no accident
+
+
+def other_frame(read: AnswerRows, scorer: Scorer) -> str:
+    """Return a sentence if another frame reads texts with coordinates much better; else "".
+
+    The texts are those of the first rows. The frame is only named, and never used: a metric that
+    could choose its frame would be too high.
+    """
+    first = zip(read.rows, read.frames, read.targets, strict=False)
+    rows = [(row["text"], frame, target) for row, frame, target in first if frame is not None]
+    main = scorer.metrics[0]
+    if len(rows) < _FEWEST or not (main.is_share and main.higher_is_better):
+        return ""
+
+    def value(own: Sequence[Frame]) -> float:
+        answers = [
+            read.task.parse(text, frame) for (text, *_), frame in zip(rows, own, strict=True)
+        ]
+        found = float(main.value(scorer.judge(answers, [target for *_, target in rows])))
+        return -1.0 if math.isnan(found) else found
+
+    declared = [frame for _, frame, _ in rows]
+    now, best, option = value(declared), -1.0, ""
+    for name, rule in published_frames().items() if now < 1 - _MARGIN else ():
+        try:
+            found = value([rule.frame(frame.width_px, frame.height_px) for frame in declared])
+        except ValueError:  # this family accepts no image of such a size
+            continue
+        if found > best:
+            best, option = found, name
+    if best < now + _MARGIN:
+        return ""
+    return (
+        f"the answers seem to be in another frame: {main.label} of the first {len(rows)} is "
+        f"{in_unit(max(now, 0.0), main.unit)} in the declared one, and {in_unit(best, main.unit)} "
+        f"with {option}; check --family, --frame or the field frame of the answers."
+    )

@@ -1,0 +1,147 @@
+"""Read the detections of any detector, and the true shapes from files of the same format.
+
+Text files and COCO JSON are described in ``detections``, the files of DOTA's devkit in ``dota``.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mm_numeric.answers import Instance, Instances, Unreadable
+from mm_numeric.evaluation.answers import detections as formats
+from mm_numeric.evaluation.answers.dota import DotaDetections, read_dota_detections, read_dota_truth
+from mm_numeric.evaluation.answers.source import AnswerRows, AnswerSource
+from mm_numeric.evaluation.metrics.base import Scorer
+from mm_numeric.evaluation.metrics.coco_ap import Rules, coco_scorer, rank_rows
+from mm_numeric.evaluation.metrics.coco_rows import sorted_ids
+from mm_numeric.geometry.row_shapes import instance_row
+from mm_numeric.io.log import logger
+from mm_numeric.registry import PROTOCOLS, RANK_FIELDS, choose
+
+COCO_AP, DOTA = "coco_ap", "dota"
+"""Names of protocols."""
+
+_SOURCE = "as the files have them"
+
+
+def default_protocol(truth: Path) -> str:
+    """Return the protocol of detections that are scored without naming one."""
+    return "icdar2015" if formats.is_text(truth) else "labelled"
+
+
+def read_truth_files(
+    source: AnswerSource, truth: Path, protocol: str | Rules | None
+) -> tuple[AnswerRows, Scorer]:
+    """Read detections and true shapes; return a row for each image, and the scorer.
+
+    ``protocol`` is a name, or the settings of COCO's average precision.
+    """
+    predictions, is_text = source.predictions, formats.is_text(truth)
+    rules = protocol if isinstance(protocol, Rules) else None
+    name = COCO_AP if isinstance(protocol, Rules) else protocol or default_protocol(truth)
+    if formats.is_text(predictions) != is_text:
+        raise ValueError(
+            f"{predictions} and {truth} have different formats; use text files (a folder or a zip) "
+            "for both, or COCO JSON for both."
+        )
+    where = f"{predictions}, with the truth {truth}"
+    read = AnswerRows(name, where, {"truth": str(truth)})
+    if rules is not None and not is_text:
+        return read, _coco_rows(read, predictions, truth, rules)
+    scorer: Scorer = choose(name, PROTOCOLS, "protocol", str(predictions))
+    if rules is not None:
+        scorer = coco_scorer(rules, _SOURCE)
+    found, wanted = _read(source, truth, is_text=is_text, is_dota=is_text and name == DOTA)
+    if isinstance(found, DotaDetections):
+        lines = [found.lines.get(image, ()) for image in wanted.instances]
+        read = replace(read, rank_options={"classes": found.classes, "lines": lines})
+    missing = Unreadable("no file for the image") if rules is None else Instances(())
+    for image, target in wanted.instances.items():
+        answer: Any = found.instances.get(image, missing)
+        if rules is not None:
+            # The texts of words are not categories: all words belong to one category.
+            answer, target = _unlabelled(answer), _unlabelled(target)
+        _add_row(read, image, answer, target)
+        if name in (COCO_AP, DOTA):
+            read.rows[-1][RANK_FIELDS[0]] = list(found.scores.get(image, ()))
+    return read, scorer
+
+
+def _coco_rows(read: AnswerRows, predictions: Path, truth: Path, rules: Rules) -> Scorer:
+    """Add a row for each image of a COCO file, and return a scorer that ranks its entries.
+
+    The entries are ranked as they are: masks, and boxes without rounding errors. So the rows have
+    no shapes.
+    """
+    masks = rules.iou == "segm"
+    dataset = formats.read_coco_truth(truth, masks=masks)
+    results = formats.read_coco_results(predictions, masks=masks)
+    for image in sorted_ids({row["id"] for row in dataset["images"]}):
+        read.rows.append({"id": str(image), "image": None, "reason": None})
+        read.answers.append(Instances(()))
+        read.targets.append(Instances(()))
+    return coco_scorer(rules, _SOURCE, lambda *_: rank_rows(dataset, results, rules))
+
+
+def _add_row(read: AnswerRows, image: str, answer: Any, target: Instances) -> None:
+    is_read = isinstance(answer, Instances)
+    read.rows.append(
+        {
+            "id": image,
+            "image": None,
+            "target": [instance_row(item) for item in target.items],
+            "text": None,
+            "parsed": [instance_row(item) for item in answer.items] if is_read else None,
+            "reason": None if is_read else answer.reason,
+        }
+    )
+    read.answers.append(answer)
+    read.targets.append(target)
+
+
+def _read(
+    source: AnswerSource, truth: Path, *, is_text: bool, is_dota: bool
+) -> tuple[formats.Detections, formats.Detections]:
+    """Read detections and ground truth; raise ValueError for an image without ground truth."""
+    predictions, lines = source.predictions, source.lines
+    found: formats.Detections | DotaDetections
+    if is_dota:
+        if lines is not None:
+            raise ValueError(f"the lines of DOTA's files are known; remove --lines {lines}.")
+        wanted, found = read_dota_truth(truth), read_dota_detections(predictions)
+        _warn_of_missing_classes(predictions, found.classes, wanted)
+        without = {image: Instances(()) for image in wanted.instances}
+        found = replace(found, instances=without | dict(found.instances))
+    elif is_text:
+        wanted = formats.read_text_files(truth, truth=True, lines=lines)
+        found = formats.read_text_files(predictions, truth=False, lines=lines)
+    else:
+        dataset, results = formats.read_coco_truth(truth), formats.read_coco_results(predictions)
+        wanted = formats.coco_detections(dataset, dataset["annotations"])
+        found = formats.coco_detections(dataset, results)
+    for image in found.instances:
+        if image not in wanted.instances:
+            raise ValueError(
+                f"{predictions}: the image {image!r} is not in the ground truth {truth}; "
+                "remove it, or add its ground truth."
+            )
+    return found, wanted
+
+
+def _warn_of_missing_classes(
+    predictions: Path, classes: Sequence[str], wanted: formats.Detections
+) -> None:
+    """Log a warning for each class of the ground truth without a file of detections."""
+    of_truth = Counter(i.label for own in wanted.instances.values() for i in own.items)
+    for label, count in sorted(of_truth.items()):
+        if label not in classes:
+            logger.warning(
+                "%s: there is no Task1_%s.txt, so the %d objects of the class %s count as missed",
+                predictions, label, count, label,
+            )  # fmt: skip
+
+
+def _unlabelled(instances: Instances) -> Instances:
+    return Instances(tuple(Instance(i.shape, "", i.ignore) for i in instances.items))

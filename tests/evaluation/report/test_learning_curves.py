@@ -1,0 +1,53 @@
+"""Learning curves are those of the logs, with the end of the warm start."""
+
+from clock_reports import compare_folder, written
+from result_files import write_lines
+
+
+def test_curves_start_and_end_where_the_logs_do(tmp_path):
+    _, twin = written(tmp_path, compare_folder(tmp_path))
+    assert "| `ce` | `ce` | 1.0050 (step 1) | 0.1300 (step 8) | 0.1300 |" in twin
+    assert "| `emd` | `emd` | 0.5050 (step 1) | 0.0675 (step 8) | 0.0675 |" in twin
+    assert "| `emd` | `ce` | 0" not in twin
+
+
+def test_a_component_that_was_never_finite_is_named_and_not_drawn(tmp_path):
+    summary = compare_folder(tmp_path)
+    for seed in (0, 1):  # log.jsonl has null in place of NaN
+        lines = [{"step": k, "parts": {"ce": 1.0 / k, "emd": None}} for k in (1, 2)]
+        write_lines(tmp_path / f"seed{seed}" / "run1" / "log.jsonl", lines)
+    page, twin = written(tmp_path, summary)
+    assert "Not drawn, because no finite value was logged: emd." in twin
+    assert "ce by training step for" in page
+    assert "emd by training step" not in page
+
+
+def test_the_share_of_clipped_steps_is_a_mean_over_the_log_and_seeds(tmp_path):
+    summary = compare_folder(tmp_path)
+    for seed, shares in ((0, (0.2, 0.4)), (1, (0.0, 0.2))):
+        lines = [{"step": k, "parts": {"ce": 1.0}, "clipping": {"share_of_steps": share}}
+                 for k, share in enumerate(shares, 1)]  # fmt: skip
+        write_lines(tmp_path / f"seed{seed}" / "run0" / "log.jsonl", lines)
+    _, twin = written(tmp_path, summary)
+    section = twin.split("## Learning curves")[1].split("\n## ")[0]
+    assert "*Steps with clipped gradient*\n\n| objective | clipped |" in section
+    assert section.rstrip().endswith("| `ce` | 20.0% |")  # emd did not log it
+
+
+def test_a_row_begins_with_the_warm_start_that_it_went_on_from(tmp_path):
+    """Each of two seeds has a line of the shared warm start, and one of the row's own."""
+    summary = compare_folder(tmp_path, objectives=("ce", "emd", "xval"))
+    for run in summary["runs"]:
+        run["warm_start"] = f"seed{run['seed']}/warm_start" + "_xval" * (run["objective"] == "xval")
+    page, _ = written(tmp_path, summary)
+    assert page.count('stroke="var(--warm)"') == 2  # of the panel of ce
+    assert "have the colour of the first of these" not in page
+    for seed in (0, 1):
+        lines = [{"step": 10 * k, "parts": {"ce": 3 - 0.1 * k, "xval": k}} for k in range(1, 11)]
+        own = tmp_path / f"seed{seed}" / "warm_start_xval"
+        own.mkdir()
+        write_lines(own / "log.jsonl", lines)
+    with_own, _ = written(tmp_path, summary)
+    assert with_own.count('stroke="var(--warm)"') == 2
+    assert with_own.count('stroke-width="1.2"') == page.count('stroke-width="1.2"') + 4
+    assert "have the colour of the first of these" in with_own
