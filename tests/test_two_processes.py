@@ -97,5 +97,6 @@ def test_a_file_of_two_processes_is_scored_with_the_last_row_of_each_id(folder, 
 def test_keep_is_for_rows_with_ids(folder, capsys):
     assert cli.main(["score", "a.zip", "--truth", "b.zip", "--keep", "last"]) == 2
     assert capsys.readouterr().err == (
-        "mm-numeric: --keep is for a .jsonl file of answers; remove it, or --truth.\n"
+        "mm-numeric: --keep is for a .jsonl file of answers, or for --rows, and --truth is for "
+        "detections; remove one of them.\n"
     )

@@ -11,7 +11,7 @@ from sums import SUMS, Sums, collator_of, sums_config
 from tiny_models import ROOT, TINY, examples_of, tiny_folder
 
 from mm_numeric.config.data import DataSource
-from mm_numeric.data.collator import BATCH_KEYS
+from mm_numeric.data.collator import BATCH_KEYS, make_collator
 from mm_numeric.data.examples import load_examples
 from mm_numeric.families.causal_lm import CausalLM
 from mm_numeric.losses.numeric_loss import NumericLoss
@@ -104,7 +104,11 @@ def test_each_supervised_position_predicts_the_next_token(family, tmp_path):
 def test_ce_of_the_trainer_is_the_model_s_own_loss(checkpoint, family, tmp_path, runs):
     config = sums_config(tmp_path, "causal_lm", objective={"preset": "ce", "digit_runs": runs})
     trainer = make_trainer(
-        config, training_arguments(config), examples_of(config), family, checkpoint
+        config,
+        training_arguments(config),
+        examples_of(config),
+        make_collator(config, family),
+        checkpoint,
     )
     batch = trainer.data_collator(trainer.train_dataset)
     unshifted = torch.full(batch["supervised"].shape, -100)

@@ -12,7 +12,7 @@ from sums import SUMS, collator_of, sums_config
 from tiny_models import TINY, examples_of, tiny_folder
 
 from mm_numeric.answers import Example
-from mm_numeric.data.collator import BATCH_KEYS
+from mm_numeric.data.collator import BATCH_KEYS, make_collator
 from mm_numeric.families.t5 import T5
 from mm_numeric.inference.generate import generate
 from mm_numeric.training.run import make_trainer, training_arguments
@@ -30,7 +30,10 @@ def family(checkpoint):
 
 def trainer_of(folder, checkpoint, family, preset="ce"):
     config = sums_config(folder, "t5", objective=preset)
-    return make_trainer(config, training_arguments(config), examples_of(config), family, checkpoint)
+    collator = make_collator(config, family)
+    return make_trainer(
+        config, training_arguments(config), examples_of(config), collator, checkpoint
+    )
 
 
 # Prompts and answers

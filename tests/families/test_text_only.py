@@ -43,7 +43,7 @@ def test_answers_do_not_depend_on_the_batch(tmp_path, name):
 def test_eight_sums_are_learnt_by_heart(tmp_path, name, steps):
     train(sums_config(tmp_path, name, objective="ntil", max_steps=steps, learning_rate=3.0e-3))
     first, *_, last = map(json.loads, (tmp_path / "run" / "log.jsonl").read_text().splitlines())
-    assert all(part > 0 for part in first["parts"].values())
+    assert all(part > 0 for part in first["components"].values())
     assert last["loss"] < 0.1
     out = tmp_path / "p.jsonl"
     assert predict(tmp_path / "run", None, out, batch_size=3, trust_remote_code=True) == 8

@@ -474,8 +474,8 @@ def test_the_digits_of_a_label_are_counted(tmp_path):
     assert "16 digits of answers are in no marked number" in report_text(report)
 
 
-def test_numbers_from_text_leave_the_digits_of_the_format_out(tmp_path):
-    objective = {"preset": "emd", "numbers_from": "text"}
+def test_all_numbers_leave_the_digits_of_the_format_out(tmp_path):
+    objective = {"preset": "emd", "numbers": "all"}
     report = report_of(tmp_path, "qwen3_vl", label="route 66", objective=objective)
     example = report.sources[0].examples[0]
     coordinates = json.loads(example.written.text)[0]["bbox_2d"]

@@ -13,7 +13,6 @@ from examples import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from intervals import interval
-from mm_numeric.tasks.numbers import ApproximateNumbers
 from result_files import section, write_lines
 
 from mm_numeric.answers import Number, Tolerance
@@ -29,6 +28,7 @@ from mm_numeric.evaluation.metrics.number_errors import (
 from mm_numeric.evaluation.results import results_table
 from mm_numeric.evaluation.score import score
 from mm_numeric.tasks.chart_values import ChartValues
+from mm_numeric.tasks.number_questions import ApproximateNumbers
 
 RANDOM = examples(100)
 WRITTEN = st.one_of(

@@ -14,7 +14,7 @@ def test_curves_start_and_end_where_the_logs_do(tmp_path):
 def test_a_component_that_was_never_finite_is_named_and_not_drawn(tmp_path):
     summary = compare_folder(tmp_path)
     for seed in (0, 1):  # log.jsonl has null in place of NaN
-        lines = [{"step": k, "parts": {"ce": 1.0 / k, "emd": None}} for k in (1, 2)]
+        lines = [{"step": k, "components": {"ce": 1.0 / k, "emd": None}} for k in (1, 2)]
         write_lines(tmp_path / f"seed{seed}" / "run1" / "log.jsonl", lines)
     page, twin = written(tmp_path, summary)
     assert "Not drawn, because no finite value was logged: emd." in twin
@@ -25,7 +25,7 @@ def test_a_component_that_was_never_finite_is_named_and_not_drawn(tmp_path):
 def test_the_share_of_clipped_steps_is_a_mean_over_the_log_and_seeds(tmp_path):
     summary = compare_folder(tmp_path)
     for seed, shares in ((0, (0.2, 0.4)), (1, (0.0, 0.2))):
-        lines = [{"step": k, "parts": {"ce": 1.0}, "clipping": {"share_of_steps": share}}
+        lines = [{"step": k, "components": {"ce": 1.0}, "clipping": {"share_of_steps": share}}
                  for k, share in enumerate(shares, 1)]  # fmt: skip
         write_lines(tmp_path / f"seed{seed}" / "run0" / "log.jsonl", lines)
     _, twin = written(tmp_path, summary)
@@ -43,7 +43,9 @@ def test_a_row_begins_with_the_warm_start_that_it_went_on_from(tmp_path):
     assert page.count('stroke="var(--warm)"') == 2  # of the panel of ce
     assert "have the colour of the first of these" not in page
     for seed in (0, 1):
-        lines = [{"step": 10 * k, "parts": {"ce": 3 - 0.1 * k, "xval": k}} for k in range(1, 11)]
+        lines = [
+            {"step": 10 * k, "components": {"ce": 3 - 0.1 * k, "xval": k}} for k in range(1, 11)
+        ]
         own = tmp_path / f"seed{seed}" / "warm_start_xval"
         own.mkdir()
         write_lines(own / "log.jsonl", lines)

@@ -53,7 +53,7 @@ def test_the_steps_of_a_distilled_run_follow_on_those_of_its_teacher(tmp_path):
         run = tmp_path / f"seed{seed}" / "run1"
         (run / "teacher").mkdir()
         lines = [
-            {"step": 100, "epoch": 2.5, "parts": {"emd": 0.25}},
+            {"step": 100, "epoch": 2.5, "components": {"emd": 0.25}},
             {"step": 100, "epoch": 2.5, "eval": {"within": 0.35, "deviation": 33}},
         ]
         write_lines(run / "teacher" / "log.jsonl", lines)

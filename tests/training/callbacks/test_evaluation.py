@@ -378,7 +378,7 @@ def test_points_are_drawn(tmp_path, monkeypatch, task):
              for e in examples]  # fmt: skip
     module = Recorder("trackio")
     monkeypatch.setitem(sys.modules, "trackio", module)
-    score((config, examples, lines), "trackio")
+    score_at_step_40((config, examples, lines), "trackio")
     pixels, _ = module.logged[0]["predictions/1"]
     assert tuple(pixels[30, 40]) == ORANGE
     assert (pixels == BLUE).all(axis=-1).any()
