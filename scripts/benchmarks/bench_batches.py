@@ -20,7 +20,6 @@ from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(Path(__file__).parents[2]))  # from a checkout, whether installed or not
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 from _gpu_batches import CACHE, FLASH, PADDING, Size, measure_cache, measure_padding

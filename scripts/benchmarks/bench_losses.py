@@ -26,7 +26,6 @@ from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # from a checkout, whether installed or not
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 from _bench import ALONE, FULL, HIDDEN_FROZEN, HIDDEN_TRAINED, PADDED, Setting, blocks, known_names

@@ -39,7 +39,6 @@ from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(Path(__file__).parents[2]))  # from a checkout, whether installed or not
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 from _bench import Setting, Stand

@@ -17,7 +17,7 @@ from torch import nn
 
 from mm_numeric.training.callbacks.json_log import JsonLog
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+SCRIPTS = Path(__file__).parents[2] / "scripts" / "benchmarks"
 FORK = multiprocessing.get_context("fork")
 
 

@@ -1,9 +1,10 @@
 """Measure on one GPU, within 30 minutes, that everything works there, and then how fast.
 
-    scripts/bench_gpu                                everything, with the tested versions
-    python scripts/bench_gpu.py --only works losses  some sections, with the Python at hand
-    python scripts/bench_gpu.py --seconds 560        stop after this time; the same command goes on
-    python scripts/bench_gpu.py --toy                at a tiny size, on a CPU too
+    scripts/bench_gpu                         everything, with the tested versions
+    scripts/bench_gpu --only works losses     some sections
+    scripts/bench_gpu --seconds 560           stop after this time; the same command goes on
+    scripts/bench_gpu --toy                   at a tiny size, on a CPU too
+    python scripts/benchmarks/bench_gpu.py    with the Python at hand
 
 works      the tests marked device; training with bf16, --resume, predict, score and export of a
            tiny Qwen2-VL with all weights, with LoRA, and with DeepSpeed ZeRO-2 on one rank
@@ -35,7 +36,7 @@ from pathlib import Path
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler prints two lines a time
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, whether installed or not
+sys.path.insert(0, str(Path(__file__).parents[2]))  # from a checkout, whether installed or not
 
 import _gpu_batches
 import _gpu_losses
@@ -126,7 +127,7 @@ def set_environment(device: str) -> None:
         os.environ |= {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
     else:
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
-    paths = [str(SCRIPTS), str(SCRIPTS.parent), os.environ.get("PYTHONPATH", "")]
+    paths = [str(SCRIPTS), str(SCRIPTS.parents[1]), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from _measure import processor
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 GIB = 1 << 30
 PACKAGES = (
     "transformers",

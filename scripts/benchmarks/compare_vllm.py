@@ -1,6 +1,6 @@
 """Serve a tiny Qwen2.5-VL with vLLM, and compare its answers with those of ``predict``.
 
-    ./scripts/compare_vllm [FOLDER]
+    ./scripts/benchmarks/compare_vllm [FOLDER]
 
 One model is asked the questions of three tasks: greedily, within the grammars, and with 32 drawn
 answers, of which ``mbr`` chooses one. Printed are the number of rows with the same greedy text, the
@@ -24,7 +24,7 @@ from mm_numeric.inference.generate import predict
 from mm_numeric.models.export import export
 from mm_numeric.training.run import train
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PORT = 8124
 TASKS = {
     "text_detection": ("text_detection_tiny", 20),
