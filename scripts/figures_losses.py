@@ -24,10 +24,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler prints two lines a time
-sys.path[:0] = (
-    str(Path(__file__).parents[1]),
-    str(Path(__file__).parent / "benchmarks"),
-)  # from a checkout, whether installed or not
+sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, whether installed or not
+sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 
 import torch
 from _answer_figures import MOST, losses_by_shift, losses_by_time
