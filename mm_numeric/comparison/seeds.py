@@ -4,7 +4,7 @@ Everything that a seed draws is derived from the value in the config, so that se
 rows and the label noise of the config, and each other seed on its own.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from mm_numeric.config.reader import with_trainer
 from mm_numeric.config.schema import TINY, Config
 from mm_numeric.runs.folder import CONFIG
 from mm_numeric.settings import read_yaml
-from mm_numeric.tasks.base import Task
 
 RENDER_STRIDE = 1000
 """Seed S renders rows with the seed of their source plus S times this number."""
@@ -88,17 +87,17 @@ def _rendered_by(source: DataSource, seed: int, config: Config) -> DataSource:
     return drawn
 
 
-def describe_seeds(config: Config, tasks: Iterable[Task]) -> str:
+def describe_seeds(config: Config, *, has_noise: bool) -> str:
     """Describe in a sentence what differs between the seeds of a comparison, and what does not.
 
-    ``tasks`` are those of the rows of the comparison, which may differ in their label noise.
+    ``has_noise`` is True if any row of the comparison trains on labels with noise.
     """
     vary = set(config.comparison.vary or _DEFAULT)
     rendered = [source.render is not None for source in listed(config.data.train)]
     model, named = config.model, {"weights": "random initialisation", "order": "data order"}
     if model.name != TINY and config.lora is None and model.baseline is None:
         named["weights"] = "randomness of training, such as dropout"
-    if any(task.with_noise_of(0) is not None for task in tasks):
+    if has_noise:
         named["noise"] = "label noise"
     named["rows"] = "training rows" if all(rendered) else "rendered training rows"
     if not any(rendered):

@@ -281,7 +281,9 @@ def _facts(
         **({"other settings": others} if others else {}),
         **_control(config, rows),
         "seeds": ", ".join(map(str, seeds)),
-        "varied": describe_seeds(config, [row.config.task for row in rows]),
+        "varied": describe_seeds(
+            config, has_noise=any(row.config.task.with_noise_of(0) is not None for row in rows)
+        ),
         "interval": _interval(len(seeds), drawn_units(len(tested.rows), tested.group_count)),
         "training time": f"{minutes:.0f} min for {len(runs)} runs{last}"
         + (f" and not counting {failed} that failed" if failed else "")

@@ -18,7 +18,6 @@ from mm_numeric.config.data import listed, named
 from mm_numeric.config.schema import Config
 from mm_numeric.data.images import FORMATS
 from mm_numeric.families.family import Family
-from mm_numeric.geometry.coordinates import Coordinates
 from mm_numeric.io.escaping import markdown_code, markdown_fence, markdown_text
 from mm_numeric.models.parameter_groups import table_text
 from mm_numeric.models.precision import Precision
@@ -263,7 +262,7 @@ def _boxes(config: Config, family: Family) -> list[str]:
         "width, height = image.size",
         *_steps(family),
         f"for box in re.findall(r{quote}{pattern}{quote}, text):",
-        *(f"    {line}" for line in _levels(coordinates)),
+        *(f"    {line}" for line in _levels(family)),
         f"    print([x1 * step_x{left}, y1 * step_y{top}, x2 * step_x{left}, y2 * step_y{top}])",
     ]
 
@@ -294,8 +293,9 @@ def _steps(family: Family) -> list[str]:
     ]
 
 
-def _levels(coordinates: Coordinates) -> list[str]:
+def _levels(family: Family) -> list[str]:
     """Return the lines that compute x1, y1, x2 and y2 of ``box``, in steps of the coordinates."""
+    coordinates = family.coordinates
     if columns := coordinates.text.columns:
         return [
             f"(y1, x1), (y2, x2) = (divmod(int(n), {columns}) for n in box)  # cells",

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from mm_numeric.config.reader import with_trainer
 from mm_numeric.config.schema import Config
-from mm_numeric.distributed.ranks import num_ranks
 from mm_numeric.io.files import read_json, stored_content, write_json
 from mm_numeric.io.log import logger
 from mm_numeric.runs.folder import STEP
@@ -29,8 +28,8 @@ def saved_ranks(checkpoint: Path) -> int:
     return _read_step(checkpoint)["ranks"]
 
 
-def with_same_rows(config: Config, checkpoint: Path) -> Config:
-    """Return a config that keeps the batch size of a checkpoint if the number of ranks changed.
+def with_same_rows(config: Config, checkpoint: Path, ranks: int) -> Config:
+    """Return a config that keeps the batch size of a checkpoint with another number of ranks.
 
     The batch size is the number of samples per optimiser step, over all ranks. With fewer ranks,
     ``gradient_accumulation_steps`` grows. With more ranks it shrinks or, if that is not possible,
@@ -38,7 +37,7 @@ def with_same_rows(config: Config, checkpoint: Path) -> Config:
     of samples.
     """
     step = _read_step(checkpoint)
-    rows, ranks = step["rows"], num_ranks()
+    rows = step["rows"]
     # The settings of grpo.trainer replace those of trainer.
     own = {} if config.grpo is None else config.grpo.trainer
     settings = {**config.trainer, **own}

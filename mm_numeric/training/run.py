@@ -41,7 +41,7 @@ from mm_numeric.distributed.deepspeed import (
     with_universal_checkpoint,
     without_zero3_init,
 )
-from mm_numeric.distributed.ranks import Ranks
+from mm_numeric.distributed.ranks import Ranks, num_ranks
 from mm_numeric.families.family import Family
 from mm_numeric.io.files import read_json, stored_content
 from mm_numeric.io.log import NO_PREFIX, ONCE, logger, progress, shows_progress
@@ -144,9 +144,9 @@ def _train(
     quiet_unless_terminal()
     folder = config.output_dir
     checkpoint = _checkpoint_to_resume(config) if resume else None
-    resumed = config
+    resumed = with_same_rows(config, checkpoint, num_ranks()) if checkpoint else config
     if checkpoint:
-        resumed = with_universal_checkpoint(with_same_rows(config, checkpoint), checkpoint)
+        resumed = with_universal_checkpoint(resumed, checkpoint)
     args = training_arguments(resumed)
     for term in config.objective.spec.terms:
         make_term(term.name, term.options, f"{config.title}, objective")

@@ -33,40 +33,34 @@ def here(monkeypatch, ranks: int) -> None:
         ((2, 8), 2, 8, 1, (4, 1)),  # from one rank to two, and from there to two again
     ],
 )
-def test_rows_are_kept(
-    tmp_path, checkpoint, monkeypatch, capsys, saved, ranks, size, parts, wanted
-):
-    here(monkeypatch, ranks)
+def test_rows_are_kept(tmp_path, checkpoint, capsys, saved, ranks, size, parts, wanted):
     config = small_config(tmp_path, f"trainer.per_device_train_batch_size={size}",
                           f"trainer.gradient_accumulation_steps={parts}")  # fmt: skip
     write_step(checkpoint, ranks=saved[0], rows=saved[1])
-    found = with_same_rows(config, checkpoint).trainer
+    found = with_same_rows(config, checkpoint, ranks).trainer
     assert (found["per_device_train_batch_size"], found["gradient_accumulation_steps"]) == wanted
     said = capsys.readouterr().err
     assert bool(said) == (wanted != (size, parts))
     assert not said or f"so that a step keeps its {saved[1]} rows." in said
 
 
-def test_settings_of_grpo_are_those_that_keep_a_step(tmp_path, checkpoint, monkeypatch, capsys):
+def test_settings_of_grpo_are_those_that_keep_a_step(tmp_path, checkpoint, capsys):
     """They replace those of ``trainer``."""
     own = {"per_device_train_batch_size": 6, "gradient_accumulation_steps": 2, "beta": 0.1}
     config = replace(small_config(tmp_path), grpo=GrpoConfig(rewards={"time": 1}, trainer=own))
     write_step(checkpoint, ranks=2, rows=24)
-    here(monkeypatch, 2)
-    assert with_same_rows(config, checkpoint) is config
-    here(monkeypatch, 1)
-    found = with_same_rows(config, checkpoint)
+    assert with_same_rows(config, checkpoint, 2) is config
+    found = with_same_rows(config, checkpoint, 1)
     settings = {**found.trainer, **found.grpo.trainer}
     assert settings.items() >= {**own, "gradient_accumulation_steps": 4}.items()
     assert "continues with trainer.gradient_accumulation_steps=4, so" in capsys.readouterr().err
 
 
-def test_rows_that_cannot_be_shared_are_one_sentence(tmp_path, checkpoint, monkeypatch):
-    here(monkeypatch, 3)
+def test_rows_that_cannot_be_shared_are_one_sentence(tmp_path, checkpoint):
     write_step(checkpoint, ranks=2, rows=8)
     message = r"checkpoint-4: a step has 8 rows on 2 ranks, and 3 ranks cannot share them equally"
     with pytest.raises(ValueError, match=message):
-        with_same_rows(small_config(tmp_path), checkpoint)
+        with_same_rows(small_config(tmp_path), checkpoint, 3)
 
 
 def test_zero_2_is_read_by_other_ranks_and_zero_3_by_as_many(tmp_path, checkpoint, monkeypatch):
