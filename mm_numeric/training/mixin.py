@@ -375,7 +375,7 @@ class NumericLossMixin(_Trainer):
         others = {
             "compute_loss_func": self.compute_loss_func is not None,
             "use_liger_kernel=True": args.use_liger_kernel,
-            # TRL 1.9 to 1.15 replace the forward of the model for the second, but not without labels.
+            # For chunked_nll, TRL 1.9 replaces the forward of a model that gets labels.
             f"loss_type={loss_type!r}": loss_type not in (None, "nll", "chunked_nll"),
         }
         for setting, found in others.items():

@@ -15,8 +15,13 @@ from datasets import Dataset
 from peft import LoraConfig, get_peft_model
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from torch.utils.data import SequentialSampler
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Trainer
-from transformers import TrainingArguments
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    Trainer,
+    TrainingArguments,
+)
 from trl import SFTConfig, SFTTrainer
 
 from mm_numeric import NumericLoss, NumericLossMixin, collate_with_spans, loss_func
