@@ -14,6 +14,11 @@ EDGES = graph()
 ROOMS = by_room(EDGES)
 LEAVES = "registry settings io answers geometry numbers.numerals"
 LIBRARY = "data families baselines models inference training"
+TRAINING = (
+    f"{LEAVES} compat distributed.ranks distributed.deepspeed numbers losses config runs.folder "
+    f"runs.manifest runs.resume runs.tensor_files {LIBRARY} evaluation.score "
+    "evaluation.metrics rewards tasks.base"
+)
 TORCH = (":torch", ":transformers", ":accelerate", ":peft", ":deepspeed")
 
 
@@ -44,9 +49,8 @@ MAY_IMPORT = {
     "inference": f"{LEAVES} compat distributed.ranks distributed.ray numbers losses config "
     "runs.folder data families baselines models inference evaluation.metrics tasks.base",
     "rewards": f"{LEAVES} evaluation.answers.files evaluation.metrics rewards tasks.base",
-    "training": f"{LEAVES} compat distributed.ranks distributed.deepspeed numbers losses config "
-    f"runs.folder runs.manifest runs.resume runs.tensor_files {LIBRARY} "
-    "evaluation.score evaluation.metrics rewards tasks.base",
+    "training": TRAINING,
+    "integrations": f"{TRAINING} integrations",
     "evaluation": f"{LEAVES} numbers losses config runs.folder runs.results runs.trust data "
     "families baselines models inference tasks evaluation",
     "comparison": f"{LEAVES} distributed.ranks distributed.ray numbers losses config runs.folder "

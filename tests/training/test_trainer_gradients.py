@@ -1,10 +1,11 @@
 """One step of each trainer has the gradient of a float64 loop over single rows.
 
-scripts/test_versions runs this file with other versions of transformers and TRL, so that it makes
-its model and tokenizer from what all of them have.
+scripts/test_versions runs this file with other versions of transformers and TRL, so that its
+model and tokenizer (tests/helpers/tiny_llama.py) are made from what all of them have.
 """
 
 import inspect
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,63 +14,17 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from tiny_llama import TOKENIZER, model
 from torch.utils.data import SequentialSampler
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedTokenizerFast,
-    Trainer,
-    TrainingArguments,
-)
+from transformers import LlamaForCausalLM, Trainer, TrainingArguments
 from trl import SFTConfig, SFTTrainer
 
 from mm_numeric import NumericLoss, NumericLossMixin, collate_with_spans, loss_func
 
 pytestmark = pytest.mark.slow
 
-SPECIAL = ["<pad>", "</s>", "<user>", "<assistant>"]
-LETTERS = "0123456789abcdefghijklmnopqrstuvwxyz .?="
-TEMPLATE = (
-    "{% for m in messages %}{% if m['role'] == 'user' %}<user>{{ m['content'] }}{% else %}"
-    "<assistant>{% generation %}{{ m['content'] }}</s>{% endgeneration %}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}<assistant>{% endif %}"
-)
 PAIRS = [("a 12 b", "1234 or 99"), ("how", "30"), ("what time", "none"), ("x", "it is 7")]
 WEIGHT = 0.3
-
-
-def tokenizer():
-    """Return a tokenizer with one token for each character."""
-    ids = {token: i for i, token in enumerate([*SPECIAL, *LETTERS])}
-    made = Tokenizer(models.WordLevel(ids, unk_token="<pad>"))
-    made.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
-    made.decoder = decoders.Fuse()
-    found = PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", eos_token="</s>")
-    found.add_special_tokens({"additional_special_tokens": SPECIAL[2:]})
-    found.chat_template = TEMPLATE
-    return found
-
-
-TOKENIZER = tokenizer()
-
-
-def model():
-    """Return a Llama with one layer, in float64."""
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(TOKENIZER),
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        initializer_range=0.3,
-        pad_token_id=0,
-        eos_token_id=1,
-        bos_token_id=None,
-    )
-    return LlamaForCausalLM(config).double()
 
 
 def adapted():
@@ -273,7 +228,8 @@ def test_a_model_with_a_forward_of_its_own(tmp_path):
 def test_two_ranks(tmp_path):
     """Their micro-batches have different numbers of digits; the gradient is that of one batch."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    subprocess.run([*command, __file__, str(tmp_path)], check=True, timeout=300)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([*command, __file__, str(tmp_path)], check=True, timeout=300, env=environment)
     check(torch.load(tmp_path / "0.pt"), expected(model(), rows("text")))
 
 

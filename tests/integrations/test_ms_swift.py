@@ -1,0 +1,154 @@
+import importlib
+import importlib.util
+import sys
+import types
+
+import pytest
+import torch
+from framework_runs import MODEL, ROWS, STEPS, expected, prepare, run
+from tiny_llama import TOKENIZER
+
+from mm_numeric import NumericLoss
+
+is_installed = importlib.util.find_spec("swift") is not None
+installed = pytest.mark.skipif(not is_installed, reason="ms-swift is not installed")
+
+
+class Base:
+    """What ms-swift's BaseLoss does."""
+
+    def __init__(self, args, trainer):
+        self.args, self.trainer, self.is_megatron = args, trainer, False
+
+
+@pytest.fixture(scope="module")
+def swift():
+    """The module of the loss, also where ms-swift is not installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not is_installed:
+            for name in ("swift", "swift.loss"):
+                patch.setitem(sys.modules, name, types.ModuleType(name))
+            sys.modules["swift.loss"].BaseLoss = Base
+            sys.modules["swift.loss"].loss_map = {"cross_entropy": Base}
+        yield importlib.import_module("mm_numeric.integrations.ms_swift")
+        sys.modules.pop("mm_numeric.integrations.ms_swift")
+
+
+class Metric:
+    """Keeps the last value."""
+
+    def update(self, value):
+        self.value = value
+
+
+class Log(dict):
+    """Metrics by name, made on first use."""
+
+    def __missing__(self, name):
+        return self.setdefault(name, Metric())
+
+
+def trainer(**changes):
+    template = types.SimpleNamespace(
+        tokenizer=TOKENIZER,
+        task_type="causal_lm",
+        sequence_parallel_size=1,
+        is_encoder_decoder=False,
+    )
+    vars(template).update(changes)
+    return types.SimpleNamespace(
+        template=template,
+        model=types.SimpleNamespace(training=True),
+        custom_metrics={"train": Log(), "eval": Log()},
+    )
+
+
+def loss(swift, args=None, **changes):
+    swift.register("ntil")
+    made = trainer(**changes)
+    return swift.loss_map["numeric"](types.SimpleNamespace(**(args or {})), made), made
+
+
+def test_the_loss_is_ours_times_its_share_of_the_tokens(swift):
+    labels = torch.tensor([TOKENIZER("a 12 or 7", add_special_tokens=False).input_ids])
+    logits = torch.randn(*labels.shape, len(TOKENIZER))
+    result = NumericLoss("ntil", TOKENIZER)(logits, labels, shift=True)
+    compute, made = loss(swift)
+    outputs = types.SimpleNamespace(logits=logits)
+    torch.testing.assert_close(compute(outputs, labels, trainer=made), result.loss)
+    share = (labels.numel() - 1) / 20
+    found = compute(outputs, labels, num_items_in_batch=torch.tensor(20), trainer=made)
+    torch.testing.assert_close(found, result.loss * share)
+    logged = made.custom_metrics["train"]
+    assert logged.keys() == {f"loss/{name}" for name in result.components}
+    torch.testing.assert_close(logged["loss/emd_exp"].value, result.components["emd_exp"])
+
+
+@pytest.mark.parametrize(
+    ("args", "template", "message"),
+    [
+        ({"enable_dft_loss": True}, {}, "enable_dft_loss requests another loss"),
+        ({"use_liger_kernel": True}, {}, "use_liger_kernel requests another loss"),
+        ({"label_smoothing_factor": 0.1}, {}, "label_smoothing_factor=0.1"),
+        ({}, {"task_type": "seq_cls"}, "task_type seq_cls"),
+        ({}, {"sequence_parallel_size": 2}, "set sequence_parallel_size to 1"),
+    ],
+)
+def test_settings_that_cannot_be_combined(swift, args, template, message):
+    with pytest.raises(ValueError, match=message):
+        loss(swift, args, **template)
+
+
+def test_weights_of_tokens_are_an_error(swift):
+    compute, _ = loss(swift)
+    with pytest.raises(ValueError, match="loss_scale weights the tokens"):
+        compute(None, None, loss_scale=torch.ones(1, 3))
+
+
+def test_what_cannot_be_registered(swift):
+    with pytest.raises(ValueError, match="balance: running"):
+        swift.register({"preset": "ntil", "balance": "running"})
+    with pytest.raises(ValueError, match="has a loss with the name 'cross_entropy'"):
+        swift.register("ntil", "cross_entropy")
+    swift.register("emd")
+    swift.register("ntil")  # replaces it
+
+
+@installed
+@pytest.mark.slow
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_a_training_of_ms_swift(tmp_path, batch_size):
+    """With one row, ms-swift computes logits only at the labels."""
+    prepare(tmp_path)
+    plugin = "from mm_numeric.integrations.ms_swift import register\nregister('ntil')\n"
+    (tmp_path / "numeric_loss.py").write_text(plugin, encoding="utf-8")
+    settings = {
+        "model": MODEL,
+        "model_type": "llama",
+        "template": "dummy",
+        "use_hf": True,
+        "dataset": ROWS,
+        "external_plugins": "numeric_loss.py",
+        "loss_type": "numeric",
+        "tuner_type": "full",
+        "torch_dtype": "float32",
+        "max_length": 64,
+        "output_dir": "out",
+        "per_device_train_batch_size": batch_size,
+        "gradient_accumulation_steps": 1,
+        "max_steps": STEPS,
+        "learning_rate": 1e-3,
+        "logging_steps": 1,
+        "report_to": "none",
+        "use_cpu": True,
+        "split_dataset_ratio": 0,
+        "gradient_checkpointing": False,
+        "save_strategy": "no",
+        "dataset_num_proc": 1,
+        "dataloader_num_workers": 0,
+    }
+    arguments = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
+    first, last = run(tmp_path, "swift.cli.sft", *arguments)
+    for name, value in expected(tmp_path, "ntil").items():
+        assert first.get(name, 0.0) == pytest.approx(value, abs=1e-5)
+    assert last["loss"] < first["loss"]
