@@ -149,7 +149,8 @@ class ChunkedHead:
 
         with replaced_forward(head, compute_loss):
             outputs = model(**inputs)
-        return outputs, replace(results[0], loss=outputs.logits.reshape(()))
+        # BART and others add a bias of zeros, [1, v], so that the loss is returned v times.
+        return outputs, replace(results[0], loss=outputs.logits.flatten()[0])
 
 
 def plain_linear(head: nn.Module | None) -> nn.Linear | None:
@@ -198,6 +199,8 @@ def probe(
     try:
         with replaced_forward(head, artificial):
             logits = model(**inputs).logits
+    except (RuntimeError, ValueError, IndexError):  # the model reshapes its logits to [b, t, v]
+        return False, False
     finally:
         model.train(was_training)
     if len(returned) != 1 or not isinstance(logits, Tensor) or logits.shape != returned[0].shape:

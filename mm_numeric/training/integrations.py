@@ -76,8 +76,8 @@ class SpansCollator:
     def __call__(self, examples: Any) -> dict[str, Any]:
         """Return the batch of the other collator with the entry ``spans``."""
         batch = dict(self.collator(examples))
-        documents = packed_documents(batch, shift=True) if self.shift else None
         labels = aligned_labels(batch.get("labels"), self.shift)
+        documents = packed_documents(batch, shift=True) if self.shift else None
         batch["spans"] = self.find(labels, documents=documents)
         return batch
 
@@ -100,6 +100,15 @@ def collate_with_spans(
         shift: False for encoder-decoders, whose labels are aligned with the logits.
     """
     return SpansCollator(collator, loss_of.span_finder(), shift)
+
+
+def check_shift(collator: Any, shift: bool) -> None:
+    """Raise ValueError if a ``SpansCollator`` aligns the labels in another way than ``shift``."""
+    if isinstance(collator, SpansCollator) and collator.shift != shift:
+        raise ValueError(
+            f"the model is {'a decoder' if shift else 'an encoder-decoder'}: its data collator is "
+            f"collate_with_spans(..., shift={shift}), not shift={collator.shift}."
+        )
 
 
 def packed_documents(batch: Mapping[str, Any], *, shift: bool) -> Tensor | None:

@@ -29,6 +29,7 @@ from mm_numeric.training.integrations import (
     aligned_labels,
     check_base,
     check_label_smoothing,
+    check_shift,
     count_numbers,
     packed_documents,
     sums_over_ranks,
@@ -131,6 +132,7 @@ class NumericLossMixin(_Trainer):
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Reset the running means of the losses and the values that are not logged, then train."""
+        check_shift(self.data_collator, not self._is_encoder_decoder)
         self.objective.balance.reset()
         self._seen, self._metric_sums = {}, None
         self._head = None  # another model may have been loaded

@@ -21,6 +21,7 @@ from tiny_models import TINY, examples_of, tiny_folder
 from mm_numeric.comparison.rows import compared_rows
 from mm_numeric.comparison.run import compare
 from mm_numeric.config.reader import config_from_dict
+from mm_numeric.data.collator import make_collator
 from mm_numeric.evaluation.check_data.check import check_data
 from mm_numeric.evaluation.check_data.text import report_text
 from mm_numeric.evaluation.score import score
@@ -90,7 +91,8 @@ def test_what_is_saved_answers_the_same(tmp_path, kind, baseline):
     config = baseline_config(tmp_path, kind, baseline, max_steps=8)
     args, examples = training_arguments(config), examples_of(config)
     family = family_of(kind, baseline)
-    trainer = make_trainer(config, args, examples, family, tiny_folder(kind))
+    collator = make_collator(config, family)
+    trainer = make_trainer(config, args, examples, collator, tiny_folder(kind))
     trainer.train()
     trainer.save_model(str(tmp_path / "saved"))
     family.save(tmp_path / "saved")
@@ -117,7 +119,11 @@ def test_answers_do_not_depend_on_the_batch(tmp_path, baseline):
     config = baseline_config(tmp_path, "causal_lm", baseline, max_steps=8)
     examples, family = examples_of(config), family_of("causal_lm", baseline)
     trainer = make_trainer(
-        config, training_arguments(config), examples, family, tiny_folder("causal_lm")
+        config,
+        training_arguments(config),
+        examples,
+        make_collator(config, family),
+        tiny_folder("causal_lm"),
     )
     trainer.train()
     model = trainer.model.eval()

@@ -10,6 +10,7 @@ from PIL import Image
 from sums import SUMS, sums_config
 from tiny_models import TINY, examples_of, tiny_checkpoint, tiny_folder
 
+from mm_numeric.data.collator import make_collator
 from mm_numeric.evaluation.check_data.check import check_data
 from mm_numeric.evaluation.check_data.html_page import write_check_page
 from mm_numeric.evaluation.check_data.text import report_text
@@ -58,7 +59,8 @@ def test_a_run_resumes_from_its_checkpoint(tmp_path, name):
     config, family = sums_config(tmp_path, name, max_steps=2, save_steps=1), load(name)
     folder = train(config)
     args = training_arguments(config)
-    trainer = make_trainer(config, args, examples_of(config), family, str(tmp_path / "run/init"))
+    source, collator = str(tmp_path / "run/init"), make_collator(config, family)
+    trainer = make_trainer(config, args, examples_of(config), collator, source)
     trainer.load_weights(last_checkpoint(tmp_path / "run"))
     trained = family.load_model(str(folder), TINY).state_dict()
     assert all(torch.equal(trained[k], v.cpu()) for k, v in trainer.model.state_dict().items())

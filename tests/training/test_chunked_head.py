@@ -8,6 +8,8 @@ from tiny_models import tiny_byt5, tiny_causal_lm
 from torch import nn
 from transformers import (
     AutoModelForCausalLM,
+    BartConfig,
+    BartForConditionalGeneration,
     ByT5Tokenizer,
     CohereConfig,
     DataCollatorForSeq2Seq,
@@ -15,8 +17,10 @@ from transformers import (
     GraniteConfig,
     PhiConfig,
     Qwen2Config,
+    Qwen2ForCausalLM,
     Trainer,
 )
+from transformers.modeling_outputs import CausalLMOutput
 
 from mm_numeric import NumericLoss
 from mm_numeric.models.output_head import output_head
@@ -153,7 +157,34 @@ def test_a_hook_that_changes_logits_keeps_them(tmp_path, chunked_steps):
     assert not chunked_steps
 
 
-def test_an_encoder_decoder(tmp_path, chunked_steps):
+def test_a_model_that_flattens_positions_computes_all_logits(tmp_path, chunked_steps, logged):
+    """As code from a hub may do: [b, t, v] is restored after the head."""
+
+    class Flat(Qwen2ForCausalLM):
+        def forward(self, input_ids, attention_mask=None, labels=None):
+            hidden = self.model(input_ids, attention_mask=attention_mask)[0]
+            logits = self.lm_head(hidden.flatten(0, 1)).view(*input_ids.shape, -1)
+            return CausalLMOutput(logits=logits)
+
+    plain = causal_lm(Qwen2Config)
+    flat = Flat(plain.config).double()
+    flat.load_state_dict(plain.state_dict())
+    found, _, _ = first_step(tmp_path, flat, chunked_from=0)
+    assert not chunked_steps
+    assert "Logits are computed at all positions" in logged.getvalue()
+    assert found["loss"] == first_step(tmp_path, plain, chunked_from=1 << 60)[0]["loss"]
+
+
+def tiny_bart():
+    torch.manual_seed(0)
+    sizes = {"d_model": 32, "vocab_size": 384, "encoder_layers": 1, "decoder_layers": 1,
+             "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "encoder_attention_heads": 2,
+             "decoder_attention_heads": 2, "dropout": 0.0}  # fmt: skip
+    return BartForConditionalGeneration(BartConfig(**sizes)).double()
+
+
+@pytest.mark.parametrize("make_model", [tiny_byt5, tiny_bart])  # BART adds a bias to its logits
+def test_an_encoder_decoder(tmp_path, chunked_steps, make_model):
     tokenizer = ByT5Tokenizer()
     texts = [("3 + 4 = ", "7"), ("x ", "12.5"), ("What time ", "7:05"), ("none ", "no")] * 4
     data = [
@@ -162,7 +193,7 @@ def test_an_encoder_decoder(tmp_path, chunked_steps):
     ]
     loss_of = NumericLoss("ntil_soft", tokenizer)
     compare(
-        tmp_path, tiny_byt5, objective=loss_of, data=data,
+        tmp_path, make_model, objective=loss_of, data=data,
         data_collator=DataCollatorForSeq2Seq(tokenizer),
     )  # fmt: skip
     assert len(chunked_steps) == 2

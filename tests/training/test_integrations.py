@@ -469,6 +469,17 @@ def test_a_collator_finds_the_spans_in_a_worker(tmp_path, monkeypatch, collator)
     assert_same(early.model, plain.model, tolerance=0)
 
 
+def test_a_collator_needs_labels_and_the_shift_of_the_model(tmp_path):
+    loss_of = NumericLoss("ce", vocabulary=NUMBERS)
+    ids = torch.ones(1, 4, dtype=torch.long)
+    collate = collate_with_spans(lambda _: {"input_ids": ids, "attention_mask": ids}, loss_of)
+    with pytest.raises(ValueError, match="a batch has no labels"):
+        collate([])
+    collate = collate_with_spans(COLLATE, loss_of, shift=False)
+    with pytest.raises(ValueError, match=r"a decoder: its .* shift=True\), not shift=False"):
+        by_trainer(tmp_path, NumericTrainerForTests, objective=loss_of, data_collator=collate)
+
+
 def test_a_collator_cannot_find_roles():
     loss_of = NumericLoss("box_l1", vocabulary=NUMBERS)
     with pytest.raises(ValueError, match="the term box_l1 needs roles and groups"):
