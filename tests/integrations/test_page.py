@@ -55,5 +55,5 @@ def test_the_script_for_trl(tmp_path, monkeypatch):
 
 def test_the_config_for_check_data():
     raw = yaml.safe_load(blocks("docs/frameworks.md", "yaml")[2])
-    config = config_from_dict(raw, where="check.yaml", title="check")
+    config = config_from_dict(raw, where="mine.yaml", title="check")
     assert config.task_name == "grounding"
