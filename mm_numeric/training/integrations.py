@@ -19,7 +19,11 @@ from mm_numeric.numbers.spans import (
     shifted,
 )
 
-_REPLACED_LOSSES = ("transformers.trainer.Trainer", "trl.trainer.sft_trainer.SFTTrainer")
+_REPLACED_LOSSES = (
+    "transformers.trainer.Trainer",
+    "trl.trainer.sft_trainer.SFTTrainer",
+    "UnslothSFTTrainer._UnslothSFTTrainer",  # TRL's class as Unsloth writes it to its cache
+)
 """Classes whose ``compute_loss`` is cross-entropy, which an objective contains."""
 
 

@@ -17,8 +17,10 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 def pages_with(language: str) -> list[str]:
-    """Return the pages that have such blocks, without docs/extending.md.
+    """Return the pages that have such blocks, without those whose blocks other tests run.
 
-    The files on that page are for a folder of their own: tests/test_contributing.py runs them.
+    tests/test_contributing.py runs the files of docs/extending.md in a folder of their own, and
+    tests/integrations those of docs/frameworks.md in the frameworks.
     """
-    return [page for page in PAGES if blocks(page, language) and page != "docs/extending.md"]
+    others = ("docs/extending.md", "docs/frameworks.md")
+    return [page for page in PAGES if blocks(page, language) and page not in others]

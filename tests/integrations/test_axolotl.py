@@ -5,9 +5,10 @@ import types
 
 import pytest
 import yaml
+from documents import blocks
 from framework_runs import MODEL, ROWS, STEPS, expected, prepare, process, run
 
-PLUGIN = "mm_numeric.integrations.axolotl.NumericLossPlugin"
+ADDED = yaml.safe_load(blocks("docs/frameworks.md", "yaml")[0])
 
 is_installed = importlib.util.find_spec("axolotl") is not None
 installed = pytest.mark.skipif(not is_installed, reason="axolotl is not installed")
@@ -53,6 +54,11 @@ def test_settings_that_cannot_be_combined(plugin_module, settings, message):
         Config(**settings)
 
 
+def test_the_plugin_of_the_page(plugin_module):
+    (plugin,) = ADDED["plugins"]
+    assert plugin == f"{plugin_module.__name__}.{plugin_module.NumericLossPlugin.__name__}"
+
+
 def test_another_plugin_with_a_trainer(plugin_module):
     with pytest.raises(ValueError, match="a plugin before NumericLossPlugin has chosen object"):
         plugin_module.NumericLossPlugin().post_trainer_create(None, object())
@@ -62,8 +68,7 @@ def write_config(folder, **changes):
     rows = {"path": ROWS, "ds_type": "json", "type": "chat_template", "field_messages": "messages"}
     config = {
         "base_model": MODEL,
-        "plugins": [PLUGIN],
-        "numeric_loss": "ntil",
+        **ADDED,
         "datasets": [rows],
         "chat_template": "tokenizer_default",
         "dataset_prepared_path": "prepared",

@@ -3,11 +3,13 @@ import json
 
 import pytest
 import yaml
+from documents import blocks
 from framework_runs import MODEL, ROWS, STEPS, expected, prepare, process, run
 
 from mm_numeric.integrations.llamafactory import main, split_settings
 
 MODULE = "mm_numeric.integrations.llamafactory"
+ADDED = yaml.safe_load(blocks("docs/frameworks.md", "yaml")[1])
 
 installed = pytest.mark.skipif(
     importlib.util.find_spec("llamafactory") is None, reason="LLaMA-Factory is not installed"
@@ -77,7 +79,7 @@ def write_config(folder, **changes):
         "save_strategy": "no",
         "report_to": "none",
         "use_cpu": True,
-        "numeric_loss": "ntil",
+        **ADDED,
         **changes,
     }
     (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")

@@ -5,10 +5,14 @@ import types
 
 import pytest
 import torch
+from documents import blocks
 from framework_runs import MODEL, ROWS, STEPS, expected, prepare, run
 from tiny_llama import TOKENIZER
 
 from mm_numeric import NumericLoss
+from mm_numeric.losses.presets import read_spec
+
+PLUGIN = blocks("docs/frameworks.md", "python")[0]
 
 is_installed = importlib.util.find_spec("swift") is not None
 installed = pytest.mark.skipif(not is_installed, reason="ms-swift is not installed")
@@ -105,6 +109,11 @@ def test_weights_of_tokens_are_an_error(swift):
         compute(None, None, loss_scale=torch.ones(1, 3))
 
 
+def test_the_plugin_of_the_page(swift):
+    exec(PLUGIN, {})
+    assert swift.loss_map["numeric"].args[0] == read_spec("ntil", "test")
+
+
 def test_what_cannot_be_registered(swift):
     with pytest.raises(ValueError, match="balance: running"):
         swift.register({"preset": "ntil", "balance": "running"})
@@ -120,8 +129,7 @@ def test_what_cannot_be_registered(swift):
 def test_a_training_of_ms_swift(tmp_path, batch_size):
     """With one row, ms-swift computes logits only at the labels."""
     prepare(tmp_path)
-    plugin = "from mm_numeric.integrations.ms_swift import register\nregister('ntil')\n"
-    (tmp_path / "numeric_loss.py").write_text(plugin, encoding="utf-8")
+    (tmp_path / "numeric_loss.py").write_text(PLUGIN, encoding="utf-8")
     settings = {
         "model": MODEL,
         "model_type": "llama",

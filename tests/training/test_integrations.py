@@ -57,6 +57,7 @@ from mm_numeric import (
     loss_func,
     step_counts,
 )
+from mm_numeric.training.integrations import check_base
 
 pytestmark = pytest.mark.slow
 
@@ -667,3 +668,17 @@ def test_two_ranks_reach_the_weights_of_one(tmp_path):
     for line, other in zip(one[:STEPS], two[:STEPS], strict=True):
         for what in ("loss", "grad_norm", *(name for name in line if name.startswith("loss/"))):
             assert line[what] == pytest.approx(other[what], rel=1e-4)
+
+
+def test_the_trainer_that_unsloth_writes_is_sft_trainer():
+    """Its compute_loss passes on to Trainer's (sft_trainer_compute_loss of unsloth 2026.10.9)."""
+
+    def compute_loss(self, *args, **kwargs):
+        return super(unsloth, self).compute_loss(*args, **kwargs)
+
+    namespace = {"__module__": "UnslothSFTTrainer", "compute_loss": compute_loss}
+    unsloth = type("_UnslothSFTTrainer", (SFTTrainer,), namespace)
+    check_base(type("Own", (NumericLossMixin, unsloth), {}), NumericLossMixin)
+    other = type("OtherTrainer", (SFTTrainer,), namespace)
+    with pytest.raises(ValueError, match="OtherTrainer has a compute_loss of its own"):
+        check_base(type("Own", (NumericLossMixin, other), {}), NumericLossMixin)
