@@ -43,11 +43,11 @@ sys.meta_path.insert(0, Missing())
 LOSS = """
 import json, torch
 before = set(sys.modules)
-from mm_numeric import NumberVocabulary, loss_func, NumericLoss, step_counts
+from mm_numeric import NumericLoss, loss_func, step_counts
 class Tokenizer:
     def get_vocab(self):
         return {token: i for i, token in enumerate("0123456789:")}
-loss_of = objective("ntil", NumberVocabulary.from_tokenizer(Tokenizer()))
+loss_of = NumericLoss("ntil", Tokenizer())
 logits = torch.zeros(1, 4, 11, requires_grad=True)
 loss_of(logits, torch.tensor([[7, 10, 0, 5]]), shift=True).loss.backward()
 assert logits.grad.abs().sum() > 0
