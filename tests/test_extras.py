@@ -98,7 +98,9 @@ def test_the_table_of_extras_is_that_of_pyproject():
 
 def test_every_package_that_is_imported_is_in_an_extra():
     edges = graph()
-    names = {name.partition(".")[0] for i in edges.values() for name in i.at_load | i.lazy}
+    # Frameworks that import a module of integrations are there when it runs.
+    found = [i for module, i in edges.items() if not module.startswith("mm_numeric.integrations")]
+    names = {name.partition(".")[0] for i in found for name in i.at_load | i.lazy}
     names -= {*sys.stdlib_module_names, *EXTRA_OF, *OWN_MESSAGE, "mm_numeric", "numpy", "yaml"}
     assert names == set()
 
