@@ -63,18 +63,18 @@ def process(folder, module, *arguments, **variables):
     )
 
 
-def expected(folder, objective):
+def expected(folder, objective, auto="AutoModelForCausalLM"):
     """Return the loss of the first batch and its components, from NumericLoss alone."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    import transformers
 
     from mm_numeric import NumericLoss
 
     batch = torch.load(folder / BATCH)
-    model = AutoModelForCausalLM.from_pretrained(folder / MODEL, dtype=torch.float32)
-    loss_of = NumericLoss(objective, AutoTokenizer.from_pretrained(folder / MODEL))
+    labels = batch.pop("labels")
+    model = getattr(transformers, auto).from_pretrained(folder / MODEL, dtype=torch.float32)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder / MODEL)
     with torch.no_grad():
-        logits = model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
-        result = loss_of(logits, batch["labels"], shift=True)
+        result = NumericLoss(objective, tokenizer)(model(**batch).logits, labels, shift=True)
     components = {f"loss/{name}": value.item() for name, value in result.components.items()}
     return {"loss": result.loss.item(), **components}
 

@@ -1,5 +1,6 @@
 import importlib
 import importlib.util
+import json
 import sys
 import types
 
@@ -123,26 +124,42 @@ def test_what_cannot_be_registered(swift):
     swift.register("ntil")  # replaces it
 
 
-@installed
-@pytest.mark.slow
-@pytest.mark.parametrize("batch_size", [1, 4])
-def test_a_training_of_ms_swift(tmp_path, batch_size):
-    """With one row, ms-swift computes logits only at the labels."""
-    prepare(tmp_path)
-    (tmp_path / "numeric_loss.py").write_text(PLUGIN, encoding="utf-8")
+def write_images(folder):
+    """Save a tiny LLaVA, and eight rows that ask for a box."""
+    from PIL import Image
+
+    from mm_numeric.families.tiny_llava import make_tiny_llava
+
+    make_tiny_llava(folder / MODEL, 0)
+    processor = {"processor_class": "LlavaProcessor", "image_token": "<image>", "patch_size": 14}
+    processor |= {"num_additional_image_tokens": 1, "vision_feature_select_strategy": "default"}
+    (folder / MODEL / "processor_config.json").write_text(json.dumps(processor), encoding="utf-8")
+    lines = []
+    for i in range(8):
+        Image.new("RGB", (64, 48), (i * 30, 10, 10)).save(folder / f"{i}.png")
+        messages = [
+            {"role": "user", "content": "<image>Find the <ref-object>"},
+            {"role": "assistant", "content": "<bbox>"},
+        ]
+        objects = {"ref": ["sheep"], "bbox": [[9 + i, 16, 13 + i, 21]]}
+        row = {"messages": messages, "images": [f"{i}.png"], "objects": objects}
+        lines.append(json.dumps(row) + "\n")
+    (folder / ROWS).write_text("".join(lines), encoding="utf-8")
+
+
+def train(folder, **changes):
+    """Train for 20 steps; return the first and the last entry of the log."""
+    (folder / "numeric_loss.py").write_text(PLUGIN, encoding="utf-8")
     settings = {
         "model": MODEL,
-        "model_type": "llama",
-        "template": "dummy",
         "use_hf": True,
         "dataset": ROWS,
         "external_plugins": "numeric_loss.py",
         "loss_type": "numeric",
         "tuner_type": "full",
         "torch_dtype": "float32",
-        "max_length": 64,
+        "max_length": 256,
         "output_dir": "out",
-        "per_device_train_batch_size": batch_size,
         "gradient_accumulation_steps": 1,
         "max_steps": STEPS,
         "learning_rate": 1e-3,
@@ -154,9 +171,31 @@ def test_a_training_of_ms_swift(tmp_path, batch_size):
         "save_strategy": "no",
         "dataset_num_proc": 1,
         "dataloader_num_workers": 0,
+        **changes,
     }
     arguments = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
-    first, last = run(tmp_path, "swift.cli.sft", *arguments)
+    return run(folder, "swift.cli.sft", *arguments)
+
+
+@installed
+@pytest.mark.slow
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_a_training_of_ms_swift(tmp_path, batch_size):
+    """With one row, ms-swift computes logits only at the labels."""
+    prepare(tmp_path)
+    settings = {"model_type": "llama", "template": "dummy"}
+    first, last = train(tmp_path, per_device_train_batch_size=batch_size, **settings)
     for name, value in expected(tmp_path, "ntil").items():
         assert first.get(name, 0.0) == pytest.approx(value, abs=1e-5)
     assert last["loss"] < first["loss"]
+
+
+@installed
+@pytest.mark.slow
+def test_a_training_of_a_vlm(tmp_path):
+    write_images(tmp_path)
+    settings = {"model_type": "llava1_5_hf", "template": "llava1_5_hf"}
+    first, last = train(tmp_path, per_device_train_batch_size=2, **settings)
+    for name, value in expected(tmp_path, "ntil", "AutoModelForImageTextToText").items():
+        assert first[name] == pytest.approx(value, abs=1e-5)
+    assert last["loss"] < first["loss"] - 1

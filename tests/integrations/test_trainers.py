@@ -67,7 +67,7 @@ def test_the_objective_replaces_the_loss_of_a_framework(tmp_path, framework, arg
         result = loss_of(trainer.model(batch).logits, batch, shift=True)
     trainer.train()
     first = trainer.state.log_history[0]
-    assert first["loss"] == pytest.approx(result.loss.item(), abs=1e-5)
+    assert first["loss"] == pytest.approx(result.loss.item(), abs=1e-4)  # 4.57 rounds it
     assert first["loss/emd_exp"] == pytest.approx(result.components["emd_exp"].item(), abs=1e-5)
     assert "ppl" not in first
     assert getattr(trainer, "tokens", 8 * len(ids)) == 8 * len(ids)
