@@ -5,7 +5,7 @@ ValueError with the message that the command prints. Importing this module loads
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from mm_numeric.config.data import DataSource, Sources
 from mm_numeric.config.reader import read_config
 from mm_numeric.config.schema import Config
 from mm_numeric.io.files import read_json, read_rows
-from mm_numeric.registry import IMPORTERS, LOCAL_ENGINE, choose
+from mm_numeric.registry import IMPORTERS, LOCAL_ENGINE, choose, unknown
 from mm_numeric.runs.folder import FINISHED, MODEL, PREDICTIONS, TRAINING_ANSWERS, decoded_name
 
 if TYPE_CHECKING:
@@ -137,6 +137,7 @@ def predict(
     if data is not None:
         source = DataSource(path=str(data), images=None if images is None else str(images))
     name = TRAINING_ANSWERS if training_rows else PREDICTIONS
+    _check_names(settings, type(config.predict), "setting", "predict")
     rule = replace(config.predict, **settings).rule
     path = run / decoded_name(name, rule) if out is None else Path(out)
     if path.is_dir():
@@ -181,7 +182,7 @@ def compare(
 
 def prepare(
     name: str,
-    inputs: Sequence[str | Path],
+    inputs: str | Path | Sequence[str | Path],
     out: str | Path,
     *,
     clip: bool = False,
@@ -193,7 +194,7 @@ def prepare(
 
     Args:
         name: Name of the format, such as ``coco``.
-        inputs: Input files and folders.
+        inputs: Input files and folders, or one of them.
         out: A .jsonl file; ``OUT.prepared.json``, the counts and checksums, is written next to it.
         clip: Clip shapes to their images.
         allow_bad: Number of invalid lines up to which the rows are complete.
@@ -202,8 +203,10 @@ def prepare(
     """
     from mm_numeric.importers.prepare import prepare as convert
 
-    importer = choose(name, IMPORTERS, "format", "prepare")(**options)
-    paths = [Path(path) for path in inputs]
+    kind = choose(name, IMPORTERS, "format", "prepare")
+    _check_names(options, kind, "option", f"prepare, format {name}")
+    importer = kind(**options)
+    paths = [Path(path) for path in ([inputs] if isinstance(inputs, str | Path) else inputs)]
     flags: dict[str, Any] = {"clip": clip, "allow_bad": allow_bad, "force": force}
     return convert(name, importer, paths, Path(out), **flags)
 
@@ -222,3 +225,14 @@ def report(
     from mm_numeric.evaluation.report.report import write_report
 
     return write_report(Path(folder), formats, trust_remote_code=trust_remote_code)
+
+
+def _check_names(given: Mapping[str, Any], kind: Any, what: str, where: str) -> None:
+    """Raise ValueError if ``given`` has a name of no field, or lacks a required field."""
+    known = {field.name: field for field in fields(kind)}
+    for name in given:
+        if name not in known:
+            raise unknown(name, known, what, where)
+    for name, field in known.items():
+        if name not in given and field.default is field.default_factory is MISSING:
+            raise ValueError(f"{where}: the {what} {name!r} is missing.")

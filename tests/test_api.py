@@ -41,6 +41,8 @@ def test_train_predict_score_and_report(runs):
         Path("runs").mkdir(exist_ok=True)
         with pytest.raises(ValueError, match=message):
             predict("again", out=out)
+    with pytest.raises(ValueError, match=r"predict: .*'decod'\. Did you mean 'decode'"):
+        predict("again", decod="median")
 
 
 def test_compare_a_finished_comparison(runs, monkeypatch):
@@ -53,7 +55,11 @@ def test_compare_a_finished_comparison(runs, monkeypatch):
 def test_prepare_rows(tmp_path):
     rows = tmp_path / "in.jsonl"
     rows.write_text(json.dumps({"question": "1 + 1 =", "answer": 2, "id": "1"}) + "\n", "utf-8")
-    prepared = prepare("rows", [str(rows)], tmp_path / "out.jsonl", task="numbers")
+    prepared = prepare("rows", str(rows), tmp_path / "out.jsonl", task="numbers")
     assert prepared.record["counts"]["rows"] == 1
+    with pytest.raises(ValueError, match="prepare, format yolo: the option 'split' is missing"):
+        prepare("yolo", tmp_path, tmp_path / "out.jsonl")
+    with pytest.raises(ValueError, match=r"prepare, format rows: .*'tsk'\. Did you mean 'task'"):
+        prepare("rows", [rows], tmp_path / "out.jsonl", tsk="numbers")
     with pytest.raises(ValueError, match="there is no format 'cocoa'"):
         prepare("cocoa", [rows], tmp_path / "out.jsonl")
