@@ -228,7 +228,7 @@ def report(
 
 
 def _check_names(given: Mapping[str, Any], kind: Any, what: str, where: str) -> None:
-    """Raise ValueError if ``given`` has a name that a dataclass has not, or lacks a required one."""
+    """Raise ValueError if ``given`` has a name of no field, or lacks a required field."""
     known = {field.name: field for field in fields(kind)}
     for name in given:
         if name not in known:

@@ -56,7 +56,7 @@ def at_positions(hidden: Tensor, positions: Tensor, count: int) -> Tensor:
             f"the output head has {len(hidden)} positions in a batch whose labels have {count}: "
             "the model changes the length of its sequences, which the labels do not show."
         )
-    return hidden[positions]
+    return hidden[positions.to(hidden.device)]  # another GPU, with a device_map
 
 
 @contextmanager

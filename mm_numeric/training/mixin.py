@@ -277,6 +277,12 @@ class NumericLossMixin(_Trainer):
             outputs.logits, labels, spans, shift=False, counts=counts, metrics=metrics
         )
 
+    def prediction_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Evaluate a batch; ``predict_with_generate`` passes all of its entries to the model."""
+        if getattr(self.args, "predict_with_generate", False):
+            inputs = {name: value for name, value in inputs.items() if name != "spans"}
+        return super().prediction_step(model, inputs, *args, **kwargs)
+
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """Train on one micro-batch; if it ends the step, update the running means of the losses."""
         loss: Tensor = super().training_step(*args, **kwargs)

@@ -401,16 +401,22 @@ class TestEncoderDecoder:
         )
         trainer = NumericSeq2SeqTrainer(
             tiny_byt5(),
-            Seq2SeqTrainingArguments(str(tmp_path), use_cpu=True, report_to=[], disable_tqdm=True),
+            Seq2SeqTrainingArguments(str(tmp_path), use_cpu=True, report_to=[], disable_tqdm=True,
+                                     generation_max_length=4),
             eval_dataset=data,
-            data_collator=DataCollatorForSeq2Seq(self.TOKENIZER),
+            data_collator=collate_with_spans(
+                DataCollatorForSeq2Seq(self.TOKENIZER), loss_of, shift=False
+            ),
             objective=loss_of,
-        )
-        batch = trainer.data_collator(list(data))
+        )  # fmt: skip
+        batch = trainer.data_collator.collator(list(data))
         with torch.no_grad():
             outputs = tiny_byt5().eval()(**batch)
         expected = loss_of(outputs.logits, batch["labels"], shift=False).loss
         assert trainer.evaluate()["eval_loss"] == pytest.approx(expected.item(), rel=1e-5)
+        trainer.args.predict_with_generate = True
+        found = trainer.predict(data)
+        assert found.metrics["test_loss"] == pytest.approx(outputs.loss.item(), rel=1e-5)
 
 
 def test_every_raw_component_is_logged_next_to_the_entries_of_sft_trainer(tmp_path):
