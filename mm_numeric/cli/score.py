@@ -27,7 +27,7 @@ _REQUIRED = {
 }  # fmt: skip
 """An option -> the options that are only for it."""
 
-_ONLY_JSONL = ("task", "keep", "partial", "rows", "extract_with", "rank_by")
+_ONLY_JSONL = ("task", "keep", "partial", "extract_with", "rank_by")
 """Options of answers that are rows of a file, and not detections with ``--truth``."""
 
 
@@ -270,6 +270,8 @@ def _check_options(arguments: argparse.Namespace) -> None:
             f"{arguments.predictions}: --truth is for detections, which are text files or COCO "
             "JSON; the rows of a .jsonl file of answers have a target."
         )
+    if given("rows") and given("truth"):
+        raise ValueError("--rows and --truth both name the correct answers; remove one of them.")
     for name in _ONLY_JSONL:
         if given("truth") and given(name):
             raise ValueError(

@@ -367,6 +367,12 @@ def test_options_that_do_not_fit_together_are_one_sentence(words, message, capsy
     assert message in capsys.readouterr().err
 
 
+def test_rows_and_truth_both_name_the_targets(capsys):
+    assert cli.main(["score", "a.json", "--rows", "r.jsonl", "--truth", "t.json"]) == 2
+    message = "--rows and --truth both name the correct answers; remove one of them."
+    assert message in capsys.readouterr().err
+
+
 def test_texts_that_a_spreadsheet_truncated_are_reported(tmp_path, monkeypatch, capsys):
     from mm_numeric.evaluation.answers import files as answer_files
 
