@@ -85,7 +85,8 @@ def peak_gib(device: torch.device) -> float:
     On a GPU this is the memory allocated by torch, on a CPU the resident set size (NaN on Windows).
     """
     if device.type != "cpu":
-        return float(torch.accelerator.max_memory_allocated(device) / _GIB)
+        # torch.accelerator has this function only since torch 2.9.
+        return float(torch.get_device_module(device).max_memory_allocated(device) / _GIB)
     status = Path("/proc/self/status")
     if status.is_file():  # after a fork, getrusage returns the peak of the parent process
         lines = status.read_text("utf-8").splitlines()
