@@ -19,7 +19,7 @@ from mm_numeric.tasks.number_questions import Numbers
 
 FAMILIES = {"causal_lm": CausalLM, "t5": T5}
 TOKENIZERS = {"gpt2": "causal_lm", "qwen2": "causal_lm", "t5-small": "t5"}
-TASK = "mm_numeric.tasks.numbers:Numbers"
+TASK = "mm_numeric.tasks.number_questions:Numbers"
 ONE_NUMBER = {question: answer for question, answer in SUMS.items() if " " not in answer}
 
 
