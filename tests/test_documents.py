@@ -39,7 +39,8 @@ def test_links_have_a_target(page):
 @pytest.mark.parametrize("page", PAGES)
 def test_files_that_are_named_exist(page):
     folders = "tests|scripts|tasks|evaluation|configs|mm_numeric|docs"
-    for path in re.findall(rf"`(?:\./|python )?((?:{folders})/[\w./]+\w)`", PAGES[page]):
+    command = r"\./scripts/test |\./|python "
+    for path in re.findall(rf"`(?:{command})?((?:{folders})/[\w./]+\w)[` ]", PAGES[page]):
         assert (ROOT / path).exists(), path
 
 

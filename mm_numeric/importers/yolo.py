@@ -30,7 +30,6 @@ from mm_numeric.importers.importer import (
     Option,
     SkippedLine,
     image_row,
-    numbered_lines,
     parse_box,
     parse_number,
     parse_polygon,
@@ -81,8 +80,9 @@ class Yolo(FileImporter):
         fields = {"id": name, **folder.fields(name)}
         file = _labels_of(image)
         raw = file.read_bytes() if file.is_file() else b""
-        lines = numbered_lines(file, raw.decode("utf-8-sig", errors="replace"))
-        objects = ((f"line {number}", line) for _, number, line in lines)
+        # As Ultralytics; \r alone ends a line, too, or three boxes would be read as one polygon.
+        lines = enumerate(raw.decode("utf-8-sig", errors="replace").splitlines(), start=1)
+        objects = ((f"line {number}", line) for number, line in lines if line.strip())
         size = fields["width"], fields["height"]
         read = partial(_new_object, seen=set(), names=names, size=size)
         yield from image_row(where, fields, objects, read)

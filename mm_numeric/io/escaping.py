@@ -2,7 +2,7 @@
 
 Texts from models, data rows, file names and stored folders are untrusted. Each medium has its
 function: ``terminal_text``, ``markdown_text`` (``markdown_code`` and ``markdown_fence`` for code),
-``latex_text`` and ``csv_text``. HTML is escaped by Jinja and by ``evaluation.markup.element``.
+``latex_text`` and ``csv_text``. HTML is escaped by Jinja and by ``io.markup.element``.
 """
 
 import html

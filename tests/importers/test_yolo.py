@@ -62,6 +62,12 @@ def test_lines_of_yolo_that_ultralytics_accepts(tmp_path):
     assert done.left_out == {"repeated objects": 1}
 
 
+def test_a_line_of_yolo_may_end_with_a_carriage_return_alone(tmp_path):
+    text = "0 0.5 0.5 0.2 0.4\r0 0.5 0.5 0.4 0.4\r0 0.5 0.5 0.6 0.4\r"
+    done = outcome(Yolo(split="train"), yolo_folder(tmp_path, {"1": text}))
+    assert [list(found) for found in done.row["instances"]] == 3 * [["box", "label"]]
+
+
 @pytest.mark.parametrize(
     "config",
     [
