@@ -149,8 +149,14 @@ def logsumexp(logits: Tensor, largest: Tensor, out: Tensor | None = None) -> Ten
     largest logit is the first float32 tensor; ``out`` [n, v] gets it, and may be the logits.
     """
     finite = largest.masked_fill(largest.isinf(), 0.0)
-    difference = torch.sub(logits, finite[:, None], out=out)
-    return difference.exp_().sum(dim=-1).log_().add_(finite)
+    return difference(logits, finite, out).exp_().sum(dim=-1).log_().add_(finite)
+
+
+def difference(logits: Tensor, shift: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return logits [n, v] minus ``shift`` [n], in the dtype of ``shift``; see ``logsumexp``."""
+    if out is not None and out is not logits and logits.device.type == "cpu":
+        return out.copy_(logits).sub_(shift[:, None])  # torch.sub converts to a third tensor here
+    return torch.sub(logits, shift[:, None], out=out)
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[Any]:

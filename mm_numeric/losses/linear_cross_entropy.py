@@ -22,6 +22,7 @@ from torch.nn.functional import linear
 
 from mm_numeric.losses.cross_entropy import (
     chunks,
+    difference,
     full_precision,
     logsumexp,
     to_compute_dtype,
@@ -112,7 +113,7 @@ def _gradients(
     for tokens in pieces:
         part = weight[tokens]
         logits, floats = memory.logits(hidden, part, None if bias is None else bias[tokens])
-        softmax = torch.sub(logits, normaliser[:, None], out=floats).exp_()
+        softmax = difference(logits, normaliser, floats).exp_()
         grad = softmax.mul_(scale[:, None])
         column = labels - tokens.start
         is_here = (column >= 0) & (column < len(part))
