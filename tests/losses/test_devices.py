@@ -58,7 +58,8 @@ def test_float32_on_the_device_equals_float64_on_the_cpu(name, form):
     found = step(name, form, torch.float32, device_type())
     wanted = step(name, form, torch.float64, "cpu")
     for one, other in zip(found, wanted, strict=True):
-        atol = 1e-5 * max(1.0, other.abs().max().item())  # terms of the sums cancel
+        # The gradients of its squared errors are large, and cancel.
+        atol = 1e-5 if name == "raft" else 1e-6
         torch.testing.assert_close(one, other, rtol=1e-4, atol=atol)
 
 
