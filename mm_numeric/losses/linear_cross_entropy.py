@@ -166,7 +166,7 @@ class _ChunkMemory:
             torch.addmm(bias, hidden, weight.T, out=products)
         if self.floats is self.products:
             return products, products
-        return products, self.floats[: len(products.view(-1))].view(shape)
+        return products, self.floats[: products.numel()].view(shape)
 
 
 def linear_cross_entropy_with_numbers(

@@ -36,10 +36,7 @@ def selected_logits(
     if head is None:
         logits: Tensor = model(**inputs).logits
     else:
-        compute: Callable[..., Tensor] = head.forward
-        with replaced_forward(
-            head, lambda hidden: compute(at_positions(hidden, positions, count)[None])
-        ):
+        with selecting(head, positions, count):
             logits = model(**inputs).logits
     logits = logits.flatten(0, -2)
     return logits if len(logits) == len(positions) else logits[positions]
@@ -57,6 +54,22 @@ def at_positions(hidden: Tensor, positions: Tensor, count: int) -> Tensor:
             "the model changes the length of its sequences, which the labels do not show."
         )
     return hidden[positions.to(hidden.device)]  # another GPU, with a device_map
+
+
+@contextmanager
+def selecting(
+    head: nn.Module,
+    positions: Tensor,
+    count: int,
+    compute: Callable[[Tensor], Tensor] | None = None,
+) -> Iterator[None]:
+    """Let a head compute logits [1, n, v] only at n positions while the model runs.
+
+    ``compute`` replaces the method ``forward`` of the head. See ``selected_logits`` for the others.
+    """
+    whole: Callable[[Tensor], Tensor] = compute or head.forward
+    with replaced_forward(head, lambda hidden: whole(at_positions(hidden, positions, count)[None])):
+        yield
 
 
 @contextmanager

@@ -32,7 +32,7 @@ from torch.nn.functional import linear
 from mm_numeric.losses.linear_cross_entropy import CHUNKED_FROM as CHUNKED_FROM
 from mm_numeric.losses.normalization import Counts
 from mm_numeric.losses.numeric_loss import NumericLoss, ObjectiveResult
-from mm_numeric.models.output_head import at_positions, output_head, replaced_forward
+from mm_numeric.models.output_head import at_positions, output_head, replaced_forward, selecting
 from mm_numeric.numbers.spans import NumberSpans
 
 
@@ -124,10 +124,7 @@ class ChunkedHead:
                 outputs = model(**inputs)
             return outputs, result_of(outputs, labels, spans, counts)
         if not self.is_chunked(labels, loss_of, chunked_from):
-            computed = product or head.forward
-            with replaced_forward(
-                head, lambda hidden: computed(at_positions(hidden, positions, count)[None])
-            ):
+            with selecting(head, positions, count, product):
                 outputs = model(**inputs)
             outputs.logits = outputs.logits.flatten(0, -2)
             return outputs, result_of(outputs, labels, spans, counts)
@@ -199,6 +196,8 @@ def probe(
     try:
         with replaced_forward(head, artificial):
             logits = model(**inputs).logits
+    except torch.OutOfMemoryError:  # logits of all positions would need even more
+        raise
     except (RuntimeError, ValueError, IndexError):  # the model reshapes its logits to [b, t, v]
         return False, False
     finally:

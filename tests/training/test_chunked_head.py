@@ -24,7 +24,7 @@ from transformers.modeling_outputs import CausalLMOutput
 
 from mm_numeric import NumericLoss
 from mm_numeric.models.output_head import output_head
-from mm_numeric.training.chunked_head import plain_linear
+from mm_numeric.training.chunked_head import plain_linear, probe
 
 ONE_STEP = {"max_steps": 1, "learning_rate": 0.0, "gradient_accumulation_steps": 2,
             "per_device_train_batch_size": 4}  # fmt: skip
@@ -246,3 +246,13 @@ def test_weights_and_random_numbers_are_those_of_a_trainer_without_us(tmp_path, 
     ours = trained(NumericTrainerForTests, objective=NumericLoss("ce", vocabulary=NUMBERS))
     for name, value in own.model.named_parameters():
         torch.testing.assert_close(ours.model.get_parameter(name), value, rtol=0, atol=1e-6)
+
+
+def test_too_little_memory_ends_the_trial_run_of_a_head(monkeypatch):
+    def forward(*_, **__):
+        raise torch.OutOfMemoryError("out of memory")
+
+    model = tiny_causal_lm()
+    monkeypatch.setattr(model.model, "forward", forward)
+    with pytest.raises(torch.OutOfMemoryError, match="out of memory"):
+        probe(model, output_head(model), {"input_ids": torch.ones(1, 2, dtype=torch.long)}, 2)
