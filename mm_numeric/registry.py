@@ -29,6 +29,7 @@ from mm_numeric.answers import (
 from mm_numeric.io.log import logger
 
 TASKS: Mapping[str, str] = {
+    "approximate_numbers": "mm_numeric.tasks.number_questions:ApproximateNumbers",
     "arithmetic": "mm_numeric.tasks.arithmetic:Arithmetic",
     "chart_values": "mm_numeric.tasks.chart_values:ChartValues",
     "click": "mm_numeric.tasks.pointing:Click",

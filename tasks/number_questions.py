@@ -111,7 +111,10 @@ class Numbers(BaseTask):
 
 @dataclass(frozen=True, kw_only=True)
 class ApproximateNumbers(Numbers):
-    """Base class of tasks whose answers are correct within a tolerance, such as chart values."""
+    """Task: answer a question with a number, which is correct within a tolerance.
+
+    For values that can only be estimated, such as prices, and base class of the task for charts.
+    """
 
     scorer = "mm_numeric.evaluation.metrics.number_errors:APPROXIMATE_NUMBERS"
 

