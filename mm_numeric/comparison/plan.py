@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mm_numeric.comparison.rows import compared_rows
+from mm_numeric.comparison.rows import compared_rows, decoding_rules
 from mm_numeric.comparison.seeds import run_of_seed, with_resolved_vary
 from mm_numeric.comparison.selection import SELECTION, chosen_rows, failure, selected_on
 from mm_numeric.config.data import DataSource
@@ -57,7 +57,7 @@ def open_runs(config: Config, seeds: Sequence[int]) -> list[Run]:
         return left
     chosen = {row.folder for row in chosen_rows(config)}
     runs = [
-        run._replace(rules=config.comparison.decode, select_on=None)
+        run._replace(rules=decoding_rules(config, run.config), select_on=None)
         for run in runs
         if run.config.output_dir.name in chosen
     ]
@@ -66,11 +66,12 @@ def open_runs(config: Config, seeds: Sequence[int]) -> list[Run]:
 
 def first_runs(config: Config, seeds: Sequence[int]) -> list[Run]:
     """Return the runs of some seeds in the order of execution, before trials are chosen."""
-    rules, select_on = config.comparison.decode, config.comparison.select_on
+    select_on = config.comparison.select_on
     runs = []
     for own in (own for seed in seeds for own in seed_runs(config, seed)):
         is_trial = select_on is not None and not own.output_dir.name.startswith(WARM_START)
-        runs.append(Run(own, (GREEDY,), select_on) if is_trial else Run(own, rules, None))
+        rules = (GREEDY,) if is_trial else decoding_rules(config, own)
+        runs.append(Run(own, rules, select_on if is_trial else None))
     return _in_order(runs)
 
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from mm_numeric.comparison.tune import Trial, axis_values, check_selection, make_trials, tuned_axes
 from mm_numeric.config.compare import row_name
+from mm_numeric.config.decoding import GREEDY
 from mm_numeric.config.reader import config_from_dict, find_config, read_config, read_objective
 from mm_numeric.config.schema import Config, check_baseline, plain
 from mm_numeric.runs.folder import WARM_START
@@ -145,6 +146,14 @@ def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
             parsed, _warm_starts(config, parsed, where), references, trials, strict=True
         )
     ]
+
+
+def decoding_rules(config: Config, own: Config) -> Sequence[str]:
+    """Return the rules of ``compare.decode`` that answers of a run with the config ``own`` have.
+
+    A baseline predicts its answers without a distribution over texts: its only rule is ``greedy``.
+    """
+    return config.comparison.decode if own.model.baseline is None else (GREEDY,)
 
 
 def read_comparison(name: str | Path, overrides: Sequence[str] = ()) -> Config:

@@ -143,11 +143,6 @@ def compare(
                 f"which is not one of {list(config.comparison.decode)}; add the rule "
                 f"{row.config.predict.rule}, or remove predict.decode."
             )
-        if row.config.model.baseline is not None and config.comparison.decode != (GREEDY,):
-            raise ValueError(
-                f"{config.title}, compare.decode: the baseline {row.name} predicts its answers "
-                f"without a distribution over texts; use [{GREEDY}], or compare it on its own."
-            )
     _load_data_once(config, (seeds or config.comparison.seeds)[0])
     if seeds is not None:
         claim(folder, config, ignore=_MAY_DIFFER, key=_KEY)

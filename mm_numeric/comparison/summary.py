@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from mm_numeric.comparison.rows import ComparisonRow
+from mm_numeric.comparison.rows import ComparisonRow, decoding_rules
 from mm_numeric.comparison.seeds import describe_seeds, run_of_seed
 from mm_numeric.comparison.selection import chosen_rows, read_selection
 from mm_numeric.comparison.tables import Runs, calibration_table, headline_fact, metric_tables
@@ -391,9 +391,12 @@ def read_runs(
         own.setdefault(row.warm_start, (row.warm_start, row.config))
     runs: dict[tuple[str, str], list[Scores]] = {}
     known: dict[str, tuple[str, list[Any]]] = {}
-    for (name, (run, trained)), rule, seed in product(
-        own.items(), config.comparison.decode, config.comparison.seeds
-    ):
+    keys = (
+        (name, run, trained, rule)
+        for name, (run, trained) in own.items()
+        for rule in decoding_rules(config, trained)
+    )
+    for (name, run, trained, rule), seed in product(keys, config.comparison.seeds):
         place, task = f"seed{seed}/{run}", trained.task
         scores = read_run_scores(folder / place, trained.task_name, rule=rule, partial=partial)
         runs.setdefault((name, rule), []).append(scores)

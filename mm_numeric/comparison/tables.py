@@ -45,7 +45,8 @@ class MetricTables(NamedTuple):
     decoding: dict[str, Entries]
     """``decoding[name][rule][metric]``; its ``difference`` is that to greedy decoding of the same
     run, None for greedy. Objectives also have ``from_reference``, the difference to greedy decoding
-    of the reference (of the objective itself without one). Empty if greedy is the only rule."""
+    of the reference (of the objective itself without one). It has no entry for a name whose only
+    rule is greedy, such as a regression head."""
 
     metrics: list[Metric]
     """All metrics. The first is the headline, whose p-values ``p_values`` corrects: the main metric
@@ -62,7 +63,8 @@ def metric_tables(runs: Runs, references: Mapping[str, str | None]) -> MetricTab
     table: Entries = {name: {} for name in names}
     decoding: dict[str, Entries] = {}
     if len(rules) > 1:
-        decoding = {name: {rule: {} for rule in rules} for name in names}
+        explored = [name for name in names if (name, rules[-1]) in runs]
+        decoding = {name: {rule: {} for rule in rules} for name in explored}
     reported = runs[first][0].metrics_on_rows
     columns = {key: [scores.columns for scores in own] for key, own in runs.items()}
     for (metric, _), samples in zip(

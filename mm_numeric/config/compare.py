@@ -134,7 +134,8 @@ class CompareConfig:
 
     decode: tuple[str, ...] = (GREEDY,)
     """Decoding rules; every run is scored under each of them, without training again: ``greedy``,
-    which is the first and which the others are compared with, ``mean``, ``median``, ``mbr``."""
+    which is the first and which the others are compared with, ``mean``, ``median``, ``mbr``. A
+    baseline, such as a regression head, has no distribution over answers and only ``greedy``."""
 
     jobs: int = 1
     """Number of processes that execute the runs, at least 1. Each takes the next run that can

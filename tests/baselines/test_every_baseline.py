@@ -24,6 +24,7 @@ from mm_numeric.config.reader import config_from_dict
 from mm_numeric.data.collator import make_collator
 from mm_numeric.evaluation.check_data.check import check_data
 from mm_numeric.evaluation.check_data.text import report_text
+from mm_numeric.evaluation.report.report import write_report
 from mm_numeric.evaluation.score import score
 from mm_numeric.families.causal_lm import CausalLM
 from mm_numeric.inference.generate import generate, predict
@@ -266,12 +267,16 @@ def test_a_baseline_is_a_row_of_a_comparison(tmp_path, capsys):
             {"baseline": "xval"},
             {"baseline": "regression_transformer", "preset": "ntl_was", "name": "rt_ntl"},
         ],
+        "decode": ["greedy", "median"],
         "warm_start": {"max_steps": 2},
     }
     raw = raw_config(tmp_path, compare=comparison)
     config = config_from_dict(raw, where="here", title="here")
     folder = compare(config)
     summary = json.loads((folder / "summary.json").read_text())
+    assert set(summary["decoding"]) == {"ce", "warm_start"}  # baselines have greedy answers only
+    assert not list(folder.glob("seed0/xval/*.median.*"))
+    write_report(folder, trust_remote_code=True)
     assert summary["objectives"] == ["ce", "xval", "rt_ntl"]
     assert set(summary["table"]) == {"ce", "xval", "rt_ntl"}
     assert summary["facts"]["other settings"].startswith(
