@@ -97,6 +97,9 @@ def test_an_experiment_trains_as_the_config_that_it_names(path):
     config, header = read_config(str(path)), path.read_text(encoding="utf-8").partition("\n\n")[0]
     assert compared_rows(config)
     assert f"mm-numeric compare scripts/experiments/{path.name}\n" in header
+    assert config.compare.output_dir == f"runs/{path.stem}"
+    if config.model.name != "tiny":  # no shipped config trains the model of a script
+        return
     named = read_config(re.search(r"configs/(\w+)\.yaml\.", header)[1])
     own, its = config.to_dict(), named.to_dict()
     noise = {"label_noise_minutes", "label_noise_pixels"}
@@ -108,7 +111,6 @@ def test_an_experiment_trains_as_the_config_that_it_names(path):
     if path.stem == "grpo_grounding":  # rewards are for a model that is still uncertain
         starts = [{**start, "max_steps": None} for start in starts]
     assert starts[0] == starts[1]
-    assert config.compare.output_dir == f"runs/{path.stem}"
 
 
 def test_there_are_configs_to_test():
