@@ -17,6 +17,7 @@ from mm_numeric.registry import IMPORTERS, LOCAL_ENGINE, choose, unknown
 from mm_numeric.runs.folder import FINISHED, MODEL, PREDICTIONS, TRAINING_ANSWERS, decoded_name
 
 if TYPE_CHECKING:
+    from mm_numeric.importers.export import Target
     from mm_numeric.importers.prepare import Prepared
 
 
@@ -188,6 +189,7 @@ def prepare(
     clip: bool = False,
     allow_bad: int = 0,
     force: bool = False,
+    to: "Target | None" = None,
     **options: Any,
 ) -> "Prepared":
     """Convert files of a published format to rows.
@@ -199,6 +201,8 @@ def prepare(
         clip: Clip shapes to their images.
         allow_bad: Number of invalid lines up to which the rows are complete.
         force: Replace existing output files.
+        to: An ``importers.export.Target``, a tool that the rows are also written for, unless more
+            than ``allow_bad`` lines are invalid.
         options: Options of the format, such as ``images=...`` of ``coco``.
     """
     from mm_numeric.importers.prepare import prepare as convert
@@ -208,7 +212,12 @@ def prepare(
     importer = kind(**options)
     paths = [Path(path) for path in ([inputs] if isinstance(inputs, str | Path) else inputs)]
     flags: dict[str, Any] = {"clip": clip, "allow_bad": allow_bad, "force": force}
-    return convert(name, importer, paths, Path(out), **flags)
+    if to is not None:
+        to.check(Path(out), force=force)
+    prepared = convert(name, importer, paths, Path(out), **flags)
+    if to is None or prepared.bad > allow_bad:
+        return prepared
+    return replace(prepared, usage=to.write(prepared.out, prepared.record["task"]))
 
 
 def report(

@@ -135,6 +135,15 @@ IMPORTERS: Mapping[str, str] = {
     "refspatial": "mm_numeric.importers.pointing:RefSpatial",
 }
 
+EXPORTERS: Mapping[str, str] = {
+    "ms-swift": "mm_numeric.importers.export_texts:MsSwift",
+    "llamafactory": "mm_numeric.importers.export_texts:LlamaFactory",
+    "trl": "mm_numeric.importers.export_texts:Trl",
+    "coco": "mm_numeric.importers.export_shapes:Coco",
+    "yolo": "mm_numeric.importers.export_shapes:Yolo",
+}
+"""The tools that ``mm-numeric prepare --to`` writes data sets for."""
+
 _FORMATS: Mapping[str, str] = {
     "detection": "coco yolo voc labelme label_studio cvat dota",
     "grounding": "refcoco llava swift",

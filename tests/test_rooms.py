@@ -43,7 +43,7 @@ MAY_IMPORT = {
     "runs.trust": f"{LEAVES} losses.presets",
     "runs.results": f"{LEAVES} config runs.folder",
     "runs distributed": f"{LEAVES} compat config distributed.ranks runs",
-    "importers": f"{LEAVES} importers data tasks",
+    "importers": f"{LEAVES} importers config.data data tasks",
     "data families baselines models": f"{LEAVES} compat numbers losses config runs.folder "
     "runs.results runs.trust data families baselines models tasks.base",
     "inference": f"{LEAVES} compat distributed.ranks distributed.ray numbers losses config "

@@ -10,12 +10,13 @@ from typing import Any
 
 from mm_numeric.api import prepare
 from mm_numeric.cli.overview import CommandParser
+from mm_numeric.cli.score import SIZES, add_family, add_sizes, read_family
 from mm_numeric.config.explain import as_yaml
 from mm_numeric.importers.importer import Option
 from mm_numeric.importers.prepare import Prepared
 from mm_numeric.io.archives import add_limit_option, set_limit
 from mm_numeric.io.log import show
-from mm_numeric.registry import IMPORTERS, choose
+from mm_numeric.registry import EXPORTERS, IMPORTERS, choose
 from mm_numeric.tasks.class_counts import in_words, names_in_words
 
 MAX_LISTED = 20
@@ -51,6 +52,7 @@ def report_text(prepared: Prepared) -> str:
     else:
         lines.append(f"sha256 {record['output']['sha256']}  {prepared.out}")
         lines += _config_lines(prepared)
+        lines += [prepared.usage] if prepared.usage else []
     return "\n".join(line.replace("\n", r"\n") for line in lines)  # of a file name
 
 
@@ -91,9 +93,42 @@ def run(name: str, words: Sequence[str]) -> bool:
     set_limit(arguments)
     options = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(kind)}
     flags = {name: getattr(arguments, name) for name in ("clip", "allow_bad", "force")}
+    flags["to"] = _target(arguments, options)
     prepared = prepare(name, arguments.inputs, arguments.out, **flags, **options)
     show(report_text(prepared))
     return prepared.bad <= arguments.allow_bad
+
+
+def _target(arguments: argparse.Namespace, options: Mapping[str, Any]) -> Any:
+    """Return the tool that rows are also written for, or None without ``--to``."""
+    if SIZES[0] in options:  # sizes of the images that the input was written for
+        arguments = argparse.Namespace(**{**vars(arguments), **dict.fromkeys(SIZES)})
+    frame, task_options = read_family(arguments)
+    if arguments.to is None:
+        if frame is not None or task_options:
+            raise ValueError(
+                "--family, --frame and --option are for rows of another tool; add --to."
+            )
+        return None
+    from mm_numeric.importers.export import Target
+
+    folder = options.get("images") or options.get("frames")  # of videos
+    if "images" not in options and folder is None:  # relative to the data set, as of YOLO
+        folder = arguments.inputs[0] if arguments.inputs[0].is_dir() else arguments.inputs[0].parent
+    images = None if folder is None else str(folder)
+    return Target(tool=arguments.to, frame=frame, options=task_options, images=images)
+
+
+def _add_target(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
+    group = parser.add_argument_group(
+        "rows of another tool",
+        "Also write the data set that another tool trains on, in the coordinates of a model "
+        "family, next to the rows: for rows.jsonl in rows.TOOL.",
+    )
+    group.add_argument("--to", choices=EXPORTERS, metavar="TOOL", help=", ".join(EXPORTERS))
+    add_family(group, "that the tool trains", "that it trains")
+    if SIZES[0] not in names:
+        add_sizes(group)
 
 
 def _parser(name: str, kind: type) -> argparse.ArgumentParser:
@@ -111,6 +146,7 @@ def _parser(name: str, kind: type) -> argparse.ArgumentParser:
     )
     parser.add_argument("--force", action="store_true", help="replace existing output files")
     add_limit_option(parser)
+    _add_target(parser, [field.name for field in dataclasses.fields(kind)])
     hints = typing.get_type_hints(kind, include_extras=True)
     for field in dataclasses.fields(kind):
         hint, option = hints[field.name], Option("")

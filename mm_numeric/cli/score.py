@@ -10,7 +10,9 @@ from mm_numeric.cli.predict import add_timeout
 from mm_numeric.io.log import show
 from mm_numeric.registry import PROTOCOLS, RANK_FIELDS
 
-_SIZES = ("min_pixels", "max_pixels", "image_max_pixels")
+SIZES = ("min_pixels", "max_pixels", "image_max_pixels")
+"""Names of the options of ``add_sizes``."""
+
 _COCO = {
     "ties": "ties", "iou": "iou", "rank_by": "rank_by", "max_dets": "max_detections",
     "areas": "areas",
@@ -19,7 +21,7 @@ _COCO = {
 
 _REQUIRED = {
     "--rows, the file of the rows that were answered": (
-        "family", "frame", *_SIZES, "images", "option", "id", "text"
+        "family", "frame", *SIZES, "images", "option", "id", "text"
     ),
     "--truth, the true shapes": ("lines",),
     "--extract-with, the URL of a judge": ("extract_model", "timeout"),
@@ -77,30 +79,12 @@ def _add_joined_rows(score: argparse.ArgumentParser) -> None:
     joined.add_argument(
         "--rows", type=Path, metavar="FILE", help="rows that were answered, in the order asked"
     )
-    frames = joined.add_mutually_exclusive_group()
-    frames.add_argument(
-        "--family",
-        metavar="NAME",
-        help="model family whose coordinates the answers have, such as qwen2_5_vl, with the image "
-        "sizes of its published checkpoints",
-    )
-    frames.add_argument(
-        "--frame",
-        metavar="NAME",
-        help="format of the coordinates, such as pixels_original or relative_1000; or the folder "
-        "of the model that wrote them (with frame.json)",
-    )
-    _add_sizes(joined)
+    add_family(joined, "whose coordinates the answers have", "that wrote them")
+    add_sizes(joined)
     joined.add_argument(
         "--images",
         metavar="FOLDER",
         help="folder of the images, if the rows have no width and height (default: that of --rows)",
-    )
-    joined.add_argument(
-        "--option",
-        action="append",
-        metavar="NAME=VALUE",
-        help="option of the task, such as ask=each; may be repeated",
     )
     joined.add_argument(
         "--id", metavar="FIELD", help="field of the answers with the id of the row; a.b is b in a"
@@ -108,7 +92,31 @@ def _add_joined_rows(score: argparse.ArgumentParser) -> None:
     joined.add_argument("--text", metavar="FIELD", help="field of the answers with the text")
 
 
-def _add_sizes(joined: argparse._ArgumentGroup) -> None:
+def add_family(group: argparse._ArgumentGroup, whose: str, which: str) -> None:
+    """Add the options of the model whose coordinates are read or written, and of the task."""
+    frames = group.add_mutually_exclusive_group()
+    frames.add_argument(
+        "--family",
+        metavar="NAME",
+        help=f"model family {whose}, such as qwen2_5_vl, with the image sizes of its published "
+        "checkpoints",
+    )
+    frames.add_argument(
+        "--frame",
+        metavar="NAME",
+        help="format of the coordinates, such as pixels_original or relative_1000; or the folder "
+        f"of the model {which} (with frame.json)",
+    )
+    group.add_argument(
+        "--option",
+        action="append",
+        metavar="NAME=VALUE",
+        help="option of the task, such as ask=each; may be repeated",
+    )
+
+
+def add_sizes(joined: argparse._ArgumentGroup) -> None:
+    """Add the options of the sizes to which a tool resizes images."""
     for name, what in (("--min-pixels", "smallest"), ("--max-pixels", "largest")):
         joined.add_argument(
             name,
@@ -299,10 +307,24 @@ def _prepared_rows(arguments: argparse.Namespace) -> Any:
     if arguments.rows is None:
         return None
     from mm_numeric.evaluation.answers.prepared_rows import PreparedRows
+
+    frame, options = read_family(arguments)
+    return PreparedRows(
+        path=arguments.rows,
+        frame=frame,
+        options=options,
+        images=arguments.images,
+        id_field=arguments.id,
+        text_field=arguments.text,
+    )
+
+
+def read_family(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
+    """Return the frame that ``--family`` or ``--frame`` names, or None, and the task's options."""
     from mm_numeric.geometry.frame_presets import AreaLimits, FrameRule
     from mm_numeric.settings import with_override
 
-    frame, limits = None, AreaLimits(**{name: getattr(arguments, name) for name in _SIZES})
+    frame, limits = None, AreaLimits(**{name: getattr(arguments, name) for name in SIZES})
     if arguments.family is not None:
         frame = FrameRule.of_family(arguments.family, limits)
     elif arguments.frame is not None:
@@ -315,11 +337,4 @@ def _prepared_rows(arguments: argparse.Namespace) -> Any:
     options: dict[str, Any] = {}
     for option in arguments.option or ():
         options = with_override(options, option)
-    return PreparedRows(
-        path=arguments.rows,
-        frame=frame,
-        options=options,
-        images=arguments.images,
-        id_field=arguments.id,
-        text_field=arguments.text,
-    )
+    return frame, options

@@ -1,7 +1,8 @@
 """Import object boxes from ``instances_val2017.json`` of COCO, or a file in the same format.
 
-Boxes are [x, y, width, height] in pixels. A crowd region (``iscrowd``) covers an unknown number of
-objects. It is marked ``ignore``, so that it does not count in scores.
+Boxes are [x, y, width, height] in pixels. With ``--shape polygon``, an object whose
+``segmentation`` is a single polygon is this polygon. A crowd region (``iscrowd``) covers an unknown
+number of objects. It is marked ``ignore``, so that it does not count in scores.
 
 LVIS has ``coco_url`` in place of ``file_name``; the last two parts of the URL, such as
 ``val2017/000000397133.jpg``, are the file, as for detectron2 (``get_file_name``).
@@ -25,6 +26,7 @@ from mm_numeric.importers.importer import (
     SkippedLine,
     declared_size,
     parse_box,
+    parse_polygon,
     parse_text,
 )
 from mm_numeric.io.files import read_json
@@ -47,6 +49,15 @@ class Coco(ImageImporter):
             choices=("image", "category"),
         ),
     ] = "image"
+
+    shape: Annotated[
+        str,
+        Option(
+            "box: bbox of each object; polygon: its segmentation, if that is a single polygon; "
+            "used with --per image (default: box)",
+            choices=("box", "polygon"),
+        ),
+    ] = "box"
 
     def entries(self, path: Path) -> Iterator[tuple[str, str, Any]]:
         """Yield the errors in a file, its classes, and each valid image with its annotations."""
@@ -71,7 +82,7 @@ class Coco(ImageImporter):
         image, annotations, names = entry
         image_fields = self.folder.fields(_file_name(image), declared_size(image))
         if self.per == "image":
-            instances = [_instance(a, names) for a in annotations]
+            instances = [_instance(a, names, self.shape) for a in annotations]
             yield Row(where, {"id": identity, **image_fields, "instances": instances})
             return
         for category in dict.fromkeys(a["category_id"] for a in annotations):
@@ -159,11 +170,14 @@ def _validate(
     return errors, valid
 
 
-def _instance(annotation: Mapping[str, Any], names: Mapping[Any, str]) -> dict[str, Any]:
-    instance: dict[str, Any] = {
-        "box": parse_box(annotation["bbox"], xywh=True),
-        "label": names[annotation["category_id"]],
-    }
+def _instance(
+    annotation: Mapping[str, Any], names: Mapping[Any, str], shape: str
+) -> dict[str, Any]:
+    instance: dict[str, Any] = {"box": parse_box(annotation["bbox"], xywh=True)}
+    outlines = annotation.get("segmentation")
+    if shape == "polygon" and isinstance(outlines, list) and len(outlines) == 1:
+        instance = {"polygon": parse_polygon(outlines[0])}
+    instance["label"] = names[annotation["category_id"]]
     if annotation.get("iscrowd"):
         instance["ignore"] = True
     return instance

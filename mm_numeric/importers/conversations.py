@@ -1,4 +1,4 @@
-"""Read the messages and image paths of conversation rows (LLaVA, ShareGPT, ms-swift)."""
+"""Read the messages and image paths of conversation rows (LLaVA, ShareGPT, ms-swift, TRL)."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -17,8 +17,13 @@ class Turn(NamedTuple):
 
 
 def read_turns(row: Mapping[str, Any]) -> Iterator[Turn]:
-    """Yield the messages of a row with ``conversations`` (LLaVA) or ``messages`` (ms-swift)."""
+    """Yield the messages of a row with ``conversations`` (LLaVA) or ``messages`` (ms-swift).
+
+    The messages of TRL are in ``prompt`` and ``completion``.
+    """
     raw = row.get("conversations") if row.get("messages") is None else row["messages"]
+    if raw is None and isinstance(row.get("prompt"), list):
+        raw = [*row["prompt"], *(row.get("completion") or ())]
     if not isinstance(raw, list):
         raise InvalidRowError("messages", 'there is no list "conversations" or "messages".')
     for i, message in enumerate(raw):

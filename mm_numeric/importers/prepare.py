@@ -45,6 +45,9 @@ class Prepared:
     record: dict[str, Any]
     """Content of the .prepared.json file."""
 
+    usage: str = ""
+    """How another tool trains on the rows, if they were also written for one."""
+
     @property
     def bad(self) -> int:
         """Return the number of invalid entries in the input files, which were not converted."""

@@ -5,8 +5,10 @@
      "images": ["1.jpg"],
      "objects": {"ref": ["sheep"], "bbox": [[90, 160, 135, 212]], "bbox_type": "real"}}
 
-Coordinates are pixels of the image (``bbox_type`` real, the default) or 0 to 1 (norm1). The phrase
-of a box is the <ref-object> before its <bbox>, or the question if there is no <ref-object>.
+Coordinates are pixels of the image (``bbox_type`` real, the default) or 0 to 1 (norm1). Two numbers
+are a point: a question with points becomes a row of the task pointing. The phrase
+of a box is the <ref-object> before its <bbox>, or after it as its "label" in JSON, or the question
+if there is no <ref-object>.
 
 Source: https://swift.readthedocs.io, custom datasets, grounding.
 """
@@ -35,6 +37,9 @@ from mm_numeric.importers.importer import (
 
 _PLACEHOLDER = re.compile(r"<ref-object>|<bbox>")
 
+_LABEL_LAST = re.compile(r'<bbox>([^<>{}]*"label"\s*:\s*")<ref-object>')
+"""A box and its label in JSON, as in ``{"bbox_2d": <bbox>, "label": "<ref-object>"}``."""
+
 
 class _Answer(NamedTuple):
     """A box in an assistant message, and the phrase that describes the box."""
@@ -51,11 +56,13 @@ class _Answer(NamedTuple):
 class Swift(SizedImageImporter):
     """Importer for ms-swift rows: messages with the placeholders <ref-object> and <bbox>."""
 
+    version = 2  # 2: labels after boxes in JSON, points
+
     per: Annotated[
         str,
         Option(
-            "phrase: one row per phrase with one box; image: one row per image with all its boxes "
-            "(default: phrase)",
+            "phrase: one row per phrase with one box, or with its points; image: one row per image "
+            "with all its boxes (default: phrase)",
             choices=("phrase", "image"),
         ),
     ] = "phrase"
@@ -81,7 +88,7 @@ class Swift(SizedImageImporter):
         if self.per == "image":
             for number in dict.fromkeys(which):
                 instances = [
-                    {"box": box, "label": answer.phrase}
+                    {"point" if len(box) == 2 else "box": box, "label": answer.phrase}
                     for answer, box, mine in zip(answers, boxes, which, strict=True)
                     if mine == number
                 ]
@@ -91,14 +98,15 @@ class Swift(SizedImageImporter):
             return
         for phrase_number in dict.fromkeys(answer.phrase_number for answer in answers):
             mine = [i for i, a in enumerate(answers) if a.phrase_number == phrase_number]
-            phrase = answers[mine[0]].phrase
-            if len(mine) > 1:
+            phrase, own = answers[mine[0]].phrase, [boxes[i] for i in mine]
+            are_points = all(len(numbers) == 2 for numbers in own)
+            if len(mine) > 1 and not are_points:
                 why = f"{len(mine)} boxes for {phrase!r:.40}; use --per image."
                 yield InvalidLine(where, why, "several boxes")
                 continue
             image_fields = self.folder.fields(names[which[mine[0]]], declared_size(raw))
-            fields = {"id": f"{identity}.{phrase_number}", **image_fields}
-            yield Row(where, {**fields, "phrase": phrase, "box": boxes[mine[0]]})
+            fields = {"id": f"{identity}.{phrase_number}", **image_fields, "phrase": phrase}
+            yield Row(where, {**fields, "points": own} if are_points else {**fields, "box": own[0]})
 
 
 def _answers(raw: Mapping[str, Any], objects: Mapping[str, Any]) -> tuple[list[_Answer], int]:
@@ -107,7 +115,9 @@ def _answers(raw: Mapping[str, Any], objects: Mapping[str, Any]) -> tuple[list[_
     if not isinstance(refs, list) or not isinstance(bboxes, list):
         raise InvalidRowError("objects", "ref and bbox of objects must be lists.")
     marks = [
-        (turn, mark) for turn in read_turns(raw) for mark in ("", *_PLACEHOLDER.findall(turn.text))
+        (turn, mark)
+        for turn in read_turns(raw)
+        for mark in ("", *_PLACEHOLDER.findall(_LABEL_LAST.sub(r"<ref-object>\1<bbox>", turn.text)))
     ]
     for name, values in (("<ref-object>", refs), ("<bbox>", bboxes)):
         count = sum(mark == name for _, mark in marks)
@@ -162,10 +172,8 @@ def _box(
     name: str,
     declared: tuple[int, int] | None,
 ) -> list[float]:
-    """Return the box with index ``bbox`` as [x1, y1, x2, y2] in pixels of the original image."""
+    """Return a box, [x1, y1, x2, y2], or point, [x, y], in pixels of the original image."""
     numbers = parse_number_list(objects["bbox"][bbox])
-    if len(numbers) == 2:
-        raise InvalidRowError("box", f"box {bbox} is a point; four numbers are required.")
     kind = objects.get("bbox_type") or "real"
     if kind == "norm1":
         if not all(0 <= value <= 1 for value in numbers):
@@ -175,4 +183,4 @@ def _box(
         numbers = round_coordinates(value * edges[i % 2] for i, value in enumerate(numbers))
     elif kind != "real":
         raise InvalidRowError("box", f"bbox_type must be real or norm1, not {kind!r:.20}.")
-    return parse_box(numbers)
+    return round_coordinates(numbers) if len(numbers) == 2 else parse_box(numbers)

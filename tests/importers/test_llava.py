@@ -126,7 +126,7 @@ def test_sizes(tmp_path):
 @pytest.mark.parametrize(
     ("row", "kind", "why"),
     [
-        (talk("a", "[0.1, 0.3, 0.5]"), "box", "a box needs four numbers, not 3"),
+        (talk("a", "[0.1, 0.3, 0.5]"), "box", "a box needs 4 numbers, not 3"),
         (talk("a", "[0.1, 0.3, 0.5, 0.6, 0.1, 0.3, 0.5]"), "box", "not 7"),
         (talk("a", "[0.1, 0.3, 0.5, 0.6] [0.1]"), "box", "not 1"),
         (talk("a", "[0.1, nan, 0.5, 0.6]"), "box", "incomplete box"),

@@ -90,7 +90,7 @@ def test_what_is_left_out(tmp_path):
             "placeholders",
             "2 <ref-object> before a <bbox>",
         ),
-        (swift_row("a", "<bbox>", bbox=[[615, 226]]), "box", "box 0 is a point"),
+        (swift_row("a", "<bbox>", bbox=[[615, 226, 9]]), "box", "not 3 numbers"),
         (swift_row("a", "<bbox>", bbox=[[1, 2, 3]]), "box", "not 3 numbers"),
         (swift_row("a", "<bbox>", bbox=[[1, 2, 3, "4"]]), "numbers", "'4' is not a number"),
         (swift_row("a", "<bbox>", bbox=[7]), "numbers", "expected a list of numbers, found 7"),

@@ -1,0 +1,186 @@
+"""Write rows as data sets of other tools, in the format and the coordinates that they train on.
+
+A task makes a question and an answer of each row, a frame writes the coordinates of the answer as
+a model family does, and an ``Exporter`` writes the files of a tool. They are in a folder of their
+own next to the rows: ``rows.jsonl`` for ms-swift is ``rows.ms-swift``.
+"""
+
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from mm_numeric.answers import Box, Example, Instances
+from mm_numeric.config.data import DataSource
+from mm_numeric.data.examples import SourceRow, examples_of_row, rows_of_file
+from mm_numeric.data.images import image_file, image_size
+from mm_numeric.geometry.frame_presets import FrameRule
+from mm_numeric.geometry.frames import Frame
+from mm_numeric.io.atomic_files import atomic_folder
+from mm_numeric.registry import EXPORTERS, choose
+from mm_numeric.settings import read_dataclass
+from mm_numeric.tasks.base import Task, task_class
+from mm_numeric.tasks.shape_lists import ShapeListTask
+
+_ORIENTATION = 0x0112  # EXIF tag; 1 is upright
+
+
+class Sample(NamedTuple):
+    """A question with its answer, its image, and the frame of the model that is trained."""
+
+    example: Example
+    """``images`` are paths of existing files."""
+
+    name: str
+    """Path of the image as the row has it; empty without an image."""
+
+    size_px: tuple[int, int] | None
+    """Width and height of the upright image."""
+
+    frame: Frame | None
+    """None without an image, and if answers have no coordinates in a model's text."""
+
+
+class Exporter(ABC):
+    """Writes the files of one tool."""
+
+    tool: ClassVar[str]
+    """Name and version of the tool whose code was read."""
+
+    rotates_images: ClassVar[bool] = True
+    """True if the tool rotates images upright according to their EXIF orientation."""
+
+    writes_text: ClassVar[bool] = True
+    """True if answers are texts, whose coordinates depend on the model; False if the files have
+    boxes and polygons in images."""
+
+    image_max_pixels: ClassVar[int | None] = None
+    """Area to which the tool shrinks larger images by default, before the model's own resizing."""
+
+    @abstractmethod
+    def write(self, task: Task, samples: Iterator[Sample], folder: Path, name: str) -> None:
+        """Write the files. ``name`` is the name of the rows, such as ``train``."""
+
+    @abstractmethod
+    def usage(self, folder: Path, name: str, frame: FrameRule | None) -> str:
+        """Return the line with which the tool trains on the files, or the settings for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """The tool that rows are written for, and the model that it trains."""
+
+    tool: str
+    """A key of ``EXPORTERS``, such as ``ms-swift``."""
+
+    frame: FrameRule | None = None
+    """How the model resizes images and writes coordinates; None for answers without them."""
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the task, such as ``{"shape": "polygon"}``."""
+
+    images: str | None = None
+    """Folder of the images; None: that of the rows, or its subfolder ``images``."""
+
+    def folder(self, rows: Path) -> Path:
+        """Return the folder of the tool's files."""
+        return rows.with_name(f"{rows.stem}.{self.tool}")
+
+    def check(self, rows: Path, *, force: bool) -> Exporter:
+        """Return the exporter, before rows are converted for it."""
+        exporter: Exporter = choose(self.tool, EXPORTERS, "tool", "--to")()
+        if self.frame is not None and not exporter.writes_text:
+            raise ValueError(
+                f"--to {self.tool}: its files have pixels of the original image, whatever the "
+                "model; remove --family or --frame."
+            )
+        if self.folder(rows).exists() and not force:
+            raise ValueError(
+                f"{self.folder(rows)} exists; name another --out, or replace it with --force."
+            )
+        return exporter
+
+    def write(self, rows: Path, setting: Any) -> str:
+        """Write prepared rows for the tool, and return the line with which it trains on them.
+
+        ``setting`` is the task of the rows as a config has it: a name, or a mapping with options.
+        """
+        exporter = self.check(rows, force=True)
+        options = {"name": setting} if isinstance(setting, str) else dict(setting or {})
+        options = {**options, **self.options}
+        name = options.pop("name", None)
+        if name is None:
+            raise ValueError(
+                f"--to {self.tool}: the rows are for several tasks; name one, such as with "
+                "--option name=detection."
+            )
+        task: Task = read_dataclass(task_class(name, "--to"), options, "--option")
+        if not exporter.writes_text and not isinstance(task, ShapeListTask):
+            raise ValueError(
+                f"--to {self.tool}: its files have the boxes and polygons of each image, not the "
+                f"answers of the task {name!r}; use it for detection and text_detection, or write "
+                "texts for llamafactory, ms-swift or trl."
+            )
+        rule, folder = self.frame, self.folder(rows)
+        if rule is not None and rule.image_max_pixels is None:
+            rule = replace(rule, image_max_pixels=exporter.image_max_pixels)
+        with atomic_folder(folder) as unfinished:
+            samples = self._samples(rows, task, name, exporter, rule)
+            exporter.write(task, samples, unfinished, rows.stem)
+            if folder.exists():
+                shutil.rmtree(folder)
+        return f"{exporter.tool}: {exporter.usage(folder, rows.stem, rule)}"
+
+    def _samples(
+        self, rows: Path, task: Task, name: str, exporter: Exporter, rule: FrameRule | None
+    ) -> Iterator[Sample]:
+        source = DataSource(path=str(rows), images=self.images)
+        for row in rows_of_file(rows):
+            for example, error in examples_of_row(task, row, source, training=True):
+                if example is None:
+                    raise error or ValueError(f"{rows}: a row without a question.")
+                if error is not None:  # its image is missing
+                    raise ValueError(
+                        f"{example.where}: there is no image {example.image} in "
+                        f"{self.images or rows.parent}; name the folder with --images (for formats "
+                        "without this option: prepare the format rows next)."
+                    )
+                if exporter.writes_text and rule is None:
+                    self._check_text(name, example)
+                assert isinstance(row, SourceRow)  # rows of a file have no embedded images
+                yield self._sample(example, row, exporter, rule)
+
+    def _check_text(self, name: str, example: Example) -> None:
+        if isinstance(example.answer, Box | Instances):
+            raise ValueError(
+                f"--to {self.tool}: answers of the task {name!r} are coordinates, which depend on "
+                "the model; name it with --family (such as qwen3_vl), or their format with --frame."
+            )
+
+    def _sample(
+        self, example: Example, row: SourceRow, exporter: Exporter, rule: FrameRule | None
+    ) -> Sample:
+        if example.answer is None:
+            raise ValueError(f"{example.where}: no answer to train on; remove the row.")
+        if example.image is None:
+            return Sample(example, "", None, None)
+        try:
+            size = image_size(example.image)
+            if example.size_px not in (None, size):
+                raise ValueError(f"the row declares {example.size_px}, and the image has {size}")
+            for image in () if exporter.rotates_images else example.images:
+                with image_file(image) as opened:
+                    turned = opened.getexif().get(_ORIENTATION, 1) != 1
+                if turned:
+                    raise ValueError(
+                        f"{image} is rotated by its EXIF orientation, which {exporter.tool} "
+                        "ignores, so that it would train on boxes of another image; save it upright"
+                    )
+            frame = None if rule is None else rule.frame(*size)
+        except ValueError as error:
+            raise ValueError(f"{example.where}: {error}.") from error
+        names = (row.row.get(key) for key in ("image", "file", "img_path"))
+        name = next((str(name) for name in names if name), "")  # frames of a video have others
+        return Sample(example, name, size, frame)
