@@ -215,7 +215,7 @@ def prepare(
     if to is not None:
         to.check(Path(out), force=force)
     prepared = convert(name, importer, paths, Path(out), **flags)
-    if to is None or prepared.bad > allow_bad:
+    if to is None or prepared.bad > allow_bad or not prepared.record["counts"].get("rows"):
         return prepared
     return replace(prepared, usage=to.write(prepared.out, prepared.record["task"]))
 
