@@ -24,7 +24,7 @@ from mm_numeric.settings import read_dataclass
 from mm_numeric.tasks.base import Task, task_class
 from mm_numeric.tasks.shape_lists import ShapeListTask
 
-_ORIENTATION = 0x0112  # EXIF tag; 1 is upright
+_ORIENTATION = 0x0112  # EXIF tag; 2 to 8 are turned or mirrored
 
 
 class Sample(NamedTuple):
@@ -109,7 +109,9 @@ class Target:
         """
         exporter = self.check(rows, force=True)
         options = {"name": setting} if isinstance(setting, str) else dict(setting or {})
-        options = {**options, **self.options}
+        if "name" in self.options:  # another task, without the classes of the rows
+            options = {}
+        options.update(self.options)
         name = options.pop("name", None)
         if name is None:
             raise ValueError(
@@ -172,11 +174,11 @@ class Target:
                 raise ValueError(f"the row declares {example.size_px}, and the image has {size}")
             for image in () if exporter.rotates_images else example.images:
                 with image_file(image) as opened:
-                    turned = opened.getexif().get(_ORIENTATION, 1) != 1
+                    turned = opened.getexif().get(_ORIENTATION) in range(2, 9)
                 if turned:
                     raise ValueError(
                         f"{image} is rotated by its EXIF orientation, which {exporter.tool} "
-                        "ignores, so that it would train on boxes of another image; save it upright"
+                        "ignores, so that it would show another image; save it upright"
                     )
             frame = None if rule is None else rule.frame(*size)
         except ValueError as error:

@@ -138,7 +138,7 @@ def test_points_of_ms_swift(tmp_path):
     assert_near([n for point in found["points"] for n in point], [16, 40, 320, 120], frame)
 
 
-@pytest.mark.parametrize("family", [f for f in FAMILY_RESIZES if f != "kosmos2"])
+@pytest.mark.parametrize("family", FAMILY_RESIZES)
 @pytest.mark.parametrize("tool", ["llamafactory", "ms-swift"])
 def test_polygons_stay_text(tmp_path, tool, family):
     words = [{"polygon": QUAD}]
@@ -290,6 +290,14 @@ def test_a_folder_is_replaced_only_with_force(tmp_path):
     assert export(tmp_path, "coco", ANSWERS) == folder
     with pytest.raises(ValueError, match=r"rows.coco exists; name another --out"):
         Target(tool="coco").check(tmp_path / "rows.jsonl", force=False)
+
+
+def test_another_task_than_that_of_the_rows(tmp_path):
+    options = {"name": "text_detection", "prompt": "Words?"}
+    folder = export(tmp_path, "trl", ANSWERS, options=options, family="qwen3_vl")
+    (row,) = lines(folder / "train.jsonl")
+    assert row["prompt"][0]["content"] == "Words?"
+    assert "label" not in answer(row)
 
 
 def run(*words):

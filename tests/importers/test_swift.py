@@ -42,6 +42,22 @@ def test_whose_a_box_is(tmp_path, user, assistant, ref):
     assert (done.row["phrase"], done.row["box"]) == ("sheep", DOG)
 
 
+def test_labels_after_boxes_in_json(tmp_path):
+    """As in the documentation of ms-swift, for ``QWENVL_BBOX_FORMAT=new``."""
+    box = '{"bbox_2d": <bbox>, "label": "<ref-object>"}'
+    row = swift_row("<image>What?", f"[{box}, {box}]", ["a dog", "a woman"], [DOG, WOMAN])
+    done = swift(tmp_path, row, per="image")
+    named = [(instance["label"], instance["box"]) for instance in done.row["instances"]]
+    assert named == [("a dog", DOG), ("a woman", WOMAN)]
+
+
+def test_points(tmp_path):
+    row = swift_row("<image>Point", "<bbox><bbox>", [], [[1, 2], [3.5, 4]])
+    assert swift(tmp_path, row).row["points"] == [[1, 2], [3.5, 4]]
+    points = [{"point": p, "label": "Point"} for p in ([1, 2], [3.5, 4])]
+    assert swift(tmp_path, row, per="image").row["instances"] == points
+
+
 def test_several_boxes_of_a_ref(tmp_path):
     row = swift_row("Find the <ref-object>", "<bbox><bbox>", ["sheep"], [DOG, WOMAN])
     assert "2 boxes for 'sheep'; use --per image" in swift(tmp_path, row).why
