@@ -127,6 +127,25 @@ def test_ms_swift_writes_the_text_of_the_family(family, width, height, shares):
         assert_near(numbers, [n for point in box.points for n in point], frame)
 
 
+@given(st.integers(28, 4000), st.integers(28, 3000), SHARES, st.integers(100, 5000))
+@examples(100)
+def test_ms_swift_on_smaller_images(width, height, shares, tokens):
+    """``MAX_PIXELS`` of the training is smaller than that of the rows."""
+    if max(width, height) > 100 * min(width, height):
+        return
+    frame = FrameRule.of_family("qwen2_5_vl").frame(width, height)
+    limits = AreaLimits(max_pixels=784 * tokens)
+    smaller = FrameRule.of_family("qwen2_5_vl", limits).frame(width, height)
+    edges = (width, height) * 2
+    boxes = [Box(*(u * edge for u, edge in zip(four, edges, strict=True))) for four in shares]
+    row = _with_placeholders(frame.write(map(Instance, boxes)).text, frame)
+    seen = smaller.view.width_px, smaller.view.height_px
+    found = re.findall(r"-?\d+(?=[,\]])", as_ms_swift(row, (width, height), seen, "v2_5"))
+    wanted = re.findall(r"-?\d+(?=[,\]])", smaller.write(map(Instance, boxes)).text)
+    for number, own in zip(found, wanted, strict=True):
+        assert abs(int(number) - int(own)) <= 1
+
+
 def test_points_of_ms_swift(tmp_path):
     row = {"phrase": "cars", "points": [[320, 120], [16, 40]]}
     folder = export(tmp_path, "ms-swift", row, task="pointing", family="qwen2_5_vl")
