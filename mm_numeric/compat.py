@@ -113,6 +113,17 @@ def clear_forward_hooks(module: Any) -> None:
 # -- transformers and datasets --------------------------------------------------------------------
 
 
+def remove_input_gradient_hooks(embeddings: Any) -> None:
+    """Remove the hooks that make the output of embeddings require gradients.
+
+    ``enable_input_require_grads`` of transformers (5.23) adds them. Trainer, PEFT and TRL each call
+    it, and ``disable_input_require_grads`` removes only those of the last call, of all embeddings.
+    """
+    for key, hook in list(embeddings._forward_hooks.items()):
+        if getattr(hook, "__name__", "") == "make_inputs_require_grads":
+            del embeddings._forward_hooks[key]
+
+
 def keep_checkpoint_names(model: Any) -> None:
     """Make ``save_pretrained`` use the parameter names of the checkpoint that was loaded.
 

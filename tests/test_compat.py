@@ -163,6 +163,22 @@ def test_clear_forward_hooks():
     assert before == layer(torch.zeros(1)) + 1
 
 
+def test_remove_input_gradient_hooks():
+    model = small_gpt2().requires_grad_(False)
+    table, ids = model.get_input_embeddings(), torch.zeros(1, 1, dtype=torch.long)
+    table.register_forward_hook(lambda module, inputs, found: found + 1)
+    for _ in range(2):
+        model.enable_input_require_grads()
+    before = table(ids)
+    assert before.requires_grad
+    compat.remove_input_gradient_hooks(table)
+    after = table(ids)
+    assert not after.requires_grad, gone(
+        "transformers", "make_inputs_require_grads", "remove_input_gradient_hooks"
+    )
+    assert torch.equal(after, before)  # other hooks are kept
+
+
 def test_keep_checkpoint_names(tmp_path):
     small_gpt2().save_pretrained(tmp_path)
     model = GPT2LMHeadModel.from_pretrained(tmp_path)

@@ -19,6 +19,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from mm_numeric.data.collator import padded_inputs
 from mm_numeric.families.family import Family
 from mm_numeric.io.files import read_json, write_json
+from mm_numeric.models.frozen_towers import stop_gradients_at_frozen_towers
 from mm_numeric.training.callbacks.evaluation import FAILURES
 from mm_numeric.training.trainer import RunTrainer
 
@@ -107,6 +108,7 @@ class RunGRPOTrainer(RunTrainer, GRPOTrainer):
         masks = inputs["prompt_mask"], inputs["completion_mask"]
         rows = torch.tensor(len(masks[0]), device=masks[0].device)
         self.throughput.count(masks[0].sum() + masks[1].sum(), rows)
+        stop_gradients_at_frozen_towers(self.model)  # each generation enables checkpointing again
         return super().compute_loss(model, inputs, **kwargs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:

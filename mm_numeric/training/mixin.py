@@ -22,6 +22,7 @@ from mm_numeric.losses.number_metrics import named_metrics
 from mm_numeric.losses.numeric_loss import NumericLoss, ObjectiveResult
 from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.losses.term import LossSum
+from mm_numeric.models.frozen_towers import stop_gradients_at_frozen_towers
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
 from mm_numeric.training.chunked_head import CHUNKED_FROM, ChunkedHead
 from mm_numeric.training.integrations import (
@@ -67,7 +68,8 @@ class NumericLossMixin(_Trainer):
     Logits are computed only at positions with a label, except for ``return_outputs=True``, and
     unless torch.compile or the model prevents it, which is logged. To save memory, a micro-batch
     with ``chunked_from`` logits or more computes its loss in chunks, unless FSDP, torch.compile or
-    the output head prevents it.
+    the output head prevents it. Under activation checkpointing, a frozen vision tower is not
+    differentiated, unlike by the trainer alone.
 
     Digits of two packed documents are never read as one number if the batch has ``position_ids``
     [b, t] that restart with each document, or an ``attention_mask`` [b, t] with the document index
@@ -137,6 +139,11 @@ class NumericLossMixin(_Trainer):
         self._seen, self._metric_sums = {}, None
         self._head = None  # another model may have been loaded
         return super().train(*args, **kwargs)
+
+    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
+        """Prepare the model and optimiser for training, without gradients of frozen towers."""
+        stop_gradients_at_frozen_towers(self.model)
+        return super()._prepare_for_training(*args, **kwargs)
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
         """Read the micro-batches of one optimiser step, and count the numbers in their labels."""

@@ -12,6 +12,7 @@ from each_family import marked
 from processes import Job
 from safetensors.torch import load_file
 from train_runs import cut_off, same
+from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLVisionBlock
 
 from mm_numeric.answers import IMAGE
 from mm_numeric.cli import main as cli
@@ -171,9 +172,16 @@ def test_log_probabilities_equal_those_of_the_familys_own_batches(tmp_path, name
 
 
 @pytest.mark.slow
-def test_an_adapter_is_trained_against_its_own_start(tmp_path, warm):
+def test_an_adapter_is_trained_against_its_own_start(tmp_path, warm, monkeypatch):
     """With ``beta``, TRL adds a frozen copy of the adapter, which is not saved."""
-    grpo = {**GRPO, "trainer": {**GRPO["trainer"], "beta": 0.1}}
+    forward, differentiated = Qwen2VLVisionBlock.forward, []
+
+    def recorded(block, hidden, *args, **kwargs):
+        differentiated.append(hidden.requires_grad and torch.is_grad_enabled())
+        return forward(block, hidden, *args, **kwargs)
+
+    monkeypatch.setattr(Qwen2VLVisionBlock, "forward", recorded)
+    grpo = {**GRPO, "trainer": {"num_generations": 4, "gradient_checkpointing": True, "beta": 0.1}}
     modules = {"language": "adapted", "vision": "frozen", "projector": "frozen",
                "embeddings": "frozen", "head": "frozen"}  # fmt: skip
     config = config_of(tmp_path, model=warm, grpo=grpo, modules=modules)
@@ -182,6 +190,7 @@ def test_an_adapter_is_trained_against_its_own_start(tmp_path, warm):
     assert {name.rpartition(".lora_")[2] for name in saved} == {"A.weight", "B.weight"}
     assert any(value.any() for name, value in saved.items() if "lora_B" in name)
     assert log_of(tmp_path / "run")[-1]["kl"] >= 0
+    assert set(differentiated) == {False}  # the frozen tower
     assert predict(tmp_path / "run", None, tmp_path / "run/predictions.jsonl") == 4
 
 

@@ -67,7 +67,9 @@ def test_activation_checkpointing_changes_no_gradient(tmp_path, parts):
         tmp_path / "b", *parts, "trainer.activation_checkpointing=true"
     )
     assert once == {"visual": 1, "language_model": 1}
-    assert calls == {"visual": 2, "language_model": 2}  # once more in the backward pass
+    is_frozen = ("vision" not in parts[0] and "adapted" in parts[0]) or "vision: frozen" in parts[0]
+    # Once more in the backward pass, unless autograd needs nothing of a tower.
+    assert calls == {"visual": 1 if is_frozen else 2, "language_model": 2}
     assert recalculated.keys() == plain.keys()
     assert plain
     for name, gradient in plain.items():
