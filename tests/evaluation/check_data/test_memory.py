@@ -25,21 +25,25 @@ from transformers import (
     Qwen3VLConfig,
 )
 
+from mm_numeric.config.modules import ModulesConfig, ModuleSettings
 from mm_numeric.config.reader import config_from_dict, read_config
 from mm_numeric.data.lengths import new_tokens_for
 from mm_numeric.evaluation.check_data.check import check_data
 from mm_numeric.evaluation.check_data.memory import (
     GIB,
     RowLength,
+    copied_bytes,
     empty_model,
     estimate_memory,
     layer_bytes,
     vision_stages,
 )
 from mm_numeric.evaluation.check_data.text import report_text
+from mm_numeric.families.causal_lm import CausalLM
 from mm_numeric.families.paligemma import PaliGemma
 from mm_numeric.families.qwen2_5_vl import Qwen2_5VL
 from mm_numeric.families.qwen3_vl import Qwen3VL
+from mm_numeric.models.parameter_groups import ModelModules
 
 FAMILIES_BY_NAME = {"paligemma": PaliGemma, "qwen2_5_vl": Qwen2_5VL, "qwen3_vl": Qwen3VL}
 TOKENS = 192
@@ -47,8 +51,17 @@ SIZES = {"vocab_size": 64, "intermediate_size": 768, "num_attention_heads": 4,
          "num_key_value_heads": 2, "head_dim": 64}  # fmt: skip
 
 
-def saved_bytes(model):
-    """Return the bytes of all tensors that autograd saves in a forward pass, each memory once."""
+PRECISIONS = [
+    (torch.bfloat16, False), (torch.bfloat16, True), (torch.float32, True), (torch.float32, False)
+]  # fmt: skip
+"""Dtypes of weights, and whether autocast computes in bfloat16."""
+
+
+def saved_bytes(model, mixed):
+    """Return the bytes of all tensors that autograd saves in a forward pass, each memory once.
+
+    With ``mixed``, autocast computes in bfloat16.
+    """
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     sizes, kept = {}, []
 
@@ -59,53 +72,73 @@ def saved_bytes(model):
             sizes[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
+    with hooks, torch.autocast("cpu", torch.bfloat16, enabled=mixed):
         model(torch.arange(TOKENS)[None] % 64, logits_to_keep=1)
     return sum(sizes.values())
 
 
-def per_layer(kind, config_class, *, hidden, lora, checkpointed):
-    """Return the bytes that each further layer saves, and the layers' configuration."""
-    found = []
+def per_layer(kind, config_class, precision, *, hidden, lora, checkpointed):
+    """Return the bytes that each further layer saves, and the models without adapters."""
+    dtype, mixed = precision
+    saved, bare = [], []
     for layers in (1, 3):
         torch.manual_seed(0)
         config = config_class(**SIZES, hidden_size=hidden, num_hidden_layers=layers)
         config._attn_implementation = "sdpa"
-        model = kind(config).to(torch.bfloat16).train()
+        model = kind(config).to(dtype).train()
+        bare.append(copy.deepcopy(model))
         if lora:
             model = get_peft_model(model, LoraConfig(r=4, target_modules=r".*_proj"))
             model.enable_input_require_grads()
         if checkpointed:
             model.gradient_checkpointing_enable({"use_reentrant": False})
-        found.append(saved_bytes(model))
-    return (found[1] - found[0]) / 2, config
+        saved.append(saved_bytes(model, mixed))
+    return (saved[1] - saved[0]) / 2, bare
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("checkpointed", [True, False])
 @pytest.mark.parametrize("lora", [True, False])
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(
     ("kind", "config_class"), [(Qwen2ForCausalLM, Qwen2Config), (Qwen3ForCausalLM, Qwen3Config)]
 )
 def test_activations_are_those_that_autograd_saves(
-    tmp_path, kind, config_class, lora, checkpointed
+    tmp_path, kind, config_class, precision, lora, checkpointed
 ):
-    config = small_config(tmp_path, f"trainer.activation_checkpointing={checkpointed}")
+    """So are the copies of weights, except that checkpointing leaves those of trained weights to
+    autocast, which keeps them where autograd does not see them."""
+    dtype, mixed = precision
     how = "adapted" if lora else "trained"
+    config = small_config(
+        tmp_path, f"trainer.activation_checkpointing={checkpointed}", f"trainer.bf16={mixed}"
+    )
+    modules = ModelModules(CausalLM, ModulesConfig(language=ModuleSettings(how=how)), 0.0, "mine")
     for hidden in (128, 256):
-        saved, stack = per_layer(
-            kind, config_class, hidden=hidden, lora=lora, checkpointed=checkpointed
+        saved, (one, three) = per_layer(
+            kind, config_class, precision, hidden=hidden, lora=lora, checkpointed=checkpointed
         )
-        one, two = (
-            layer_bytes(more, config, TOKENS, TOKENS, 2, how) for more in (stack, deeper(stack))
-        )
-        assert saved <= two - one <= 1.5 * saved, (saved, two - one)
+        estimates = [
+            layer_bytes(model.config, config, TOKENS, TOKENS, dtype.itemsize, how)
+            + (0 if checkpointed else copied_bytes(model, modules, config, dtype.itemsize))
+            for model in (one, three)
+        ]
+        found = (estimates[1] - estimates[0]) / 2
+        assert saved <= found <= 1.5 * saved, (saved, found)
 
 
-def deeper(stack):
-    more = copy.deepcopy(stack)
-    more.num_hidden_layers += 1
-    return more
+def test_copies_under_checkpointing_are_of_one_frozen_layer_and_of_all_trained_ones(tmp_path):
+    config = small_config(tmp_path, "trainer.activation_checkpointing=true", "trainer.bf16=true")
+    stack = Qwen2Config(**SIZES, hidden_size=128, num_hidden_layers=3, tie_word_embeddings=False)
+    model = Qwen2ForCausalLM(stack)
+    layer = 2 * 128 * 256 + 2 * 128 * 128 + 3 * 128 * 768
+    head = 64 * 128
+    for how, layers in (("adapted", 1), ("trained", 3)):
+        settings = ModulesConfig(language=ModuleSettings(how=how))
+        modules = ModelModules(CausalLM, settings, 0.0, "mine")
+        assert copied_bytes(model, modules, config, 4) == 2 * (layers * layer + head)
+        assert copied_bytes(model, modules, config, 2) == 0
 
 
 QWEN_3B = {
@@ -147,8 +180,8 @@ def test_the_parts_are_plain_arithmetic(tmp_path):
     assert found.gradients == 4 * 16 * 36 * per_layer
     assert (found.rows, found.tokens) == (2, 2000)
     assert found.logits == 10 * min(2 * 600 * 151936, 2**27)
-    layer = 21 * 2048 + 4 * 256 + 5 * 11008
-    assert found.activations == 2 * 4000 * 36 * layer
+    layer = 30 * 2048 + 8 * 256 + 8 * 11008
+    assert found.activations == 4000 * 36 * layer
     whole = estimate_memory(config_with(tmp_path), family, settings, lengths)
     assert (whole.weights, whole.gradients, whole.optimiser) == (2 * count, 2 * count, 4 * count)
     assert whole.activations > 2 * 4000 * 36 * (14 * 2048 + 4 * 256 + 4 * 11008)  # and the tower's
