@@ -1,18 +1,27 @@
 """Estimate the GPU memory of a training step, without loading weights.
 
     weights       parameters x bytes of their dtype; quantised linear layers 0.52 (nf4) or 1 (int8)
+    copies        2 bytes for each weight of a layer in float32 that is computed in bf16 or fp16,
+                  unless no gradient passes the layer
     gradients     trained parameters x bytes of their dtype; adapters are float32
     optimiser     AdamW: two moments per trained parameter, in its dtype (8-bit optimisers: 2 bytes)
-    activations   of the longest micro-batch, b rows of t tokens: c b t L (14 h + 4 k + 4 f), and
-                  c b t L (21 h + 4 k + 5 f) with LoRA, which stores the inputs of its layers in
-                  float32, too
+    activations   of the longest micro-batch, b rows of t tokens: b t L (x h + 4 c k + y f) bytes
     logits        10 bytes for each answer token and vocabulary entry, up to 2^27 of them if the
                   loss can be computed in chunks
 
 L layers with h hidden units, k units of keys, f units between the two halves of the MLP, and c
-bytes per number (2 for bf16). With activation checkpointing, a layer stores its input (c b t h),
-and only one layer at a time stores the rest. Eager attention adds 8 bytes for each pair of tokens
-and head. A frozen vision tower stores nothing.
+bytes per number in these layers. x and y depend on the dtype of the weights, and on whether
+``trainer.bf16`` or ``fp16`` computes in 16 bits:
+
+    weights, computed in    x      y    x and y with LoRA
+    16 bits, as they are    28     8    42  10    inputs of adapters are stored in float32, too
+    16 bits, 16 bits        28     8    30   8
+    float32, 16 bits        38     8    30   8    sums of layers, and so inputs of norms, in float32
+    float32, as they are    48    16    36  16
+
+With activation checkpointing, a layer stores its input (b t h numbers in the dtype of the weights),
+and only one layer at a time stores the rest, and the copies of frozen weights. Eager attention adds
+8 bytes for each pair of tokens and head. A frozen vision tower stores nothing.
 
 The formula is that of Korthikanti et al. 2022 (Reducing Activation Recomputation in Large
 Transformer Models, section 4), whose 34 bytes per hidden unit are of GPT-2's layer with dropout.
@@ -38,12 +47,20 @@ from mm_numeric.data.lengths import row_tokens
 from mm_numeric.families.family import Family
 from mm_numeric.losses.linear_cross_entropy import CHUNKED_FROM
 from mm_numeric.models.adapters import adapted_experts, adapted_layers
-from mm_numeric.models.parameter_groups import ModelModules
+from mm_numeric.models.parameter_groups import VISION_MODULES, ModelModules
 
 GIB = 1 << 30
 _QUANTISED_BYTES = {"nf4": 0.52, "int8": 1.0}
+_COPY_BYTES = 2  # of a weight in bf16 or fp16
+_STORED = {(2.0, False): (28, 8), (2.0, True): (28, 8), (4.0, True): (38, 8), (4.0, False): (48, 16)}
+_STORED_WITH_LORA = {
+    (2.0, False): (42, 10), (2.0, True): (30, 8), (4.0, True): (30, 8), (4.0, False): (36, 16)
+}  # fmt: skip
+"""x and y above, by the bytes of a weight and whether autocast computes in 16 bits."""
+
 _LOGIT_BYTES = 10  # in bf16 and in float32, and the gradient in float32
 _PAIR_BYTES = 8  # scores and probabilities of eager attention, in bf16 and in float32
+_PARTS = ("weights", "copies", "gradients", "optimiser", "activations", "logits")
 _SCALED_LOGITS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 
 
@@ -60,6 +77,7 @@ class MemoryEstimate:
     """Bytes of each part of a training step on one GPU, without DeepSpeed's sharding."""
 
     weights: float
+    copies: float
     gradients: float
     optimiser: float
     activations: float
@@ -76,13 +94,12 @@ class MemoryEstimate:
     @property
     def total(self) -> float:
         """Return the sum of all parts, in bytes."""
-        parts = (self.weights, self.gradients, self.optimiser, self.activations, self.logits)
-        return sum(parts)
+        return sum(getattr(self, name) for name in _PARTS)
 
     def text(self) -> str:
         """Format the estimate in one line."""
-        names = ("weights", "gradients", "optimiser", "activations", "logits")
-        parts = ", ".join(f"{name} {_size(getattr(self, name))}" for name in names)
+        sizes = {name: getattr(self, name) for name in _PARTS}
+        parts = ", ".join(f"{n} {_size(size)}" for n, size in sizes.items() if size)
         batch = f"{self.rows} row{'s' if self.rows > 1 else ''} of up to {self.tokens:,} tokens"
         text = f"{_size(self.total)} by estimate ({parts}), for {batch} on one GPU without sharding"
         unknown = "; without the activations of the vision tower, whose sizes are not known"
@@ -116,10 +133,9 @@ def estimate_memory(
     answers = max(row.answer for row in lengths) * rows
     logits = answers * text.vocab_size
     chunked = not any(getattr(text, name, None) for name in _SCALED_LOGITS)
-    compute = 2 if trainer.get("bf16") or trainer.get("fp16") else dtype
     states = 2.0 if "8bit" in str(trainer.get("optim", "")) else 2.0 * dtype
     activations = layer_bytes(
-        text, config, rows * longest, longest, compute, _how(modules, "language")
+        text, config, rows * longest, longest, dtype, _how(modules, "language")
     )
     vision = getattr(settings, "vision_config", None)
     stages: list[tuple[Any, int]] | None = []
@@ -130,10 +146,11 @@ def estimate_memory(
         for stage, factor in stages or ():
             count = factor * patches
             activations += layer_bytes(
-                stage, config, rows * count, count, compute, _how(modules, "vision")
+                stage, config, rows * count, count, dtype, _how(modules, "vision")
             )
     return MemoryEstimate(
         weights=weights + 4.0 * adapters,
+        copies=copied_bytes(model, modules, config, dtype),
         gradients=trained * dtype + 4.0 * adapters,
         optimiser=trained * states + 8.0 * adapters,
         activations=activations,
@@ -175,16 +192,16 @@ def vision_stages(vision: Any) -> list[tuple[Any, int]] | None:
 
 
 def layer_bytes(
-    stack: Any, config: Config, tokens: int, longest: int, compute: float, how: str
+    stack: Any, config: Config, tokens: int, longest: int, dtype: float, how: str
 ) -> float:
     """Return the bytes that the layers of a language model or vision tower store for backward.
 
     Args:
         stack: Its configuration (transformers).
-        config: The config: attention, and whether activations are checkpointed.
+        config: The config: attention, autocast, and whether activations are checkpointed.
         tokens: Tokens of the micro-batch, with padding.
         longest: Tokens of its longest row.
-        compute: Bytes of a number in the layers: 2 for bf16.
+        dtype: Bytes of a weight: 2 for bf16.
         how: ``trained``, ``adapted`` or ``frozen``. A frozen language model passes gradients on to
             adapters elsewhere, and stores as much as a trained one.
     """
@@ -193,15 +210,37 @@ def layer_bytes(
     inner = _first(stack, "intermediate_size", "d_ff", "n_inner") or 4 * hidden
     head = getattr(stack, "head_dim", None) or hidden // heads
     keys = head * (_first(stack, "num_key_value_heads") or heads)
-    per_hidden, per_inner = (21, 5) if how == ADAPTED else (14, 4)
-    stored = per_hidden * max(hidden, head * heads) + 4 * keys + per_inner * inner
-    whole = compute * tokens * stored
+    mixed = _is_mixed(config)
+    per_hidden, per_inner = (_STORED_WITH_LORA if how == ADAPTED else _STORED)[dtype, mixed]
+    compute = 2 if mixed else dtype
+    stored = per_hidden * max(hidden, head * heads) + 4 * compute * keys + per_inner * inner
+    whole = tokens * stored
     if config.model.attention == "eager":
         whole += _PAIR_BYTES * tokens * longest * heads
-    checkpointed = config.trainer.get("activation_checkpointing") or config.trainer.get(
-        "gradient_checkpointing"
-    )
-    return compute * tokens * hidden * layers + whole if checkpointed else whole * layers
+    return dtype * tokens * hidden * layers + whole if _is_checkpointed(config) else whole * layers
+
+
+def copied_bytes(model: nn.Module, modules: ModelModules, config: Config, dtype: float) -> float:
+    """Return the bytes of the 16-bit copies of float32 weights that autocast makes.
+
+    The backward pass needs those of all layers that gradients pass. With activation checkpointing,
+    only one layer at a time has copies of frozen weights; autocast keeps those of trained weights
+    until the end of the forward pass.
+    """
+    if not _is_mixed(config) or dtype == 2:
+        return 0.0
+    layers = _first(model.config.get_text_config(), "num_hidden_layers", "num_layers")
+    total = 0.0
+    for name, parameter in model.named_parameters():
+        module = modules.module_of(name)
+        how = modules.settings.of(module).how
+        passed = module not in VISION_MODULES or _how(modules, "vision") != FROZEN
+        if parameter.dim() < 2 or module == "embeddings" or not passed:
+            continue
+        one = _is_checkpointed(config) and how != TRAINED and module != "head"
+        is_quantised = _parameter_bytes(config, modules, name, parameter, dtype) != dtype
+        total += 0.0 if is_quantised else parameter.numel() / (layers if one else 1)
+    return _COPY_BYTES * total
 
 
 def empty_model(family: Family, settings: Any) -> nn.Module:
@@ -238,6 +277,16 @@ def _dtype(config: Config, settings: Any) -> float:
     if name == "auto":
         name = str(getattr(settings, "dtype", None) or "float32").removeprefix("torch.")
     return 4.0 if name == "float32" else 2.0
+
+
+def _is_mixed(config: Config) -> bool:
+    """Return True if autocast computes in 16 bits."""
+    return bool(config.trainer.get("bf16") or config.trainer.get("fp16"))
+
+
+def _is_checkpointed(config: Config) -> bool:
+    names = "activation_checkpointing", "gradient_checkpointing"
+    return any(config.trainer.get(name) for name in names)
 
 
 def _how(modules: ModelModules, module: str) -> str:

@@ -75,13 +75,12 @@ class Job:
     """Whether each measurement needs the files of those before it, so that all are run again."""
 
 
-def context(device: str) -> BaseContext:
-    """Return how processes start: forked from this one with all imported, unless there is a GPU.
+def context() -> BaseContext:
+    """Return how processes start: forked from this one, with everything imported.
 
-    CUDA does not work in a process that is forked from one that has used it.
+    CUDA works in them as long as this process does not use it, also not to look for a device:
+    ``PYTORCH_NVML_BASED_CUDA_CHECK`` lets torch do so without CUDA.
     """
-    if device != "cpu":
-        return multiprocessing.get_context("spawn")
     for name in PRELOADED:
         with suppress(ImportError):
             importlib.import_module(name)

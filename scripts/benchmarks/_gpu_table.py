@@ -60,6 +60,7 @@ COLUMNS: dict[str, dict[str, Cell]] = {
         "seconds": _number("seconds", ".1f"),
         "passed": _number("passed", ".0f"),
         "skipped": _number("skipped", ".0f"),
+        "not imported": _number("not imported", ".0f"),
         "loss": _number("loss", ".4f"),
         "change": _number("distance_of_change", ".1e"),
         "answers": _number("answers", ".0f"),

@@ -1,10 +1,13 @@
 """Measure on one GPU, within 30 minutes, that everything works there, and then how fast.
 
-    scripts/bench_gpu                         everything, with the tested versions
-    scripts/bench_gpu --only works losses     some sections
+    scripts/bench_gpu                         everything
+    scripts/bench_gpu --only dense batches    some sections
     scripts/bench_gpu --seconds 560           stop after this time; the same command goes on
     scripts/bench_gpu --toy                   at a tiny size, on a CPU too
-    python scripts/benchmarks/bench_gpu.py    with the Python at hand
+    PYTHON=python3 scripts/bench_gpu          with this Python instead of .venv
+
+It installs nothing. Versions that pyproject.toml allows are used as they are, and those that are
+not the tested ones are printed first.
 
 works      the tests marked device; training with bf16, --resume, predict, score and export of a
            tiny Qwen2-VL with all weights, with LoRA, and with DeepSpeed ZeRO-2 on one rank
@@ -18,16 +21,27 @@ batches    tokens per second of questions of 200 to 2,000 tokens, padded, groupe
 
 Results are written to --json after each measurement, with a Markdown file (.md) and a log (.log)
 next to it. Measurements that are in the file are not repeated without --again. A package that is
-not installed is reported as such: pip install liger-kernel cut-cross-entropy trl deepspeed.
+not installed is reported as such: pip install liger-kernel cut-cross-entropy trl deepspeed pytest.
+
+Each measurement runs in a process of its own, forked from one that has imported everything but has
+not used the GPU. If an import uses it, each process imports everything again, which is reported.
 
 Exit code 0: everything was measured, or could not be (not installed, out of memory). 1: something
-failed, or was not run within --seconds. 2: an invalid option.
+failed, or was not run within --seconds. 2: an invalid option, or a version that is not allowed.
 """
 
+import sys
+
+from _gpu_versions import check_versions
+
+if __name__ == "__main__":
+    for line in check_versions():  # before the imports, which may fail with other versions
+        print(line, flush=True)
+
 import argparse
+import multiprocessing
 import os
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -36,6 +50,8 @@ from pathlib import Path
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler prints two lines a time
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Or torch.cuda.is_available() uses the GPU, after which no forked process can.
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 sys.path.insert(0, str(Path(__file__).parents[2]))  # from a checkout, whether installed or not
 
 import _gpu_batches
@@ -138,7 +154,7 @@ class Bench:
         """Read the file of earlier results, and determine device and versions."""
         self.options = options
         self.end = time.monotonic() + options.seconds
-        self.processes = context(options.device)
+        self.processes = context()
         self.log = options.json.with_suffix(".log")
         self.head = self._head()
         self.results: dict[str, dict[str, dict[str, Record]]] = self._earlier()
@@ -154,6 +170,10 @@ class Bench:
             seconds=120,
         )
         ((_, found),) = run(job, job.names, lambda: 120, self.processes, self.log)
+        if found["status"] != OK and self.options.device == "cuda":
+            print(f"No forked process can use the GPU ({explain(found)}): each imports all again.")
+            self.processes = multiprocessing.get_context("spawn")
+            ((_, found),) = run(job, job.names, lambda: 120, self.processes, self.log)
         if found["status"] != OK:
             sys.exit(f"the device cannot be used ({explain(found)}); see {self.log}")
         here = {key: value for key, value in found.items() if key not in ("status", "seconds")}

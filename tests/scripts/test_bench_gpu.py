@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from importlib.metadata import PackageNotFoundError
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -235,7 +236,7 @@ def bench(parts, monkeypatch, tmp_path):
         )
         sections = {"losses": (lambda device, toy: [job], 100)}
         monkeypatch.setattr(parts.bench, "SECTIONS", sections)
-        monkeypatch.setattr(parts.bench, "context", lambda device: FORK)
+        monkeypatch.setattr(parts.bench, "context", lambda: FORK)
         options = SimpleNamespace(device="cpu", toy=True, only=["losses"], seconds=100.0,
                                   again=again, commit=commit, json=tmp_path / "b.json")  # fmt: skip
         made = parts.bench.Bench(options)
@@ -271,6 +272,96 @@ def test_results_of_another_commit_are_not_mixed_in(bench, tmp_path):
     (tmp_path / "b.json").write_text("[1]")
     with pytest.raises(SystemExit, match=r"b\.json is not from bench_gpu"):
         bench()
+
+
+def test_a_gpu_that_an_import_has_used_is_measured_all_the_same(parts, monkeypatch, capsys):
+    """No process that is forked from this one could use it."""
+    methods = []
+
+    def run(job, names, left, processes, log):
+        methods.append(processes.get_start_method())
+        reason = "RuntimeError: Cannot re-initialize CUDA in forked subprocess"
+        failed = {"status": "failed", "reason": reason}
+        yield "device", {"status": "ok"} if methods[-1] == "spawn" else failed
+
+    monkeypatch.setattr(parts.bench, "run", run)
+    monkeypatch.setattr(parts.bench, "context", lambda: FORK)
+    options = SimpleNamespace(device="cuda", toy=True, seconds=9.0, again=False, commit="a",
+                              json=Path("nowhere.json"))  # fmt: skip
+    made = parts.bench.Bench(options)
+    assert methods == ["fork", "spawn"]
+    assert made.processes.get_start_method() == "spawn"
+    assert (
+        "Cannot re-initialize CUDA in forked subprocess): each imports" in capsys.readouterr().out
+    )
+
+
+# -- tests and versions of the machine ------------------------------------------------------------
+
+GOOD = "import pytest\n\n@pytest.mark.device\ndef test_good():\n    pass\n"
+FILES = {
+    "test_good.py": GOOD,
+    "test_missing.py": "import no_such_package\n" + GOOD,
+    "test_removed.py": "from torch import no_such_name\n" + GOOD,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("files", "wanted"),
+    [
+        (("test_good.py", "test_missing.py"),
+         {"status": "ok", "passed": 1, "skipped": 0, "not imported": 1}),
+        (tuple(FILES),
+         {"status": "failed",
+          "reason": "RuntimeError: 1 passed; failed: tests/test_removed.py"}),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_imported_does_not_end_the_other_tests(
+    parts, tmp_path, files, wanted
+):
+    import _gpu_works
+
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = device")
+    for name in files:
+        (tmp_path / "tests" / name).write_text(FILES[name])
+    options = {"folder": "", "root": tmp_path, "most_files": None}
+    job = parts.jobs.Job(
+        title="t", names=("t",), function=_gpu_works.run_tests, options=options, seconds=60
+    )
+    ((_, found),) = parts.jobs.run(job, job.names, lambda: 60.0, FORK, tmp_path / "log")
+    del found["seconds"]
+    assert found == wanted, (tmp_path / "log").read_text()
+
+
+def test_versions_that_are_allowed_are_named_and_others_end_it(parts, monkeypatch, capsys):
+    import _gpu_versions
+
+    here = {"torch": "2.11.0+cu130", "transformers": "5.20.1", "trl": "1.0.0"}
+
+    def version(name):
+        if name == "deepspeed":
+            raise PackageNotFoundError(name)
+        return here.get(name, tested.get(name, "99"))
+
+    constraints = (SCRIPTS.parent / "constraints.txt").read_text().splitlines()
+    tested = dict(line.split("==") for line in constraints if "==" in line)
+    monkeypatch.setattr(_gpu_versions, "version", version)
+    lines = {line for line in _gpu_versions.check_versions() if line.split()[0] in tested}
+    assert lines == {
+        f"torch 2.11.0+cu130: allowed by <2.14,>=2.6, tested with {tested['torch']}",
+        f"transformers 5.20.1: allowed by <5.24,>=5.16, tested with {tested['transformers']}",
+        f"trl 1.0.0: not allowed by <1.17,>=1.16, tested with {tested['trl']}",
+        "deepspeed is not installed",
+    }
+    here["transformers"] = "5.12.0"
+    with pytest.raises(SystemExit) as ended:
+        _gpu_versions.check_versions()
+    assert ended.value.code == 2
+    message = capsys.readouterr().err
+    assert message.startswith("bench_gpu: transformers 5.12.0 is not <5.24,>=5.16. It installs no")
+    assert len(message.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
