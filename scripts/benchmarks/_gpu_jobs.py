@@ -26,6 +26,7 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 
 import torch
+from PIL import Image
 
 OK, NO_MEMORY, UNAVAILABLE, FAILED = "ok", "out of memory", "not available", "failed"
 LONGEST_REASON = 300
@@ -84,6 +85,7 @@ def context() -> BaseContext:
     for name in PRELOADED:
         with suppress(ImportError):
             importlib.import_module(name)
+    Image.init()  # imports the readers of all image formats
     return multiprocessing.get_context("fork")
 
 

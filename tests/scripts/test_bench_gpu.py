@@ -91,7 +91,8 @@ def test_everything_is_measured_or_has_a_reason(toy):
 @pytest.mark.slow
 def test_commands_work_and_resuming_is_exact_on_a_cpu(toy):
     found = records(toy, "works")
-    assert found["tests", "tests marked device"]["passed"] > 50
+    tests = found["tests", "tests marked device"]
+    assert (tests["passed"] > 0, tests["passed"] + tests["skipped"]) == (True, 40)
     for run in ("all weights", "LoRA", "DeepSpeed ZeRO-2"):
         assert found[run, "train --resume"]["distance_of_change"] == 0
         assert found[run, "train --resume"]["loss"] == found[run, "train with bf16"]["loss"]
@@ -326,7 +327,7 @@ def test_a_file_that_cannot_be_imported_does_not_end_the_other_tests(
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = device")
     for name in files:
         (tmp_path / "tests" / name).write_text(FILES[name])
-    options = {"folder": "", "root": tmp_path, "most_files": None}
+    options = {"folder": "", "root": tmp_path, "most": None}
     job = parts.jobs.Job(
         title="t", names=("t",), function=_gpu_works.run_tests, options=options, seconds=60
     )

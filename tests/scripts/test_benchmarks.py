@@ -346,6 +346,20 @@ def test_scoring_is_timed():
     assert re.fullmatch(r" +200 clock times +\d+\.\d s of processor time +\d+ MiB", lines[-1])
 
 
+def test_a_frozen_tower_takes_fewer_operations(tmp_path):
+    done = run("benchmarks/bench_frozen_tower.py", "--toy", "--rounds", "1")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    rows = [
+        line.rsplit(maxsplit=3)[1:] for line in lines if "Trainer, ce" in line or "tower" in line
+    ]
+    (ours, seconds, loss), (differentiated, _, same) = rows
+    assert float(ours) < 0.95 * float(differentiated)
+    assert float(seconds) > 0
+    assert loss == same
+    assert lines[-1].endswith(": met")
+
+
 def test_a_step_of_every_trainer_is_measured(tmp_path):
     path = tmp_path / "training.json"
     # Tensors of more than 32 MiB, which are returned to the operating system when they are freed.
