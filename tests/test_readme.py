@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from transformers import ByT5Tokenizer, Seq2SeqTrainingArguments, TrainingArguments
 from trl import GRPOConfig, SFTConfig
 
+from mm_numeric import NumericLoss, collate_with_spans
 from mm_numeric.cli import main as cli
 from mm_numeric.cli import prepare as prepare_command
 from mm_numeric.cli.arguments import make_parser
@@ -51,7 +52,9 @@ def stand_ins(folder):
     """Return what the examples take as given: small, and all of it real."""
     settings = tiny_integrations.settings(folder, max_steps=2)
     rows, model = tiny_integrations.rows(), tiny_causal_lm().float()
-    batches = [tiny_integrations.COLLATE(list(rows)[i : i + 2]) for i in range(0, 8, 2)]
+    loss_of = NumericLoss("ntil", tiny_qwen2_tokenizer())
+    collate = collate_with_spans(tiny_integrations.COLLATE, loss_of)
+    batches = [collate(list(rows)[i : i + 2]) for i in range(0, 8, 2)]
     pairs = [
         {**BYT5(text["prompt"]), "labels": BYT5(text["completion"]).input_ids}
         for text in tiny_integrations.TEXTS
