@@ -52,7 +52,12 @@ from mm_numeric.models.parameter_groups import VISION_MODULES, ModelModules
 GIB = 1 << 30
 _QUANTISED_BYTES = {"nf4": 0.52, "int8": 1.0}
 _COPY_BYTES = 2  # of a weight in bf16 or fp16
-_STORED = {(2.0, False): (28, 8), (2.0, True): (28, 8), (4.0, True): (38, 8), (4.0, False): (48, 16)}
+_STORED = {
+    (2.0, False): (28, 8),
+    (2.0, True): (28, 8),
+    (4.0, True): (38, 8),
+    (4.0, False): (48, 16),
+}
 _STORED_WITH_LORA = {
     (2.0, False): (42, 10), (2.0, True): (30, 8), (4.0, True): (30, 8), (4.0, False): (36, 16)
 }  # fmt: skip
@@ -220,7 +225,7 @@ def layer_bytes(
     return dtype * tokens * hidden * layers + whole if _is_checkpointed(config) else whole * layers
 
 
-def copied_bytes(model: nn.Module, modules: ModelModules, config: Config, dtype: float) -> float:
+def copied_bytes(model: Any, modules: ModelModules, config: Config, dtype: float) -> float:
     """Return the bytes of the 16-bit copies of float32 weights that autocast makes.
 
     The backward pass needs those of all layers that gradients pass. With activation checkpointing,
