@@ -17,7 +17,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from _gpu_jobs import Job, Record
+from _gpu_facts import installed_version
+from _gpu_jobs import Job, NotAvailableError, Record
 from _gpu_model import make_model, qwen2_5_vl
 from _gpu_training import LORA_LAYERS, settings
 from peft import LoraConfig, get_peft_model
@@ -156,7 +157,11 @@ class Run:
         data = SimpleNamespace(vision_cache=str(self.folder / "cache"))
         model = SimpleNamespace(attention=self.attention)
         config: Any = SimpleNamespace(title="bench", data=data, model=model)
-        cache = make_vision_cache(self.model, modules, config, self._arguments())
+        try:
+            cache = make_vision_cache(self.model, modules, config, self._arguments())
+        except ValueError as error:  # older versions of transformers accept no image features
+            here = installed_version("transformers")
+            raise NotAvailableError(f"with transformers {here}, {error}") from error
         return replace(self.collator, vision_cache=cache)
 
     def train(self, collate: Callable[..., Any], **options: Any) -> Record:
