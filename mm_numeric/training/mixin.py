@@ -140,11 +140,6 @@ class NumericLossMixin(_Trainer):
         self._head = None  # another model may have been loaded
         return super().train(*args, **kwargs)
 
-    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
-        """Prepare the model and optimiser for training, without gradients of frozen towers."""
-        stop_gradients_at_frozen_towers(self.model)
-        return super()._prepare_for_training(*args, **kwargs)
-
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
         """Read the micro-batches of one optimiser step, and count the numbers in their labels."""
         batches, num_items = super().get_batch_samples(*args, **kwargs)
@@ -240,7 +235,8 @@ class NumericLossMixin(_Trainer):
             outputs.logits = outputs.logits[:, -batch["input_ids"].shape[1] :]
             return outputs, self._result(outputs, labels, spans, counts)
         count = (labels if supervised is None else supervised).numel()
-        if self._head is None:
+        if self._head is None:  # activation checkpointing is enabled by now
+            stop_gradients_at_frozen_towers(self.model)
             self._head = ChunkedHead(
                 model,
                 batch,
