@@ -1,10 +1,13 @@
 """All uses of private names of transformers, accelerate, DeepSpeed and PEFT, as small functions.
 
-Each docstring says why the private name is needed and, in parentheses, with which version of the
+Each docstring says why the private name is needed and, in parentheses, with which versions of the
 library it was tested. If a library changes a name, ``tests/test_compat.py`` fails with the name of
-the function. Libraries are imported inside the functions, so that importing this module is fast.
+the function. ``tests/test_private_names.py`` fails if another module uses a private name. Libraries
+are imported inside the functions, so that importing this module is fast.
 """
 
+import functools
+import inspect
 import re
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,9 +25,10 @@ TRAINER_METHODS: Mapping[str, tuple[str, ...]] = {
     "_save_checkpoint": ("model", "trial"),
     "_save_optimizer_and_scheduler": ("output_dir",),
 }
-"""Private methods of ``transformers.Trainer`` (5.23) that ``RunTrainer``, ``NumericTrainer`` or
-``NumericLossMixin`` overrides, and the parameters of each. Trainer has no public hooks for the
-gradient norm of a step, the order of rows, and the content and the loading of a checkpoint."""
+"""Private methods of ``transformers.Trainer`` (5.15 to 5.24) that ``RunTrainer``,
+``NumericTrainer`` or ``NumericLossMixin`` overrides, and the parameters of each. Trainer has no
+public hooks for the gradient norm of a step, the order of rows, and the content and the loading of
+a checkpoint."""
 
 GRPO_METHODS: Mapping[str, tuple[str, ...]] = {
     "_generate": ("prompts",),
@@ -36,8 +40,12 @@ parameters. GRPOTrainer has no public hooks for the token ids of prompts, for th
 generated tokens, and for the model inputs that tell prompts from answers."""
 
 MODEL_METHODS: Mapping[str, tuple[str, ...]] = {"_init_weights": ("module",)}
-"""Private method of ``transformers.PreTrainedModel`` (5.23) that baselines override, and its
-parameter. Overriding it is the documented way to initialise the weights of new modules."""
+"""Private method of ``transformers.PreTrainedModel`` (5.15 to 5.24) that baselines override, and
+its parameter. Overriding it is the documented way to initialise the weights of new modules."""
+
+GRPO_BASE_CONFIG = "_BaseConfig"
+"""Base class of ``trl.GRPOConfig`` (1.16) with some of its settings, in trainer/base_config.py. The
+settings are read from the source, because an import of TRL takes seconds."""
 
 ADAPTED_MODEL = "base_model.model."
 """Prefix that PEFT (0.21) adds to the parameter names of the model that it wraps."""
@@ -73,12 +81,43 @@ def next_model_kwargs(model: Any, outputs: Any, model_kwargs: dict[str, Any]) ->
     """Return the arguments of ``model.prepare_inputs_for_generation`` after a forward pass.
 
     A decoding loop of one's own, ``generate(custom_generate=...)``, needs the cache, masks and
-    positions that the loops of transformers (5.23) update with this private method.
+    positions that the loops of transformers (5.15 to 5.24) update with this private method.
     """
     found: dict[str, Any] = model._update_model_kwargs_for_generation(
         outputs, model_kwargs, is_encoder_decoder=model.config.is_encoder_decoder
     )
     return found
+
+
+@functools.cache
+def cache_argument() -> str:
+    """Return the name of the argument of a model's forward pass that is its KV cache.
+
+    transformers calls it ``past_key_values`` (5.15 to 5.23) or ``cache`` (5.24).
+    """
+    from transformers import GenerationMixin
+
+    parameters = inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
+    return "cache" if "cache" in parameters else "past_key_values"
+
+
+# -- configs of models ----------------------------------------------------------------------------
+
+
+def attention_of(config: Any) -> str:
+    """Return the attention implementation of a model's config, such as ``sdpa``.
+
+    transformers (5.15 to 5.24) can only set it by a public name.
+    """
+    return str(config._attn_implementation)
+
+
+def config_without_source(config: Any) -> dict[str, Any]:
+    """Return the settings of a config, without the name or folder that it was loaded from.
+
+    transformers (5.15 to 5.24) writes it into ``to_dict`` under a private name.
+    """
+    return {name: value for name, value in config.to_dict().items() if name != "_name_or_path"}
 
 
 # -- names and hooks of modules -------------------------------------------------------------------
@@ -127,7 +166,7 @@ def remove_input_gradient_hooks(embeddings: Any) -> None:
 def keep_checkpoint_names(model: Any) -> None:
     """Make ``save_pretrained`` use the parameter names of the checkpoint that was loaded.
 
-    transformers (5.23) renames parameters when it loads a checkpoint, stores the rules in
+    transformers (5.15 to 5.24) renames parameters when it loads a checkpoint, stores the rules in
     ``_weight_conversions``, and reverses them when it saves. Under ZeRO-3 it also stores rules
     that were not applied; these would change the names in saved files, and are removed here.
     """
@@ -139,8 +178,8 @@ def keep_checkpoint_names(model: Any) -> None:
 def length_grouped_indices(lengths: Sequence[int], batch_size: int, generator: Any) -> list[int]:
     """Return a random order of samples in which each batch has samples of similar length.
 
-    The public ``LengthGroupedSampler`` of transformers (5.23) cannot be used: it does not know the
-    epoch, so the order would be different after a resume.
+    The public ``LengthGroupedSampler`` of transformers (5.15 to 5.24) cannot be used: it does not
+    know the epoch, so the order would be different after a resume.
     """
     from transformers.trainer_pt_utils import get_length_grouped_indices
 
@@ -150,7 +189,7 @@ def length_grouped_indices(lengths: Sequence[int], batch_size: int, generator: A
 def tokenizer_settings(source: str, revision: str) -> dict[str, Any]:
     """Return the content of a checkpoint's ``tokenizer_config.json`` ({} without this file).
 
-    transformers (5.23) has no public function to read it without creating the tokenizer.
+    transformers (5.15 to 5.24) has no public function to read it without creating the tokenizer.
     """
     from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
@@ -160,8 +199,8 @@ def tokenizer_settings(source: str, revision: str) -> dict[str, Any]:
 def num_image_tokens(processor: Any, width: int, height: int) -> int | None:
     """Return how many tokens a processor writes for an image of this size; None if it cannot tell.
 
-    transformers (5.23) counts them without pixels in a method that it added for vLLM, and that some
-    processors lack. Some processors leave tokens around the image out.
+    transformers (5.15 to 5.24) counts them without pixels in a method that it added for vLLM, and
+    that some processors lack. Some processors leave tokens around the image out.
     """
     count = getattr(processor, "_get_num_multimodal_tokens", None)
     return None if count is None else int(count([(height, width)])["num_image_tokens"][0])
@@ -184,8 +223,8 @@ class VideoSettings(dict[str, Any]):
 def video_settings_alone() -> Iterator[None]:
     """Let ``AutoProcessor`` load only the settings of a video processor inside the context.
 
-    The processors of transformers (5.23) check the types of their parts, and all video processors
-    need torchvision, which does not exist for each build of torch.
+    The processors of transformers (5.15 to 5.24) check the types of their parts, and all video
+    processors need torchvision, which does not exist for each build of torch.
     """
     from transformers import ProcessorMixin
     from transformers.models.auto.video_processing_auto import (
@@ -215,8 +254,8 @@ def video_settings_alone() -> Iterator[None]:
 def concrete_classes(auto_class: Any) -> Mapping[Any, Any] | None:
     """Return the mapping from config classes to model classes of an Auto class (``AutoModel``).
 
-    A baseline uses it to find the model class to subclass. transformers (5.23) stores the mapping
-    as ``_model_mapping``. Returns None if ``auto_class`` is an ordinary class.
+    A baseline uses it to find the model class to subclass. transformers (5.15 to 5.24) stores the
+    mapping as ``_model_mapping``. Returns None if ``auto_class`` is an ordinary class.
     """
     return getattr(auto_class, "_model_mapping", None)
 
@@ -224,7 +263,8 @@ def concrete_classes(auto_class: Any) -> Mapping[Any, Any] | None:
 def deepspeed_settings(args: Any) -> Any:
     """Return the parsed DeepSpeed settings of ``args`` (TrainingArguments); None without DeepSpeed.
 
-    transformers (5.23) stores them in a private attribute, and only if ``args.deepspeed`` is set.
+    transformers (5.15 to 5.24) stores them in a private attribute, and only if ``args.deepspeed``
+    is set.
     """
     return getattr(args, "hf_deepspeed_config", None)
 
@@ -233,8 +273,9 @@ def deepspeed_settings(args: Any) -> Any:
 def without_deepspeed_settings(args: Any) -> Iterator[None]:
     """Hide the DeepSpeed settings from ``from_pretrained`` inside the context.
 
-    transformers (5.23) shards each model that is created while global ZeRO-3 settings exist.
-    accelerate (1.15) stores the settings of ``accelerate launch`` in ``DeepSpeedPlugin.dschf``.
+    transformers (5.15 to 5.24) shards each model that is created while global ZeRO-3 settings
+    exist. accelerate (1.15) stores the settings of ``accelerate launch`` in
+    ``DeepSpeedPlugin.dschf``.
     """
     from transformers.integrations import deepspeed
 
@@ -245,11 +286,19 @@ def without_deepspeed_settings(args: Any) -> Iterator[None]:
         deepspeed.set_hf_deepspeed_config(deepspeed_settings(args) or args.deepspeed_plugin.dschf)
 
 
+def save_without_push(trainer: Any, folder: Path) -> None:
+    """Save the weights of a trainer in a folder that ``push_to_hub`` does not upload.
+
+    ``Trainer.save_model`` of transformers (5.15 to 5.24) has a private argument for it.
+    """
+    trainer.save_model(str(folder), _internal_call=True)
+
+
 @contextmanager
 def postponed_rotation() -> Iterator[Callable[[], None]]:
     """Keep ``Trainer._save_checkpoint`` inside the context from deleting older checkpoints.
 
-    The context returns a function that deletes them. transformers (5.23) calls
+    The context returns a function that deletes them. transformers (5.15 to 5.24) calls
     ``rotate_checkpoints`` as soon as rank 0 has saved, when other ranks may still be saving.
     """
     from transformers import trainer

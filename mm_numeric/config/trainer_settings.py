@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from mm_numeric.compat import GRPO_BASE_CONFIG
 from mm_numeric.registry import unknown
 from mm_numeric.settings import read_scalar
 
@@ -97,7 +98,7 @@ def grpo_settings() -> dict[str, TrainerSetting]:
     """Return types, default and help text of each field of the installed GRPOConfig of TRL."""
     return {
         **trainer_settings(),
-        **_settings_of("trl", "trainer/base_config.py", "_BaseConfig"),
+        **_settings_of("trl", "trainer/base_config.py", GRPO_BASE_CONFIG),
         **_settings_of("trl", "trainer/grpo_config.py", "GRPOConfig"),
     }
 

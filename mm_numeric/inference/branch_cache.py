@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from mm_numeric.compat import next_model_kwargs
+from mm_numeric.compat import attention_of, cache_argument, next_model_kwargs
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -53,14 +53,14 @@ def read_prompts(
 
 
 def _can_share(model: Any, model_kwargs: dict[str, Any]) -> bool:
-    cache, positions = model_kwargs.get("past_key_values"), model_kwargs.get("position_ids")
+    cache, positions = model_kwargs.get(cache_argument()), model_kwargs.get("position_ids")
     return (
         not model.config.is_encoder_decoder
         and model.config.model_type != "kosmos_2_text_model"  # its masks are [b, t]
         and positions is not None
         and isinstance(cache, DynamicCache)
         and all(type(each) is DynamicLayer and each.is_initialized for each in cache.layers)
-        and model.config.get_text_config()._attn_implementation in ("sdpa", "eager")
+        and attention_of(model.config.get_text_config()) in ("sdpa", "eager")
     )
 
 
@@ -99,7 +99,7 @@ class SharedPrompts:
 
     def __init__(self, model: Any, input_ids: Tensor, model_kwargs: dict[str, Any]) -> None:
         """Set the mask of the prompts and the position after each of them."""
-        cache, mask = model_kwargs["past_key_values"], model_kwargs.get("attention_mask")
+        cache, mask = model_kwargs[cache_argument()], model_kwargs.get("attention_mask")
         cache.layers = [_GrowingLayer(each.keys, each.values) for each in cache.layers]
         following = torch.cat([input_ids, input_ids[:, -1:]], dim=1)
         inputs = model.prepare_inputs_for_generation(
@@ -192,9 +192,9 @@ class _Group:
             input_ids=torch.from_numpy(ids).to(device),
             attention_mask=mask,
             position_ids=self.position.expand(*self.position.shape[:-1], most).contiguous(),
-            past_key_values=self.cache,
             use_cache=True,
             return_dict=True,
+            **{cache_argument(): self.cache},
         )
         self.position = self.position + 1
         logits: Tensor = outputs.logits
@@ -293,7 +293,7 @@ class CopiedPrompts:
 def _select(model_kwargs: dict[str, Any], at: Tensor) -> dict[str, Any]:
     """Return the arguments of the next forward pass for the branches ``at`` [m]."""
     found = dict(model_kwargs)
-    found["past_key_values"].batch_select_indices(at)
+    found[cache_argument()].batch_select_indices(at)
     for name in _OF_ROWS:
         if found.get(name) is not None:
             found[name] = found[name][at]

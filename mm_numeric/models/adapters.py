@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import try_to_load_from_cache
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 from peft.utils import set_peft_model_state_dict
 from safetensors.torch import load_file, save_file
@@ -135,8 +136,7 @@ def save_adapted(model: PeftModel, folder: Path, state: dict[str, Tensor] | None
     config.inference_mode = True
     config.save_pretrained(str(folder))
     config.inference_mode = False
-    commit = getattr(model.config, "_commit_hash", None)
-    write_base(folder, str(config.base_model_name_or_path), config.revision, commit)
+    write_base(folder, str(config.base_model_name_or_path), config.revision)
     if own := _trained_parameters(model):
         weights = {name.removeprefix(ADAPTED_MODEL): state[name] for name in own}
         _write(weights, folder / TRAINED_WEIGHTS)
@@ -306,13 +306,16 @@ def _write(weights: dict[str, Tensor], file: Path) -> None:
     save_file(whole, file, metadata={"format": "pt"})
 
 
-def write_base(adapters: Path, name: str, revision: str | None, commit: str | None) -> None:
+def write_base(adapters: Path, name: str, revision: str | None) -> None:
     """Write base.json for the base model ``name``, a folder or a name on the hub.
 
-    ``commit`` is the commit of the hub that was loaded, if it is known.
+    The commit is that of the files in the cache, from which the model was loaded.
     """
-    found: dict[str, Any] = {"name": name, "revision": revision or "main", "commit": commit}
-    if Path(name).is_dir():
+    if not Path(name).is_dir():
+        file = try_to_load_from_cache(name, "config.json", revision=revision)
+        commit = Path(file).parent.name if isinstance(file, str) else None
+        found = {"name": name, "revision": revision or "main", "commit": commit}
+    else:
         found = {
             "name": name,
             "fingerprint": fingerprint(Path(name)),

@@ -24,6 +24,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from mm_numeric.answers import Example
+from mm_numeric.compat import cache_argument
 from mm_numeric.data.collator import TrainingCollator
 from mm_numeric.models.output_head import selected_logits
 
@@ -110,7 +111,7 @@ def make_padding_free(
         positions = kwargs.get("position_ids")
         is_padded = kwargs.get("attention_mask") is not None
         # Prompts of one length have no mask either, while answers are generated.
-        if positions is None or is_padded or kwargs.get("past_key_values") is not None:
+        if positions is None or is_padded or kwargs.get(cache_argument()) is not None:
             return None
         return args, {**kwargs, **_boundaries(_lengths(positions), attention, positions.device)}
 

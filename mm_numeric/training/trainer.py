@@ -273,12 +273,12 @@ class RunTrainer(Trainer):
         else:
             model.load_state_dict(saved.state_dict())
 
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+    def save_model(self, output_dir: str | None = None, *args: Any, **kwargs: Any) -> None:
         """Save the weights, even if DeepSpeed is not initialised yet (unlike the base class)."""
         if self.is_deepspeed_enabled and self.deepspeed is None:
             self._save(output_dir)
         else:
-            super().save_model(output_dir, _internal_call)
+            super().save_model(output_dir, *args, **kwargs)
 
     def _save(
         self, output_dir: str | None = None, state_dict: dict[str, torch.Tensor] | None = None

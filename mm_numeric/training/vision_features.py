@@ -15,6 +15,7 @@ import transformers
 from torch import Tensor, nn
 from transformers import TrainingArguments
 
+from mm_numeric.compat import config_without_source
 from mm_numeric.config.schema import Config
 from mm_numeric.data.image_cache import VisionCache
 from mm_numeric.models.parameter_groups import ModelModules
@@ -84,9 +85,8 @@ def make_vision_cache(
 
 def _hash(model: Any, modules: ModelModules, frozen: set[str]) -> Any:
     """Return a hash of the weights of some modules, their configuration and the versions."""
-    config = model.config.to_dict()
-    for name in ("text_config", "_name_or_path"):
-        config.pop(name, None)
+    config = config_without_source(model.config)
+    config.pop("text_config", None)
     versions = torch.__version__, transformers.__version__
     digest = hashlib.sha256(repr((versions, sorted(config.items()))).encode())
     for name, parameter in model.named_parameters():

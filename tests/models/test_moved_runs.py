@@ -93,11 +93,21 @@ def test_adapters_find_their_base_in_order(adapted, capsys):
     assert "'org/name', but that folder is missing" in capsys.readouterr().err
 
 
-def test_a_base_of_the_hub_keeps_its_commit(tmp_path):
-    write_base(tmp_path, "org/name", "v1", "0a1b")
-    assert find_base(tmp_path, "org/name") == ("org/name", "0a1b")
-    write_base(tmp_path, "org/name", "v1", None)
+def test_a_base_of_the_hub_keeps_its_commit(tmp_path, monkeypatch):
+    """The commit is that of the cached files, as huggingface_hub stores them."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    write_base(tmp_path, "org/name", "v1")
     assert find_base(tmp_path, "org/name") == ("org/name", "v1")
+    cached = tmp_path / "models--org--name"
+    for file, text in {
+        "refs/v1": "0a1b",
+        "refs/main": "2c3d",
+        "snapshots/0a1b/config.json": "{}",
+    }.items():
+        (cached / file).parent.mkdir(parents=True, exist_ok=True)
+        (cached / file).write_text(text)
+    write_base(tmp_path, "org/name", "v1")
+    assert find_base(tmp_path, "org/name") == ("org/name", "0a1b")
     assert find_base(tmp_path, "edited") is None
     (tmp_path / BASE).write_text("[]")
     with pytest.raises(ValueError, match=r"base\.json: expected a mapping with the `name`"):

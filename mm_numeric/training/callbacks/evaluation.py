@@ -26,6 +26,7 @@ from PIL import Image, ImageDraw
 from transformers import TrainerCallback
 
 from mm_numeric.answers import Example, Instance, Instances, Shape
+from mm_numeric.compat import save_without_push
 from mm_numeric.config.decoding import PredictConfig, is_greedy_alone
 from mm_numeric.config.schema import Config
 from mm_numeric.data.collator import has_mixed_modalities
@@ -275,7 +276,7 @@ class EvaluationCallback(TrainerCallback):
         unfinished, is_writer = _unfinished(self.folder), self.trainer.args.should_save
         if is_writer and unfinished.exists():
             shutil.rmtree(unfinished)
-        self.trainer.save_model(str(unfinished / MODEL), _internal_call=True)
+        save_without_push(self.trainer, unfinished / MODEL)
         if not is_writer:
             return
         self.family.save(unfinished / MODEL)
