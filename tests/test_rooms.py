@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "numbers.vocabulary numbers.spans losses": f"{LEAVES} numbers losses",
     "tasks": "answers geometry io.log numbers.numerals registry tasks",
     "evaluation.metrics": "answers geometry numbers.numerals evaluation.metrics",
-    "config": f"{LEAVES} config losses.spec losses.presets tasks.base",
+    "config": f"{LEAVES} compat config losses.spec losses.presets tasks.base",
     "compat distributed.ranks": "",
     "distributed.ray": "registry io.log config",
     "runs.folder": f"{LEAVES} config runs.trust",
