@@ -9,9 +9,10 @@ import pytest
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from mm_numeric.answers import Box, ClockTime, Instance, Instances, Number, TimeSpans
-from mm_numeric.families.tiny import tiny_qwen2_tokenizer
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frame_presets import FAMILY_RESIZES, FrameRule
 from mm_numeric.geometry.frames import Frame, Resize
@@ -292,8 +293,21 @@ def rows(*pairs, task=BOX, frame=QWEN):
     return json.loads(json.dumps(found)), [text for _, text in pairs]
 
 
+def byte_tokenizer():
+    """Return a tokenizer of single bytes, with special tokens of Qwen2-VL."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokens = Tokenizer(models.BPE({each: i for i, each in enumerate(alphabet)}, []))
+    tokens.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokens.decoder = decoders.ByteLevel()
+    names = ("object_ref_start", "object_ref_end", "box_start", "box_end")
+    special = [f"<|{name}|>" for name in names]
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokens, eos_token="<|im_end|>", additional_special_tokens=special
+    )
+
+
 def test_trl_calls_it_with_messages_ids_and_logs():
-    tokenizer = tiny_qwen2_tokenizer()
+    tokenizer = byte_tokenizer()
     text = LIST.format(CATS, QWEN).text
     ids = [tokenizer(t).input_ids for t in (text + "<|im_end|>", "What time", text, text)]
     columns, _ = rows(*((CATS, "") for _ in ids), task=LIST)
@@ -355,7 +369,7 @@ PARTS = [{"type": "text", "text": "9"}, {"type": "text", "text": None}, {"text":
     ids=range(18),
 )  # fmt: skip
 def test_only_text_of_the_assistant_after_the_last_tool_result_is_paid(completion, value):
-    tokenizer = tiny_qwen2_tokenizer()
+    tokenizer = byte_tokenizer()
     ids = [tokenizer("99<|im_end|>" if value == 1 else "99 5 98").input_ids]
     for own in (reward("correct", task="numbers", tokenizer=each) for each in (None, tokenizer)):
         reasons = {}

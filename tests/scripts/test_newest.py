@@ -1,5 +1,6 @@
 """The upper bounds of pyproject.toml, and the script that tests what lies above them."""
 
+import re
 import subprocess
 import tomllib
 from pathlib import Path
@@ -31,9 +32,29 @@ def pinned_versions():
     return {r.name: Version(str(r.specifier)[2:]) for r in map(Requirement, lines[1:])}
 
 
+def rows_of_versions():
+    """Return (transformers, TRL, whether the commands support them) of scripts/test_versions."""
+    text = SCRIPT.with_name("test_versions").read_text("utf-8")
+    rows = re.findall(r"^(\d[\d.]*) (\d[\d.]*) (yes|no)$", text, re.MULTILINE)
+    return [(Version(a), Version(b), supported == "yes") for a, b, supported in rows]
+
+
+def tested_versions():
+    """Return the newest tested version of each library."""
+    newest = max(transformers for transformers, _, _ in rows_of_versions())
+    return pinned_versions() | {"transformers": max(newest, pinned_versions()["transformers"])}
+
+
+def test_the_lower_bound_of_transformers_is_tested():
+    (specifier,) = {str(found) for name, found in declared() if name == "transformers"}
+    oldest = min(transformers for transformers, _, supported in rows_of_versions() if supported)
+    assert f">={oldest.major}.{oldest.minor}" in specifier.split(",")
+    assert oldest.micro == 0
+
+
 @pytest.mark.parametrize("library", PRIVATE)
 def test_the_upper_bound_is_the_release_after_the_tested_one(library):
-    version = pinned_versions()[library]
+    version = tested_versions()[library]
     bounds = [specifier for name, specifier in declared() if name == library]
     assert bounds
     for specifier in bounds:
