@@ -40,7 +40,9 @@ class ChunkedHead:
     """Runs forward passes of a training with less memory for the output head (``lm_head``).
 
     Attributes:
-        reason: Why logits cannot be computed at the supervised positions alone; empty if they can.
+        all_positions: Why logits are computed at all positions; empty if they are computed at the
+            supervised positions alone.
+        one_piece: Why the loss cannot be computed in chunks; empty if it can.
     """
 
     def __init__(
@@ -68,21 +70,28 @@ class ChunkedHead:
             is_sharded: Whether FSDP shards the weight of the head.
         """
         self.head = output_head(whole)
-        self.reason, self.is_tied, self.allows_chunks = "", False, False
+        self.all_positions, self.one_piece, self.is_tied = "", "", False
         if is_compiled or self.head is None:
-            self.reason = "torch.compile" if is_compiled else "the model has no output embeddings"
+            reason = "torch.compile" if is_compiled else "the model has no output embeddings"
+            self.all_positions = self.one_piece = reason
             return
         selects, is_unchanged = probe(model, self.head, inputs, count)
-        if not selects:
-            self.reason = "the model does not return the logits that its output head computes"
         linear_head = plain_linear(self.head)
         self.is_tied = linear_head is not None and not is_sharded and is_tied(whole, linear_head)
-        self.allows_chunks = not is_sharded and is_unchanged
+        if not selects:
+            reason = "the model does not return the logits that its output head computes"
+            self.all_positions = self.one_piece = reason
+        elif is_sharded:
+            self.one_piece = "FSDP shards the weight of the output head"
+        elif linear_head is None:
+            self.one_piece = "the output head has an adapter, or is no plain linear layer"
+        elif not is_unchanged:
+            self.one_piece = "the model changes the logits of its output head"
 
     def is_chunked(self, labels: Tensor, loss_of: NumericLoss, chunked_from: float) -> bool:
         """Return True if a micro-batch has too many logits to compute its loss in one piece."""
         # Without cross-entropy only the logits of numbers are needed, which are few.
-        if not self.allows_chunks or loss_of.spec.ce_weight == 0:
+        if self.one_piece or loss_of.spec.ce_weight == 0:
             return False
         head: Any = self.head
         return bool(labels.numel() * head.out_features >= chunked_from)

@@ -66,10 +66,11 @@ class NumericLossMixin(_Trainer):
     Batches need ``labels`` [b, t] with -100 at positions to ignore; padded, packed, padding-free
     and completion-only batches all work. Labels are shifted unless the model is an encoder-decoder.
     Logits are computed only at positions with a label, except for ``return_outputs=True``, and
-    unless torch.compile or the model prevents it, which is logged. To save memory, a micro-batch
-    with ``chunked_from`` logits or more computes its loss in chunks, unless FSDP, torch.compile or
-    the output head prevents it. Under activation checkpointing, a frozen vision tower is not
-    differentiated, unlike by the trainer alone.
+    unless torch.compile or the model prevents it. To save memory, a micro-batch with
+    ``chunked_from`` logits or more computes its loss in chunks, unless FSDP, torch.compile or the
+    output head (LoRA, soft-capping) prevents it. Both are logged, once and with the reason. Under
+    activation checkpointing, a frozen vision tower is not differentiated, unlike by the trainer
+    alone.
 
     Digits of two packed documents are never read as one number if the batch has ``position_ids``
     [b, t] that restart with each document, or an ``attention_mask`` [b, t] with the document index
@@ -245,10 +246,9 @@ class NumericLossMixin(_Trainer):
                 is_compiled=self.args.torch_compile,
                 is_sharded=self.is_fsdp_enabled,
             )
-            if self._head.reason and self.is_world_process_zero():
-                logger.info("Logits are computed at all positions: %s.", self._head.reason)
+            self._log_once_if_whole(self._head)
         positions = None
-        if not self._head.reason and (labels.dim() == 1 or not return_outputs):
+        if not self._head.all_positions and (labels.dim() == 1 or not return_outputs):
             if spans is None:
                 spans = self.objective.spans(labels)
             positions = spans.supervised
@@ -270,6 +270,18 @@ class NumericLossMixin(_Trainer):
             positions,
             count,
         )
+
+    def _log_once_if_whole(self, head: ChunkedHead) -> None:
+        """Log the reason if the loss cannot be computed in chunks, which would save memory."""
+        if head.all_positions:
+            text = f"Logits are computed at all positions: {head.all_positions}."
+        elif head.one_piece and self.objective.spec.ce_weight and math.isfinite(self.chunked_from):
+            text = f"The loss is not computed in chunks: {head.one_piece}."
+        else:
+            return
+        if text not in self._warned and self.is_world_process_zero():
+            logger.info(text)
+        self._warned.add(text)
 
     def _result(
         self, outputs: Any, labels: Tensor, spans: NumberSpans | None, counts: Counts | None

@@ -24,10 +24,11 @@ from transformers.modeling_outputs import CausalLMOutput
 
 from mm_numeric import NumericLoss
 from mm_numeric.models.output_head import output_head
-from mm_numeric.training.chunked_head import plain_linear, probe
+from mm_numeric.training.chunked_head import ChunkedHead, plain_linear, probe
 
 ONE_STEP = {"max_steps": 1, "learning_rate": 0.0, "gradient_accumulation_steps": 2,
             "per_device_train_batch_size": 4}  # fmt: skip
+ONE_PIECE = "The loss is not computed in chunks: "
 SMALL = {
     "vocab_size": len(TOKENIZER),
     "hidden_size": 32,
@@ -78,6 +79,12 @@ def compare(folder, make_model, tolerance=1e-6, changes_of_chunked=None, **optio
     return trainer
 
 
+def lines_of(logged):
+    """Return the lines of the log about logits and chunks."""
+    lines = logged.getvalue().splitlines()
+    return [line for line in lines if line.startswith((ONE_PIECE, "Logits are"))]
+
+
 @pytest.fixture
 def chunked_steps(monkeypatch):
     """How many micro-batches went without logits."""
@@ -117,14 +124,17 @@ def test_loss_and_gradients_are_the_same(tmp_path, chunked_steps, make_model, pr
     ],
     ids=["scaled", "capped", "cohere"],
 )
-def test_a_model_that_makes_something_of_its_logits_keeps_them(tmp_path, chunked_steps, make_model):
+def test_a_model_that_makes_something_of_its_logits_keeps_them(
+    tmp_path, chunked_steps, logged, make_model
+):
     assert plain_linear(output_head(make_model())) is not None
     compare(tmp_path, make_model, tolerance=0)
     assert not chunked_steps
+    assert lines_of(logged) == 2 * [f"{ONE_PIECE}the model changes the logits of its output head."]
 
 
 @pytest.mark.parametrize(("where", "chunked"), [("q_proj", True), ("lm_head", False)])
-def test_adapters(tmp_path, chunked_steps, where, chunked):
+def test_adapters(tmp_path, chunked_steps, logged, where, chunked):
     def make_model():
         torch.manual_seed(1)
         adapted = LoraConfig(r=2, target_modules=[where], init_lora_weights=False)
@@ -132,6 +142,33 @@ def test_adapters(tmp_path, chunked_steps, where, chunked):
 
     compare(tmp_path, make_model)
     assert len(chunked_steps) == 2 * chunked
+    line = f"{ONE_PIECE}the output head has an adapter, or is no plain linear layer."
+    assert lines_of(logged) == ([] if chunked else 2 * [line])  # of two trainings
+
+
+def test_a_trainer_says_once_that_it_uses_no_chunks(tmp_path, logged):
+    """Also if it is trained and evaluated again."""
+    model = get_peft_model(tiny_causal_lm(), LoraConfig(r=2, target_modules=["lm_head"]))
+    loss_of, changes = NumericLoss("ntil", vocabulary=NUMBERS), {"max_steps": 1}
+    data = rows().select(range(8))
+    trainer = by_trainer(
+        tmp_path, NumericTrainerForTests, model=model, objective=loss_of, changes=changes,
+        eval_dataset=data,
+    )  # fmt: skip
+    trainer.evaluate()
+    trainer.train()
+    assert len(lines_of(logged)) == 1
+
+
+def test_fsdp_is_a_reason_against_chunks():
+    model = tiny_causal_lm()
+    batch = {"input_ids": torch.ones(1, 3, dtype=torch.long)}
+    found = ChunkedHead(model, batch, model, 3, is_sharded=True)
+    assert (found.all_positions, found.one_piece) == (
+        "",
+        "FSDP shards the weight of the output head",
+    )
+    assert ChunkedHead(model, batch, model, 3).one_piece == ""
 
 
 def test_a_head_that_peft_keeps_twice_is_not_stood_in_for():
@@ -171,7 +208,8 @@ def test_a_model_that_flattens_positions_computes_all_logits(tmp_path, chunked_s
     flat.load_state_dict(plain.state_dict())
     found, _, _ = first_step(tmp_path, flat, chunked_from=0)
     assert not chunked_steps
-    assert "Logits are computed at all positions" in logged.getvalue()
+    (line,) = lines_of(logged)
+    assert line.startswith("Logits are computed at all positions: the model does not return")
     assert found["loss"] == first_step(tmp_path, plain, chunked_from=1 << 60)[0]["loss"]
 
 
@@ -210,11 +248,12 @@ def test_under_bf16(tmp_path, chunked_steps, tied):
 
 
 @pytest.mark.slow
-def test_under_torch_compile_logits_are_kept(tmp_path, chunked_steps):
+def test_under_torch_compile_logits_are_kept(tmp_path, chunked_steps, logged):
     once = {"gradient_accumulation_steps": 1}  # a batch of another shape is compiled again
     compiled = {**once, "torch_compile": True, "torch_compile_backend": "eager"}
     compare(tmp_path, lambda: causal_lm(Qwen2Config), changes=once, changes_of_chunked=compiled)
     assert not chunked_steps
+    assert lines_of(logged) == ["Logits are computed at all positions: torch.compile."]
 
 
 def test_few_logits_are_kept(tmp_path, chunked_steps):
