@@ -7,7 +7,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import NamedTuple
 
@@ -89,21 +89,45 @@ def _packages() -> Iterator[Finding]:
     except (ImportError, PackageNotFoundError) as error:
         yield Finding(MISSING, f"versions of packages are not compared: {error}")
         return
-    seen = {"mm-numeric"}  # an extra may contain another one, and repeat a package
+    versions = {requirement.name: _version(requirement.name) for requirement in listed}
+    needs: dict[str, dict[str, str]] = {}  # the specifier of each package, by extra; "" for none
     for requirement in listed:
-        found = _version(requirement.name)
         extra = re.search('extra == "([^"]+)"', str(requirement.marker))
-        if requirement.name in seen or (extra and extra[1] in _NOT_FOR_USERS):
+        name, of = requirement.name, extra[1] if extra else ""
+        if name != "mm-numeric" and of not in _NOT_FOR_USERS:
+            needs.setdefault(name, {})[of] = str(requirement.specifier)
+    for name, specifiers in needs.items():
+        yield _package(name, specifiers, needs, versions)
+
+
+def _package(
+    name: str,
+    specifiers: Mapping[str, str],
+    needs: Mapping[str, Mapping[str, str]],
+    versions: Mapping[str, str | None],
+) -> Finding:
+    """Compare the version of a package with what mm-numeric and its extras require.
+
+    A version outside the bounds of an extra is wrong if all packages of that extra are installed.
+    """
+    from packaging.specifiers import SpecifierSet
+
+    found, extra = versions[name], next(iter(specifiers))
+    if found is None and extra:
+        return Finding(MISSING, f"{name}: optional; pip install 'mm-numeric[{extra}]'")
+    if found is None:
+        return Finding(WRONG, f"{name} is not installed: pip install '{name}{specifiers[extra]}'")
+    for extra, specifier in specifiers.items():
+        if SpecifierSet(specifier).contains(found, prereleases=True):
             continue
-        seen.add(requirement.name)
-        if extra and found is None:
-            command = f"pip install 'mm-numeric[{extra[1]}]'"
-            yield Finding(MISSING, f"{requirement.name}: optional; {command}")
-        elif found is None or not requirement.specifier.contains(found, prereleases=True):
-            command = f"pip install '{requirement.name}{requirement.specifier}'"
-            yield Finding(WRONG, f"{requirement.name} {found or 'is not installed'}: {command}")
-        else:
-            yield Finding(OK, f"{requirement.name} {found}")
+        own = [other for other, wanted in needs.items() if extra in wanted]
+        if extra and None in map(versions.get, own):
+            command = f"pip install 'mm-numeric[{extra}]'"
+            return Finding(
+                MISSING, f"{name} {found}: the extra {extra} needs {name}{specifier}; {command}"
+            )
+        return Finding(WRONG, f"{name} {found}: pip install '{name}{specifier}'")
+    return Finding(OK, f"{name} {found}")
 
 
 def _version(package: str) -> str | None:

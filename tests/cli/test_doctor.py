@@ -11,7 +11,8 @@ from mm_numeric.cli import main as cli
 
 REQUIRED = ["torch>=2", "numpy<1", "nowhere>=3", 'datasets; extra == "datasets"',
             'elsewhere>=1; extra == "more"', 'nobody; extra == "test"',
-            'mm-numeric[eval]; extra == "train"', 'numpy>99; extra == "train"']  # fmt: skip
+            'mm-numeric[eval]; extra == "train"', 'numpy>99; extra == "train"',
+            'torch<2; extra == "train"', 'peft<0.1; extra == "more"']  # fmt: skip
 
 
 @pytest.mark.slow
@@ -41,4 +42,9 @@ def test_what_is_needed_and_wrong_is_exit_code_1(capsys, monkeypatch):
     assert lines[5] == "missing  elsewhere: optional; pip install 'mm-numeric[more]'"
     assert not any("nobody" in line or "mm-numeric None" in line for line in lines)
     assert sum("numpy" in line for line in lines) == 1
+    # All packages of the extra `train` are installed; of the extra `more`, one is not.
+    assert re.match(r"WRONG    torch \S+: pip install 'torch<2'$", lines[1])
+    assert re.match(
+        r"missing  peft \S+: the extra more needs peft<0.1; pip install \S+more\]'$", lines[6]
+    )
     assert lines[-1].startswith("WRONG    training step: FileNotFoundError: ")
