@@ -6,14 +6,15 @@ With a frozen projector, the model's image features are cached. With a trained o
 import hashlib
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 import transformers
 from torch import Tensor, nn
 from transformers import TrainingArguments
+from transformers.utils import ModelOutput
 
 from mm_numeric.compat import config_without_source
 from mm_numeric.config.schema import Config
@@ -21,7 +22,7 @@ from mm_numeric.data.image_cache import VisionCache
 from mm_numeric.models.parameter_groups import ModelModules
 
 _FEATURES = ("pooler_output", "deepstack_features")
-"""Entries of the result of ``get_image_features`` that models read (transformers 5.23)."""
+"""Entries of the result of ``get_image_features`` that models read (transformers 5.15 to 5.24)."""
 
 _PROJECTED = "projector_input"
 _PROJECTORS = ("multi_modal_projector", "connector", "visual.merger")
@@ -132,17 +133,25 @@ def _features(
         inner.train(was_training)
 
 
-def _output(rows: Sequence[Mapping[str, Any]], projector: nn.Module | None) -> SimpleNamespace:
+@dataclass
+class _Features(ModelOutput):
+    """What ``get_image_features`` returns, without what no model reads."""
+
+    pooler_output: Any = None
+    deepstack_features: Any = None
+
+
+def _output(rows: Sequence[Mapping[str, Any]], projector: nn.Module | None) -> _Features:
     """Join the features of rows to what ``get_image_features`` returns for all their images."""
     if projector is not None:
         pooled = projector(torch.cat([row[_PROJECTED] for row in rows]))
         is_list = rows[0]["is_list"]
-        return SimpleNamespace(pooler_output=[pooled.flatten(0, -2)] if is_list else pooled)
+        return _Features(pooler_output=[pooled.flatten(0, -2)] if is_list else pooled)
     found: dict[str, Any] = {"pooler_output": _join([row["pooler_output"] for row in rows])}
     if "deepstack_features" in rows[0]:
         layers = zip(*(row["deepstack_features"] for row in rows), strict=True)
         found["deepstack_features"] = [_join(layer) for layer in layers]
-    return SimpleNamespace(**found)
+    return _Features(**found)
 
 
 def _join(parts: Sequence[Any]) -> Any:
