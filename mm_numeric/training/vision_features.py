@@ -52,8 +52,9 @@ def make_vision_cache(
     owner = [m for m in model.modules() if hasattr(m, "get_image_features")]
     if not owner or "mm_encoder_outputs" not in inspect.signature(owner[-1].forward).parameters:
         raise ValueError(
-            f"{where}: {modules.family.name} takes no image features in place of images; remove "
-            "vision_cache."
+            f"{where}: {modules.family.name} takes no image features in place of images in "
+            f"transformers {transformers.__version__}; remove vision_cache, or install "
+            "transformers 5.18 or newer for Qwen-VL, LLaVA and others."
         )
     inner, projector = owner[-1], None
     if "projector" in trained:

@@ -150,7 +150,9 @@ def test_what_cannot_be_cached_is_one_sentence(tmp_path):
     collate = cached(collator, model, tmp_path)
     with pytest.raises(ValueError, match=r"vision_cache: the projector is trained, and the image"):
         gradients(model, collate(sized_rows()), collator.vocabulary)
-    with pytest.raises(ValueError, match=r"causal_lm takes no image features in place of images;"):
+    with pytest.raises(
+        ValueError, match=r"causal_lm takes no image features in place of images in transformers 5"
+    ):
         cached(*loaded("causal_lm"), tmp_path, vision=None, language=None)
     sharded = SimpleNamespace(**{**vars(ARGS), "fsdp": "full_shard"})
     with pytest.raises(ValueError, match=r"with ZeRO-3 or FSDP, all ranks run the vision tower"):
