@@ -19,7 +19,6 @@ from transformers import (
     Gemma4Config,
     Gemma4ForConditionalGeneration,
     Gemma4ImageProcessorPil,
-    Gemma4Processor,
     Glm4vConfig,
     Glm4vForConditionalGeneration,
     Glm4vImageProcessorPil,
@@ -226,6 +225,8 @@ def make_tiny_glm4v(folder: Path, seed: int) -> None:
 
 def make_tiny_gemma4(folder: Path, seed: int) -> None:
     """Save a Gemma 4, whose images have as many tokens as their shape needs."""
+    from transformers import Gemma4Processor  # imports torchvision in transformers 5.15
+
     named = {
         "image_token": "<|image|>",
         "boi_token": "<|image>",
