@@ -39,7 +39,7 @@ def rows_of_versions():
     return [(Version(a), Version(b), supported == "yes") for a, b, supported in rows]
 
 
-def tested_versions():
+def newest_tested():
     """Return the newest tested version of each library."""
     newest = max(transformers for transformers, _, _ in rows_of_versions())
     return pinned_versions() | {"transformers": max(newest, pinned_versions()["transformers"])}
@@ -54,7 +54,7 @@ def test_the_lower_bound_of_transformers_is_tested():
 
 @pytest.mark.parametrize("library", PRIVATE)
 def test_the_upper_bound_is_the_release_after_the_tested_one(library):
-    version = tested_versions()[library]
+    version = newest_tested()[library]
     bounds = [specifier for name, specifier in declared() if name == library]
     assert bounds
     for specifier in bounds:
