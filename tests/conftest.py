@@ -19,6 +19,22 @@ os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"  # threads for weights that are the
 gc.disable()  # until all is imported and collected: a third of the time, and there is no garbage
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--simulated-device",
+        action="store_true",
+        help="run on tests/helpers/simulated_device.py: for tests marked device alone",
+    )
+
+
+def pytest_configure(config):
+    if config.option.simulated_device:
+        import simulated_device
+
+        os.environ["ACCELERATE_TORCH_DEVICE"] = simulated_device.NAME
+        simulated_device.install()
+
+
 CHUNK = 20
 """How many quick tests of a module one process runs in turn: pytest-xdist hands out groups."""
 

@@ -18,6 +18,7 @@ from transformers.utils import is_flash_attn_2_available
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.data.collator import BATCH_KEYS
 from mm_numeric.inference.generate import generate
+from mm_numeric.models.loading import device_type
 from mm_numeric.models.output_head import output_head
 from mm_numeric.training.padding_free import make_padding_free, padding_free_error
 from mm_numeric.training.run import train
@@ -92,8 +93,8 @@ def test_flash_attention_gets_the_boundaries_of_the_samples():
 
 @pytest.mark.device
 @pytest.mark.parametrize("attention", ["sdpa", "flash_attention_2"])
-def test_a_gpu_computes_the_logits_of_a_padded_batch(attention):
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+def test_a_device_computes_the_logits_of_a_padded_batch(attention):
+    device = device_type()
     if attention != "sdpa" and not (device == "cuda" and is_flash_attn_2_available()):
         pytest.skip("flash-attn needs its package and a GPU")
     collator, model = loaded("qwen2_vl", attention)
