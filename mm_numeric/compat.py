@@ -112,6 +112,27 @@ def attention_of(config: Any) -> str:
     return str(config._attn_implementation)
 
 
+@contextmanager
+def attention_function(config: Any, name: str) -> Iterator[None]:
+    """Let a model use another attention function of ``AttentionInterface``.
+
+    transformers (5.15 to 5.24) checks public names against its own functions.
+    """
+    usual, config._attn_implementation = config._attn_implementation, name
+    try:
+        yield
+    finally:
+        config._attn_implementation = usual
+
+
+def takes_attention_functions(model: Any) -> bool:
+    """Return True if the attention of a model is a function of ``AttentionInterface``.
+
+    transformers (5.15 to 5.24) says so by a private name only.
+    """
+    return bool(model._supports_attention_backend)
+
+
 def config_without_source(config: Any) -> dict[str, Any]:
     """Return the settings of a config, without the name or folder that it was loaded from.
 

@@ -24,13 +24,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mm_numeric.inference.branch_cache import Ints, count_equal_before, read_prompts
+from mm_numeric.inference.branch_cache import (
+    Floats,
+    Ints,
+    count_equal_before,
+    download,
+    read_prompts,
+    upload,
+)
 from mm_numeric.inference.constrain import Constraint
 from mm_numeric.losses.cross_entropy import chunks, most_likely, to_compute_dtype
 from mm_numeric.losses.term import cumulative_sum
-
-Floats = NDArray[np.float64]
-
 
 PLAIN_SETTINGS = {
     "do_sample": False,
@@ -113,7 +117,25 @@ class Exploration(ABC):
         """Prepare for a batch of ``rows`` questions and answers of at most ``steps`` tokens."""
 
     @abstractmethod
-    def _continue(self, branches: _Branches, scores: Tensor, likeliest: Ints) -> _Continuations:
+    def _inputs(self, branches: _Branches, width: int) -> list[Ints | Floats]:
+        """Return what ``_look`` needs on the device, for logits of ``width`` tokens."""
+
+    @abstractmethod
+    def _look(
+        self, scores: Tensor, likeliest: tuple[Tensor, Tensor], inputs: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """Return what ``_continue`` needs of the logits of the next token.
+
+        Args:
+            scores: [n, v] logits.
+            likeliest: The greedy branches, and the most likely token of each.
+            inputs: The tensors of ``_inputs``.
+        """
+
+    @abstractmethod
+    def _continue(
+        self, branches: _Branches, found: Sequence[Floats], likeliest: Ints
+    ) -> _Continuations:
         """Choose the next tokens of all branches.
 
         The most likely token of every greedy branch must be among them. Those that do not end an
@@ -121,7 +143,7 @@ class Exploration(ABC):
 
         Args:
             branches: The n branches.
-            scores: [n, v] logits of the next token.
+            found: What ``_look`` returned.
             likeliest: [n] most likely next token of greedy branches; -1 for other branches.
         """
 
@@ -143,33 +165,50 @@ class Exploration(ABC):
         )
         self._start(rows, steps)
         scores, cache = read_prompts(model, input_ids, model_kwargs)
+        width = scores.shape[-1]
+        inputs = upload(scores.device, *self._all_inputs(branches, width))
         for step in range(steps):
-            parent, branches = self._step(branches, scores, explored)
+            parent, branches = self._step(branches, scores, inputs, explored)
             if self.constraint is not None and len(parent):
                 self.constraint.advance(parent, branches.tokens[:, -1])
                 parent, branches = self._end_complete(self.constraint, parent, branches, explored)
             if step + 1 == steps or not len(parent):
                 break
-            scores = cache.advance(branches.row, parent, branches.tokens[:, -1])
+            more = self._all_inputs(branches, width)
+            scores, inputs = cache.advance(branches.row, parent, branches.tokens[:, -1], more)
         for row, tokens, is_greedy in zip(*branches[:2], branches.greedy, strict=True):
             if is_greedy:  # cut at the token limit
                 explored[row].greedy = tuple(tokens.tolist())
         return explored
 
+    def _all_inputs(self, branches: _Branches, width: int) -> list[Ints | Floats]:
+        """Return what ``_step`` needs on the device, for logits of ``width`` tokens."""
+        masks = () if self.constraint is None else self.constraint.masks(width)
+        return [np.flatnonzero(branches.greedy), *masks, *self._inputs(branches, width)]
+
     def _step(
-        self, branches: _Branches, scores: Tensor, explored: Sequence[Explored]
+        self,
+        branches: _Branches,
+        scores: Tensor,
+        inputs: Sequence[Tensor],
+        explored: Sequence[Explored],
     ) -> tuple[Ints, _Branches]:
         """Continue all branches and record complete answers; return the parents and branches."""
-        allowed = scores if self.constraint is None else self.constraint.allow(scores)
-        places = torch.from_numpy(np.flatnonzero(branches.greedy)).to(scores.device)
+        places, *rest = inputs
+        allowed = scores
+        if self.constraint is not None:
+            slots, new, *rest = rest
+            allowed = self.constraint.mask(scores, slots, new)
         chosen = most_likely(allowed, places)
-        likeliest = np.full(len(branches.row), -1)
-        likeliest[branches.greedy] = chosen.cpu().numpy()
         # Among all tokens: a model that has not learnt the grammar is not to look certain.
         greedy_probs = _probabilities(scores, places, chosen)
-        for row, prob in zip(branches.row[branches.greedy], greedy_probs, strict=True):
+        seen = self._look(allowed, (places, chosen), rest)
+        tokens, probs, *found = download(chosen, greedy_probs, *seen)
+        likeliest = np.full(len(branches.row), -1)
+        likeliest[branches.greedy] = tokens
+        for row, prob in zip(branches.row[branches.greedy], probs, strict=True):
             explored[row].greedy_probabilities += (float(prob),)
-        parent, token, weight = self._continue(branches, allowed, likeliest)
+        parent, token, weight = self._continue(branches, found, likeliest)
         greedy = branches.greedy[parent] & (token == likeliest[parent])
         ends = np.isin(token, self.stop_ids)
         ended = parent[ends]
@@ -241,11 +280,29 @@ class PrefixTree(Exploration):
         self.spare = np.full(rows, 1.0 - self.mass)
         """[b] probability that may still be left out."""
 
-    def _continue(self, branches: _Branches, scores: Tensor, likeliest: Ints) -> _Continuations:
-        negligible = (1.0 - self.mass) * _NEGLIGIBLE
-        parent, token, weight = _likely(
-            scores, branches.weight, negligible, self.width, likeliest, self.stop_ids
-        )
+    def _inputs(self, branches: _Branches, width: int) -> list[Ints | Floats]:
+        return [self._least(branches), self.stop_ids[self.stop_ids < width]]
+
+    def _least(self, branches: _Branches) -> Floats:
+        """Return the logarithm of the least probability of a next token that is not negligible."""
+        with np.errstate(divide="ignore", invalid="ignore"):  # both may be 0
+            return np.log((1.0 - self.mass) * _NEGLIGIBLE) - np.log(branches.weight)
+
+    def _look(
+        self, scores: Tensor, likeliest: tuple[Tensor, Tensor], inputs: Sequence[Tensor]
+    ) -> list[Tensor]:
+        least, stops = inputs
+        return _likely(scores, least, self.width, likeliest, stops)
+
+    def _continue(
+        self, branches: _Branches, found: Sequence[Floats], likeliest: Ints
+    ) -> _Continuations:
+        parent, token, logs = found[0].astype(np.int64), found[1].astype(np.int64), found[2]
+        ends, likely = np.isin(token, self.stop_ids), logs > self._least(branches)[parent]
+        likely |= ends & np.isin(parent, parent[ends & likely])
+        chosen = (likely & (token >= 0)) | (token == likeliest[parent])
+        parent, token, weight = parent[chosen], token[chosen], np.exp(logs[chosen])
+        weight *= branches.weight[parent]
         row, needed = branches.row[parent], token == likeliest[parent]
         needed |= np.isin(token, self.stop_ids)
         # Half of what may be left out is for later tokens. Not less than a part of it, if the width
@@ -309,11 +366,25 @@ class Samples(Exploration):
             seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])
             own[:] = np.random.default_rng(seed).random(own.shape)
 
-    def _continue(self, branches: _Branches, scores: Tensor, likeliest: Ints) -> _Continuations:
-        vocabulary, step = scores.shape[-1], branches.tokens.shape[1]
-        going = self.branch >= 0
-        branch = self.branch[going]
-        token = _draw(scores, branch, self.random[:, step][going])
+    def _inputs(self, branches: _Branches, width: int) -> list[Ints | Floats]:
+        self.vocabulary, step = width, branches.tokens.shape[1]
+        branch, random = self.branch[self.branch >= 0], self.random[:, step][self.branch >= 0]
+        place = count_equal_before(branch)
+        table = np.zeros((len(branches.row), int(place.max(initial=0)) + 1))
+        table[branch, place] = random
+        return [table, branch, place]
+
+    def _look(
+        self, scores: Tensor, likeliest: tuple[Tensor, Tensor], inputs: Sequence[Tensor]
+    ) -> list[Tensor]:
+        table, branch, place = inputs
+        return [draw(scores, table)[branch, place]]
+
+    def _continue(
+        self, branches: _Branches, found: Sequence[Floats], likeliest: Ints
+    ) -> _Continuations:
+        going, vocabulary = self.branch >= 0, self.vocabulary
+        branch, token = self.branch[going], found[0].astype(np.int64)
         at = np.flatnonzero(branches.greedy)
         pairs = np.concatenate([branch, at]) * vocabulary + np.concatenate([token, likeliest[at]])
         unique, index = np.unique(pairs, return_inverse=True)
@@ -328,66 +399,75 @@ class Samples(Exploration):
         self.branch = np.where(self.branch >= 0, after[self.branch], -1)
 
 
-def _probabilities(scores: Tensor, at: Tensor, tokens: Tensor) -> Floats:
+def _probabilities(scores: Tensor, at: Tensor, tokens: Tensor) -> Tensor:
     """Return the probability of a token [k] in each of the rows ``at`` [k] of logits [n, v]."""
     chosen = to_compute_dtype(scores[at])
     logits = chosen.gather(1, tokens[:, None])[:, 0]
-    found: Floats = (logits - chosen.logsumexp(dim=-1)).double().exp().cpu().numpy()
-    return found
+    return (logits - chosen.logsumexp(dim=-1)).double().exp()
 
 
 def _likely(
-    scores: Tensor, weight: Floats, least: float, count: int, needed: Ints, stop_ids: Ints
-) -> tuple[Ints, Ints, Floats]:
-    """Return the likely continuations of branches: parents, tokens and probabilities, [m] each.
+    scores: Tensor, least: Tensor, count: int, needed: tuple[Tensor, Tensor], stops: Tensor
+) -> list[Tensor]:
+    """Return the likely continuations of branches: parents, tokens and log-probabilities, [m] each.
+
+    Others may be among them, because a GPU would have to wait for their number.
 
     Args:
         scores: [n, v] logits of the next token.
-        weight: [n] probability of each branch.
-        least: Continuations that are not above this probability are left out.
+        least: [n] continuations that are not above this log-probability are left out.
         count: Largest number of continuations of a branch, except for equally likely ones.
-        needed: [n] a token that is returned in any case; -1 for none.
-        stop_ids: Tokens that are returned together, as they end the same answer.
+        needed: Branches [k] and a token of each [k] that is returned in any case.
+        stops: Tokens that are returned together, as they end the same answer.
     """
-    ends = torch.from_numpy(stop_ids[stop_ids < scores.shape[-1]]).to(scores.device)
+    find = _above if scores.device.type == "cpu" else _highest
+    needs = torch.zeros_like(scores, dtype=torch.bool)
+    needs[needed] = True
     found = []
-    with np.errstate(divide="ignore", invalid="ignore"):  # both may be 0
-        logs = torch.from_numpy(np.log(least) - np.log(weight))
     for chunk in chunks(len(scores), scores.shape[-1], scores.device):
         piece = to_compute_dtype(scores[chunk])
-        norm = piece.logsumexp(dim=-1, keepdim=True)
-        likely = piece > norm + logs[chunk, None].to(norm)
-        (many,) = (likely.sum(dim=-1) > count).nonzero(as_tuple=True)
-        if len(many):
-            lowest = piece[many].topk(count, dim=-1).values[:, -1:]
-            likely[many] &= piece[many] >= lowest
-        likely[:, ends] |= likely[:, ends].any(dim=-1, keepdim=True)
-        at = np.flatnonzero(needed[chunk] >= 0)
-        likely[at, needed[chunk][at]] = True
-        parent, token = likely.nonzero(as_tuple=True)
-        probs = (piece[parent, token] - norm[parent, 0]).double().exp()
-        found.append([each.cpu().numpy() for each in (parent + chunk.start, token, probs)])
-    parents, tokens, shares = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
-    return parents, tokens, weight[parents] * shares
+        piece = piece - piece.logsumexp(dim=-1, keepdim=True)
+        parent, token = find(piece, least[chunk, None].to(piece), count, needs[chunk], stops)
+        found.append((parent + chunk.start, token, piece[parent, token.clamp(min=0)]))
+    return [torch.cat(parts) for parts in zip(*found, strict=True)]
 
 
-def _draw(scores: Tensor, branch: Ints, random: Floats) -> Ints:
-    """Draw tokens, [k], by inverse transform sampling.
+def _above(
+    logs: Tensor, least: Tensor, count: int, needs: Tensor, stops: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the indices of what ``_likely`` returns for log-probabilities [n, v]."""
+    likely = logs > least
+    (many,) = (likely.sum(dim=-1) > count).nonzero(as_tuple=True)
+    if len(many):
+        lowest = logs[many].topk(count, dim=-1).values[:, -1:]
+        likely[many] &= logs[many] >= lowest
+    likely[:, stops] |= likely[:, stops].any(dim=-1, keepdim=True)
+    parent, token = (likely | needs).nonzero(as_tuple=True)
+    return parent, token
+
+
+def _highest(
+    logs: Tensor, least: Tensor, count: int, needs: Tensor, stops: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return ``count`` tokens and the end tokens for each branch; -1 for those that are both."""
+    token = logs.topk(min(count, logs.shape[-1])).indices
+    token = token.masked_fill((token[..., None] == stops).any(dim=-1), -1)
+    token = torch.cat([token, stops.expand(len(token), -1)], dim=1)
+    parent = torch.arange(len(token), device=token.device)[:, None].expand_as(token)
+    return parent.flatten(), token.flatten()
+
+
+def draw(scores: Tensor, random: Tensor) -> Tensor:
+    """Draw k tokens of each row, [n, k], by inverse transform sampling.
 
     Args:
         scores: [n, v] logits.
-        branch: [k] row of the logits of each token to draw.
-        random: [k] uniform random numbers, 0 to 1.
+        random: [n, k] uniform random numbers, 0 to 1, as float64.
     """
-    found = np.empty(len(branch), np.int64)
+    found = []
     for chunk in chunks(len(scores), scores.shape[-1], scores.device):
         cumulative = cumulative_sum(to_compute_dtype(scores[chunk]).softmax(dim=-1).double())
-        own = np.flatnonzero((branch >= chunk.start) & (branch < chunk.stop))
-        rows = branch[own] - chunk.start
-        place = count_equal_before(rows)
-        table = np.zeros((len(cumulative), int(place.max(initial=0)) + 1))
-        table[rows, place] = random[own]
-        wanted = torch.from_numpy(table).to(cumulative) * cumulative[:, -1:]
-        token = torch.searchsorted(cumulative, wanted, right=True).clamp(max=scores.shape[-1] - 1)
-        found[own] = token.cpu().numpy()[rows, place]
-    return found
+        wanted = random[chunk] * cumulative[:, -1:]
+        token = torch.searchsorted(cumulative, wanted, right=True)
+        found.append(token.clamp(max=scores.shape[-1] - 1))
+    return torch.cat(found)

@@ -14,6 +14,7 @@ from transformers import LogitsProcessor
 from mm_numeric.baselines.baseline import Baseline
 from mm_numeric.families.family import Family
 from mm_numeric.geometry.frames import Frame
+from mm_numeric.inference.branch_cache import upload
 from mm_numeric.inference.token_automaton import ENDED, TokenAutomaton
 from mm_numeric.inference.token_texts import Ints
 from mm_numeric.tasks.base import Task
@@ -73,8 +74,17 @@ class Constraint(LogitsProcessor):
 
     def allow(self, scores: Tensor) -> Tensor:
         """Return logits [b, v] in which those of tokens that are not allowed are minus infinity."""
-        self.automaton.resize(scores.shape[1])
-        return torch.where(self.allowed(), scores, -torch.inf)  # masked_fill is slower on a CPU
+        return self.mask(scores, *upload(scores.device, *self.masks(scores.shape[1])))
+
+    def masks(self, width: int) -> tuple[Ints, Ints]:
+        """Return what ``mask`` needs on the device, for logits of ``width`` tokens."""
+        self.automaton.resize(width)
+        return self.automaton.find_masks(self.states, self.left)
+
+    def mask(self, scores: Tensor, slots: Tensor, new: Tensor) -> Tensor:
+        """Do what ``allow`` does, with the tensors of ``masks``."""
+        allowed = self.automaton.masks(slots, new)
+        return torch.where(allowed, scores, -torch.inf)  # masked_fill is slower on a CPU
 
 
 class Constrainer:

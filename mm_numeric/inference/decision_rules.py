@@ -29,7 +29,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mm_numeric.answers import HALF_DAY_MINUTES, Box, ClockTime, Instances, Number
+from mm_numeric.answers import (
+    HALF_DAY_MINUTES,
+    Box,
+    ClockTime,
+    Instances,
+    Measurement,
+    Number,
+)
 from mm_numeric.config.decoding import DECODE_RULES
 from mm_numeric.evaluation.metrics.number_errors import clipped
 from mm_numeric.inference.number_distribution import Floats, NumberDistribution
@@ -171,16 +178,18 @@ def merge_equal(candidates: Sequence[Candidate]) -> list[Candidate]:
         possible, first_equal([c.answer for c in possible]).tolist(), strict=True
     ):
         groups.setdefault(first, []).append(candidate)
-    return [
-        max(group, key=lambda candidate: candidate.probability)._replace(
-            probability=math.fsum(candidate.probability for candidate in group)
-        )
-        for group in groups.values()
-    ]
+    return [group[0] if len(group) == 1 else _merged(group) for group in groups.values()]
+
+
+def _merged(group: Sequence[Candidate]) -> Candidate:
+    best = max(group, key=lambda candidate: candidate.probability)
+    return best._replace(probability=math.fsum(candidate.probability for candidate in group))
 
 
 def _of_one_unit(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
     """Return the candidates with the most probable unit; all of them if none has a unit."""
+    if not any(isinstance(candidate.answer, Measurement) for candidate in candidates):
+        return candidates
     probabilities: defaultdict[tuple[str, ...], float] = defaultdict(float)
     for candidate in candidates:
         probabilities[units_of(candidate.answer)] += candidate.probability

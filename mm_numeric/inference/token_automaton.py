@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from mm_numeric.families.family import Family
+from mm_numeric.inference.branch_cache import upload
 from mm_numeric.inference.expressions import MARK, Expression, Expressions, parse_regex
 from mm_numeric.inference.token_texts import Floats, Ints, TokenTrie, token_texts
 
@@ -92,7 +93,6 @@ class TokenAutomaton:
         self._few: dict[tuple[int, bool], tuple[Ints, Floats]] = {}
         self._farthest: dict[tuple[int, bool | None], float] = {}
         self._clear_masks()
-        self._masks = torch.zeros(64, self.width, dtype=torch.bool, device=self.device)
 
     def __len__(self) -> int:
         """Return the number of states of rows and of expressions."""
@@ -163,33 +163,46 @@ class TokenAutomaton:
             states: [b] a state for each row.
             left: Number of tokens that may still be written in each row.
         """
-        slots = torch.tensor(self._find_slots(states, left), dtype=torch.long, device=self.device)
+        return self.masks(*upload(self.device, *self.find_masks(states, left)))
+
+    def masks(self, slots: Tensor, new: Tensor) -> Tensor:
+        """Return the tokens that may follow, True in [b, v], from what ``find_masks`` returned.
+
+        It needs no other data of the host: the masks of all states are on the device.
+        """
+        missing = len(self._slots) - len(self._masks)
+        if missing > 0:
+            more = self._masks.new_zeros(max(missing, len(self._masks)), self.width)
+            self._masks = torch.cat([self._masks, more])
+        self._masks.view(-1).index_fill_(0, new, True)
         return self._masks.index_select(0, slots)
 
-    def _find_slots(self, states: Ints, left: int) -> list[int]:
-        """Return the rows of the table of masks for some states; compute those that it lacks."""
+    def find_masks(self, states: Ints, left: int) -> tuple[Ints, Ints]:
+        """Return the rows of the table of masks for some states [b], and the new elements of it.
+
+        An element is the index of a True in the table, as if that were flat.
+        """
         keys = [self._key(state, left) for state in states.tolist()]
         missing = [key for key in dict.fromkeys(keys) if key not in self._slots]
         most = max(_MOST_MASK_BYTES // self.width, len(keys))
         if len(self._slots) + len(missing) > most:
             self._clear_masks()
             missing = list(dict.fromkeys(keys))
+        new = [np.zeros(0, np.int64)]
         for key in missing:
-            slot = len(self._slots)
-            if slot == len(self._masks):
-                self._masks = torch.cat([self._masks, torch.zeros_like(self._masks)])
-            self._masks[slot], self._slots[key] = self._mask(*key), slot
-        return [self._slots[key] for key in keys]
+            slot = self._slots[key] = len(self._slots)
+            new.append(slot * self.width + self._followers_within(*key))
+        return np.array([self._slots[key] for key in keys], np.int64), np.concatenate(new)
 
     def _clear_masks(self) -> None:
         self._slots: dict[_Key, int] = {}
+        self._masks = torch.zeros(64, self.width, dtype=torch.bool, device=self.device)
 
     def resize(self, width: int) -> None:
         """Set v to that of a model, whose output may have more or fewer logits than tokens."""
         if width != self.width:
             self.width = width
             self._clear_masks()
-            self._masks = self._masks.new_zeros(len(self._masks), width)
 
     def _key(self, state: int, left: int) -> _Key:
         """Return the key of a mask; it has ``left`` only if the limit excludes a token."""
@@ -200,24 +213,23 @@ class TokenAutomaton:
         if place not in self._farthest:
             ids, costs = self._followers(*place)
             self._farthest[place] = costs.max(initial=0.0)
-            if len(ids) <= _FEW:  # kept for ``_mask``, which would compute it again
+            if len(ids) <= _FEW:  # kept for ``_followers_within``, which would compute it again
                 self._few[place] = ids, costs
         return *place, left if left <= self._farthest[place] else -1
 
-    def _mask(self, node: int, is_narrowed: bool | None, left: int) -> Tensor:
-        mask = torch.zeros(self.width, dtype=torch.bool)
+    def _followers_within(self, node: int, is_narrowed: bool | None, left: int) -> Ints:
+        """Return the tokens that may follow in a state; see ``_key``."""
         if is_narrowed is None:
-            mask[self.family.pad_id] = True
-            return mask
+            return np.array([self.family.pad_id])
         place = node, is_narrowed
         ids, costs = self._few.get(place) or self._followers(*place)
         ids = ids if left < 0 else ids[costs < left]
-        mask[ids[ids < self.width]] = True
+        ids = ids[ids < self.width]
         if self._expressions[node].ends:
-            mask[self.family.stop_ids] = True
-        if not mask.any():
+            ids = np.concatenate([ids, np.array(self.family.stop_ids, np.int64)])
+        if not len(ids):
             raise ValueError(f"the grammar allows no token with {left} tokens left.")
-        return mask
+        return ids
 
     def _followers(self, node: int, is_narrowed: bool) -> tuple[Ints, Floats]:
         """Return the tokens that may follow if there is no limit, and the costs after them.
