@@ -300,7 +300,7 @@ class PrefixTree(Exploration):
         parent, token, logs = found[0].astype(np.int64), found[1].astype(np.int64), found[2]
         ends, likely = np.isin(token, self.stop_ids), logs > self._least(branches)[parent]
         likely |= ends & np.isin(parent, parent[ends & likely])
-        chosen = (likely & (token >= 0)) | (token == likeliest[parent])
+        chosen = (token >= 0) & (likely | (token == likeliest[parent]))
         parent, token, weight = parent[chosen], token[chosen], np.exp(logs[chosen])
         weight *= branches.weight[parent]
         row, needed = branches.row[parent], token == likeliest[parent]
