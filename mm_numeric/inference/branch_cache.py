@@ -105,7 +105,7 @@ class _Layer(DynamicLayer):
         self.prompt_keys, self.prompt_values = prompt.keys, prompt.values  # [b, h, t, d]
         self.lazy_initialization(prompt.keys, prompt.values)
         self.keys, self.values = prompt.keys[:1, :, :0], prompt.values[:1, :, :0]
-        self.rooms = self.keys[0], self.values[0]
+        self.rooms = [self.keys[0], self.values[0]]  # [h, tokens, d] each
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
@@ -115,7 +115,7 @@ class _Layer(DynamicLayer):
         total = length + key_states.shape[2]
         if total > self.rooms[0].shape[1]:  # make room for twice as many, which copies them
             rooms = self.keys[0], self.values[0]
-            self.rooms = tuple(pad(each, (0, 0, 0, 2 * total - length)) for each in rooms)
+            self.rooms = [pad(each, (0, 0, 0, 2 * total - length)) for each in rooms]
         for room, new in zip(self.rooms, (key_states, value_states), strict=True):
             room[:, length:total] = new[0]
         self.keys, self.values = (room[None, :, :total] for room in self.rooms)
@@ -140,6 +140,9 @@ class _Layer(DynamicLayer):
 class _Group(NamedTuple):
     """Prompts with similar numbers of branches, whose attention is computed together."""
 
+    most: int
+    """Largest number of branches of a prompt."""
+
     rows: Tensor
     """[c] indices of the prompts."""
 
@@ -151,9 +154,6 @@ class _Group(NamedTuple):
 
     place: Tensor
     """[n] number of the branch among those of its prompt."""
-
-    most: int
-    """Largest number of branches of a prompt."""
 
 
 class SharedPrompts:
@@ -204,16 +204,15 @@ class SharedPrompts:
         for rows in similar_counts(count):
             (at,) = np.nonzero(np.isin(row, rows))
             parts += [rows, at, np.searchsorted(rows, row[at]), place[at]]
-        ids, rows, path, *others = upload(self.device, token, row, self.path, *parts, *more)
+        ids, prompt, path, *others = upload(self.device, token, row, self.path, *parts, *more)
         groups = [
-            _Group(*others[i : i + 4], most=int(parts[i + 3].max()) + 1)
-            for i in range(0, len(parts), 4)
+            _Group(int(parts[i + 3].max()) + 1, *others[i : i + 4]) for i in range(0, len(parts), 4)
         ]
-        positions = self.position.index_select(-2, rows).transpose(-1, -2) + self.path.shape[1] - 1
+        next_position = self.position.index_select(-2, prompt).transpose(-1, -2)
         with self._attending(path, groups):
             outputs = self.model(
                 input_ids=ids[None],
-                position_ids=positions,
+                position_ids=next_position + self.path.shape[1] - 1,
                 use_cache=True,
                 return_dict=True,
                 **{cache_argument(): self.cache},
@@ -252,8 +251,8 @@ class SharedPrompts:
         padded = query.new_zeros(len(group.rows), group.most, h, g, d)
         padded[group.inner, group.place] = query[group.at]
         padded = padded.transpose(1, 2).flatten(2, 3)  # [c, h, q g, d]
-        parts = _attend(padded, keys, values, hidden)
-        parts = [each.unflatten(2, (group.most, g))[group.inner, :, group.place] for each in parts]
+        found = _attend(padded, keys, values, hidden)
+        parts = [each.unflatten(2, (group.most, g))[group.inner, :, group.place] for each in found]
         return _merged(parts, [each[group.at] for each in own])
 
 

@@ -203,9 +203,9 @@ class Exploration(ABC):
         # Among all tokens: a model that has not learnt the grammar is not to look certain.
         greedy_probs = _probabilities(scores, places, chosen)
         seen = self._look(allowed, (places, chosen), rest)
-        tokens, probs, *found = download(chosen, greedy_probs, *seen)
+        greedy_tokens, probs, *found = download(chosen, greedy_probs, *seen)
         likeliest = np.full(len(branches.row), -1)
-        likeliest[branches.greedy] = tokens
+        likeliest[branches.greedy] = greedy_tokens
         for row, prob in zip(branches.row[branches.greedy], probs, strict=True):
             explored[row].greedy_probabilities += (float(prob),)
         parent, token, weight = self._continue(branches, found, likeliest)

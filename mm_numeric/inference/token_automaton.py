@@ -196,7 +196,7 @@ class TokenAutomaton:
 
     def _clear_masks(self) -> None:
         self._slots: dict[_Key, int] = {}
-        self._masks = torch.zeros(64, self.width, dtype=torch.bool, device=self.device)
+        self._masks: Tensor = torch.zeros(64, self.width, dtype=torch.bool, device=self.device)
 
     def resize(self, width: int) -> None:
         """Set v to that of a model, whose output may have more or fewer logits than tokens."""

@@ -1,6 +1,7 @@
 """What a generated token costs on a GPU: the host waits once, and uploads once, under each rule."""
 
 from functools import wraps
+from itertools import pairwise
 
 import pytest
 import simulated_device
@@ -56,7 +57,7 @@ def answers_and_costs(loaded, monkeypatch, constrain, settings):
 
         monkeypatch.setattr(model, "forward", marked)
         answers = [*generate(model, family, rows, STEPS, explore=explore, constrainer=constrainer)]
-    tokens = [later.since(earlier) for earlier, later in zip(marks[1:], marks[2:], strict=False)]
+    tokens = [later.since(earlier) for earlier, later in pairwise(marks[1:])]
     assert len(tokens) >= 2 or not constrain  # an untrained model may end its answers at once
     return answers, tokens
 
