@@ -56,6 +56,9 @@ class _State(NamedTuple):
 class TokenAutomaton:
     """The tokens that may follow in an answer, for any number of grammars and one tokenizer."""
 
+    _masks: Tensor
+    """[slots, v] True for the tokens that may follow in a state."""
+
     def __init__(self, family: Family, device: torch.device | str = "cpu") -> None:
         self.family, self.device = family, torch.device(device)
         tokenizer = family.tokenizer
@@ -196,7 +199,7 @@ class TokenAutomaton:
 
     def _clear_masks(self) -> None:
         self._slots: dict[_Key, int] = {}
-        self._masks: Tensor = torch.zeros(64, self.width, dtype=torch.bool, device=self.device)
+        self._masks = torch.zeros(64, self.width, dtype=torch.bool, device=self.device)
 
     def resize(self, width: int) -> None:
         """Set v to that of a model, whose output may have more or fewer logits than tokens."""

@@ -9,9 +9,10 @@ Two tables without a run. The first generates answers with a tiny random Qwen2-V
 of ``model.generate``, divided by its number of tokens. Plain greedy generation has a processor,
 too, as ``predict`` does, which changes nothing. In the second, no model is run: only the logits of
 a vocabulary of 151,936 tokens, as large as Qwen2-VL's, are masked at each step of an answer.
-Contenders take turns within a round, each in turn as the first. Compare the ratios of one run, not
-its seconds. Boxes are written with digits and brackets, because llguidance does not write the
-special tokens of a regular expression.
+Contenders take turns within a round, each in turn as the first. Times are CPU times of this
+process, so that others count little; set OMP_NUM_THREADS=1. Compare the ratios of one run, not its
+seconds. Boxes are written with digits and brackets, because llguidance does not write the special
+tokens of a regular expression.
 
 xgrammar and llguidance are measured if they are installed, and compile the same regular expression.
 To add a contender, add a function to ``DECODERS`` or ``MASKS``.
@@ -240,9 +241,9 @@ def compare(
     names = [*runs]
     for i in range(rounds):
         for name in names[i % len(names) :] + names[: i % len(names)]:
-            start = time.perf_counter()
+            start = time.process_time()
             count = runs[name]()
-            found[name].append(1000 * (time.perf_counter() - start) / count)
+            found[name].append(1000 * (time.process_time() - start) / count)
     print(f"\n{title}\n{'':<16}{f'ms a {unit}':>12}{'ratio':>8}{'extra ms':>10}{'compile s':>11}")
     first = found[next(iter(runs))]
     for name in contenders:
