@@ -1,10 +1,14 @@
 """Serve a tiny Qwen2.5-VL with vLLM, and compare its answers with those of ``predict``.
 
     ./scripts/benchmarks/compare_vllm [FOLDER]
+    OMP_NUM_THREADS=1 ./scripts/benchmarks/compare_vllm FOLDER RUN
 
 One model is asked the questions of three tasks: greedily, within the grammars, and with 32 drawn
 answers, of which ``mbr`` chooses one. Printed are the number of rows with the same greedy text, the
 largest difference of a token score, the mean confidence of drawn answers, and the time.
+
+With a finished RUN, its model is served, and asked its test questions greedily. Printed are the
+elapsed time and the CPU time here and with the server, the server's included.
 """
 
 import json
@@ -17,6 +21,8 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+
+import psutil
 
 from mm_numeric.config.reader import read_config
 from mm_numeric.inference.endpoint import Endpoint
@@ -73,6 +79,7 @@ def start_vllm(model: Path, log: Path) -> subprocess.Popen[bytes]:
     command += ["--max-num-batched-tokens", "32768"]
     settings = {"VLLM_TARGET_DEVICE": "cpu", "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
     environment = {**os.environ, **settings, "VLLM_NO_USAGE_STATS": "1"}
+    environment["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"
     environment.pop("PYTHONPATH", None)
     with log.open("wb") as file:
         server = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
@@ -136,6 +143,28 @@ def timed(folder, task, name, where, settings) -> Predicted:
     return Predicted(list(map(json.loads, out.read_text("utf-8").splitlines())), seconds)
 
 
+def time_run(folder: Path, run: Path, server: subprocess.Popen[bytes]) -> None:
+    """Print how long greedy answers to the test rows of a run take, here and on the server."""
+    endpoint = Endpoint(url=f"http://127.0.0.1:{PORT}/v1", model="tiny")
+    print("| answers of | rows | elapsed | CPU time | same text |\n|---|---|---|---|---|")
+    for _ in range(2):  # the server starts more slowly the first time
+        texts = []
+        for name, where in (("predict", None), ("vLLM", endpoint)):
+            before = cpu_seconds(server)
+            found = timed(folder, run.resolve(), f"time.{name}.jsonl", where, {})
+            used = cpu_seconds(server) - before
+            texts.append([text(row) for row in found.rows])
+            same = sum(map(str.__eq__, texts[0], texts[-1]))
+            print(f"| {name} | {len(found.rows)} | {found.seconds:.1f} s | {used:.1f} s | {same} |")
+
+
+def cpu_seconds(server: subprocess.Popen[bytes]) -> float:
+    """Return the CPU time of this process, of the server and of its children."""
+    process = psutil.Process(server.pid)
+    all_times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
+    return time.process_time() + sum(times.user + times.system for times in all_times)
+
+
 def text(row: dict) -> str:
     """Return the greedy text of a row."""
     return row.get("greedy", row["text"])
@@ -150,9 +179,19 @@ def main() -> None:
     """Make the runs, start vLLM, compare and stop it."""
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    server = start_vllm(make_runs(folder), folder / "vllm.log")
+    run = Path(sys.argv[2]) if len(sys.argv) > 2 else None
+    if run is None:
+        exported = make_runs(folder)
+    else:
+        exported = folder / "exported_run"
+        shutil.rmtree(exported, ignore_errors=True)
+        export(run, exported)
+    server = start_vllm(exported, folder / "vllm.log")
     try:
-        compare(folder)
+        if run is None:
+            compare(folder)
+        else:
+            time_run(folder, run, server)
     finally:
         server.terminate()
         server.wait(60)
