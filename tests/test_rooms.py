@@ -65,6 +65,7 @@ MAY_NOT_LOAD = {
     "tasks evaluation.metrics rewards config importers runs.folder distributed.ranks cli": TORCH,
     "rewards": (":PIL", ":shapely"),  # a reward of a number needs neither
     "inference.number_distribution inference.risks inference.decision_rules": TORCH,
+    "inference.decode evaluation.answers": TORCH,
     "numbers losses": (":transformers", ":accelerate", ":peft", ":deepspeed"),
     f"{LIBRARY} runs distributed numbers losses": ("evaluation.report", "comparison", "cli"),
 }

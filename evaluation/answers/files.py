@@ -1,7 +1,7 @@
 """Read generated texts from the result files of other tools.
 
     tool            file                                        generated text       id
-    any             .jsonl, .json, .csv, .tsv, .xlsx            text                 id
+    any             .jsonl, .json, .csv, .tsv, .xlsx            text, texts          id
     ms-swift        infer_result/*.jsonl                        response             id, if kept
     LLaMA-Factory   generated_predictions.jsonl                 predict              none
     lmms-eval       *_samples_*.jsonl (--log_samples)           resps,               doc_id
@@ -10,10 +10,11 @@
     OpenAI batch    .jsonl; also of vLLM (run-batch)            response.body...     custom_id
     TRL             completions/*.parquet (log_completions)     completion           id, if logged
 
-The tool is recognised by its field for the text. Answers without an id are in the order of the
-questions. ``doc_id`` of lmms-eval is the position of the question in the data set, from 0. A reward
-function of TRL can add the id, with ``log_extra("id", ids)``. The fields can also be named, for
-files of any other tool.
+The tool is recognised by its field for the text. A question may have several texts, which
+``decode`` accepts: in several rows with its id, or as a list, such as ``texts``, ``resps`` or the
+choices of a batch. Answers without an id are in the order of the questions. ``doc_id`` of lmms-eval
+is the position of the question in the data set, from 0. A reward function of TRL can add the id,
+with ``log_extra("id", ids)``. The fields can also be named, for files of any other tool.
 
 Sources: modelscope/ms-swift, swift/pipelines/infer/infer.py; hiyouga/LLaMA-Factory,
 scripts/vllm_infer.py and src/llamafactory/train/sft/trainer.py; EvolvingLMMs-Lab/lmms-eval,
@@ -42,6 +43,10 @@ class AnswerFields:
     """Name of the field, or a path such as ``response.body.choices.0.message.content``. If there
     are several names, the first field that a row has is read."""
 
+    choices: str = ""
+    """Path of all texts of a row, if ``text`` is the path of the first one; ``*`` is each item of a
+    list."""
+
     id: str = "id"
     """Name or path of the field with the id of the question."""
 
@@ -58,7 +63,7 @@ class AnswerFields:
 LLAMA_FACTORY = "LLaMA-Factory"
 
 TOOLS = (
-    AnswerFields(tool="mm-numeric", text=("text",)),
+    AnswerFields(tool="mm-numeric", text=("text", "texts")),
     AnswerFields(tool="ms-swift", text=("response",), prompt="messages", target="labels"),
     AnswerFields(tool=LLAMA_FACTORY, text=("predict",), target="label"),
     # lmms-eval leaves out the raw responses of a row if its filters have not changed them.
@@ -72,7 +77,10 @@ TOOLS = (
     ),
     AnswerFields(tool="VLMEvalKit", text=("prediction",), id="index"),
     AnswerFields(
-        tool="OpenAI batch", text=("response.body.choices.0.message.content",), id="custom_id"
+        tool="OpenAI batch",
+        text=("response.body.choices.0.message.content",),
+        choices="response.body.choices.*.message.content",
+        id="custom_id",
     ),
     AnswerFields(tool="TRL", text=("completion",)),
 )
@@ -91,13 +99,24 @@ class GeneratedText(NamedTuple):
     id: str | int | None
     """Id of the question, or its position from 0 if an integer, or None if the file has no ids."""
 
-    text: str
+    texts: list[str]
+    """The texts of the row: one, unless several are allowed."""
+
     row: Mapping[str, Any]
     """All fields of the answer."""
 
+    @property
+    def text(self) -> str:
+        """Return the text, or the first one of several."""
+        return self.texts[0]
+
 
 def read_answer_file(
-    path: Path, *, id_field: str | None = None, text_field: str | None = None
+    path: Path,
+    *,
+    id_field: str | None = None,
+    text_field: str | None = None,
+    several: bool = False,
 ) -> tuple[AnswerFields, Iterator[GeneratedText]]:
     """Read the generated texts in a result file, for example one that lmms-eval wrote.
 
@@ -107,6 +126,7 @@ def read_answer_file(
         path: The file (.jsonl, .json, .csv, .tsv, .xlsx or .parquet).
         id_field: Name or path of the field with the id, such as ``doc.id``; detected if None.
         text_field: Name or path of the field with the generated text; detected if None.
+        several: Allow rows with several texts; otherwise they are an error.
     """
     rows = {".xlsx": read_sheet, ".parquet": _parquet_rows}.get(path.suffix, read_rows)(path)
     first = next(rows, None)
@@ -115,7 +135,8 @@ def read_answer_file(
     fields = _fields(*first, id_field, text_field)
     has_ids = id_field is not None or value_at(first[1], fields.id) is not None
     return fields, (
-        _generated(where, row, fields, has_ids=has_ids) for where, row in chain([first], rows)
+        _generated(where, row, fields, has_ids=has_ids, several=several)
+        for where, row in chain([first], rows)
     )
 
 
@@ -148,10 +169,16 @@ def without_end_tokens(text: str) -> str:
 
 
 def value_at(row: Mapping[str, Any], field: str) -> Any:
-    """Return the value of a field, or of a path such as ``choices.0.text``; None if missing."""
+    """Return the value of a field, or of a path such as ``choices.0.text``; None if missing.
+
+    ``*`` in a path stands for all items of a list: ``choices.*.text`` is the list of their texts.
+    """
     if field in row:
         return row[field]
     found: Any = row
+    before, has_star, after = field.partition(".*.")
+    if has_star:
+        return [value_at(item, after) for item in value_at(row, before) or ()]
     for key in field.split("."):
         if isinstance(found, Mapping):
             found = found.get(key)
@@ -200,16 +227,23 @@ def _raw_text(row: Mapping[str, Any], fields: AnswerFields) -> Any:
 
 
 def _generated(
-    where: str, row: Mapping[str, Any], fields: AnswerFields, *, has_ids: bool
+    where: str, row: Mapping[str, Any], fields: AnswerFields, *, has_ids: bool, several: bool
 ) -> GeneratedText:
-    text = _raw_text(row, fields)
-    while isinstance(text, list) and len(text) == 1:  # lmms-eval: one list for each request
-        text = text[0]
-    if not isinstance(text, str):
-        found = f"{len(text)} texts" if isinstance(text, list) else f"{text!r:.40}"
-        raise ValueError(f'{where}: "{fields.text[0]}" is {found}, and not one generated text.')
+    all_texts = several and fields.choices
+    raw = value_at(row, fields.choices) if all_texts else _raw_text(row, fields)
+    while isinstance(raw, list) and any(isinstance(own, list) for own in raw):
+        # lmms-eval: one list for each request
+        raw = [text for own in raw for text in (own if isinstance(own, list) else [own])]
+    texts = raw if isinstance(raw, list) else [raw]
+    wrong = [f"{own!r:.40}" for own in texts if not isinstance(own, str)]
+    if wrong or not texts or (len(texts) > 1 and not several):
+        cure = "; `mm-numeric decode` makes one answer of them" * (len(texts) > 1 and not wrong)
+        what = wrong[0] if len(wrong) == len(texts) == 1 else f"{len(texts)} texts"
+        raise ValueError(
+            f'{where}: "{fields.text[0]}" is {what}, and not one generated text{cure}.'
+        )
     if not has_ids:
-        return GeneratedText(where, None, text, row)
+        return GeneratedText(where, None, texts, row)
     raw = value_at(row, fields.id)
     identity = text_id(raw)
     if identity is None:
@@ -222,5 +256,5 @@ def _generated(
             raise ValueError(
                 f'{where}: "{fields.id}" is {raw!r:.40}, and not a position (0, 1 ...).'
             )
-        return GeneratedText(where, position, text, row)
-    return GeneratedText(where, identity, text, row)
+        return GeneratedText(where, position, texts, row)
+    return GeneratedText(where, identity, texts, row)

@@ -8,9 +8,9 @@ predict`` would write for the same text, so that the score is the same.
 import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mm_numeric.answers import ImageSource
 from mm_numeric.evaluation.answers.files import (
@@ -32,9 +32,11 @@ from mm_numeric.evaluation.answers.prepared_rows import (
 from mm_numeric.evaluation.answers.source import AnswerSource
 from mm_numeric.evaluation.answers.spreadsheet import LONGEST_CELL
 from mm_numeric.geometry.frame_presets import FrameRule
+from mm_numeric.geometry.frames import Frame
 from mm_numeric.io.files import read_rows
 from mm_numeric.io.log import logger
 from mm_numeric.runs.results import check_complete
+from mm_numeric.tasks.base import Task
 
 _FACTORY_PX = 768 * 768  # default of image_max_pixels of LLaMA-Factory
 
@@ -84,15 +86,45 @@ def _last_of_each_id(
 
 
 def _joined(source: AnswerSource, rows: PreparedRows) -> Iterator[tuple[str, dict[str, Any]]]:
+    for joined in joined_answers(source, rows):
+        for answer in joined.answers:
+            kept = {name: answer.row[name] for name in _KEPT if answer.row.get(name) is not None}
+            row = {**joined.row, "text": without_end_tokens(answer.text), **kept}
+            yield answer.where, json.loads(json.dumps(row))  # as if read from predictions.jsonl
+
+
+class Joined(NamedTuple):
+    """A question with its answers from a file."""
+
+    answers: list[GeneratedText]
+    """The rows of the file with this id: one, unless several are allowed or ``keep`` is set."""
+
+    task: Task
+    target: Any
+    """The correct answer."""
+
+    frame: Frame | None
+
+    row: dict[str, Any]
+    """The fields of predictions.jsonl that do not depend on the answer."""
+
+
+def joined_answers(
+    source: AnswerSource, rows: PreparedRows, *, several: bool = False
+) -> Iterator[Joined]:
+    """Yield each question that has an answer in a file, in the order of the questions.
+
+    ``several`` allows more than one text for each question.
+    """
     predictions = source.predictions
     name, task = read_task(rows, source.task_name)
     questions = read_questions(task, rows)
     fields, answers = read_answer_file(
-        predictions, id_field=rows.id_field, text_field=rows.text_field
+        predictions, id_field=rows.id_field, text_field=rows.text_field, several=several
     )
     pairs = _matched(list(answers), questions, predictions, rows.path, partial=source.partial)
-    _warn_of_truncated_texts(predictions, [answer.text for answer, _ in pairs])
-    if source.keep != "last":
+    _warn_of_truncated_texts(predictions, [text for answer, _ in pairs for text in answer.texts])
+    if source.keep != "last" and not several:
         _check_duplicates(pairs)
     _log_reading(predictions, rows, fields, has_ids=pairs[0][0].id is not None)
     areas = [width * height for _, (_, size, _) in pairs for width, height in [size or (0, 0)]]
@@ -101,8 +133,10 @@ def _joined(source: AnswerSource, rows: PreparedRows) -> Iterator[tuple[str, dic
     if not isinstance(pairs[0][0].id, str):
         check_positions(pairs, fields, task, framed, rows.path)
     reads_by = {option: task.options()[option] for option in task.reads_by}
-    for (answer, (example, *_)), frame in zip(pairs, framed, strict=True):
-        kept = {name: answer.row[name] for name in _KEPT if answer.row.get(name) is not None}
+    framed_pairs = zip(pairs, framed, strict=True)
+    for _, group in groupby(framed_pairs, key=lambda own: own[0][1].example.id):
+        own = list(group)
+        ((_, (example, *_)), frame), found = own[0], [answer for (answer, _), _ in own]
         row = {
             "id": example.id,
             "image": _image_path(example.image),
@@ -111,13 +145,11 @@ def _joined(source: AnswerSource, rows: PreparedRows) -> Iterator[tuple[str, dic
             **({"task_options": reads_by} if reads_by else {}),
             **({"buckets": dict(example.buckets)} if example.buckets else {}),
             "prompt": example.prompt,
-            "text": without_end_tokens(answer.text),
-            **kept,
             "target": task.record(example.answer),
             "frame": None if frame is None else frame.to_dict(),
             "rows_due": len(questions),
         }
-        yield answer.where, json.loads(json.dumps(row))  # as if read from predictions.jsonl
+        yield Joined(found, task, example.answer, frame, row)
 
 
 def _image_path(image: ImageSource | None) -> str | None:

@@ -13,6 +13,7 @@ from mm_numeric.cli.completion import (
     overridden_settings,
     setting_names,
 )
+from mm_numeric.cli.decode import add_decode_options
 from mm_numeric.cli.overview import EXAMPLES, CommandParser, overview
 from mm_numeric.cli.predict import add_decoding, add_endpoint
 from mm_numeric.cli.score import add_score_options
@@ -71,6 +72,7 @@ def make_parser(commands: Mapping[str, Run]) -> CommandParser:
     _add_train(add("train", "fine-tune a model from a config"))
     _add_train(add("grpo", "train a model by rewards (GRPO), with the section grpo of a config"))
     _add_predict(add)
+    _add_decode(add)
     _add_score(add)
     _add_compare(add)
     _add_export(add)
@@ -270,6 +272,12 @@ def _add_predict(add: _Add) -> None:
     add_decoding(predict, _positive)
     _add_limit(predict, "rows")
     _add_trust(predict, "the config of the run")
+
+
+def _add_decode(add: _Add) -> None:
+    decode = add("decode", "choose one answer from several texts of each question, of any model")
+    _add_partial(decode, "rows without an answer")
+    add_decode_options(decode)
 
 
 def _add_score(add: _Add) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from mm_numeric.cli.arguments import GLOBAL_FLAGS, make_parser
 from mm_numeric.cli.completion import complete
+from mm_numeric.cli.decode import decode_answers
 from mm_numeric.cli.score import score_answers
 from mm_numeric.distributed.ranks import EveryRankError, is_lost_rank
 from mm_numeric.io.archives import set_limit
@@ -44,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "train": _train,
             "grpo": _grpo,
             "predict": _predict,
+            "decode": decode_answers,
             "score": score_answers,
             "compare": _compare,
             "export": _export,
@@ -70,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.command(arguments)
         sys.stdout.flush()  # raises BrokenPipeError here and not when Python exits
     except ModuleNotFoundError as error:
-        scores = arguments.command in (_prepare, _report, score_answers)
+        scores = arguments.command in (_prepare, _report, score_answers, decode_answers)
         return _exit_code(ValueError(missing_package(error, "eval" if scores else "train")))
     except (Exception, KeyboardInterrupt) as error:
         return _exit_code(error)

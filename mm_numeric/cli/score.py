@@ -63,21 +63,26 @@ def add_score_options(score: argparse.ArgumentParser, positive: Callable[[str], 
         help="folder for results.json, which has a section for each --protocol, and scores.jsonl "
         "(default: that of the predictions)",
     )
-    _add_joined_rows(score)
+    add_joined_rows(score)
     _add_truth(score)
     _add_coco(score, positive)
     _add_judge(score, positive)
 
 
-def _add_joined_rows(score: argparse.ArgumentParser) -> None:
-    joined = score.add_argument_group(
+def add_joined_rows(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
+    """Add the options that join answers of any tool with the rows that were answered."""
+    joined = parser.add_argument_group(
         "answers of other tools",
         "Targets and image sizes come from the rows that were answered. Files of ms-swift, "
         "LLaMA-Factory, lmms-eval, VLMEvalKit (.xlsx, .tsv, .json), OpenAI batches and TRL "
         "(.parquet) are recognised; --id and --text name the fields of other files.",
     )
     joined.add_argument(
-        "--rows", type=Path, metavar="FILE", help="rows that were answered, in the order asked"
+        "--rows",
+        type=Path,
+        required=required,
+        metavar="FILE",
+        help="rows that were answered, in the order asked",
     )
     add_family(joined, "whose coordinates the answers have", "that wrote them")
     add_sizes(joined)
@@ -223,7 +228,7 @@ def score_answers(arguments: argparse.Namespace) -> None:
     is_foreign = is_text or (is_ranked and predictions.suffix != ".jsonl")
     if is_foreign and truth is None and arguments.rows is None:
         raise ValueError(f"{predictions}: files of other tools require --truth.")
-    rows = _prepared_rows(arguments)
+    rows = prepared_rows(arguments)
     from mm_numeric.evaluation.answers.judge import Judge
     from mm_numeric.evaluation.metrics.coco_ap import Rules
     from mm_numeric.evaluation.results import results_table
@@ -302,7 +307,7 @@ def _check_predictions(path: Path) -> None:
         raise ValueError(f"{path}: {what}; {first}score {file}.")
 
 
-def _prepared_rows(arguments: argparse.Namespace) -> Any:
+def prepared_rows(arguments: argparse.Namespace) -> Any:
     """Return the values of ``--rows`` and its related options, or None without ``--rows``."""
     if arguments.rows is None:
         return None

@@ -14,18 +14,14 @@ Added to a line of predictions.jsonl if answers were explored:
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mm_numeric.answers import Box, Example, Unreadable
-from mm_numeric.baselines.baseline import Baseline
 from mm_numeric.config.decoding import MBR, PredictConfig
-from mm_numeric.families.family import Family
 from mm_numeric.geometry.frames import Frame
-from mm_numeric.inference.candidates import Exploration, Explored, PrefixTree, Samples
-from mm_numeric.inference.constrain import Constraint
 from mm_numeric.inference.decision_rules import (
     Candidate,
     Decision,
@@ -34,6 +30,11 @@ from mm_numeric.inference.decision_rules import (
 )
 from mm_numeric.inference.risks import Risk, find_risk, risk_of
 from mm_numeric.tasks.base import Task
+
+if TYPE_CHECKING:  # `mm-numeric decode` needs no torch
+    from mm_numeric.families.family import Family
+    from mm_numeric.inference.candidates import Exploration, Explored
+    from mm_numeric.inference.constrain import Constraint
 
 _MOST_KNOWN = 20_000  # parsed answers, about 100 MB if they are long
 
@@ -56,12 +57,14 @@ class Explorer:
     ones are enumerated.
     """
 
-    def __init__(self, settings: PredictConfig, family: Family, task: Task) -> None:
+    def __init__(self, settings: PredictConfig, family: "Family", task: Task) -> None:
         """Set how to explore.
 
         Raises:
             ValueError: If the family is a baseline that generates its answers itself.
         """
+        from mm_numeric.baselines.baseline import Baseline
+
         if isinstance(family, Baseline) and family.own_loss:
             raise ValueError(
                 f"predict.decode: {settings.decode}: the baseline {family.name} predicts its "
@@ -72,18 +75,20 @@ class Explorer:
         # Rows with the same frame have many answers in common.
         self._parsed = lru_cache(_MOST_KNOWN)(self._parse)
 
-    def __call__(self, batch: Sequence[Example], constraint: Constraint | None) -> Exploration:
+    def __call__(self, batch: Sequence[Example], constraint: "Constraint | None") -> "Exploration":
         """Return the exploration of a batch.
 
         ``constraint`` limits answers to the task's grammar; None permits all texts.
         """
+        from mm_numeric.inference.candidates import PrefixTree, Samples
+
         ends = {*self.family.stop_ids, self.family.pad_id}  # the text ends at either
         if self.count:
             ids = [example.id for example in batch]
             return Samples(ends, constraint, count=self.count, ids=ids)
         return PrefixTree(ends, constraint, mass=self.settings.mass, width=self.settings.branches)
 
-    def candidates(self, explored: Explored, frame: Frame | None) -> list[Candidate]:
+    def candidates(self, explored: "Explored", frame: Frame | None) -> list[Candidate]:
         """Parse the explored answers to a question; leave out those that cannot be parsed."""
         texts: dict[str, tuple[Any, float]] = {}
         for tokens, prob in explored.probabilities.items():
@@ -96,6 +101,14 @@ class Explorer:
     def _parse(self, tokens: tuple[int, ...], frame: Frame | None) -> tuple[str, Any]:
         text = self.family.text(tokens)
         return text, self.task.parse(text, frame)
+
+
+def candidates_of_texts(
+    task: Task, frame: Frame | None, probabilities: Mapping[str, float]
+) -> list[Candidate]:
+    """Parse texts with their probabilities; leave out those that cannot be parsed."""
+    parsed = ((task.parse(text, frame), text, prob) for text, prob in probabilities.items())
+    return [Candidate(*own) for own in parsed if not isinstance(own[0], Unreadable)]
 
 
 class Generated(NamedTuple):
@@ -118,7 +131,7 @@ class Generated(NamedTuple):
     lengths: Sequence[int] | None = None
     """Length of the text up to the end of each token, if ``ids`` are unknown."""
 
-    def mean_probability(self, family: Family, span: tuple[int, int]) -> float:
+    def mean_probability(self, family: "Family", span: tuple[int, int]) -> float:
         """Return the mean probability of the tokens that spell ``text[span[0]:span[1]]``."""
         counts = range(1, len(self.lengths or self.ids) + 1)
 

@@ -1,0 +1,144 @@
+"""Decode several generated texts of each question into one answer, for ``mm-numeric decode``.
+
+The texts of a question are in several rows with its id, or in a list of one row. Each text has the
+same probability, such as those that were drawn at random, unless rows have one of these fields, a
+list with a number for each text, or the number of a single text:
+
+    weights     weight of the text, at least 0; the weights of equal texts are added, and those of
+                all texts of the question are then normalised
+    logprobs    log probability of the whole text, such as that of beam search; equal texts count
+                once
+
+The output is a predictions file. It has the fields of ``predict`` (``inference.generate`` and
+``inference.decode``) without ``greedy``, and ``decode`` also has
+
+    texts       number of texts
+    parsed      number of those that can be parsed
+"""
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mm_numeric.answers import Instances, Unreadable
+from mm_numeric.evaluation.answers.files import GeneratedText, value_at, without_end_tokens
+from mm_numeric.evaluation.answers.joined_rows import Joined, joined_answers
+from mm_numeric.evaluation.answers.prepared_rows import PreparedRows
+from mm_numeric.evaluation.answers.source import AnswerSource
+from mm_numeric.inference.decision_rules import check_rule
+from mm_numeric.inference.decode import candidates_of_texts, decode
+from mm_numeric.inference.risks import risk_of
+from mm_numeric.io.atomic_files import atomic_file
+
+_MOST = 1 + 1e-6
+"""Largest sum of rounded probabilities."""
+
+
+class DecodedTexts(NamedTuple):
+    """What was decoded, in numbers."""
+
+    answers: int
+    texts: int
+    parsed: int
+    """Number of texts that can be parsed."""
+
+
+def decode_texts(
+    source: AnswerSource, rows: PreparedRows, out: Path, rule: str, risk: str | None
+) -> DecodedTexts:
+    """Decode the texts of each question into one answer, and write a predictions file.
+
+    Args:
+        source: The file with the texts.
+        rows: The questions, with correct answers.
+        out: The predictions file, which is replaced.
+        rule: One of ``mean``, ``median`` and ``mbr``.
+        risk: Name of the risk for ``mbr``; None for that of the task.
+
+    Raises:
+        ValueError: If the rule or the risk does not fit the answers, or for a wrong row.
+    """
+    texts = parsed = count = 0
+    with atomic_file(out) as file:
+        for joined in joined_answers(source, rows, several=True):
+            if not count:
+                check_rule(rule, type(joined.target), "--rule")
+                if rule == "mbr":
+                    risk_of(joined.task, joined.target, "--for", risk)
+            row = _decoded(joined, rule, risk)
+            file.write(json.dumps(row).encode() + b"\n")
+            texts, parsed = texts + row["decode"]["texts"], parsed + row["decode"]["parsed"]
+            count += 1
+    return DecodedTexts(count, texts, parsed)
+
+
+def _decoded(joined: Joined, rule: str, risk: str | None) -> dict[str, Any]:
+    """Return the row of a question in the predictions file."""
+    task, frame = joined.task, joined.frame
+    texts = [without_end_tokens(text) for own in joined.answers for text in own.texts]
+    probabilities = _probabilities(joined.answers, texts)
+    candidates = candidates_of_texts(task, frame, probabilities)
+    likeliest = max(probabilities, key=lambda text: probabilities[text])
+    text, entries, scores = decode(task, frame, likeliest, candidates, rule, risk)
+    answer = task.parse(text, frame)
+    if scores is None and isinstance(answer, Instances):  # points, or no complete answer
+        scores = [0.0] * len(answer.items)
+    unreadable = isinstance(answer, Unreadable)
+    parseable = {candidate.text for candidate in candidates}
+    counts = {"texts": len(texts), "parsed": sum(own in parseable for own in texts)}
+    return {
+        **joined.row,
+        "text": text,
+        "decode": {**entries["decode"], **counts},
+        "parsed": None if unreadable else task.record(answer),
+        **({} if scores is None else {"scores": [round(own, 6) for own in scores]}),
+        "reason": answer.reason if unreadable else None,
+    }
+
+
+def _probabilities(answers: Sequence[GeneratedText], texts: Sequence[str]) -> dict[str, float]:
+    """Return the probability of each different text, in the order of the first ones."""
+    given = [name for name in ("weights", "logprobs") if name in answers[0].row]
+    if len(given) > 1:
+        raise ValueError(f"{answers[0].where}: weights and logprobs; remove one of them.")
+    if not given:
+        weights = [1.0] * len(texts)
+    else:
+        weights = [number for own in answers for number in _numbers(own, given[0])]
+    found: defaultdict[str, float] = defaultdict(float)
+    for text, weight in zip(texts, weights, strict=True):
+        if given == ["logprobs"]:
+            found[text] = max(found[text], math.exp(weight))
+        else:
+            found[text] += weight
+    total = math.fsum(found.values())
+    if given == ["logprobs"] and total <= _MOST:
+        return dict(found)
+    if given == ["logprobs"] or not 0 < total < math.inf:
+        cure = (
+            f"the probabilities of its texts sum to {total:.6g}; write the log probability of each "
+            "whole text, or weights"
+            if given == ["logprobs"]
+            else f"the weights of its texts sum to {total:g}; write one that is above 0"
+        )
+        raise ValueError(f"{answers[0].where}: {cure}.")
+    return {text: weight / total for text, weight in found.items()}
+
+
+def _numbers(answer: GeneratedText, name: str) -> Iterator[float]:
+    """Yield the weights or log probabilities of the texts of a row."""
+    found = value_at(answer.row, name)
+    numbers = found if isinstance(found, list) else [found]
+    sign, what = (-1, "at most 0") if name == "logprobs" else (1, "at least 0")
+    valid = len(numbers) == len(answer.texts) and all(
+        type(number) in (int, float) and sign * number >= 0 for number in numbers
+    )
+    if not valid:
+        raise ValueError(
+            f'{answer.where}: "{name}" is {found!r:.60}; write one number, {what}, for each of the '
+            f"{len(answer.texts)} texts, in all rows of a question or in none."
+        )
+    yield from map(float, numbers)
