@@ -65,6 +65,10 @@ FAMILIES: Mapping[str, str] = {
     "t5": "mm_numeric.families.t5:T5",
 }
 
+API = "api"
+"""Family of a model on a server with a chat API, without weights, processor and tokenizer here
+(``mm_numeric.families.api``). It answers with ``predict --endpoint``, and cannot be trained."""
+
 BASELINES: Mapping[str, str] = {
     "regression_head": "mm_numeric.baselines.regression_head:RegressionHead",
     "regression_transformer": "mm_numeric.baselines.regression_transformer:RegressionTransformer",

@@ -253,6 +253,15 @@ def one_per_phrase(example: Example, phrases: Sequence[str]) -> Iterator[Example
         yield replace(example, id=identity, prompt=example.prompt.replace("{phrase}", phrase))
 
 
+def needs_frame(task: Task) -> bool:
+    """Return True if the task needs the frame of an image to parse a text with coordinates."""
+    try:
+        task.parse("", None)
+    except ValueError:
+        return True
+    return False
+
+
 def frame_of_image(frame: Frame | None) -> Frame:
     """Return the frame; raise ValueError if it is None."""
     if frame is None:

@@ -18,7 +18,7 @@ from mm_numeric.geometry.frames import Frame
 from mm_numeric.io.files import read_json, read_rows
 from mm_numeric.registry import TASK_OF_FORMAT, task_of_row
 from mm_numeric.settings import read_dataclass
-from mm_numeric.tasks.base import Task, task_class
+from mm_numeric.tasks.base import Task, needs_frame, task_class
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +122,7 @@ def frames_of(
 
     The object is None if no coordinate format is given or the question has no image of known size.
     """
-    needed = _needs_frame(task)
+    needed = needs_frame(task)
     if rows.frame is None:
         if needed:
             raise ValueError(
@@ -148,12 +148,3 @@ def _frame(question: Question, rule: FrameRule) -> Frame | None:
         return rule.frame(*question.size_px)
     except ValueError as error:
         raise ValueError(f"{question.example.where}: {error}; remove the row.") from error
-
-
-def _needs_frame(task: Task) -> bool:
-    """Return True if the task needs the size and coordinate format of an image to parse a text."""
-    try:
-        task.parse("", None)
-    except ValueError:
-        return True
-    return False

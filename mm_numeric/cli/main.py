@@ -154,6 +154,7 @@ def _check_data(arguments: argparse.Namespace) -> None:
 
     # The config is validated before the imports below load torch.
     config = read_config(arguments.config, arguments.overrides)
+    config.require_weights()
     from mm_numeric.evaluation.check_data.check import check_data
     from mm_numeric.evaluation.check_data.html_page import write_check_page
     from mm_numeric.evaluation.check_data.text import report_text

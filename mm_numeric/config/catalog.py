@@ -4,7 +4,7 @@ from mm_numeric.config.reader import CONFIGS
 from mm_numeric.config.trainer_settings import deepspeed_settings
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.losses.presets import PRESETS, SUMMARIES
-from mm_numeric.registry import BASELINES, FAMILIES, IMPORTERS, REWARDS, RISKS, TASKS, TERMS
+from mm_numeric.registry import API, BASELINES, FAMILIES, IMPORTERS, REWARDS, RISKS, TASKS, TERMS
 
 
 def shipped(*, everything: bool = False) -> str:
@@ -16,7 +16,7 @@ def shipped(*, everything: bool = False) -> str:
         f"{title}: {', '.join(names)}"
         for title, names in (
             ("tasks", TASKS),
-            ("families", FAMILIES),
+            ("families", [*FAMILIES, API]),
             ("baselines", BASELINES),
             ("coordinates", COORDINATES),
             ("loss terms", TERMS),

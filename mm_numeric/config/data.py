@@ -126,9 +126,10 @@ def named(sources: Sources) -> str:
 class DataConfig:
     """Config section ``data``: the training and test samples, and how they are read."""
 
-    train: tuple[DataSource, ...] | DataSource
-    """One source or a list of sources. Without weights, an epoch contains each row once. With
-    weights, an epoch ends when it has contained each row at least once."""
+    train: tuple[DataSource, ...] | DataSource = ()
+    """One source or a list of sources; required, except for ``model.family: api``. Without weights,
+    an epoch contains each row once. With weights, an epoch ends when it has contained each row at
+    least once."""
 
     test: DataSource
     """Rows for which ``predict`` and ``compare`` generate answers."""
@@ -173,10 +174,7 @@ class DataConfig:
         if self.too_long != "stop" and self.max_tokens is None:
             raise ValueError(f"too_long: {self.too_long} requires max_tokens; set it")
         check_not_training(self.test, "test")
-        sources = listed(self.train)
-        if not sources:
-            raise ValueError("train has no source; add at least one")
-        if len({source.weight is None for source in sources}) > 1:
+        if len({source.weight is None for source in listed(self.train)}) > 1:
             raise ValueError("train: set a weight for every source or for none")
 
     def check_trainer(self, trainer: Mapping[str, Any], where: str) -> None:

@@ -26,7 +26,7 @@ from mm_numeric.config.schema import (
 from mm_numeric.config.trainer_settings import OURS, check_trainer_settings
 from mm_numeric.geometry.coordinates import COORDINATES, Coordinates
 from mm_numeric.losses.presets import PRESETS, read_spec
-from mm_numeric.registry import FAMILIES, TASKS, import_from, unknown
+from mm_numeric.registry import API, FAMILIES, TASKS, import_from, unknown
 from mm_numeric.settings import (
     read_dataclass,
     read_value,
@@ -35,7 +35,7 @@ from mm_numeric.settings import (
     with_override,
     with_setting,
 )
-from mm_numeric.tasks.base import task_class
+from mm_numeric.tasks.base import needs_frame, task_class
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 """Folder of the shipped configs."""
@@ -45,6 +45,7 @@ _OPTIONAL = (
     *("modules", "lora", "objective", "distil", "grpo"),
     *("predict", "evaluate", "compare", "plugins"),
 )
+_TRAINED = ("distil", "grpo", "evaluate", "compare")
 _SECTIONS = (*_REQUIRED, *_OPTIONAL)
 
 
@@ -165,9 +166,15 @@ def config_from_dict(raw: Mapping[str, Any], *, where: str, title: str) -> Confi
         if key not in _SECTIONS:
             raise unknown(key, _SECTIONS, "setting", where)
     for key in _REQUIRED:
-        if raw.get(key) is None:
+        if raw.get(key) is None and not (key == "trainer" and _is_served(raw)):
             raise ValueError(f"{where}: the setting {key!r} is missing.")
     model = read_dataclass(ModelConfig, raw["model"], f"{where}, model")
+    for section in _TRAINED if model.family == API else ():
+        if raw.get(section) is not None:
+            raise ValueError(
+                f"{where}, {section}: a model on a server (model.family: {API}) is not trained; "
+                "remove the section."
+            )
     task_name, task = _read_task(raw["task"], model, where)
     modules = read_modules(raw.get("modules"), f"{where}, modules")
     predict = {} if raw.get("predict") is None else raw["predict"]
@@ -180,7 +187,7 @@ def config_from_dict(raw: Mapping[str, Any], *, where: str, title: str) -> Confi
         modules=modules,
         lora=read_lora(raw.get("lora"), modules, f"{where}, lora"),
         objective=read_objective(raw.get("objective", "ce"), f"{where}, objective"),
-        trainer={**OURS, **check_trainer_settings(raw["trainer"], f"{where}, trainer")},
+        trainer={**OURS, **check_trainer_settings(raw.get("trainer") or {}, f"{where}, trainer")},
         distil=_read_optional(DistilConfig, raw.get("distil"), f"{where}, distil"),
         grpo=_read_optional(GrpoConfig, raw.get("grpo"), f"{where}, grpo"),
         predict=_read_optional(PredictConfig, predict, f"{where}, predict"),
@@ -189,6 +196,10 @@ def config_from_dict(raw: Mapping[str, Any], *, where: str, title: str) -> Confi
         plugins=read_value(str | None, raw.get("plugins"), f"{where}, plugins"),
     )
     _check_model(config, where)
+    if model.family == API:
+        return config
+    if not listed(config.data.train):
+        raise ValueError(f"{where}, data.train: name at least one source of training rows.")
     if not config.trainer.get("output_dir"):
         raise ValueError(f"{where}, trainer.output_dir: set the folder of the run.")
     config.data.check_trainer(config.trainer, where)
@@ -199,6 +210,10 @@ def config_from_dict(raw: Mapping[str, Any], *, where: str, title: str) -> Confi
     if config.compare:
         check_trainer_settings(config.compare.warm_start, f"{where}, compare.warm_start")
     return config
+
+
+def _is_served(raw: Mapping[str, Any]) -> bool:
+    return isinstance(raw["model"], Mapping) and raw["model"].get("family") == API
 
 
 def _read_task(raw: Any, model: ModelConfig, file: str) -> tuple[str, Any]:
@@ -222,10 +237,17 @@ def _read_optional(section: type, raw: Any, where: str) -> Any:
 def _check_model(config: Config, where: str) -> None:
     """Validate the config section ``model``: family, coordinates, quantisation and baseline."""
     model = config.model
-    if model.family not in FAMILIES and ":" not in model.family:
-        raise unknown(model.family, FAMILIES, "family", f"{where}, model.family")
+    families = (*FAMILIES, API)
+    if model.family not in families and ":" not in model.family:
+        raise unknown(model.family, families, "family", f"{where}, model.family")
     if model.coordinates is not None:
         read_coordinates(model.coordinates, f"{where}, model.coordinates")
+    elif model.family == API and needs_frame(config.task):
+        raise ValueError(
+            f"{where}, model.coordinates: answers of the task {config.task_name!r} are "
+            "coordinates; name their format, such as relative_1000 (`mm-numeric ls --coordinates` "
+            "lists them)."
+        )
     if model.quantize is not None and not config.modules.adapted:
         raise ValueError(
             f"{where}, model.quantize: quantised weights cannot be trained; set "

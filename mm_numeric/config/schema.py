@@ -14,7 +14,7 @@ from mm_numeric.config.decoding import GREEDY, MBR, check_decode
 from mm_numeric.config.decoding import PredictConfig as PredictConfig
 from mm_numeric.config.modules import LoraSettings, ModulesConfig
 from mm_numeric.losses.spec import ObjectiveSpec
-from mm_numeric.registry import BASELINES, choose
+from mm_numeric.registry import API, BASELINES, choose
 from mm_numeric.settings import check_at_least_1, check_choices, read_dataclass
 from mm_numeric.tasks.base import Task
 
@@ -31,7 +31,9 @@ class ModelConfig:
     the families qwen2_vl, qwen2_5_vl, qwen3_vl, causal_lm and t5."""
 
     family: str = "qwen2_vl"
-    """A name in ``mm_numeric.registry.FAMILIES``, or an import path of a family class."""
+    """A name in ``mm_numeric.registry.FAMILIES``, or an import path of a family class. ``api``: a
+    model on a server with any chat API, for ``predict --endpoint`` alone; nothing of it is loaded,
+    and ``coordinates`` must be set if answers are coordinates."""
 
     revision: str = "main"
     """Branch, tag or commit of the model on the hub. Set a commit for results that you publish."""
@@ -248,6 +250,14 @@ class Config:
     def output_dir(self) -> Path:
         """Return the folder that the run writes to, ``trainer.output_dir``."""
         return Path(self.trainer["output_dir"])
+
+    def require_weights(self) -> None:
+        """Raise ValueError if the model is on a server, so that it cannot be trained."""
+        if self.model.family == API:
+            raise ValueError(
+                f"{self.title}, model.family: {API} is a model on a server, for `mm-numeric "
+                "predict --endpoint`; to train or check data, name the family of a checkpoint."
+            )
 
     @property
     def comparison(self) -> CompareConfig:

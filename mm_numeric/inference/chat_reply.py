@@ -58,6 +58,10 @@ class ServerAnswer:
     logprobs: list[tuple[float, bytes]]
     """Log probability and UTF-8 text of each token; empty if the server returns none."""
 
+    top_logprobs: list[dict[bytes, float]]
+    """For each token, the log probabilities of the likeliest tokens in its place; empty if the
+    server returns none."""
+
     other_fields: list[str]
     """Names of the other fields of the message that are not empty."""
 
@@ -133,6 +137,7 @@ def _answer(choice: Any) -> ServerAnswer:
         finish_reason=_check(reason is None or _is_text(reason), "finish_reason", reason),
         ids=_ids(choice, "token_ids"),
         logprobs=[_logprob(token) for token in tokens],
+        top_logprobs=_top_logprobs(tokens),
         other_fields=[
             str(key) for key in message if message[key] and key not in ("role", "content")
         ],
@@ -150,6 +155,15 @@ def _logprob(token: Any) -> tuple[float, bytes]:
     else:
         spelling = _check(_is_text(token.get("token")), "token", token.get("token")).encode()
     return float(min(max(value, _LEAST_LOGPROB), 0.0)), spelling
+
+
+def _top_logprobs(tokens: list[Any]) -> list[dict[bytes, float]]:
+    tops = [token.get("top_logprobs") or [] for token in tokens]
+    for top in tops:
+        _check(isinstance(top, list), "top_logprobs", top)
+    if not all(tops):
+        return []
+    return [{text: value for value, text in map(_logprob, top)} for top in tops]
 
 
 def _ids(found: dict[str, Any], name: str) -> list[int] | None:

@@ -3,7 +3,15 @@
 The server has an OpenAI-compatible API and applies its own chat template and image processor. It
 gets each image as the family resizes it, as PNG, so that its image processor has nothing to resize.
 The number of prompt tokens that it reports (and their ids, if it returns them) must be those of the
-family for every row: otherwise the model would see another image or another prompt.
+family for every row: otherwise the model would see another image or another prompt. The family
+``api`` has no tokenizer, and nothing is compared.
+
+Decoding rules need several answers to a question. The probe finds which way the server offers:
+
+    tree        answers that are one number or a time: the tree of the texts of the greedy answer
+                and of the answers drawn, if the server returns ``top_logprobs`` (``text_tree``)
+    n           answers drawn at random in one request
+    requests    each answer drawn in a request of its own, with a seed if the server accepts one
 """
 
 import base64
@@ -14,7 +22,7 @@ import math
 import re
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -29,11 +37,12 @@ from mm_numeric.data.framing import load_framed_image
 from mm_numeric.families.chat_template import listed, message_content
 from mm_numeric.families.family import Family
 from mm_numeric.geometry.frames import Frame
-from mm_numeric.inference.candidates import Explored
-from mm_numeric.inference.chat_client import ChatClient, RejectedError
+from mm_numeric.inference.chat_client import ChatClient, RejectedError, T
 from mm_numeric.inference.chat_reply import Reply, ServerAnswer, TryAgainError
 from mm_numeric.inference.constrain import grammar_of
-from mm_numeric.inference.decode import Explorer, Generated
+from mm_numeric.inference.decision_rules import Candidate
+from mm_numeric.inference.decode import Explorer, Generated, candidates_of_texts
+from mm_numeric.inference.text_tree import TextTree, is_short
 from mm_numeric.io.log import Waiting, logger, without_repeats
 
 ENDPOINT_KEY = "MM_NUMERIC_API_KEY"
@@ -53,8 +62,16 @@ class Endpoint(ChatClient):
     concurrency: int = 8
     """Number of rows that are sent at the same time."""
 
+    names: Mapping[str, str | None] = field(default_factory=dict)
+    """Names that the server has for fields of requests; None for one that is left out."""
+
     attempts: int = 10  # waits of four minutes in all, in which a server can be started again
     timeout_s: float = 600.0
+
+    def complete(self, request: Mapping[str, Any], read: Callable[[Reply], T]) -> T:
+        """Send a request with the names of the server; see ``ChatClient.complete``."""
+        named = [(self.names.get(name, name), value) for name, value in request.items()]
+        return super().complete({name: value for name, value in named if name is not None}, read)
 
     def record(self) -> dict[str, str]:
         """Return what made the answers, for the record next to predictions.jsonl."""
@@ -83,7 +100,8 @@ def endpoint_answers(
         ValueError: If the server does not do what the config requires, counts other prompt tokens
             than the family, or does not answer after several attempts.
     """
-    if config.model.baseline is not None or not family.chat_template:
+    served_text = family.tokenizer is None or family.chat_template
+    if config.model.baseline is not None or not served_text:
         name = family.name if config.model.baseline is None else "a baseline"
         raise ValueError(
             f"--endpoint: the prompt of {name} is not written with a chat template, so no server "
@@ -100,6 +118,8 @@ def _bos_field(family: Family) -> dict[str, bool]:
 
     vLLM leaves it out otherwise; transformers does not.
     """
+    if family.tokenizer is None:
+        return {}
     bos = family.tokenizer.bos_token_id
     # Not what the tokenizer adds to a text: causal_lm has the tokens of the template alone.
     if bos is None or family.tokenize_question("?", family.takes_images)[:1] != [bos]:
@@ -155,14 +175,24 @@ class _Served:
         """Find what the server can do; raise ValueError if the settings require more."""
         question = self._question(example)
         fields = self.abilities.fields
-        try:  # a wrong URL, key, model or number of tokens is reported first
-            self._ask(question, fields)
-        except RejectedError:
-            if not fields:
-                raise
-            fields = {}
-            self._ask(question, fields)
-        found = probe(self.endpoint, {**question.body, **fields}, self.family)
+        rejected: RejectedError | None = None
+        for own, names in [*([(fields, {})] if fields else ()), *(({}, own) for own in _NAMES)]:
+            self.endpoint, fields = replace(self.endpoint, names=names), own
+            try:  # a wrong URL, key, model or number of tokens is reported first
+                self._ask(question, fields)
+                break
+            except RejectedError as error:
+                rejected = rejected or error
+        else:
+            assert rejected is not None
+            raise rejected
+        if "temperature" in self.endpoint.names:
+            logger.warning(
+                "%s accepts no temperature: its answers are drawn at random, and not greedy.",
+                self.endpoint.url,
+            )
+        needs_tree = self.explore is not None and not self.task.sampled_answers
+        found = probe(self.endpoint, {**question.body, **fields}, self.family, tree=needs_tree)
         self.abilities = replace(found, fields={**fields, **found.fields})
         if self.settings.constrain and self.abilities.regex is None:
             raise ValueError(
@@ -172,12 +202,30 @@ class _Served:
             )
         if self.settings.constrain:
             logger.info("token scores are not stored: with a constraint, a server has others")
-        if self.explore is not None and not (self.explore.count and self.abilities.token_ids):
-            lacks = "returns no token ids" if self.explore.count else "cannot enumerate answers"
+        if self.explore is not None:
+            self._probe_draws(question, self.explore.count)
+
+    def _probe_draws(self, question: "_Question", count: int) -> None:
+        """Find how several answers to a question are obtained, and log it."""
+        ways = []
+        if self.abilities.top_logprobs:
+            ways.append("if the greedy one is a number or a time, from the tree of top_logprobs")
+        if count:
+            body = {**question.body, **self.abilities.fields, "max_tokens": 1}
+            drawn, _ = _accepted(self.endpoint, body, _DRAWN)
+            several = _draws_at_once(self.endpoint, {**body, **drawn}, count)
+            self.abilities = replace(self.abilities, drawn=drawn, several=several)
+            way = f"{count} drawn in one request (n)"
+            if not several:
+                seeds = "with" if "seed" in drawn else "without"
+                way = f"{count} drawn in {count} requests, {seeds} seeds"
+            ways.append(way)
+        if not ways:
             raise ValueError(
-                f"predict.decode: {self.endpoint.url} {lacks}; set --samples with a server that "
-                "returns the token ids of drawn answers, such as vLLM, or use --decode greedy."
+                f"predict.decode: {self.endpoint.url} returns no top_logprobs, so that answers "
+                "cannot be enumerated; set --samples, or use --decode greedy."
             )
+        logger.info("%s: answers for decoding: %s", self.endpoint.url, "; ".join(ways))
 
     def answer(self, example: Example) -> Generated:
         """Return the answer to a question."""
@@ -188,15 +236,45 @@ class _Served:
             found = self._generated(choice, question)
         if self.explore is None:
             return found
-        count = self.explore.count
-        seed = int.from_bytes(hashlib.sha256(example.id.encode()).digest()[:4]) >> 1
-        drawn = {"n": count, "temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
-        choices = self._ask(question, {**fields, **drawn, "seed": seed}, count)
-        ended = [choice.ids for choice in choices if choice.is_complete and choice.ids is not None]
+        choices = self._draw(question, fields, example.id, self.explore.count)
         with self.lock:
-            shares = Counter(tuple(self.family.before_end(ids)) for ids in ended)
-            explored = Explored({ids: number / count for ids, number in shares.items()})
-            return found._replace(candidates=self.explore.candidates(explored, question.frame))
+            return found._replace(candidates=self._candidates(question, choice, choices))
+
+    def _draw(
+        self, question: "_Question", fields: dict[str, Any], name: str, count: int
+    ) -> list[ServerAnswer]:
+        """Return ``count`` answers to a question, drawn with seeds made of its id."""
+        fields = {**fields, **self.abilities.drawn}
+        if self.abilities.several:
+            return self._ask(question, {**fields, **self._seed(name), "n": count}, count)
+        return [
+            self._ask(question, {**fields, **self._seed(f"{name} {i}")})[0] for i in range(count)
+        ]
+
+    def _seed(self, name: str) -> dict[str, int]:
+        if "seed" not in self.abilities.drawn:
+            return {}
+        return {"seed": int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]) >> 1}
+
+    def _candidates(
+        self, question: "_Question", greedy: ServerAnswer, drawn: Sequence[ServerAnswer]
+    ) -> list[Candidate]:
+        """Return the parseable answers to a question with their probabilities or shares."""
+        assert self.explore is not None
+        text = self._generated(greedy, question).text
+        if self.abilities.top_logprobs and (is_short(text) or not drawn):
+            tree = TextTree()
+            for own in (greedy, *drawn):
+                tree.add(
+                    self._generated(own, question).text,
+                    own.logprobs,
+                    own.top_logprobs,
+                    is_complete=own.is_complete,
+                )
+            return candidates_of_texts(self.task, question.frame, tree.probabilities())
+        texts = [self._generated(own, question).text for own in drawn if own.is_complete]
+        shares = {own: number / len(drawn) for own, number in Counter(texts).items()}
+        return candidates_of_texts(self.task, question.frame, shares)
 
     def _question(self, example: Example) -> "_Question":
         """Return the request for the answer to a question."""
@@ -218,8 +296,10 @@ class _Served:
         grammar = None
         if self.settings.constrain:
             grammar = grammar_of(self.task, frame)
-        with self.lock:
-            ids = self.family.prompt_ids(example.prompt, image)
+        ids = None
+        if self.family.tokenizer is not None:
+            with self.lock:
+                ids = self.family.prompt_ids(example.prompt, image)
         return _Question(example.where, body, ids, frame, grammar)
 
     def _ask(
@@ -247,6 +327,8 @@ class _Served:
     def _check_prompt(self, question: "_Question", reply: Reply) -> None:
         """Raise ValueError if the server's prompt has other tokens than the family's."""
         ids, own = reply.prompt_ids, question.prompt_ids
+        if own is None:
+            return
         counted = len(own) if reply.prompt_tokens is None else reply.prompt_tokens
         if counted != len(own) or (ids is not None and ids != own):
             counts = f"has {counted} tokens on the server and {len(own)} in {self.family.name}"
@@ -271,7 +353,7 @@ class _Served:
             found = Generated(family.text(choice.ids), frame, choice.ids, probabilities)
         else:
             text = choice.text
-            for token in (*family.stop_ids, family.pad_id):
+            for token in (*family.stop_ids, family.pad_id) if family.tokenizer else ():
                 text = text.partition(family.tokenizer.convert_ids_to_tokens(token))[0]
             lengths = _lengths(text, choice)
             found = Generated(text, frame, (), probabilities if lengths else (), lengths=lengths)
@@ -303,8 +385,8 @@ class _Question:
     body: dict[str, Any]
     """The request, with what every server accepts."""
 
-    prompt_ids: list[int]
-    """Token ids of the prompt, as the family writes it."""
+    prompt_ids: list[int] | None
+    """Token ids of the prompt, as the family writes it; None without a tokenizer."""
 
     frame: Frame | None
     """How the model sees the image; None without an image."""
@@ -319,6 +401,13 @@ def _data_url(image: Image.Image) -> str:
     image.save(file, "PNG", compress_level=1)
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
+
+_NAMES: Sequence[Mapping[str, str | None]] = (
+    {},
+    {"max_tokens": "max_completion_tokens"},  # models of OpenAI that reason
+    {"max_tokens": "max_completion_tokens", "temperature": None},
+)
+"""Names of fields that are tried one after another, until the server rejects none."""
 
 _REGEX, _MATCH = "(zq){3}", "zqzqzq"  # no model writes it as the answer to a question
 _REGEX_FIELDS: dict[str, Callable[[str], dict[str, Any]]] = {
@@ -340,8 +429,26 @@ class Abilities:
     regex: Callable[[str], dict[str, Any]] | None = None
     """Returns the fields that constrain an answer to a regular expression; None if none does."""
 
+    top_logprobs: bool = False
+    """True if it returns the likeliest tokens in the place of each token."""
 
-def probe(client: ChatClient, body: dict[str, Any], family: Family) -> Abilities:
+    drawn: dict[str, Any] = field(default_factory=dict)
+    """Fields of answers that are drawn at random; those that the server does not reject."""
+
+    several: bool = False
+    """True if it returns several answers to one request (``n``)."""
+
+
+_TOP = 20
+"""The most likely tokens that are asked for in each place: as many as OpenAI and vLLM allow."""
+
+_DRAWN = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "seed": 0}
+"""Fields with which answers are drawn from the distribution of the model."""
+
+
+def probe(
+    client: ChatClient, body: dict[str, Any], family: Family, *, tree: bool = False
+) -> Abilities:
     """Return what a server really does, and log it, with one line for each ability.
 
     Servers accept fields that they ignore, with HTTP 200: ``transformers serve`` (5.23) ignores
@@ -351,15 +458,18 @@ def probe(client: ChatClient, body: dict[str, Any], family: Family) -> Abilities
         client: The server.
         body: A request that the server has answered.
         family: The family of the served model.
+        tree: Ask for the likeliest tokens in each place (``top_logprobs``), too.
     """
-    wanted = {
+    wanted: dict[str, Any] = {
         "frequency_penalty": 0.0,  # transformers serve: no repetition penalty of the checkpoint
         "skip_special_tokens": False,  # some families write coordinates with special tokens
         "repetition_penalty": 1.0,  # in place of that in the checkpoint's generation settings
-        "stop_token_ids": family.stop_ids,
-        "return_token_ids": True,
         "logprobs": True,
     }
+    if family.tokenizer is not None:
+        wanted |= {"stop_token_ids": family.stop_ids, "return_token_ids": True}
+    if tree:
+        wanted["top_logprobs"] = _TOP
     body = {**body, "max_tokens": 1}
     accepted, reply = _accepted(client, body, wanted)
     answer = reply.answers[0]
@@ -371,23 +481,31 @@ def probe(client: ChatClient, body: dict[str, Any], family: Family) -> Abilities
         if result == "obeyed":
             regex = fields
             break
-    counted = reply.prompt_tokens
-    lines = {
-        "prompt tokens": f"{counted}, as in {family.name}; compared for each row",
-        "token ids": _returned(answer.ids is not None, "return_token_ids" in accepted),
+    lines = {} if family.tokenizer is None else _token_lines(reply, accepted, family)
+    lines |= {
         "logprobs": _returned(bool(answer.logprobs), "logprobs" in accepted),
         "constraints": ", ".join(said),
         "rejected fields": ", ".join(name for name in wanted if name not in accepted) or "none",
     }
-    if answer.ids is None:  # transformers serve strips white space, llama.cpp special tokens
-        lines["token ids"] += (
-            "; texts are as the server writes them, perhaps without special tokens"
-        )
-    if counted is None:
-        lines["prompt tokens"] = "not reported, so a wrong template or image size is not noticed"
+    if tree:
+        lines["top_logprobs"] = _returned(bool(answer.top_logprobs), "top_logprobs" in accepted)
     for name, text in lines.items():
         logger.info("%s: %s: %s", client.url, name, text)
-    return Abilities(accepted, answer.ids is not None, regex)
+    return Abilities(
+        accepted, answer.ids is not None, regex, top_logprobs=bool(answer.top_logprobs)
+    )
+
+
+def _token_lines(reply: Reply, accepted: Mapping[str, Any], family: Family) -> dict[str, str]:
+    """Return the log lines about the tokens of prompts and answers."""
+    is_returned = reply.answers[0].ids is not None
+    ids, counted = _returned(is_returned, "return_token_ids" in accepted), reply.prompt_tokens
+    if not is_returned:  # transformers serve strips white space, llama.cpp special tokens
+        ids += "; texts are as the server writes them, perhaps without special tokens"
+    prompt = f"{counted}, as in {family.name}; compared for each row"
+    if counted is None:
+        prompt = "not reported, so a wrong template or image size is not noticed"
+    return {"prompt tokens": prompt, "token ids": ids}
 
 
 def _accepted(
@@ -397,14 +515,22 @@ def _accepted(
     try:
         return wanted, client.complete({**body, **wanted}, _as_it_is)
     except RejectedError:
-        accepted = {}
+        accepted: dict[str, Any] = {}
     for name, value in wanted.items():
         try:
-            client.complete({**body, name: value}, _as_it_is)
+            client.complete({**body, **accepted, name: value}, _as_it_is)
             accepted[name] = value
         except RejectedError:
             continue
     return accepted, client.complete({**body, **accepted}, _as_it_is)
+
+
+def _draws_at_once(client: ChatClient, body: dict[str, Any], count: int) -> bool:
+    """Return True if the server returns ``count`` answers to one request."""
+    try:
+        return len(client.complete({**body, "n": count}, _as_it_is).answers) == count
+    except RejectedError:
+        return False
 
 
 def _try_regex(client: ChatClient, body: dict[str, Any]) -> str:

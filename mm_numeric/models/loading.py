@@ -21,7 +21,7 @@ from mm_numeric.families.family import Family
 from mm_numeric.io.files import read_json
 from mm_numeric.io.log import shows_progress
 from mm_numeric.models.adapters import base_of_adapters, has_adapters, load_adapted
-from mm_numeric.registry import FAMILIES, choose
+from mm_numeric.registry import API, FAMILIES, choose
 from mm_numeric.runs.folder import MODEL
 from mm_numeric.runs.trust import checkpoint_code
 
@@ -69,7 +69,8 @@ def model_source(config: Config, folder: Path) -> str:
 def family_class(config: Config) -> type[Family]:
     """Return the class of a config's model family, and check that it is one."""
     where = f"{config.title}, model.family"
-    cls: type[Family] = choose(config.model.family, FAMILIES, "family", where)
+    families = {**FAMILIES, API: "mm_numeric.families.api:Api"}
+    cls: type[Family] = choose(config.model.family, families, "family", where)
     if not isinstance(cls, type) or not issubclass(cls, Family):
         raise ValueError(
             f"{where}: {config.model.family!r} is not a subclass of "
@@ -81,6 +82,8 @@ def family_class(config: Config) -> type[Family]:
 def load_family(config: Config, source: str) -> Family:
     """Load the prompt format, tokenizer and image processor of a checkpoint (its ``Family``)."""
     cls = family_class(config)
+    if config.model.family == API:
+        return cls.load(source, config.model)
     _check_source(source, f"{config.title}, model.name")
     if config.model.baseline is not None:
         cls = with_baseline(cls, config.model.baseline, f"{config.title}, model.baseline")

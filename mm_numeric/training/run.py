@@ -97,6 +97,7 @@ def train(
 
     The arguments are those of ``mm_numeric.train``. Returns the folder with the trained weights.
     """
+    config.require_weights()
     train_part = partial(_train, stoppable=stoppable, trust_remote_code=trust_remote_code)
     if config.distil is None:
         contains_run(config.output_dir, config)  # raises if it is another, before rows are loaded

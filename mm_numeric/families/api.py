@@ -1,0 +1,67 @@
+"""A model on a server, of which only the answers are known, for ``predict --endpoint``.
+
+Prompt    the text of the task; the server applies its own chat template
+Images    as they are, or resized as by Qwen2.5-VL if coordinates are pixels of the resized image
+Frame     ``model.coordinates``, which a config must name for tasks whose answers are coordinates
+"""
+
+from typing import Any, ClassVar, NoReturn, Self
+
+from PIL import Image
+
+from mm_numeric.config.schema import ModelConfig
+from mm_numeric.families.family import Family
+from mm_numeric.geometry.frame_presets import FAMILY_RESIZES, AreaLimits
+from mm_numeric.geometry.frames import Resize
+from mm_numeric.registry import API
+
+
+class Api(Family):
+    """A model without weights, processor and tokenizer here, so that nothing can be trained."""
+
+    name = API
+    takes_several_images = True
+    image_settings: ClassVar = ("min_pixels", "max_pixels")
+
+    def __init__(self, tokenizer: Any, image_processor: Any, model: ModelConfig) -> None:
+        super().__init__(tokenizer, image_processor, model)
+        self.stop_ids = []
+        self.resize = Resize(kind="none")
+        if isinstance(model.coordinates, str) and model.coordinates in FAMILY_RESIZES:
+            self.resize = FAMILY_RESIZES[model.coordinates]
+        elif self.coordinates.space == "resized" and self.coordinates.max_value is None:
+            self.resize = FAMILY_RESIZES["qwen2_5_vl"]
+        if model.image_size:
+            if self.resize.kind != "smart":
+                raise ValueError(
+                    "model.image_size: these coordinates do not depend on the size of a resized "
+                    "image; remove it."
+                )
+            limits = AreaLimits(**model.image_size)
+            self.resize = limits.applied(self.resize, "model.image_size")
+
+    @classmethod
+    def load(cls, source: str, model: ModelConfig) -> Self:
+        """Return the family; nothing is loaded."""
+        return cls(None, None, model)
+
+    def resize_image(self, image: Image.Image) -> Image.Image:
+        """Resize an image if coordinates are pixels of the resized image."""
+        if self.resize.kind != "smart":
+            return image
+        view = self.resize.view(*image.size)
+        return image.resize((view.width_px, view.height_px), Image.Resampling.BICUBIC)
+
+    def tokenize_question(self, text: str, with_image: bool) -> NoReturn:
+        """Raise ValueError, because there is no tokenizer."""
+        raise self._no_tokenizer()
+
+    def image_tokens(self, width: int, height: int) -> NoReturn:
+        """Raise ValueError, because there is no tokenizer."""
+        raise self._no_tokenizer()
+
+    def num_image_features(self, images: Any, config: Any) -> None:
+        """Return None: the number is not known."""
+
+    def _no_tokenizer(self) -> ValueError:
+        return ValueError(f"model.family: {self.name} has no tokenizer; name another family.")

@@ -1,0 +1,81 @@
+"""The distribution of short answers of a server that returns the likeliest tokens at each place.
+
+A chat API shows only the tokens that it has written, and for each of them (``top_logprobs``) the
+likeliest tokens in its place. A few answers to one question are paths of a tree: at each beginning
+that an answer has, the probabilities of the next tokens are known. An answer has a known
+probability if one of the paths ends with it, or if it is a time whose last digit another path has:
+after ``7:0``, the tokens ``5`` and ``6`` complete the times 7:05 and 7:06. What other beginnings
+lead to is not known, and remains uncovered. A server that shows no end token leaves open whether
+a number goes on: until a longer answer is seen, the probability of ``7`` includes that of ``70``.
+"""
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+
+_TIME = re.compile(rb"\s*[0-9]{1,2}:[0-9]{2}")
+_SPECIAL = re.compile(rb"<\|.+\|>|</s>|<eos>|<end_of_turn>")
+_ANSWER = re.compile(r"\s*(?:[0-9]{1,2}:[0-9]{2}|[-+]?[0-9][0-9.,]*)\s*")
+
+
+def is_short(text: str) -> bool:
+    """Return True if a text is one number or one time, with nothing else."""
+    return _ANSWER.fullmatch(text) is not None
+
+
+class TextTree:
+    """Beginnings of answers as sequences of tokens, with the probabilities of their next tokens."""
+
+    def __init__(self) -> None:
+        self._next: dict[tuple[bytes, ...], dict[bytes, float]] = {}
+        self._answers = set[tuple[bytes, ...]]()
+        self._ends = set[bytes]()  # tokens after the text of an answer
+
+    def add(
+        self,
+        text: str,
+        tokens: Sequence[tuple[float, bytes]],
+        likeliest: Sequence[dict[bytes, float]],
+        *,
+        is_complete: bool,
+    ) -> None:
+        """Add an answer.
+
+        Args:
+            text: The text.
+            tokens: Log probability and text of each token; the end token may be one of them.
+            likeliest: Log probabilities of the likeliest tokens in the place of each.
+            is_complete: False for an answer that was truncated.
+        """
+        path: tuple[bytes, ...] = ()
+        for (logprob, token), top in zip(tokens, likeliest, strict=True):
+            if is_complete and path and b"".join(path).strip() == text.encode().strip():
+                self._ends.add(token)
+            logprobs = {**top, token: logprob}
+            self._next[path] = {other: math.exp(value) for other, value in logprobs.items()}
+            path = (*path, token)
+        while path and path[-1] in self._ends:
+            path = path[:-1]
+        if is_complete and b"".join(path).strip() == text.encode().strip():
+            self._answers.add(path)
+
+    def probabilities(self) -> dict[str, float]:
+        """Return the probability of each text that it is known of."""
+        found: defaultdict[str, float] = defaultdict(float)
+        todo: list[tuple[tuple[bytes, ...], float]] = [((), 1.0)]
+        while todo:
+            path, prob = todo.pop()
+            text = b"".join(path).decode(errors="replace")
+            after = self._next.get(path, {})
+            if _TIME.fullmatch(b"".join(path)):
+                found[text] += prob  # whatever follows it
+                continue
+            ends = {token for token in after if token in self._ends or _SPECIAL.fullmatch(token)}
+            going = {token: own for token, own in after.items() if token not in ends}
+            if ends:
+                found[text] += prob * sum(after[token] for token in ends)
+            elif path in self._answers:  # the server does not show the end token
+                found[text] += prob * max(0.0, 1 - sum(going.values()))
+            todo += [((*path, token), prob * own) for token, own in going.items()]
+        return dict(found)
