@@ -14,7 +14,14 @@ from mm_numeric.config.reader import read_config
 from mm_numeric.config.schema import Config
 from mm_numeric.io.files import read_json, read_rows
 from mm_numeric.registry import IMPORTERS, LOCAL_ENGINE, choose, unknown
-from mm_numeric.runs.folder import FINISHED, MODEL, PREDICTIONS, TRAINING_ANSWERS, decoded_name
+from mm_numeric.runs.folder import (
+    ENSEMBLE,
+    FINISHED,
+    MODEL,
+    PREDICTIONS,
+    TRAINING_ANSWERS,
+    decoded_name,
+)
 
 if TYPE_CHECKING:
     from mm_numeric.importers.export import Target
@@ -98,7 +105,7 @@ def train(
 
 
 def predict(
-    run: str | Path,
+    run: str | Path | Sequence[str | Path],
     data: str | Path | None = None,
     out: str | Path | None = None,
     *,
@@ -114,7 +121,8 @@ def predict(
     """Answer the rows of a file with the model of a run; rows with an answer are skipped.
 
     Args:
-        run: Folder of a finished run; with ``endpoint`` also a config.
+        run: Folder of a finished run; with ``endpoint`` also a config. Several runs are an
+            ensemble, whose distributions of answers are averaged; ``decode`` is not ``greedy``.
         data: File with the rows to answer. None: the test rows of the run's config.
         out: A .jsonl file, which is appended to. None: a file in the folder of the run.
         images: Folder of the images of ``data``.
@@ -130,23 +138,25 @@ def predict(
     from mm_numeric.inference.generate import predict as answer
     from mm_numeric.inference.generate import read_model
 
-    run = Path(run)
-    if endpoint is not None and not (out or run.is_dir()):
-        raise ValueError(f"{run} is no folder of a run; for a config, add --out FILE.")
-    config = read_model(run, endpoint, trust_remote_code, overrides).config
+    runs = [Path(own) for own in ([run] if isinstance(run, str | Path) else run)]
+    if endpoint is not None and len(runs) > 1:
+        raise ValueError("--endpoint asks one model; name one run or config with --model.")
+    if endpoint is not None and not (out or runs[0].is_dir()):
+        raise ValueError(f"{runs[0]} is no folder of a run; for a config, add --out FILE.")
+    config = read_model(runs[0], endpoint, trust_remote_code, overrides).config
     source: Sources | None = config.data.train if training_rows else None
     if data is not None:
         source = DataSource(path=str(data), images=None if images is None else str(images))
-    name = TRAINING_ANSWERS if training_rows else PREDICTIONS
+    name = TRAINING_ANSWERS if training_rows else PREDICTIONS if len(runs) == 1 else ENSEMBLE
     _check_names(settings, type(config.predict), "setting", "predict")
     rule = replace(config.predict, **settings).rule
-    path = run / decoded_name(name, rule) if out is None else Path(out)
+    path = runs[0] / decoded_name(name, rule) if out is None else Path(out)
     if path.is_dir():
         raise ValueError(f"--out: {path} is a folder; name a file in it.")
     if path.suffix != ".jsonl":
         raise ValueError(f"--out {path}: the file name must end in .jsonl.")
     count = answer(
-        run,
+        runs,
         source,
         path,
         limit=limit,

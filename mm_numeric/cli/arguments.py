@@ -234,10 +234,11 @@ def _add_predict(add: _Add) -> None:
     )
     predict.add_argument(
         "--model",
-        type=Path,
+        nargs="+",
         required=True,
         metavar="RUN",
-        help="folder of a finished run; with --endpoint also a config of the served model",
+        help="folder of a finished run; with --endpoint also a config of the served model; several "
+        "runs are an ensemble, whose distributions of answers are averaged before --decode chooses",
     )
     rows = predict.add_mutually_exclusive_group()
     rows.add_argument(

@@ -222,15 +222,19 @@ def _predict(arguments: argparse.Namespace) -> None:
         raise ValueError("--images is the image folder of --data; add --data or remove --images.")
     from mm_numeric.runs.folder import check_test_rows
 
+    # argparse adds the overrides after --model RUN to its list.
+    words = [w for w in arguments.model[1:] if "=" in w and not Path(w).exists()]
+    runs = [Path(word) for word in arguments.model if word not in words]
+    arguments.overrides = [*words, *arguments.overrides]
     if not arguments.data and not arguments.training_rows:
-        check_test_rows(arguments.model, arguments.overrides)
+        check_test_rows(runs[0], arguments.overrides)
     from mm_numeric.api import predict
     from mm_numeric.cli.predict import endpoint_of, predict_settings, ray_resources
     from mm_numeric.distributed.ranks import leave_process_group
 
     names = ("images", "training_rows", "trust_remote_code", "overrides", "limit")
     predictions = predict(
-        arguments.model,
+        runs,
         arguments.data,
         arguments.out,
         **{name: getattr(arguments, name) for name in names},

@@ -143,6 +143,26 @@ class Generated(NamedTuple):
         return fmean(self.probabilities[first : last + 1])
 
 
+def averaged(answers: Sequence[Generated], where: str) -> Generated:
+    """Return the answer of an ensemble: that of the first model, with the mean distribution.
+
+    The probability of each candidate is the mean of those that the models give it. ``where`` names
+    the question in error messages.
+    """
+    first = answers[0]
+    if any(own.frame != first.frame for own in answers):
+        raise ValueError(
+            f"{where}: the models of an ensemble see the image in different frames; name models of "
+            "one family, with equal coordinates and image sizes."
+        )
+    candidates = [
+        candidate._replace(probability=candidate.probability / len(answers))
+        for own in answers
+        for candidate in own.candidates or ()
+    ]
+    return first._replace(candidates=candidates)
+
+
 class Decoded(NamedTuple):
     """The chosen answer of one example, and its entries for predictions.jsonl."""
 

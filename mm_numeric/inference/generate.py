@@ -45,7 +45,7 @@ from mm_numeric.distributed.ray import map_tasks, parallel_tasks
 from mm_numeric.families.family import Family
 from mm_numeric.inference.candidates import PLAIN_SETTINGS
 from mm_numeric.inference.constrain import Constrainer, Constraint
-from mm_numeric.inference.decode import Explorer, Generated, check_rules, decode
+from mm_numeric.inference.decode import Explorer, Generated, averaged, check_rules, decode
 from mm_numeric.inference.endpoint import Endpoint, endpoint_answers
 from mm_numeric.inference.predictions_file import (
     claim_predictions,
@@ -70,7 +70,7 @@ from mm_numeric.runs.folder import FINISHED, MODEL, locked, read_run
 
 
 def predict(
-    run: Path,
+    run: Path | Sequence[Path],
     source: Sources | None,
     out: Path,
     *,
@@ -86,7 +86,9 @@ def predict(
 
     Args:
         run: Folder of a finished run. With ``endpoint`` also a config, whose ``model`` has the
-            tokenizer and the image processor of the served model.
+            tokenizer and the image processor of the served model. Several runs are an ensemble:
+            all are loaded, and the distributions of their answers are averaged before a rule other
+            than ``greedy`` chooses.
         source: Samples to answer, such as the training samples; the test samples if None.
         out: File to append predictions to. An existing file must be from the same run, samples
             and settings, and no other process may be writing it; otherwise a ValueError is raised.
@@ -115,14 +117,24 @@ def predict(
     ranks = Ranks.of_launcher()
 
     def load() -> tuple[_Model, list[Example]]:
-        model = read_model(run, endpoint, trust_remote_code, overrides)
+        first, *others = [run] if isinstance(run, Path) else run
+        model = read_model(first, endpoint, trust_remote_code, overrides)
         config = replace(model.config, predict=replace(model.config.predict, **settings))
         examples = examples_to_answer(config, source)
-        return model._replace(config=config, rows_due=len(examples)), examples
+        model = model._replace(config=config, rows_due=len(examples))
+        for folder in others:
+            other = read_model(folder, endpoint, trust_remote_code, overrides)
+            model = _with_other(model, other, examples, source, folder)
+        return model, examples
 
     model, examples = ranks.rank_0_first(load)
     config = model.config
     rules = rules or (config.predict.rule,)
+    if model.others and GREEDY in rules:
+        raise ValueError(
+            "predict.decode: greedy answers of several models cannot be averaged; set another "
+            "rule, such as --decode median, or name one model."
+        )
     files = files_of(out, rules)
     check_rules(config.predict, rules, config.task, examples)
     with ExitStack() as stack:
@@ -175,10 +187,36 @@ class _Model(NamedTuple):
     rows_due: int = 0
     """Number of samples in the data."""
 
+    others: tuple["_Model", ...] = ()
+    """The other models of an ensemble."""
+
     def record(self) -> dict[str, Any]:
         """Return what the answers of the loaded model depend on, for the record of their file."""
         assert self.precision is not None
-        return {"precision": self.precision.record()}
+        others = [other.record()["precision"] for other in self.others]
+        return {"precision": self.precision.record(), **({"others": others} if others else {})}
+
+
+def _with_other(
+    model: _Model,
+    other: _Model,
+    examples: Sequence[Example],
+    source: Sources | None,
+    folder: Path,
+) -> _Model:
+    """Add a model to an ensemble; raise ValueError if it is asked other questions."""
+    config = replace(other.config, predict=model.config.predict)
+    asked = [(e.id, e.prompt, e.images) for e in examples]
+    others = [(e.id, e.prompt, e.images) for e in examples_to_answer(config, source)]
+    one, two = model.config.task, config.task
+    read_alike = all(one.options()[name] == two.options()[name] for name in one.reads_by)
+    if type(one) is not type(two) or not read_alike or asked != others:
+        raise ValueError(
+            f"{folder}: the run has another task or other test rows than the first one of the "
+            "ensemble; name runs of one task, and the rows with --data."
+        )
+    made_by = model.made_by + b"\n" + other.made_by
+    return model._replace(made_by=made_by, others=(*model.others, other._replace(config=config)))
 
 
 def read_model(
@@ -239,6 +277,8 @@ def _append_answers(
         explore = Explorer(config.predict, family, config.task)
     if endpoint is None:
         answers = _answers_of_model(model, family, batches, explore, ranks)
+        if model.others:
+            answers = _answers_of_ensemble(model, answers, batches, ranks)
     else:
         answers = endpoint_answers(endpoint, config, family, rows, explore)
     bar = progress(desc="answering", unit="row", total=len(rows))
@@ -285,6 +325,20 @@ def _answers_of_model(
             precision=source.precision,
         )
     )
+
+
+def _answers_of_ensemble(
+    model: _Model, first: Iterator[Generated], batches: Sequence[Sequence[Example]], ranks: int
+) -> Generator[Generated]:
+    """Yield the mean of the answers ``first`` of a model and those of the other models."""
+    answers, rows = [first], list(chain(*batches))
+    for other in model.others:
+        family = load_family(other.config, other.source)
+        check_questions(family, rows, other.config.predict.new_tokens)
+        explore = Explorer(other.config.predict, family, other.config.task)
+        answers.append(_answers_of_model(other, family, batches, explore, ranks))
+    for example, *own in zip(rows, *answers, strict=True):
+        yield averaged(own, example.where)
 
 
 class _GreedyProbability(LogitsProcessor):

@@ -45,6 +45,7 @@ from mm_numeric.settings import read_yaml, setting_at
 CONFIG, LOG, MODEL, FINISHED = "config.yaml", "log.jsonl", "model", "run.json"
 EVALUATION, BEST, TEACHER = "evaluation", "best", "teacher"
 PREDICTIONS, SCORES, RESULTS = "predictions.jsonl", "scores.jsonl", "results.json"
+ENSEMBLE = "ensemble.jsonl"  # answers of this run and of others together
 TRAINING_ANSWERS = "training_answers.jsonl"
 DIGITS = "digits.json"
 STEP, MANIFEST = "step.json", "manifest.json"  # in a checkpoint

@@ -59,7 +59,16 @@ assert not heavy - allowed, heavy
 def test_ls_lists_everything(capsys):
     from mm_numeric.geometry.coordinates import COORDINATES
     from mm_numeric.losses.presets import PRESETS, SUMMARIES
-    from mm_numeric.registry import BASELINES, FAMILIES, IMPORTERS, REWARDS, RISKS, TASKS, TERMS
+    from mm_numeric.registry import (
+        API,
+        BASELINES,
+        FAMILIES,
+        IMPORTERS,
+        REWARDS,
+        RISKS,
+        TASKS,
+        TERMS,
+    )
 
     assert cli.main(["ls", "--all"]) == 0
     lines = capsys.readouterr().out.splitlines()
