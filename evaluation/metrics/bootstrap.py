@@ -7,7 +7,7 @@ one of its own. A fixed random seed makes the intervals reproducible.
 """
 
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -49,6 +49,15 @@ class MetricSample:
 
     is_share: bool
     """True if the metric is a share of 0 to 1, or a difference of shares."""
+
+    def first_run(self) -> "MetricSample":
+        """Return the sample of the first run alone."""
+        return replace(
+            self,
+            values=self.values[:1],
+            draws=self.draws[:1],
+            of_rows=lambda: self.of_rows()[:1],
+        )
 
     def __sub__(self, other: "MetricSample") -> "MetricSample":
         return MetricSample(

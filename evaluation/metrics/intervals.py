@@ -164,6 +164,7 @@ FAMILIES = {
     "table": "between objectives and their reference",
     "decoding": "between decoding rules and greedy decoding of the same objective",
     "from_reference": "between decoding rules and greedy decoding of the reference",
+    "ensembles": "between ensembles and their single runs",
 }
 """Name of each family of hypotheses, and what its differences are."""
 
@@ -201,7 +202,8 @@ def _members(summary: Mapping[str, Any], family: str) -> Iterator[dict[str, Any]
             continue
         cells = [summary["table"][name]]
         if family != "table":
-            cells = list(summary["decoding"].get(name, {}).values())
+            source = "ensembles" if family == "ensembles" else "decoding"
+            cells = list(summary.get(source, {}).get(name, {}).values())
         key = "from_reference" if family == "from_reference" else "difference"
         found = ((own.get(metric) or {}).get(key) for own in cells)
         yield from filter(None, found)

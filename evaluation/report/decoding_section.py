@@ -33,6 +33,14 @@ _RULES = {
 }
 
 
+_ENSEMBLES = (
+    "An ensemble is the runs of all seeds of an objective together: the distributions of their "
+    "answers are averaged, and the rule decides. Its interval is that of the test rows alone. Δ is "
+    "the paired difference to the mean of its single runs under the same rule. It has the compute "
+    "of all its runs: a fair control is one run with as many steps."
+)
+
+
 def decoding_section(comparison: Comparison) -> Section | None:
     """Return the section with a table of objectives and decoding rules for each metric.
 
@@ -59,6 +67,12 @@ def decoding_section(comparison: Comparison) -> Section | None:
         if corrected := family_text(comparison.summary, "from_reference"):
             blocks.append(note(f"The p-values of the next table are corrected over {corrected}."))
         blocks.append(_from_reference(comparison, rules[1:], first))
+    if together := comparison.summary["ensembles"]:
+        blocks.append(note(_ENSEMBLES))
+        blocks += [
+            _table(comparison, together, rules[1:], metric, title=f"{metric.label}, of ensembles")
+            for metric in comparison.metrics[:_METRICS]
+        ]
     if others:
         tables = [_table(comparison, decoding, rules, metric) for metric in others]
         blocks.append(fold("Other metrics", tables))
@@ -104,6 +118,8 @@ def _table(
     decoding: Mapping[str, Mapping[str, Any]],
     rules: Sequence[str],
     metric: ReportedMetric,
+    *,
+    title: str = "",
 ) -> Table:
     """Return the table of one metric: a row per objective or warm start, a column per rule."""
     rows = []
@@ -117,7 +133,7 @@ def _table(
         else:
             rows.append(TableRow(cells=[Cell(content=name, limit=60), *cells], kind="aside"))
     columns = [Column(header=Cell(content=rule), direction=metric.direction) for rule in rules]
-    title = f"{metric.label}, by decoding rule"
+    title = title or f"{metric.label}, by decoding rule"
     return Table.of(["objective", *columns], rows, title=title)
 
 

@@ -35,14 +35,16 @@ def read_summary(folder: Path) -> dict[str, Any]:
     problem = _problem(summary)
     if problem:
         raise ValueError(f"{path}{problem}. {COMPARE_AGAIN}")
-    summary |= {name: summary[name] or {} for name in ("decoding", "calibration", "tuning")}
+    optional = ("decoding", "ensembles", "calibration", "tuning")
+    summary |= {name: summary.get(name) or {} for name in optional}
     found: dict[tuple[str, ...], dict[str, Any]] = {
         ("table", name): cells for name, cells in summary["table"].items()
     }
     found["table", "warm start"] = summary["warm_start"] or {}
     found |= {("table", name): cells for name, cells in summary["other_warm_starts"].items()}
-    for name, rules in summary["decoding"].items():
-        found |= {("decoding", name, rule): cells for rule, cells in rules.items()}
+    for kind in ("decoding", "ensembles"):
+        for name, rules in summary[kind].items():
+            found |= {(kind, name, rule): cells for rule, cells in rules.items()}
     for keys, cells in found.items():
         for metric, cell in cells.items():
             cells[metric] = _checked_cell(cell, ", ".join((str(path), *keys, metric)))

@@ -10,6 +10,7 @@ such as a regression head with squared error, also uses this loss in its warm st
 
     summary.json, report.html, report.md
     seedS/warm_start*/, seedS/ROW/    run folders with predictions, scores and results
+    ensembles/ROW/SEEDS/              answers of the runs of all seeds together, if there are any
     seedS/ROW_SETTINGS/               instead of seedS/ROW/ if ``compare.tune`` has settings
 
 Finished runs are not repeated. An interrupted run resumes from its last checkpoint. If a decoding
@@ -29,6 +30,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from mm_numeric.comparison.ensembles import answer_ensembles
 from mm_numeric.comparison.plan import (
     Run,
     check_run,
@@ -160,6 +162,7 @@ def compare(
         while left := open_runs(config, config.comparison.seeds):
             execute(config, folder, left)
         with without_repeats():
+            answer_ensembles(config, folder)
             write_summary(config, folder, partial=partial)
     return folder
 

@@ -8,10 +8,17 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from mm_numeric.comparison.ensembles import ensemble_folder
 from mm_numeric.comparison.rows import ComparisonRow, decoding_rules
 from mm_numeric.comparison.seeds import describe_seeds, run_of_seed
 from mm_numeric.comparison.selection import chosen_rows, read_selection
-from mm_numeric.comparison.tables import Runs, calibration_table, headline_fact, metric_tables
+from mm_numeric.comparison.tables import (
+    Runs,
+    calibration_table,
+    ensemble_tables,
+    headline_fact,
+    metric_tables,
+)
 from mm_numeric.config.data import Sources, listed
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.config.schema import Config
@@ -46,6 +53,7 @@ def write_summary(config: Config, folder: Path, *, partial: bool = False) -> dic
     entries, seeds = chosen_rows(config), config.comparison.seeds
     starts = list(dict.fromkeys(row.warm_start for row in entries))
     runs = read_runs(config, entries, folder, partial=partial)
+    ensembles = read_ensembles(config, entries, folder, partial=partial)
     first = runs[entries[0].name, GREEDY][0]
     tables = metric_tables(runs, {row.name: row.reference for row in entries})
     table = tables.table
@@ -65,6 +73,7 @@ def write_summary(config: Config, folder: Path, *, partial: bool = False) -> dic
         "warm_start": warm,
         "other_warm_starts": dict(zip(starts[1:], other_warms, strict=True)),
         "decoding": tables.decoding,
+        "ensembles": ensemble_tables(runs, ensembles),
         "calibration": calibration_table(runs),
         "tuning": _tuning(config, entries),
         "facts": headline_fact(tables, runs) | _facts(config, entries, folder, first),
@@ -109,6 +118,8 @@ def summary_table(summary: Mapping[str, Any], *, shown: int = 5) -> str:
     tables = [Table.of(header, rows, align="left").to_terminal()]
     if summary["decoding"]:
         tables.append(decoding_table(summary))
+    if summary["ensembles"]:
+        tables.append(ensembles_table(summary))
     return "\n\n".join(tables) + f"\n{plain(note, 1000)}."
 
 
@@ -140,6 +151,26 @@ def decoding_table(summary: Mapping[str, Any]) -> str:
     header = [f"{metric['label']}, decoded by", GREEDY]
     header += [f"{rule}, against {GREEDY}" for rule in rules[1:]]
     header += [f"{rule}, against {_reference(summary)}, {GREEDY}" for rule in rules[1:]]
+    return Table.of(header, rows, align="left").to_terminal()
+
+
+def ensembles_table(summary: Mapping[str, Any]) -> str:
+    """Format the first metric of ensembles as a terminal table, a line per objective.
+
+    Each has the difference to the mean of its single runs under the same rule.
+    """
+    metric = summary["metrics"][0]
+    rules = list(next(iter(summary["ensembles"].values())))
+    rows = []
+    for name, by_rule in summary["ensembles"].items():
+        cells = []
+        for rule in rules:
+            entry = by_rule[rule].get(metric["name"]) or {"value": None, "difference": None}
+            text = in_unit(entry["value"], metric["unit"])
+            cells.append(f"{text}, {_difference(entry['difference'], metric['unit'])}")
+        rows.append([name, *cells])
+    header = [f"{metric['label']} of the {len(summary['seeds'])} runs together"]
+    header += [f"{rule}, against the single runs" for rule in rules]
     return Table.of(header, rows, align="left").to_terminal()
 
 
@@ -418,6 +449,19 @@ def read_runs(
                     "and digits.json, and compare again."
                 )
     return runs
+
+
+def read_ensembles(
+    config: Config, rows: Sequence[ComparisonRow], folder: Path, *, partial: bool = False
+) -> Runs:
+    """Score the answers of all ensembles; the keys are those of the runs that they consist of."""
+    found = {}
+    for row in rows if config.comparison.ensemble else ():
+        own, task = ensemble_folder(row, config, folder), row.config.task_name
+        for rule in config.comparison.decode[1:]:
+            scores = read_run_scores(own, task, rule=rule, partial=partial)
+            found[row.name, rule] = [scores]
+    return found
 
 
 def read_run_scores(

@@ -86,6 +86,39 @@ def metric_tables(runs: Runs, references: Mapping[str, str | None]) -> MetricTab
     return MetricTables(table, decoding, headline_first(metrics, means))
 
 
+def ensemble_tables(runs: Runs, ensembles: Runs) -> dict[str, Entries]:
+    """Compute the metrics of ensembles, and their differences to the single runs.
+
+    Args:
+        runs: The runs of all seeds.
+        ensembles: The answers of the same runs together, with equal keys.
+
+    Returns:
+        ``found[name][rule][metric]``, as ``MetricTables.decoding``. The interval of an ensemble is
+        that of the test rows alone, and its ``difference`` is that to the mean of the single runs
+        that were decoded by the same rule.
+    """
+    found: dict[str, Entries] = {}
+    if not ensembles:
+        return found
+    first = next(iter(runs.values()))[0]
+    columns = {("single", *key): [own.columns for own in runs[key]] for key in ensembles}
+    # One answer of all runs together is paired with each of them.
+    columns |= {
+        ("ensemble", *key): [ensembles[key][0].columns] * len(runs[key]) for key in ensembles
+    }
+    for (metric, _), samples in zip(
+        first.metrics_on_rows,
+        sample_metrics(first.metrics_on_rows, columns, first.groups),
+        strict=True,
+    ):
+        for name, rule in ensembles:
+            own, single = samples["ensemble", name, rule], samples["single", name, rule]
+            entry = {**_estimate(own.first_run()), "difference": _estimate(own - single)}
+            found.setdefault(name, {}).setdefault(rule, {})[metric.name] = entry
+    return found
+
+
 def headline_first(
     metrics: Sequence[Metric], means: Mapping[str, Sequence[float | None]]
 ) -> list[Metric]:

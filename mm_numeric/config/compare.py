@@ -137,6 +137,12 @@ class CompareConfig:
     which is the first and which the others are compared with, ``mean``, ``median``, ``mbr``. A
     baseline, such as a regression head, has no distribution over answers and only ``greedy``."""
 
+    ensemble: bool = False
+    """True: the runs of all seeds of each objective also answer together, under each rule other
+    than ``greedy``: the distributions of their answers are averaged, and the rule decides. Requires
+    such a rule in ``decode`` and at least two seeds. A fair control is one run with as many steps
+    as the runs of the ensemble have together."""
+
     jobs: int = 1
     """Number of processes that execute the runs, at least 1. Each takes the next run that can
     start, on one of the GPUs if there are several."""
@@ -166,6 +172,11 @@ class CompareConfig:
                 "the default"
             )
         _check_rules(self.decode)
+        if self.ensemble and (len(self.decode) < 2 or len(self.seeds) < 2):
+            raise ValueError(
+                "ensemble averages the distributions of several seeds; list two seeds, and a rule "
+                f"other than {GREEDY} in decode, such as [{GREEDY}, median]"
+            )
 
 
 def _check_rules(rules: tuple[str, ...]) -> None:

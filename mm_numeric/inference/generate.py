@@ -116,25 +116,13 @@ def predict(
         )
     ranks = Ranks.of_launcher()
 
-    def load() -> tuple[_Model, list[Example]]:
-        first, *others = [run] if isinstance(run, Path) else run
-        model = read_model(first, endpoint, trust_remote_code, overrides)
-        config = replace(model.config, predict=replace(model.config.predict, **settings))
-        examples = examples_to_answer(config, source)
-        model = model._replace(config=config, rows_due=len(examples))
-        for folder in others:
-            other = read_model(folder, endpoint, trust_remote_code, overrides)
-            model = _with_other(model, other, examples, source, folder)
-        return model, examples
-
-    model, examples = ranks.rank_0_first(load)
+    runs = [run] if isinstance(run, Path) else run
+    model, examples = ranks.rank_0_first(
+        lambda: _models_and_examples(runs, source, endpoint, trust_remote_code, overrides, settings)
+    )
     config = model.config
     rules = rules or (config.predict.rule,)
-    if model.others and GREEDY in rules:
-        raise ValueError(
-            "predict.decode: greedy answers of several models cannot be averaged; set another "
-            "rule, such as --decode median, or name one model."
-        )
+    _check_ensemble(model, rules)
     files = files_of(out, rules)
     check_rules(config.predict, rules, config.task, examples)
     with ExitStack() as stack:
@@ -195,6 +183,33 @@ class _Model(NamedTuple):
         assert self.precision is not None
         others = [other.record()["precision"] for other in self.others]
         return {"precision": self.precision.record(), **({"others": others} if others else {})}
+
+
+def _models_and_examples(
+    runs: Sequence[Path],
+    source: Sources | None,
+    endpoint: Endpoint | None,
+    trust_remote_code: bool,
+    overrides: Sequence[str],
+    settings: Mapping[str, Any],
+) -> tuple[_Model, list[Example]]:
+    """Return the model, or the ensemble of several, and the examples; see ``predict``."""
+    model = read_model(runs[0], endpoint, trust_remote_code, overrides)
+    config = replace(model.config, predict=replace(model.config.predict, **settings))
+    examples = examples_to_answer(config, source)
+    model = model._replace(config=config, rows_due=len(examples))
+    for folder in runs[1:]:
+        other = read_model(folder, endpoint, trust_remote_code, overrides)
+        model = _with_other(model, other, examples, source, folder)
+    return model, examples
+
+
+def _check_ensemble(model: _Model, rules: Sequence[str]) -> None:
+    if model.others and GREEDY in rules:
+        raise ValueError(
+            "predict.decode: greedy answers of several models cannot be averaged; set another "
+            "rule, such as --decode median, or name one model."
+        )
 
 
 def _with_other(

@@ -20,10 +20,16 @@ from mm_numeric.runs.folder import decoded_name
 
 
 def files_of(out: Path, rules: Sequence[str]) -> dict[str, Path]:
-    """Return the predictions file of each decoding rule; ``out`` is that of the first one."""
+    """Return the predictions file of each decoding rule; ``out`` is that of the first one.
+
+    Those of the others are named after it, without the name of the first rule.
+    """
     if GREEDY in rules[1:] or len(set(rules)) < len(rules):
         raise ValueError(f"rules: {list(rules)}; list greedy first, and each rule once.")
-    named = {rule: out.with_name(decoded_name(out.name, rule)) for rule in rules}
+    name = out.name
+    if name.endswith(f".{rules[0]}.jsonl"):
+        name = name.removesuffix(f".{rules[0]}.jsonl") + ".jsonl"
+    named = {rule: out.with_name(decoded_name(name, rule)) for rule in rules}
     return named | {rules[0]: out}
 
 

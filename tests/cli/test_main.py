@@ -74,7 +74,7 @@ def test_ls_lists_everything(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[:8] == [
         f"tasks: {', '.join(TASKS)}",
-        f"families: {', '.join(FAMILIES)}",
+        f"families: {', '.join([*FAMILIES, API])}",
         f"baselines: {', '.join(BASELINES)}",
         f"coordinates: {', '.join(COORDINATES)}",
         f"loss terms: {', '.join(TERMS)}",

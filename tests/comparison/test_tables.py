@@ -7,6 +7,7 @@ import pytest
 from decoded_runs import write_decoded
 
 from mm_numeric.answers import Number
+from mm_numeric.api import report
 from mm_numeric.comparison.summary import summary_table, write_summary
 from mm_numeric.comparison.tables import metric_tables
 from mm_numeric.config.reader import read_config
@@ -27,8 +28,11 @@ FACTS = {"parameters": 1, "rows": 8, "steps": 5, "machine": "Linux", "batch_rows
          "seconds": 9, "resumed": False, "versions": {}}  # fmt: skip
 
 
-def comparison(folder, runs, rules=("greedy", "median")):
-    """Write a comparison; ``runs[name][rule]`` has the answers of seed 3 and of seed 5."""
+def comparison(folder, runs, rules=("greedy", "median"), ensembles=()):
+    """Write a comparison; ``runs[name][rule]`` has the answers of seed 3 and of seed 5.
+
+    ``ensembles`` maps names to the answers of both runs together.
+    """
     config = read_config(
         "clock_tiny",
         [
@@ -37,8 +41,13 @@ def comparison(folder, runs, rules=("greedy", "median")):
             "compare.control=null",
             "compare.seeds=[3, 5]",
             f"compare.decode=[{', '.join(rules)}]",
+            f"compare.ensemble={bool(ensembles)}",
         ],
     )
+    for name in ensembles:
+        own = folder / "ensembles" / name / "3_5"
+        own.mkdir(parents=True)
+        write_decoded(own, ensembles[name], TARGETS, "median")
     for place, seed in enumerate((3, 5)):
         for name, by_rule in runs.items():
             run = folder / f"seed{seed}" / name
@@ -153,6 +162,39 @@ def test_the_terminal_has_a_second_table_of_rules(tmp_path):
         "warm_start 50.00 % 50.00 %, +0.00 (-60.24 to +60.24; seeds +0.00, +0.00) -"
     )
     assert words[5].startswith("Mean of 2 seeds; 95 %, Student's t over")
+
+
+def test_an_ensemble_is_compared_with_its_single_runs(tmp_path):
+    runs = {**RUNS, "emd": {"greedy": (GOOD, POOR), "median": (POOR, GOOD)}}
+    config = comparison(tmp_path, runs, ensembles={"ce": GOOD, "emd": GOOD})
+    summary = write_summary(config, tmp_path)
+    found = summary["ensembles"]
+    assert {name: list(rules) for name, rules in found.items()} == {
+        "ce": ["median"], "emd": ["median"]
+    }  # fmt: skip
+    name = summary["metrics"][0]["name"]
+    same, better = (found[own]["median"][name] for own in ("ce", "emd"))
+    single = summary["decoding"]["emd"]["median"][name]
+    assert same["value"] == better["value"] == 0.75
+    assert same["difference"]["seeds"] == [0.0, 0.0]
+    assert better["difference"]["seeds"] == [0.75 - value for value in single["seeds"]]
+    assert better["difference"]["value"] == pytest.approx(0.75 - single["value"])
+    third = summary_table(summary).split("\n\n")[2].splitlines()
+    words = [" ".join(line.split()) for line in third]
+    assert words[0] == "within 5 min of the 2 runs together median, against the single runs"
+    assert words[2].startswith("ce 75.00 %, +0.00 (")
+    assert words[3].startswith("emd 75.00 %, +12.50 (")
+    report(tmp_path)
+    page = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "within 5 min, of ensembles" in page
+    assert "An ensemble is the runs of all seeds" in page
+
+
+@pytest.mark.parametrize("change", ["compare.seeds=[1]", "compare.decode=[greedy]"])
+def test_an_ensemble_needs_seeds_and_a_rule(change):
+    words = ["compare.ensemble=true", "compare.decode=[greedy, median]", change]
+    with pytest.raises(ValueError, match="list two seeds, and a rule other than greedy in decode"):
+        read_config("clock_tiny", words)
 
 
 def test_decoded_answers_are_also_compared_with_the_greedy_ones_of_the_reference(tmp_path):
