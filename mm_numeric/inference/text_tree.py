@@ -2,11 +2,19 @@
 
 A chat API shows only the tokens that it has written, and for each of them (``top_logprobs``) the
 likeliest tokens in its place. A few answers to one question are paths of a tree: at each beginning
-that an answer has, the probabilities of the next tokens are known. An answer has a known
-probability if one of the paths ends with it, or if it is a time whose last digit another path has:
-after ``7:0``, the tokens ``5`` and ``6`` complete the times 7:05 and 7:06. What other beginnings
-lead to is not known, and remains uncovered. A server that shows no end token leaves open whether
-a number goes on: until a longer answer is seen, the probability of ``7`` includes that of ``70``.
+that an answer has, the probabilities of the next tokens are known. The probability of an answer is
+known
+
+    if a path ends with it;
+    if it is a time whose last digit is in the place of that of a path: after ``7:0``, the tokens
+    ``5`` and ``6`` complete the times 7:05 and 7:06;
+    if it is a number of at least two digits whose last token, of as many digits, is in the place
+    of the last token of a path: it is then taken to end there with the same probability. Once a
+    path leads on from it, this is known, and nothing is assumed.
+
+What other beginnings lead to is not known, and remains uncovered. A server that shows no end token
+leaves open whether a number goes on: until a longer answer is seen, the probability of ``7``
+includes that of ``70``.
 """
 
 import math
@@ -15,6 +23,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 _TIME = re.compile(rb"\s*[0-9]{1,2}:[0-9]{2}")
+_DIGITS = re.compile(rb"[0-9]+")
 _SPECIAL = re.compile(rb"<\|.+\|>|</s>|<eos>|<end_of_turn>")
 _ANSWER = re.compile(r"\s*(?:[0-9]{1,2}:[0-9]{2}|[-+]?[0-9][0-9.,]*)\s*")
 
@@ -66,16 +75,37 @@ class TextTree:
         todo: list[tuple[tuple[bytes, ...], float]] = [((), 1.0)]
         while todo:
             path, prob = todo.pop()
-            text = b"".join(path).decode(errors="replace")
-            after = self._next.get(path, {})
-            if _TIME.fullmatch(b"".join(path)):
+            spelled = b"".join(path)
+            text = spelled.decode(errors="replace")
+            if _TIME.fullmatch(spelled):
                 found[text] += prob  # whatever follows it
-                continue
-            ends = {token for token in after if token in self._ends or _SPECIAL.fullmatch(token)}
-            going = {token: own for token, own in after.items() if token not in ends}
-            if ends:
-                found[text] += prob * sum(after[token] for token in ends)
-            elif path in self._answers:  # the server does not show the end token
-                found[text] += prob * max(0.0, 1 - sum(going.values()))
-            todo += [((*path, token), prob * own) for token, own in going.items()]
-        return dict(found)
+            elif path in self._next or path in self._answers:
+                going, ends = self._after(path)
+                found[text] += prob * ends
+                todo += [((*path, token), prob * own) for token, own in going.items()]
+            elif path and _DIGITS.fullmatch(path[-1]) and sum(map(_is_digit, spelled)) > 1:
+                found[text] += prob * self._end_in_place(path)
+        return {text: prob for text, prob in found.items() if prob > 0}
+
+    def _after(self, path: tuple[bytes, ...]) -> tuple[dict[bytes, float], float]:
+        """Return the probabilities of the next tokens, and that of the end of the answer."""
+        after = self._next.get(path, {})
+        ends = {token for token in after if token in self._ends or _SPECIAL.fullmatch(token)}
+        going = {token: own for token, own in after.items() if token not in ends}
+        if ends:
+            return going, sum(after[token] for token in ends)
+        # The server does not show the end token.
+        return going, max(0.0, 1 - sum(going.values())) if path in self._answers else 0.0
+
+    def _end_in_place(self, path: tuple[bytes, ...]) -> float:
+        """Return the probability that answers end with as many digits in the place of the last."""
+        *before, last = path
+        for other in self._next.get(tuple(before), {}):
+            own = (*before, other)
+            if own in self._answers and _DIGITS.fullmatch(other) and len(other) == len(last):
+                return self._after(own)[1]
+        return 0.0
+
+
+def _is_digit(byte: int) -> bool:
+    return 48 <= byte <= 57
