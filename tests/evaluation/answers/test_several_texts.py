@@ -7,11 +7,14 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
+from pathlib import Path
 
 import pytest
+from finished_runs import copy_and_enter
 from result_files import section, values, write_lines
 
 from mm_numeric.cli import main as cli
+from mm_numeric.comparison.summary import read_run_scores
 from mm_numeric.evaluation.score import score
 
 
@@ -194,6 +197,27 @@ def test_log_probabilities_are_those_of_different_texts(tmp_path):
     assert found["decode"]["covered"] == 0.5
     assert found["decode"]["confidence"] == 0.6
     assert found["decode"]["interval"] == [3, 9]
+
+
+def test_reports_and_comparisons_read_what_was_decoded(finished_runs, tmp_path, monkeypatch):
+    copy_and_enter(finished_runs, tmp_path / "runs", monkeypatch)
+    rng = random.Random(0)
+    asked = [json.loads(line) for line in Path("test.jsonl").read_text("utf-8").splitlines()]
+    texts = [[str(int(row["answer"]) + rng.randrange(-3, 4)) for _ in range(5)] for row in asked]
+    lines = [{"id": row["id"], "texts": own} for row, own in zip(asked, texts, strict=True)]
+    sampled = write_lines(Path("sampled.jsonl"), lines)
+    out = "run/predictions.median.jsonl"
+    words = ["--rows", "test.jsonl", "--task", "arithmetic", "--rule", "median"]
+    assert cli.main(["decode", str(sampled), *words, "--out", out]) == 0
+    assert cli.main(["score", out]) == 0
+    compared = read_run_scores(Path("run"), rule="median")
+    medians = {
+        row["id"]: lower_median(shares_of(own)) for row, own in zip(asked, texts, strict=True)
+    }
+    assert {row["id"]: row["text"] for row in compared.rows} == medians
+    assert cli.main(["report", "run"]) == 0
+    page = Path("run/report.md").read_text(encoding="utf-8")
+    assert "| median |" in page.replace("  ", " ")
 
 
 @pytest.mark.parametrize(
