@@ -145,6 +145,8 @@ def predict(
         raise ValueError(f"{runs[0]} is no folder of a run; for a config, add --out FILE.")
     config = read_model(runs[0], endpoint, trust_remote_code, overrides).config
     source: Sources | None = config.data.train if training_rows else None
+    if training_rows and not source:
+        raise ValueError("--training-rows: the config has no data.train; name rows with --data.")
     if data is not None:
         source = DataSource(path=str(data), images=None if images is None else str(images))
     name = TRAINING_ANSWERS if training_rows else PREDICTIONS if len(runs) == 1 else ENSEMBLE

@@ -528,9 +528,10 @@ def _accepted(
 def _draws_at_once(client: ChatClient, body: dict[str, Any], count: int) -> bool:
     """Return True if the server returns ``count`` answers to one request."""
     try:
-        return len(client.complete({**body, "n": count}, _as_it_is).answers) == count
-    except RejectedError:
+        reply = replace(client, attempts=2).complete({**body, "n": count}, _as_it_is)
+    except (RejectedError, TryAgainError):
         return False
+    return len(reply.answers) == count
 
 
 def _try_regex(client: ChatClient, body: dict[str, Any]) -> str:

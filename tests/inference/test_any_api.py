@@ -173,6 +173,25 @@ def test_a_server_of_single_texts_needs_samples(tmp_path, capsys):
     assert "returns no top_logprobs, so that answers cannot be" in capsys.readouterr().err
 
 
+def test_a_server_that_fails_at_several_answers_is_asked_for_each(tmp_path):
+    texts = made(tmp_path, "numbers", 2)
+    server = TextServer(texts)
+
+    def failing(body):
+        return (500, b"") if body.get("n", 1) > 1 else server(body)
+
+    found, _ = predicted(tmp_path, failing, "--samples", "5", "--decode", "median")
+    assert [row["decode"]["covered"] for row in found] == [1.0, 1.0]
+
+
+def test_there_are_no_training_rows_to_answer(tmp_path, capsys):
+    made(tmp_path, "numbers", 2)
+    words = ["--endpoint", "http://h/v1", "--served-model", "m", "--out", str(tmp_path / "p.jsonl")]
+    command = ["predict", "--model", str(tmp_path / "api.yaml"), "--training-rows", *words]
+    assert cli.main(command) == 2
+    assert "--training-rows: the config has no data.train" in capsys.readouterr().err
+
+
 def test_each_drawn_answer_has_a_seed_of_its_own(tmp_path):
     texts = made(tmp_path, "numbers", 2)
     _, requests = predicted(tmp_path, TextServer(texts), "--samples", "5", "--decode", "median")
