@@ -439,8 +439,9 @@ class Abilities:
     """True if it returns several answers to one request (``n``)."""
 
 
-_TOP = 20
-"""The most likely tokens that are asked for in each place: as many as OpenAI and vLLM allow."""
+_TOP = (20, 5)
+"""Number of the likeliest tokens that are asked for in each place: as many as OpenAI and vLLM
+allow, or else as many as others do."""
 
 _DRAWN = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "seed": 0}
 """Fields with which answers are drawn from the distribution of the model."""
@@ -468,10 +469,13 @@ def probe(
     }
     if family.tokenizer is not None:
         wanted |= {"stop_token_ids": family.stop_ids, "return_token_ids": True}
-    if tree:
-        wanted["top_logprobs"] = _TOP
     body = {**body, "max_tokens": 1}
     accepted, reply = _accepted(client, body, wanted)
+    for most in _TOP if tree and "logprobs" in accepted else ():
+        found, reply = _accepted(client, {**body, **accepted}, {"top_logprobs": most})
+        accepted |= found
+        if found:
+            break
     answer = reply.answers[0]
     regex = None
     said = []

@@ -173,6 +173,21 @@ def test_a_server_of_single_texts_needs_samples(tmp_path, capsys):
     assert "returns no top_logprobs, so that answers cannot be" in capsys.readouterr().err
 
 
+def test_fewer_likely_tokens_are_asked_for_if_the_server_returns_few(tmp_path, capsys):
+    texts = made(tmp_path, "clock", 2)
+    server = TextServer(texts, can=["top_logprobs"])
+
+    def few(body):
+        if body.get("top_logprobs", 0) > 5:
+            return 400, {"error": {"message": "top_logprobs must be at most 5"}}
+        return server(body)
+
+    found, requests = predicted(tmp_path, few, "--decode", "median")
+    assert requests[-1][2]["top_logprobs"] == 5
+    assert all(0 < row["decode"]["covered"] <= 1 for row in found)
+    assert "top_logprobs: returned" in capsys.readouterr().err
+
+
 def test_a_server_that_fails_at_several_answers_is_asked_for_each(tmp_path):
     texts = made(tmp_path, "numbers", 2)
     server = TextServer(texts)
