@@ -7,7 +7,7 @@ decoding rule other than ``greedy`` chooses from the mean. The answers of an obj
 
 from pathlib import Path
 
-from mm_numeric.comparison.rows import ComparisonRow
+from mm_numeric.comparison.rows import ComparisonRow, decoding_rules
 from mm_numeric.comparison.selection import chosen_rows
 from mm_numeric.config.schema import Config
 from mm_numeric.io.log import logger
@@ -20,8 +20,10 @@ def answer_ensembles(config: Config, folder: Path) -> None:
         return
     from mm_numeric.inference.generate import predict
 
-    rules = config.comparison.decode[1:]
     for row in chosen_rows(config):
+        rules = tuple(decoding_rules(config, row.config)[1:])
+        if not rules:
+            continue
         own = ensemble_folder(row, config, folder)
         runs = [folder / f"seed{seed}" / row.folder for seed in config.comparison.seeds]
         logger.info("answering with the ensemble of %s", row.name)

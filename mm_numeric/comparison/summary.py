@@ -458,7 +458,7 @@ def read_ensembles(
     found = {}
     for row in rows if config.comparison.ensemble else ():
         own, task = ensemble_folder(row, config, folder), row.config.task_name
-        for rule in config.comparison.decode[1:]:
+        for rule in decoding_rules(config, row.config)[1:]:
             scores = read_run_scores(own, task, rule=rule, partial=partial)
             found[row.name, rule] = [scores]
     return found
