@@ -322,6 +322,15 @@ class Family(ABC):
         """
         return {"input_ids": input_ids, "attention_mask": attention_mask, **images}
 
+    def vision_inputs(self, sizes: Tensor, config: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return arguments of the model that its vision tower would compute from image sizes.
+
+        ``sizes`` [images, 3] are those of the image processor (``image_grid_thw``), and ``config``
+        is the ``vision_config`` of the model. Returns tensors for the device of the model, and
+        arguments that stay on the CPU. Both are empty for a family that does not know them.
+        """
+        return {}, {}
+
     def token_id(self, token: str) -> int:
         """Return the id of a token, or raise ValueError if the tokenizer has no such token."""
         found: int | None = self.tokenizer.convert_tokens_to_ids(token)

@@ -9,7 +9,10 @@ These limits are saved with the model in ``frame.json``. Loading it with other l
 
 from typing import Any, ClassVar
 
+from torch import Tensor
 from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLProcessor
+from transformers.utils.generic import get_max_seqlen
+from transformers.vision_utils import get_vision_window_index
 
 from mm_numeric.families.qwen2_vl import Qwen2VL
 
@@ -21,3 +24,15 @@ class Qwen2_5VL(Qwen2VL):  # noqa: N801, the authors' spelling
     model_class: ClassVar[Any] = Qwen2_5_VLForConditionalGeneration
     processor_class: ClassVar[Any] = Qwen2_5_VLProcessor
     default_coordinates = "qwen2_5_vl"
+
+    def vision_inputs(self, sizes: Tensor, config: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return what Qwen2-VL needs, and the windows of the vision tower's attention."""
+        copied, on_host = super().vision_inputs(sizes, config)
+        copied["image_window_index"], ends = get_vision_window_index(
+            sizes, config.spatial_merge_size, config.window_size, config.patch_size
+        )
+        longest = get_max_seqlen(ends, config)
+        if longest is None:
+            return copied, {**on_host, "image_cu_window_seqlens": ends}
+        copied["image_cu_window_seqlens"] = ends
+        return copied, {**on_host, "image_max_window_seqlen": longest}

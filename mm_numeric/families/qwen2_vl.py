@@ -21,6 +21,7 @@ from transformers import (
     Qwen2VLProcessor,
 )
 from transformers.models.auto.video_processing_auto import get_video_processor_config
+from transformers.vision_utils import get_vision_attention_seqlens, get_vision_position_ids
 
 from mm_numeric.compat import VideoSettings, video_settings_alone
 from mm_numeric.config.schema import ModelConfig
@@ -86,6 +87,14 @@ class Qwen2VL(Family):
         """Return the model's arguments, including ``mm_token_type_ids`` (1 at image tokens)."""
         inputs = super().model_inputs(input_ids, attention_mask, answered, images)
         return {**inputs, "mm_token_type_ids": (input_ids == self.image_id).int()}
+
+    def vision_inputs(self, sizes: Tensor, config: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the positions of patches and, for flash attention, the boundaries of images."""
+        copied = {"image_position_ids": get_vision_position_ids(sizes, config.spatial_merge_size)}
+        ends, longest = get_vision_attention_seqlens(sizes, config)
+        if longest is None:  # the others read the boundaries, which they compute from the sizes
+            return copied, {}
+        return {**copied, "image_cu_seqlens": ends}, {"image_max_seqlen": longest}
 
     # -- image geometry -----------------------------------------------------------------------
 

@@ -10,7 +10,9 @@ Modules       some vision layers have a projector of their own (deepstack). Thes
 
 from typing import Any, ClassVar
 
+from torch import Tensor
 from transformers import Qwen3VLForConditionalGeneration, Qwen3VLProcessor
+from transformers.vision_utils import get_vision_interpolation_indices_and_weights
 
 from mm_numeric.families.qwen2_vl import Qwen2VL
 
@@ -27,3 +29,14 @@ class Qwen3VL(Qwen2VL):
         "vision": r"model\.visual\.(?!merger\.|deepstack_merger_list\.)",
         "projector": r"model\.visual\.(merger|deepstack_merger_list)\.",
     }
+
+    def vision_inputs(self, sizes: Tensor, config: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return what Qwen2-VL needs, and how the learned positions are interpolated."""
+        copied, on_host = super().vision_inputs(sizes, config)
+        indices, weights = get_vision_interpolation_indices_and_weights(
+            sizes,
+            num_grid_per_side=int(config.num_position_embeddings**0.5),
+            align_corners=True,
+            spatial_merge_size=config.spatial_merge_size,
+        )
+        return {**copied, "image_interp_indices": indices, "image_interp_weights": weights}, on_host

@@ -207,6 +207,8 @@ class NumericLossMixin(_Trainer):
             spans = self.objective.spans(labels, documents)
         del batch["labels"]
         batch.pop("origin", None)
+        if "image_inputs" in batch:
+            batch.update(batch.pop("image_inputs").arguments())
         is_flat = "position_ids" in batch and "attention_mask" not in batch
         if is_flat and self._takes_use_cache:
             # With a cache of keys, transformers does not look for documents in position_ids. The

@@ -10,7 +10,6 @@ With sdpa, attention is computed for each sample alone, because a mask of the wh
 the time quadratic in n. Flash attention gets the boundaries of the samples (``cu_seq_lens_q``).
 """
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -24,9 +23,9 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from mm_numeric.answers import Example
-from mm_numeric.compat import cache_argument
 from mm_numeric.data.collator import TrainingCollator
 from mm_numeric.models.output_head import selected_logits
+from mm_numeric.training.image_positions import rope_index_of, rope_positions
 
 SDPA_BY_SAMPLE = "sdpa_by_sample"
 """Name in transformers of sdpa that is computed for each sample of a row alone."""
@@ -50,6 +49,9 @@ class PaddingFreeCollator:
     """Method ``get_rope_index`` of a model with M-RoPE, which returns the positions [3, b, t] of a
     padded batch. None: each token has one position."""
 
+    attention: str
+    """Attention implementation of the model, whose arguments are ``sample_boundaries``."""
+
     def __call__(self, examples: Sequence[Example]) -> dict[str, Any]:
         """Return a training batch; an empty list of examples becomes an empty dict."""
         batch = self.padded(examples)
@@ -62,16 +64,15 @@ class PaddingFreeCollator:
                 "tokens (token_type_ids), which transformers does not combine with several samples "
                 "in a row; set padding_free to false."
             )
-        mask = batch.pop("attention_mask")
+        mask = batch["attention_mask"]
         is_token = mask.bool()
         positions = (mask.cumsum(dim=1) - 1)[is_token][None]
         if self.rope_index is not None:
             index = positions.expand(3, 1, -1)
             if "image_grid_thw" in batch:
-                known = inspect.signature(self.rope_index).parameters
-                given = {name: value for name, value in batch.items() if name in known}
-                index = self.rope_index(**given, attention_mask=mask)[0][:, is_token][:, None]
+                index = rope_positions(self.rope_index, batch)[:, is_token][:, None]
             positions = torch.cat([positions[None], index])
+        boundaries = _boundaries(batch.pop("attention_mask").sum(dim=1).tolist(), self.attention)
         row = {
             name: value[is_token][None]
             for name, value in batch.items()
@@ -79,8 +80,9 @@ class PaddingFreeCollator:
         }
         supervised = row["supervised"].flatten().nonzero().squeeze(1)
         spans = replace(batch["spans"], supervised=supervised)
+        more = {"position_ids": positions, "spans": spans, "sample_boundaries": boundaries}
         # With a cache of keys, transformers would not look for samples in position_ids.
-        return {**batch, **row, "position_ids": positions, "spans": spans, "use_cache": False}
+        return {**batch, **row, **more, "use_cache": False}
 
 
 def make_padding_free(
@@ -107,30 +109,20 @@ def make_padding_free(
         AttentionMaskInterface.register(SDPA_BY_SAMPLE, _mask_by_sample)
         decoder.set_attn_implementation(SDPA_BY_SAMPLE)
 
+    boundaries: dict[str, Any] = {}
+
+    # Models pass unknown arguments to their vision tower too, which has boundaries of its own.
+    def take_boundaries(_: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        boundaries.clear()
+        boundaries.update(kwargs.pop("sample_boundaries", {}))
+        return args, kwargs
+
     def add_boundaries(_: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        positions = kwargs.get("position_ids")
-        is_padded = kwargs.get("attention_mask") is not None
-        # Prompts of one length have no mask either, while answers are generated.
-        if positions is None or is_padded or kwargs.get(cache_argument()) is not None:
-            return None
-        return args, {**kwargs, **_boundaries(_lengths(positions), attention, positions.device)}
+        return args, {**kwargs, **boundaries}
 
+    model.register_forward_pre_hook(take_boundaries, with_kwargs=True)
     decoder.register_forward_pre_hook(add_boundaries, with_kwargs=True)
-    return PaddingFreeCollator(collator, _rope_index(model))
-
-
-def _rope_index(model: Any) -> Any:
-    """Return ``get_rope_index`` of a model with M-RoPE, bound to an object without weights.
-
-    The collator is sent to the workers of the dataloader.
-    """
-    owner = next((m for m in model.modules() if hasattr(m, "get_rope_index")), None)
-    if owner is None:
-        return None
-    empty: Any = object.__new__(type(owner))
-    nn.Module.__init__(empty)
-    empty.config = owner.config
-    return empty.get_rope_index
+    return PaddingFreeCollator(collator, rope_index_of(model), attention)
 
 
 def _is_of_tokens(value: Any, shape: Sequence[int]) -> bool:
@@ -145,19 +137,18 @@ def _lengths(positions: Tensor) -> list[int]:
     return [end - start for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]
 
 
-def _boundaries(lengths: list[int], attention: str, device: torch.device) -> dict[str, Any]:
-    """Return the arguments of the attention functions that tell them the samples of a row."""
+def _boundaries(lengths: list[int], attention: str) -> dict[str, Any]:
+    """Return the arguments of the attention functions that tell them the samples of a row.
+
+    Those of flash attention are the ones of ``DataCollatorWithFlattening`` of transformers.
+    """
     if attention == "sdpa":
         return {"sample_lengths": lengths}
     if attention == "eager":  # has a mask of the whole row
         return {}
-    ends = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
-    return {
-        "cu_seq_lens_q": ends,
-        "cu_seq_lens_k": ends,
-        "max_length_q": max(lengths),
-        "max_length_k": max(lengths),
-    }
+    ends = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
+    longest = {f"max_length_{x}": max(lengths) for x in "qk"}
+    return {f"cu_seq_lens_{x}": ends for x in "qk"} | longest
 
 
 def _sdpa_by_sample(
@@ -233,7 +224,8 @@ def padding_free_error(
 def _padded(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the inputs of a model for the padded batch that has the samples of ``inputs``."""
     lengths, ids = _lengths(inputs["position_ids"]), inputs["input_ids"]
-    batch = {name: value for name, value in inputs.items() if name != "position_ids"}
+    of_row = {"position_ids", "sample_boundaries"}
+    batch = {name: value for name, value in inputs.items() if name not in of_row}
     batch["attention_mask"] = torch.ones_like(ids)
     for name, value in batch.items():
         if _is_of_tokens(value, ids.shape):

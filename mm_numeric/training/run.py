@@ -81,6 +81,7 @@ from mm_numeric.training.callbacks.json_log import JsonLog, validate_report_to
 from mm_numeric.training.callbacks.log_lines import BarOnly, LogLines
 from mm_numeric.training.distil import check_distillation, student_of, teacher_of
 from mm_numeric.training.errors import translate_disk_full
+from mm_numeric.training.image_positions import with_image_positions
 from mm_numeric.training.padding_free import make_padding_free
 from mm_numeric.training.trainer import BaselineTrainer, NumericTrainer, RunTrainer
 from mm_numeric.training.vision_features import make_vision_cache
@@ -399,13 +400,12 @@ def make_trainer(
         make: Any = NumericTrainer
         if isinstance(family, Baseline) and family.own_loss:
             make = partial(BaselineTrainer, baseline=family)
+        collate: Any = collator
+        if config.data.padding_free:
+            collate = make_padding_free(model, collator, config.model.attention)
         trainer = make(
             train_dataset=examples,
-            data_collator=(
-                make_padding_free(model, collator, config.model.attention)
-                if config.data.padding_free
-                else collator
-            ),
+            data_collator=with_image_positions(model, family, collate),
             objective=NumericLoss(spec, vocabulary=collator.vocabulary),
             callbacks=[*callbacks, GradientCheck(modules)],
             **options,

@@ -51,6 +51,8 @@ def gradients(model, batch, vocabulary):
     """Return the loss and the gradients of a batch, whose samples have one weight each."""
     model.zero_grad()
     inputs = {key: value for key, value in batch.items() if key not in BATCH_KEYS}
+    if "image_inputs" in inputs:
+        inputs.update(inputs.pop("image_inputs").arguments())
     logits = model(**inputs).logits[batch["supervised"]]
     loss_of = NumericLoss("ntil_soft", vocabulary=vocabulary, reduction="samples")
     result = loss_of(logits, batch["labels"], batch["spans"])

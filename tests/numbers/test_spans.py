@@ -1,5 +1,7 @@
 """The numbers in a batch of labels."""
 
+from dataclasses import fields
+
 import pytest
 import torch
 from examples import examples
@@ -9,7 +11,13 @@ from tokens import TOKENIZER, VOCABULARY, labels_of
 
 from mm_numeric.answers import ROLES, Mark
 from mm_numeric.numbers.numerals import find_numerals
-from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans, numbers_in_answer, numbers_in_labels
+from mm_numeric.numbers.spans import (
+    IGNORE_INDEX,
+    NumberSpans,
+    Packed,
+    numbers_in_answer,
+    numbers_in_labels,
+)
 
 
 def characters(text):
@@ -103,7 +111,7 @@ def test_a_batch_without_numbers(labels):
 
 def test_to_moves_every_tensor():
     spans = NumberSpans.from_labels(labels_of("1.5"), VOCABULARY).to("meta")
-    assert all(tensor.device.type == "meta" for tensor in vars(spans).values())
+    assert all(getattr(spans, f.name).device.type == "meta" for f in fields(NumberSpans))
     assert NumberSpans.build([], []).to("meta").supervised is None
 
 
@@ -180,3 +188,36 @@ def test_a_digit_in_no_number_token_is_rejected(offsets):
 def test_a_digit_with_an_id_that_is_no_number_token_is_rejected():
     with pytest.raises(ValueError, match="the digit '2' at character 1 is not in a number token"):
         marked("12", [Mark(0, 2)], ids=TOKENIZER.ids("1x"))
+
+
+# -- tensors in one buffer -------------------------------------------------------------------------
+
+TENSORS = {
+    "flags": torch.tensor([[True, False, True]]),
+    "scalar": torch.tensor(7),
+    "values": torch.tensor([[0.1, -2.0]], dtype=torch.float64),
+    "nothing": torch.zeros(0, 4, dtype=torch.long),
+    "transposed": torch.arange(6, dtype=torch.int32).reshape(2, 3).T,
+    "half": torch.tensor([1.5], dtype=torch.bfloat16),
+}
+
+
+def test_tensors_of_all_dtypes_come_back():
+    for packed in (Packed(TENSORS), Packed(TENSORS).to("cpu")):
+        found = packed.tensors()
+        assert list(found) == list(TENSORS)
+        for name, tensor in TENSORS.items():
+            assert found[name].dtype == tensor.dtype
+            assert torch.equal(found[name], tensor)
+
+
+def test_a_copy_has_one_tensor():
+    packed = Packed(TENSORS).to("meta")
+    found = packed.tensors()
+    assert len({own.untyped_storage()._cdata for own in found.values()}) == 1
+    assert all(own.device.type == "meta" for own in found.values())
+    assert found["transposed"].shape == (3, 2)
+
+
+def test_no_tensors_are_packed_as_well():
+    assert Packed({}).tensors() == {}

@@ -12,7 +12,7 @@ import torch
 from sized_rows import check_gradients, gradients, loaded, sized_rows
 from sums import sums_config
 from tiny_decoders import checkpoint
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, DataCollatorWithFlattening
 from transformers.utils import is_flash_attn_2_available
 
 from mm_numeric.config.schema import ModelConfig
@@ -43,8 +43,9 @@ def test_loss_and_gradients_are_those_with_padding(name, attention):
     inputs = {key: value for key, value in flat.items() if key not in BATCH_KEYS}
     head, supervised = output_head(model), flat["supervised"]
     assert padding_free_error(model, head, inputs, supervised, low_precision=False) is None
-    # Without positions of their own, the samples see each other.
-    wrong = {**inputs, "position_ids": torch.arange(flat["input_ids"].shape[1])[None]}
+    # Without positions and boundaries of their own, the samples see each other.
+    positions = torch.arange(flat["input_ids"].shape[1])[None]
+    wrong = {**inputs, "position_ids": positions, "sample_boundaries": {}}
     with torch.no_grad():
         logits = [model(**each).logits for each in (inputs, wrong)]
     assert (logits[0] - logits[1]).abs().max() > 0.01
@@ -89,6 +90,21 @@ def test_flash_attention_gets_the_boundaries_of_the_samples():
     torch.testing.assert_close(same, loss, rtol=1e-5, atol=1e-6)
     name = "model.language_model.layers.0.self_attn.q_proj.weight"
     torch.testing.assert_close(found[name], wanted[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("attention", ["flash_attention_2", "flash_attention_3"])
+def test_the_boundaries_are_those_of_transformers(attention):
+    rows, (collator, model) = sized_rows(), loaded("qwen2_vl")
+    found = make_padding_free(model, collator, attention)(rows)["sample_boundaries"]
+    padded = collator(rows)
+    masks = padded["attention_mask"].bool()
+    samples = [{"input_ids": i[m]} for i, m in zip(padded["input_ids"], masks, strict=True)]
+    theirs = DataCollatorWithFlattening(return_flash_attn_kwargs=True)(samples)
+    assert set(found) == {name for name in theirs if name.startswith(("cu_seq", "max_length"))}
+    for name, value in found.items():
+        assert type(value) is type(theirs[name])
+        assert torch.equal(torch.as_tensor(value), torch.as_tensor(theirs[name])), name
+        assert getattr(value, "dtype", None) == getattr(theirs[name], "dtype", None)
 
 
 @pytest.mark.device

@@ -92,7 +92,7 @@ class GradientCheck(TrainerCallback):
         if not self._seen_image and not {"pixel_values", "vision_rows"}.isdisjoint(kwargs):
             # A dummy image row is the last one, and none of its positions is supervised. In a
             # padding-free batch that ends with an answer, the second last position is supervised.
-            last = -2 if "position_ids" in kwargs else 0
+            last = 0 if "attention_mask" in kwargs else -2
             self._seen_image = mask is None or bool(mask[-1, last:].any())
         if not self._seen_answer:  # a batch without rows has none
             started = decoded is None or decoded.shape[1] > 1
