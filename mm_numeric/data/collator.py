@@ -45,6 +45,10 @@ class Origin:
 
     ids: tuple[str, ...]
 
+    tokens: int
+    """Number of tokens of prompts, images and answers, without padding. For an encoder-decoder,
+    those of the encoder and the answers."""
+
     skipped: Mapping[str, str]
     """Maps the id of each skipped row to the reason: an unreadable image, or too many tokens."""
 
@@ -166,7 +170,7 @@ class TrainingCollator:
         kept, images, answers, skipped = self._load(examples)
         answer_ids = [answer.ids for answer, _ in answers]
         spans = self._spans(answer_ids, [numbers for _, numbers in answers])
-        origin = Origin(tuple(example.id for example in kept), skipped)
+        row_ids = tuple(example.id for example in kept)
         if not kept or (self.add_dummy_image_row and not _has_image(images)):
             dummy, image = _dummy_row(self.family, examples[0])
             kept, images = [*kept, dummy], [*images, image]
@@ -183,6 +187,8 @@ class TrainingCollator:
         inputs, supervised = self._training_inputs(prompts, answer_ids)
         labels = torch.tensor([token for ids in answer_ids for token in ids], dtype=torch.long)
         spans = replace(spans, supervised=supervised.flatten().nonzero().squeeze(1))
+        tokens = int(inputs["attention_mask"].sum()) + len(labels) * self.family.encoder_decoder
+        origin = Origin(row_ids, tokens, skipped)
         extra = {"labels": labels, "supervised": supervised, "spans": spans, "origin": origin}
         return {**inputs, **vision, **extra}
 

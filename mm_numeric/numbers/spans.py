@@ -277,7 +277,8 @@ class NumberSpans:
         group: [m] index of the box, polygon or time, within the sample, that the number belongs
             to; -1 for any other number.
         sample: [m] index of the sample in the batch.
-        samples: [] number of samples in the batch, including those without numbers.
+        samples: [] number of samples in the batch, including those without numbers. It stays on the
+            CPU, because only other counts are computed from it.
         boxes: [q, 4] indices (0 to m - 1) of the numbers x1, y1, x2 and y2 of each box.
         times: [r, 2] indices (0 to m - 1) of the hour and the minute of each time.
         supervised: [n] index of each supervised position in the flattened labels
@@ -379,23 +380,22 @@ class NumberSpans:
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "NumberSpans":
         """Return a copy on a device, which is copied as one tensor."""
-        return self._of(self._packed().to(device, non_blocking))
+        return self._with(self._packed().to(device, non_blocking))
 
     def pin_memory(self) -> "NumberSpans":
         """Return a copy in pinned memory. DataLoader calls this if ``pin_memory=True``."""
-        return self._of(self._packed().pin_memory())
+        return self._with(self._packed().pin_memory())
 
     def _packed(self) -> Packed:
         """Return the buffer that the tensors are views of, which is made if there is none."""
         found: Packed | None = vars(self).get(_BUFFER)
         if found is None:
-            own = {f.name: getattr(self, f.name) for f in fields(self)}
+            own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "samples"}
             found = Packed({name: tensor for name, tensor in own.items() if tensor is not None})
         return found
 
-    @classmethod
-    def _of(cls, packed: Packed) -> "NumberSpans":
-        spans = cls(**packed.tensors())
+    def _with(self, packed: Packed) -> "NumberSpans":
+        spans = NumberSpans(**packed.tensors(), samples=self.samples)
         object.__setattr__(spans, _BUFFER, packed)
         return spans
 

@@ -17,6 +17,7 @@ from transformers import TrainerState, TrainingArguments
 from mm_numeric.compat import before_deepspeed_step, deepspeed_loss_scale, zero2_gradient
 from mm_numeric.config.modules import MODULE_NAMES
 from mm_numeric.models.parameter_groups import ModelModules
+from mm_numeric.training.unread import Unread
 
 
 def is_logged(step: int, args: TrainingArguments, state: TrainerState) -> bool:
@@ -35,7 +36,7 @@ class GradientNorms:
 
     def __init__(self, modules: ModelModules, accelerator: Any) -> None:
         self.modules, self.accelerator = modules, accelerator
-        self._found: dict[str, float] = {}
+        self._found: list[Unread] = []
         self._step = -1
 
     def measuring(
@@ -52,9 +53,9 @@ class GradientNorms:
             return nullcontext()
         return self._before_step(model, step, engine)
 
-    def of_step(self, step: int) -> dict[str, float]:
-        """Return the gradient norm of each trained module at ``step``, or {} if not measured."""
-        return self._found if step == self._step else {}
+    def unread(self, step: int) -> list[Unread]:
+        """Return the gradient norm of each trained module at ``step``, or [] if not measured."""
+        return self._found if step == self._step else []
 
     @contextmanager
     def _after_backward(self, model: nn.Module, step: int) -> Iterator[None]:
@@ -90,18 +91,22 @@ class GradientNorms:
         ``gradient_of`` returns the gradient of a parameter or, if ``sharded``, this rank's shard of
         it. Norms are divided by ``scale``, the factor by which the loss was scaled.
         """
-        trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-        names = [self.modules.module_of(name) for name, _ in trained]
-        present = [module for module in MODULE_NAMES if module in names]
-        sums = torch.zeros(len(present), dtype=torch.float64, device=self.accelerator.device)
-        for module, (_, parameter) in zip(names, trained, strict=True):
-            gradient = gradient_of(parameter)
-            if gradient is not None:
-                sums[present.index(module)] += _squared_norm(gradient).to(sums)
+        gradients: dict[str, list[Tensor]] = {}
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                own = gradients.setdefault(self.modules.module_of(name), [])
+                gradient = gradient_of(parameter)
+                own += [] if gradient is None else [gradient]
+        present = [module for module in MODULE_NAMES if module in gradients]
+        sums = torch.stack([_squared_norm(gradients[m], self.accelerator.device) for m in present])
         if sharded:
             sums = self.accelerator.reduce(sums, reduction="sum")
-        self._found = {m: math.sqrt(s) / scale for m, s in zip(present, sums.tolist(), strict=True)}
-        self._step = step
+
+        def entries(sums: list[float]) -> dict[str, float]:
+            norms = zip(present, sums, strict=True)
+            return {f"gradient_norm/{module}": math.sqrt(s) / scale for module, s in norms}
+
+        self._found, self._step = [Unread([sums], entries)], step
 
 
 class ClippedSteps:
@@ -118,15 +123,19 @@ class ClippedSteps:
             self._steps += 1
             self._clipped = self._clipped + (norm > self.max_norm)
 
-    def read(self) -> dict[str, float]:
-        """Return the share of clipped steps since the last call, for the log; {} without steps."""
-        found = {"clipping/share_of_steps": int(self._clipped) / self._steps} if self._steps else {}
+    def unread(self) -> list[Unread]:
+        """Return the share of clipped steps since the last call, for the log; [] without steps."""
+        clipped, steps = torch.as_tensor(self._clipped), self._steps
         self._steps = self._clipped = 0
-        return found
+        name = "clipping/share_of_steps"
+        return [Unread([clipped], lambda count: {name: count[0] / steps})] if steps else []
 
 
-def _squared_norm(gradient: Tensor) -> Tensor:
-    norm = torch.linalg.vector_norm(gradient, dtype=torch.float32)
-    if isinstance(norm, DTensor):  # under FSDP2
-        norm = norm.full_tensor()
-    return norm.double().square()
+def _squared_norm(gradients: list[Tensor], device: torch.device) -> Tensor:
+    """Return the sum of the squares of the gradients of a module, float64."""
+    if not gradients:
+        return torch.zeros((), dtype=torch.float64, device=device)
+    norms = torch.stack(torch._foreach_norm(gradients, 2, dtype=torch.float32))
+    if isinstance(norms, DTensor):  # under FSDP2; the ranks reduce all norms of a module together
+        norms = norms.full_tensor()
+    return norms.to(device).double().square().sum()

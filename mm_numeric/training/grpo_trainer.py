@@ -106,8 +106,7 @@ class RunGRPOTrainer(RunTrainer, GRPOTrainer):
     def compute_loss(self, model: Any, inputs: dict[str, Tensor], **kwargs: Any) -> Any:  # type: ignore[override]
         """Return the GRPO loss of a micro-batch, and count its tokens for the throughput."""
         masks = inputs["prompt_mask"], inputs["completion_mask"]
-        rows = torch.tensor(len(masks[0]), device=masks[0].device)
-        self.throughput.count(masks[0].sum() + masks[1].sum(), rows)
+        self.throughput.count(masks[0].sum() + masks[1].sum(), len(masks[0]))
         stop_gradients_at_frozen_towers(self.model)  # each generation enables checkpointing again
         return super().compute_loss(model, inputs, **kwargs)
 

@@ -304,7 +304,11 @@ def added_sums(one: Mapping[str, LossSum], other: Mapping[str, LossSum]) -> dict
 
 def sums_over_ranks(sums: Mapping[str, LossSum], accelerator: Any) -> dict[str, LossSum]:
     """Add up the sum and count of each loss, such as ``ce``, over all ranks, in float64."""
-    pairs = torch.stack([torch.stack([s.total.double(), s.items.double()]) for s in sums.values()])
+    totals = torch.stack([part.total for part in sums.values()]).double()
+    items = torch.stack([part.items for part in sums.values()])
     if accelerator is not None and accelerator.num_processes > 1:
-        pairs = accelerator.reduce(pairs, reduction="sum")
-    return {name: LossSum(*pair.unbind()) for name, pair in zip(sums, pairs, strict=True)}
+        pairs = torch.stack([totals, items.to(totals)])
+        totals, items = accelerator.reduce(pairs, reduction="sum")
+    return {
+        name: LossSum(total, count) for name, total, count in zip(sums, totals, items, strict=True)
+    }

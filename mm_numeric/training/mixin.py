@@ -36,6 +36,7 @@ from mm_numeric.training.integrations import (
     sums_over_ranks,
     total_counts,
 )
+from mm_numeric.training.unread import Unread, read
 
 BALANCE_FILE = "objective_balance.json"  # in a checkpoint
 
@@ -126,7 +127,8 @@ class NumericLossMixin(_Trainer):
         self._head: ChunkedHead | None = None
         self._counts: Counts | None = None
         self._step_sums: dict[str, LossSum] = {}
-        self._seen: dict[str, LossSum] = {}
+        self._component_names: list[str] = []
+        self._seen: list[Tensor] = []  # totals and counts of the components since the last log
         self._metric_sums: Tensor | None = None
         self._warned: set[str] = set()
         text_config = getattr(self.model.config, "get_text_config", lambda: None)()
@@ -137,7 +139,7 @@ class NumericLossMixin(_Trainer):
         """Reset the running means of the losses and the values that are not logged, then train."""
         check_shift(self.data_collator, not self._is_encoder_decoder)
         self.objective.balance.reset()
-        self._seen, self._metric_sums = {}, None
+        self._seen, self._metric_sums = [], None
         self._head = None  # another model may have been loaded
         return super().train(*args, **kwargs)
 
@@ -314,21 +316,31 @@ class NumericLossMixin(_Trainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log the values of the trainer, the unweighted loss components and the number metrics."""
-        if "loss" in logs and self._seen:
-            means = torch.stack([own.mean for own in self._seen.values()]).tolist()
-            items = torch.stack([own.items for own in self._seen.values()]).tolist()
-            found = zip(self._seen, means, items, strict=True)
-            components = {f"loss/{name}": mean for name, mean, count in found if count}
-            self._warn_of_components(components)
-            logs.update(components)
-            self._seen = {}
-        if "loss" in logs and self._metric_sums is not None:
-            metrics = named_metrics(
-                self.accelerator.reduce(self._metric_sums, reduction="sum").cpu()
-            )
-            logs.update({f"numbers/{n}": s.mean.item() for n, s in metrics.items() if s.items})
-            self._metric_sums = None
+        if "loss" in logs:
+            logs.update(read(self._unread_losses()))
         super().log(logs, start_time)
+
+    def _unread_losses(self) -> list[Unread]:
+        """Return the losses and number metrics since the last call, for the log."""
+        found, names, metric_sums = [], self._component_names, self._metric_sums
+        if self._seen:
+
+            def components(totals: list[float], items: list[float]) -> dict[str, float]:
+                sums = zip(names, totals, items, strict=True)
+                means = {f"loss/{name}": total / count for name, total, count in sums if count}
+                self._warn_of_components(means)
+                return means
+
+            found.append(Unread(self._seen, components))
+        if metric_sums is not None:
+
+            def metrics(sums: list[float]) -> dict[str, float]:
+                each = named_metrics(torch.tensor(sums).reshape(metric_sums.shape))
+                return {f"numbers/{n}": s.mean.item() for n, s in each.items() if s.items}
+
+            found.append(Unread([self.accelerator.reduce(metric_sums, reduction="sum")], metrics))
+        self._seen, self._metric_sums = [], None
+        return found
 
     def _warn_of_components(self, components: Mapping[str, float]) -> None:
         """Warn once if a loss is not finite or far too high, or the labels had no number."""
@@ -361,8 +373,9 @@ class NumericLossMixin(_Trainer):
         """Sum the losses of a step over all ranks, for the log and for ``balance: running``."""
         sums = sums_over_ranks(self._step_sums, self.accelerator)
         self.objective.balance.end_step(sums)
-        self._step_sums, self._seen = sums, added_sums(self._seen, sums)
-        self._counts = None
+        here = [torch.stack([getattr(s, of) for s in sums.values()]) for of in LossSum._fields]
+        self._seen = [a + b for a, b in zip(self._seen, here, strict=True)] if self._seen else here
+        self._step_sums, self._counts, self._component_names = sums, None, list(sums)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)

@@ -1,7 +1,7 @@
 """The trainers of runs: what they share, and the one whose loss is an objective (CE plus terms)."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from itertools import islice
@@ -50,6 +50,7 @@ from mm_numeric.training.errors import (
 from mm_numeric.training.gradient_norms import ClippedSteps, GradientNorms, is_logged
 from mm_numeric.training.mixin import NumericLossMixin
 from mm_numeric.training.padding_free import padding_free_error
+from mm_numeric.training.unread import Unread, read
 
 _OWN_GROUPS = {"params", "model", "optimizer_dict"}  # options of optimisers with their own groups
 
@@ -190,6 +191,13 @@ class RunTrainer(Trainer):
         self.finite.end_step(self.state.global_step + 1, self._step_sums, norm)
         return norm
 
+    def _unread(self) -> list[Unread]:
+        """Return all values of the trainer for the log."""
+        norms = [] if self.norms is None else self.norms.unread(self.state.global_step)
+        own = [self.finite.unread(), *norms, *self.clipped.unread(), self.throughput.unread()]
+        losses: Callable[[], list[Unread]] = getattr(self, "_unread_losses", list)  # of the mixin
+        return own + losses()
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Check that all losses and gradients so far are finite, then log.
 
@@ -197,12 +205,7 @@ class RunTrainer(Trainer):
         number of skipped rows.
         """
         if "loss" in logs:
-            self.finite.check()
-            if self.norms is not None:
-                norms = self.norms.of_step(self.state.global_step)
-                logs.update({f"gradient_norm/{module}": norm for module, norm in norms.items()})
-            logs.update(self.clipped.read())
-            logs.update(self.throughput.read())
+            logs.update(read(self._unread()))
             if count := self.skipped_rows.count():
                 logs["rows_skipped"] = count
         super().log(logs, start_time)
@@ -409,7 +412,7 @@ class NumericTrainer(RunTrainer, NumericLossMixin, Trainer):
         self.finite.begin_step([batch["origin"].ids for batch in batches])
         batches, items = super().get_batch_samples(iter(batches), num_batches, device)
         for batch in batches:
-            self.throughput.add(batch)
+            self.throughput.count(batch["origin"].tokens, len(batch["origin"].ids))
         return batches, items
 
 

@@ -183,7 +183,7 @@ def _ours(preset: str) -> MakeTrainer:
         numbers = NumberVocabulary.from_tokenizer(Stand(vocabulary))
 
         def collate(_: Sequence[Any]) -> dict[str, Any]:
-            return {**batch, "origin": Origin(("0",), {})}
+            return {**batch, "origin": Origin(("0",), 0, {})}
 
         return NumericTrainer(
             model=model,

@@ -293,7 +293,7 @@ def make_trainer(name: str, options: argparse.Namespace, folder: Path) -> Traine
         model=model,
         args=args,
         train_dataset=data,
-        data_collator=lambda rows: {**collate(rows), "origin": Origin(("0",), {})},
+        data_collator=lambda rows: {**collate(rows), "origin": Origin(("0",), 0, {})},
         objective=loss_of,
     )
 

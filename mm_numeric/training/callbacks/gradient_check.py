@@ -10,7 +10,11 @@ from transformers import TrainerCallback
 
 from mm_numeric.compat import local_values
 from mm_numeric.config.modules import FROZEN, MODULE_NAMES
+from mm_numeric.io.log import logger
 from mm_numeric.models.parameter_groups import VISION_MODULES, ModelModules
+
+
+_MOST_CHECKS = 10
 
 
 class GradientCheck(TrainerCallback):
@@ -20,7 +24,8 @@ class GradientCheck(TrainerCallback):
     for example, does not use the last layer of its CLIP tower. Modules that process images are
     checked at the first step with an image. A step whose samples were all skipped is not checked.
     The vision tower has no gradient yet while a weight of the projector is zero, as in a new
-    Gemma 3; it is then checked again at later steps.
+    Gemma 3; it is then checked again at later steps. Each check makes the host wait for the device,
+    so that modules without a gradient are not checked after the tenth step, which is logged.
     """
 
     supervised: Tensor | None = None
@@ -32,6 +37,7 @@ class GradientCheck(TrainerCallback):
         self._waiting: list[str] = []
         self._found: set[str] = set()
         self._seen_image = self._seen_answer = False
+        self._checks_left = _MOST_CHECKS
 
     def on_train_begin(
         self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
@@ -78,7 +84,15 @@ class GradientCheck(TrainerCallback):
                 "find out why it has no gradient (use_reentrant in gradient_checkpointing_kwargs?)."
             )
         self._waiting = missing
-        if not missing:
+        self._checks_left -= 1
+        if missing and not self._checks_left:
+            logger.info(
+                "modules.%s: not checked for a gradient, as the first %d steps trained no image.",
+                missing[0],
+                _MOST_CHECKS,
+            )
+            self._waiting = []
+        if not self._waiting:
             self._hooks.close()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ from mm_numeric.distributed.ranks import Ranks
 from mm_numeric.losses.term import LossSum
 from mm_numeric.runs.folder import last_checkpoint
 from mm_numeric.training.errors import NotFiniteError
+from mm_numeric.training.unread import Unread
 
 _MAX_NAMED_ROWS = 20
 _STEPS_PER_CHECK = 10  # on a GPU, where each check waits for the device
@@ -24,10 +26,9 @@ class _Step:
     """Stores whether the losses and the gradient norm of an optimiser step are finite."""
 
     number: int
-    names: list[str]
-    finite: Tensor  # [len(names)], over all ranks
-    losses: Tensor  # [micro-batches], whether each loss is finite, on this rank
     ids: list[Sequence[str]]  # row ids of each micro-batch
+    names: list[str]
+    finite: Tensor  # flags of the losses of micro-batches on this rank, and of the named values
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,8 @@ class FiniteCheck:
         self._ids, self._losses = ids, []
 
     def add_loss(self, loss: Tensor) -> None:
-        """Store on the GPU whether a micro-batch's loss is finite; the CPU does not wait."""
-        self._losses.append(loss.isfinite())
+        """Store a micro-batch's loss on the GPU; the CPU does not wait."""
+        self._losses.append(loss.detach())
 
     def end_step(self, number: int, sums: Mapping[str, LossSum], norm: Tensor | float) -> None:
         """Store whether the losses and the gradient norm of an optimiser step are finite.
@@ -77,8 +78,8 @@ class FiniteCheck:
             values.append(torch.as_tensor(norm, device=self._losses[0].device))
         if not values:  # GRPO with fp16: it has no sums, and its loss scaler skips bad gradients
             return
-        finite = torch.stack([value.isfinite() for value in values])
-        self._steps.append(_Step(number, names, finite, torch.stack(self._losses), self._ids))
+        finite = torch.stack([*self._losses, *values]).isfinite()
+        self._steps.append(_Step(number, self._ids, names, finite))
         if len(self._steps) >= self._steps_per_check:
             self.check()
 
@@ -88,24 +89,42 @@ class FiniteCheck:
         If ``model`` is given, its trained weights are also checked. All ranks must call this
         method. If one has a non-finite value, all raise NotFiniteError.
         """
+        stored, unread = self._steps, self.unread()
+        flags = torch.cat(list(unread.values)).tolist()
+        self._raise_together(self._broken(stored, flags, model))
+
+    def unread(self) -> Unread:
+        """Return the stored values; an error is raised when they are read, on all ranks."""
         stored, self._steps = self._steps, []
-        broken = next(filter(None, map(_non_finite, stored)), None)
-        if broken is None and model is not None and not _is_finite(model):
-            ids = [row for batch in self._ids for row in batch]
-            number = stored[-1].number if stored else 0
-            broken = _NonFinite(number, ["a weight after it"], [], ids)
+
+        def entries(flags: list[float]) -> dict[str, float]:
+            self._raise_together(self._broken(stored, flags))
+            return {}
+
+        flags = [step.finite for step in stored]
+        return Unread([torch.cat(flags) if flags else torch.zeros(0)], entries)
+
+    def _broken(
+        self, stored: list[_Step], flags: list[float], model: torch.nn.Module | None = None
+    ) -> _NonFinite | None:
+        """Return the first non-finite value of this rank, from the flags of all stored steps."""
+        found = iter(flags)
+        for step in stored:
+            losses = list(islice(found, len(step.finite) - len(step.names)))
+            names = [name for name, ok in zip(step.names, found, strict=False) if not ok]
+            if names:
+                pairs = zip(step.ids, losses, strict=True)
+                suspects = [row for batch, ok in pairs if not ok for row in batch]
+                return _NonFinite(step.number, names, suspects, list(chain(*step.ids)))
+        if model is None or _is_finite(model):
+            return None
+        number = stored[-1].number if stored else 0
+        return _NonFinite(number, ["a weight after it"], [], list(chain(*self._ids)))
+
+    def _raise_together(self, broken: _NonFinite | None) -> None:
         everywhere = self.ranks.exchange(broken)
         if everywhere:
             raise NotFiniteError(_message(everywhere, last_checkpoint(self.folder)))
-
-
-def _non_finite(step: _Step) -> _NonFinite | None:
-    if step.finite.all():
-        return None
-    names = [name for name, ok in zip(step.names, step.finite.tolist(), strict=True) if not ok]
-    pairs = zip(step.ids, step.losses.tolist(), strict=True)
-    suspects = [row for batch, ok in pairs if not ok for row in batch]
-    return _NonFinite(step.number, names, suspects, [row for batch in step.ids for row in batch])
 
 
 def _is_finite(model: torch.nn.Module) -> bool:

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,43 +10,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mm_numeric.training.unread import Unread
+
 _GIB = 1 << 30
 
 
 class Throughput:
     """Measures the tokens and samples per second of a training run, and its peak memory.
 
-    Counts stay on the device until they are logged. The setting ``include_num_input_tokens_seen``
-    of transformers is not used: it synchronises all ranks after each micro-batch, and does not
-    count the decoder tokens of an encoder-decoder.
+    Counts on the device stay there until they are logged. The setting
+    ``include_num_input_tokens_seen`` of transformers is not used: it synchronises all ranks after
+    each micro-batch, and does not count the decoder tokens of an encoder-decoder.
     """
 
     def __init__(self, accelerator: Any) -> None:
         self.accelerator = accelerator
-        self._counts: Tensor | None = None
         self.begin()
 
     def begin(self) -> None:
         """Reset the counts and the clock; called when training starts."""
         self._began = self._since = time.perf_counter()
-        self._paused, self._counts = 0.0, None
+        self._paused, self._tokens, self._samples = 0.0, torch.tensor(0), 0
 
-    def add(self, batch: Mapping[str, Any]) -> None:
-        """Count the tokens and samples of a batch of ``TrainingCollator``.
-
-        Tokens of prompts, images and answers are counted, padding is not. For an encoder-decoder,
-        the tokens of the encoder and the supervised tokens of the decoder are counted.
-        """
-        ids, mask = batch["input_ids"], batch.get("attention_mask")  # None if padding-free
-        tokens = torch.tensor(ids.numel(), device=ids.device) if mask is None else mask.sum()
-        if "decoder_input_ids" in batch:
-            tokens = tokens + len(batch["labels"])
-        self.count(tokens, batch["spans"].samples)
-
-    def count(self, tokens: Tensor, samples: Tensor) -> None:
-        """Count tokens and samples; both are scalars."""
-        counts = torch.stack([tokens, samples]).double()
-        self._counts = counts if self._counts is None else self._counts + counts
+    def count(self, tokens: Tensor | int, samples: int) -> None:
+        """Count tokens, without padding, and samples."""
+        self._tokens, self._samples = self._tokens + tokens, self._samples + samples
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -57,26 +45,30 @@ class Throughput:
         finally:
             self._paused += time.perf_counter() - before
 
-    def read(self) -> dict[str, float]:
+    def unread(self) -> Unread:
         """Return the throughput and the memory to log, and reset the counts. Call it on all ranks.
 
         Tokens and samples per second are totals over all ranks. Memory is the maximum of any rank.
         """
-        device = self.accelerator.device
-        counts = torch.zeros(2) if self._counts is None else self._counts
-        now = time.perf_counter()
-        mine = [now - self._since - self._paused, peak_gib(device)]
-        here = torch.cat([counts.to(device), torch.tensor(mine, device=device)]).double()
-        every = self.accelerator.gather(here[None]).cpu()
-        tokens, samples, _, _ = every.sum(dim=0).tolist()
-        _, _, seconds, peak = every.amax(dim=0).tolist()
-        self._since, self._paused, self._counts = now, 0.0, None
-        return {
-            "speed/tokens_per_second": tokens / seconds,
-            "speed/samples_per_second": samples / seconds,
-            "speed/seconds": now - self._began,
-            "memory/peak_gib": peak,
-        }
+        device, tokens, now = self.accelerator.device, self._tokens, time.perf_counter()
+        rest = [self._samples, now - self._since - self._paused, peak_gib(device)]
+        mine = torch.tensor(rest, dtype=torch.float64)
+        if self.accelerator.num_processes > 1:
+            tokens, mine = tokens.to(device), mine.to(device)
+        values = [self.accelerator.gather(own[None]) for own in (tokens, mine)]
+        began = now - self._began
+        self._since, self._paused, self._tokens, self._samples = now, 0.0, torch.tensor(0), 0
+
+        def entries(tokens: list[float], rest: list[float]) -> dict[str, float]:
+            seconds = max(rest[1::3])
+            return {
+                "speed/tokens_per_second": sum(tokens) / seconds,
+                "speed/samples_per_second": sum(rest[::3]) / seconds,
+                "speed/seconds": began,
+                "memory/peak_gib": max(rest[2::3]),
+            }
+
+        return Unread(values, entries)
 
 
 def peak_gib(device: torch.device) -> float:

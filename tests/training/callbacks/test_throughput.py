@@ -21,6 +21,7 @@ from mm_numeric.models.loading import load_family, model_source
 from mm_numeric.training.callbacks.throughput import peak_gib
 from mm_numeric.training.gradient_norms import ClippedSteps
 from mm_numeric.training.run import make_trainer, training_arguments
+from mm_numeric.training.unread import read as read_values
 
 pytestmark = pytest.mark.slow
 
@@ -104,6 +105,8 @@ def figures_of(model, tokenizer, batches, name):
     for batch in batches:
         names = ("labels", "supervised", "spans", "origin")
         inputs = {key: value for key, value in batch.items() if key not in names}
+        if "image_inputs" in inputs:
+            inputs.update(inputs.pop("image_inputs").arguments())
         with torch.no_grad():
             every = model(**inputs).logits
         labels = iter(batch["labels"].tolist())
@@ -167,8 +170,8 @@ def test_the_norms_are_those_before_clipping_and_of_logged_steps_alone(tmp_path)
         assert other["clipping/share_of_steps"] == 1.0
         assert "clipping/share_of_steps" not in one
     assert math.hypot(*clipped.norms[-1].values()) == pytest.approx(0.01, rel=1e-3)
-    assert trainer.norms.of_step(2 * WINDOW)
-    assert not trainer.norms.of_step(2 * WINDOW - 1)
+    assert trainer.norms.unread(2 * WINDOW)
+    assert not trainer.norms.unread(2 * WINDOW - 1)
     _, _, spy = trained(tmp_path / "c", "causal_lm", logging_strategy="epoch")
     assert spy.lines
     assert not [name for line in spy.lines for name in line if name.startswith("gradient_norm")]
@@ -178,10 +181,10 @@ def test_the_share_of_clipped_steps_is_of_those_since_the_last_log():
     clipped = ClippedSteps(1.0)
     for norm in (0.5, torch.tensor(1.5), torch.tensor(1.0), float("inf"), None):
         clipped.add(norm)
-    assert clipped.read() == {"clipping/share_of_steps": 0.5}
-    assert clipped.read() == {}
+    assert read_values(clipped.unread()) == {"clipping/share_of_steps": 0.5}
+    assert clipped.unread() == []
     clipped.add(torch.tensor(0.2))
-    assert clipped.read() == {"clipping/share_of_steps": 0.0}
+    assert read_values(clipped.unread()) == {"clipping/share_of_steps": 0.0}
 
 
 def test_a_window_without_numbers_says_nothing_of_them(tmp_path, monkeypatch):
@@ -194,10 +197,10 @@ def test_a_window_without_numbers_says_nothing_of_them(tmp_path, monkeypatch):
 def test_what_is_apart_does_not_slow_the_run_down(tmp_path):
     trainer, seen, _ = trained(tmp_path, "causal_lm")
     trainer.throughput.begin()
-    trainer.throughput.add(seen[0])
+    trainer.throughput.count(seen[0]["origin"].tokens, 2)
     with trainer.throughput.paused():
         time.sleep(0.3)
-    said = trainer.throughput.read()
+    said = read_values([trainer.throughput.unread()])
     tokens = int(seen[0]["attention_mask"].sum())
     assert said["speed/seconds"] > 0.3
     assert tokens / said["speed/tokens_per_second"] < 0.15
