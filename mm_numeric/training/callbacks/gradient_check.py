@@ -13,7 +13,6 @@ from mm_numeric.config.modules import FROZEN, MODULE_NAMES
 from mm_numeric.io.log import logger
 from mm_numeric.models.parameter_groups import VISION_MODULES, ModelModules
 
-
 _MOST_CHECKS = 10
 
 
