@@ -36,29 +36,35 @@ class Balance(nn.Module):
         ``sums`` has the sum of cross-entropy (``ce``) and of each numeric loss. Each sum is divided
         by its entry in ``divisors`` to get the mean.
         """
-        means = [
-            term.weight * LossSum(sums[term.name].total, divisors[term.name]).mean
-            for term in self.spec.terms
-        ]
-        numeric = self.factor(sums) * sum(means[1:], means[0]) if means else None
+        means = {name: LossSum(part.total, divisors[name]).mean for name, part in sums.items()}
+        weighted = [_times(term.weight, means[term.name]) for term in self.spec.terms]
+        numeric = None
+        if weighted:
+            is_whole = all(divisors[name] is part.items for name, part in sums.items())
+            own = means if is_whole else None
+            numeric = self.factor(sums, own) * sum(weighted[1:], weighted[0])
         if "ce" not in sums:
             assert numeric is not None  # there is no cross-entropy only if there are terms
-            return numeric.to(means[0])
-        cross_entropy = self.spec.ce_weight * LossSum(sums["ce"].total, divisors["ce"]).mean
+            return numeric.to(weighted[0])
+        cross_entropy = _times(self.spec.ce_weight, means["ce"])
         return cross_entropy if numeric is None else cross_entropy + numeric.to(cross_entropy)
 
-    def factor(self, sums: Mapping[str, LossSum]) -> float | Tensor:
+    def factor(
+        self, sums: Mapping[str, LossSum], means: Mapping[str, Tensor] | None = None
+    ) -> float | Tensor:
         """Return the factor that multiplies the numeric losses of a batch; it has no gradient.
 
         With ``balance: ratio``, it scales the numeric losses to ``numeric_weight`` times
         cross-entropy. With ``balance: running``, it is computed from running means. Otherwise it is
-        the constant ``numeric_weight``. ``sums`` has the sum and count of each loss in the batch.
+        the constant ``numeric_weight``. ``sums`` has the sum and count of each loss in the batch,
+        and ``means`` their means if these are known.
         """
         if self.spec.balance == "ratio":
-            return self._ratio(self._means_of(sums))
+            own = means or {name: part.mean for name, part in sums.items()}
+            return self._ratio(*self._means_of(own))
         if self.spec.balance == "running":
-            means = self.means.to(sums["ce"].total.device, torch.double, non_blocking=True)
-            return torch.where(means[1] != 0, self._ratio(means), self.spec.numeric_weight)
+            running = self.means.to(sums["ce"].total.device, torch.double, non_blocking=True)
+            return torch.where(running[1] != 0, self._ratio(*running), self.spec.numeric_weight)
         return self.spec.numeric_weight
 
     def end_step(self, sums: Mapping[str, LossSum]) -> None:
@@ -69,7 +75,7 @@ class Balance(nn.Module):
         """
         if self.spec.balance != "running" or not self.spec.terms:
             return
-        now = self._means_of(sums)
+        now = torch.stack(self._means_of({name: part.mean for name, part in sums.items()}))
         before = self.means.to(now)
         mixed = torch.where(before[1] != 0, _DECAY * before + (1 - _DECAY) * now, now)
         usable = (now[1] != 0) & now.isfinite().all()  # a step of fp16 may overflow and be skipped
@@ -79,12 +85,18 @@ class Balance(nn.Module):
         """Delete the running means of the losses, for a new training run."""
         self.means = torch.zeros_like(self.means)
 
-    def _means_of(self, sums: Mapping[str, LossSum]) -> Tensor:
-        """Return the mean cross-entropy and the weighted sum of the mean numeric losses, [2]."""
-        terms = [t.weight * sums[t.name].mean.detach().double() for t in self.spec.terms]
-        return torch.stack([sums["ce"].mean.detach().double(), torch.stack(terms).sum()])
+    def _means_of(self, means: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the mean cross-entropy and the weighted sum of the mean numeric losses."""
+        names = "ce", *(term.name for term in self.spec.terms)
+        cross_entropy, *terms = torch.stack([means[n].detach() for n in names]).double()
+        weighted = [_times(t.weight, mean) for t, mean in zip(self.spec.terms, terms, strict=True)]
+        return cross_entropy, sum(weighted[1:], weighted[0])
 
-    def _ratio(self, means: Tensor) -> Tensor:
+    def _ratio(self, cross_entropy: Tensor, numeric: Tensor) -> Tensor:
         """Return the factor that scales the numeric losses to a multiple of cross-entropy."""
-        cross_entropy, numeric = means.unbind()
         return self.spec.numeric_weight * cross_entropy / (numeric + _EPSILON)
+
+
+def _times(weight: float, mean: Tensor) -> Tensor:
+    """Return the product; a weight of 1 costs nothing."""
+    return mean if weight == 1 else weight * mean

@@ -7,7 +7,7 @@ A numeric loss needs the logits of few tokens. In plain PyTorch, the gradient of
 a second tensor as large as all logits. Here both gradients are written to one tensor.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -31,13 +31,14 @@ class _CrossEntropyWithNumbers(torch.autograd.Function):
         number_rows: Tensor,
         number_ids: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        normaliser = to_compute_dtype(logits.new_empty(len(labels)))
-        for chunk, index in _pieces(len(labels), rows, logits):
+        normalisers = []
+        for _, index in _pieces(len(labels), rows, logits):
             part = logits[index]
-            normaliser[chunk] = logsumexp(part, part.amax(dim=-1).to(normaliser))
-        at = rows if rows is not None else torch.arange(len(labels), device=labels.device)
-        number_at = at[number_rows]
-        losses = normaliser - logits[at, labels].to(normaliser)
+            normalisers.append(logsumexp(part, to_compute_dtype(part.amax(dim=-1))))
+        normaliser = joined(normalisers)
+        ctx.set_materialize_grads(False)
+        number_at = number_rows if rows is None else rows[number_rows]
+        losses = normaliser - _at_labels(logits, rows, labels).to(normaliser)
         number_logits = logits[number_at[:, None], number_ids].to(normaliser)
         ctx.save_for_backward(logits, rows, labels, normaliser, number_rows, number_at, number_ids)
         return losses, number_logits, normaliser[number_rows]
@@ -45,10 +46,17 @@ class _CrossEntropyWithNumbers(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(  # type: ignore[override]
-        ctx: Any, grad_losses: Tensor, grad_number_logits: Tensor, grad_normaliser: Tensor
+        ctx: Any,
+        grad_losses: Tensor | None,
+        grad_number_logits: Tensor | None,
+        grad_normaliser: Tensor | None,
     ) -> tuple[Tensor | None, ...]:
         logits, rows, labels, normaliser, number_rows, number_at, number_ids = ctx.saved_tensors
-        scale = grad_losses.index_add(0, number_rows, grad_normaliser)
+        if grad_losses is None:
+            grad_losses = torch.zeros_like(normaliser)
+        scale = grad_losses
+        if grad_normaliser is not None:
+            scale = grad_losses.index_add(0, number_rows, grad_normaliser)
         grad = _gradient_like(logits, filled=len(labels) == len(logits))
         for chunk, index in _pieces(len(labels), rows, logits):
             softmax = (logits[index] - normaliser[chunk, None]).exp_()
@@ -56,17 +64,35 @@ class _CrossEntropyWithNumbers(torch.autograd.Function):
                 torch.mul(softmax, scale[chunk, None], out=grad[index])
             else:
                 grad[index] = softmax.mul_(scale[chunk, None]).to(grad)
-        at = rows if rows is not None else torch.arange(len(labels), device=labels.device)
+        if rows is None and grad.dtype == scale.dtype:  # the same, with less arithmetic
+            grad.scatter_add_(1, labels[:, None], -grad_losses[:, None])
+            if grad_number_logits is not None:
+                at = number_at[:, None], number_ids
+                grad[at] = grad[at] + grad_number_logits
+            return grad, None, None, None, None
         # Elements with more than the softmax are summed before rounding to the dtype of the logits:
         # a softmax of 0.999 is 1 in bf16, and the gradient towards its label would be 0.
-        wanted = (logits[at, labels].to(normaliser) - normaliser).exp_() * scale - grad_losses
-        grad[at, labels] = wanted.to(grad)
+        wanted = (_at_labels(logits, rows, labels).to(normaliser) - normaliser).exp_()
+        wanted = (wanted * scale - grad_losses).to(grad)
+        if rows is None:
+            grad.scatter_(1, labels[:, None], wanted[:, None])
+        else:
+            grad[rows, labels] = wanted
+        if grad_number_logits is None:  # no term is trained
+            return grad, None, None, None, None
         numbers = logits[number_at[:, None], number_ids].to(normaliser)
         numbers = (numbers - normaliser[number_rows, None]).exp_() * scale[number_rows, None]
         is_wanted = labels[number_rows, None] == number_ids
         numbers -= is_wanted * grad_losses[number_rows, None]
         grad[number_at[:, None], number_ids] = (numbers + grad_number_logits).to(grad)
         return grad, None, None, None, None
+
+
+def _at_labels(logits: Tensor, rows: Tensor | None, labels: Tensor) -> Tensor:
+    """Return the logit of each label, [n], without a tensor of indices if ``rows`` is None."""
+    if rows is None:
+        return logits.gather(1, labels[:, None]).squeeze(1)
+    return logits[rows, labels]
 
 
 def cross_entropy_with_numbers(
@@ -100,7 +126,7 @@ def most_likely(logits: Tensor, at: Tensor) -> Tensor:
     """Return [k] token ids: the most likely token at each of the positions ``at`` [k]."""
     pieces = chunks(len(at), logits.shape[-1], logits.device)
     # argmax gives the same result, but takes four times as long on a CPU.
-    return torch.cat([logits[at[piece]].max(dim=-1).indices for piece in pieces])
+    return joined([logits[at[piece]].max(dim=-1).indices for piece in pieces])
 
 
 def _gradient_like(logits: Tensor, *, filled: bool = False) -> Tensor:
@@ -142,13 +168,18 @@ def chunks(rows: int, tokens: int, device: torch.device, *, cached: bool = False
     return [slice(start, min(start + size, rows)) for start in starts] or [slice(0, 0)]
 
 
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """Concatenate the results of chunks; one of them is not copied."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+
 def logsumexp(logits: Tensor, largest: Tensor, out: Tensor | None = None) -> Tensor:
     """Return the logsumexp of each row [n] of logits [n, v], given its largest logit [n].
 
     ``torch.logsumexp`` of a bf16 tensor needs a float32 copy first. Here the difference from the
     largest logit is the first float32 tensor; ``out`` [n, v] gets it, and may be the logits.
     """
-    finite = largest.masked_fill(largest.isinf(), 0.0)
+    finite = largest.nan_to_num(nan=torch.nan, posinf=0.0, neginf=0.0)
     return difference(logits, finite, out).exp_().sum(dim=-1).log_().add_(finite)
 
 

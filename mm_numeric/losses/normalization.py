@@ -4,6 +4,7 @@ Axes    b samples, t positions, n supervised positions (those with a label), k l
         number tokens, m numbers, q boxes, r clock times
 """
 
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -31,6 +32,9 @@ class Counts(NamedTuple):
     times: Tensor
     shift: bool | None = None
     """``shift`` of the call that counted labels [b, t]; None if this is not known."""
+
+    is_batch: bool = False
+    """True if the loss is called with the only batch of the step, and these are its counts."""
 
     @classmethod
     def of(cls, labels: Tensor, spans: NumberSpans, weights: Tensor | None = None) -> "Counts":
@@ -139,8 +143,15 @@ def term_losses(spec: TermSpec, term: Term, numbers: NumberLogits, spans: Number
             f"return one loss for each {term.per}, not their sum or mean."
         )
     if spec.roles:
-        weights = torch.tensor([spec.roles.get(role, 1.0) for role in ROLES])
-        weights = weights.to(losses, non_blocking=True)
+        of_role = tuple(spec.roles.get(role, 1.0) for role in ROLES)
+        weights = _on_device(of_role, losses.device, losses.dtype)
         role = spans.role if term.per == "number" else spans.role[spans.number]
         losses = losses * weights[role]
     return losses
+
+
+@cache
+def _on_device(values: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Return values as a tensor, which is copied to the device once."""
+    with torch.inference_mode(False):  # or training after an evaluation would fail
+        return torch.tensor(values, device=device, dtype=dtype)

@@ -32,11 +32,12 @@ def number_metrics(
     ``wanted`` [k] are the labels that are number tokens, as token ids. ``written`` [k] are the
     tokens that the model predicts in their place.
     """
-    right = (written == wanted).double()
-    accuracy = torch.stack([right, torch.ones_like(right)], dim=-1).sum(dim=0, keepdim=True)
+    one = numbers.classes.double_one
+    right = written == wanted
+    accuracy = torch.stack([right.double(), one.expand(len(right))], dim=-1).sum(0, keepdim=True)
     predicted, value = ExpectedDigits().values(numbers, spans)
     errors = (predicted - value).abs()
-    each = torch.stack([errors, torch.ones_like(errors)], dim=-1)
+    each = torch.stack([errors, one.expand(len(errors))], dim=-1)
     return torch.cat([accuracy, each.new_zeros(len(ROLES), 2).index_add(0, spans.role, each)])
 
 

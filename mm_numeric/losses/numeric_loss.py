@@ -219,7 +219,7 @@ class NumericLoss(nn.Module):
             number tokens at the k labels that are number tokens, and the positions [k] of these.
         """
         ids, classes = self._table(logits, logits.shape[-1])
-        check_labels(labels, logits.shape[-1], spans, ids)
+        check_labels(labels, logits.shape[-1], spans, ids, uses_spans=bool(self.terms))
         at = spans.position if supervised is None else supervised[spans.position]
         losses: Tensor | None = None
         if self._has_cross_entropy:
@@ -264,7 +264,7 @@ class NumericLoss(nn.Module):
         )
         hidden = hidden if supervised is None else hidden[supervised]
         ids, classes = self._table(hidden, len(weight))
-        check_labels(labels, len(weight), spans, ids)
+        check_labels(labels, len(weight), spans, ids, uses_spans=bool(self.terms))
         losses, scores, normaliser, written = linear_cross_entropy_with_numbers(
             hidden, weight, bias, labels, spans.position, ids
         )
@@ -361,7 +361,8 @@ class NumericLoss(nn.Module):
             for term in self.spec.terms:
                 sums[term.name] = self._term_sum(term, numbers, spans, here, weights)
             names = {"ce": "supervised", **{name: self._count_of(name) for name in self.terms}}
-            divisors = {name: getattr(counts or here, count) for name, count in names.items()}
+            step = here if counts is None or counts.is_batch else counts
+            divisors = {name: getattr(step, count) for name, count in names.items()}
             loss = self.balance.total(sums, divisors)
             metric_sums = None
             if written is not None:

@@ -7,9 +7,9 @@ A term returns one loss per number token, number, box or time. The mean of these
 the training loss. With gradient accumulation or several ranks, pass the counts of the whole step.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, is_dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from mm_numeric.numbers.vocabulary import NumberVocabulary
 from mm_numeric.registry import TERMS, choose
 from mm_numeric.settings import read_dataclass
 
+_Found = TypeVar("_Found")
 _MASKED_LOGIT = -1e30  # for classes outside the digit group of the label: their probability is 0
 
 
@@ -40,15 +41,21 @@ class NumberClasses:
         reach: [c] largest minus smallest value in the digit group of each class.
         to_nine: [c] factor ``9 / reach``. Multiplied by it, the values of a digit group span 9,
             like those of the digits 0 to 9. 1 for a digit group with only one value.
+        double_values: [c] ``values`` in float64.
+        double_one: [] the number 1 in float64.
+        has_negative: True if a value may be negative.
     """
 
     values: Tensor
     digits: Tensor
     width: Tensor
     digit_group: Tensor | None = None
+    has_negative: bool = True
     same: Tensor | None = field(init=False, default=None)
     reach: Tensor = field(init=False)
     to_nine: Tensor = field(init=False)
+    double_values: Tensor = field(init=False)
+    double_one: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
         if self.digit_group is None:
@@ -60,6 +67,8 @@ class NumberClasses:
             reach = largest - values.masked_fill(~same, torch.inf).amin(dim=1)
             object.__setattr__(self, "same", same)
         object.__setattr__(self, "reach", reach)
+        object.__setattr__(self, "double_values", self.values.double())
+        object.__setattr__(self, "double_one", self.double_values.new_ones(()))
         object.__setattr__(self, "to_nine", (9 / reach).where(reach > 0, 1))
 
     @classmethod
@@ -81,6 +90,7 @@ class NumberClasses:
             ),
             width=torch.tensor([len(t.digits) for t in vocabulary.tokens], device=device),
             digit_group=torch.tensor(groups, device=device) if len(names) > 1 else None,
+            has_negative=any(token.value < 0 for token in vocabulary.tokens),
         )
 
     def scaled_values(self, scale: str) -> Tensor:
@@ -126,6 +136,7 @@ class NumberLogits:
     log_normaliser: Tensor
     classes: NumberClasses
     present: Tensor | None = None
+    _known: dict[Any, Any] = field(init=False, repr=False, default_factory=dict)
 
     @classmethod
     def at(
@@ -153,7 +164,18 @@ class NumberLogits:
     @property
     def probs(self) -> Tensor:
         """Return the probability of each number token, [k, c], in a softmax without text tokens."""
-        return self.logits.softmax(dim=-1)
+        return self.once("probs", lambda: self.logits.softmax(dim=-1))
+
+    def once(self, key: Any, compute: Callable[[], _Found]) -> _Found:
+        """Return ``compute()``, which terms share: it is called once for a key.
+
+        What was computed without gradients is not given to a term that is trained.
+        """
+        has_grad = torch.is_grad_enabled() or (key, True) in self._known
+        if (key, has_grad) not in self._known:
+            self._known[key, has_grad] = compute()
+        found: _Found = self._known[key, has_grad]
+        return found
 
 
 def one_hot(target: Tensor, classes: int) -> Tensor:

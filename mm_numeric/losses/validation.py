@@ -116,18 +116,24 @@ def _check_shift(shift: bool | None, counts: Counts | None) -> None:
         )
 
 
-def check_labels(labels: Tensor, tokens: int, spans: NumberSpans, ids: Tensor) -> None:
+def check_labels(
+    labels: Tensor, tokens: int, spans: NumberSpans, ids: Tensor, *, uses_spans: bool
+) -> None:
     """Check that labels [n] are valid token ids, and contain the number tokens stored in ``spans``.
 
     ``tokens`` is the vocabulary size of the output head, and ``ids`` [c] are the ids of all number
-    tokens in the vocabulary. On a GPU, the CPU does not wait for the result of the check.
+    tokens in the vocabulary. On a GPU, the CPU does not wait for the result of the check, and the
+    spans are checked only if the loss ``uses_spans``.
     """
-    known = (labels >= 0) & (labels < tokens)
-    found = labels[spans.position.clamp(max=len(labels) - 1)]
-    fine = known.all() & ((found == ids[spans.target]) & (spans.position < len(labels))).all()
+    known = labels.clamp(0, tokens - 1) == labels
     if labels.device.type != "cpu" or torch.compiler.is_compiling():
-        torch._assert_async(fine, "labels are tokens of the head, and spans are of these labels")
-    elif not fine:
+        if uses_spans:
+            known = torch.cat([known, labels[spans.position] == ids[spans.target]])
+        message = "labels are tokens of the head, and spans are of these labels"
+        torch._assert_async(known.all(), message)
+        return
+    found = labels[spans.position.clamp(max=len(labels) - 1)]
+    if not (known.all() & ((found == ids[spans.target]) & (spans.position < len(labels))).all()):
         if not known.all():
             raise ValueError(
                 f"the label {labels[~known][0].item()} is not one of the {tokens} tokens; the "

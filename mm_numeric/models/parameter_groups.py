@@ -105,23 +105,21 @@ class ModelModules:
     def groups(
         self, model: nn.Module, decayed: set[str], weight_decay: float
     ) -> list[dict[str, Any]]:
-        """Return optimiser groups: up to two per module, with and without weight decay.
+        """Return optimiser groups: two per learning rate, with and without weight decay.
 
-        ``decayed`` are the names of the parameters that get weight decay.
+        ``decayed`` are the names of the parameters that get weight decay. The modules of a group
+        are in the order of ``MODULE_NAMES``, so that the first group has the first of them.
         """
-        groups: dict[tuple[str, bool], list[Tensor]] = {}
-        for name, parameter in model.named_parameters():
-            if parameter.requires_grad:
-                groups.setdefault((self.module_of(name), name in decayed), []).append(parameter)
+        trained = [
+            (self.module_of(n), n, p) for n, p in model.named_parameters() if p.requires_grad
+        ]
+        groups: dict[tuple[float, bool], list[Tensor]] = {}
+        for module, name, parameter in sorted(trained, key=lambda t: MODULE_NAMES.index(t[0])):
+            key = self.learning_rate_of(module), name in decayed
+            groups.setdefault(key, []).append(parameter)
         return [
-            {
-                "params": groups[module, decays],
-                "weight_decay": weight_decay if decays else 0.0,
-                "lr": self.learning_rate_of(module),
-            }
-            for module in MODULE_NAMES
-            for decays in (True, False)
-            if (module, decays) in groups
+            {"params": parameters, "weight_decay": weight_decay if decays else 0.0, "lr": rate}
+            for (rate, decays), parameters in groups.items()
         ]
 
     def table(self, model: nn.Module) -> dict[str, dict[str, Any]]:

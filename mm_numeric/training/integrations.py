@@ -281,7 +281,7 @@ def count_numbers(
         if supervised is None:
             supervised = (labels != IGNORE_INDEX).flatten().nonzero().squeeze(1)
         labels, weights = supervised, None if weights is None else weights[supervised]
-    return spans, torch.stack(Counts.of(labels, spans, weights)[:-1])
+    return spans, torch.stack(Counts.of(labels, spans, weights)[:6])
 
 
 def total_counts(counted: list[Tensor], accelerator: Any) -> Counts:
@@ -289,7 +289,7 @@ def total_counts(counted: list[Tensor], accelerator: Any) -> Counts:
     total = torch.stack(counted).sum(dim=0)
     if accelerator is not None and accelerator.num_processes > 1:
         total = accelerator.reduce(total.to(accelerator.device), reduction="sum")
-    return Counts._make((*total.unbind(), None))
+    return Counts._make((*total.unbind(), None, False))
 
 
 def added_sums(one: Mapping[str, LossSum], other: Mapping[str, LossSum]) -> dict[str, LossSum]:

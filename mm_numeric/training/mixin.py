@@ -154,6 +154,8 @@ class NumericLossMixin(_Trainer):
             )
             counted.append(counts)
         self._counts = total_counts(counted, self.accelerator) if counted else None
+        if self._counts is not None and len(batches) * self.accelerator.num_processes == 1:
+            self._counts = self._counts._replace(is_batch=True)
         self._step_sums = {}
         return batches, num_items
 
@@ -186,8 +188,9 @@ class NumericLossMixin(_Trainer):
             )
         if counts is not None:
             self._step_sums = added_sums(self._step_sums, result.sums)
-            # Data parallelism averages gradients over ranks, but the counts are over all of them.
-            loss = loss * self.accelerator.num_processes
+            if self.accelerator.num_processes > 1:
+                # Data parallelism averages gradients over ranks, but the counts are over all.
+                loss = loss * self.accelerator.num_processes
         aux_loss = getattr(outputs, "aux_loss", None) if has_router_loss else None
         if aux_loss is not None:  # a mean over one micro-batch, as in transformers and TRL
             steps = 1 if counts is None else self.current_gradient_accumulation_steps

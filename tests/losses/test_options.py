@@ -281,9 +281,9 @@ def test_a_config_says_which_numbers_are_trained(tmp_path, clock_examples, numbe
         make_collator(config, tiny_family()),
         tiny_checkpoint(),
     )
-    assert trainer.data_collator.every_number == (numbers == "all")
-    assert trainer.data_collator.thousands_separators
-    assert not trainer.data_collator.digit_runs
+    assert trainer.data_collator.collate.every_number == (numbers == "all")
+    assert trainer.data_collator.collate.thousands_separators
+    assert not trainer.data_collator.collate.digit_runs
 
 
 def test_labels_hold_all_numbers_either_way():

@@ -62,7 +62,7 @@ class ExpectedDistance:
     """
 
     per: ClassVar[Literal["token"]] = "token"
-    _table: ClassVar[Tensor]
+    _known: ClassVar[dict[NumberClasses, tuple[Tensor, Tensor]]]
     cost: str | Sequence[Sequence[float]] = "absolute"
     reweigh: bool = False
     squash: float | None = None
@@ -72,6 +72,7 @@ class ExpectedDistance:
         check_scale("ntl_was", self.scale)
         if self.squash is not None and self.squash < 1:
             raise ValueError(f"ntl_was: squash must be >= 1, not {self.squash}.")
+        object.__setattr__(self, "_known", {})
         if isinstance(self.cost, str):
             if self.cost not in COSTS:
                 raise ValueError(
@@ -86,8 +87,6 @@ class ExpectedDistance:
                     f"diagonal; its row {i} has {len(row)} of {len(self.cost)} numbers: "
                     f"{list(row)!r:.60}."
                 )
-        # Converted once: a list of a thousand rows takes a tenth of a second.
-        object.__setattr__(self, "_table", torch.tensor([list(row) for row in self.cost]))
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss of each number token, [k]."""
@@ -97,11 +96,18 @@ class ExpectedDistance:
             cost = (values - values[spans.target][:, None]).abs()
             worst = numbers.classes.scaled_reach(self.scale)[spans.target]
         else:
-            matrix = self._matrix(numbers.classes)
-            cost = matrix[spans.target]
-            worst = _largest(matrix, numbers.classes)[spans.target]
+            matrix, largest = self._costs(numbers.classes)
+            cost, worst = matrix[spans.target], largest[spans.target]
         expected = (numbers.probs * cost).sum(dim=-1)
         return reweighed(expected, worst, numbers) if self.reweigh else expected
+
+    def _costs(self, classes: NumberClasses) -> tuple[Tensor, Tensor]:
+        """Return the cost matrix, [c, c], and the largest cost for each label, [c]."""
+        if classes not in self._known:
+            with torch.inference_mode(False):  # or training after an evaluation would fail
+                matrix = self._matrix(classes)
+                self._known[classes] = matrix, _largest(matrix, classes)
+        return self._known[classes]
 
     def _matrix(self, classes: NumberClasses) -> Tensor:
         """Return the cost of predicting a number token (column) for a label (row), [c, c]."""
@@ -116,7 +122,7 @@ class ExpectedDistance:
                 round_trip = classes.scaled_reach(scale) + _nearest(cost, classes)
                 cost = torch.minimum(cost, (round_trip - cost).clamp(min=0))
         elif len(self.cost) == len(values):
-            cost = self._table.to(values, non_blocking=True)
+            cost = values.new_tensor([list(row) for row in self.cost])
         else:
             raise ValueError(
                 f"ntl_was: cost is a matrix of {len(self.cost)} x {len(self.cost)}, but the "
@@ -242,13 +248,13 @@ class PlaceWeightedDistance:
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss of each number token, [k]."""
         digits, probs = numbers.classes.digits, numbers.probs
-        from_right = places_from_right(spans)
-        losses = numbers.logits.new_zeros(len(numbers.logits))
-        for i in range(digits.shape[1]):
-            miss = (digits[:, i] - digits[spans.target, i][:, None]).abs()
-            weights = place_weights(from_right + i, self.places, self.growth)
-            losses = losses + (probs * miss).sum(dim=-1) * weights.to(losses)
-        return losses
+        from_right = numbers.once("places from right", lambda: places_from_right(spans))
+        losses = []
+        for i, digit in enumerate(digits.unbind(dim=1)):
+            miss = (digit - digit[spans.target][:, None]).abs()
+            weights = place_weights(from_right + i if i else from_right, self.places, self.growth)
+            losses.append((probs * miss).sum(dim=-1) * weights.to(probs))
+        return sum(losses[1:], losses[0])
 
 
 @dataclass(frozen=True, kw_only=True)

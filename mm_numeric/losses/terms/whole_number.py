@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from mm_numeric.losses.place_weights import sum_by_number
-from mm_numeric.losses.term import NumberLogits, check_positive, one_hot
+from mm_numeric.losses.term import NumberClasses, NumberLogits, check_positive
 from mm_numeric.numbers.spans import NumberSpans
 
 _LARGEST_PLACE = 300  # below the float64 maximum, so that sums stay finite
@@ -51,6 +51,12 @@ class StraightThroughDigits:
 
     def values(self, numbers: NumberLogits, spans: NumberSpans) -> tuple[Tensor, Tensor]:
         """Return the predicted and the target value of each of the m numbers, without sign, [m]."""
+        if self.noise_scale:  # each term draws its own
+            return self._values(numbers, spans)
+        key = "most likely digits", self.temperature
+        return numbers.once(key, lambda: self._values(numbers, spans))
+
+    def _values(self, numbers: NumberLogits, spans: NumberSpans) -> tuple[Tensor, Tensor]:
         scores = numbers.logits
         if self.noise_scale:
             gumbel = -torch.empty_like(scores).exponential_().log()
@@ -58,11 +64,10 @@ class StraightThroughDigits:
         # Relative to the largest score: dividing scores near the limit of float32 would overflow.
         largest = scores.detach().amax(dim=-1, keepdim=True)
         soft = ((scores - largest) / self.temperature).softmax(dim=-1)
-        hard = one_hot(soft.argmax(dim=-1), soft.shape[-1])
         # The expectation is taken before the straight-through step: with (hard - soft).detach() on
-        # the one-hot tensors, rounding would change the value of a correct digit.
-        soft_digit = soft.double() @ numbers.values.double()
-        hard_digit = hard.double() @ numbers.values.double()
+        # one-hot tensors, rounding would change the value of a correct digit.
+        soft_digit = soft.double() @ numbers.classes.double_values
+        hard_digit = numbers.classes.double_values[soft.argmax(dim=-1)]
         digit = hard_digit + (soft_digit - soft_digit.detach())
         return _number_values(digit, numbers, spans)
 
@@ -79,8 +84,12 @@ class ExpectedDigits:
 
     def values(self, numbers: NumberLogits, spans: NumberSpans) -> tuple[Tensor, Tensor]:
         """Return the predicted and the target value of each of the m numbers, without sign, [m]."""
-        digit = numbers.probs.double() @ numbers.values.double()
-        return _number_values(digit, numbers, spans)
+
+        def values() -> tuple[Tensor, Tensor]:
+            digit = numbers.probs.double() @ numbers.classes.double_values
+            return _number_values(digit, numbers, spans)
+
+        return numbers.once("expected digits", values)
 
 
 def _number_values(
@@ -91,26 +100,33 @@ def _number_values(
     A value is the sum of the digits times their powers of ten: 923 is 900 + 20 + 3. ``digit`` [k]
     has the digits that the model predicts, one for each number token of the answers.
     """
-    wanted = numbers.values.double()[spans.target]
-    worth = 10.0 ** spans.place.double().clamp(-_LARGEST_PLACE, _LARGEST_PLACE)
-    return sum_by_number(digit * worth, spans), sum_by_number(wanted * worth, spans)
+
+    def targets() -> tuple[Tensor, Tensor]:
+        worth = 10.0 ** spans.place.double().clamp(-_LARGEST_PLACE, _LARGEST_PLACE)
+        return worth, sum_by_number(numbers.classes.double_values[spans.target] * worth, spans)
+
+    worth, wanted = numbers.once("target values", targets)
+    return sum_by_number(digit * worth, spans), wanted
 
 
-def _absolute(value: Tensor) -> Tensor:
+def _absolute(value: Tensor, classes: NumberClasses) -> Tensor:
     """Return the absolute value; its gradient at 0 is 1, where that of ``torch.abs`` is 0."""
-    return torch.where(value < 0, -value, value)
+    return torch.where(value < 0, -value, value) if classes.has_negative else value
 
 
-def _relative(predicted: Tensor, wanted: Tensor) -> Tensor:
+def _relative(values: tuple[Tensor, Tensor], classes: NumberClasses) -> Tensor:
     """Return ``|X - Y| / (max(|X|, |Y|) + 1)`` for predicted numbers X and target numbers Y."""
-    return (predicted - wanted).abs() / (torch.maximum(_absolute(predicted), _absolute(wanted)) + 1)
+    predicted, wanted = values
+    # Unlike torch.maximum, clamp has two kernels in the backward pass. The gradient is the same: it
+    # is multiplied by |X - Y|, which is 0 where both are equal.
+    larger = _absolute(predicted, classes).clamp(min=_absolute(wanted, classes))
+    return (predicted - wanted).abs() / (larger + 1)
 
 
-def _magnitude(predicted: Tensor, wanted: Tensor) -> Tensor:
+def _magnitude(values: tuple[Tensor, Tensor], classes: NumberClasses) -> Tensor:
     """Return ``log((max(|X|, |Y|) + 1) / (min(|X|, |Y|) + 1))`` for predictions X and targets Y."""
-    predicted, wanted = _absolute(predicted), _absolute(wanted)
-    larger, smaller = torch.maximum(predicted, wanted), torch.minimum(predicted, wanted)
-    return (larger + 1).log() - (smaller + 1).log()
+    predicted, wanted = (_absolute(value, classes).log1p() for value in values)
+    return (predicted - wanted).abs()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +135,7 @@ class RelativeError(StraightThroughDigits):
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss of each number, [m]."""
-        return _relative(*self.values(numbers, spans))
+        return _relative(self.values(numbers, spans), numbers.classes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +147,7 @@ class MagnitudeError(StraightThroughDigits):
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss of each number, [m]."""
-        return _magnitude(*self.values(numbers, spans))
+        return _magnitude(self.values(numbers, spans), numbers.classes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +161,7 @@ class SoftRelativeError(ExpectedDigits):
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss of each number, [m]."""
-        return _relative(*self.values(numbers, spans))
+        return _relative(self.values(numbers, spans), numbers.classes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +170,7 @@ class SoftMagnitudeError(ExpectedDigits):
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss of each number, [m]."""
-        return _magnitude(*self.values(numbers, spans))
+        return _magnitude(self.values(numbers, spans), numbers.classes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,9 +197,8 @@ class SymmetricPercentage(ExpectedDigits):
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss of each number, [m]."""
         predicted, wanted = self.values(numbers, spans)
-        losses = (predicted - wanted).abs() / (
-            _absolute(predicted) + _absolute(wanted) + self.epsilon
-        )
+        both = (_absolute(value, numbers.classes) for value in (predicted, wanted))
+        losses = (predicted - wanted).abs() / (sum(both) + self.epsilon)
         if not self.reweigh:
             return losses
         mass = (numbers.logits.logsumexp(dim=-1) - numbers.log_normaliser).exp()

@@ -1,5 +1,6 @@
 """Stop a run whose loss, gradient or weights are not finite."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -23,12 +24,12 @@ _STEPS_PER_CHECK = 10  # on a GPU, where each check waits for the device
 
 @dataclass(frozen=True)
 class _Step:
-    """Stores whether the losses and the gradient norm of an optimiser step are finite."""
+    """Stores the losses and the gradient norm of an optimiser step, on the GPU."""
 
     number: int
     ids: list[Sequence[str]]  # row ids of each micro-batch
     names: list[str]
-    finite: Tensor  # flags of the losses of micro-batches on this rank, and of the named values
+    values: Tensor  # losses of micro-batches on this rank, and the named values
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,9 @@ class _NonFinite:
 class FiniteCheck:
     """Raises an error at a non-finite loss, gradient or weight, before weights are saved.
 
-    For each value, a flag on the GPU records whether the value is finite. Because reading flags
-    makes the CPU wait, they are read only every 10 steps, and before logging and saving, where the
-    CPU waits anyway. The error names the first non-finite step and the ids of its samples.
+    The values stay on the GPU. Because reading them makes the CPU wait, they are read only every 10
+    steps, and before logging and saving, where the CPU waits anyway. The error names the first
+    non-finite step and the ids of its samples.
     """
 
     def __init__(self, ranks: Ranks, args: TrainingArguments, *, fp16: bool) -> None:
@@ -65,7 +66,7 @@ class FiniteCheck:
         self._losses.append(loss.detach())
 
     def end_step(self, number: int, sums: Mapping[str, LossSum], norm: Tensor | float) -> None:
-        """Store whether the losses and the gradient norm of an optimiser step are finite.
+        """Store the losses and the gradient norm of an optimiser step.
 
         ``number`` is the step's number, and ``sums`` has the sum of each loss, such as ``ce``, over
         all ranks. The stored values are checked every 10 steps (every step on a CPU).
@@ -78,8 +79,8 @@ class FiniteCheck:
             values.append(torch.as_tensor(norm, device=self._losses[0].device))
         if not values:  # GRPO with fp16: it has no sums, and its loss scaler skips bad gradients
             return
-        finite = torch.stack([*self._losses, *values]).isfinite()
-        self._steps.append(_Step(number, self._ids, names, finite))
+        stored = torch.stack([*self._losses, *values])
+        self._steps.append(_Step(number, self._ids, names, stored))
         if len(self._steps) >= self._steps_per_check:
             self.check()
 
@@ -90,27 +91,27 @@ class FiniteCheck:
         method. If one has a non-finite value, all raise NotFiniteError.
         """
         stored, unread = self._steps, self.unread()
-        flags = torch.cat(list(unread.values)).tolist()
-        self._raise_together(self._broken(stored, flags, model))
+        values = torch.cat(list(unread.values)).tolist()
+        self._raise_together(self._broken(stored, values, model))
 
     def unread(self) -> Unread:
         """Return the stored values; an error is raised when they are read, on all ranks."""
         stored, self._steps = self._steps, []
 
-        def entries(flags: list[float]) -> dict[str, float]:
-            self._raise_together(self._broken(stored, flags))
+        def entries(values: list[float]) -> dict[str, float]:
+            self._raise_together(self._broken(stored, values))
             return {}
 
-        flags = [step.finite for step in stored]
-        return Unread([torch.cat(flags) if flags else torch.zeros(0)], entries)
+        values = [step.values for step in stored]
+        return Unread([torch.cat(values) if values else torch.zeros(0)], entries)
 
     def _broken(
-        self, stored: list[_Step], flags: list[float], model: torch.nn.Module | None = None
+        self, stored: list[_Step], values: list[float], model: torch.nn.Module | None = None
     ) -> _NonFinite | None:
-        """Return the first non-finite value of this rank, from the flags of all stored steps."""
-        found = iter(flags)
+        """Return the first step with a non-finite value, given the values of all stored steps."""
+        found = map(math.isfinite, values)
         for step in stored:
-            losses = list(islice(found, len(step.finite) - len(step.names)))
+            losses = list(islice(found, len(step.values) - len(step.names)))
             names = [name for name, ok in zip(step.names, found, strict=False) if not ok]
             if names:
                 pairs = zip(step.ids, losses, strict=True)
