@@ -44,11 +44,19 @@ def test_a_step_costs_kernels_alone():
 # -- mistakes -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["labels", "spans"])
-def test_an_input_on_the_cpu_raises(name):
+def test_labels_on_the_cpu_raise():
     made, inputs = loss_and_inputs()
     with pytest.raises(RuntimeError, match="on the same device"):
-        made(**{**inputs, name: inputs[name].to("cpu")})
+        made(**{**inputs, "labels": inputs["labels"].cpu()})
+
+
+def test_spans_on_the_cpu_are_uploads():
+    """They are indices, which torch copies to the device."""
+    made, inputs = loss_and_inputs()
+    with record() as costs:
+        made(**{**inputs, "spans": inputs["spans"].to("cpu")})
+    assert costs.uploads
+    assert all(cause.startswith("blocking ") for cause in costs.uploads)
 
 
 def test_a_table_on_the_cpu_raises(monkeypatch):
