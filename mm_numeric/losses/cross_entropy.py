@@ -7,6 +7,7 @@ A numeric loss needs the logits of few tokens. In plain PyTorch, the gradient of
 a second tensor as large as all logits. Here both gradients are written to one tensor.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -179,7 +180,7 @@ def logsumexp(logits: Tensor, largest: Tensor, out: Tensor | None = None) -> Ten
     ``torch.logsumexp`` of a bf16 tensor needs a float32 copy first. Here the difference from the
     largest logit is the first float32 tensor; ``out`` [n, v] gets it, and may be the logits.
     """
-    finite = largest.nan_to_num(nan=torch.nan, posinf=0.0, neginf=0.0)
+    finite = largest.nan_to_num(nan=math.nan, posinf=0.0, neginf=0.0)
     return difference(logits, finite, out).exp_().sum(dim=-1).log_().add_(finite)
 
 

@@ -229,7 +229,6 @@ def training_arguments(config: Config) -> TrainingArguments:
         raise ValueError(f"{config.title}, trainer{''.join(names[:1])}: {error}") from error
     validate_deepspeed(args, f"{config.title}, trainer.deepspeed")
     sharing = args.accelerator_config
-    sharing.non_blocking = args.dataloader_pin_memory  # or the host waits for each copied batch
     if sharing.split_batches or sharing.dispatch_batches or not sharing.even_batches:
         raise ValueError(
             f"{config.title}, trainer.accelerator_config: each rank must read the same number of "

@@ -76,6 +76,8 @@ class RunTrainer(Trainer):
 
     def __init__(self, *args: Any, modules: ModelModules | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        # Or the host waits for each copied batch.
+        self.accelerator.dataloader_config.non_blocking = self.args.dataloader_pin_memory
         self.modules = modules
         self.ranks = Ranks(timedelta(seconds=self.args.ddp_timeout))
         fp16 = self.accelerator.mixed_precision == "fp16"
