@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from accelerate.utils import send_to_device
 from sized_rows import check_gradients, gradients, loaded, sized_rows
 from sums import sums_config
 from tiny_decoders import checkpoint
@@ -117,7 +118,7 @@ def test_a_device_computes_the_logits_of_a_padded_batch(attention):
     model = model.to(device, torch.bfloat16)
     batch = make_padding_free(model, collator, attention)(sized_rows())
     inputs = {key: value for key, value in batch.items() if key not in BATCH_KEYS}
-    inputs = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in inputs.items()}
+    inputs = send_to_device(inputs, device)
     supervised = batch["supervised"].to(device)
     head = output_head(model)
     assert padding_free_error(model, head, inputs, supervised, low_precision=True) is None
