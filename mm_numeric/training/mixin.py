@@ -320,10 +320,10 @@ class NumericLossMixin(_Trainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log the values of the trainer, the unweighted loss components and the number metrics."""
         if "loss" in logs:
-            logs.update(read(self._unread_losses()))
+            logs.update(read(self.unread_losses()))
         super().log(logs, start_time)
 
-    def _unread_losses(self) -> list[Unread]:
+    def unread_losses(self) -> list[Unread]:
         """Return the losses and number metrics since the last call, for the log."""
         found, names, metric_sums = [], self._component_names, self._metric_sums
         if self._seen:

@@ -197,7 +197,7 @@ class RunTrainer(Trainer):
         """Return all values of the trainer for the log."""
         norms = [] if self.norms is None else self.norms.unread(self.state.global_step)
         own = [self.finite.unread(), *norms, *self.clipped.unread(), self.throughput.unread()]
-        losses: Callable[[], list[Unread]] = getattr(self, "_unread_losses", list)  # of the mixin
+        losses: Callable[[], list[Unread]] = getattr(self, "unread_losses", list)  # of the mixin
         return own + losses()
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
