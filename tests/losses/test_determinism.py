@@ -1,13 +1,12 @@
 """``trainer.full_determinism``: torch rejects some operations on CUDA then."""
 
-import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mm_numeric.baselines.fone import Fone
 from mm_numeric.baselines.values import FIRST_VALUE
-from mm_numeric.inference.candidates import _draw
+from mm_numeric.inference.candidates import draw
 from mm_numeric.inference.digit_distribution import digit_differences
 from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.term import cumulative_sum
@@ -70,8 +69,8 @@ def test_digit_distributions():
 
 def test_drawn_tokens():
     scores = torch.tensor([[0.0, 0.0, -torch.inf, 0.0]])
-    drawn = _draw(scores, np.zeros(3, np.int64), np.array([0.1, 0.5, 0.9]))
-    assert drawn.tolist() == [0, 1, 3]
+    drawn = draw(scores, torch.tensor([[0.1, 0.5, 0.9]], dtype=torch.float64))
+    assert drawn.tolist() == [[0, 1, 3]]
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 64, 1110])
