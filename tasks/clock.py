@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from mm_numeric.answers import ClockTime, Example, Mark, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
+from mm_numeric.settings import check_choices
 from mm_numeric.tasks.base import Rows, image_example
 from mm_numeric.tasks.clock_text import lenient_time
 from mm_numeric.tasks.rendering.clock_faces import FaceStyle, render_faces
@@ -35,8 +36,16 @@ class Clock(RenderedTask):
     """Prompt, the same for every image."""
 
     label_noise_minutes: float = 0.0
-    """Standard deviation of Gaussian noise, in minutes, added to training labels to simulate
-    annotation errors. Test labels have no noise."""
+    """Size of the noise, in minutes, that is added to training labels to simulate annotation
+    errors: the standard deviation if it is Gaussian, the mean if it is exponential. Test labels
+    have no noise."""
+
+    label_noise: str = "gaussian"
+    """Distribution of the noise: ``gaussian``, or ``exponential``, which is never negative: the
+    labels are late."""
+
+    label_outliers: float = 0.0
+    """Share of the training labels, 0 to 1, that are replaced by a random time on the dial."""
 
     label_noise_seed: int = 0
     """Seed of the label noise. The noise of a row depends only on this seed and the row's id."""
@@ -47,27 +56,37 @@ class Clock(RenderedTask):
     def __post_init__(self) -> None:
         if not 0 <= self.label_noise_minutes <= 360:
             raise ValueError(f"label_noise_minutes is 0 to 360, not {self.label_noise_minutes}")
+        if not 0 <= self.label_outliers <= 1:
+            raise ValueError(f"label_outliers is 0 to 1, not {self.label_outliers}")
+        check_choices(self, label_noise=("gaussian", "exponential"))
 
     def with_noise_of(self, seed: int) -> "Clock | None":
         """Return the task with the label noise of another seed; None if labels have no noise."""
-        if not self.label_noise_minutes:
+        if not (self.label_noise_minutes or self.label_outliers):
             return None
         return replace(self, label_noise_seed=self.label_noise_seed + seed)
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
         """Yield one example (image, prompt and answer) per row of the data set.
 
-        With ``label_noise_minutes``, random errors are added to the times in training data.
+        The labels of training data have the noise of the options.
         """
         for where, row in rows:
             time = read_time(row, where)
             example = image_example(row, where, prompt=self.prompt, answer=time)
-            if training and self.label_noise_minutes:
-                noise = random.Random(f"{self.label_noise_seed}:{example.id}")
-                shift = round(noise.gauss(0, self.label_noise_minutes))
-                noisy = ClockTime.from_minutes(time.minutes + shift)
-                example = replace(example, answer=noisy)
+            if training:
+                example = replace(example, answer=self._with_noise(time, example.id))
             yield example
+
+    def _with_noise(self, time: ClockTime, row_id: str) -> ClockTime:
+        rng, minutes, shift = random.Random(f"{self.label_noise_seed}:{row_id}"), time.minutes, 0.0
+        if self.label_noise_minutes and self.label_noise == "gaussian":
+            shift = rng.gauss(0, self.label_noise_minutes)
+        elif self.label_noise_minutes:
+            shift = rng.expovariate(1 / self.label_noise_minutes)
+        if rng.random() < self.label_outliers:
+            minutes = rng.randrange(720)
+        return ClockTime.from_minutes(minutes + round(shift))
 
     def format(self, answer: ClockTime, frame: Frame | None = None) -> Written:
         """Return a time as text, such as ``7:05``, and where the hour and the minute are in it."""
@@ -111,10 +130,15 @@ class Clock(RenderedTask):
 
     def describe(self) -> str:
         """Describe the label noise in a sentence, for a report."""
-        if not self.label_noise_minutes:
+        noise = []
+        if self.label_noise_minutes:
+            kind = "Gaussian" if self.label_noise == "gaussian" else self.label_noise
+            noise.append(f"with {kind} noise of {self.label_noise_minutes:g} minutes")
+        if self.label_outliers:
+            noise.append(f"{100 * self.label_outliers:g} % of them random times")
+        if not noise:
             return "Trained and tested on the labels as they are."
-        noise = f"{self.label_noise_minutes:g}"
-        return f"Trained on labels with Gaussian noise of {noise} minutes, tested on clean ones."
+        return f"Trained on labels {', '.join(noise)}, tested on clean ones."
 
     def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
         """Generate images of clock faces; return the path of the .jsonl file with their rows."""

@@ -12,7 +12,8 @@ seeds what rows change in all of them: 96 to 98 % with two seeds, 94 to 96 % fro
 The p-values of a comparison are corrected for their number by the method of Holm (1979). Only
 differences of the first metric have corrected p-values (``p_holm``), and only with enough
 seeds. Each table of summary.json has a family of its own. The control is in none, because it is not
-a candidate, and neither are warm starts.
+a candidate, and neither are warm starts. The hypotheses of ``compare.hypotheses`` have families of
+their own, and may be about any metric.
 """
 
 import functools
@@ -173,8 +174,11 @@ def correct_p_values(summary: Mapping[str, Any]) -> None:
     """Add ``p_holm`` to the differences of each family in the content of summary.json."""
     if len(summary["seeds"]) < ENOUGH_SEEDS:
         return
-    for family in FAMILIES:
-        known = {i: own for i, own in enumerate(_members(summary, family)) if own["p"] is not None}
+    planned: dict[str, list[dict[str, Any]]] = {}
+    for own in summary["hypotheses"]:
+        planned.setdefault(own["family"], []).append(own["difference"])
+    for members in (*(_members(summary, family) for family in FAMILIES), *planned.values()):
+        known = {i: own for i, own in enumerate(members) if own["p"] is not None}
         for i, p in holm({i: own["p"] for i, own in known.items()}).items():
             known[i]["p_holm"] = p
 

@@ -9,6 +9,7 @@ from mm_numeric.evaluation.report.charts import DotRow, dot_chart
 from mm_numeric.evaluation.report.confidence_section import confidence_section
 from mm_numeric.evaluation.report.decoding_section import decoding_section
 from mm_numeric.evaluation.report.digit_distribution import digits_section
+from mm_numeric.evaluation.report.hypotheses_section import hypotheses_section
 from mm_numeric.evaluation.report.learning_curves import curves_section
 from mm_numeric.evaluation.report.page import (
     Block,
@@ -70,7 +71,8 @@ def _sections(comparison: Comparison, *, trust_remote_code: bool) -> list[Sectio
     logs, scores, failures = results.read_runs(comparison)
     starts = results.read_starts(comparison)
     styles = {name: comparison.styles[name] for name in comparison.ranked()}
-    found = [_headline(comparison), sweeps_section(comparison), _metrics_section(comparison)]
+    found = [_headline(comparison), hypotheses_section(comparison), sweeps_section(comparison)]
+    found.append(_metrics_section(comparison))
     found += [decoding_section(comparison), tuning_section(comparison)]
     if any(logs.values()):
         found.append(curves_section(styles, summary["baseline"], summary["seeds"], logs, starts))

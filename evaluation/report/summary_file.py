@@ -14,7 +14,7 @@ COMPARE_AGAIN = "Run `mm-numeric compare` to write it."
 
 _KEYS = (
     "description", "control", "references", "axes", "rows", "rows_due", "warm_start",
-    "other_warm_starts", "decoding", "calibration", "tuning", "facts", "runs",
+    "other_warm_starts", "decoding", "hypotheses", "calibration", "tuning", "facts", "runs",
 )  # fmt: skip
 
 
@@ -45,6 +45,9 @@ def read_summary(folder: Path) -> dict[str, Any]:
     for kind in ("decoding", "ensembles"):
         for name, rules in summary[kind].items():
             found |= {(kind, name, rule): cells for rule, cells in rules.items()}
+    for index, own in enumerate(summary["hypotheses"]):
+        where = f"{path}, hypotheses.{index}"
+        own["difference"] = _checked_cell(own["difference"], where)
     for keys, cells in found.items():
         for metric, cell in cells.items():
             cells[metric] = _checked_cell(cell, ", ".join((str(path), *keys, metric)))

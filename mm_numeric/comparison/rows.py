@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from mm_numeric.comparison.hypotheses import Hypothesis, Row, make_hypotheses
 from mm_numeric.comparison.tune import Trial, axis_values, check_selection, make_trials, tuned_axes
 from mm_numeric.config.compare import row_name
 from mm_numeric.config.decoding import GREEDY
@@ -156,11 +157,20 @@ def decoding_rules(config: Config, own: Config) -> Sequence[str]:
     return config.comparison.decode if own.model.baseline is None else (GREEDY,)
 
 
+def stated_hypotheses(config: Config, where: str = "config") -> list[Hypothesis]:
+    """Return the hypotheses of ``compare.hypotheses``."""
+    rows = {
+        row.name: Row(row.axes, decoding_rules(config, row.config)) for row in compared_rows(config)
+    }
+    return make_hypotheses(config.comparison.hypotheses, rows, f"{where}, compare")
+
+
 def read_comparison(name: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read a config file. If it describes a comparison, also check every row of its table."""
     config = read_config(name, overrides)
     if config.compare:
         compared_rows(config, find_config(name).name)
+        stated_hypotheses(config, find_config(name).name)
     return config
 
 

@@ -31,6 +31,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mm_numeric.comparison.ensembles import answer_ensembles
+from mm_numeric.comparison.hypotheses import record_hypotheses
 from mm_numeric.comparison.plan import (
     Run,
     check_run,
@@ -41,7 +42,7 @@ from mm_numeric.comparison.plan import (
     training_settings,
     waits_for,
 )
-from mm_numeric.comparison.rows import compared_rows, read_comparison
+from mm_numeric.comparison.rows import compared_rows, read_comparison, stated_hypotheses
 from mm_numeric.comparison.seeds import run_of_seed, with_resolved_vary
 from mm_numeric.comparison.selection import (
     SELECTION,
@@ -56,12 +57,13 @@ from mm_numeric.config.data import DataSource
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.config.schema import Config
 from mm_numeric.distributed.ranks import EveryRankError, num_ranks
+from mm_numeric.evaluation.metrics.base import CATEGORY, metrics_by_category
 from mm_numeric.evaluation.results import in_unit
 from mm_numeric.evaluation.score import score
 from mm_numeric.io.files import read_rows
 from mm_numeric.io.log import ONCE, Waiting, logger, progress, show, without_repeats
 from mm_numeric.losses.term import make_term
-from mm_numeric.registry import ENGINES, LOCAL_ENGINE, choose
+from mm_numeric.registry import ENGINES, LOCAL_ENGINE, choose, scorer_of, unknown
 from mm_numeric.runs.folder import (
     CONFIG,
     DIGITS,
@@ -149,6 +151,7 @@ def compare(
     if seeds is not None:
         claim(folder, config, ignore=_MAY_DIFFER, key=_KEY)
         _check_runs(config, seeds)
+        record_hypotheses(folder, stated_hypotheses(config))
         logger.info("%s", overview(config, seeds))
         while left := open_runs(config, seeds):
             execute_here(left)
@@ -156,6 +159,7 @@ def compare(
     with locked(folder):
         claim(folder, config, ignore=_MAY_DIFFER, key=_KEY)
         _check_runs(config, config.comparison.seeds)
+        record_hypotheses(folder, stated_hypotheses(config))
         # Seeds and objectives may be added; claim has rejected other changes.
         write_config(folder, config)
         logger.info("%s", overview(config, config.comparison.seeds))
@@ -400,3 +404,10 @@ def _load_data_once(config: Config, seed: int) -> None:
                     f"{example.where}: the row has no answer, and `compare` scores with it; add "
                     "one, or remove the row."
                 )
+        scorer = scorer_of(own.task, own.task_name, tests[0].answer, config.title)
+        categories = [example.buckets.get(CATEGORY, "none") for example in tests]
+        known = {metric.name for metric, _ in metrics_by_category(scorer, categories)}
+        for index, group in enumerate(config.comparison.hypotheses):
+            if group.metric not in known:
+                where = f"{config.title}, compare.hypotheses.{index}"
+                raise unknown(group.metric, known, "metric", where)

@@ -9,10 +9,12 @@ from statistics import fmean
 from typing import Any
 
 from mm_numeric.comparison.ensembles import ensemble_folder
-from mm_numeric.comparison.rows import ComparisonRow, decoding_rules
+from mm_numeric.comparison.hypotheses import recorded_hypotheses
+from mm_numeric.comparison.rows import ComparisonRow, decoding_rules, stated_hypotheses
 from mm_numeric.comparison.seeds import describe_seeds, run_of_seed
 from mm_numeric.comparison.selection import chosen_rows, read_selection
 from mm_numeric.comparison.tables import (
+    MetricTables,
     Runs,
     calibration_table,
     ensemble_tables,
@@ -55,7 +57,8 @@ def write_summary(config: Config, folder: Path, *, partial: bool = False) -> dic
     runs = read_runs(config, entries, folder, partial=partial)
     ensembles = read_ensembles(config, entries, folder, partial=partial)
     first = runs[entries[0].name, GREEDY][0]
-    tables = metric_tables(runs, {row.name: row.reference for row in entries})
+    references = {row.name: row.reference for row in entries}
+    tables = metric_tables(runs, references, stated_hypotheses(config))
     table = tables.table
     warm, *other_warms = [table.pop(name) for name in starts]
     summary: dict[str, Any] = {
@@ -74,6 +77,7 @@ def write_summary(config: Config, folder: Path, *, partial: bool = False) -> dic
         "other_warm_starts": dict(zip(starts[1:], other_warms, strict=True)),
         "decoding": tables.decoding,
         "ensembles": ensemble_tables(runs, ensembles),
+        "hypotheses": _hypotheses(tables, folder),
         "calibration": calibration_table(runs),
         "tuning": _tuning(config, entries),
         "facts": headline_fact(tables, runs) | _facts(config, entries, folder, first),
@@ -120,6 +124,8 @@ def summary_table(summary: Mapping[str, Any], *, shown: int = 5) -> str:
         tables.append(decoding_table(summary))
     if summary["ensembles"]:
         tables.append(ensembles_table(summary))
+    if summary["hypotheses"]:
+        tables.append(hypotheses_table(summary))
     return "\n\n".join(tables) + f"\n{plain(note, 1000)}."
 
 
@@ -174,6 +180,22 @@ def ensembles_table(summary: Mapping[str, Any]) -> str:
     return Table.of(header, rows, align="left").to_terminal()
 
 
+def hypotheses_table(summary: Mapping[str, Any]) -> str:
+    """Format the hypotheses of ``compare.hypotheses`` as a terminal table."""
+    units = {metric["name"]: metric["unit"] for metric in summary["metrics"]}
+    rows = [
+        [
+            own["family"],
+            f"{', '.join(own['better'])} against {', '.join(own['other'])}",
+            own["metric"],
+            _difference(own["difference"], units[own["metric"]]),
+        ]
+        for own in summary["hypotheses"]
+    ]
+    header = ["family", "planned", "metric", "difference"]
+    return Table.of(header, rows, align="left").to_terminal()
+
+
 def _terminal_cells(
     found: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]
 ) -> Iterator[str]:
@@ -201,6 +223,25 @@ def _rows(config: Config, rows: Sequence[ComparisonRow]) -> dict[str, Any]:
         "references": {row.name: row.reference for row in rows},
         "axes": {row.name: dict(row.axes) for row in rows if row.axes},
     }
+
+
+def _hypotheses(tables: MetricTables, folder: Path) -> list[dict[str, Any]]:
+    """Return the hypotheses in their order, and how many runs were finished when each was stated.
+
+    This number is None if the folder does not record it.
+    """
+    recorded = recorded_hypotheses(folder)
+    return [
+        {
+            "family": own.family,
+            "metric": own.metric,
+            "better": list(own.better),
+            "other": list(own.other),
+            "runs_before": recorded.get(own),
+            "difference": difference,
+        }
+        for own, difference in tables.hypotheses.items()
+    ]
 
 
 def _tuning(config: Config, rows: Sequence[ComparisonRow]) -> dict[str, Any] | None:

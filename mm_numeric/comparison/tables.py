@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mm_numeric.comparison.hypotheses import Hypothesis
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.evaluation.answers.confidence import Confidences, thresholds
 from mm_numeric.evaluation.metrics import calibration
@@ -18,6 +19,7 @@ from mm_numeric.evaluation.metrics.bootstrap import MetricSample, sample_metrics
 from mm_numeric.evaluation.metrics.intervals import metric_interval
 from mm_numeric.evaluation.results import in_unit
 from mm_numeric.evaluation.scores import Scores
+from mm_numeric.registry import unknown
 
 _CURVE_POINTS = 100
 _CALIBRATION = {
@@ -48,15 +50,23 @@ class MetricTables(NamedTuple):
     of the reference (of the objective itself without one). It has no entry for a name whose only
     rule is greedy, such as a regression head."""
 
+    hypotheses: dict[Hypothesis, dict[str, Any]]
+    """The difference of each hypothesis of ``compare.hypotheses``."""
+
     metrics: list[Metric]
     """All metrics. The first is the headline, whose p-values ``p_values`` corrects: the main metric
     of the task or, if that cannot show differences, the next that can."""
 
 
-def metric_tables(runs: Runs, references: Mapping[str, str | None]) -> MetricTables:
+def metric_tables(
+    runs: Runs,
+    references: Mapping[str, str | None],
+    stated: Sequence[Hypothesis] = (),
+) -> MetricTables:
     """Compute the mean of each metric over seeds, its confidence interval, and differences.
 
     ``references`` maps each objective to the objective that it is compared with, or to None.
+    ``stated`` are the hypotheses of ``compare.hypotheses``.
     """
     first = (next(iter(references)), GREEDY)
     names, rules = (list(dict.fromkeys(key[i] for key in runs)) for i in (0, 1))
@@ -65,11 +75,15 @@ def metric_tables(runs: Runs, references: Mapping[str, str | None]) -> MetricTab
     if len(rules) > 1:
         explored = [name for name in names if (name, rules[-1]) in runs]
         decoding = {name: {rule: {} for rule in rules} for name in explored}
+    tested: dict[Hypothesis, dict[str, Any]] = {}
     reported = runs[first][0].metrics_on_rows
     columns = {key: [scores.columns for scores in own] for key, own in runs.items()}
     for (metric, _), samples in zip(
         reported, sample_metrics(reported, columns, runs[first][0].groups), strict=True
     ):
+        for own in stated:
+            if own.metric == metric.name:
+                tested[own] = _estimate(samples[own.better] - samples[own.other])
         for name in names:
             reference = references.get(name)
             against = None if reference is None else (reference, GREEDY)
@@ -83,7 +97,11 @@ def metric_tables(runs: Runs, references: Mapping[str, str | None]) -> MetricTab
                 decoding[name][rule][metric.name] = entry
     metrics = [metric for metric, _ in reported]
     means = {m.name: [table[name][m.name]["value"] for name in references] for m in metrics}
-    return MetricTables(table, decoding, headline_first(metrics, means))
+    for own in stated:
+        if own not in tested:
+            raise unknown(own.metric, [metric.name for metric in metrics], "metric", own.family)
+    ordered = {own: tested[own] for own in stated}
+    return MetricTables(table, decoding, ordered, headline_first(metrics, means))
 
 
 def ensemble_tables(runs: Runs, ensembles: Runs) -> dict[str, Entries]:

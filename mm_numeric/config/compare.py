@@ -77,6 +77,30 @@ class Resources:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HypothesisGroup:
+    """Hypotheses of one family: rows whose answers are better than those of another row or rule."""
+
+    family: str
+    """Name of the family, over which p-values are corrected; several groups may share it."""
+
+    metric: str
+    """Name of the metric, such as ``within_5_minutes``."""
+
+    objectives: tuple[str, ...]
+    """Names of rows, or of objectives of a grid: then there is a hypothesis for each of its rows
+    with this objective."""
+
+    rules: tuple[str, ...] = (GREEDY,)
+    """Decoding rules of their answers, each a hypothesis of its own."""
+
+    against: str | None = None
+    """Row or objective that they are better than; null: the same row under another rule."""
+
+    against_rule: str | None = None
+    """Decoding rule of the answers of ``against``; null: the same rule."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CompareConfig:
     """Config section ``compare``: a comparison of training objectives.
 
@@ -142,6 +166,10 @@ class CompareConfig:
     than ``greedy``: the distributions of their answers are averaged, and the rule decides. Requires
     such a rule in ``decode`` and at least two seeds. A fair control is one run with as many steps
     as the runs of the ensemble have together."""
+
+    hypotheses: tuple[HypothesisGroup, ...] = ()
+    """Hypotheses that are stated before the runs, in families; the report has the corrected
+    p-value of each. Finished runs stay valid if they change."""
 
     jobs: int = 1
     """Number of processes that execute the runs, at least 1. Each takes the next run that can

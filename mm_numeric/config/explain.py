@@ -40,6 +40,7 @@ SECTIONS: Mapping[str, type] = {
     "evaluate": data.EvaluateConfig,
     "compare": compare.CompareConfig,
     "compare.resources": compare.Resources,
+    "compare.hypotheses": compare.HypothesisGroup,
 }
 """Sections of a config, and the dataclass with their settings; NAME is one of ``MODULE_NAMES``."""
 

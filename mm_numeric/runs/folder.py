@@ -48,13 +48,16 @@ PREDICTIONS, SCORES, RESULTS = "predictions.jsonl", "scores.jsonl", "results.jso
 ENSEMBLE = "ensemble.jsonl"  # answers of this run and of others together
 TRAINING_ANSWERS = "training_answers.jsonl"
 DIGITS = "digits.json"
+STATED = "hypotheses.json"  # in the folder of a comparison
 STEP, MANIFEST = "step.json", "manifest.json"  # in a checkpoint
 
 WARM_START = "warm_start"
 """Prefix of the folder names of warm starts; no other run of a comparison may begin with it."""
 
 _MAY_DIFFER = frozenset({"predict", "compare", "plugins"})  # they do not change the training
-_LEFTOVERS = (CONFIG, LOG, EVALUATION, BEST, "init", "checkpoint-*", "report.*", "*.unfinished")
+_LEFTOVERS = (
+    CONFIG, STATED, LOG, EVALUATION, BEST, "init", "checkpoint-*", "report.*", "*.unfinished"
+)  # fmt: skip
 _HEADER = "# Written by mm-numeric: the config of this folder, every default filled in.\n"
 _PACKAGES = ("torch", "transformers", "accelerate", "peft", "numpy", "pillow")
 

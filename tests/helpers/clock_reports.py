@@ -89,6 +89,7 @@ def summary_of(objectives, task):
         "objectives": list(objectives),
         "references": {name: None if name == first else first for name in objectives},
         **{name: {} for name in empty},
+        "hypotheses": [],
         **dict.fromkeys(nothing),
     }
 

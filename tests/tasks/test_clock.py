@@ -197,3 +197,28 @@ def test_an_example_has_everything(tmp_path):
     (example,) = task.examples([("f, line 1", {"file": "a.png", "time": "7:05"})], training=True)
     assert (example.id, str(example.image), example.prompt) == ("a.png", "a.png", "When?")
     assert (example.answer, example.where) == (ClockTime(7, 5), "f, line 1")
+
+
+def test_exponential_noise_makes_labels_late():
+    found = list(shifts(Clock(label_noise_minutes=5.0, label_noise="exponential")).values())
+    assert min(found) >= 0
+    assert statistics.mean(found) == pytest.approx(5, abs=0.5)
+    assert statistics.median(found) == pytest.approx(5 * 0.693, abs=0.6)
+
+
+def test_outliers_are_random_times_and_leave_the_other_labels_as_they_are():
+    found = shifts(Clock(label_outliers=0.1))
+    moved = [shift for shift in found.values() if shift]
+    assert len(moved) / len(found) == pytest.approx(0.1, abs=0.03)
+    assert min(moved) < -120
+    assert max(moved) > 120
+    noisy, both = (shifts(Clock(label_noise_minutes=5.0, label_outliers=p)) for p in (0.0, 0.1))
+    changed = sum(noisy[key] != both[key] for key in noisy)
+    assert changed / len(noisy) == pytest.approx(0.1, abs=0.03)
+    assert Clock(label_outliers=0.1).with_noise_of(3).label_noise_seed == 3
+    assert Clock().with_noise_of(3) is None
+
+
+def test_an_unknown_distribution_is_rejected():
+    with pytest.raises(ValueError, match="label_noise is one of gaussian, exponential, not 'late'"):
+        Clock(label_noise="late")

@@ -1,0 +1,110 @@
+"""The hypotheses that a comparison states before it runs: ``compare.hypotheses``.
+
+Each one is that the answers of one row and decoding rule are better than those of another in one
+metric. P-values are corrected by the method of Holm within each family. Does not import torch.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mm_numeric.config.compare import HypothesisGroup
+from mm_numeric.io.files import read_json, write_json
+from mm_numeric.registry import unknown
+from mm_numeric.runs.folder import RESULTS, STATED, WARM_START
+
+
+class Row(NamedTuple):
+    """What hypotheses refer to of a row of a comparison: its axes in a grid, and its rules."""
+
+    axes: Mapping[str, Any]
+    rules: Sequence[str]
+
+
+class Hypothesis(NamedTuple):
+    """Answers ``better`` have a better ``metric`` than ``other``, each (row, decoding rule)."""
+
+    family: str
+    metric: str
+    better: tuple[str, str]
+    other: tuple[str, str]
+
+
+def make_hypotheses(
+    groups: Sequence[HypothesisGroup], rows: Mapping[str, Row], where: str
+) -> list[Hypothesis]:
+    """Return the hypotheses of ``compare.hypotheses``, one for each objective, rule and grid cell.
+
+    An objective of a grid has a row for each combination of the other axes, and is compared with
+    the row that has the same values on them.
+
+    Raises:
+        ValueError: If there is no such row or rule, or if a hypothesis is listed twice.
+    """
+    found = dict[Hypothesis, None]()
+    for index, group in enumerate(groups):
+        place = f"{where}.hypotheses.{index}"
+        for own in _of_group(group, rows, place):
+            if own in found:
+                raise ValueError(f"{place}: {describe(own)} is listed twice; remove one.")
+            found[own] = None
+    return list(found)
+
+
+def describe(own: Hypothesis) -> str:
+    """Return a hypothesis as a text: ``emd, median against ce, median in exact``."""
+    better, other = (", ".join(answers) for answers in (own.better, own.other))
+    return f"{better} against {other} in {own.metric}"
+
+
+def _of_group(group: HypothesisGroup, rows: Mapping[str, Row], where: str) -> Iterator[Hypothesis]:
+    for objective in group.objectives:
+        for name in _rows_named(objective, rows, f"{where}.objectives"):
+            against = name if group.against is None else _counterpart(group.against, name, rows)
+            if against is None:
+                raise unknown(group.against or "", list(rows), "row", f"{where}.against")
+            for rule in group.rules:
+                answers = (name, rule), (against, group.against_rule or rule)
+                for row, own in answers:
+                    if own not in rows[row].rules:
+                        raise unknown(own, rows[row].rules, "rule", f"{where}, {row}")
+                if answers[0] == answers[1]:
+                    raise ValueError(
+                        f"{where}: {name}, {rule} is compared with itself; set against or "
+                        "against_rule."
+                    )
+                yield Hypothesis(group.family, group.metric, *answers)
+
+
+def _rows_named(objective: str, rows: Mapping[str, Row], where: str) -> list[str]:
+    found = [name for name, row in rows.items() if row.axes.get("objective") == objective]
+    if objective not in rows and not found:
+        raise unknown(objective, list(rows), "row", where)
+    return [objective] if objective in rows else found
+
+
+def _counterpart(objective: str, name: str, rows: Mapping[str, Row]) -> str | None:
+    """Return the row of an objective with the other axes of row ``name``; None without one."""
+    if objective in rows:
+        return objective
+    wanted = {**rows[name].axes, "objective": objective}
+    return next((other for other, row in rows.items() if row.axes == wanted), None)
+
+
+def record_hypotheses(folder: Path, stated: Sequence[Hypothesis]) -> None:
+    """Record how many runs of a comparison were finished when each hypothesis was stated first."""
+    known = recorded_hypotheses(folder)
+    runs = {path.parent for path in folder.glob(f"seed*/*/{RESULTS}")}
+    finished = sum(not run.name.startswith(WARM_START) for run in runs)
+    new = {own: finished for own in stated if own not in known}
+    if new:
+        write_json(folder / STATED, [[*own, count] for own, count in (known | new).items()])
+
+
+def recorded_hypotheses(folder: Path) -> dict[Hypothesis, int]:
+    """Return the number of finished runs when each hypothesis was stated first."""
+    stored = read_json(folder / STATED) if (folder / STATED).is_file() else []
+    return {
+        Hypothesis(family, metric, tuple(better), tuple(other)): count
+        for family, metric, better, other, count in stored
+    }
