@@ -1,10 +1,11 @@
-"""Write what is generated from the code in docs/: presets, config settings, the figure of frames.
+"""Write what is generated in docs/ and README.md: presets, settings, frames, published results.
 
     python scripts/docs_tables.py            # write them
     python scripts/docs_tables.py --check    # fail if a page is out of date
 
-The generated part of a page is between ``<!-- generated -->`` and ``<!-- end -->``. The figure is a
-whole file.
+A generated part of a page is between ``<!-- generated -->`` and ``<!-- end -->``, or between
+``<!-- generated: NAME ARGUMENTS -->`` and ``<!-- end -->`` for a table of ``docs_results``. The
+figure is a whole file.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from docs_frames import draw_frames
+from docs_results import TABLES
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, whether installed or not
 
@@ -74,6 +76,19 @@ def pages() -> Iterator[tuple[Path, str]]:
                 f"{page}: the comments <!-- generated --> and <!-- end --> are missing."
             )
         yield page, f"{head}{begin}\n{part}\n{end}{tail}"
+    for page in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]:
+        text = page.read_text(encoding="utf-8")
+        if _RESULTS.search(text):
+            yield page, _RESULTS.sub(_published, text)
+
+
+_RESULTS = re.compile(r"(<!-- generated: ([^\n]+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
+
+
+def _published(found: re.Match[str]) -> str:
+    """Return a part of a page that shows published results, such as ``pair pathrisk ce``."""
+    name, *arguments = found[2].split()
+    return f"{found[1]}\n{TABLES[name](*arguments)}\n\n{found[3]}"
 
 
 _ITEMS = {

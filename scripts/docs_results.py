@@ -1,0 +1,401 @@
+"""Write the tables of docs/ that show published results, from docs/results/*/summary.json.
+
+`python scripts/docs_tables.py` writes each between ``<!-- generated: NAME ARGUMENTS -->`` and
+``<!-- end -->``, where NAME is one of ``TABLES``.
+
+    values EXPERIMENT CELL ...         means of each metric, objective and cell, for each rule
+    pair OBJECTIVE OBJECTIVE           differences under the same rule, in all cells
+    clear                              all differences to CE or to greedy decoding that are clear
+    claims, claims list                the sentences of ``CLAIMS``, as a table or as a list
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mm_numeric.config.decoding import GREEDY
+from mm_numeric.evaluation.metrics.intervals import ENOUGH_SEEDS, holm, seed_interval
+from mm_numeric.evaluation.report.results import SIGNIFICANT
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
+_CLOCKS = ("within_5_minutes", "within_1_minute", "mean_deviation_minutes")
+METRICS = {
+    "clock": _CLOCKS,
+    "grounding": ("accuracy_at_0.5", "accuracy_at_0.75", "mean_iou"),
+    "arithmetic": ("accuracy_interpolation", "mae_interpolation"),
+}
+"""The metrics of each task that the tables show, the main one first."""
+
+PAIR_EXPERIMENTS = ("clock_noise", "clock_rows", "grounding_noise", "arithmetic_decoding")
+"""The experiments whose cells are a family of the tables ``pair``: all that have five seeds."""
+
+FAMILIES = {
+    "table": "objectives against CE, greedy",
+    "decoding": "rules against greedy",
+}
+"""The families of summary.json in the table ``clear``. The third, ``from_reference``, changes the
+objective and the rule at once, so it shows the effect of neither."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """The published results of an experiment."""
+
+    name: str
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """Return the content of summary.json."""
+        text = (RESULTS / self.name / "summary.json").read_text(encoding="utf-8")
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return the metrics that the tables show."""
+        known = {metric["name"]: metric for metric in self.summary["metrics"]}
+        return [known[name] for name in METRICS[self.summary["task"]]]
+
+    @property
+    def rules(self) -> list[str]:
+        """Return the decoding rules, ``greedy`` first."""
+        return list(next(iter(self.summary["decoding"].values())))
+
+    @property
+    def decoded(self) -> str:
+        """Return the rule of the task: the median of times and numbers, mbr of boxes."""
+        return "mbr" if "mbr" in self.rules else "median"
+
+    @cached_property
+    def rows(self) -> dict[tuple[str, str], str]:
+        """Map (objective, cell) to the name of a row; a cell is a value of the other grid axis."""
+        found = {}
+        for name in self.summary["objectives"]:
+            axes = dict(self.summary["axes"].get(name, {"objective": name}))
+            objective = str(axes.pop("objective"))
+            cells = [f"{value:,}" for value in axes.values()]
+            found[objective, " ".join(cells)] = name
+        return found
+
+    @property
+    def cells(self) -> list[str]:
+        """Return the cells in their order."""
+        return list(dict.fromkeys(cell for _, cell in self.rows))
+
+    @property
+    def objectives(self) -> list[str]:
+        """Return the objectives in their order."""
+        return list(dict.fromkeys(objective for objective, _ in self.rows))
+
+    def found(self, objective: str, cell: str, rule: str, metric: str) -> dict[str, Any]:
+        """Return the mean of a metric, with the value of each seed."""
+        own: dict[str, Any] = self.summary["decoding"][self.rows[objective, cell]][rule][metric]
+        return own
+
+
+@cache
+def _experiment(name: str) -> Experiment:
+    return Experiment(name)
+
+
+def values(name: str, *cells: str) -> str:
+    """Return the means of each metric under each rule; ``cells`` are those to show, all by default.
+
+    There is a table for each metric, or a single one if there is one cell.
+    """
+    own = _experiment(name)
+    cells = cells or tuple(own.cells)
+    rules = " / ".join(f"`{rule}`" if rule == "mbr" else rule for rule in own.rules)
+    if len(cells) == 1:
+        chosen = _chosen_settings(own)
+        rows = [["objective", *chosen, *(f"{_label(metric)}, {rules}" for metric in own.metrics)]]
+        for objective in own.objectives:
+            texts = [settings[objective] for settings in chosen.values()]
+            texts += [_by_rule(own, objective, cells[0], metric) for metric in own.metrics]
+            rows.append([f"`{objective}`", *texts])
+        return _table(rows)
+    blocks = []
+    for metric in own.metrics:
+        rows = [["objective", *cells]]
+        for objective in own.objectives:
+            texts = [_by_rule(own, objective, cell, metric) for cell in cells]
+            rows.append([f"`{objective}`", *texts])
+        blocks.append(f"{_label(metric)}, {rules}:\n\n{_table(rows)}")
+    return "\n\n".join(blocks)
+
+
+def _by_rule(own: Experiment, objective: str, cell: str, metric: Mapping[str, Any]) -> str:
+    found = (own.found(objective, cell, rule, metric["name"]) for rule in own.rules)
+    return " / ".join(_value(mean["value"], metric) for mean in found)
+
+
+def _chosen_settings(own: Experiment) -> dict[str, dict[str, str]]:
+    """Return for each setting that was tuned its chosen value for each objective."""
+    tuning = own.summary["tuning"] or {"settings": (), "trials": ()}
+    chosen = {t["objective"]: t["settings"] for t in tuning["trials"] if t["chosen"]}
+    return {
+        path.rpartition(".")[2].replace("_", " "): {
+            name: f"{settings[path]:.3g}" if path in settings else "-"
+            for name, settings in chosen.items()
+        }
+        for path in tuning["settings"]
+    }
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A difference of a family, and its value and corrected p-value in each metric."""
+
+    experiment: Experiment
+    better: str
+    other: str
+    family: str
+    changes: Sequence[tuple[float, float] | None]
+
+    @property
+    def is_clear(self) -> bool:
+        """Return True if a metric has a corrected p-value of at most 0.05."""
+        return any(own is not None and own[1] <= SIGNIFICANT for own in self.changes)
+
+    def texts(self) -> list[str]:
+        """Return the difference in each metric with its p-value, in bold if it is clear."""
+        metrics = self.experiment.metrics
+        pairs = zip(self.changes, metrics, strict=True)
+        texts = ["" if own is None else _change(*own, metric) for own, metric in pairs]
+        return [*texts, *[""] * (len(_COLUMNS) - len(texts))]
+
+
+_COLUMNS = (
+    "within 5 min, Acc@0.5, accuracy (points)",
+    "within 1 min, Acc@0.75 (points), MAE",
+    "mean deviation (min), mean IoU (points)",
+)
+"""What the first, second and third metric of clocks, boxes and sums are."""
+
+
+@cache
+def pair_differences(first: str, second: str, *, decoded: bool) -> list[Difference]:
+    """Return the differences of two objectives under the same rule, one for each cell.
+
+    The p-value of a cell is that of Student's t over the paired seeds, corrected by Holm over the
+    cells. The test rows are taken for given: these experiments have no published answers, from
+    which rows could be drawn.
+    """
+    cells = [(own, cell) for own in map(_experiment, PAIR_EXPERIMENTS) for cell in own.cells]
+    columns: list[dict[tuple[str, str], tuple[float, float]]] = []
+    for place in range(len(_COLUMNS)):
+        changes = {}
+        for own, cell in cells:
+            if place < len(own.metrics):
+                rule, name = own.decoded if decoded else GREEDY, own.metrics[place]["name"]
+                seeds = [own.found(o, cell, rule, name)["seeds"] for o in (first, second)]
+                changes[own.name, cell] = np.subtract(*map(np.array, seeds))
+        corrected = holm({key: _p_of_seeds(change) for key, change in changes.items()})
+        columns.append({key: (float(own.mean()), corrected[key]) for key, own in changes.items()})
+    rule = "decoded" if decoded else GREEDY
+    family = f"{first} minus {second}, {rule}, {len(cells)} cells"
+    return [
+        Difference(
+            own,
+            own.rows[first, cell],
+            own.rows[second, cell],
+            family,
+            [column.get((own.name, cell)) for column in columns[: len(own.metrics)]],
+        )
+        for own, cell in cells
+    ]
+
+
+def _p_of_seeds(change: Any) -> float:
+    p = seed_interval(change, np.zeros((len(change), 2))).p
+    return 1.0 if np.isnan(p) else p
+
+
+def pair(first: str, second: str) -> str:
+    """Return the differences of two objectives, greedy and decoded by the rule of the task."""
+    columns = [f"{label}, {rule}" for rule in (GREEDY, "decoded") for label in _COLUMNS]
+    rows = [["experiment", "cell", *columns]]
+    both = (pair_differences(first, second, decoded=decoded) for decoded in (False, True))
+    for greedy, decoded in zip(*both, strict=True):
+        cell = greedy.better.removeprefix(first).strip("_").replace("_", " ")
+        name = f"`{greedy.experiment.name}`"
+        rows.append([name, cell, *greedy.texts(), *decoded.texts()])
+    return _table(rows)
+
+
+@cache
+def differences(name: str) -> list[Difference]:
+    """Return the differences of the families of an experiment with five seeds.
+
+    The p-values of each metric are corrected over the family, as ``compare`` corrects the first.
+    """
+    own, found = _experiment(name), list[Difference]()
+    summary = own.summary
+    if len(summary["seeds"]) < ENOUGH_SEEDS:
+        return []
+    for family, meaning in FAMILIES.items():
+        members: dict[tuple[str, str], Mapping[str, Any]] = {}
+        for row in summary["objectives"]:
+            if family == "table" and summary["references"][row]:
+                members[row, summary["references"][row]] = summary["table"][row]
+            elif family == "decoding":
+                rules = summary["decoding"][row]
+                members |= {(f"{row}, {rule}", row): rules[rule] for rule in own.rules[1:]}
+        columns: list[dict[tuple[str, str], tuple[float, float]]] = []
+        for metric in own.metrics:
+            cells = {key: cell[metric["name"]]["difference"] for key, cell in members.items()}
+            known = {key: cell for key, cell in cells.items() if cell["p"] is not None}
+            corrected = holm({key: cell["p"] for key, cell in known.items()})
+            columns.append({key: (known[key]["value"], corrected[key]) for key in known})
+        for key in members:
+            changes = [column.get(key) for column in columns]
+            found.append(Difference(own, *key, f"{meaning}, {len(members)}", changes))
+    return found
+
+
+def clear() -> str:
+    """Return a table of all differences that are clear in a metric after the correction."""
+    return _differences_table(
+        found
+        for path in sorted(RESULTS.glob("*/summary.json"))
+        for found in differences(path.parent.name)
+        if found.is_clear
+    )
+
+
+def _differences_table(rows: Iterable[Difference]) -> str:
+    header = ["experiment", "answers", "against", "family", *_COLUMNS]
+    texts = (
+        [f"`{own.experiment.name}`", _code(own.better), _code(own.other), own.family, *own.texts()]
+        for own in rows
+    )
+    return _table([header, *texts])
+
+
+def _code(answers: str) -> str:
+    row, comma, rule = answers.partition(",")
+    return f"`{row}`{comma}{rule}"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence, and the difference that shows it: of a family, or of a pair under one rule."""
+
+    sentence: str
+    experiment: str
+    better: str
+    other: str
+    decoded: bool | None = None
+    """True or False for a difference of ``pair_differences``, None for one of ``differences``."""
+
+    def difference(self) -> Difference:
+        """Return the difference; raise ValueError if there is none, or if it is not clear."""
+        if self.decoded is None:
+            known = differences(self.experiment)
+        else:
+            first, second = (name.partition("_")[0] for name in (self.better, self.other))
+            known = pair_differences(first, second, decoded=self.decoded)
+        for own in known:
+            same = own.experiment.name == self.experiment
+            if same and (own.better, own.other) == (self.better, self.other) and own.is_clear:
+                return own
+        raise ValueError(f"{self.sentence!r} is shown by no clear difference.")
+
+
+_10, _2, _BOXES = "label_noise_minutes_10", "label_noise_minutes_2", "label_noise_pixels"
+CLAIMS = (
+    Claim(
+        "With label noise of 10 minutes, the median of a CE model reads more clocks than its "
+        "greedy answers",
+        "clock_noise", f"ce_{_10}, median", f"ce_{_10}",
+    ),
+    Claim(
+        "With label noise of 2 minutes, it reads more clocks within 1 minute, and not within 5",
+        "clock_noise", f"ce_{_2}, median", f"ce_{_2}",
+    ),
+    Claim(
+        "With label noise of 10 minutes, PathRisk reads more clocks than CE, both by the median",
+        "clock_noise", f"pathrisk_{_10}", f"ce_{_10}", decoded=True,
+    ),
+    Claim(
+        "With noisy boxes, PathRisk finds more boxes than CE, both by `mbr`",
+        "grounding_noise", f"pathrisk_{_BOXES}_4", f"ce_{_BOXES}_4", decoded=True,
+    ),
+    Claim(
+        "After NTIL, `mbr` finds more boxes than greedy decoding",
+        "grounding_noise", f"ntil_{_BOXES}_0, mbr", f"ntil_{_BOXES}_0",
+    ),
+    Claim(
+        "On sums, the median of a CE model has smaller errors than its greedy answers",
+        "arithmetic_decoding", "ce, median", "ce",
+    ),
+    Claim(
+        "With labels without noise, distillation costs accuracy on sums",
+        "arithmetic_decoding", "distilled", "ce",
+    ),
+    Claim(
+        "With 12,000 noisy training rows, distilled CE reads more clocks within 1 minute than CE, "
+        "both greedily",
+        "clock_rows", "distilled_render_12000", "ce_render_12000",
+    ),
+)  # fmt: skip
+"""All that the README and docs/ claim that published results show."""
+
+
+def claims(form: str = "table") -> str:
+    """Return the claims with their differences, as a table or a list."""
+    found = [(claim.sentence, claim.difference()) for claim in CLAIMS]
+    if form == "table":
+        header = ["claim", "experiment", "family", *_COLUMNS]
+        rows = ([text, f"`{o.experiment.name}`", o.family, *o.texts()] for text, o in found)
+        return _table([header, *rows])
+    return "\n".join(f"- {text}: {_listed(own)}." for text, own in found)
+
+
+def _listed(own: Difference) -> str:
+    parts = []
+    for change, metric in zip(own.changes, own.experiment.metrics, strict=True):
+        if change is not None:
+            unit = " points" if metric["unit"] == "%" else f" {metric['unit']}".rstrip()
+            value = f"{_value(change[0], metric, sign='+')}{unit}"
+            parts.append(f"{metric['label']} {value} ({_p(change[1])})")
+    return ", ".join(parts)
+
+
+def _change(value: float, p: float, metric: Mapping[str, Any]) -> str:
+    text = f"{_value(value, metric, sign='+')}, {_p(p)}"
+    return f"**{text}**" if p <= SIGNIFICANT else text
+
+
+def _p(p: float) -> str:
+    return "p < 0.001" if p < 0.001 else f"p {min(p, 1.0):.3f}"
+
+
+def _value(value: float, metric: Mapping[str, Any], sign: str = "") -> str:
+    is_share = metric["unit"] == "%"
+    number = round(100 * value if is_share else value, 1 if is_share else 2) + 0.0
+    text = f"{number:{sign}.{1 if is_share else 2}f}"
+    return text.replace("+0.00", "0.00").replace("+0.0", "0.0") if not number else text
+
+
+def _label(metric: Mapping[str, Any]) -> str:
+    label = metric["label"][:1].upper() + metric["label"][1:]
+    return f"{label} ({metric['unit']})" if metric["unit"] else label
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    header, *others = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([header, "|" + "---|" * len(rows[0]), *others])
+
+
+TABLES: Mapping[str, Callable[..., str]] = {
+    "values": values,
+    "pair": pair,
+    "clear": clear,
+    "claims": claims,
+}
