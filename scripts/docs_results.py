@@ -315,7 +315,7 @@ CLAIMS = (
         "clock_noise", f"ce_{_10}, median", f"ce_{_10}",
     ),
     Claim(
-        "With label noise of 2 minutes, it reads more clocks within 1 minute, and not within 5",
+        "With noise of 2 minutes, this median reads more clocks within 1 minute, and not within 5",
         "clock_noise", f"ce_{_2}, median", f"ce_{_2}",
     ),
     Claim(

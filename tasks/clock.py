@@ -15,11 +15,12 @@ from typing import Any, ClassVar
 
 from mm_numeric.answers import ClockTime, Example, Mark, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
-from mm_numeric.settings import check_choices
 from mm_numeric.tasks.base import Rows, image_example
 from mm_numeric.tasks.clock_text import lenient_time
 from mm_numeric.tasks.rendering.clock_faces import FaceStyle, render_faces
 from mm_numeric.tasks.rendering.drawing import RenderedTask
+
+GAUSSIAN, EXPONENTIAL = "gaussian", "exponential"
 
 _WRITTEN = re.compile(r"[ \t]*([0-9]{1,2}):([0-9]{2})[ \t]*")
 _TIME = re.compile(r"(?<![0-9:])([0-9]{1,2}):([0-9]{2})(?![0-9:])")
@@ -40,7 +41,7 @@ class Clock(RenderedTask):
     errors: the standard deviation if it is Gaussian, the mean if it is exponential. Test labels
     have no noise."""
 
-    label_noise: str = "gaussian"
+    label_noise: str = GAUSSIAN
     """Distribution of the noise: ``gaussian``, or ``exponential``, which is never negative: the
     labels are late."""
 
@@ -58,7 +59,10 @@ class Clock(RenderedTask):
             raise ValueError(f"label_noise_minutes is 0 to 360, not {self.label_noise_minutes}")
         if not 0 <= self.label_outliers <= 1:
             raise ValueError(f"label_outliers is 0 to 1, not {self.label_outliers}")
-        check_choices(self, label_noise=("gaussian", "exponential"))
+        if self.label_noise not in (GAUSSIAN, EXPONENTIAL):
+            raise ValueError(
+                f"label_noise is {GAUSSIAN} or {EXPONENTIAL}, not {self.label_noise!r}"
+            )
 
     def with_noise_of(self, seed: int) -> "Clock | None":
         """Return the task with the label noise of another seed; None if labels have no noise."""
@@ -80,7 +84,7 @@ class Clock(RenderedTask):
 
     def _with_noise(self, time: ClockTime, row_id: str) -> ClockTime:
         rng, minutes, shift = random.Random(f"{self.label_noise_seed}:{row_id}"), time.minutes, 0.0
-        if self.label_noise_minutes and self.label_noise == "gaussian":
+        if self.label_noise_minutes and self.label_noise == GAUSSIAN:
             shift = rng.gauss(0, self.label_noise_minutes)
         elif self.label_noise_minutes:
             shift = rng.expovariate(1 / self.label_noise_minutes)
@@ -132,7 +136,7 @@ class Clock(RenderedTask):
         """Describe the label noise in a sentence, for a report."""
         noise = []
         if self.label_noise_minutes:
-            kind = "Gaussian" if self.label_noise == "gaussian" else self.label_noise
+            kind = "Gaussian" if self.label_noise == GAUSSIAN else self.label_noise
             noise.append(f"with {kind} noise of {self.label_noise_minutes:g} minutes")
         if self.label_outliers:
             noise.append(f"{100 * self.label_outliers:g} % of them random times")

@@ -220,5 +220,5 @@ def test_outliers_are_random_times_and_leave_the_other_labels_as_they_are():
 
 
 def test_an_unknown_distribution_is_rejected():
-    with pytest.raises(ValueError, match="label_noise is one of gaussian, exponential, not 'late'"):
+    with pytest.raises(ValueError, match="label_noise is gaussian or exponential, not 'late'"):
         Clock(label_noise="late")

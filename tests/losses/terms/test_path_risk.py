@@ -1,17 +1,20 @@
 """PathRisk: compared with loops over all valid numbers, and its properties."""
 
+import math
 import random
+import re
 
 import numpy as np
 import pytest
 import torch
 from device_waits import Waits
+from documents import PAGES
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from objective_steps import made
 from term_losses import digit_logits, losses_of, marked_spans, term_values
-from tokens import TOKENIZER, VOCABULARY, ToyTokenizer, labels_of
+from tokens import SIZE, TOKENIZER, VOCABULARY, ToyTokenizer, labels_of
 
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.losses.term import NumberClasses, NumberLogits, make_term
@@ -319,3 +322,104 @@ def test_an_invalid_cap_is_rejected(cap):
 def test_an_invalid_largest_coordinate_is_rejected(largest):
     with pytest.raises(ValueError, match="pathrisk: largest_coordinate must be > 0, not"):
         PathRisk(largest_coordinate=largest)
+
+
+# The optimum for noisy labels, as docs/losses/pathrisk.md has it
+
+CLOCK = {int(minutes) % 720: text for text, minutes in TIMES.items()}
+WEIGHT = 0.3
+
+
+def noisy_labels(shown, deviation=5.0):
+    """Return the labels of one time with Gaussian noise, rounded, and their probabilities."""
+    shifts = range(-30, 31)
+    ends = [math.erf((d - 0.5) / deviation / 2**0.5) for d in (*shifts, 31)]
+    shares = np.diff(ends) / (ends[-1] - ends[0])
+    return {CLOCK[(shown + d) % 720]: share for d, share in zip(shifts, shares, strict=True)}
+
+
+def best_probabilities(labels, costs, weight):
+    """Return ``{prefix: {token: probability}}``, where CE plus ``weight`` times PathRisk is least.
+
+    After each prefix, q(d) / p(d) = m + weight * C(d) for the digits d: q is their distribution, C
+    their mean cost, and m makes p sum to 1. PathRisk does not change the probability of a colon.
+    """
+    after = {}
+    for text, share in labels.items():
+        for i, character in enumerate(text):
+            after.setdefault(text[:i], []).append((character, share, costs[text, i]))
+    found = {}
+    for prefix, tokens in after.items():
+        q, cost, total = {}, np.zeros(10), sum(share for _, share, _ in tokens)
+        for character, share, own in tokens:
+            q[character] = q.get(character, 0.0) + share / total
+            cost = cost + share / total * own
+        digits = {c: q[c] for c in q if c != ":"}
+        low, high = -weight * min([cost[int(c)] for c in digits], default=0.0), 1.0
+        for _ in range(50):
+            m = (low + high) / 2
+            p = {c: q[c] / (m + weight * cost[int(c)]) for c in digits}
+            low, high = (m, high) if sum(p.values()) > 1 else (low, m)
+        found[prefix] = q | {c: sum(digits.values()) * p[c] for c in digits}
+    return found
+
+
+@pytest.fixture(scope="module")
+def costs_of_times():
+    """Return the cost of each digit [10] at each character of each time; 0 at colons."""
+    found = iter(costs_of(PathRisk(), marked_spans(*((text, TIME) for text in TIMES))).numpy())
+    return {
+        (text, i): np.zeros(10) if c == ":" else next(found)
+        for text in TIMES
+        for i, c in enumerate(text)
+    }
+
+
+def greedy_answer(probabilities):
+    text = ""
+    while text in probabilities:
+        text += max(probabilities[text], key=probabilities[text].get)
+    return text
+
+
+def share_within_5(labels, probabilities, answer):
+    """Return the probability of the answers that are within 5 minutes of one."""
+    near = {CLOCK[(int(TIMES[answer]) + d) % 720] for d in range(-5, 6)} & labels.keys()
+    return sum(math.prod(probabilities[text[:i]][c] for i, c in enumerate(text)) for text in near)
+
+
+def test_the_best_probabilities_have_no_gradient(costs_of_times):
+    labels = noisy_labels(7 * 60 + 58)
+    table = best_probabilities(labels, costs_of_times, WEIGHT)
+    logits = {prefix: torch.full((SIZE,), -40.0).double() for prefix in table}
+    for prefix, probabilities in table.items():
+        for character, p in probabilities.items():
+            logits[prefix][TOKENIZER.vocabulary[character]] = math.log(p)
+        logits[prefix].requires_grad_()
+    rows = torch.stack([logits[text[:i]] for text in labels for i in range(len(text))])
+    shares = torch.tensor([share for text, share in labels.items() for _ in text]).double()
+    targets = torch.tensor([i for text in labels for i in TOKENIZER.ids(text)])
+    spans = marked_spans(*((text, TIME) for text in labels))
+    ce = shares @ torch.nn.functional.cross_entropy(rows, targets, reduction="none")
+    risk = shares[spans.position] @ term_values(PathRisk(), rows, spans)
+    (ce + WEIGHT * risk).backward()
+    assert max(own.grad.abs().max() for own in logits.values()) < 1e-6
+
+
+@pytest.mark.parametrize(("weight", "error", "confidence", "share"), [
+    (0.0, 0.0, 0.729, 0.729), (WEIGHT, 1.2, 0.82, 0.71),
+])  # fmt: skip
+def test_gaussian_labels_on_the_dial(costs_of_times, weight, error, confidence, share):
+    """The greedy answer is off, and too confident; the times are those of one hour."""
+    text = re.sub(r"\s+", " ", PAGES["docs/losses/pathrisk.md"])
+    assert "off by 1.2 minutes, and has a probability of 0.82" in text
+    assert "where 0.71 of the labels are (0.729 are" in text
+    found = []
+    for shown in range(7 * 60, 8 * 60):
+        labels = noisy_labels(shown)
+        table = best_probabilities(labels, costs_of_times, weight)
+        answer = greedy_answer(table)
+        apart = abs(TIMES[answer] - shown)
+        true = best_probabilities(labels, costs_of_times, 0.0)
+        found.append([apart, *(share_within_5(labels, own, answer) for own in (table, true))])
+    assert np.mean(found, axis=0) == pytest.approx([error, confidence, share], abs=0.006)
