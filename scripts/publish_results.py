@@ -2,19 +2,26 @@
 
     python scripts/publish_results.py runs/clock_noise docs/results/clock_noise
     python scripts/publish_results.py --redraw docs/results/*/
+    python scripts/publish_results.py --recompute docs/results/clock_noise
 
 summary.json    means, intervals and the value of each seed, machine and commit; five digits
 sweeps.csv      the numbers of the figure, if the grid has an axis of numbers
 figure.svg      the first metric: over that axis, or else by objective and decoding rule
+answers.tar.xz  the config and the answer of each run to each test row, without prompts and images
 
 The config is scripts/experiments/NAME.yaml, where NAME is the name of the folder.
 `mm-numeric report docs/results/NAME` writes the page, without what only runs have, such as learning
-curves. ``--redraw`` draws the figures again from summary.json.
+curves. ``--redraw`` draws the figures again from summary.json. ``--recompute`` scores the answers
+again, and fails unless each mean, interval and p-value is that of summary.json.
 """
 
 import argparse
+import io
 import json
+import math
 import sys
+import tarfile
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +29,17 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, whether i
 
 from svg import image, placed, words
 
-from mm_numeric.comparison.summary import SUMMARY
+from mm_numeric.comparison.selection import SELECTION
+from mm_numeric.comparison.summary import SUMMARY, write_summary
+from mm_numeric.config.reader import read_config
 from mm_numeric.evaluation.report.charts import SeriesStyle
 from mm_numeric.evaluation.report.comparison_page import SWEEPS
 from mm_numeric.evaluation.report.decoding_section import decoding_chart
 from mm_numeric.evaluation.report.results import Comparison, read_comparison
 from mm_numeric.evaluation.report.summary_file import read_summary
 from mm_numeric.evaluation.report.sweeps import grid_sweeps, sweep_chart, sweeps_data
-from mm_numeric.io.files import read_json, write_text
+from mm_numeric.io.files import read_json, read_rows, write_text
+from mm_numeric.runs.folder import CONFIG, FINISHED, STATED
 
 FIGURE = "figure.svg"
 WIDTH = 860
@@ -41,11 +51,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
-    parser.add_argument("--redraw", action="store_true", help="draw the figures of these folders")
+    again = parser.add_mutually_exclusive_group()
+    again.add_argument("--redraw", action="store_true", help="draw the figures of these folders")
+    again.add_argument("--recompute", action="store_true", help="check summary.json by the answers")
     args = parser.parse_args()
-    if args.redraw:
+    if args.redraw or args.recompute:
         for folder in args.folders:
-            draw(folder)
+            draw(folder) if args.redraw else recompute(folder)
         return
     if len(args.folders) != 2:
         parser.error("give the folder of a comparison, and the folder to write")
@@ -61,7 +73,85 @@ def publish(comparison: Path, target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     text = json.dumps(summary, ensure_ascii=False, separators=(",", ":"))
     write_text(target / SUMMARY, text + "\n")
+    pack_answers(comparison, target / ANSWERS)
     draw(target)
+
+
+ANSWERS = "answers.tar.xz"
+_PACKED = (CONFIG, STATED, f"seed*/*/{FINISHED}", f"seed*/*/{SELECTION}/[!p]*.json")
+_ROWS = "seed*/**/predictions*.jsonl"
+_LEFT_OUT = ("image", "prompt", "parsed", "greedy")
+
+
+def pack_answers(comparison: Path, target: Path) -> None:
+    """Pack what ``write_summary`` reads of the folder of a comparison."""
+    numbers: dict[str, str] = {}
+    with tarfile.open(target, "w:xz", preset=9) as archive:
+        for path in sorted(path for name in _PACKED for path in comparison.glob(name)):
+            _add(archive, path.relative_to(comparison), path.read_bytes())
+        for path in sorted(comparison.glob(_ROWS), key=lambda path: (path.name, path)):
+            lines = [json.dumps(_short(row, numbers)) + "\n" for _, row in read_rows(path)]
+            _add(archive, path.relative_to(comparison), "".join(lines).encode())
+
+
+def _short(row: dict[str, Any], numbers: dict[str, str]) -> dict[str, Any]:
+    """Return a row without what its score does not depend on; an image becomes a group."""
+    kept = {key: value for key, value in row.items() if key not in _LEFT_OUT}
+    if "group" not in row and row.get("image"):
+        kept["group"] = numbers.setdefault(row["image"], f"image {len(numbers)}")
+    return kept
+
+
+def _add(archive: tarfile.TarFile, name: Path, content: bytes) -> None:
+    member = tarfile.TarInfo(name.as_posix())  # without the time and the user
+    member.size = len(content)
+    archive.addfile(member, io.BytesIO(content))
+
+
+def recompute(target: Path) -> None:
+    """Score the published answers again; exit with an error if a result is another one."""
+    if not (target / ANSWERS).is_file():
+        sys.exit(f"{target}: was published without {ANSWERS}, so that it cannot be recomputed.")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with tarfile.open(target / ANSWERS) as archive:
+            archive.extractall(folder, filter="data")
+        config = read_config(folder / CONFIG, [f"compare.output_dir={folder}"])
+        write_summary(config, folder)
+        found = _values(read_json(folder / SUMMARY))
+    published = _values(read_json(target / SUMMARY))
+    wrong = [key for key in published | found if not _is_same(found.get(key), published.get(key))]
+    if wrong:
+        sys.exit(f"{target}: {len(wrong):,} of {len(published):,} values differ, first {wrong[0]}.")
+    p_values = sum(key.endswith((".p", ".p_holm")) for key in published)
+    print(f"{target}: {len(published):,} values are equal, {p_values:,} p-values among them.")
+
+
+def _is_same(found: Any, published: Any) -> bool:
+    """Return True if two values are equal, or numbers that are equal to four digits."""
+    if isinstance(found, float | int) and isinstance(published, float | int):
+        return math.isclose(found, published, rel_tol=1e-4, abs_tol=1e-9)
+    return bool(found == published)
+
+
+_RECOMPUTED = ("table", "warm_start", "other_warm_starts", "decoding", "hypotheses", "calibration")
+
+
+def _values(summary: dict[str, Any]) -> dict[str, Any]:
+    """Return the results in a summary.json by their dotted names."""
+    found: dict[str, Any] = {}
+
+    def collect(value: Any, name: str) -> None:
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, own in items:
+            if isinstance(own, dict | list):
+                collect(own, f"{name}.{key}")
+            else:
+                found[f"{name}.{key}"] = own
+
+    for name in _RECOMPUTED:
+        collect(summary[name], name)
+    return found
 
 
 def draw(target: Path) -> None:
