@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from mm_numeric.comparison.ensembles import ensemble_folder
-from mm_numeric.comparison.hypotheses import recorded_hypotheses
+from mm_numeric.comparison.hypotheses import describe, recorded_hypotheses
 from mm_numeric.comparison.rows import ComparisonRow, decoding_rules, stated_hypotheses
 from mm_numeric.comparison.seeds import describe_seeds, run_of_seed
 from mm_numeric.comparison.selection import chosen_rows, read_selection
@@ -80,7 +80,11 @@ def write_summary(config: Config, folder: Path, *, partial: bool = False) -> dic
         "hypotheses": _hypotheses(tables, folder),
         "calibration": calibration_table(runs),
         "tuning": _tuning(config, entries),
-        "facts": headline_fact(tables, runs) | _facts(config, entries, folder, first),
+        "facts": {
+            **headline_fact(tables, runs),
+            **_facts(config, entries, folder, first),
+            **_withdrawn(tables, folder),
+        },
         "runs": [
             {
                 "objective": row.name,
@@ -242,6 +246,12 @@ def _hypotheses(tables: MetricTables, folder: Path) -> list[dict[str, Any]]:
         }
         for own, difference in tables.hypotheses.items()
     ]
+
+
+def _withdrawn(tables: MetricTables, folder: Path) -> dict[str, str]:
+    """List the hypotheses that were stated once and are not in the config; {} without any."""
+    found = [describe(own) for own in recorded_hypotheses(folder) if own not in tables.hypotheses]
+    return {"withdrawn hypotheses": "; ".join(found)} if found else {}
 
 
 def _tuning(config: Config, rows: Sequence[ComparisonRow]) -> dict[str, Any] | None:

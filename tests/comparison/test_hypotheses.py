@@ -98,6 +98,7 @@ def finished(tmp_path_factory):
     ]  # fmt: skip
     overrides = [f"compare.hypotheses={json.dumps(stated)}"]
     config = comparison(folder, runs, seeds=seeds, overrides=overrides)
+    record_hypotheses(folder, made(PLAIN, against="ce"))
     record_hypotheses(folder, stated_hypotheses(config)[:1])
     return folder, write_summary(config, folder)
 
@@ -113,6 +114,8 @@ def test_p_values_are_corrected_in_each_family(finished):
     assert emd["value"] == exact["difference"]["value"]
     assert size["value"] < 0
     assert "losses" in summary_table(summary)
+    withdrawn = summary["facts"]["withdrawn hypotheses"]
+    assert withdrawn == "emd, greedy against ce, greedy in exact"
 
 
 def test_the_report_says_what_was_planned_and_confirmed(finished):
