@@ -67,6 +67,16 @@ def test_generated_tables_are_current():
         assert page.read_text(encoding="utf-8") == text, "run python scripts/docs_tables.py"
 
 
+def test_the_readme_has_no_figures_but_those_of_the_claims():
+    head, _, rest = PAGES["README.md"].partition("<!-- generated: claims list -->\n")
+    listed, _, tail = rest.partition("<!-- end -->")
+    result = r"[-+]?\d[\d.,]* ?(?:%|points|times|p \d)|\bp [<\d]"
+    assert re.findall(result, head + tail) == []
+    assert len(re.findall(result, listed)) > 10
+    for sentence in re.findall(r"^- (.+?): ", listed, re.MULTILINE):
+        assert f"| {sentence} |" in PAGES["docs/results/claims.md"]
+
+
 def test_every_page_is_in_the_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     listed = {str(PurePosixPath("docs", path)) for path in re.findall(r"[\w/-]+\.md", navigation)}
