@@ -4,7 +4,7 @@ Each one is that the answers of one row and decoding rule are better than those 
 metric. P-values are corrected by the method of Holm within each family. Does not import torch.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -108,3 +108,24 @@ def recorded_hypotheses(folder: Path) -> dict[Hypothesis, int]:
         Hypothesis(family, metric, tuple(better), tuple(other)): count
         for family, metric, better, other, count in stored
     }
+
+
+def tested_hypotheses(
+    differences: Mapping[Hypothesis, dict[str, Any]], folder: Path
+) -> list[dict[str, Any]]:
+    """Return hypotheses and their differences as summary.json has them.
+
+    ``runs_before`` is the number of finished runs when a hypothesis was stated first; None if the
+    folder does not record it.
+    """
+    recorded = recorded_hypotheses(folder)
+    return [
+        {**own._asdict(), "runs_before": recorded.get(own), "difference": difference}
+        for own, difference in differences.items()
+    ]
+
+
+def withdrawn_fact(stated: Iterable[Hypothesis], folder: Path) -> dict[str, str]:
+    """List the hypotheses that were stated once and are not any more; {} without any."""
+    found = [describe(own) for own in recorded_hypotheses(folder) if own not in set(stated)]
+    return {"withdrawn hypotheses": "; ".join(found)} if found else {}

@@ -9,12 +9,11 @@ from statistics import fmean
 from typing import Any
 
 from mm_numeric.comparison.ensembles import ensemble_folder
-from mm_numeric.comparison.hypotheses import describe, recorded_hypotheses
+from mm_numeric.comparison.hypotheses import tested_hypotheses, withdrawn_fact
 from mm_numeric.comparison.rows import ComparisonRow, decoding_rules, stated_hypotheses
 from mm_numeric.comparison.seeds import describe_seeds, run_of_seed
 from mm_numeric.comparison.selection import chosen_rows, read_selection
 from mm_numeric.comparison.tables import (
-    MetricTables,
     Runs,
     calibration_table,
     ensemble_tables,
@@ -77,13 +76,13 @@ def write_summary(config: Config, folder: Path, *, partial: bool = False) -> dic
         "other_warm_starts": dict(zip(starts[1:], other_warms, strict=True)),
         "decoding": tables.decoding,
         "ensembles": ensemble_tables(runs, ensembles),
-        "hypotheses": _hypotheses(tables, folder),
+        "hypotheses": tested_hypotheses(tables.hypotheses, folder),
         "calibration": calibration_table(runs),
         "tuning": _tuning(config, entries),
         "facts": {
             **headline_fact(tables, runs),
             **_facts(config, entries, folder, first),
-            **_withdrawn(tables, folder),
+            **withdrawn_fact(tables.hypotheses, folder),
         },
         "runs": [
             {
@@ -227,31 +226,6 @@ def _rows(config: Config, rows: Sequence[ComparisonRow]) -> dict[str, Any]:
         "references": {row.name: row.reference for row in rows},
         "axes": {row.name: dict(row.axes) for row in rows if row.axes},
     }
-
-
-def _hypotheses(tables: MetricTables, folder: Path) -> list[dict[str, Any]]:
-    """Return the hypotheses in their order, and how many runs were finished when each was stated.
-
-    This number is None if the folder does not record it.
-    """
-    recorded = recorded_hypotheses(folder)
-    return [
-        {
-            "family": own.family,
-            "metric": own.metric,
-            "better": list(own.better),
-            "other": list(own.other),
-            "runs_before": recorded.get(own),
-            "difference": difference,
-        }
-        for own, difference in tables.hypotheses.items()
-    ]
-
-
-def _withdrawn(tables: MetricTables, folder: Path) -> dict[str, str]:
-    """List the hypotheses that were stated once and are not in the config; {} without any."""
-    found = [describe(own) for own in recorded_hypotheses(folder) if own not in tables.hypotheses]
-    return {"withdrawn hypotheses": "; ".join(found)} if found else {}
 
 
 def _tuning(config: Config, rows: Sequence[ComparisonRow]) -> dict[str, Any] | None:
