@@ -149,17 +149,13 @@ def compare(
             )
     _load_data_once(config, (seeds or config.comparison.seeds)[0])
     if seeds is not None:
-        claim(folder, config, ignore=_MAY_DIFFER, key=_KEY)
-        _check_runs(config, seeds)
-        record_hypotheses(folder, stated_hypotheses(config))
+        _claim(folder, config, seeds)
         logger.info("%s", overview(config, seeds))
         while left := open_runs(config, seeds):
             execute_here(left)
         return folder
     with locked(folder):
-        claim(folder, config, ignore=_MAY_DIFFER, key=_KEY)
-        _check_runs(config, config.comparison.seeds)
-        record_hypotheses(folder, stated_hypotheses(config))
+        _claim(folder, config, config.comparison.seeds)
         # Seeds and objectives may be added; claim has rejected other changes.
         write_config(folder, config)
         logger.info("%s", overview(config, config.comparison.seeds))
@@ -171,10 +167,13 @@ def compare(
     return folder
 
 
-def _check_runs(config: Config, seeds: Sequence[int]) -> None:
+def _claim(folder: Path, config: Config, seeds: Sequence[int]) -> None:
+    """Prepare the folder, check the runs that it contains, and record the hypotheses."""
+    claim(folder, config, ignore=_MAY_DIFFER, key=_KEY)
     for seed in seeds:
         for run in seed_runs(config, seed):
             check_run(run)
+    record_hypotheses(folder, stated_hypotheses(config))
 
 
 def execute_here(runs: Sequence[Run]) -> None:
