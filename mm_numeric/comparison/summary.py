@@ -84,16 +84,7 @@ def write_summary(config: Config, folder: Path, *, partial: bool = False) -> dic
             **_facts(config, entries, folder, first),
             **withdrawn_fact(tables.hypotheses, folder),
         },
-        "runs": [
-            {
-                "objective": row.name,
-                "seed": seed,
-                "folder": f"seed{seed}/{row.folder}",
-                "warm_start": f"seed{seed}/{row.warm_start}",
-            }
-            for seed in seeds
-            for row in entries
-        ],
+        "runs": _runs(entries, seeds),
     }
     correct_p_values(summary)
     if families := families_text(summary):
@@ -103,6 +94,20 @@ def write_summary(config: Config, folder: Path, *, partial: bool = False) -> dic
         )
     write_json(folder / SUMMARY, summary, indent=1)
     return summary
+
+
+def _runs(rows: Sequence[ComparisonRow], seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """Return the folders of all runs, and of the warm starts that they began from."""
+    return [
+        {
+            "objective": row.name,
+            "seed": seed,
+            "folder": f"seed{seed}/{row.folder}",
+            "warm_start": f"seed{seed}/{row.warm_start}",
+        }
+        for seed in seeds
+        for row in rows
+    ]
 
 
 def summary_table(summary: Mapping[str, Any], *, shown: int = 5) -> str:
