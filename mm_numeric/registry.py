@@ -201,6 +201,7 @@ RISKS: Mapping[str, str] = {
     "exact": "mm_numeric.inference.risks:EXACT",
     "f1_at_T": "mm_numeric.inference.risks:f1_at",
     "iou": "mm_numeric.inference.risks:IOU",
+    "quantile_T": "mm_numeric.inference.risks:quantile",
     "relative": "mm_numeric.inference.risks:RELATIVE",
     "within_T_minutes": "mm_numeric.inference.risks:within_minutes",
 }

@@ -12,6 +12,9 @@ those of the metrics in results.json:
     accuracy_at_T       1 if the IoU is below T, as accuracy_at_0.5
     f1_at_T             1 - F1 of two lists of objects. Objects with the same label are matched
                         one-to-one, greedily by decreasing IoU, if their IoU is at least T
+    quantile_T          the pinball loss of numbers and times, T > 0 and < 1: T per unit that the
+                        right answer is larger or later, 1 - T per unit that it is smaller or
+                        earlier. The T-quantile has the least expected cost: 0.5 is the median
     exact               1 if the answers differ, for every type of answer
 
 ``mm_numeric.registry.RISKS`` lists them. A config may also name a ``Risk`` by its import path,
@@ -148,6 +151,30 @@ def f1_at(t: float) -> Risk:
     return Risk(f"f1_at_{t:g}", (Instances,), partial(_f1_costs, threshold=t))
 
 
+def quantile(t: float) -> Risk:
+    """Return the risk ``quantile_T``, whose best answer is the ``t``-quantile.
+
+    The difference of two times is the shortest circular one, -360 to 360 minutes.
+    """
+    if not 0 < t < 1:
+        raise ValueError(f"a quantile is above 0 and below 1, not {t:g}")
+
+    def costs(candidates: Sequence[Any], truths: Sequence[Any]) -> Floats:
+        a, b = (
+            np.array([own.minutes for own in side], dtype=np.float64)
+            if isinstance(side[0], ClockTime)
+            else clipped([own.value for own in side])
+            for side in (candidates, truths)
+        )
+        later = b - a[:, None]
+        if isinstance(truths[0], ClockTime):
+            half = HALF_DAY_MINUTES / 2
+            later = (later + half) % HALF_DAY_MINUTES - half
+        return np.maximum(t * later, (t - 1) * later)
+
+    return Risk(f"quantile_{t:g}", (ClockTime, Number), costs)
+
+
 def _check_iou(t: float) -> None:
     if not 0 < t <= 1:
         raise ValueError(f"an IoU threshold is above 0 and at most 1, not {t:g}")
@@ -206,7 +233,7 @@ def check_fits(risk: Risk, answer: Any, where: str) -> None:
     fitting = [
         name
         for name, found in known.items()
-        if (found if isinstance(found, Risk) else found(1.0)).fits(answer)
+        if (found if isinstance(found, Risk) else found(0.5)).fits(answer)
     ]
     raise ValueError(
         f"{where}: the risk {risk.name!r} does not fit answers of type {type(answer).__name__}; "

@@ -20,6 +20,7 @@ from mm_numeric.evaluation.metrics.boxes import BOXES
 from mm_numeric.evaluation.metrics.clock import TIMES
 from mm_numeric.evaluation.metrics.detection import LABELLED_DETECTION
 from mm_numeric.evaluation.metrics.number_errors import score_numbers
+from mm_numeric.inference.decision_rules import Candidate, decide
 from mm_numeric.inference.risks import find_risk, first_equal, risk_of
 from mm_numeric.registry import RISK_OF_ANSWER, RISKS, SCORERS, TASKS, split_threshold
 from mm_numeric.tasks.base import task_class
@@ -117,6 +118,38 @@ def test_two_empty_lists_agree_and_an_empty_one_matches_nothing():
     assert costs("f1_at_0.5", [empty], [empty]).tolist() == [[0]]
 
 
+@pytest.mark.parametrize("t", [0.1, 0.3, 0.5, 0.9])
+def test_a_quantile_costs_the_pinball_loss(t):
+    draw = np.random.default_rng(4)
+    values = draw.integers(-9, 9, 12)
+    numbers = [Number(str(value)) for value in values]
+    times = [ClockTime.from_minutes(int(value)) for value in values]  # around 12:00
+    expected = [[t * (y - x) if y >= x else (1 - t) * (x - y) for y in values] for x in values]
+    for answers in (numbers, times):
+        assert costs(f"quantile_{t}", answers, answers) == pytest.approx(np.array(expected))
+    if t == 0.5:
+        assert 2 * costs("quantile_0.5", times, times) == pytest.approx(
+            costs("circular_minutes", times, times)
+        )
+
+
+def test_labels_that_are_late_make_the_median_late_and_a_low_quantile_less():
+    """The exact distribution of 3:00 plus an exponential of mean 10 minutes, in whole minutes."""
+    ends = np.exp(-np.maximum(0, np.arange(-1, 400) + 0.5) / 10)
+    candidates = [
+        Candidate(ClockTime.from_minutes(180 + late), str(late), prob)
+        for late, prob in enumerate((ends[:-1] - ends[1:]).tolist())
+    ]
+    late = {
+        name: decide(rule, candidates, find_risk(risk, "test")).answer.minutes - 180
+        for name, rule, risk in [
+            ("greedy", "mbr", "exact"), ("median", "median", "exact"),
+            ("mean", "mean", "exact"), ("quantile_0.3", "mbr", "quantile_0.3"),
+        ]
+    }  # fmt: skip
+    assert late == {"greedy": 1, "median": 7, "mean": 10, "quantile_0.3": 4}
+
+
 def test_other_answers_are_right_or_wrong():
     answers = [Choice("yes"), Choice("no"), Text("yes"), Choice("yes", question="4")]
     assert costs("exact", answers, answers)[0].tolist() == [0, 1, 1, 0]
@@ -170,7 +203,8 @@ def test_a_risk_is_named_by_the_config_or_the_task_or_the_type(monkeypatch, tmp_
     ("name", "message"),
     [
         ("iou", "the risk 'iou' does not fit answers of type ClockTime; choose from "
-         "circular_minutes, exact, within_T_minutes"),
+         "circular_minutes, exact, quantile_T, within_T_minutes"),
+        ("quantile_1", "quantile_1: a quantile is above 0 and below 1, not 1"),
         ("accuracy_at_2", "accuracy_at_2: an IoU threshold is above 0 and at most 1, not 2"),
         ("acc_at_0.5", "there is no risk 'acc_at_T'. Did you mean 'accuracy_at_T'?"),
         ("within_T_minutes", "'within_T_minutes' is not a Risk; write a number for T"),
