@@ -23,6 +23,7 @@ from mm_numeric.evaluation.answers.prepared_rows import PreparedRows
 from mm_numeric.evaluation.answers.source import AnswerRows, AnswerSource
 from mm_numeric.evaluation.answers.truth_files import COCO_AP, default_protocol, read_truth_files
 from mm_numeric.evaluation.metrics.base import CATEGORY, THRESHOLDS, Scorer
+from mm_numeric.evaluation.metrics.calibration import low_coverage
 from mm_numeric.evaluation.metrics.coco_ap import Rules, coco_scorer
 from mm_numeric.evaluation.metrics.ranking import RANKING, no_ranking
 from mm_numeric.evaluation.results import section_of, write_rows
@@ -144,6 +145,9 @@ def _scored_parts(
             by_task = scorer if scorer.metrics else _chosen_scorer(read, None, str(predictions))
             if hint := other_frame(read, by_task):
                 logger.warning("%s: %s", predictions, hint)
+            covered = [row["decode"].get("covered") for row in read.rows if "decode" in row]
+            if warning := low_coverage([own for own in covered if own is not None]):
+                logger.warning("%s: %s.", predictions, warning)
             check_frame = False
         place = folder or predictions.parent
         judged = judged_answers(scorer, read.responses, source.judge, place, str(predictions))
@@ -186,7 +190,8 @@ def scores_of(read: AnswerRows, scorer: Scorer) -> Scores:
     rows, answers, targets = read.rows, read.answers, read.targets
     texts = [row["text"] for row in rows] if scorer.from_text else None
     columns = scorer.judge(answers, targets, read.sizes_px, texts)
-    confidences = collect_confidences(scorer, rows, answers, targets, columns)
+    groups = row_groups(rows, scorer, targets)
+    confidences = collect_confidences(scorer, rows, answers, targets, columns, groups)
     for i, row in enumerate(rows):
         if scorer.reason is not None and row["reason"] is None:
             row["reason"] = scorer.reason(answers[i], targets[i])
@@ -208,7 +213,6 @@ def scores_of(read: AnswerRows, scorer: Scorer) -> Scores:
         labels[kind] = [known.setdefault(own, (own,)) for own in own_labels]
     shapes = [answer if isinstance(answer, Instances) else None for answer in answers]
     counted = scorer.labels(shapes, targets) if scorer.labels else None
-    groups = row_groups(rows, scorer, targets)
     failures = Counter(row["reason"] for row in rows if row["reason"])
     scores = Scores(
         task=read.name,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mm_numeric.api import ComparedRuns as ComparedRuns
     from mm_numeric.api import Predictions as Predictions
     from mm_numeric.api import TrainedRun as TrainedRun
+    from mm_numeric.api import calibrate as calibrate
     from mm_numeric.api import compare as compare
     from mm_numeric.api import predict as predict
     from mm_numeric.api import prepare as prepare
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "answers": "Box ClockTime Instance Instances Number Polygon TimeSpans Unreadable",
-    "api": "ComparedRuns Predictions TrainedRun compare predict prepare report train",
+    "api": "ComparedRuns Predictions TrainedRun calibrate compare predict prepare report train",
     "config.reader": "read_config",
     "config.schema": "Config",
     "data.collator": "TrainingCollator",

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mm_numeric.config.data import DataSource, Sources
+from mm_numeric.config.decoding import GREEDY
 from mm_numeric.config.reader import read_config
 from mm_numeric.config.schema import Config
 from mm_numeric.io.files import read_json, read_rows
 from mm_numeric.registry import IMPORTERS, LOCAL_ENGINE, choose, unknown
 from mm_numeric.runs.folder import (
+    CALIBRATION_ANSWERS,
     ENSEMBLE,
     FINISHED,
     MODEL,
@@ -26,6 +28,7 @@ from mm_numeric.runs.folder import (
 if TYPE_CHECKING:
     from mm_numeric.importers.export import Target
     from mm_numeric.importers.prepare import Prepared
+    from mm_numeric.inference.calibrate import Calibration
 
 
 @dataclass(frozen=True)
@@ -169,6 +172,48 @@ def predict(
         **settings,
     )
     return Predictions(path, count, config)
+
+
+def calibrate(
+    run: str | Path,
+    data: str | Path,
+    *,
+    images: str | Path | None = None,
+    trust_remote_code: bool = False,
+    **settings: Any,
+) -> "Calibration":
+    """Fit the confidences of a run to the correctness of its answers, and store the maps with it.
+
+    ``predict`` then applies them to answers that are decoded by the same rule.
+
+    Args:
+        run: Folder of a finished run.
+        data: File with rows whose answers are known, 250 or more. Questions that are training or
+            test questions of the run are left out.
+        images: Folder of the images of ``data``.
+        trust_remote_code: Allow a config that refers to Python code, such as a task of your own.
+        settings: Changed settings of the section ``predict``, such as ``decode="median"``.
+    """
+    from mm_numeric.evaluation.calibrate import fit_calibration
+    from mm_numeric.inference.generate import predict as answer
+    from mm_numeric.inference.generate import read_model
+
+    folder = Path(run)
+    config = read_model(folder, None, trust_remote_code).config
+    _check_names(settings, type(config.predict), "setting", "calibrate")
+    rule = replace(config.predict, **settings).rule
+    if rule == GREEDY:
+        raise ValueError(
+            f"{folder}: greedy answers have no confidence; add --decode median, or, for boxes and "
+            "lists, --decode mbr."
+        )
+    source = DataSource(path=str(data), images=None if images is None else str(images))
+    out = folder / decoded_name(CALIBRATION_ANSWERS, rule)
+    trust = trust_remote_code
+    answer(folder, source, out, trust_remote_code=trust, calibrates=True, **settings)
+    found = fit_calibration(config, source, out, rule)
+    found.write(folder)
+    return found
 
 
 def compare(

@@ -6,13 +6,17 @@ A row of a predictions file that was decoded by a rule, such as the median, has
     scores        for a list of objects: the confidence of each object
     token_scores  for a list of objects: the mean probability of the tokens of each object
 
-A confidence is the probability, 0 to 1, that the answer or the object is correct; that of a whole
-list is its expected F1, and is not compared. It is null for an unparseable answer, which counts as
-wrong with the confidence 0, so that shares of answers are shares of all rows.
+A confidence is the belief of a model, 0 to 1, that the answer or the object is correct: that a
+label like those of its training would agree. That of a whole list is its expected F1, and is not
+compared. ``decode.confidence_raw`` and, of objects, ``decode.scores_raw`` are those before a
+calibration of the run (``mm_numeric.inference.calibrate``). A confidence is null for an unparseable
+answer, which counts as wrong with the confidence 0, so that shares of answers are shares of all
+rows.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,7 +24,7 @@ from numpy.typing import NDArray
 
 from mm_numeric.answers import Instances, Unreadable
 from mm_numeric.evaluation.metrics import calibration
-from mm_numeric.evaluation.metrics.base import RowColumns, Scorer
+from mm_numeric.evaluation.metrics.base import Groups, RowColumns, Scorer
 from mm_numeric.registry import RANK_FIELDS
 
 COVERAGES = (1.0, 0.9, 0.8, 0.5)
@@ -54,29 +58,79 @@ class Confidences:
     right: NDArray[np.float64]
     """1 for a correct answer or object and 0 for a wrong one, [n]."""
 
+    index: NDArray[np.int64]
+    """Index of the row of each answer or object, [n]."""
+
+    groups: Groups
+    """Group of the row of each answer or object, [n]; see ``evaluation.scores.row_groups``."""
+
+    raw: NDArray[np.float64] | None = None
+    """The confidences before the calibration, [n]; None if they were not calibrated."""
+
     def results(self) -> dict[str, Any]:
-        """Return ece, auroc, aurc and thresholds, and what they are of, for results.json."""
+        """Return gap, ece, auroc, aurc and thresholds, and what they are of, for results.json.
+
+        ``raw`` has the gap, the ece and the reliability before the calibration, if there was one.
+        """
         values = (self.confidence, self.right)
         return {
             "rule": self.rule,
             "correct": self.correct,
             "rows": self.rows,
             **({"objects": len(self.right)} if self.per_object else {}),
-            "ece": calibration.expected_calibration_error(*values),
+            **reliability_entry(self.confidence, self.right, self.groups),
             "auroc": calibration.auroc(*values),
             "aurc": calibration.aurc(*values),
             "thresholds": thresholds(*values),
+            **(
+                {}
+                if self.raw is None
+                else {"raw": reliability_entry(self.raw, self.right, self.groups)}
+            ),
         }
 
     def line(self) -> str:
-        """Format ece, auroc and aurc as one line for a terminal."""
+        """Format gap, ece, auroc and aurc as one line for a terminal."""
         found = self.results()
         count = f"{len(self.right):,} {'objects' if self.per_object else 'answers'}"
         ranked = "-" if found["auroc"] is None else f"{found['auroc']:.3f}"
+        before = ""
+        if self.raw is not None:
+            raw = found["raw"]
+            before = f"; before calibration: gap {gap_text(raw['gap'])}, ECE {raw['ece']:.3f}"
         return (
             f"confidence of {count}, decoded by {self.rule} (correct: {self.correct}): "
-            f"ECE {found['ece']:.3f}, AUROC {ranked}, AURC {found['aurc']:.3f}"
+            f"mean {self.confidence.mean():.3f}, correct {self.right.mean():.3f}, "
+            f"gap {gap_text(found['gap'])}, "
+            f"ECE {found['ece']:.3f}, AUROC {ranked}, AURC {found['aurc']:.3f}{before}"
         )
+
+
+def reliability_entry(
+    confidence: NDArray[np.float64], right: NDArray[np.float64], groups: Groups
+) -> dict[str, Any]:
+    """Return how reliable confidences are; the arguments are those of ``Confidences``.
+
+    Returns:
+        ``count``, ``mean_confidence``, ``right`` (share correct), ``gap``, ``ece`` and, for each
+        bin of ``reliability``, [low, high, count, mean confidence, share correct].
+    """
+    return {
+        "count": len(right),
+        "mean_confidence": float(confidence.mean()),
+        "right": float(right.mean()),
+        "gap": calibration.gap([(confidence, right, groups)])._asdict(),
+        "ece": calibration.expected_calibration_error(confidence, right),
+        "reliability": [list(own) for own in calibration.reliability(confidence, right)],
+    }
+
+
+def gap_text(found: Mapping[str, float | None]) -> str:
+    """Format a gap with its interval: ``-0.283 (-0.301 to -0.264)``."""
+    value = f"{found['value']:+.3f}"
+    if found["low"] is None:
+        return value
+    return f"{value} ({found['low']:+.3f} to {found['high']:+.3f})"
 
 
 def thresholds(
@@ -111,6 +165,7 @@ def collect_confidences(
     answers: Sequence[Any],
     targets: Sequence[Any],
     columns: RowColumns,
+    groups: Groups,
 ) -> Confidences | None:
     """Return the confidences of scored answers; None if there are none or nothing to compare with.
 
@@ -122,34 +177,43 @@ def collect_confidences(
         answers: Parsed answers; ``Unreadable`` for a parse failure.
         targets: The true answers.
         columns: The scores of the rows, computed by ``scorer``.
+        groups: The group of each row.
     """
     success = scorer.success
     if success is None or not rows or "decode" not in rows[0]:
         return None
-    confidences: list[float] = []
     if success.objects is not None:
         read = [None if isinstance(answer, Unreadable) else answer for answer in answers]
         found = success.objects(read, targets)
         known = [i for i, row in enumerate(rows) if row.get("scores") is not None]
         rights = np.concatenate([np.empty(0), *(found[i] for i in known)])
-        confidences = [score for i in known for score in rows[i]["scores"]]
+        own = [rows[i]["scores"] for i in known]
+        raws = [rows[i]["decode"].get("scores_raw", rows[i]["scores"]) for i in known]
+        is_calibrated = any("scores_raw" in rows[i]["decode"] for i in known)
     else:
         if not any("confidence" in row["decode"] for row in rows):
             return None
         judged = columns[success.scored] if success.scored else np.ones(len(rows))
         known = np.flatnonzero(judged).tolist()
         rights = (columns[success.column][known] >= success.least).astype(np.float64)
-        confidences = [rows[i]["decode"].get("confidence") or 0.0 for i in known]
+        own = [[rows[i]["decode"].get("confidence") or 0.0] for i in known]
+        raws = [[rows[i]["decode"].get("confidence_raw") or 0.0] for i in known]
+        is_calibrated = any("confidence_raw" in rows[i]["decode"] for i in known)
     scored = ~np.isnan(rights)  # not objects in ignored regions
     if not scored.any():
         return None
+    confidence, raw = (np.array([*chain(*side)], dtype=np.float64)[scored] for side in (own, raws))
+    index = np.repeat(np.array(known, dtype=np.int64), [len(values) for values in own])[scored]
     return Confidences(
         rule=rows[0]["decode"]["rule"],
         correct=success.label,
         per_object=success.objects is not None,
         rows=len(known),
-        confidence=np.array(confidences, dtype=np.float64)[scored],
+        confidence=confidence,
         right=rights[scored],
+        index=index,
+        groups=groups[index],
+        raw=raw if is_calibrated else None,
     )
 
 
@@ -170,6 +234,9 @@ def decode_fields(row: Mapping[str, Any], answer: Any, where: str) -> dict[str, 
                 found[name] = _checked_scores(row[name], name, len(answer.items), where)
         if "decode" in found:
             _check_probabilities(found.get("scores", ()), f"{where}: scores")
+            if (raw := found["decode"].get("scores_raw")) is not None:
+                _checked_scores(raw, "decode.scores_raw", len(answer.items), where)
+                _check_probabilities(raw, f"{where}: decode.scores_raw")
     return found
 
 
@@ -198,9 +265,9 @@ def _checked_decode(decode: dict[str, Any], where: str) -> dict[str, Any]:
             f"{where}: decode.rule is {decode['rule']!r:.60}; write the name of a rule, such as "
             '"median", or remove the field "decode".'
         )
-    confidence = decode.get("confidence")
-    if confidence is not None:
-        _check_probabilities([confidence], f"{where}: decode.confidence")
+    for name in ("confidence", "confidence_raw", "covered"):
+        if decode.get(name) is not None:
+            _check_probabilities([decode[name]], f"{where}: decode.{name}")
     return decode
 
 

@@ -82,7 +82,11 @@ def _decoded(joined: Joined, rule: str, risk: str | None) -> dict[str, Any]:
     probabilities = _probabilities(joined.answers, texts)
     candidates = candidates_of_texts(task, frame, probabilities)
     likeliest = max(probabilities, key=lambda text: probabilities[text])
-    text, entries, scores = decode(task, frame, likeliest, candidates, rule, risk)
+    are_weighted = not {"weights", "logprobs"}.isdisjoint(joined.answers[0].row)
+    samples = 0 if are_weighted else len(texts)
+    text, entries, scores, _ = decode(
+        task, frame, likeliest, candidates, rule, risk, samples=samples
+    )
     answer = task.parse(text, frame)
     if scores is None and isinstance(answer, Instances):  # points, or no complete answer
         scores = [0.0] * len(answer.items)

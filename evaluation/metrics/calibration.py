@@ -1,9 +1,11 @@
 """Compare confidences with correctness: calibration error, AUROC, and risk at a given coverage.
 
-A confidence is the probability, 0 to 1, that a model assigns to its own answer being correct.
+A confidence is the probability, 0 to 1, that a model assigns to its own answer being correct. It
+is a belief about labels like those that the model was trained on.
 
 ECE     expected calibration error (Guo et al. 2017, arXiv 1706.04599): the mean difference between
         confidence and share of correct answers, over bins of equal width
+gap     mean confidence minus share of correct answers: above 0, the model is overconfident
 AUROC   probability that a correct answer has a higher confidence than a wrong one; 0.5 is random
 AURC    area under the risk-coverage curve (Geifman and El-Yaniv 2017, arXiv 1705.08500): the mean
         share of wrong answers among the k most confident ones, over all k
@@ -18,7 +20,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mm_numeric.evaluation.metrics.intervals import seed_interval
+
 Array = NDArray[np.float64]
+
+LEAST_COVERED = 0.9
+"""Probability of the explored answers from which a confidence says enough about all answers."""
+
+_RESAMPLES = 1000
 
 BINS = 10
 """Number of bins of equal width in a reliability table."""
@@ -35,6 +44,16 @@ class Bin(NamedTuple):
 
     right: float | None
     """Share of correct answers, 0 to 1; None without answers."""
+
+
+class Gap(NamedTuple):
+    """Mean confidence minus share of correct answers, with its 95 % interval."""
+
+    value: float
+    low: float | None
+    """None if all answers are of one group of rows, which does not show how much rows vary."""
+
+    high: float | None
 
 
 class Selection(NamedTuple):
@@ -77,6 +96,61 @@ def expected_calibration_error(confidence: ArrayLike, right: ArrayLike, bins: in
     found = [own for own in reliability(confidence, right, bins) if own.answers]
     gaps = [own.answers * abs((own.confidence or 0) - (own.right or 0)) for own in found]
     return sum(gaps) / sum(own.answers for own in found)
+
+
+def gap(seeds: Sequence[tuple[Array, Array, NDArray[np.uint64]]]) -> Gap:
+    """Return the mean gap of one or more runs on the same test rows, with its interval.
+
+    Args:
+        seeds: For each run, the confidences [n], whether the answers are correct [n], and the group
+            of rows of each, [n], which is drawn as a whole. n may differ between runs.
+    """
+    names, index = np.unique(np.concatenate([own[2] for own in seeds]), return_inverse=True)
+    ends = np.cumsum([len(own[2]) for own in seeds])[:-1]
+    sums, counts = (
+        np.stack([np.bincount(at, values, minlength=len(names)) for at, values in pairs])
+        for pairs in (
+            [(at, own[0] - own[1]) for at, own in zip(np.split(index, ends), seeds, strict=True)],
+            [(at, np.ones(len(at))) for at in np.split(index, ends)],
+        )
+    )
+    values = sums.sum(axis=1) / counts.sum(axis=1)
+    if len(names) < 2:
+        return Gap(float(values.mean()), None, None)
+    draw, draws = np.random.default_rng(0), []
+    for _ in range(_RESAMPLES):
+        often = np.bincount(draw.integers(0, len(names), len(names)), minlength=len(names))
+        draws.append((sums @ often) / np.maximum(counts @ often, 1))
+    low, high, _ = seed_interval(values, np.stack(draws, axis=1))
+    return Gap(float(values.mean()), *np.clip([low, high], -1, 1).tolist())
+
+
+def share_interval(right: float, count: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share of ``count`` independent answers that are correct.
+
+    It is that of Wilson (1927) or, of a share of 0 or 1, that of Clopper and Pearson.
+    """
+    if right in (0, 1):
+        width = 1 - 0.025 ** (1 / count)
+        return (0.0, width) if right == 0 else (1 - width, 1.0)
+    z2 = 1.959964**2 / count
+    half = (z2 * (right * (1 - right) + z2 / 4)) ** 0.5
+    return (right + z2 / 2 - half) / (1 + z2), (right + z2 / 2 + half) / (1 + z2)
+
+
+def low_coverage(covered: Sequence[float]) -> str:
+    """Return a warning if the explored answers of half of the rows have a probability below 0.9.
+
+    ``covered`` is that of each row; the text is empty if there is nothing to warn of.
+    """
+    if not len(covered) or (median := float(np.median(covered))) >= LEAST_COVERED:
+        return ""
+    return (
+        f"the explored answers have a probability of {median:.3f} (median of decode.covered), and "
+        "the rest counts as wrong in every confidence. Raise predict.branches (--branches) and "
+        "predict.mass (--mass) to explore more; if few of the texts can be parsed, predict with "
+        "--constrain, or train for longer"
+    )
 
 
 def auroc(confidence: ArrayLike, right: ArrayLike) -> float | None:

@@ -9,6 +9,7 @@ from decimal import ROUND_FLOOR, Decimal
 from typing import Any
 
 from mm_numeric.evaluation.answers.confidence import COVERAGES, RIGHT_SHARES
+from mm_numeric.evaluation.metrics.calibration import share_interval
 from mm_numeric.evaluation.report.charts import (
     Axis,
     Chart,
@@ -22,6 +23,7 @@ from mm_numeric.evaluation.report.charts import (
 from mm_numeric.evaluation.report.page import Block, Content, Section, fold, group, heading, note
 from mm_numeric.evaluation.report.results import Comparison, Styles
 from mm_numeric.evaluation.table import Cell, Quantity, Table, number, percent
+from mm_numeric.inference.calibrate import Calibration
 
 _SHARES = [(s / 4, f"{25 * s}%") for s in range(5)]
 _DIAGONAL = Line(points=[(0, 0), (1, 1)], colour="var(--soft)", dash="3 3", width=1.2)
@@ -87,12 +89,13 @@ def _definitions(correct: str, *, per_object: bool) -> str:
         "answers is one of all rows. "
     )
     return (
-        f"A confidence is the probability, 0 to 1, that the {what} is correct ({correct}), "
-        f"estimated from the candidates of the model. {unparseable}"
-        "ECE is the expected calibration error, the "
+        f"A confidence is the belief of the model, 0 to 1, that the {what} is correct ({correct}): "
+        "that a label like those that it was trained on would agree. The gap is the mean "
+        "confidence minus the share correct, with its 95% interval: above 0, the model is "
+        f"overconfident. {unparseable}ECE is the expected calibration error, the "
         "mean difference between confidence and share correct; 0 is best. AUROC is the probability "
         f"that a correct {what} has more confidence than a wrong one; 0.5 is random, 1 is best. "
-        f"AURC is the mean share of wrong {what}s over all coverages; lower is better. These three "
+        f"AURC is the mean share of wrong {what}s over all coverages; lower is better. These four "
         "are means over seeds; charts and thresholds are of all seeds together."
     )
 
@@ -152,9 +155,16 @@ def _scores_table(entries: Entries, styles: Styles, what: str) -> Table:
     for cells, entry in _rows(entries, styles):
         values = [entry[name] for name in ("ece", "auroc", "aurc")]
         found = [None if v is None else Quantity(value=v, decimals=3) for v in values]
-        rows.append([*cells, *found, Quantity(value=entry["count"], decimals=0)])
-    header = ["objective", "decoded by", "ECE", "AUROC", "AURC", f"{what}s"]
+        rows.append([*cells, _gap(entry), *found, Quantity(value=entry["count"], decimals=0)])
+    header = ["objective", "decoded by", "gap", "ECE", "AUROC", "AURC", f"{what}s"]
     return Table.of(header, rows, title="Calibration")
+
+
+def _gap(entry: Mapping[str, Any]) -> Quantity:
+    found = entry["gap"]
+    return Quantity(
+        value=found["value"], decimals=3, low=found["low"], high=found["high"], sign=True
+    )
 
 
 def _coverage_table(entries: Entries, styles: Styles) -> Table:
@@ -193,12 +203,75 @@ def _rounded_down(threshold: float) -> str:
 
 def _bins_table(rule: str, entries: Mapping[str, Any], styles: Styles) -> Table:
     names = [name for name in styles if name in entries]
+    return reliability_bins(
+        [styles[name].cell() for name in names],
+        [entries[name] for name in names],
+        f"Correct by confidence, decoded by {rule}",
+    )
+
+
+def reliability_bins(
+    names: Sequence[str | Cell], entries: Sequence[Mapping[str, Any]], title: str
+) -> Table:
+    """Return the table of the share correct, with its interval, in each bin of the confidence."""
     rows = []
-    for index, (low, high, *_) in enumerate(entries[names[0]]["reliability"]):
+    for bins in zip(*(entry["reliability"] for entry in entries), strict=True):
         cells = []
-        for name in names:
-            _, _, count, _, right = entries[name]["reliability"][index]
-            cells.append(f"{percent(right)} of {count:,}" if count else None)
-        rows.append([f"{number(low)} to {number(high)}", *cells])
-    header = ["confidence", *(styles[name].cell() for name in names)]
-    return Table.of(header, rows, title=f"Correct by confidence, decoded by {rule}")
+        for _, _, count, _, right in bins:
+            share = None
+            if count:
+                low, high = (100 * end for end in share_interval(right, count))
+                share = Quantity(value=100 * right, unit="%", low=low, high=high)
+            cells.append(Cell(content=share, note=f"of {count:,}" if count else ""))
+        rows.append([f"{number(bins[0][0])} to {number(bins[0][1])}", *cells])
+    return Table.of(["confidence", *names], rows, title=title)
+
+
+def run_confidence_section(
+    results: Mapping[str, Mapping[str, Any]], calibrations: Mapping[str, Calibration]
+) -> Section | None:
+    """Return the section on the confidences of one run, before and after its calibration.
+
+    Args:
+        results: The results of each decoding rule, on the test rows.
+        calibrations: The calibration of each decoding rule that has one.
+
+    Returns:
+        None if no answers have confidences.
+    """
+    entries: dict[str, Mapping[str, Any]] = {}
+    for rule, own in results.items():
+        if found := own.get("calibration"):
+            if "raw" in found:
+                entries[f"{rule}, test rows, before calibration"] = found["raw"]
+            entries[f"{rule}, test rows" + ", calibrated" * ("raw" in found)] = found
+    for rule, fitted in calibrations.items():
+        for name, entry in fitted.reliability.items():
+            entries[f"{rule}, calibration rows, {name}"] = entry
+    if not entries:
+        return None
+    rows = [
+        [
+            name,
+            *(Quantity(value=entry[key], decimals=3) for key in ("mean_confidence", "right")),
+            _gap(entry),
+            Quantity(value=entry["ece"], decimals=3),
+            Quantity(value=entry["count"], decimals=0),
+        ]
+        for name, entry in entries.items()
+    ]
+    header = ["answers", "mean confidence", "correct", "gap", "ECE", "count"]
+    text = (
+        "A confidence is the belief of the model that an answer is correct. The gap is the mean "
+        "confidence minus the share correct, with its 95% interval over rows: above 0, the model "
+        "is overconfident. The command calibrate fits maps from one to the other; on the "
+        "calibration rows, each is judged on folds that it was not fitted to. The intervals of the "
+        "shares in the bins take the answers as independent."
+    )
+    return Section.of(
+        "confidence",
+        "Confidence",
+        note(text),
+        Table.of(header, rows, title="Calibration"),
+        reliability_bins([*entries], [*entries.values()], "Correct by confidence"),
+    )

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mm_numeric.config.decoding import GREEDY
+from mm_numeric.config.decoding import DECODE_RULES, GREEDY
 from mm_numeric.evaluation.report.charts import choose_styles
+from mm_numeric.evaluation.report.confidence_section import run_confidence_section
 from mm_numeric.evaluation.report.gallery import spread_evenly
 from mm_numeric.evaluation.report.learning_curves import run_curves_section
 from mm_numeric.evaluation.report.page import Content, Page, Section, fact_list, fold, note
@@ -17,6 +18,7 @@ from mm_numeric.evaluation.report.task_sections import may_import, task_sections
 from mm_numeric.evaluation.results import drawn_units, section_of, training_rows
 from mm_numeric.evaluation.score import score
 from mm_numeric.evaluation.table import Cell, Quantity, Table
+from mm_numeric.inference.calibrate import read_calibration
 from mm_numeric.io.files import read_json
 from mm_numeric.runs.folder import (
     CONFIG,
@@ -181,6 +183,8 @@ def run_page(folder: Path, *, trust_remote_code: bool) -> Page:
             own = task_sections(run.task, folder, {name: style}, scores, files)
         sections += own or [_answers_section(run)]
     sections += [_failures_section(run) if run.results else None]
+    fitted = {rule: found for rule in DECODE_RULES if (found := read_calibration(folder, rule))}
+    sections.append(run_confidence_section(run.results, fitted))
     sections += [run_curves_section(style, run.log), _facts_section(run)]
     return Page(
         title=name,

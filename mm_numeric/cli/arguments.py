@@ -72,6 +72,7 @@ def make_parser(commands: Mapping[str, Run]) -> CommandParser:
     _add_train(add("train", "fine-tune a model from a config"))
     _add_train(add("grpo", "train a model by rewards (GRPO), with the section grpo of a config"))
     _add_predict(add)
+    _add_calibrate(add)
     _add_decode(add)
     _add_score(add)
     _add_compare(add)
@@ -273,6 +274,25 @@ def _add_predict(add: _Add) -> None:
     add_decoding(predict, _positive)
     _add_limit(predict, "rows")
     _add_trust(predict, "the config of the run")
+
+
+def _add_calibrate(add: _Add) -> None:
+    calibrate = add("calibrate", "fit the confidences of a run to rows whose answers are known")
+    calibrate.add_argument("run", type=Path, help="folder of a finished run")
+    calibrate.add_argument(
+        "--data",
+        required=True,
+        metavar="FILE",
+        help="rows as .jsonl or .csv with correct answers, 250 or more, that are neither training "
+        "nor test rows; questions that are, are left out",
+    )
+    calibrate.add_argument(
+        "--images",
+        metavar="FOLDER",
+        help="folder that image paths in the rows are relative to (default: that of --data)",
+    )
+    add_decoding(calibrate, _positive)
+    _add_trust(calibrate, "the config of the run")
 
 
 def _add_decode(add: _Add) -> None:

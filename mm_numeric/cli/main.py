@@ -45,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "train": _train,
             "grpo": _grpo,
             "predict": _predict,
+            "calibrate": _calibrate,
             "decode": decode_answers,
             "score": score_answers,
             "compare": _compare,
@@ -246,6 +247,25 @@ def _predict(arguments: argparse.Namespace) -> None:
     if rank() == 0:
         show(f"{predictions.count} new answers: {predictions.path}")
         show(f"next: {_next_of_answers(predictions.config, predictions.path, arguments)}")
+
+
+def _calibrate(arguments: argparse.Namespace) -> None:
+    from mm_numeric.api import calibrate
+    from mm_numeric.cli.predict import predict_settings
+    from mm_numeric.evaluation.calibrate import calibration_text
+    from mm_numeric.runs.folder import CALIBRATION, decoded_name
+
+    run, settings = arguments.run, predict_settings(arguments)
+    trust = arguments.trust_remote_code
+    found = calibrate(
+        run, arguments.data, images=arguments.images, trust_remote_code=trust, **settings
+    )
+    show(calibration_text(found))
+    show(f"calibration: {run / decoded_name(CALIBRATION, found.rule)}")
+    rule = f"--decode {found.rule}"
+    if arguments.decode_for:
+        rule = f"--decode-for {arguments.decode_for}"
+    show(f"next: mm-numeric predict --model {shlex.quote(str(run))} {rule}")
 
 
 def _next_of_answers(config: Any, out: Path, arguments: argparse.Namespace) -> str:

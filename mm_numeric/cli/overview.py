@@ -27,7 +27,7 @@ examples:
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "configs": ("ls", "cp", "check"),
     "data": ("prepare", "check-data"),
-    "one model": ("train", "grpo", "predict", "decode", "score", "export", "push"),
+    "one model": ("train", "grpo", "predict", "calibrate", "decode", "score", "export", "push"),
     "several objectives": ("compare", "report"),
     "installation": ("doctor",),
 }

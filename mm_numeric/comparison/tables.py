@@ -203,6 +203,7 @@ def calibration_entry(seeds: Sequence[Confidences]) -> dict[str, Any]:
     Returns:
         ``ece``, ``auroc`` and ``aurc``: mean over the seeds (AUROC: over those that have both
         correct and wrong answers; None if there are none).
+        ``gap``: the mean over the seeds, with its interval (``value``, ``low`` and ``high``).
         ``count``: number of answers (also unparseable ones, which are wrong and have the confidence
         0) or objects of all seeds. The rest is computed from all of them:
         ``reliability``: for each bin [low, high, count, mean confidence, share correct].
@@ -221,6 +222,7 @@ def calibration_entry(seeds: Sequence[Confidences]) -> dict[str, Any]:
             name: _mean([function(own.confidence, own.right) for own in seeds])
             for name, function in _CALIBRATION.items()
         },
+        "gap": calibration.gap([(o.confidence, o.right, o.groups) for o in seeds])._asdict(),
         "reliability": [list(own) for own in calibration.reliability(confidence, right)],
         "risk_coverage": curve[at].tolist(),
         "thresholds": thresholds(confidence, right),

@@ -18,6 +18,9 @@ Equal answers with different texts count as one candidate. All rules but ``raft`
 probabilities to sum to 1 over the candidates; ``Decision.covered`` is their sum before. Of
 measurements with different units, only those with the most probable unit are compared, except
 under the risk ``exact``.
+
+A confidence is not normalised: what was not explored counts as wrong. The probability that the
+answer is right lies between ``confidence`` and ``confidence + 1 - covered``.
 """
 
 import math
@@ -37,7 +40,7 @@ from mm_numeric.answers import (
     Measurement,
     Number,
 )
-from mm_numeric.config.decoding import DECODE_RULES
+from mm_numeric.config.decoding import DECODE_RULES, MBR
 from mm_numeric.evaluation.metrics.number_errors import clipped
 from mm_numeric.inference.number_distribution import Floats, NumberDistribution
 from mm_numeric.inference.object_matching import matched_objects
@@ -69,6 +72,9 @@ CONFIDENCE: Mapping[type, Risk] = {
 """The confidence of an answer is 1 minus its expected cost under this risk; ``EXACT`` for other
 types. It is the probability that a time is within 5 minutes, that a box has an IoU of at least 0.5
 or that another answer is equal, such as points; for a list of objects it is the expected F1."""
+
+_SPLITS = 32
+"""Number of random splits of the samples into those that choose and those that judge."""
 
 _FRACTION_DECIMALS = 6  # of a mean whose candidates include a fraction, such as 2/7
 
@@ -109,15 +115,27 @@ class Decision:
     those with the unit of the answer."""
 
     confidence: float | None = None
-    """See ``CONFIDENCE``, 0 to 1; None without an answer or without candidates."""
+    """See ``CONFIDENCE``, 0 to ``covered``; None without an answer or without candidates. Of
+    samples that ``mbr`` chose from, it is a mean over random splits: three quarters of the samples
+    choose an answer, and the others judge it."""
 
     object_confidences: tuple[float, ...] | None = None
     """For a list of objects: the probability that the object is in the right answer, which is that
-    of a match in label and position (IoU of at least 0.5), 0 to 1. None for other answers."""
+    of a match in label and position (IoU of at least 0.5), 0 to ``covered``. A list that ``mbr``
+    chose from samples is judged by the other samples. None for other answers."""
+
+    support: tuple[Floats, Floats] | None = None
+    """The probability of each candidate, [n], and how right the answer is if the candidate is true,
+    0 to 1, [n]: their product sums to the confidence. None for samples and without candidates."""
 
 
 def decide(
-    rule: str, candidates: Sequence[Candidate], risk: Risk, *, greedy: Candidate | None = None
+    rule: str,
+    candidates: Sequence[Candidate],
+    risk: Risk,
+    *,
+    greedy: Candidate | None = None,
+    samples: int = 0,
 ) -> Decision:
     """Decode one answer from the candidates of one sample.
 
@@ -128,6 +146,8 @@ def decide(
             chosen, then the first.
         greedy: The greedy answer, which the rule ``greedy`` returns; None if it is unparseable. Its
             probability is not used.
+        samples: Number of texts that were drawn at random, also unparseable ones, if the
+            probabilities are shares of them; 0 if they are those of the model.
 
     Raises:
         ValueError: If the rule or the risk does not fit the type of the answers.
@@ -135,35 +155,78 @@ def decide(
     if rule not in DECODE_RULES:
         raise unknown(rule, DECODE_RULES, "rule", "decode")
     merged = merge_equal(candidates)
-    probs, covered = _probabilities(merged)
+    _, covered = _probabilities(merged)
     chosen: tuple[Any, str | None] | None
     if rule == "greedy":
         chosen = None if greedy is None else (greedy.answer, greedy.text)
     elif not merged:
         chosen = None
-    elif rule == "mbr":
-        chosen = _least_expected_cost(merged if risk is EXACT else _of_one_unit(merged), risk)
+    elif rule == MBR:
+        chosen = _least_expected_cost(_compared(merged, risk), risk)
     else:
         chosen = _computed(rule, _of_one_unit(merged))
     if chosen is None:
         return Decision(None, None, covered, len(merged))
-    answer, text = chosen
+    found = Decision(*chosen, covered, len(merged))
     if not merged:
-        return Decision(answer, text, covered, 0)
-    truths = [candidate.answer for candidate in merged]
+        return found
+    found = _judged(found, merged, samples if rule == MBR else 0, risk)
+    return replace(found, support=None) if samples else found
+
+
+def _judged(found: Decision, merged: Sequence[Candidate], samples: int, risk: Risk) -> Decision:
+    """Add interval and confidences; ``samples`` is 0 unless they have chosen the answer."""
+    answer, truths = found.answer, [candidate.answer for candidate in merged]
+    probs = _probabilities(merged)[0] * found.covered
     has_points = isinstance(answer, Instances) and any(
         len(item.shape.points) == 1 for item in answer.items
     )
     measure = EXACT if has_points else by_type(CONFIDENCE, type(answer), EXACT)
-    costs = measure.costs([answer], truths)
+    rights = 1 - measure.costs([answer], truths)[0]
+    confidence = rights @ probs
+    if samples:
+        confidence = _held_out(_compared(merged, risk), risk, measure, samples)
+        own = next(i for i, truth in enumerate(truths) if truth is answer)
+        probs = (samples * probs - (np.arange(len(probs)) == own)) / max(1, samples - 1)
     objects = None
     if isinstance(answer, Instances) and not has_points:  # points have no IoU
         matched, truth = matched_objects([answer], truths, OBJECT_IOU)
         sums = np.bincount(matched, probs[truth], minlength=len(answer.items))
         objects = tuple(sums.clip(0, 1).tolist())
-    confidence = float(np.clip(1 - costs[0] @ probs, 0, 1))
-    interval = _interval(_of_unit(merged, units_of(answer)))
-    return Decision(answer, text, covered, len(merged), interval, confidence, objects)
+    return replace(
+        found,
+        interval=_interval(_of_unit(merged, units_of(answer))),
+        confidence=float(np.clip(confidence, 0, 1)),
+        object_confidences=objects,
+        support=(probs, rights),
+    )
+
+
+def _held_out(merged: Sequence[Candidate], risk: Risk, measure: Risk, samples: int) -> float:
+    """Return the confidence of an answer that ``mbr`` chooses, judged by samples it did not see.
+
+    Samples that judge their own choice are too confident, as noise has made it the best. Of fewer
+    than two samples, none is left to judge: the confidence is 0.
+    """
+    if samples < 2:
+        return 0.0
+    answers, number = [candidate.answer for candidate in merged], len(merged)
+    costs = np.asarray(risk.costs(answers, answers))
+    rights = 1 - (costs if measure.name == risk.name else measure.costs(answers, answers))
+    counts = np.rint([samples * candidate.probability for candidate in merged]).astype(np.int64)
+    # Unparseable texts, and those of other units, choose nothing and find every answer wrong.
+    drawn = np.repeat([*range(number), number], [*counts, samples - counts.sum()])
+    order = np.random.default_rng(0).permuted(np.tile(drawn, (_SPLITS, 1)), axis=1)
+    held = max(1, samples // 4)
+    judge, choose = (
+        np.stack([np.bincount(own, minlength=number + 1)[:number] for own in side])
+        for side in (order[:, :held], order[:, held:])
+    )
+    # Of equally good candidates, the most frequent one.
+    expected = np.where(choose > 0, choose @ costs.T - 1e-9 * choose, np.inf)
+    best = expected.argmin(axis=1)
+    found = (rights[best] * judge).sum(axis=1) / held * choose.any(axis=1)
+    return float(found.mean())
 
 
 def merge_equal(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -184,6 +247,11 @@ def merge_equal(candidates: Sequence[Candidate]) -> list[Candidate]:
 def _merged(group: Sequence[Candidate]) -> Candidate:
     best = max(group, key=lambda candidate: candidate.probability)
     return best._replace(probability=math.fsum(candidate.probability for candidate in group))
+
+
+def _compared(candidates: Sequence[Candidate], risk: Risk) -> Sequence[Candidate]:
+    """Return the candidates that ``mbr`` compares under a risk."""
+    return candidates if risk is EXACT else _of_one_unit(candidates)
 
 
 def _of_one_unit(candidates: Sequence[Candidate]) -> Sequence[Candidate]:

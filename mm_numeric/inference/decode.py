@@ -9,6 +9,9 @@ Added to a line of predictions.jsonl if answers were explored:
              interval     shortest interval with 90 % of the probability; null for other answers
                           than numbers and times
              confidence   see ``CONFIDENCE`` in ``decision_rules``; null if unparseable
+             confidence_raw, scores_raw   the confidence and, of a list, those of its objects before
+                          the calibration of the run (``calibrate``); left out without one
+             support      see ``Decision.support``; only in the rows that ``calibrate`` fits to
     scores   confidence of each object, in place of its mean token probability, which is
              ``token_scores`` for the greedy answer
 """
@@ -22,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mm_numeric.answers import Box, Example, Unreadable
 from mm_numeric.config.decoding import MBR, PredictConfig
 from mm_numeric.geometry.frames import Frame
+from mm_numeric.inference.calibrate import Calibration
 from mm_numeric.inference.decision_rules import (
     Candidate,
     Decision,
@@ -128,6 +132,10 @@ class Generated(NamedTuple):
     candidates: Sequence[Candidate] | None = None
     """The explored answers that can be parsed; None if only the greedy text was generated."""
 
+    samples: int = 0
+    """Number of texts that were drawn at random, also unparseable ones, whose shares are the
+    probabilities of the candidates; 0 if these are those of the model."""
+
     lengths: Sequence[int] | None = None
     """Length of the text up to the end of each token, if ``ids`` are unknown."""
 
@@ -160,7 +168,7 @@ def averaged(answers: Sequence[Generated], where: str) -> Generated:
         for own in answers
         for candidate in own.candidates or ()
     ]
-    return first._replace(candidates=candidates)
+    return first._replace(candidates=candidates, samples=sum(own.samples for own in answers))
 
 
 class Decoded(NamedTuple):
@@ -171,6 +179,9 @@ class Decoded(NamedTuple):
     scores: Sequence[float] | None
     """Confidence of each object; None for answers without objects."""
 
+    support: tuple[list[float], list[float]] | None
+    """See ``Decision.support``."""
+
 
 def decode(
     task: Task,
@@ -179,6 +190,9 @@ def decode(
     candidates: Sequence[Candidate],
     rule: str,
     risk_name: str | None,
+    *,
+    samples: int = 0,
+    calibration: Calibration | None = None,
 ) -> Decoded:
     """Choose an answer.
 
@@ -189,17 +203,29 @@ def decode(
         candidates: The explored answers that can be parsed.
         rule: One of ``DECODE_RULES``.
         risk_name: Name of the risk for ``mbr``; None for that of the task.
+        samples: Number of texts that were drawn at random; 0 if the candidates have the
+            probabilities of the model.
+        calibration: The map to apply to the confidences; None to leave them as they are.
     """
     own = task.parse(greedy, frame)
     first = None if isinstance(own, Unreadable) else Candidate(own, greedy, 0.0)
     risk = _risk(task, candidates, risk_name)
-    found = decide(rule, candidates, risk, greedy=first)
+    found = decide(rule, candidates, risk, greedy=first, samples=samples)
     text = found.text
     if text is None:
         answer = _inside(found.answer, frame)
         text = greedy if answer is None else task.format(answer, frame).text
-    entries = {"greedy": greedy, "decode": _entry(rule, risk, found)}
-    return Decoded(text, entries, found.object_confidences)
+    entry, scores = _entry(rule, risk, found), found.object_confidences
+    support = None
+    if found.support is not None:
+        support = found.support[0].tolist(), found.support[1].tolist()
+    if calibration is not None and scores is not None:
+        entry["scores_raw"] = [round(value, 6) for value in scores]
+        scores = tuple(calibration(value, None) for value in scores)
+    elif calibration is not None and found.confidence is not None:
+        entry["confidence_raw"] = entry["confidence"]
+        entry["confidence"] = round(calibration(found.confidence, support), 6)
+    return Decoded(text, {"greedy": greedy, "decode": entry}, scores, support)
 
 
 def _inside(answer: Any, frame: Frame | None) -> Any:

@@ -40,7 +40,6 @@ from mm_numeric.geometry.frames import Frame
 from mm_numeric.inference.chat_client import ChatClient, RejectedError, T
 from mm_numeric.inference.chat_reply import Reply, ServerAnswer, TryAgainError
 from mm_numeric.inference.constrain import grammar_of
-from mm_numeric.inference.decision_rules import Candidate
 from mm_numeric.inference.decode import Explorer, Generated, candidates_of_texts
 from mm_numeric.inference.text_tree import TextTree, is_short
 from mm_numeric.io.log import Waiting, logger, without_repeats
@@ -238,7 +237,7 @@ class _Served:
             return found
         choices = self._draw(question, fields, example.id, self.explore.count)
         with self.lock:
-            return found._replace(candidates=self._candidates(question, choice, choices))
+            return self._explored(found, question, choice, choices)
 
     def _draw(
         self, question: "_Question", fields: dict[str, Any], name: str, count: int
@@ -256,10 +255,14 @@ class _Served:
             return {}
         return {"seed": int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]) >> 1}
 
-    def _candidates(
-        self, question: "_Question", greedy: ServerAnswer, drawn: Sequence[ServerAnswer]
-    ) -> list[Candidate]:
-        """Return the parseable answers to a question with their probabilities or shares."""
+    def _explored(
+        self,
+        found: Generated,
+        question: "_Question",
+        greedy: ServerAnswer,
+        drawn: Sequence[ServerAnswer],
+    ) -> Generated:
+        """Add the parseable answers to a question with their probabilities or shares."""
         assert self.explore is not None
         text = self._generated(greedy, question).text
         if self.abilities.top_logprobs and (is_short(text) or not drawn):
@@ -271,10 +274,14 @@ class _Served:
                     own.top_logprobs,
                     is_complete=own.is_complete,
                 )
-            return candidates_of_texts(self.task, question.frame, tree.probabilities())
+            probabilities = tree.probabilities()
+            return found._replace(
+                candidates=candidates_of_texts(self.task, question.frame, probabilities)
+            )
         texts = [self._generated(own, question).text for own in drawn if own.is_complete]
         shares = {own: number / len(drawn) for own, number in Counter(texts).items()}
-        return candidates_of_texts(self.task, question.frame, shares)
+        candidates = candidates_of_texts(self.task, question.frame, shares)
+        return found._replace(candidates=candidates, samples=len(drawn))
 
     def _question(self, example: Example) -> "_Question":
         """Return the request for the answer to a question."""

@@ -26,6 +26,7 @@ from contextlib import ExitStack, closing, nullcontext
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -43,12 +44,14 @@ from mm_numeric.data.lengths import check_questions
 from mm_numeric.distributed.ranks import EveryRankError, Ranks, num_ranks
 from mm_numeric.distributed.ray import map_tasks, parallel_tasks
 from mm_numeric.families.family import Family
+from mm_numeric.inference.calibrate import Calibration, check_settings, read_calibration
 from mm_numeric.inference.candidates import PLAIN_SETTINGS
 from mm_numeric.inference.constrain import Constrainer, Constraint
 from mm_numeric.inference.decode import Explorer, Generated, averaged, check_rules, decode
 from mm_numeric.inference.endpoint import Endpoint, endpoint_answers
 from mm_numeric.inference.predictions_file import (
     claim_predictions,
+    digest_of,
     file_of_rank,
     files_of,
     made_with,
@@ -57,7 +60,7 @@ from mm_numeric.inference.predictions_file import (
     open_batches,
 )
 from mm_numeric.io.atomic_files import append_to
-from mm_numeric.io.log import progress
+from mm_numeric.io.log import logger, progress
 from mm_numeric.models.loading import (
     device_type,
     load_family,
@@ -80,6 +83,7 @@ def predict(
     endpoint: Endpoint | None = None,
     on_ray: Resources | None = None,
     overrides: Sequence[str] = (),
+    calibrates: bool = False,
     **settings: Any,
 ) -> int:
     """Generate an answer to each sample that has no answer in the output file yet.
@@ -104,6 +108,8 @@ def predict(
             and writes into the folder of ``out``; None: in this process, or on its ranks.
         overrides: Changed settings of the config's sections task, data and predict, such as
             ``("task.other_labels=drop",)``. Those of the model and its training are fixed.
+        calibrates: Write answers to fit a calibration to: without one, and with their supports.
+            Otherwise the calibration in the folder of a single run is applied.
         settings: Changed settings of the section ``predict``, such as ``batch_size=8``.
 
     Returns:
@@ -123,6 +129,8 @@ def predict(
     config = model.config
     rules = rules or (config.predict.rule,)
     _check_ensemble(model, rules)
+    made = {rule: made_with(config.predict, rule, rules) for rule in rules}
+    model = _with_calibrations(model, runs[0], made, endpoint, calibrates=calibrates)
     files = files_of(out, rules)
     check_rules(config.predict, rules, config.task, examples)
     with ExitStack() as stack:
@@ -131,10 +139,10 @@ def predict(
             for file in files.values():
                 stack.enter_context(locked(file, "file"))
             engine = model.record() if endpoint is None else endpoint.record()
-            made = {rule: {**made_with(config.predict, rule, rules), **engine} for rule in files}
             found = {}
             for rule, file in files.items():
-                found[rule] = claim_predictions(file, model.made_by, examples, made[rule])
+                record = {**made[rule], **engine, **model.confidence_record(rule)}
+                found[rule] = claim_predictions(file, model.made_by, examples, record)
                 if on_ray or ranks.count > 1:
                     # Without this file, the files of other ranks are deleted at a restart.
                     append_to(file).close()
@@ -178,6 +186,19 @@ class _Model(NamedTuple):
     others: tuple["_Model", ...] = ()
     """The other models of an ensemble."""
 
+    calibrations: Mapping[str, Calibration] = MappingProxyType({})
+    """The calibration of each decoding rule that has one."""
+
+    calibrates: bool = False
+    """True to write the supports of the answers, which a calibration is fitted to."""
+
+    def confidence_record(self, rule: str) -> dict[str, Any]:
+        """Return what confidences depend on besides the settings, for the record of their file."""
+        if self.calibrates:
+            return {"calibration": "to be fitted"}
+        own = self.calibrations.get(rule)
+        return {} if own is None else {"calibration": own.record()}
+
     def record(self) -> dict[str, Any]:
         """Return what the answers of the loaded model depend on, for the record of their file."""
         assert self.precision is not None
@@ -202,6 +223,32 @@ def _models_and_examples(
         other = read_model(folder, endpoint, trust_remote_code, overrides)
         model = _with_other(model, other, examples, source, folder)
     return model, examples
+
+
+def _with_calibrations(
+    model: _Model,
+    run: Path,
+    made: Mapping[str, Mapping[str, Any]],
+    endpoint: Endpoint | None,
+    *,
+    calibrates: bool,
+) -> _Model:
+    """Add the calibrations of a run, which are those of its weights alone.
+
+    A server or an ensemble has other distributions. ``made`` has the settings of each rule.
+    """
+    found = {rule: own for rule in made if (own := read_calibration(run, rule)) is not None}
+    if calibrates or not found:
+        return model._replace(calibrates=calibrates)
+    if endpoint is not None or model.others:
+        logger.warning(
+            "%s: its calibration is not applied, as it was fitted to the answers of this run.",
+            run,
+        )
+        return model
+    for rule, own in found.items():
+        check_settings(own, {**made[rule], "run": digest_of(model.made_by)}, run)
+    return model._replace(calibrations=found)
 
 
 def _check_ensemble(model: _Model, rules: Sequence[str]) -> None:
@@ -302,7 +349,15 @@ def _append_answers(
         for number, (example, answer) in enumerate(zip(rows, answers, strict=True), start=1):
             for rule, file in opened.items():
                 if example.id not in done[rule]:
-                    line = prediction(config, family, example, answer, rule)
+                    line = prediction(
+                        config,
+                        family,
+                        example,
+                        answer,
+                        rule,
+                        calibration=model.calibrations.get(rule),
+                        with_support=model.calibrates,
+                    )
                     line["rows_due"] = model.rows_due
                     file.write(json.dumps(line) + "\n")  # ASCII, so that each line is valid UTF-8
                     file.flush()
@@ -409,7 +464,9 @@ def generate(
         for each, frame in zip(found, frames, strict=False):  # without the dummy image row
             candidates = explore.candidates(each, frame)
             text = family.text(each.greedy)
-            yield Generated(text, frame, each.greedy, each.greedy_probabilities, candidates)
+            yield Generated(
+                text, frame, each.greedy, each.greedy_probabilities, candidates, explore.count or 0
+            )
         return
     probability = _GreedyProbability(constraint)
     with computing:
@@ -454,10 +511,14 @@ def prediction(
     example: Example,
     generated: Generated,
     rule: str = GREEDY,
+    *,
+    calibration: Calibration | None = None,
+    with_support: bool = False,
 ) -> dict[str, Any]:
     """Parse the answer to an example, and return its line of predictions.jsonl as a dictionary.
 
-    If answers were explored, ``rule`` chooses one of them.
+    If answers were explored, ``rule`` chooses one of them, and ``calibration`` changes its
+    confidence. ``with_support`` adds the support of the confidence.
     """
     text, frame, candidates = generated.text, generated.frame, generated.candidates
     task = config.task
@@ -468,7 +529,18 @@ def prediction(
         scores["scores"] = [round(generated.mean_probability(family, s), 6) for s in spans]
     entries: dict[str, Any] = {}
     if candidates is not None:
-        text, entries, certain = decode(task, frame, text, candidates, rule, config.predict.risk)
+        text, entries, certain, support = decode(
+            task,
+            frame,
+            text,
+            candidates,
+            rule,
+            config.predict.risk,
+            samples=generated.samples,
+            calibration=calibration,
+        )
+        if with_support:
+            entries["decode"]["support"] = support
         answer = answer if text == generated.text else task.parse(text, frame)
         if certain is None and isinstance(answer, Instances):  # points, or no complete answer
             certain = [0.0] * len(answer.items)

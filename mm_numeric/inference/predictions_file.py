@@ -54,8 +54,8 @@ def claim_predictions(
     answers of each rank are merged into ``out``.
     """
     made_by = {
-        "run": _digest(run),
-        "rows": _digest(*("".join(map(repr, (e, *e.more_images))).encode() for e in examples)),
+        "run": digest_of(run),
+        "rows": digest_of(*("".join(map(repr, (e, *e.more_images))).encode() for e in examples)),
         **settings,
     }
     reject_link(out)
@@ -128,7 +128,8 @@ def _parts(out: Path) -> list[Path]:
     return sorted(out.parent.glob(f"{glob.escape(out.name)}.rank*"))
 
 
-def _digest(*parts: bytes) -> str:
+def digest_of(*parts: bytes) -> str:
+    """Return a hash of the parts, in 16 hexadecimal digits."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)

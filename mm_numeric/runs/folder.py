@@ -13,6 +13,8 @@ teacher/          with the config section ``distil``: run folder of the first tr
 ``mm-numeric predict`` adds predictions.jsonl, and ``score`` adds scores.jsonl and results.json,
 whose format is in ``mm_numeric.runs.results``.
 ``predict --training-rows`` and ``distil`` add training_answers.jsonl.
+``calibrate`` adds calibration.RULE.json (``mm_numeric.inference.calibrate``) and, in the folder
+calibration, the answers that it was fitted to.
 ``compare`` adds all three, and digits.json: how likely the model considers wrong digits. If it
 decodes by several rules, it also adds predictions.median.jsonl, scores.median.jsonl and
 results.median.json, and the same for each other rule.
@@ -49,6 +51,8 @@ ENSEMBLE = "ensemble.jsonl"  # answers of this run and of others together
 TRAINING_ANSWERS = "training_answers.jsonl"
 DIGITS = "digits.json"
 STATED = "hypotheses.json"  # in the folder of a comparison
+CALIBRATION = "calibration.json"
+CALIBRATION_ANSWERS = "calibration/predictions.jsonl"
 STEP, MANIFEST = "step.json", "manifest.json"  # in a checkpoint
 
 WARM_START = "warm_start"

@@ -23,7 +23,7 @@ from mm_numeric.answers import (
 from mm_numeric.config.decoding import DECODE_RULES
 from mm_numeric.evaluation.metrics.detection import LABELLED_DETECTION
 from mm_numeric.inference.decision_rules import Candidate, decide, merge_equal
-from mm_numeric.inference.risks import Risk, find_risk, risk_of
+from mm_numeric.inference.risks import EXACT, Risk, find_risk, risk_of
 from mm_numeric.tasks.gsm8k import GSM8K
 
 RANDOM = examples(100)
@@ -80,8 +80,11 @@ def test_no_candidate_costs_less_than_the_mbr_answer(pairs):
 def test_confidence_and_interval_are_those_of_the_distribution(pairs):
     found = run("mbr", numbers(*pairs), "absolute")
     total = sum(p for _, p in pairs)
-    same = sum(p for x, p in pairs if x == found.answer.value) / total
+    same = sum(p for x, p in pairs if x == found.answer.value)
     assert found.confidence == pytest.approx(same)
+    probs, rights = found.support
+    assert probs @ rights == pytest.approx(same)
+    assert probs.sum() == pytest.approx(found.covered) == pytest.approx(total)
     low, high = found.interval
     assert type(low) is type(high) is int
     assert sum(p for x, p in pairs if low <= x <= high) / total >= 0.9 - 1e-8
@@ -106,7 +109,13 @@ def test_a_clock_around_twelve():
 def test_the_confidence_of_a_clock_is_the_mass_within_five_minutes():
     found = run("greedy", times((0, 0.2), (5, 0.2), (6, 0.1)), greedy=times((0, 0))[0])
     assert (str(found.answer), found.text) == ("12:00", "12:00")
-    assert found.confidence == pytest.approx(0.8)
+    assert found.confidence == pytest.approx(0.4)
+    assert found.covered == pytest.approx(0.5)
+
+
+def test_what_was_not_explored_is_not_believed():
+    found = run("median", times((300, 0.02)), "circular_minutes")
+    assert (found.confidence, found.covered) == (0.02, 0.02)
 
 
 def test_between_two_boxes_is_no_box():
@@ -212,9 +221,90 @@ def test_the_confidence_of_an_object_is_the_share_of_lists_that_have_it():
     ]
     found = run("greedy", candidates, greedy=candidates[0])
     # The second of two equal boxes matches nothing in a list with one such box.
-    assert found.object_confidences == pytest.approx([0.75 / 0.8, 0.5 / 0.8, 0.5 / 0.8])
+    assert found.object_confidences == pytest.approx([0.75, 0.5, 0.5])
     assert found.covered == pytest.approx(0.8)
     assert run("greedy", candidates, greedy=Candidate(answer(), "[]", 0)).object_confidences == ()
+
+
+def drawn(answers, unparseable=0):
+    """Return candidates of texts that were drawn once each, and the number of texts."""
+    count = len(answers) + unparseable
+    return [Candidate(own, str(i), 1 / count) for i, own in enumerate(answers)], count
+
+
+@pytest.mark.parametrize(("kind", "risk"), [("boxes", "accuracy_at_0.5"), ("numbers", "absolute")])
+def test_samples_are_judged_by_samples_that_did_not_choose(kind, risk):
+    """Each of the random splits, with ``decide`` itself on the samples that choose."""
+    draw = np.random.default_rng(3)
+    if kind == "boxes":
+        corner = draw.integers(0, 6, (9, 2))
+        answers = [Box(*row) for row in np.hstack([corner, corner + 9]).astype(float).tolist()]
+    else:
+        answers = [Number(str(n)) for n in draw.integers(0, 4, 9)]
+    candidates, count = drawn(answers, unparseable=3)
+    found = decide("mbr", candidates, find_risk(risk, "test"), samples=count)
+    merged = merge_equal(candidates)
+    index = [next(i for i, m in enumerate(merged) if m.answer == own) for own in answers]
+    order = np.random.default_rng(0).permuted(
+        np.tile(sorted(index) + [len(merged)] * 3, (32, 1)), axis=1
+    )
+    shares = []
+    for own in order.tolist():
+        judge, choose = own[:3], own[3:]
+        chosen, _ = drawn([merged[i].answer for i in sorted(choose) if i < len(merged)])
+        alone = decide("mbr", chosen, find_risk(risk, "test"))
+        truths = [merged[i].answer for i in judge if i < len(merged)]
+        shares.append(sum(_agree(alone.answer, truth) for truth in truths) / len(judge))
+    assert found.confidence == pytest.approx(np.mean(shares))
+    assert found.answer == decide("mbr", candidates, find_risk(risk, "test")).answer
+    assert found.support is None
+
+
+def _agree(answer, truth):
+    if isinstance(answer, Number):
+        return answer.value == truth.value
+    a, b = (shapely.box(own.x1, own.y1, own.x2, own.y2) for own in (answer, truth))
+    return a.intersection(b).area / a.union(b).area >= 0.5
+
+
+@pytest.mark.parametrize(("count", "risk"), [(8, "iou"), (8, "accuracy_at_0.5"), (32, "iou")])
+def test_held_out_samples_remove_the_optimism_of_mbr(count, risk):
+    """Boxes with noise of several sizes: the true probability is that of 400 other draws."""
+    draw = np.random.default_rng(0)
+    differences = {0: [], count: []}
+    for _ in range(60):
+        noise = draw.uniform(1, 14)
+        places = np.array([[10, 10, 40, 40], [70, 10, 100, 40]])[: draw.integers(1, 3)]
+
+        def some(number, noise=noise, places=places):
+            rows = places[draw.integers(0, len(places), number)] + draw.normal(
+                0, noise, (number, 4)
+            )
+            rows[:, 2:] = np.maximum(rows[:, 2:], rows[:, :2] + 2)
+            return [Box(*row) for row in rows.round().tolist()]
+
+        candidates, _ = drawn(some(count))
+        for samples, found in differences.items():
+            own = decide("mbr", candidates, find_risk(risk, "test"), samples=samples)
+            true = 1 - find_risk("accuracy_at_0.5", "test").costs([own.answer], some(400)).mean()
+            found.append(own.confidence - true)
+    assert np.mean(differences[0]) > (0.1 if count == 8 else 0.035)
+    assert abs(np.mean(differences[count])) < 0.035
+
+
+def test_a_list_that_was_drawn_does_not_agree_with_itself():
+    box = Box(0, 0, 10, 10)
+
+    def answer(*labels):
+        return Instances(tuple(Instance(box, label) for label in labels))
+
+    candidates, count = drawn([answer("a", "b"), answer("a"), answer("a", "c")], unparseable=1)
+    found = decide("mbr", candidates, find_risk("f1_at_0.5", "test"), samples=count)
+    assert [item.label for item in found.answer.items] == ["a"]
+    assert found.object_confidences == pytest.approx([2 / 3])  # of three other texts
+    greedy = decide("greedy", candidates, EXACT, greedy=candidates[1], samples=count)
+    assert greedy.object_confidences == pytest.approx([3 / 4])
+    assert decide("mbr", numbers((7, 1.0)), EXACT, samples=1).confidence == 0
 
 
 def test_equal_answers_count_as_one():
@@ -224,7 +314,7 @@ def test_equal_answers_count_as_one():
     assert [(c.text, round(c.probability, 9)) for c in merged] == [("3", 0.45), ("4.0", 0.25)]
     found = run("mbr", candidates)
     assert (found.text, found.answer.text) == ("3", "3")
-    assert found.confidence == pytest.approx(0.45 / 0.7)
+    assert found.confidence == pytest.approx(0.45)
     units = [(("°C",), 0.4), (("°F",), 0.35), (("°C",), 0.25)]
     merged = merge_equal([Candidate(Measurement("37", units=u), "37", p) for u, p in units])
     assert [(c.answer.units, c.probability) for c in merged] == [(("°C",), 0.65), (("°F",), 0.35)]
@@ -337,7 +427,7 @@ def test_many_candidates_are_fast_enough_and_covered_is_at_most_one():
         ("median", [*numbers((1, 0.5)), Candidate(Choice("no"), "no", 0.5)], "exact",
          "answers of type Choice; use"),
         ("mbr", numbers((1, 1)), "iou", "does not fit answers of type Number; choose from "
-         "absolute, exact, relative"),
+         "absolute, exact, quantile_T, relative"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_one_sentence(rule, candidates, risk, message):

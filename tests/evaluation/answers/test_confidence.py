@@ -63,6 +63,11 @@ def test_results_have_the_calibration_of_the_answers(tmp_path):
         "rule": "median",
         "correct": "within 5 minutes",
         "rows": 4,
+        "count": 4,
+        "mean_confidence": pytest.approx(0.575),
+        "right": 0.5,
+        "gap": calibration.gap([(np.array(confidence), np.array(right), scores.groups)])._asdict(),
+        "reliability": [list(own) for own in calibration.reliability(confidence, right)],
         "ece": calibration.expected_calibration_error(confidence, right),
         "auroc": calibration.auroc(confidence, right),
         "aurc": calibration.aurc(confidence, right),
@@ -71,15 +76,52 @@ def test_results_have_the_calibration_of_the_answers(tmp_path):
     found = results["calibration"]["thresholds"]
     assert found["coverage"][0] == {"wanted": 1, "threshold": 0.4, "coverage": 1, "right": 0.5}
     assert found["right"][0] == {"wanted": 0.9, "threshold": 0.9, "coverage": 0.25, "right": 1}
+    assert results["calibration"]["gap"]["value"] == pytest.approx(0.075)
     nothing = thresholds(np.array([0.5]), np.array([0.0]))["right"][0]
     assert nothing == {"wanted": 0.9, "threshold": None, "coverage": 0, "right": None}
     rows = [json.loads(line) for line in (tmp_path / "scores.jsonl").read_text().splitlines()]
     assert [row["confidence"] for row in rows] == confidence
     assert rows[0]["decode"] == clock_rows()[0]["decode"]
+    text = results_table(scores)
     assert (
-        "confidence of 4 answers, decoded by median (correct: within 5 minutes): "
-        "ECE 0.225, AUROC 0.625, AURC 0.375" in results_table(scores)
+        "confidence of 4 answers, decoded by median (correct: within 5 minutes): mean 0.575, "
+        "correct 0.500, gap +0.075 (" in text
     )
+    assert "ECE 0.225, AUROC 0.625, AURC 0.375\n" in text + "\n"
+
+
+def test_confidences_before_a_calibration_are_kept_and_compared(tmp_path):
+    rows = clock_rows()
+    for row, raw in zip(rows, (0.99, 0.9, None, 0.8), strict=True):
+        row["decode"] |= {"confidence_raw": raw, "covered": 0.42}
+    scores = score(write(tmp_path, rows))
+    assert scores.confidences.raw.tolist() == [0.99, 0.9, 0, 0.8]
+    found = section(tmp_path)["calibration"]["raw"]
+    assert found["gap"]["value"] == pytest.approx((0.99 + 0.9 + 0.8 - 2) / 4)
+    assert "; before calibration: gap +0.173 (" in results_table(scores)
+    lists = list_rows("mbr")
+    lists[0]["decode"]["scores_raw"] = [0.5, 0.25]
+    found = score(write(tmp_path, lists), write=False).confidences
+    assert found.raw.tolist() == [0.5, 0.25, 0.7, 0.6]
+    assert found.index.tolist() == [0, 0, 1, 1]
+    lists[0]["decode"]["scores_raw"] = [0.5]
+    with pytest.raises(ValueError, match=r'"decode.scores_raw" is \[0.5\], and the text holds 2'):
+        score(write(tmp_path, lists), write=False)
+
+
+def test_a_file_whose_answers_were_hardly_explored_is_warned_of(tmp_path, capsys):
+    rows = clock_rows()
+    for row, covered in zip(rows, (0.99, 0.7, 0.2, 0.99), strict=True):
+        row["decode"]["covered"] = covered
+    file = str(write(tmp_path, rows))
+    assert cli.main(["score", file]) == 0
+    warning = capsys.readouterr().err
+    assert "have a probability of 0.845 (median of decode.covered)" in warning
+    assert "predict.branches (--branches) and predict.mass (--mass)" in warning
+    rows[1]["decode"]["covered"] = 0.95
+    write(tmp_path, rows)
+    assert cli.main(["score", file]) == 0
+    assert "covered" not in capsys.readouterr().err
 
 
 def test_a_file_of_a_rule_is_scored_into_files_of_that_rule(tmp_path):

@@ -15,11 +15,14 @@ from mm_numeric.evaluation.metrics.calibration import (
     aurc,
     auroc,
     expected_calibration_error,
+    gap,
+    low_coverage,
     reliability,
     risk_coverage,
     select_coverage,
     select_right,
     selections,
+    share_interval,
 )
 
 RANDOM = examples(200)
@@ -145,3 +148,38 @@ def test_invalid_values_are_one_sentence(confidence, right, message):
     for function in (reliability, auroc, risk_coverage, selections):
         with pytest.raises(ValueError, match=message):
             function(confidence, right)
+
+
+def test_the_gap_is_the_mean_of_the_runs_and_its_interval_contains_it():
+    """60 rows of 1 to 3 answers, which are right or wrong together, and two runs: true gap 0.1."""
+    draw, inside, files = np.random.default_rng(0), 0, 60
+    for _ in range(files):
+        rows = np.repeat(np.arange(60), draw.integers(1, 4, 60))
+        rights = [(draw.random(60) < 0.6)[rows].astype(float) for _ in range(2)]
+        seeds = [(np.full(len(rows), 0.7), right, rows.astype(np.uint64)) for right in rights]
+        value, low, high = gap(seeds)
+        assert value == pytest.approx(np.mean([0.7 - right.mean() for right in rights]))
+        inside += low <= 0.1 <= high
+    assert inside / files >= 0.9
+
+
+def test_the_gap_of_one_row_has_no_interval():
+    one = (np.array([0.5, 0.7]), np.array([1.0, 0.0]), np.zeros(2, np.uint64))
+    assert gap([one]) == (pytest.approx(0.1), None, None)
+
+
+def test_the_interval_of_a_share_contains_it_as_often_as_it_promises():
+    draw = np.random.default_rng(0)
+    for share, count in ((0.5, 40), (0.9, 40), (0.02, 200)):
+        found = draw.binomial(count, share, 2000) / count
+        ends = [share_interval(own, count) for own in found.tolist()]
+        assert 0.92 < np.mean([low <= share <= high for low, high in ends]) <= 0.99
+    assert share_interval(0.0, 100) == (0, pytest.approx(1 - 0.025**0.01))
+    assert share_interval(1.0, 100)[1] == 1
+
+
+def test_files_that_were_explored_are_not_warned_of():
+    assert low_coverage([]) == low_coverage([0.1, 0.9, 0.95]) == ""
+    assert low_coverage([0.1, 0.8, 0.95]).startswith(
+        "the explored answers have a probability of 0.8"
+    )

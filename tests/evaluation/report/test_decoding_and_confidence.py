@@ -21,7 +21,14 @@ def confidences(rule, seed, n=200, per_object=False):
     draw = np.random.default_rng(seed)
     confidence = draw.random(n).round(2)
     right = (draw.random(n) < confidence).astype(np.float64)
-    return Confidences(rule, "within 5 minutes", per_object, n, confidence, right)
+    return made(rule, "within 5 minutes", confidence, right, per_object=per_object)
+
+
+def made(rule, correct, confidence, right, *, per_object=False):
+    """Return confidences of answers to rows of their own."""
+    index, n = np.arange(len(right)), len(right)
+    groups = index.astype(np.uint64)
+    return Confidences(rule, correct, per_object, n, confidence, right, index, groups)
 
 
 def decoded_folder(folder, seeds=(0, 1), **more):
@@ -133,7 +140,7 @@ def test_a_comparison_of_greedy_answers_has_no_such_chapters(tmp_path):
 
 def test_one_confidence_and_no_wrong_answer_are_drawn(tmp_path):
     summary = decoded_folder(tmp_path)
-    one = Confidences("greedy", "right", False, 2, np.array([1.0, 1.0]), np.array([1.0, 1.0]))
+    one = made("greedy", "right", np.array([1.0, 1.0]), np.array([1.0, 1.0]))
     summary["calibration"] = {"ce": {"greedy": calibration_entry([one])}}
     page, twin = written(tmp_path, summary)
     assert "nan" not in page.split('<section id="confidence">')[1].split("</section>")[0].lower()
@@ -143,7 +150,7 @@ def test_one_confidence_and_no_wrong_answer_are_drawn(tmp_path):
 def test_a_threshold_of_the_report_keeps_the_answers_that_have_it(tmp_path):
     summary = decoded_folder(tmp_path)
     values = np.array([0.29, 0.9998765])
-    own = Confidences("greedy", "right", False, 2, values, np.array([0.0, 1.0]))
+    own = made("greedy", "right", values, np.array([0.0, 1.0]))
     summary["calibration"] = {"ce": {"greedy": calibration_entry([own])}}
     _, twin = written(tmp_path, summary)
     assert "100.0%, from 0.999876" in twin

@@ -1,0 +1,279 @@
+"""Calibration: maps from the confidence of a run to the share of its answers that are correct.
+
+A confidence is a belief about labels like those of the training. If these are noisy or few, the
+share of correct answers is another one. A map is fitted to answers whose correctness is known, on
+rows that were neither trained on nor are tested:
+
+    temperature   one parameter: the probabilities of the candidates to the power 1 / T. Only for
+                  candidates with exact probabilities; shares of samples say too little
+    platt         two parameters: sigmoid(slope * logit(confidence) + offset) (Platt 1999)
+
+Both minimise the log loss. They change the confidence of an answer, and never the answer. The file
+calibration.RULE.json in the folder of a run has both, and names the one to apply: that of less log
+loss on folds of the rows that it was not fitted to. It does not import torch.
+
+Shapes    n answers or objects, k candidates of an answer; arrays are float64
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mm_numeric.inference.number_distribution import Floats
+from mm_numeric.io.files import read_json, write_json
+from mm_numeric.runs.folder import CALIBRATION, decoded_name
+
+VERSION = 1
+"""Version of calibration.RULE.json."""
+
+PLATT, TEMPERATURE = "platt", "temperature"
+
+_CLOSEST = 1e-3
+"""Confidences are at least this far from 0 and 1 in a log loss and a logit, which are infinite
+there."""
+
+_LARGEST = 20.0  # temperature, and 1 / the smallest one
+
+Support = tuple[Sequence[float], Sequence[float]]
+"""The probability of each candidate of an answer, and how right the answer is if the candidate is
+true, [k] each; see ``Decision.support``."""
+
+
+class Supports(NamedTuple):
+    """The supports of n answers, padded to the most candidates."""
+
+    logs: Floats
+    """Logarithm of the probability of each candidate, [n, k]; -inf for padding."""
+
+    rights: Floats
+    """How right the answer is if the candidate is true, 0 to 1, [n, k]."""
+
+    @classmethod
+    def of(cls, supports: Sequence[Support]) -> "Supports":
+        """Pad supports."""
+        size = len(supports), max(len(probs) for probs, _ in supports)
+        probs, rights = np.zeros(size), np.zeros(size)
+        for i, own in enumerate(supports):
+            probs[i, : len(own[0])], rights[i, : len(own[0])] = own
+        with np.errstate(divide="ignore"):
+            return cls(np.log(probs), rights)
+
+    def select(self, at: Any) -> "Supports":
+        """Return the supports of some answers."""
+        return Supports(self.logs[at], self.rights[at])
+
+    def confidences(self, temperature: float) -> Floats:
+        """Return the confidence of each answer under a temperature, [n].
+
+        The candidates together keep the probability that they have.
+        """
+        covered = np.exp(self.logs).sum(axis=1)
+        scaled = self.logs / temperature
+        weights = np.exp(scaled - scaled.max(axis=1, keepdims=True))
+        shares: Floats = (weights * self.rights).sum(axis=1) / weights.sum(axis=1)
+        return (covered * shares).clip(0, 1)
+
+
+def logit(confidence: Any) -> Floats:
+    """Return log(c / (1 - c)), of confidences that are at least ``_CLOSEST`` from 0 and 1."""
+    inside = np.clip(np.asarray(confidence, dtype=np.float64), _CLOSEST, 1 - _CLOSEST)
+    found: Floats = np.log(inside) - np.log1p(-inside)
+    return found
+
+
+def log_loss(confidence: Floats, right: Floats) -> float:
+    """Return the mean negative log likelihood of answers that are correct (1) or wrong (0)."""
+    inside = confidence.clip(_CLOSEST, 1 - _CLOSEST)
+    return float(-(right * np.log(inside) + (1 - right) * np.log1p(-inside)).mean())
+
+
+@dataclass(frozen=True)
+class Platt:
+    """The map sigmoid(slope * logit(confidence) + offset)."""
+
+    slope: float
+    offset: float
+
+    def __call__(self, confidence: Any) -> Floats:
+        """Return the calibrated confidences, [n]."""
+        found: Floats = 1 / (1 + np.exp(-(self.slope * logit(confidence) + self.offset)))
+        return found
+
+    @classmethod
+    def fit(cls, confidence: Floats, right: Floats) -> "Platt":
+        """Fit to n answers by Newton's method, with the smoothed targets of Platt (1999).
+
+        Without them, answers that are all correct would have an infinite offset.
+        """
+        features = np.column_stack([logit(confidence), np.ones(len(right))])
+        correct = right.sum()
+        targets = np.where(right > 0, (correct + 1) / (correct + 2), 1 / (len(right) - correct + 2))
+
+        def loss(values: Floats) -> float:
+            logits = features @ values
+            return float((np.logaddexp(0, logits) - targets * logits).sum())
+
+        values = np.array([1.0, 0.0])
+        for _ in range(100):
+            found = 1 / (1 + np.exp(-features @ values))
+            gradient = features.T @ (found - targets)
+            hessian = (features.T * (found * (1 - found))) @ features
+            # Least squares: equal confidences do not determine both parameters.
+            step = np.linalg.lstsq(hessian, gradient, rcond=None)[0]
+            size = 1.0
+            while size > 1e-9 and loss(values - size * step) > loss(values):
+                size /= 2
+            values = values - size * step
+            if np.abs(size * step).max() < 1e-12:
+                break
+        return cls(float(values[0]), float(values[1]))
+
+
+def fit_temperature(supports: Supports, right: Floats) -> float:
+    """Return the temperature, 1/20 to 20, with the least log loss of n answers."""
+
+    def loss(log: float) -> float:
+        return log_loss(supports.confidences(math.exp(log)), right)
+
+    limit, step = math.log(_LARGEST), math.log(_LARGEST) / 30
+    best = min(np.arange(-30, 31) * step, key=loss)
+    low, high = max(best - step, -limit), min(best + step, limit)
+    for _ in range(40):  # ternary search
+        third = (high - low) / 3
+        if loss(low + third) <= loss(high - third):
+            high -= third
+        else:
+            low += third
+    return math.exp((low + high) / 2)
+
+
+class Fitted(NamedTuple):
+    """Both maps, fitted to the same answers."""
+
+    platt: Platt
+    temperature: float | None
+    """None without supports."""
+
+    @classmethod
+    def of(cls, confidence: Floats, right: Floats, supports: Supports | None) -> "Fitted":
+        """Fit both maps to n answers."""
+        temperature = None if supports is None else fit_temperature(supports, right)
+        return cls(Platt.fit(confidence, right), temperature)
+
+    def confidences(self, confidence: Floats, supports: Supports | None) -> dict[str, Floats]:
+        """Return the calibrated confidences of n answers under each map."""
+        found = {PLATT: self.platt(confidence)}
+        if supports is not None and self.temperature is not None:
+            found[TEMPERATURE] = supports.confidences(self.temperature)
+        return found
+
+
+def cross_validated(
+    confidence: Floats, right: Floats, groups: Any, supports: Supports | None, folds: int = 5
+) -> dict[str, Floats]:
+    """Return the confidences of n answers under maps that were fitted without their fold.
+
+    ``groups`` [n] are the groups of their rows, which are not split: group i is in fold
+    ``i % folds``.
+    """
+    _, number = np.unique(groups, return_inverse=True)
+    found: dict[str, Floats] = {}
+    for fold in range(folds):
+        own = number % folds == fold
+        fitted = Fitted.of(
+            confidence[~own], right[~own], None if supports is None else supports.select(~own)
+        )
+        parts = fitted.confidences(
+            confidence[own], None if supports is None else supports.select(own)
+        )
+        for name, values in parts.items():
+            found.setdefault(name, np.empty(len(right)))[own] = values
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """The calibration of a run under a decoding rule."""
+
+    version: int = VERSION
+    rule: str
+    settings: Mapping[str, Any]
+    """Settings that the confidences depend on, as ``predictions_file.made_with`` returns them."""
+
+    correct: str
+    """When an answer or object counts as correct, such as ``within 5 minutes``."""
+
+    per_object: bool
+    """True for lists of objects, each of which has a confidence."""
+
+    applied: str
+    """The map that ``predict`` applies, ``platt`` or ``temperature``."""
+
+    platt: Platt
+    temperature: float | None
+    """None for answers that were drawn at random."""
+
+    rows: int
+    """Number of rows that the maps were fitted to."""
+
+    left_out: int
+    """Number of rows that were left out, as they are training or test questions."""
+
+    checked: bool
+    """False if the training or test rows could not be read, so that nothing was left out."""
+
+    data: str
+    """The file of the rows."""
+
+    reliability: Mapping[str, Mapping[str, Any]]
+    """For ``raw`` (before the calibration), ``platt`` and ``temperature``: ``count``,
+    ``mean_confidence``, ``right`` (share of correct answers), ``log_loss`` and the entries of
+    ``evaluation.answers.confidence.reliability_entry``, on folds that were not fitted."""
+
+    def __call__(self, confidence: float, support: Support | None) -> float:
+        """Return the calibrated confidence of an answer or object."""
+        if self.applied == TEMPERATURE and support is not None:
+            assert self.temperature is not None
+            return float(Supports.of([support]).confidences(self.temperature)[0])
+        return float(self.platt(confidence))
+
+    def record(self) -> dict[str, Any]:
+        """Return what calibrated answers depend on, for the record of their file."""
+        return {"applied": self.applied, "temperature": self.temperature, **asdict(self.platt)}
+
+    def write(self, run: Path) -> Path:
+        """Write calibration.RULE.json in the folder of the run, and return its path."""
+        path = run / decoded_name(CALIBRATION, self.rule)
+        write_json(path, asdict(self), indent=1)
+        return path
+
+
+def read_calibration(run: Path, rule: str) -> Calibration | None:
+    """Return the calibration of a run under a rule; None if it has none."""
+    path = run / decoded_name(CALIBRATION, rule)
+    if not path.is_file():
+        return None
+    found = read_json(path)
+    again = f"delete it, or fit it again with `mm-numeric calibrate {run} --data ROWS`"
+    if found.get("version") != VERSION:
+        raise ValueError(f"{path}: its version is {found.get('version')}, not {VERSION}; {again}.")
+    try:
+        return Calibration(**{**found, "platt": Platt(**found["platt"])})
+    except (KeyError, TypeError):
+        raise ValueError(f"{path} is damaged; {again}.") from None
+
+
+def check_settings(found: Calibration, settings: Mapping[str, Any], run: Path) -> None:
+    """Raise ValueError if answers are predicted with other settings than those of the fit."""
+    one, two = ({**own, **own["decode"]} for own in (found.settings, settings))
+    for name in sorted((one.keys() | two.keys()) - {"decode"}):
+        if one.get(name) != two.get(name):
+            raise ValueError(
+                f"{run / decoded_name(CALIBRATION, found.rule)} was fitted to answers with other "
+                f"settings ({name} is {one.get(name)} there and {two.get(name)} here); predict "
+                "with the same ones, fit it again (`mm-numeric calibrate`), or delete the file."
+            )
