@@ -157,12 +157,14 @@ def decide(
     merged = merge_equal(candidates)
     _, covered = _probabilities(merged)
     chosen: tuple[Any, str | None] | None
+    pool = None
     if rule == "greedy":
         chosen = None if greedy is None else (greedy.answer, greedy.text)
     elif not merged:
         chosen = None
     elif rule == MBR:
-        chosen = _least_expected_cost(_compared(merged, risk), risk)
+        pool = _Pool(merged if risk is EXACT else _of_one_unit(merged), risk)
+        chosen = _least_expected_cost(pool)
     else:
         chosen = _computed(rule, _of_one_unit(merged))
     if chosen is None:
@@ -170,12 +172,31 @@ def decide(
     found = Decision(*chosen, covered, len(merged))
     if not merged:
         return found
-    found = _judged(found, merged, samples if rule == MBR else 0, risk)
+    found = _judged(found, merged, pool if samples else None, samples)
     return replace(found, support=None) if samples else found
 
 
-def _judged(found: Decision, merged: Sequence[Candidate], samples: int, risk: Risk) -> Decision:
-    """Add interval and confidences; ``samples`` is 0 unless they have chosen the answer."""
+class _Pool:
+    """The candidates that ``mbr`` compares, and their costs."""
+
+    def __init__(self, candidates: Sequence[Candidate], risk: Risk) -> None:
+        self.candidates, self.risk = candidates, risk
+        self.answers = answers = [candidate.answer for candidate in candidates]
+        for answer in answers:
+            check_fits(risk, answer, "decode")
+        self.costs = np.asarray(risk.costs(answers, answers))
+        if self.costs.shape != (len(answers), len(answers)):
+            raise ValueError(
+                f"decode: the risk {risk.name!r} returned costs of shape {list(self.costs.shape)} "
+                f"for {len(answers)} candidates and {len(answers)} truths; return one cost for "
+                "each pair."
+            )
+
+
+def _judged(
+    found: Decision, merged: Sequence[Candidate], pool: _Pool | None, samples: int
+) -> Decision:
+    """Add interval and confidences; ``pool`` is that of the samples that have chosen the answer."""
     answer, truths = found.answer, [candidate.answer for candidate in merged]
     probs = _probabilities(merged)[0] * found.covered
     has_points = isinstance(answer, Instances) and any(
@@ -184,8 +205,8 @@ def _judged(found: Decision, merged: Sequence[Candidate], samples: int, risk: Ri
     measure = EXACT if has_points else by_type(CONFIDENCE, type(answer), EXACT)
     rights = 1 - measure.costs([answer], truths)[0]
     confidence = rights @ probs
-    if samples:
-        confidence = _held_out(_compared(merged, risk), risk, measure, samples)
+    if pool is not None:
+        confidence = _held_out(pool, measure, samples)
         own = next(i for i, truth in enumerate(truths) if truth is answer)
         probs = (samples * probs - (np.arange(len(probs)) == own)) / max(1, samples - 1)
     objects = None
@@ -202,7 +223,7 @@ def _judged(found: Decision, merged: Sequence[Candidate], samples: int, risk: Ri
     )
 
 
-def _held_out(merged: Sequence[Candidate], risk: Risk, measure: Risk, samples: int) -> float:
+def _held_out(pool: _Pool, measure: Risk, samples: int) -> float:
     """Return the confidence of an answer that ``mbr`` chooses, judged by samples it did not see.
 
     Samples that judge their own choice are too confident, as noise has made it the best. Of fewer
@@ -210,10 +231,10 @@ def _held_out(merged: Sequence[Candidate], risk: Risk, measure: Risk, samples: i
     """
     if samples < 2:
         return 0.0
-    answers, number = [candidate.answer for candidate in merged], len(merged)
-    costs = np.asarray(risk.costs(answers, answers))
-    rights = 1 - (costs if measure.name == risk.name else measure.costs(answers, answers))
-    counts = np.rint([samples * candidate.probability for candidate in merged]).astype(np.int64)
+    answers, costs, number = pool.answers, pool.costs, len(pool.answers)
+    rights = 1 - (costs if measure.name == pool.risk.name else measure.costs(answers, answers))
+    shares = [candidate.probability for candidate in pool.candidates]
+    counts = np.rint(samples * np.array(shares)).astype(np.int64)
     # Unparseable texts, and those of other units, choose nothing and find every answer wrong.
     drawn = np.repeat([*range(number), number], [*counts, samples - counts.sum()])
     order = np.random.default_rng(0).permuted(np.tile(drawn, (_SPLITS, 1)), axis=1)
@@ -249,11 +270,6 @@ def _merged(group: Sequence[Candidate]) -> Candidate:
     return best._replace(probability=math.fsum(candidate.probability for candidate in group))
 
 
-def _compared(candidates: Sequence[Candidate], risk: Risk) -> Sequence[Candidate]:
-    """Return the candidates that ``mbr`` compares under a risk."""
-    return candidates if risk is EXACT else _of_one_unit(candidates)
-
-
 def _of_one_unit(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
     """Return the candidates with the most probable unit; all of them if none has a unit."""
     if not any(isinstance(candidate.answer, Measurement) for candidate in candidates):
@@ -274,20 +290,11 @@ def _probabilities(candidates: Sequence[Candidate]) -> tuple[Floats, float]:
     return np.array([each.probability for each in candidates]) / (total or 1), min(1.0, total)
 
 
-def _least_expected_cost(merged: Sequence[Candidate], risk: Risk) -> tuple[Any, str]:
-    probs, _ = _probabilities(merged)
-    answers = [candidate.answer for candidate in merged]
-    for answer in answers:
-        check_fits(risk, answer, "decode")
-    costs = np.asarray(risk.costs(answers, answers))
-    if costs.shape != (len(answers), len(answers)):
-        raise ValueError(
-            f"decode: the risk {risk.name!r} returned costs of shape {list(costs.shape)} for "
-            f"{len(answers)} candidates and {len(answers)} truths; return one cost for each pair."
-        )
-    expected = costs @ probs
+def _least_expected_cost(pool: _Pool) -> tuple[Any, str]:
+    probs, _ = _probabilities(pool.candidates)
+    expected = pool.costs @ probs
     equally_good = np.flatnonzero(np.isclose(expected, expected.min(), rtol=1e-9, atol=1e-12))
-    best = merged[equally_good[np.argmax(probs[equally_good])]]
+    best = pool.candidates[equally_good[np.argmax(probs[equally_good])]]
     return best.answer, best.text
 
 
