@@ -132,7 +132,10 @@ def calibration_text(found: Calibration) -> str:
         "rows that it is judged on"
     ]
     if found.left_out:
-        lines.append(f"{found.left_out:,} rows are left out: training or test questions of the run")
+        text = f"{found.left_out:,} rows are left out: training or test questions of the run"
+        if found.left_out > found.rows / 4:
+            text += "; the others may be harder than those that you will ask"
+        lines.append(text)
     lines.append(reliability_table(found).to_terminal(indent=2))
     return "\n".join(lines)
 

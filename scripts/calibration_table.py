@@ -4,9 +4,11 @@
     python scripts/calibration_table.py runs/calibration clock_rows_750    one of them
 
 The gap is the mean confidence minus the share of correct answers, on test rows. The calibration is
-fitted to 500 other rows with clean labels. ``clock_late`` has training labels that are late by an
-exponential of mean 10 minutes, and its answers are decoded by three rules. Everything that is
-finished is kept: the same command again does the rest, and prints the table of what is there.
+fitted to 500 other rows with clean labels, without the questions that the model was trained on. The
+test rows of ``sums`` are 1,000 others, without them, too: short sums are often training questions.
+``clock_late`` has training labels that are late by an exponential of mean 10 minutes, and its
+answers are decoded by three rules. Everything that is finished is kept: the same command again does
+the rest, and prints the table of what is there.
 """
 
 import argparse
@@ -21,8 +23,9 @@ from mm_numeric.answers import ClockTime
 from mm_numeric.config.data import listed
 from mm_numeric.data.examples import render_rows
 from mm_numeric.evaluation.answers.confidence import gap_text
+from mm_numeric.evaluation.calibrate import known_ids
 from mm_numeric.io.files import read_rows, write_text
-from mm_numeric.runs.folder import FINISHED, decoded_name
+from mm_numeric.runs.folder import CALIBRATION, FINISHED, PREDICTIONS, RESULTS, decoded_name
 
 CLOCK = ["trainer.max_steps=1200"]
 MODELS: dict[str, tuple[str, str, list[str]]] = {
@@ -40,7 +43,7 @@ MODELS: dict[str, tuple[str, str, list[str]]] = {
     },
     "clock_late": ("clock_tiny", "median", [*CLOCK, "task.label_noise_minutes=0"]),
     "sums": ("arithmetic_tiny", "median", ["trainer.max_steps=1900"]),
-    "boxes": ("grounding_tiny", "mbr", ["trainer.max_steps=2400"]),
+    "boxes": ("grounding_tiny", "mbr", ["trainer.max_steps=1000"]),
     "text_boxes": ("text_detection_tiny", "mbr", []),
 }
 """The config, the decoding rule and the changed settings of each model. Clocks have 12,000 rows and
@@ -76,9 +79,17 @@ def make(folder: Path, name: str) -> None:
         config = read_config(base, [*changes, f"data.train={{path: {late}}}"])
     if not (run / FINISHED).is_file():
         train(config, resume=run.is_dir())
-    if not (run / decoded_name("calibration.json", rule)).is_file():
+    if not (run / decoded_name(CALIBRATION, rule)).is_file():
         calibrate(run, fresh, decode=rule)
-    score(predict(run, decode=rule).path)
+    data = None
+    if name == "sums":
+        others = replace(others, render=1000, seed=4)
+        data = render_rows(config.task, others, cache).with_name("new.jsonl")
+        known = known_ids(config, others) or set()
+        rows = [row for _, row in read_rows(data.with_name("rows.jsonl")) if row["id"] not in known]
+        write_text(data, "".join(json.dumps(row) + "\n" for row in rows))
+    out = run / decoded_name(PREDICTIONS, rule)
+    score(predict(run, data, out, decode=rule).path)
     for decode in LATE_RULES if name == "clock_late" else ():
         risk = decode if isinstance(decode, str) else decode["for"]
         score(predict(run, out=run / f"late.{risk}.jsonl", decode=decode).path)
@@ -87,11 +98,11 @@ def make(folder: Path, name: str) -> None:
 def lines_of(folder: Path, name: str) -> Sequence[str]:
     """Return the lines of a model in the table, if it is there."""
     run, rule = folder / name, MODELS[name][1]
-    path = run / decoded_name("results.json", rule)
+    path = run / decoded_name(RESULTS, rule)
     if not path.is_file():
         return []
     found = json.loads(path.read_text("utf-8"))["protocols"]["task"]["calibration"]
-    raw, applied = found["raw"], run / decoded_name("calibration.json", rule)
+    raw, applied = found["raw"], run / decoded_name(CALIBRATION, rule)
     kind = json.loads(applied.read_text("utf-8"))["applied"]
     cells = [
         name, rule, f"{raw['right']:.3f}", f"{raw['mean_confidence']:.3f}", gap_text(raw["gap"]),
