@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from finished_runs import copy_and_enter
 from PIL import Image
 from result_files import section, write_lines
@@ -14,7 +15,7 @@ from mm_numeric.api import predict
 from mm_numeric.cli import main as cli
 from mm_numeric.config.data import DataSource
 from mm_numeric.config.reader import read_config
-from mm_numeric.evaluation.calibrate import FEWEST, known_ids
+from mm_numeric.evaluation.calibrate import FEWEST, calibration_text, fit_calibration, known_ids
 from mm_numeric.evaluation.report.report import write_report
 from mm_numeric.inference.calibrate import read_calibration
 
@@ -147,3 +148,40 @@ def test_a_copied_image_with_the_same_prompt_is_a_known_question(tmp_path, monke
     )
     own = rows("new.jsonl", [(0, "c"), (1, "copy_of_a"), (2, "copy_of_b")])
     assert known_ids(config, DataSource(path=own)) == {"1", "2"}
+
+
+def test_every_object_of_a_list_is_fitted(tmp_path, monkeypatch):
+    """Lists of two boxes, of which the first is always right and the second never."""
+    monkeypatch.chdir(tmp_path)
+    size = {"width_px": 100, "height_px": 100}
+    frame = {
+        **size, "view": {**size, "scale_x": 1, "scale_y": 1}, "coordinates": {"format": "json"},
+    }  # fmt: skip
+    rows, answers = [], []
+    for i in range(2 * FEWEST):
+        Image.new("L", (100, 100), i).save(f"{i}.png")
+        right = {"box": [0, 0, 40, 20 + i], "label": "a"}
+        other = {"box": [50, 50, 90, 80], "label": "a"}
+        rows.append({"id": f"{i}", "image": f"{i}.png", "instances": [right]})
+        answers.append({
+            "id": f"{i}", "task": "detection", "image": f"{i}.png", "frame": frame,
+            "target": [right],
+            "text": json.dumps([{"bbox_2d": own["box"], "label": "a"} for own in (right, other)]),
+            "decode": {"rule": "mbr", "confidence": 0.5, "support": None}, "scores": [0.95, 0.9],
+        })  # fmt: skip
+    new = write_lines(tmp_path / "new.jsonl", rows)
+    trained = write_lines(tmp_path / "train.jsonl", [{**rows[0], "id": "copy"}])
+    predictions = write_lines(tmp_path / "predictions.mbr.jsonl", answers)
+    Path("predictions.mbr.jsonl.made_by.json").write_text('{"run": "1a", "rows": "2b"}', "utf-8")
+    sources = [f"data.{name}={{path: {trained}}}" for name in ("train", "test")]
+    text = Path("config.yaml")
+    base = read_config("text_detection_tiny", sources).to_dict()
+    text.write_text(yaml.safe_dump({**base, "task": "detection"}), "utf-8")
+    found = fit_calibration(read_config(text), DataSource(path=str(new)), predictions, "mbr")
+    assert (found.per_object, found.temperature, found.applied) == (True, None, "platt")
+    assert (found.rows, found.left_out, found.settings) == (2 * FEWEST - 1, 1, {"run": "1a"})
+    assert found.reliability["raw"]["count"] == 2 * (2 * FEWEST - 1)
+    assert found.reliability["raw"]["gap"]["value"] == pytest.approx(0.425)
+    assert abs(found.reliability["platt"]["gap"]["value"]) < 0.02
+    assert found(0.95, None) > 0.9 > 0.1 > found(0.9, None)
+    assert "objects to 39 rows" in calibration_text(found)
