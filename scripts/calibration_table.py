@@ -43,7 +43,7 @@ MODELS: dict[str, tuple[str, str, list[str]]] = {
     },
     "clock_late": ("clock_tiny", "median", [*CLOCK, "task.label_noise_minutes=0"]),
     "sums": ("arithmetic_tiny", "median", ["trainer.max_steps=1900"]),
-    "boxes": ("grounding_tiny", "mbr", ["trainer.max_steps=1000"]),
+    "boxes": ("grounding_tiny", "mbr", []),
     "text_boxes": ("text_detection_tiny", "mbr", []),
 }
 """The config, the decoding rule and the changed settings of each model. Clocks have 12,000 rows and
