@@ -113,12 +113,13 @@ def make_padding_free(
 
     # Models pass unknown arguments to their vision tower too, which has boundaries of its own.
     def take_boundaries(_: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        boundaries.clear()
         boundaries.update(kwargs.pop("sample_boundaries", {}))
         return args, kwargs
 
     def add_boundaries(_: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        return args, {**kwargs, **boundaries}
+        found = {**kwargs, **boundaries}
+        boundaries.clear()  # with LoRA, generate calls the model inside, which has no hook
+        return args, found
 
     model.register_forward_pre_hook(take_boundaries, with_kwargs=True)
     decoder.register_forward_pre_hook(add_boundaries, with_kwargs=True)

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 from accelerate.utils import send_to_device
+from peft import LoraConfig, get_peft_model
 from sized_rows import check_gradients, gradients, loaded, sized_rows
 from sums import sums_config
 from tiny_decoders import checkpoint
@@ -60,6 +61,14 @@ def test_prompts_of_one_length_are_answered_as_before(attention):
     wanted = [found.text for found in generate(model, collator.family, rows, 6)]
     make_padding_free(model, collator, attention)
     assert [found.text for found in generate(model, collator.family, rows, 6)] == wanted
+
+
+def test_a_model_with_lora_answers_after_a_training_batch_as_before():
+    rows, (collator, model) = sized_rows(), loaded("qwen2_vl")
+    adapted = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"]))
+    wanted = [found.text for found in generate(adapted, collator.family, rows, 6)]
+    gradients(adapted, make_padding_free(adapted, collator, "sdpa")(rows), collator.vocabulary)
+    assert [found.text for found in generate(adapted, collator.family, rows, 6)] == wanted
 
 
 def test_flash_attention_gets_the_boundaries_of_the_samples():
