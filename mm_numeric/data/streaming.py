@@ -160,6 +160,7 @@ def stream_loader(stream: ExampleStream, args: Any, accelerator: Any, collate: A
         process_index=0,
         put_on_device=True,
         dispatch_batches=False,
+        non_blocking=accelerator.non_blocking,
     )
 
 

@@ -281,7 +281,9 @@ def count_numbers(
         if supervised is None:
             supervised = (labels != IGNORE_INDEX).flatten().nonzero().squeeze(1)
         labels, weights = supervised, None if weights is None else weights[supervised]
-    return spans, torch.stack(Counts.of(labels, spans, weights)[:6])
+    counts = Counts.of(labels, spans, weights)
+    samples = counts.samples.to(counts.supervised, non_blocking=True)  # weights may be on a GPU
+    return spans, torch.stack(counts._replace(samples=samples)[:6])
 
 
 def total_counts(counted: list[Tensor], accelerator: Any) -> Counts:

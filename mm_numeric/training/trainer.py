@@ -102,7 +102,7 @@ class RunTrainer(Trainer):
         return {}
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
-        """Create the optimiser with two groups per module: with and without weight decay."""
+        """Create the optimiser with two groups per learning rate: with and without weight decay."""
         if self.modules is not None and self.optimizer is None:
             trained = self.model if model is None else model
             optim = f"trainer.optim {OptimizerNames(self.args.optim).value}"

@@ -13,6 +13,7 @@ from tokens import SIZE, VOCABULARY, batch
 from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.models.loading import device_type
 from mm_numeric.numbers.spans import IGNORE_INDEX
+from mm_numeric.training.integrations import step_counts
 
 pytestmark = pytest.mark.device
 WIDTH = 16
@@ -63,6 +64,17 @@ def test_float32_on_the_device_equals_float64_on_the_cpu(name, form):
         # The gradients of its squared errors are large, and cancel.
         atol = 1e-5 if name == "raft" else 1e-6
         torch.testing.assert_close(one, other, rtol=1e-4, atol=atol)
+
+
+def test_weighted_counts_on_the_device_are_those_on_the_cpu():
+    loss_of, (_, labels) = NumericLoss("ce", vocabulary=VOCABULARY), batch(1)
+    weights = torch.rand(labels.shape, generator=torch.Generator().manual_seed(0))
+    wanted, found = (
+        step_counts(loss_of, [labels.to(device)], shift=False, weights=[weights.to(device)])
+        for device in ("cpu", device_type())
+    )
+    for one, other in zip(found[:6], wanted[:6], strict=True):
+        torch.testing.assert_close(one.cpu(), other)
 
 
 @contextmanager

@@ -49,6 +49,12 @@ def test_no_upload_makes_the_host_wait(name):
         assert [cause for cause in costs.uploads if not cause.startswith("non-blocking ")] == []
 
 
+def test_no_upload_of_a_stream_makes_the_host_wait(monkeypatch, tmp_path):
+    monkeypatch.setitem(CASES, "stream", ("data.stream=true",))
+    for costs in costs_of("stream", tmp_path):
+        assert [cause for cause in costs.uploads if not cause.startswith("non-blocking ")] == []
+
+
 def test_a_numeric_loss_adds_fewer_than_100_kernels():
     (ours, _), (cross_entropy, _) = measured("llava"), measured("llava, objective: ce")
     assert ours.kernels.total() - cross_entropy.kernels.total() < 100
