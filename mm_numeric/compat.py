@@ -170,18 +170,19 @@ def clear_forward_hooks(module: Any) -> None:
     module._forward_hooks.clear()
 
 
-# -- transformers and datasets --------------------------------------------------------------------
-
-
 def remove_input_gradient_hooks(embeddings: Any) -> None:
     """Remove the hooks that make the output of embeddings require gradients.
 
-    ``enable_input_require_grads`` of transformers (5.23) adds them. Trainer, PEFT and TRL each call
-    it, and ``disable_input_require_grads`` removes only those of the last call, of all embeddings.
+    ``enable_input_require_grads`` of transformers (4.57 to 5.24) adds them. Trainer, PEFT and TRL
+    each call it, and ``disable_input_require_grads`` removes only those of the last call, of all
+    embeddings.
     """
     for key, hook in list(embeddings._forward_hooks.items()):
         if getattr(hook, "__name__", "") == "make_inputs_require_grads":
             del embeddings._forward_hooks[key]
+
+
+# -- transformers and datasets --------------------------------------------------------------------
 
 
 def keep_checkpoint_names(model: Any) -> None:

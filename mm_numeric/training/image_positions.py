@@ -3,8 +3,8 @@
 A model with M-RoPE computes the position of each token from the sizes of the images, row by row,
 and its vision tower divides the patches into images. On a GPU the host waits for each of these
 values: more than eight times a row, and three times a layer of the vision tower. transformers
-(5.16) also accepts them as arguments, which have the names of its ``vision_utils`` with ``image_``
-before them.
+(5.15 to 5.24) also accepts them as arguments, which have the names of its ``vision_utils`` with
+``image_`` before them.
 """
 
 import inspect
@@ -94,7 +94,8 @@ def rope_index_of(model: Any) -> Any:
         return None
     empty: Any = object.__new__(type(owner))
     nn.Module.__init__(empty)
-    empty.config = owner.config
+    # Some models read more than their config, such as the spatial_merge_size of Qwen2.5-Omni.
+    vars(empty).update((k, value) for k, value in vars(owner).items() if not k.startswith("_"))
     return empty.get_rope_index
 
 

@@ -5,9 +5,17 @@ import pickle
 import pytest
 import torch
 from sized_rows import gradients, loaded, sized_rows
-from transformers import AttentionInterface
+from transformers import (
+    AttentionInterface,
+    Qwen2_5OmniThinkerConfig,
+    Qwen2_5OmniThinkerForConditionalGeneration,
+)
 
-from mm_numeric.training.image_positions import with_image_positions
+from mm_numeric.training.image_positions import (
+    rope_index_of,
+    rope_positions,
+    with_image_positions,
+)
 from mm_numeric.training.padding_free import make_padding_free
 
 QWENS = ["qwen2_vl", pytest.param("qwen2_5_vl", marks=pytest.mark.slow), "qwen3_vl"]
@@ -63,6 +71,23 @@ def test_flash_attention_of_the_vision_tower_gets_the_same_arguments(name, monke
         assert ends.tolist() == same.tolist() == found.tolist() == again.tolist()
         assert found.dtype == ends.dtype == torch.int32
         assert longest == most == 2 * (ends.diff().max().item(),)
+
+
+def test_positions_of_a_model_that_reads_more_than_its_config():
+    config = Qwen2_5OmniThinkerConfig(
+        text_config={"num_hidden_layers": 1},
+        vision_config={"depth": 1},
+        audio_config={"encoder_layers": 1},
+        vision_start_token_id=7,
+    )
+    with torch.device("meta"):
+        model = Qwen2_5OmniThinkerForConditionalGeneration(config)
+    ids = torch.tensor([[5, 7, *4 * [config.image_token_id], 9]])
+    batch = {"input_ids": ids, "image_grid_thw": torch.tensor([[1, 4, 4]])}
+    batch["attention_mask"] = torch.ones_like(ids)
+    found = rope_positions(pickle.loads(pickle.dumps(rope_index_of(model))), batch)
+    assert torch.equal(found, model.get_rope_index(**batch)[0])
+    assert found[:, 0].tolist()[1:] == [[0, 1, 2, 2, 3, 3, 4], [0, 1, 2, 3, 2, 3, 4]]
 
 
 def test_batches_without_images_stay_as_they_are():
