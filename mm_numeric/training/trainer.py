@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from peft import PeftModel
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.training_args import OptimizerNames
@@ -189,6 +190,8 @@ class RunTrainer(Trainer):
     def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
         """Return the gradient norm; record whether it is clipped, and finite like the losses."""
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+        if isinstance(norm, DTensor):  # under FSDP2; it cannot be read together with other tensors
+            norm = norm.full_tensor()
         self.clipped.add(norm)
         self.finite.end_step(self.state.global_step + 1, self._step_sums, norm)
         return norm

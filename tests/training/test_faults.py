@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import rank_runs
 import torch
+from accelerate.utils import DistributedType
 from PIL import Image
 from processes import Job
 from tiny_models import small_config
@@ -19,7 +20,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate
 from torch.utils.data import DataLoader
 from train_runs import command, run_to_error, start, write_config
-from transformers import Trainer
+from transformers import Trainer, TrainerState
 
 from mm_numeric.config.reader import read_config
 from mm_numeric.distributed.ranks import Ranks
@@ -27,8 +28,10 @@ from mm_numeric.runs.folder import last_checkpoint
 from mm_numeric.training.callbacks.non_finite import FiniteCheck
 from mm_numeric.training.callbacks.preemption import IgnoreSignalsInWorker, StopOnSignal
 from mm_numeric.training.errors import translate_corrupt_checkpoint, worker_error_message
+from mm_numeric.training.gradient_norms import ClippedSteps
 from mm_numeric.training.run import train
 from mm_numeric.training.trainer import NumericTrainer, RunTrainer
+from mm_numeric.training.unread import read
 
 FAULTY = "objective={preset: ce, terms: [{name: 'faulty_terms:NotANumber', weight: 1.0}]}"
 LONG = ("trainer.max_steps=4000", "trainer.save_steps=1000", "trainer.logging_steps=1")
@@ -152,17 +155,26 @@ def test_a_whole_checkpoint_is_not_blamed_for_another_error(tmp_path):
         raise RuntimeError("out of memory")
 
 
-def test_a_gradient_norm_of_fsdp2_that_is_not_finite_is_named(tmp_path):
+def test_a_gradient_norm_of_fsdp2_is_logged_and_checked(tmp_path):
+    trainer = object.__new__(RunTrainer)
+    trainer.accelerator = SimpleNamespace(distributed_type=DistributedType.FSDP)
+    trainer.state, trainer.clipped = TrainerState(), ClippedSteps(1.0)
+    trainer.finite = finite_check(tmp_path)
+    trainer._step_sums = {"ce": SimpleNamespace(total=torch.tensor(1.0))}
     torch.distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    mesh = init_device_mesh("cpu", (1,))
+
+    def end_step(norm: float) -> None:
+        trainer.finite.begin_step([["row1"]])
+        trainer.finite.add_loss(torch.tensor(1.0))
+        norm = DTensor.from_local(torch.tensor(norm), mesh, [Replicate()])
+        assert type(trainer._get_grad_norm(None, norm)) is torch.Tensor
+
     try:
-        mesh = init_device_mesh("cpu", (1,))
-        norm = DTensor.from_local(torch.tensor(torch.inf), mesh, [Replicate()])
-        check = finite_check(tmp_path)
-        check.begin_step([["row1"]])
-        check.add_loss(torch.tensor(1.0))
-        ce = SimpleNamespace(total=torch.tensor(1.0))
+        end_step(2.0)
+        assert read(trainer.clipped.unread()) == {"clipping/share_of_steps": 1.0}
         with pytest.raises(ValueError, match=r"step 1: the gradient is not finite, .* row1;"):
-            check.end_step(1, {"ce": ce}, norm)
+            end_step(torch.inf)
     finally:
         torch.distributed.destroy_process_group()
 

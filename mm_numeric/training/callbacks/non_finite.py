@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from transformers import TrainingArguments
 
 from mm_numeric.compat import local_values
@@ -73,8 +72,6 @@ class FiniteCheck:
         """
         names, values = list(sums), [part.total for part in sums.values()]
         if not self._fp16 and norm is not None:  # the loss scaler of fp16 skips such a step
-            if isinstance(norm, DTensor):  # under FSDP2; its flag could not be read
-                norm = norm.full_tensor()
             names.append("the gradient")
             values.append(torch.as_tensor(norm, device=self._losses[0].device))
         if not values:  # GRPO with fp16: it has no sums, and its loss scaler skips bad gradients
