@@ -4,7 +4,6 @@ Axes    b samples, t positions, n supervised positions (those with a label), k l
         number tokens, m numbers, q boxes, r clock times
 """
 
-from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -150,8 +149,13 @@ def term_losses(spec: TermSpec, term: Term, numbers: NumberLogits, spans: Number
     return losses
 
 
-@cache
+_on_devices: dict[tuple[object, ...], Tensor] = {}  # torch.compile warns of functools.cache
+
+
 def _on_device(values: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
     """Return values as a tensor, which is copied to the device once."""
-    with torch.inference_mode(False):  # or training after an evaluation would fail
-        return torch.tensor(values, device=device, dtype=dtype)
+    key = values, device, dtype
+    if key not in _on_devices:
+        with torch.inference_mode(False):  # or training after an evaluation would fail
+            _on_devices[key] = torch.tensor(values, device=device, dtype=dtype)
+    return _on_devices[key]

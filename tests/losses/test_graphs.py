@@ -1,6 +1,7 @@
 """A step never waits for the device, and compiles to one graph."""
 
 import shutil
+import warnings
 
 import pytest
 import torch
@@ -126,6 +127,16 @@ def test_an_objective_is_one_graph(name):
     """Each way to combine terms with cross-entropy; the terms above are compiled for every size."""
     terms = without_options(*(term.name for term in SPECS[name].terms))
     compared(NumericLoss(SPECS[name], vocabulary=VOCABULARY, terms=terms), "aot_eager", seeds=(1,))
+
+
+def test_weights_of_roles_are_compiled_without_a_warning():
+    terms = (TermSpec(name="emd", roles={"free": 2.75}),)
+    made = NumericLoss("ce", vocabulary=VOCABULARY, terms=terms)
+    _, *inputs = prepared("ce")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Dynamo detected")
+        found = torch.compile(made, fullgraph=True, backend="eager")(*inputs)
+    torch.testing.assert_close(found.loss, made(*inputs).loss)
 
 
 @pytest.mark.slow
