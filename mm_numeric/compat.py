@@ -113,16 +113,22 @@ def attention_of(config: Any) -> str:
 
 
 @contextmanager
-def attention_function(config: Any, name: str) -> Iterator[None]:
-    """Let a model use another attention function of ``AttentionInterface``.
+def attention_function(config: Any, function: Callable[..., Any]) -> Iterator[None]:
+    """Replace a model's attention function inside the context.
 
-    transformers (5.15 to 5.24) checks public names against its own functions.
+    transformers (5.15 to 5.24) checks public names against its own functions, and has no public
+    way to remove a function from ``AttentionInterface``, which would keep what it refers to.
     """
-    usual, config._attn_implementation = config._attn_implementation, name
+    from transformers import AttentionInterface
+
+    name, usual = "mm_numeric_branches", config._attn_implementation
+    AttentionInterface.register(name, function)
+    config._attn_implementation = name
     try:
         yield
     finally:
         config._attn_implementation = usual
+        del AttentionInterface._global_mapping[name]
 
 
 def takes_attention_functions(model: Any) -> bool:

@@ -12,6 +12,7 @@ import transformers
 from processes import free_port
 from torch import nn
 from transformers import (
+    AttentionInterface,
     AutoModelForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
@@ -115,6 +116,24 @@ def test_attention_of():
         assert compat.attention_of(model.config) == name, gone(
             "transformers", "PreTrainedConfig._attn_implementation", "attention_of"
         )
+
+
+def test_attention_function():
+    model, calls = small_gpt2(), []
+
+    def attend(module, query, key, value, *_, **options):
+        calls.append(module.layer_idx)
+        return value.transpose(1, 2), None
+
+    names = set(AttentionInterface())
+    with torch.no_grad(), compat.attention_function(model.config, attend):
+        model(input_ids=torch.tensor([[1, 2]]))
+    assert calls == [*range(model.config.n_layer)], gone(
+        "transformers", "PreTrainedConfig._attn_implementation", "attention_function"
+    )
+    # The function, and a cache that it refers to, are not kept.
+    assert set(AttentionInterface()) == names
+    assert compat.attention_of(model.config) in names
 
 
 def test_config_without_source(tmp_path):

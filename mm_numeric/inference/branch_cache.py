@@ -14,13 +14,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
-from transformers import AttentionInterface, DynamicCache
+from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from mm_numeric.compat import (
@@ -40,7 +41,11 @@ of its attention to prompts."""
 
 _MOST_GROUPS = 4
 
-_BRANCHES = "mm_numeric_branches"  # name of an attention function
+_KNOWN_OPTIONS = {
+    "dropout", "is_causal", "output_attentions", "output_router_logits", "position_ids", "scaling",
+    "use_cache",
+}  # fmt: skip
+"""Options of attention functions that ``_attend`` applies, or that change nothing in inference."""
 
 _OF_ROWS = ("attention_mask", "decoder_attention_mask", "token_type_ids", "mm_token_type_ids")
 _POSITIONS = ("position_ids", "decoder_position_ids")  # [b, t], in Qwen-VL [3, b, t]
@@ -83,18 +88,56 @@ def read_prompts(
 
 def _can_share(model: Any, model_kwargs: dict[str, Any]) -> bool:
     cache, positions = model_kwargs.get(cache_argument()), model_kwargs.get("position_ids")
-    config = model.config.get_text_config()
     return (
         not model.config.is_encoder_decoder
         and takes_attention_functions(model)
-        and any(getattr(each, "config", None) is config for each in model.modules())
-        and getattr(config, "attn_logit_softcapping", None) is None
         and model.config.model_type != "kosmos_2_text_model"  # its positions have no argument
         and positions is not None
         and isinstance(cache, DynamicCache)
         and all(type(each) is DynamicLayer and each.is_initialized for each in cache.layers)
-        and attention_of(config) in ("sdpa", "eager")
+        and attention_of(model.config.get_text_config()) in ("sdpa", "eager")
+        and _has_plain_attention(model, cache, positions)
     )
+
+
+_plain = WeakKeyDictionary[Any, bool]()  # what ``_has_plain_attention`` has found
+
+
+def _has_plain_attention(model: Any, cache: DynamicCache, positions: Tensor) -> bool:
+    """Return True if every layer calls the attention function of the config, and no others.
+
+    Others are attention sinks, soft-capping, a mask of the model's own, a layer that runs twice.
+    A pass over one token shows it, once for each model.
+    """
+    calls: list[tuple[int, bool]] = []
+
+    def attend(
+        module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any
+    ) -> tuple[Tensor, None]:
+        others = [attention_mask, *(options[name] for name in options.keys() - _KNOWN_OPTIONS)]
+        calls.append((module.layer_idx, not any(each is not None for each in others)))
+        return value.new_zeros(*query.shape[:2], *value.shape[2:]).transpose(1, 2), None
+
+    if model not in _plain:
+        token = torch.zeros(1, 1, dtype=torch.int64, device=positions.device)
+        with attention_function(model.config.get_text_config(), attend):
+            _pass(model, token, positions[..., :1, -1:], _appendable(cache))
+        _plain[model] = sorted(calls) == [(i, True) for i in range(len(cache.layers))]
+    return _plain[model]
+
+
+def _appendable(cache: DynamicCache) -> DynamicCache:
+    """Return a cache to which the tokens of branches are appended; ``cache`` is not changed."""
+    found = copy(cache)
+    found.layers = [_Layer(each) for each in cache.layers]
+    return found
+
+
+def _pass(model: Any, ids: Tensor, positions: Tensor, cache: DynamicCache) -> Tensor:
+    """Run a model on tokens [1, m], and return the logits [1, m, v]."""
+    options = {"use_cache": True, "return_dict": True, cache_argument(): cache}
+    logits: Tensor = model(input_ids=ids, position_ids=positions, **options).logits
+    return logits
 
 
 class _Layer(DynamicLayer):
@@ -174,8 +217,7 @@ class SharedPrompts:
         self.model, self.device, self.count = model, input_ids.device, len(input_ids)
         self.hidden = prompt[:, None, None] == 0  # [b, 1, 1, t]
         self.position = inputs["position_ids"]  # [b, 1], in Qwen-VL [3, b, 1]
-        self.cache = copy(cache)
-        self.cache.layers = [_Layer(each) for each in cache.layers]
+        self.cache = _appendable(cache)
         cache.layers = []  # ``generate`` keeps this cache, and memory is to be freed
         self.path = np.empty((self.count, 0), np.int64)
         """[n, s] indices of the tokens of each branch in the cache."""
@@ -210,14 +252,9 @@ class SharedPrompts:
         ]
         next_position = self.position.index_select(-2, prompt).transpose(-1, -2)
         with self._attending(path, groups):
-            outputs = self.model(
-                input_ids=ids[None],
-                position_ids=next_position + self.path.shape[1] - 1,
-                use_cache=True,
-                return_dict=True,
-                **{cache_argument(): self.cache},
-            )
-        return outputs.logits[0], others[len(parts) :]
+            position = next_position + self.path.shape[1] - 1
+            logits = _pass(self.model, ids[None], position, self.cache)
+        return logits[0], others[len(parts) :]
 
     @contextmanager
     def _attending(self, path: Tensor, groups: Sequence[_Group]) -> Iterator[None]:
@@ -236,8 +273,7 @@ class SharedPrompts:
                 found[group.at] = self._attend_group(layer, query, own, group)
             return found.flatten(1, 2)[None], None
 
-        AttentionInterface.register(_BRANCHES, attend)
-        with attention_function(self.model.config.get_text_config(), _BRANCHES):
+        with attention_function(self.model.config.get_text_config(), attend):
             yield
 
     def _attend_group(

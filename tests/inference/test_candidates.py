@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+import transformers
 from each_family import marked
 from PIL import Image
 from tiny_models import TINY, tiny_folder
@@ -10,7 +11,13 @@ from tiny_models import TINY, tiny_folder
 from mm_numeric.answers import ClockTime, Example
 from mm_numeric.data.collator import prompt_batch
 from mm_numeric.inference import branch_cache
-from mm_numeric.inference.candidates import Exploration, PrefixTree, Samples, draw
+from mm_numeric.inference.candidates import (
+    PLAIN_SETTINGS,
+    Exploration,
+    PrefixTree,
+    Samples,
+    draw,
+)
 from mm_numeric.inference.constrain import Constrainer, Constraint
 from mm_numeric.inference.generate import generate_tokens
 from mm_numeric.registry import FAMILIES, choose
@@ -170,6 +177,53 @@ def test_branches_that_share_the_cache_of_a_prompt_have_the_same_probabilities(l
         for other in others:
             assert other.probabilities == pytest.approx(copied.probabilities, rel=1e-4)
             assert other.greedy == copied.greedy
+
+
+OTHERS = {"intermediate_size": 48, "vocab_size": 19, "num_hidden_layers": 2, "hidden_size": 32}
+OTHERS |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0}
+FULL = {"layer_types": ["full_attention"] * 2, "num_local_experts": 4, "eos_token_id": 1}
+
+
+@pytest.mark.parametrize(
+    ("cls", "options", "can_share"),
+    [
+        pytest.param(transformers.LlamaConfig, {}, True, id="llama"),
+        pytest.param(transformers.GptOssConfig, FULL, False, id="attention sinks"),
+        pytest.param(transformers.DiffLlamaConfig, {}, False, id="an attention of its own"),
+        pytest.param(transformers.DogeConfig, {}, False, id="a mask of its own"),
+    ],
+)
+def test_the_probabilities_are_those_of_a_model_with_another_attention(
+    cls, options, can_share, monkeypatch
+):
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(cls(**OTHERS, **options)).eval()
+    for parameter in model.parameters():
+        parameter.data += 0.2 * torch.randn_like(parameter)
+    prompts = torch.tensor([[0, 0, 5, 7, 9], [4, 3, 8, 2, 6]])
+    shared, original = [], branch_cache._can_share
+    monkeypatch.setattr(
+        branch_cache, "_can_share", lambda *a: shared.append(original(*a)) or shared[-1]
+    )
+    found = model.generate(
+        input_ids=prompts,
+        attention_mask=(prompts > 0).long(),
+        max_new_tokens=3,
+        **PLAIN_SETTINGS,
+        eos_token_id=[1],
+        pad_token_id=0,
+        custom_generate=PrefixTree(range(10), mass=1.0, width=19),
+    )
+    assert shared == [can_share]
+    for prompt, each in zip(prompts, found, strict=True):
+        own = prompt[prompt > 0]
+        assert len(each.probabilities) > 19
+        for answer, prob in [*each.probabilities.items()][::9]:
+            ids = torch.cat([own, torch.tensor(answer, dtype=torch.int64)])
+            with torch.no_grad():
+                probs = model(ids[None]).logits[0, len(own) - 1 :].double().softmax(-1)
+            spelled = probs[range(len(answer)), list(answer)].prod()
+            assert prob == pytest.approx(float(spelled * probs[-1, :10].sum()), rel=1e-4)
 
 
 def test_answers_that_only_an_end_token_may_follow_need_no_pass(loaded, monkeypatch):

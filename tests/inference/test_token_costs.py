@@ -22,6 +22,10 @@ pytestmark = [
 ]
 
 STEPS = 5
+ROWS = [
+    Example(id=str(i), image=None, prompt=prompt, answer=None, where="test")
+    for i, prompt in enumerate(("When?", "What time is it?", "And now, which time?"))
+]
 RULES = {
     "median": {"decode": "median"},
     "mean of the likeliest": {"decode": "mean", "mass": 0.9, "branches": 3},
@@ -34,16 +38,15 @@ def loaded(request):
     cls = choose(request.param, FAMILIES, "family", "test")
     family = cls.load(tiny_folder(request.param), TINY)
     model = family.load_model(tiny_folder(request.param), TINY).to(NAME).eval()
+    # The first exploration of a model has one more pass, which finds what attention it has.
+    explore = Explorer(PredictConfig(decode="median"), family, Clock())
+    assert len([*generate(model, family, ROWS[:1], 1, explore=explore)]) == 1
     return model, family
 
 
 def answers_and_costs(loaded, monkeypatch, constrain, settings):
     """Return the answers of untrained models to three questions, and the costs of each token."""
     model, family = loaded
-    rows = [
-        Example(id=str(i), image=None, prompt=prompt, answer=None, where="test")
-        for i, prompt in enumerate(("When?", "What time is it?", "And now, which time?"))
-    ]
     task = Clock()
     explore = Explorer(PredictConfig(**settings), family, task) if settings else None
     constrainer = Constrainer(task, family, NAME) if constrain else None
@@ -56,7 +59,7 @@ def answers_and_costs(loaded, monkeypatch, constrain, settings):
             return forward(*args, **kwargs)
 
         monkeypatch.setattr(model, "forward", marked)
-        answers = [*generate(model, family, rows, STEPS, explore=explore, constrainer=constrainer)]
+        answers = [*generate(model, family, ROWS, STEPS, explore=explore, constrainer=constrainer)]
     tokens = [later.since(earlier) for earlier, later in pairwise(marks[1:])]
     assert len(tokens) >= 2 or not constrain  # an untrained model may end its answers at once
     return answers, tokens
