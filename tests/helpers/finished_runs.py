@@ -23,6 +23,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, GPT2Tokenizer
 from transformers.trainer_callback import CallbackHandler
 
 from mm_numeric.cli.main import main
+from mm_numeric.io.log import set_verbosity
 
 STOP_AFTER = 4
 TASK = {
@@ -158,7 +159,10 @@ def make_micro_model(folder):
 
 def command(*arguments):
     """Run a command of mm-numeric, which must succeed."""
-    assert main([*arguments, "--quiet"]) == 0
+    try:
+        assert main([*arguments, "--quiet"]) == 0
+    finally:
+        set_verbosity()  # for the other tests of this process
 
 
 @contextmanager
