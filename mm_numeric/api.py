@@ -263,6 +263,7 @@ def prepare(
         options: Options of the format, such as ``images=...`` of ``coco``.
     """
     from mm_numeric.importers.prepare import prepare as convert
+    from mm_numeric.importers.prepare import record_of
 
     kind = choose(name, IMPORTERS, "format", "prepare")
     _check_names(options, kind, "option", f"prepare, format {name}")
@@ -274,7 +275,12 @@ def prepare(
     prepared = convert(name, importer, paths, Path(out), **flags)
     if to is None or prepared.bad > allow_bad or not prepared.record["counts"].get("rows"):
         return prepared
-    return replace(prepared, usage=to.write(prepared.out, prepared.record["task"]))
+    try:
+        return replace(prepared, usage=to.write(prepared.out, prepared.record["task"]))
+    except BaseException:
+        # Rows without a record are written again without --force, by a corrected command.
+        record_of(prepared.out).unlink()
+        raise
 
 
 def report(

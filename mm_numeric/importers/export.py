@@ -52,6 +52,9 @@ class Exporter(ABC):
     rotates_images: ClassVar[bool] = True
     """True if the tool rotates images upright according to their EXIF orientation."""
 
+    files: ClassVar[frozenset[str]]
+    """Names of the files and folders in the folder, also those that the tool adds."""
+
     writes_text: ClassVar[bool] = True
     """True if answers are texts, whose coordinates depend on the model; False if the files have
     boxes and polygons in images."""
@@ -96,9 +99,17 @@ class Target:
                 f"--to {self.tool}: its files have pixels of the original image, whatever the "
                 "model; remove --family or --frame."
             )
-        if self.folder(rows).exists() and not force:
+        folder = self.folder(rows)
+        if folder.exists() and not force:
+            raise ValueError(f"{folder} exists; name another --out, or replace it with --force.")
+        others = [each for each in folder.glob("*") if each.name not in exporter.files]
+        others += [
+            each for each in folder.glob("images/**/*") if each.is_file() and not each.is_symlink()
+        ]
+        if others:
             raise ValueError(
-                f"{self.folder(rows)} exists; name another --out, or replace it with --force."
+                f"{min(others)} is not of `prepare`, and --force would delete it; move it, or name "
+                "another --out."
             )
         return exporter
 

@@ -54,6 +54,7 @@ class Coco(Exporter):
     """Writes instances of COCO. An id that is a whole number is kept; others become 1, 2 ..."""
 
     tool = "COCO"
+    files = frozenset({"instances.json"})
     writes_text = False
 
     def write(self, task: Task, samples: Iterator[Sample], folder: Path, name: str) -> None:
@@ -95,6 +96,7 @@ class Yolo(Exporter):
     """Writes a data set of Ultralytics YOLO; its images are links to the original ones."""
 
     tool = "Ultralytics 8.4.190"
+    files = frozenset({"data.yaml", "images", "labels", "labels.cache"})
     writes_text = False
 
     def write(self, task: Task, samples: Iterator[Sample], folder: Path, name: str) -> None:

@@ -32,6 +32,8 @@ _IMAGE_TAG = "<image>"
 class TextExporter(Exporter):
     """Base class of exporters of rows with a question and an answer."""
 
+    files = frozenset({TRAIN})
+
     tags: ClassVar[tuple[str, ...]] = ()
     """Texts that the tool replaces, also in answers."""
 
@@ -142,6 +144,7 @@ class LlamaFactory(TextExporter):
     """Writes rows of LLaMA-Factory, and the file that describes them."""
 
     tool = "LLaMA-Factory 0.9.5"
+    files = frozenset({TRAIN, "dataset_info.json"})
     rotates_images = False
     image_max_pixels = 768 * 768
     tags = ("<image>", "<video>", "<audio>")

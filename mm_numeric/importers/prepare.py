@@ -54,6 +54,11 @@ class Prepared:
         return len(self.record["bad_lines"])
 
 
+def record_of(out: Path) -> Path:
+    """Return the file with the record of prepared rows."""
+    return out.with_name(f"{out.name}.prepared.json")
+
+
 def prepare(
     name: str,
     importer: Importer,
@@ -76,7 +81,7 @@ def prepare(
             be replaced without ``force``. Without any valid row, no file is written.
         force: Whether to replace existing output files.
     """
-    record_path = out.with_name(f"{out.name}.prepared.json")
+    record_path = record_of(out)
     force = _check_out(out, record_path, force=force)
     files = importer.files(inputs)
     if out.resolve() in [path.resolve() for path in files]:

@@ -311,6 +311,25 @@ def test_a_folder_is_replaced_only_with_force(tmp_path):
         Target(tool="coco").check(tmp_path / "rows.jsonl", force=False)
 
 
+@pytest.mark.parametrize("name", ["runs/best.pt", "images/val/2.jpg"])
+def test_files_that_were_added_to_a_folder_are_not_deleted(tmp_path, name):
+    added = export(tmp_path, "yolo", ANSWERS) / name
+    added.parent.mkdir()
+    added.write_bytes(b"own")
+    with pytest.raises(ValueError, match=r"rows.yolo/.* is not of `prepare`, and --force would"):
+        export(tmp_path, "yolo", ANSWERS)
+    assert added.read_bytes() == b"own"
+
+
+def test_a_corrected_command_needs_no_force(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    export(tmp_path, "coco", ANSWERS)
+    common = ["rows.coco/instances.json", "--images", "images", "--out", "train.jsonl"]
+    assert run("coco", *common, "--to", "trl") == 2
+    assert "name it with --family (such as qwen3_vl)" in capsys.readouterr().err
+    assert run("coco", *common, "--to", "trl", "--family", "qwen3_vl") == 0
+
+
 def test_another_task_than_that_of_the_rows(tmp_path):
     options = {"name": "text_detection", "prompt": "Words?"}
     folder = export(tmp_path, "trl", ANSWERS, options=options, family="qwen3_vl")
