@@ -126,7 +126,7 @@ def test_files_of_vlmevalkit_have_the_same_answers_in_each_format(tmp_path, endi
         ([{"id": 1, "text": "A"}, {"text": "B"}], 'line 2: the id "id" is None; it must be a text'),
         ([{"id": 1.5, "text": "A"}], 'line 1: the id "id" is 1.5; it must be a text or a whole nu'),
         ([{**LMMS, "doc_id": "x"}], "line 1: \"doc_id\" is 'x', and not a position"),
-        ([{"completion": TURNS[1:2] * 2}], 'line 1: "completion" is 2 texts, and not one generate'),
+        ([{"completion": TURNS[1:2] * 2}], 'line 1: "completion" is a list with {'),
         ([{**LMMS, "resps": [["A", "B"]]}], 'line 1: "resps" is 2 texts, and not one generated te'),
     ],
 )

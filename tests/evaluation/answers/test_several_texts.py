@@ -232,7 +232,9 @@ def test_reports_and_comparisons_read_what_was_decoded(finished_runs, tmp_path, 
         ({"texts": ["1"], "weights": 0}, "weights of its texts sum to 0"),
         ({"texts": ["1"], "weights": 1, "logprobs": 0}, "weights and logprobs; remove one"),
         ({"texts": []}, '"text" is 0 texts'),
-        ({"texts": ["1", 2]}, '"text" is 2 texts, and not'),
+        ({"texts": ["1", 2]}, '"text" is a list with 2, and not a generated text or a list of'),
+        ({"texts": ["1", "2"], "logprobs": [-2000, -1900]}, "sum to 0; write the log probability"),
+        ({"texts": ["1", "2"], "weights": [1e308, 1e308]}, "weights of its texts sum to inf"),
     ],
 )
 def test_a_wrong_row_is_one_sentence(tmp_path, capsys, line, message):
