@@ -238,10 +238,11 @@ def _generated(
     wrong = [f"{own!r:.40}" for own in texts if not isinstance(own, str)]
     if wrong or not texts or (len(texts) > 1 and not several):
         cure = "; `mm-numeric decode` makes one answer of them" * (len(texts) > 1 and not wrong)
-        what = wrong[0] if len(wrong) == len(texts) == 1 else f"{len(texts)} texts"
-        raise ValueError(
-            f'{where}: "{fields.text[0]}" is {what}, and not one generated text{cure}.'
-        )
+        what = f"{len(texts)} texts"
+        if wrong:
+            what = wrong[0] if len(texts) == 1 else f"a list with {wrong[0]}"
+        wanted = "a generated text or a list of them" if several else "one generated text"
+        raise ValueError(f'{where}: "{fields.text[0]}" is {what}, and not {wanted}{cure}.')
     if not has_ids:
         return GeneratedText(where, None, texts, row)
     raw = value_at(row, fields.id)

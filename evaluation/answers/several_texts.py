@@ -118,8 +118,8 @@ def _probabilities(answers: Sequence[GeneratedText], texts: Sequence[str]) -> di
             found[text] = max(found[text], math.exp(weight))
         else:
             found[text] += weight
-    total = math.fsum(found.values())
-    if given == ["logprobs"] and total <= _MOST:
+    total = sum(found.values())
+    if given == ["logprobs"] and 0 < total <= _MOST:
         return dict(found)
     if given == ["logprobs"] or not 0 < total < math.inf:
         cure = (

@@ -59,8 +59,8 @@ class ServerAnswer:
     """Log probability and UTF-8 text of each token; empty if the server returns none."""
 
     top_logprobs: list[dict[bytes, float]]
-    """For each token, the log probabilities of the likeliest tokens in its place; empty if the
-    server returns none."""
+    """For each token, the log probabilities of the likeliest tokens in its place; {} for those of
+    which the server returns none."""
 
     other_fields: list[str]
     """Names of the other fields of the message that are not empty."""
@@ -161,8 +161,6 @@ def _top_logprobs(tokens: list[Any]) -> list[dict[bytes, float]]:
     tops = [token.get("top_logprobs") or [] for token in tokens]
     for top in tops:
         _check(isinstance(top, list), "top_logprobs", top)
-    if not all(tops):
-        return []
     return [{text: value for value, text in map(_logprob, top)} for top in tops]
 
 

@@ -498,13 +498,12 @@ def probe(
         "constraints": ", ".join(said),
         "rejected fields": ", ".join(name for name in wanted if name not in accepted) or "none",
     }
+    has_top = any(answer.top_logprobs)
     if tree:
-        lines["top_logprobs"] = _returned(bool(answer.top_logprobs), "top_logprobs" in accepted)
+        lines["top_logprobs"] = _returned(has_top, "top_logprobs" in accepted)
     for name, text in lines.items():
         logger.info("%s: %s: %s", client.url, name, text)
-    return Abilities(
-        accepted, answer.ids is not None, regex, top_logprobs=bool(answer.top_logprobs)
-    )
+    return Abilities(accepted, answer.ids is not None, regex, top_logprobs=has_top)
 
 
 def _token_lines(reply: Reply, accepted: Mapping[str, Any], family: Family) -> dict[str, str]:

@@ -215,6 +215,8 @@ def _models_and_examples(
     settings: Mapping[str, Any],
 ) -> tuple[_Model, list[Example]]:
     """Return the model, or the ensemble of several, and the examples; see ``predict``."""
+    if len({folder.resolve() for folder in runs}) < len(runs):
+        raise ValueError("--model: a run is named twice; an ensemble has each run once.")
     model = read_model(runs[0], endpoint, trust_remote_code, overrides)
     config = replace(model.config, predict=replace(model.config.predict, **settings))
     examples = examples_to_answer(config, source)

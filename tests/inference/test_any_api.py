@@ -188,6 +188,20 @@ def test_fewer_likely_tokens_are_asked_for_if_the_server_returns_few(tmp_path, c
     assert "top_logprobs: returned" in capsys.readouterr().err
 
 
+def test_a_token_without_likely_tokens_leaves_the_others_in_the_tree(tmp_path):
+    texts = made(tmp_path, "clock", 2)
+    server = TextServer(texts, can=["top_logprobs"])
+
+    def without_last(body):
+        code, reply = server(body)
+        for choice in reply["choices"] if body["max_tokens"] > 1 else ():
+            choice.get("logprobs", {"content": [{}]})["content"][-1].pop("top_logprobs", None)
+        return code, reply
+
+    found, _ = predicted(tmp_path, without_last, "--decode", "median")
+    assert all(0 < row["decode"]["covered"] <= 1 for row in found)
+
+
 def test_a_server_that_fails_at_several_answers_is_asked_for_each(tmp_path):
     texts = made(tmp_path, "numbers", 2)
     server = TextServer(texts)

@@ -142,6 +142,7 @@ def test_the_answers_of_an_ensemble_are_not_mixed_with_others(runs, monkeypatch,
     [
         (["a", "b"], "greedy answers of several models cannot be averaged; set another rule"),
         (["a", "other", "--decode", "median"], "other: the run has another task or other test"),
+        (["a", "./a", "--decode", "median"], "--model: a run is named twice"),
         (["a", "predict.mass=0.9"], None),
         (
             ["a", "b", "--endpoint", "http://h/v1", "--served-model", "m"],
