@@ -2,8 +2,9 @@
 
 ``SharedPrompts``  all branches of a prompt attend to its one KV cache (tree attention): a token
                    sees the prompt and the tokens of its own branch
-``CopiedPrompts``  each branch has a copy of the cache; for encoder-decoders, models without
-                   transformers' interface for attention functions, and caches of other kinds
+``CopiedPrompts``  each branch has a copy of the cache; for encoder-decoders, models with other
+                   attention than softmax by a function of transformers' ``AttentionInterface``, and
+                   caches of other kinds
 
 Axes    b prompts, n branches of all prompts, m their continuations, t tokens of the prompt,
         c prompts of a group, q branches of a prompt, s tokens of a branch, h heads of keys, g heads
@@ -295,7 +296,7 @@ class SharedPrompts:
 def _attend(
     query: Tensor, key: Tensor, value: Tensor, hidden: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return attention before it is normalised: the largest score, the sum and the values.
+    """Return the attention to a group of tokens, to merge it with that to another group.
 
     Args:
         query: [..., q, d]
@@ -304,22 +305,23 @@ def _attend(
         hidden: True for tokens that are not seen; broadcasts with [..., q, s].
 
     Returns:
-        Three tensors [..., q, 1 or d].
+        The largest score and the sum of all weights [..., q, 1], and the mean value [..., q, d].
     """
     scores = (query @ key.transpose(-1, -2)).float()
     if hidden is not None:
         scores = scores.masked_fill_(hidden, torch.finfo(scores.dtype).min)
     largest = scores.amax(dim=-1, keepdim=True)
     weights = scores.sub_(largest).exp_()
-    return largest, weights.sum(dim=-1, keepdim=True), weights.to(value.dtype) @ value
+    total = weights.sum(dim=-1, keepdim=True)
+    # Divided before they are multiplied: a sum over a long prompt overflows float16.
+    return largest, total, weights.div_(total).to(value.dtype) @ value
 
 
 def _merged(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
     """Return the attention to two groups of tokens, each as ``_attend`` returns it."""
     largest = torch.maximum(a[0], b[0])
-    scale_a, scale_b = (a[0] - largest).exp(), (b[0] - largest).exp()
-    total = a[1] * scale_a + b[1] * scale_b
-    return ((a[2] * scale_a + b[2] * scale_b) / total).to(a[2].dtype)
+    total_a, total_b = (own[1] * (own[0] - largest).exp() for own in (a, b))
+    return ((a[2] * total_a + b[2] * total_b) / (total_a + total_b)).to(a[2].dtype)
 
 
 def similar_counts(counts: Ints, most: int = _MOST_GROUPS) -> list[Ints]:

@@ -226,6 +226,12 @@ def test_the_probabilities_are_those_of_a_model_with_another_attention(
             assert prob == pytest.approx(float(spelled * probs[-1, :10].sum()), rel=1e-4)
 
 
+def test_attention_to_a_long_prompt_does_not_overflow_float16():
+    query, keys = torch.zeros(1, 4, dtype=torch.float16), torch.zeros(5000, 4, dtype=torch.float16)
+    parts = [branch_cache._attend(query, keys[:n], 50 + keys[:n]) for n in (5000, 3)]
+    assert branch_cache._merged(*parts).tolist() == [[50] * 4]
+
+
 def test_answers_that_only_an_end_token_may_follow_need_no_pass(loaded, monkeypatch):
     _, family, examples = loaded
     constrainer, names, sizes = Constrainer(Clock(), family), [e.id for e in examples], []
