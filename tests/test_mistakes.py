@@ -126,7 +126,7 @@ PATHS = [
     override("trainer.output_dir=.", ". is not empty and contains no run. Choose another", "train"),
     override("trainer.deepspeed=none.json", "trainer.deepspeed: there is no file none.json. What"),
     Mistake("predict --model nowhere", "nowhere contains no run; use the output_dir of `mm-numeric"),
-    Mistake("predict --model mine.yaml", "mine.yaml contains no run; use the output_dir of"),
+    Mistake("predict --model mine.yaml", "mine.yaml contains no run; use the output_dir of `mm-numeric train`, or add --endpoint"),
     Mistake(f"predict --model {OLD}/run --data {OLD}/test.jsonl --out .", "--out: . is a folder; name a file in it."),
     Mistake(f"predict --model {OLD}/run --data {OLD}/test.jsonl --out y.csv", "--out y.csv: the file name must end in .jsonl."),
     Mistake(f"predict --model {OLD}/run --data no.jsonl --out p.jsonl", "no.jsonl: there is no such file."),

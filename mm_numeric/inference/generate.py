@@ -287,6 +287,11 @@ def read_model(
     run: Path, endpoint: Endpoint | None, trust_remote_code: bool, overrides: Sequence[str] = ()
 ) -> _Model:
     """Return the model of a run or, with ``endpoint``, of a config; some settings are changed."""
+    if endpoint is None and run.is_file():
+        raise ValueError(
+            f"{run} contains no run; use the output_dir of `mm-numeric train`, or add --endpoint "
+            "for a model on a server."
+        )
     if endpoint is None or run.is_dir():
         config = read_run(run, trust_remote_code=trust_remote_code, overrides=overrides)
         precision = Precision.of_run(run) if endpoint is None else None
