@@ -62,7 +62,8 @@ class TextTree:
             if is_complete and path and b"".join(path).strip() == text.encode().strip():
                 self._ends.add(token)
             logprobs = {**top, token: logprob}
-            self._next[path] = {other: math.exp(value) for other, value in logprobs.items()}
+            known = self._next.setdefault(path, {})
+            known.update({other: math.exp(value) for other, value in logprobs.items()})
             path = (*path, token)
         while path and path[-1] in self._ends:
             path = path[:-1]
