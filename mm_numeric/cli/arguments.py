@@ -13,10 +13,9 @@ from mm_numeric.cli.completion import (
     overridden_settings,
     setting_names,
 )
-from mm_numeric.cli.decode import add_decode_options
 from mm_numeric.cli.overview import EXAMPLES, CommandParser, overview
 from mm_numeric.cli.predict import add_decoding, add_endpoint
-from mm_numeric.cli.score import add_score_options
+from mm_numeric.cli.score import add_decode_options, add_score_options
 from mm_numeric.io.archives import add_limit_option
 from mm_numeric.registry import ENGINES, LOCAL_ENGINE
 

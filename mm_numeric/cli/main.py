@@ -15,8 +15,7 @@ from typing import Any
 
 from mm_numeric.cli.arguments import GLOBAL_FLAGS, make_parser
 from mm_numeric.cli.completion import complete
-from mm_numeric.cli.decode import decode_answers
-from mm_numeric.cli.score import score_answers
+from mm_numeric.cli.score import decode_answers, score_answers
 from mm_numeric.distributed.ranks import EveryRankError, is_lost_rank
 from mm_numeric.io.archives import set_limit
 from mm_numeric.io.atomic_files import atomic_file

@@ -1,12 +1,14 @@
-"""The command ``mm-numeric score``: its options, in groups by source and protocol."""
+"""The commands ``mm-numeric score`` and ``decode``, which read answers of any tool."""
 
 import argparse
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from mm_numeric.cli.predict import add_timeout
+from mm_numeric.config.decoding import MBR, check_decode
 from mm_numeric.io.log import show
 from mm_numeric.registry import PROTOCOLS, RANK_FIELDS
 
@@ -67,6 +69,39 @@ def add_score_options(score: argparse.ArgumentParser, positive: Callable[[str], 
     _add_truth(score)
     _add_coco(score, positive)
     _add_judge(score, positive)
+
+
+def add_decode_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``decode``."""
+    parser.add_argument(
+        "answers",
+        type=Path,
+        help="file with several texts of each question: rows with the same id, or a list `texts`, "
+        "with optional `weights` or `logprobs`; or a file of another tool",
+    )
+    parser.add_argument(
+        "--rule",
+        choices=("mean", "median", MBR),
+        default=MBR,
+        help="rule that chooses the answer: mean (least squared error), median (least absolute "
+        "error), or mbr (least expected risk; default)",
+    )
+    parser.add_argument(
+        "--for",
+        dest="risk",
+        metavar="RISK",
+        help="risk of mbr, such as accuracy_at_0.5 (default: that of the task)",
+    )
+    parser.add_argument(
+        "--task", help="name of the task, or an import path such as my_tasks:Thermometer"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="predictions file to write (default: ANSWERS.RULE.jsonl)",
+    )
+    add_joined_rows(parser, required=True)
 
 
 def add_joined_rows(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
@@ -256,6 +291,29 @@ def score_answers(arguments: argparse.Namespace) -> None:
     show(results_table(scores))
     if truth is not None and not is_text and arguments.protocol is None:
         show("next: --protocol coco_ap computes COCO's average precision (AP) from the scores")
+
+
+def decode_answers(arguments: argparse.Namespace) -> None:
+    """Decode answers, and write a predictions file."""
+    path, rule, risk = arguments.answers, arguments.rule, arguments.risk
+    if risk is not None:
+        if rule != MBR:
+            raise ValueError(f"--for is the risk of --rule {MBR}, and the rule is {rule}.")
+        check_decode({"for": risk})
+    out = arguments.out or path.with_name(f"{path.stem}.{rule}.jsonl")
+    if out.suffix != ".jsonl" or out.resolve() == path.resolve():
+        raise ValueError(f"--out {out}: name another file, which ends in .jsonl.")
+    from mm_numeric.evaluation.answers.several_texts import decode_texts
+    from mm_numeric.evaluation.answers.source import AnswerSource
+
+    source = AnswerSource(predictions=path, task_name=arguments.task, partial=arguments.partial)
+    found = decode_texts(source, prepared_rows(arguments), out, rule, risk)
+    show(f"{found.answers} answers of {found.texts} texts ({found.parsed} parsed): {out}")
+    partial = " --partial" if arguments.partial else ""
+    # The rows of the file name the task, unless it is an import path.
+    named = arguments.task is not None and ":" in arguments.task
+    task = f" --task {arguments.task}" if named else ""
+    show(f"next: mm-numeric score {shlex.quote(str(out))}{task}{partial}")
 
 
 def _given(arguments: argparse.Namespace, names: dict[str, str]) -> dict[str, Any]:
