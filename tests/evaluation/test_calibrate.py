@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -124,7 +125,8 @@ def test_rows_that_cannot_be_compared_are_a_warning(run, capsys):
 
 def test_the_distribution_of_several_runs_is_another_one(run, capsys):
     assert command("calibrate", run, "--data", "new.jsonl", "--decode", "median") == 0
-    predict([run, run], "new.jsonl", "both.jsonl", decode="median", limit=3)
+    other = shutil.copytree(run, "other")
+    predict([run, other], "new.jsonl", "both.jsonl", decode="median", limit=3)
     assert "its calibration is not applied, as it was fitted to the answers of" in (
         capsys.readouterr().err
     )
