@@ -20,6 +20,7 @@ MARKED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", MARKED)
 def test_a_file_passes(file, tmp_path):
     job = Job(run_tests, [file], tmp_path / "output.txt")
