@@ -294,7 +294,7 @@ class Claim:
     """True or False for a difference of ``pair_differences``, None for one of ``differences``."""
 
     def difference(self) -> Difference:
-        """Return the difference; raise ValueError if there is none, or if it is not clear."""
+        """Return the difference; raise ValueError if it is missing or not clear."""
         if self.decoded is None:
             known = differences(self.experiment)
         else:

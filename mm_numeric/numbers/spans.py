@@ -387,7 +387,7 @@ class NumberSpans:
         return self._with(self._packed().pin_memory())
 
     def _packed(self) -> Packed:
-        """Return the buffer that the tensors are views of, which is made if there is none."""
+        """Return the buffer that the tensors are views of; make it if they have no common one."""
         found: Packed | None = vars(self).get(_BUFFER)
         if found is None:
             own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "samples"}
