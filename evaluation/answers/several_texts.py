@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mm_numeric.answers import Instances, Unreadable
+from mm_numeric.config.decoding import MBR
 from mm_numeric.evaluation.answers.files import GeneratedText, value_at, without_end_tokens
 from mm_numeric.evaluation.answers.joined_rows import Joined, joined_answers
 from mm_numeric.evaluation.answers.prepared_rows import PreparedRows
@@ -32,6 +33,8 @@ from mm_numeric.inference.decision_rules import check_rule
 from mm_numeric.inference.decode import candidates_of_texts, decode
 from mm_numeric.inference.risks import risk_of
 from mm_numeric.io.atomic_files import atomic_file
+
+_LOGPROBS = "logprobs"
 
 _MOST = 1 + 1e-6
 """Largest sum of rounded probabilities."""
@@ -66,7 +69,7 @@ def decode_texts(
         for joined in joined_answers(source, rows, several=True):
             if not count:
                 check_rule(rule, type(joined.target), "--rule")
-                if rule == "mbr":
+                if rule == MBR:
                     risk_of(joined.task, joined.target, "--for", risk)
             row = _decoded(joined, rule, risk)
             file.write(json.dumps(row).encode() + b"\n")
@@ -79,11 +82,11 @@ def _decoded(joined: Joined, rule: str, risk: str | None) -> dict[str, Any]:
     """Return the row of a question in the predictions file."""
     task, frame = joined.task, joined.frame
     texts = [without_end_tokens(text) for own in joined.answers for text in own.texts]
-    probabilities = _probabilities(joined.answers, texts)
+    field = _weight_field(joined.answers[0])
+    probabilities = _probabilities(joined.answers, texts, field)
     candidates = candidates_of_texts(task, frame, probabilities)
     likeliest = max(probabilities, key=lambda text: probabilities[text])
-    are_weighted = not {"weights", "logprobs"}.isdisjoint(joined.answers[0].row)
-    samples = 0 if are_weighted else len(texts)
+    samples = len(texts) if field is None else 0
     text, entries, scores, _ = decode(
         task, frame, likeliest, candidates, rule, risk, samples=samples
     )
@@ -103,32 +106,40 @@ def _decoded(joined: Joined, rule: str, risk: str | None) -> dict[str, Any]:
     }
 
 
-def _probabilities(answers: Sequence[GeneratedText], texts: Sequence[str]) -> dict[str, float]:
-    """Return the probability of each different text, in the order of the first ones."""
-    given = [name for name in ("weights", "logprobs") if name in answers[0].row]
+def _weight_field(answer: GeneratedText) -> str | None:
+    """Return the name of the field with the weights of the texts; None if all weigh the same."""
+    given = [name for name in ("weights", _LOGPROBS) if name in answer.row]
     if len(given) > 1:
-        raise ValueError(f"{answers[0].where}: weights and logprobs; remove one of them.")
-    if not given:
-        weights = [1.0] * len(texts)
-    else:
-        weights = [number for own in answers for number in _numbers(own, given[0])]
+        raise ValueError(f"{answer.where}: weights and logprobs; remove one of them.")
+    return given[0] if given else None
+
+
+def _probabilities(
+    answers: Sequence[GeneratedText], texts: Sequence[str], field: str | None
+) -> dict[str, float]:
+    """Return the probability of each different text, in the order of the first ones."""
+    weights = [1.0] * len(texts)
+    if field is not None:
+        weights = [number for own in answers for number in _numbers(own, field)]
     found: defaultdict[str, float] = defaultdict(float)
     for text, weight in zip(texts, weights, strict=True):
-        if given == ["logprobs"]:
+        if field == _LOGPROBS:
             found[text] = max(found[text], math.exp(weight))
         else:
             found[text] += weight
     total = sum(found.values())
-    if given == ["logprobs"] and 0 < total <= _MOST:
-        return dict(found)
-    if given == ["logprobs"] or not 0 < total < math.inf:
-        cure = (
-            f"the probabilities of its texts sum to {total:.6g}; write the log probability of each "
-            "whole text, or weights"
-            if given == ["logprobs"]
-            else f"the weights of its texts sum to {total:g}; write one that is above 0"
+    if field == _LOGPROBS:
+        if 0 < total <= _MOST:
+            return dict(found)
+        raise ValueError(
+            f"{answers[0].where}: the probabilities of its texts sum to {total:.6g}; write the log "
+            "probability of each whole text, or weights."
         )
-        raise ValueError(f"{answers[0].where}: {cure}.")
+    if not 0 < total < math.inf:
+        raise ValueError(
+            f"{answers[0].where}: the weights of its texts sum to {total:g}; write one that is "
+            "above 0."
+        )
     return {text: weight / total for text, weight in found.items()}
 
 
@@ -136,7 +147,7 @@ def _numbers(answer: GeneratedText, name: str) -> Iterator[float]:
     """Yield the weights or log probabilities of the texts of a row."""
     found = value_at(answer.row, name)
     numbers = found if isinstance(found, list) else [found]
-    sign, what = (-1, "at most 0") if name == "logprobs" else (1, "at least 0")
+    sign, what = (-1, "at most 0") if name == _LOGPROBS else (1, "at least 0")
     valid = len(numbers) == len(answer.texts) and all(
         type(number) in (int, float) and sign * number >= 0 for number in numbers
     )
