@@ -53,9 +53,9 @@ class Throughput:
         device, tokens, now = self.accelerator.device, self._tokens, time.perf_counter()
         rest = [self._samples, now - self._since - self._paused, peak_gib(device)]
         mine = torch.tensor(rest, dtype=torch.float64)
-        if self.accelerator.num_processes > 1:
-            tokens, mine = tokens.to(device), mine.to(device)
-        values = [self.accelerator.gather(own[None]) for own in (tokens, mine)]
+        values = [tokens[None], mine[None]]
+        if self.accelerator.num_processes > 1:  # a group of one rank, as DeepSpeed's, gathers too
+            values = [self.accelerator.gather(own.to(device)) for own in values]
         began = now - self._began
         self._since, self._paused, self._tokens, self._samples = now, 0.0, torch.tensor(0), 0
 
