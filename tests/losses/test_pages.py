@@ -13,13 +13,10 @@ import pytest
 import torch
 from documents import PAGES
 from objective_steps import SPECS, made
-from term_losses import term_values
-from tokens import SIZE, TOKENIZER, VOCABULARY, ToyTokenizer, labels_of
-from torch.nn import functional
+from tokens import ToyTokenizer
 
 from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.presets import PRESETS
-from mm_numeric.losses.term import make_term
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans, numbers_in_labels
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 
@@ -438,40 +435,3 @@ def test_times_are_what_their_pages_say(name, seed):
         minutes = [60 * hour + minute for hour, minute in (expected, true)]
         losses += [circular(*minutes) / 360] if name == "time" else pathrisk_of_time(*tokens)
     assert found == pytest.approx(ce + 0.3 * sum(losses) / len(losses), rel=1e-7)
-
-
-def answer_at_the_optimum(term, weight, share):
-    """Return the most likely answer where the loss is smallest, for labels 29 and 39.
-
-    ``share`` is the part of 29. The second digit is certain; the probability of a first digit 2
-    is on a grid, the rest is on 3.
-    """
-    grid = torch.linspace(0.005, 0.995, 199, dtype=torch.float64)
-    labels = labels_of("29", "39").repeat(len(grid), 1)
-    two, three, nine = TOKENIZER.ids("239")
-    logits = torch.full((len(grid), 2, SIZE), -30.0, dtype=torch.float64)
-    logits[:, 0, two], logits[:, 0, three], logits[:, 1, nine] = grid.log(), (1 - grid).log(), 0.0
-    rows = logits.repeat_interleave(2, dim=0)
-    total = functional.cross_entropy(rows.mT, labels, reduction="none")
-    if term:
-        spans = NumberSpans.from_labels(labels, VOCABULARY)
-        values = term_values(make_term(term, {}), rows.flatten(0, 1), spans)
-        total = total + weight * values.view(labels.shape)
-    of_29, of_39 = total.sum(dim=1).view(-1, 2).unbind(dim=1)
-    best = grid[(share * of_29 + (1 - share) * of_39).argmin()]
-    return 29 if best > 0.5 else 39
-
-
-def test_pathrisk_is_not_proper():
-    """The figures of its page: 39 is answered although 65 % of the labels are 29."""
-    assert "**It is not proper.**" in PAGES["docs/losses/pathrisk.md"]
-    errors = {answer: 0.65 * abs(answer - 29) + 0.35 * abs(answer - 39) for answer in (29, 39)}
-    assert errors == {29: pytest.approx(3.5), 39: pytest.approx(6.5)}
-    assert answer_at_the_optimum("pathrisk", 0.3, 0.65) == 39
-    names = ("ntl_was", "rps", "smmd", "dist2", "del", "emd")
-    others = {name: PRESETS[name].numeric_weight for name in names}
-    for name, weight in {None: 0.0, **others}.items():
-        assert answer_at_the_optimum(name, weight, 0.65) == 29, name
-    for weight, last in ((0.3, 0.68), (1.0, 0.80)):
-        assert answer_at_the_optimum("pathrisk", weight, last - 0.005) == 39
-        assert answer_at_the_optimum("pathrisk", weight, last + 0.01) == 29

@@ -13,9 +13,11 @@ from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from objective_steps import made
+from optimum import optimum
 from term_losses import digit_logits, losses_of, marked_spans, term_values
-from tokens import SIZE, TOKENIZER, VOCABULARY, ToyTokenizer, labels_of
+from tokens import TOKENIZER, VOCABULARY, ToyTokenizer, labels_of
 
+from mm_numeric.losses.presets import PRESETS
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.losses.term import NumberClasses, NumberLogits, make_term
 from mm_numeric.losses.terms.path_risk import PathRisk
@@ -388,22 +390,14 @@ def share_within_5(labels, probabilities, answer):
     return sum(math.prod(probabilities[text[:i]][c] for i, c in enumerate(text)) for text in near)
 
 
-def test_the_best_probabilities_have_no_gradient(costs_of_times):
+def test_the_best_probabilities_are_the_optimum(costs_of_times):
     labels = noisy_labels(7 * 60 + 58)
-    table = best_probabilities(labels, costs_of_times, WEIGHT)
-    logits = {prefix: torch.full((SIZE,), -40.0).double() for prefix in table}
-    for prefix, probabilities in table.items():
-        for character, p in probabilities.items():
-            logits[prefix][TOKENIZER.vocabulary[character]] = math.log(p)
-        logits[prefix].requires_grad_()
-    rows = torch.stack([logits[text[:i]] for text in labels for i in range(len(text))])
-    shares = torch.tensor([share for text, share in labels.items() for _ in text]).double()
-    targets = torch.tensor([i for text in labels for i in TOKENIZER.ids(text)])
-    spans = marked_spans(*((text, TIME) for text in labels))
-    ce = shares @ torch.nn.functional.cross_entropy(rows, targets, reduction="none")
-    risk = shares[spans.position] @ term_values(PathRisk(), rows, spans)
-    (ce + WEIGHT * risk).backward()
-    assert max(own.grad.abs().max() for own in logits.values()) < 1e-6
+    expected = best_probabilities(labels, costs_of_times, WEIGHT)
+    found = optimum(PRESETS["pathrisk"], labels)
+    assert PRESETS["pathrisk"].numeric_weight == WEIGHT
+    for text in labels:
+        p = math.prod(expected[text[:i]][c] for i, c in enumerate(text))
+        assert found.probs[text] == pytest.approx(p, abs=1e-4)
 
 
 @pytest.mark.parametrize(("weight", "error", "confidence", "share"), [

@@ -1,0 +1,116 @@
+"""The optimum of each loss for noisy labels: which are proper, and what the others answer."""
+
+from dataclasses import replace
+
+import pytest
+from documents import PAGES
+from optimum import (
+    TIMES,
+    error_of,
+    expected_distance,
+    exponential,
+    gaussian,
+    label_table,
+    minutes_of,
+    optimum,
+    times_with,
+    without_ratio,
+)
+
+from mm_numeric.losses.presets import PRESETS
+
+SHOWN = 7 * 60 + 58
+LABELS = {
+    "bimodal": {"29": 0.65, "39": 0.35},
+    "lengths": {"98": 0.25, "99": 0.35, "100": 0.3, "101": 0.1},
+    "gaussian": times_with(SHOWN, gaussian(5)),
+    "exponential": times_with(SHOWN, exponential(5)),
+    "circular": times_with(1, gaussian(3)),  # 11:53 to 12:09, most of them
+    "hours": times_with(9 * 60 + 58, gaussian(3)),  # 9:58, and 10:02
+}
+PROPER = ("ce", "rps", "smmd")
+
+
+def difference(answers, labels):
+    """Return the total variation between the distribution of answers and that of the labels."""
+    return sum(abs(answers.probs.get(text, 0.0) - p) for text, p in labels.items()) / 2
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("noise", LABELS)
+@pytest.mark.parametrize("name", PROPER)
+def test_a_proper_loss_gives_the_distribution_of_the_labels(name, noise):
+    labels = LABELS[noise]
+    answers, true = optimum(PRESETS[name], labels), label_table(labels)
+    assert difference(answers, labels) < 1e-3
+    assert (answers.greedy, answers.median) == (true.greedy, true.median)
+    assert answers.share_within(true.greedy, 5) == pytest.approx(
+        true.share_within(true.greedy, 5), abs=1e-3
+    )
+
+
+@pytest.mark.parametrize(("name", "least"), [
+    ("ntl_was", 0.019), ("emd", 0.019), ("dist2", 0.02), ("gce", 0.3), ("pathrisk", 0.2),
+])  # fmt: skip
+def test_an_improper_loss_does_not(name, least):
+    assert difference(optimum(without_ratio(name), LABELS["bimodal"]), LABELS["bimodal"]) > least
+
+
+def test_digit_ce_is_proper_for_numbers_of_one_length_only():
+    """Its weight of a first digit depends on the length of the label."""
+    assert difference(optimum(PRESETS["digit_ce"], LABELS["gaussian"]), LABELS["gaussian"]) < 1e-3
+    assert difference(optimum(PRESETS["digit_ce"], LABELS["lengths"]), LABELS["lengths"]) > 0.01
+
+
+@pytest.mark.parametrize(("name", "answer"), [
+    ("ce", "29"), ("ntl_was", "29"), ("rps", "29"), ("smmd", "29"), ("emd", "29"), ("del", "29"),
+    ("dist2", "29"), ("pathrisk", "39"),
+])  # fmt: skip
+def test_two_labels(name, answer):
+    """The figures of the page of PathRisk: it answers 39 although 65 % of the labels are 29."""
+    assert "**It is not proper.**" in PAGES["docs/losses/pathrisk.md"]
+    labels = LABELS["bimodal"]
+    found = optimum(without_ratio(name), labels)
+    assert found.greedy == found.median == answer
+    assert expected_distance(labels, answer) == pytest.approx({"29": 3.5, "39": 6.5}[answer])
+
+
+@pytest.mark.parametrize(("weight", "last"), [(0.3, 0.68), (1.0, 0.80)])
+def test_pathrisk_answers_39_up_to_a_share_of_29(weight, last):
+    spec = replace(PRESETS["pathrisk"], numeric_weight=weight)
+    assert optimum(spec, {"29": last - 0.005, "39": 1.005 - last}).greedy == "39"
+    assert optimum(spec, {"29": last + 0.01, "39": 0.99 - last}).greedy == "29"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "noise", "greedy", "median", "confidence", "share"), [
+    ("ce", "gaussian", 0, 0, 0.729, 0.729),
+    ("ntl_was", "gaussian", -2, 0, 0.721, 0.691),
+    ("pathrisk", "gaussian", -2, -1, 0.786, 0.691),
+    ("ce", "exponential", 2, 3, 0.777, 0.777),
+    ("ntl_was", "exponential", 2, 4, 0.828, 0.777),
+    ("pathrisk", "exponential", 2, 4, 0.852, 0.777),
+])  # fmt: skip
+def test_times(name, noise, greedy, median, confidence, share):
+    """Minutes by which 7:58 is missed, and the probability of the greedy answer within 5 minutes.
+
+    ``confidence`` is what the model says, ``share`` is the part of the labels. The most likely
+    exponential label is the true time, but its digits are not the most likely ones.
+    """
+    labels = LABELS[noise]
+    found, true = optimum(without_ratio(name), labels), label_table(labels)
+    errors = [error_of(text, TIMES[SHOWN]) for text in (found.greedy, found.median)]
+    assert errors == [greedy, median]
+    assert found.share_within(found.greedy, 5) == pytest.approx(confidence, abs=0.002)
+    assert true.share_within(found.greedy, 5) == pytest.approx(share, abs=0.002)
+
+
+def test_the_labels_are_what_their_names_say():
+    assert all(sum(labels.values()) == pytest.approx(1) for labels in LABELS.values())
+    mean = sum(p * error_of(text, TIMES[SHOWN]) for text, p in LABELS["exponential"].items())
+    assert mean == pytest.approx(5, abs=0.1)
+    square = sum(p * error_of(text, TIMES[SHOWN]) ** 2 for text, p in LABELS["gaussian"].items())
+    assert square == pytest.approx(25, abs=0.3)
+    assert {text: minutes_of(text) for text in ("12:00", "1:00", "11:59")} == {
+        "12:00": 0, "1:00": 60, "11:59": 719,
+    }  # fmt: skip
