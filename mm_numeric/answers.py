@@ -391,6 +391,9 @@ class Example:
     """Images after the first one, such as frames of a video, all of the same size. The prompt has
     ``IMAGE`` once for each image."""
 
+    epoch: int | None = field(default=None, repr=False, compare=False)
+    """In training, the number of earlier passes over the data; None if this is not known."""
+
     @property
     def images(self) -> tuple[ImageSource, ...]:
         """Return all images of the sample."""

@@ -35,6 +35,7 @@ FAMILY_PAGES = {
     "ntl.md": ("ntl_", "nl_ntl"),
     "ntil.md": ("emd", "ntil"),
     "soft-targets.md": ("gce", "dist2"),
+    "soft-answers.md": ("soft_answers",),
     "proper-scores.md": ("rps", "smmd"),
     "digit-entropy.md": ("del",),
     "pathrisk.md": ("pathrisk",),

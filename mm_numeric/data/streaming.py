@@ -8,12 +8,15 @@ skips the samples already trained on: it reads them again, but does not open the
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from accelerate.data_loader import prepare_data_loader
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+from transformers import TrainerCallback
 
 from mm_numeric.answers import Example
 from mm_numeric.config.data import DataConfig, DataSource, listed
@@ -76,7 +79,8 @@ class ExampleStream(IterableDataset[list[Example]]):
         """Repeat the examples of sources endlessly. If ``seed`` is set, reshuffle every pass."""
         for number in count():
             rng = None if self.seed is None else random.Random(f"{self.seed} {name} {number}")
-            yield from self._one_pass(sources, rng)
+            for example in self._one_pass(sources, rng):
+                yield replace(example, epoch=number)
 
     def _one_pass(
         self, sources: Iterable[DataSource], rng: random.Random | None
@@ -113,6 +117,27 @@ class ExampleStream(IterableDataset[list[Example]]):
     @property
     def _cache(self) -> Path:
         return Path(self.data.cache)
+
+
+class EpochRows(Dataset[Example], TrainerCallback):
+    """A list of examples, each with the number of the current epoch; a callback of the trainer.
+
+    Workers of a data loader that outlive an epoch read the number from shared memory.
+    """
+
+    def __init__(self, examples: Sequence[Example]) -> None:
+        self.examples = examples
+        self._epoch = torch.zeros((), dtype=torch.long).share_memory_()
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Set the epoch of the examples that are read from now on."""
+        self._epoch.fill_(int(state.epoch or 0))
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, index: int) -> Example:
+        return replace(self.examples[index], epoch=int(self._epoch))
 
 
 def weighted_round_robin(weights: Sequence[float]) -> Iterator[int]:

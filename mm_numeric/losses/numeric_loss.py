@@ -122,6 +122,11 @@ class NumericLoss(nn.Module):
         self._check_terms()
         self._warn_of_large_values()
 
+    @property
+    def needs_drawn_answers(self) -> bool:
+        """Return True if training needs answers that are drawn around the labels."""
+        return any(getattr(own, "needs_drawn_answers", False) for own in self.terms.values())
+
     def __repr__(self) -> str:
         return f"<NumericLoss {self.spec}, {len(self.vocabulary)} number tokens>"
 
@@ -389,6 +394,13 @@ class NumericLoss(nn.Module):
     ) -> LossSum:
         """Return the sum of one numeric loss over a batch, and the count to divide it by."""
         term = self.terms[spec.name]
+        is_trained = numbers.logits.requires_grad and torch.is_grad_enabled()
+        if is_trained and spans.digit_target is None and self.needs_drawn_answers:
+            raise ValueError(
+                "soft_answers: the batch has no drawn answers, which label ids alone do not give; "
+                "train with `mm-numeric train`, or with NumericTrainer and a TrainingCollator that "
+                "has soft_answers=SoftAnswers(...)."
+            )
         with torch.set_grad_enabled(torch.is_grad_enabled() and spec.name in self._trained):
             losses = term_losses(spec, term, numbers, spans)
             if weights is not None:

@@ -283,6 +283,8 @@ class NumberSpans:
         times: [r, 2] indices (0 to m - 1) of the hour and the minute of each time.
         supervised: [n] index of each supervised position in the flattened labels
             [samples * positions]. None if the loss gets logits only at supervised positions.
+        digit_target: [k, 10] target probability of each digit, float32, for ``soft_answers``. A row
+            of zeros has the label as its target. None if no answer was drawn.
     """
 
     position: Tensor
@@ -298,6 +300,7 @@ class NumberSpans:
     boxes: Tensor
     times: Tensor
     supervised: Tensor | None = None
+    digit_target: Tensor | None = None
 
     @classmethod
     def build(

@@ -20,7 +20,7 @@ from transformers.training_args import OptimizerNames
 from mm_numeric.baselines.baseline import Baseline
 from mm_numeric.compat import base_dataloader, postponed_rotation
 from mm_numeric.data.lengths import LengthGroupedSampler, rows_per_step, sampler_seed
-from mm_numeric.data.streaming import ExampleStream, stream_loader
+from mm_numeric.data.streaming import EpochRows, ExampleStream, stream_loader
 from mm_numeric.distributed.deepspeed import without_zero3_init
 from mm_numeric.distributed.ranks import Ranks
 from mm_numeric.losses.normalization import Counts
@@ -358,6 +358,13 @@ class NumericTrainer(RunTrainer, NumericLossMixin, Trainer):
 
     checks_padding_free = False
     """Check that the next micro-batch, which is padding-free, has the logits of a padded one."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        examples: Any = vars(self)["train_dataset"]
+        if self.objective.needs_drawn_answers and isinstance(examples, list):
+            self.train_dataset = EpochRows(examples)
+            self.add_callback(self.train_dataset)
 
     def get_train_dataloader(self) -> Any:
         """Return the training dataloader of a list or of a stream of rows."""

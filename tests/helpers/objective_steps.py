@@ -26,8 +26,10 @@ VARIANTS = {
 """What the papers publish for other tokens and readings, as settings."""
 
 SPECS = {**PRESETS, **{name: read_spec(value, name) for name, value in VARIANTS.items()}}
-OF_LABELS = {name: spec for name, spec in SPECS.items() if not name.startswith("box_")}
-"""The objectives whose numbers are found in label ids alone, without boxes."""
+OF_LABELS = {
+    name: spec for name, spec in SPECS.items() if not name.startswith(("box_", "soft_answers"))
+}
+"""The objectives whose numbers are found in label ids alone, without boxes and drawn answers."""
 
 QUICK = ("ce", "emd", "gce+ntl_was", "ntil", "ntl_was", "pathrisk", "rps")
 EACH_OF_LABELS = [

@@ -9,7 +9,6 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import numpy as np
 import torch
 from objective_steps import made
 from term_losses import marked_spans
@@ -141,33 +140,35 @@ def without_ratio(name):
     return replace(PRESETS[name], balance="fixed")
 
 
-def optimum(objective, labels, soft=None, steps=100):
+def optimum(objective, labels, digit_target=None, steps=100):
     """Return the ``Answers`` at the optimum of an objective (settings) for a label distribution.
 
     The losses of all tokens of an answer are summed, not averaged.
 
     Args:
         objective: An ``ObjectiveSpec``.
-        labels: ``{text: probability}``: times (H:MM) or numbers.
-        soft: None, or a function from spans and texts to spans with more about the labels.
+        labels: ``{text: probability}``, or a list of (text, probability): times (H:MM) or numbers.
+        digit_target: As in ``NumberSpans``, for all digits of the labels; or None.
         steps: Largest number of steps of L-BFGS.
     """
-    start = label_table(labels)
+    pairs = list(labels.items()) if isinstance(labels, dict) else labels
+    total = {}
+    for text, p in pairs:
+        total[text] = total.get(text, 0.0) + p
+    start = label_table(total)
     prefixes = {prefix: i for i, prefix in enumerate(start.table)}
-    texts = [text + END for text in labels]
-    probs = torch.tensor([[own[c] for c in SPELLED] for own in start.table.values()]).double()
-    weight = torch.tensor(
-        [sum(p for text, p in labels.items() if text.startswith(prefix)) for prefix in prefixes]
-    ).double()
-    # All prefixes have gradients of about the same size in these units, also rare ones.
-    unit = weight.rsqrt()[:, None]
-    scaled = (probs.clamp(min=1e-4).log() / unit).requires_grad_()
+    texts = [text + END for text, _ in pairs]
     rows = torch.tensor([prefixes[text[:i]] for text in texts for i in range(len(text))])
     ids = torch.tensor([token for text in texts for token in TOKENIZER.ids(text)])
-    weights = torch.tensor([labels[text[:-1]] for text in texts for _ in text]).double()
-    is_time = any(":" in text for text in labels)
+    weights = torch.tensor([p for text, p in pairs for _ in text + END]).double()
+    is_time = any(":" in text for text in texts)
     spans = marked_spans(*((text, TIME if is_time else "free") for text in texts))
-    spans = spans if soft is None else soft(spans, texts)
+    spans = replace(spans, digit_target=digit_target)
+    probs = torch.tensor([[own[c] for c in SPELLED] for own in start.table.values()]).double()
+    # All prefixes have gradients of about the same size in these units, also rare ones.
+    of_prefix = torch.zeros(len(prefixes)).double().index_add(0, rows, weights)
+    unit = of_prefix.rsqrt()[:, None]
+    scaled = (probs.clamp(min=1e-4).log() / unit).requires_grad_()
     loss_of, counts = made(objective), Counts._make([torch.ones(())] * 6 + [None, False])
     optimiser = torch.optim.LBFGS(
         [scaled], max_iter=steps, tolerance_grad=1e-9, tolerance_change=0, history_size=20,
@@ -184,11 +185,9 @@ def optimum(objective, labels, soft=None, steps=100):
     optimiser.step(loss)
     loss()
     assert scaled.grad.abs().max() < 1e-3, scaled.grad.abs().max()
-    found = (scaled.detach() * unit).softmax(dim=1).numpy()
-    return Answers(
-        {
-            prefix: dict(zip(SPELLED, np.asarray(own).tolist(), strict=True))
-            for prefix, own in zip(prefixes, found, strict=True)
-        },
-        start.texts,
-    )
+    found = (scaled.detach() * unit).softmax(dim=1).tolist()
+    table = {
+        prefix: dict(zip(SPELLED, own, strict=True))
+        for prefix, own in zip(prefixes, found, strict=True)
+    }
+    return Answers(table, start.texts)

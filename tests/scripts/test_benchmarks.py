@@ -71,7 +71,7 @@ def test_everyone_is_measured(bench):
     assert len(results) == len(point["results"])
     full = {name for block, name in results if block == "CE, from logits"}
     forms = {f"torch CE + ntloss {form}" for form in ("WAS", "MSE", "MAE", "Huber", "number level")}
-    assert full == {"torch CE", *PRESETS, *forms}
+    assert full == {"torch CE", *PRESETS, "soft_answers", *forms}
     for share in (0, 50, 95):
         padded = f"CE, from logits [b, t, v] and labels [b, t], shift=True, {share}% ignored"
         assert {name for block, name in results if block == padded} == {"torch CE", *PRESETS}
