@@ -30,6 +30,7 @@ from mm_numeric.data.lengths import (
 from mm_numeric.data.soft_answers import draw_answer
 from mm_numeric.families.family import Family, Prompts, Tokens
 from mm_numeric.geometry.frames import Frame
+from mm_numeric.losses.answer_tree import AnswerTree
 from mm_numeric.losses.term import make_term
 from mm_numeric.losses.terms.soft_answers import SoftAnswers
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans, TokenNumber, numbers_in_labels
@@ -181,6 +182,9 @@ class TrainingCollator:
     """Cache of image features. Batches then have ``vision_rows`` in place of ``pixel_values``. None
     to run the vision tower for every image."""
 
+    answer_tree: AnswerTree | None = None
+    """All answers that a row can have, for losses of whole answers."""
+
     def __call__(self, examples: Sequence[Example]) -> dict[str, Any]:
         """Return a training batch: the model inputs, the labels and the positions of numbers.
 
@@ -231,6 +235,11 @@ class TrainingCollator:
             at = _targets_of_tokens(targets, numbers, answer, self.vocabulary)
         except ValueError as error:
             raise ValueError(f"{example.where}: {error}") from error
+        if self.answer_tree is not None and tuple(answer.ids) not in self.answer_tree.answers:
+            raise ValueError(
+                f"{example.where}: {written.text!r} is none of the {len(self.answer_tree.values)} "
+                "answers of objective.answer_range; correct the range, or the row."
+            )
         if self.every_number:
             taken = {position for number in numbers for position in number.positions}
             taken |= {

@@ -75,6 +75,9 @@ PRESETS: Mapping[str, ObjectiveSpec] = {
     "ntil": _ratio(*_NTIL),
     "ntil_soft": ObjectiveSpec(terms=_NTIL_SOFT),
     "pathrisk": _plus("pathrisk"),
+    "crps": _plus("crps", 0.5),
+    "expected_risk": _plus("expected_risk", 0.5),
+    "completion_risk": _plus("completion_risk"),
     # weights of DETR (arXiv 2005.12872): 5 for the sum of four errors is 20 for their mean, though
     # its coordinates are centre, width and height, and these are corners
     "box_l1": _plus("box_l1", 20.0),

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from mm_numeric.losses.answer_tree import AnswerProbabilities
 from mm_numeric.numbers.spans import NumberSpans
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 from mm_numeric.registry import TERMS, choose
@@ -130,12 +131,14 @@ class NumberLogits:
         log_normaliser: [k] logsumexp of all logits; a logit minus it is a log probability.
         classes: The numeric value and the digits of each of the c number tokens, as tensors.
         present: [k, c] True for the tokens that keep the model's logits. None: all keep them.
+        answers: The probability of each complete answer, for terms with ``per = "answer"``.
     """
 
     logits: Tensor
     log_normaliser: Tensor
     classes: NumberClasses
     present: Tensor | None = None
+    answers: AnswerProbabilities | None = None
     _known: dict[Any, Any] = field(init=False, repr=False, default_factory=dict)
 
     @classmethod
@@ -201,8 +204,10 @@ class Term(Protocol):
     """Interface of a numeric loss, which is independent of models, trainers and tasks."""
 
     @property
-    def per(self) -> Literal["supervised", "token", "number", "box", "time"]:
+    def per(self) -> Literal["supervised", "token", "number", "box", "time", "answer"]:
         """Return what one loss value is computed for: a number token, number, box or clock time.
+
+        ``answer`` is the whole answer of a row, which is one number or one time.
 
         To get the mean loss, the sum is divided by the number of tokens, numbers, boxes or times.
         ``supervised`` is like ``token``: there is one loss value per number token. But the sum is
@@ -216,7 +221,7 @@ class Term(Protocol):
         """
 
 
-PER = ("token", "number", "box", "time", "supervised")
+PER = ("token", "number", "box", "time", "answer", "supervised")
 """The values of ``Term.per``."""
 
 

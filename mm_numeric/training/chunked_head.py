@@ -88,13 +88,13 @@ class ChunkedHead:
         elif not is_unchanged:
             self.one_piece = "the model changes the logits of its output head"
 
-    def is_chunked(self, labels: Tensor, loss_of: NumericLoss, chunked_from: float) -> bool:
+    def is_chunked(self, positions: Tensor, loss_of: NumericLoss, chunked_from: float) -> bool:
         """Return True if a micro-batch has too many logits to compute its loss in one piece."""
         # Without cross-entropy only the logits of numbers are needed, which are few.
         if self.one_piece or loss_of.spec.ce_weight == 0:
             return False
         head: Any = self.head
-        return bool(labels.numel() * head.out_features >= chunked_from)
+        return bool(positions.numel() * head.out_features >= chunked_from)
 
     def __call__(
         self,
@@ -122,7 +122,8 @@ class ChunkedHead:
             counts: The counts of the optimiser step. None in an evaluation: no metrics then.
             chunked_from: Number of logits, n * v, from which the loss is computed in chunks;
                 ``outputs.logits`` then contains the loss.
-            positions: [n] indices of the flattened positions that get logits. None: all.
+            positions: [n] indices of the flattened positions that get logits, followed by those
+                of the nodes of an answer tree, if the loss has one. None: all.
             count: Number of positions of the micro-batch, b * t.
         """
         head: Any = self.head
@@ -132,7 +133,7 @@ class ChunkedHead:
             with nullcontext() if product is None else replaced_forward(head, product):
                 outputs = model(**inputs)
             return outputs, result_of(outputs, labels, spans, counts)
-        if not self.is_chunked(labels, loss_of, chunked_from):
+        if not self.is_chunked(positions, loss_of, chunked_from):
             with selecting(head, positions, count, product):
                 outputs = model(**inputs)
             outputs.logits = outputs.logits.flatten(0, -2)

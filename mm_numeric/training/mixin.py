@@ -24,6 +24,7 @@ from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.losses.term import LossSum
 from mm_numeric.models.frozen_towers import stop_gradients_at_frozen_towers
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
+from mm_numeric.training.answer_nodes import WithNodes, with_nodes
 from mm_numeric.training.chunked_head import CHUNKED_FROM, ChunkedHead
 from mm_numeric.training.integrations import (
     added_sums,
@@ -243,6 +244,11 @@ class NumericLossMixin(_Trainer):
             outputs.logits = outputs.logits[:, -batch["input_ids"].shape[1] :]
             return outputs, self._result(outputs, labels, spans, counts)
         count = (labels if supervised is None else supervised).numel()
+        nodes = None
+        if self.objective.has_whole_answers and supervised is not None:
+            assert spans is not None
+            nodes = self._with_nodes(model, batch, spans, supervised)
+            batch, count = nodes.inputs, nodes.count
         if self._head is None:  # activation checkpointing is enabled by now
             stop_gradients_at_frozen_towers(self.model)
             self._head = ChunkedHead(
@@ -255,6 +261,10 @@ class NumericLossMixin(_Trainer):
             )
             self._log_once_if_whole(self._head)
         positions = None
+        if nodes is not None and self._head.all_positions:
+            outputs = model(**batch)
+            outputs.logits = outputs.logits.flatten(0, -2)[nodes.positions]
+            return outputs, self._result(outputs, labels, spans, counts)
         if not self._head.all_positions and (labels.dim() == 1 or not return_outputs):
             if spans is None:
                 spans = self.objective.spans(labels)
@@ -264,6 +274,8 @@ class NumericLossMixin(_Trainer):
                 positions = mask.flatten().nonzero().squeeze(1)
             if labels.dim() == 2:
                 labels = labels.flatten()[positions]
+            if nodes is not None:
+                positions = nodes.positions
         is_whole = return_outputs or counts is None
         return self._head(
             model,
@@ -276,6 +288,21 @@ class NumericLossMixin(_Trainer):
             math.inf if is_whole else self.chunked_from,
             positions,
             count,
+        )
+
+    def _with_nodes(
+        self, model: torch.nn.Module, batch: dict[str, Any], spans: NumberSpans, supervised: Tensor
+    ) -> WithNodes:
+        """Add the beginnings of all answers to a micro-batch, as extra tokens."""
+        assert self.objective.answers is not None
+        attention = self.model.config.get_text_config()._attn_implementation
+        if attention not in ("sdpa", "eager"):
+            raise ValueError(
+                f"objective: losses of whole answers need a mask that {attention} does not accept; "
+                "set model.attention to sdpa or eager."
+            )
+        return with_nodes(
+            batch, self.objective.answers, spans, supervised, has_bool_mask=attention == "sdpa"
         )
 
     def _log_once_if_whole(self, head: ChunkedHead) -> None:

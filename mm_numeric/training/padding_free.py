@@ -31,7 +31,7 @@ SDPA_BY_SAMPLE = "sdpa_by_sample"
 """Name in transformers of sdpa that is computed for each sample of a row alone."""
 
 _LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
-_MOST_ERROR, _MOST_ERROR_16_BIT = 0.005, 0.05  # share of the largest logit
+MOST_ERROR, MOST_ERROR_16_BIT = 0.005, 0.05  # share of the largest logit
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ def padding_free_error(
     if not wanted.numel():
         return None
     error = ((found - wanted).abs().max() / wanted.abs().max()).item()
-    if error <= (_MOST_ERROR_16_BIT if low_precision else _MOST_ERROR):
+    if error <= (MOST_ERROR_16_BIT if low_precision else MOST_ERROR):
         return None
     return (
         f"data.padding_free: for the first micro-batch, the logits of the model differ by "

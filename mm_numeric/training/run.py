@@ -71,6 +71,7 @@ from mm_numeric.runs.folder import (
 from mm_numeric.runs.manifest import check_files
 from mm_numeric.runs.resume import with_same_rows
 from mm_numeric.runs.tensor_files import require_tensor_files
+from mm_numeric.training.answer_nodes import make_answer_tree
 from mm_numeric.training.callbacks.evaluation import (
     EvaluationCallback,
     evaluated_rows,
@@ -379,6 +380,10 @@ def make_trainer(
     if isinstance(family, Baseline):
         family.fit(config.task, known)  # answers may now have other tokens than when measured
         collator = replace(collator, encoded=EncodedAnswers())
+    tree = make_answer_tree(config, family)
+    if tree is not None:
+        logger.info("%d answers, %d extra tokens per row", len(tree.values), len(tree.tokens))
+        collator = replace(collator, answer_tree=tree)
     modules = ModelModules(family, config.modules, args.learning_rate, config.title)
     transformers.set_seed(args.seed)
     model = load_model(config, family, source)
@@ -406,7 +411,9 @@ def make_trainer(
         trainer = make(
             train_dataset=examples,
             data_collator=with_image_positions(model, family, collate),
-            objective=NumericLoss(spec, vocabulary=collator.vocabulary),
+            objective=NumericLoss(
+                spec, vocabulary=collator.vocabulary, answers=collator.answer_tree
+            ),
             callbacks=[*callbacks, GradientCheck(modules)],
             **options,
         )

@@ -38,6 +38,7 @@ from mm_numeric.numbers.spans import NumberSpans
 from mm_numeric.runs.manifest import write_manifest
 from mm_numeric.runs.resume import write_step
 from mm_numeric.runs.tensor_files import tensors_only
+from mm_numeric.training.answer_nodes import WithNodes, answer_nodes_error
 from mm_numeric.training.callbacks.gradient_check import GradientCheck
 from mm_numeric.training.callbacks.non_finite import FiniteCheck
 from mm_numeric.training.callbacks.preemption import IgnoreSignalsInWorker, StopOnSignal
@@ -391,6 +392,37 @@ class NumericTrainer(RunTrainer, NumericLossMixin, Trainer):
                 callback.supervised = inputs.get("supervised")
         return super().training_step(model, inputs, *args)
 
+    def facts(self) -> dict[str, Any]:
+        """Return the number of extra tokens of a row, for losses of whole answers."""
+        tree = self.objective.answers
+        return {} if tree is None else {"extra_tokens_per_row": len(tree.tokens)}
+
+    def _with_nodes(
+        self, model: torch.nn.Module, batch: dict[str, Any], spans: NumberSpans, supervised: Tensor
+    ) -> WithNodes:
+        """Add the beginnings of all answers to a micro-batch, after a check of the first one."""
+        nodes, tree = super()._with_nodes(model, batch, spans, supervised), self.objective.answers
+        if self._head is None and tree is not None:
+            head = output_head(self.accelerator.unwrap_model(model))
+            self.ranks.exchange(
+                answer_nodes_error(
+                    model,
+                    head,
+                    batch,
+                    nodes,
+                    tree,
+                    spans,
+                    supervised,
+                    low_precision=self._has_low_precision(),
+                )
+            )
+        return nodes
+
+    def _has_low_precision(self) -> bool:
+        """Return True if the model computes in bf16 or fp16, so that logits are rounded."""
+        has_16_bits = self.model.dtype not in (torch.float32, torch.float64)
+        return has_16_bits or self.accelerator.mixed_precision != "no"
+
     def _forward(
         self,
         model: torch.nn.Module,
@@ -406,9 +438,8 @@ class NumericTrainer(RunTrainer, NumericLossMixin, Trainer):
         """
         if self.checks_padding_free and supervised is not None:
             self.checks_padding_free = False
-            has_16_bits = self.model.dtype not in (torch.float32, torch.float64)
-            low_precision = has_16_bits or self.accelerator.mixed_precision != "no"
             head = output_head(self.accelerator.unwrap_model(model))
+            low_precision = self._has_low_precision()
             self.ranks.exchange(
                 padding_free_error(model, head, batch, supervised, low_precision=low_precision)
             )

@@ -1,0 +1,127 @@
+"""Losses of the whole answer, from the probability of each answer that the model could give.
+
+Axes    r rows, a answers, s nodes with several next tokens on the path of an answer
+Units   minutes for times, on a circle; units of the answer for other numbers
+
+Losses of single digits compare a digit with that of the label, after the label's own digits. The
+losses here compare complete answers: 29 and 30 are one apart, and so are 12:59 and 1:00.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from mm_numeric.losses.answer_tree import AnswerProbabilities, AnswerTree
+from mm_numeric.losses.term import NumberLogits, check_positive, cumulative_sum
+from mm_numeric.numbers.spans import NumberSpans
+
+
+def answers_of(numbers: NumberLogits) -> AnswerProbabilities:
+    """Return the probabilities of all answers, which ``NumericLoss`` has checked to be there."""
+    assert numbers.answers is not None
+    return numbers.answers
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeNumberScore:
+    """Continuous ranked probability score (CRPS) of the whole answer.
+
+    The loss is ``E|X - y| - E|X - X'| / 2``: X and X' are two independent answers of the model, and
+    y is the label. Distances of times are circular.
+    """
+
+    per: ClassVar[Literal["answer"]] = "answer"
+
+    def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
+        """Return the loss of each row, [r]."""
+        answers = answers_of(numbers)
+        probs, distance = answers.probs, answers.tree.distance(answers.labels)
+        return (probs * distance.to(probs)).sum(dim=-1) - _spread(probs, answers.tree) / 2
+
+
+def _spread(probs: Tensor, tree: AnswerTree) -> Tensor:
+    """Return the expected distance of two independent answers, [r]."""
+    if tree.circle is not None:
+        return (probs @ tree.distance(tree.values).to(probs) * probs).sum(dim=-1)
+    below = cumulative_sum(probs)[:, :-1]
+    return 2 * (below * (1 - below)) @ tree.values.diff().to(probs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpectedRisk:
+    """Expected distance ``E min(|X - y|, cap)`` of the model's answer X from the label y.
+
+    Attributes:
+        cap: Largest distance, above 0; None if there is none.
+    """
+
+    per: ClassVar[Literal["answer"]] = "answer"
+    cap: float | None = 10.0
+
+    def __post_init__(self) -> None:
+        check_positive("expected_risk", cap=self.cap)
+
+    def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
+        """Return the loss of each row, [r]."""
+        answers = answers_of(numbers)
+        probs = answers.probs
+        return (probs * _risk(answers, self.cap).to(probs)).sum(dim=-1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompletionRisk:
+    """Expected cost ``sum_d p(d) c(d)`` of the next digit d, with the model's own completions.
+
+    The sum is over the tokens that can follow the label's previous digits, and the loss of a row is
+    the sum over the digits of its label. The cost c(d) is the expected distance, at most ``cap``,
+    of the label from the answers that the model gives after d. It has no gradient.
+
+    ``pathrisk`` differs in c(d): there it is the distance of the best completion.
+
+    Attributes:
+        cap: Largest distance, above 0; None if there is none.
+    """
+
+    per: ClassVar[Literal["answer"]] = "answer"
+    cap: float | None = 10.0
+
+    def __post_init__(self) -> None:
+        check_positive("completion_risk", cap=self.cap)
+
+    def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
+        """Return the loss of each row, [r]."""
+        answers = answers_of(numbers)
+        paths, width = answers.label_paths, answers.tree.children.shape[1]
+        first = paths // width * width  # of the tokens that could be in the place of the label's
+        each = torch.arange(width, device=paths.device)
+        at = (first[:, :, None] + each).clamp(max=answers.edges.shape[1] - 1).flatten(1)
+        probs = answers.edges.gather(1, at).exp()
+        costs = _edge_costs(answers, _risk(answers, self.cap)).gather(1, at)
+        return (probs * costs.to(probs)).sum(dim=-1)
+
+
+def _risk(answers: AnswerProbabilities, cap: float | None) -> Tensor:
+    """Return the distance of each answer from the label of each row, [r, a], float64."""
+    distance = answers.tree.distance(answers.labels)
+    return distance if cap is None else distance.clamp(max=cap)
+
+
+@torch.no_grad()
+def _edge_costs(answers: AnswerProbabilities, risk: Tensor) -> Tensor:
+    """Return the expected risk of the answers after each next token, [r, u * w + 1]; 0 at the end.
+
+    Computed in float64, because the probability of a beginning may be tiny.
+    """
+    probs, paths = answers.log_probs.double().exp(), answers.tree.paths.flatten()
+    times = answers.tree.paths.shape[1]
+    mass, cost = (
+        torch.zeros_like(answers.edges, dtype=torch.float64).index_add(
+            1, paths, each.repeat_interleave(times, dim=1)
+        )
+        for each in (probs, probs * risk)
+    )
+    cost = cost / mass.where(mass > 0, 1)
+    cost[:, -1] = 0
+    return cost

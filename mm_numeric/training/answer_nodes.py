@@ -1,0 +1,185 @@
+"""Read the beginnings of all answers in the forward pass of a training step, as extra tokens.
+
+Axes    b rows of a batch, t positions, e extra tokens, u nodes with several next tokens, r rows
+        with an answer, n supervised positions, v vocabulary
+
+The extra tokens of a row come after its padding. They have the positions of the answer tokens that
+they replace, and see the prompt and the tokens that they continue, but neither the label nor other
+beginnings. No other token sees them, so that cross-entropy and its gradient stay the same.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from mm_numeric.answers import HALF_DAY_MINUTES, ClockTime, Number
+from mm_numeric.baselines.baseline import Baseline
+from mm_numeric.config.schema import Config
+from mm_numeric.families.family import Family
+from mm_numeric.losses.answer_tree import AnswerTree
+from mm_numeric.losses.term import make_term
+from mm_numeric.models.output_head import selected_logits
+from mm_numeric.numbers.spans import NumberSpans
+from mm_numeric.training.padding_free import MOST_ERROR, MOST_ERROR_16_BIT
+
+MOST_EXTRA_TOKENS = 4096
+
+
+def make_answer_tree(config: Config, family: Family) -> AnswerTree | None:
+    """Return the tree of all answers of the task; None if no loss needs it.
+
+    Raises ValueError if the settings do not allow extra tokens, or the answers are too many.
+    """
+    spec, title = config.objective.spec, config.title
+    own = [t.name for t in spec.terms if make_term(t.name, t.options).per == "answer"]
+    if not own:
+        return None
+    where = f"{title}, objective: {own[0]} reads the beginnings of all answers as extra tokens, "
+    if family.encoder_decoder or isinstance(family, Baseline) or config.data.padding_free:
+        other = "data.padding_free" if config.data.padding_free else f"model.family {family.name}"
+        raise ValueError(f"{where}which {other} does not allow; use a decoder with padding.")
+    answers: list[tuple[ClockTime | Number, float]]
+    if spec.answer_range is None:
+        times = map(ClockTime.from_minutes, range(HALF_DAY_MINUTES))
+        answers = [(time, time.minutes) for time in times]
+    else:
+        lowest, highest = spec.answer_range
+        answers = [(Number(str(n)), n) for n in range(lowest, highest + 1)]
+    try:
+        written = [(config.task.format(answer, None).text, value) for answer, value in answers]
+    except (AttributeError, TypeError):
+        kind = "times" if spec.answer_range is None else "numbers"
+        raise ValueError(
+            f"{where}and the answers of task.name are no {kind}; set objective.answer_range to "
+            "the smallest and largest number, such as [0, 999], or leave it out for clock times."
+        ) from None
+    circle = HALF_DAY_MINUTES if spec.answer_range is None else None
+    tree = AnswerTree.of({tuple(family.answer(t).ids): value for t, value in written}, circle)
+    if len(tree.tokens) > MOST_EXTRA_TOKENS:
+        raise ValueError(
+            f"{where}and answer_range needs {len(tree.tokens)} of them for each row; at most "
+            f"{MOST_EXTRA_TOKENS} are possible: choose a smaller range."
+        )
+    return tree
+
+
+class WithNodes(NamedTuple):
+    """A batch with the extra tokens, and where its logits are needed.
+
+    ``count`` is the number of its positions, b * (t + e). ``positions`` are indices of them in one
+    dimension: those of the n supervised ones, and then those of the nodes of each row, [n + r * u].
+    """
+
+    inputs: dict[str, Any]
+    positions: Tensor
+    count: int
+
+
+def with_nodes(
+    inputs: Mapping[str, Any],
+    tree: AnswerTree,
+    spans: NumberSpans,
+    supervised: Tensor,
+    *,
+    has_bool_mask: bool,
+) -> WithNodes:
+    """Add the extra tokens of a tree to the inputs of a decoder.
+
+    Args:
+        inputs: Keyword arguments of the model for a padded batch.
+        tree: The tree.
+        spans: The numbers of the batch.
+        supervised: [b, t] True at the positions that predict an answer token.
+        has_bool_mask: True for a mask of booleans (sdpa), False for one that is added (eager).
+    """
+    (b, t), device = supervised.shape, supervised.device
+    tree = tree.to(device)
+    e = len(tree.tokens)
+    first = supervised.int().argmax(dim=1)  # [b], the last token of the prompt
+    padding = inputs["attention_mask"].bool()
+    after = first[:, None] + tree.depth
+    positions = inputs.get("position_ids")
+    if positions is None:
+        positions = torch.arange(t, device=device).expand(b, t)
+        extra = after
+    else:  # those of images, [3, b, t]; the first token of an answer follows a text token
+        at = (first[:, None] + 1).clamp(max=t - 1).expand(*positions.shape[:-1], 1)
+        extra = positions.gather(-1, at) + tree.depth - 1
+    changed = {
+        name: torch.nn.functional.pad(value, (0, e))
+        for name, value in inputs.items()
+        if isinstance(value, Tensor) and value.shape == (b, t)
+    }
+    changed["input_ids"][:, t:] = tree.tokens
+    changed["position_ids"] = torch.cat([positions, extra], dim=-1)
+    mask = torch.zeros(b, t + e, t + e, dtype=torch.bool, device=device)
+    place = torch.arange(t, device=device)
+    mask[:, :t, :t] = (place <= place[:, None]) & padding[:, None]
+    mask[:, t:, :t] = ((place <= first[:, None]) & padding)[:, None]
+    mask[:, t:, t:] = tree.sees
+    if has_bool_mask:
+        changed["attention_mask"] = mask[:, None]
+    else:
+        lowest = torch.finfo(torch.float32).min
+        changed["attention_mask"] = torch.zeros(mask.shape, device=device).masked_fill(
+            ~mask, lowest
+        )[:, None]
+    rows = torch.arange(int(spans.samples), device=device)[:, None]
+    node = torch.where(tree.node == 0, first[: len(rows), None], t + tree.node - 1)
+    assert spans.supervised is not None
+    own = spans.supervised // t * (t + e) + spans.supervised % t
+    at = torch.cat([own, (rows * (t + e) + node).flatten()])
+    return WithNodes({**inputs, **changed}, at, b * (t + e))
+
+
+@torch.no_grad()
+def answer_nodes_error(
+    model: nn.Module,
+    head: nn.Module | None,
+    plain: Mapping[str, Any],
+    batch: WithNodes,
+    tree: AnswerTree,
+    spans: NumberSpans,
+    supervised: Tensor,
+    *,
+    low_precision: bool,
+) -> str | None:
+    """Return an error message if a model does not keep the extra tokens and the label apart.
+
+    The label is one of the answers of the tree, so that it has the same logits twice. This runs the
+    model twice on a micro-batch, so that all ranks must call it together. ``plain`` are its inputs
+    without the extra tokens, and ``batch`` those with them. With ``low_precision``, as in bf16,
+    logits may differ by more.
+    """
+    assert spans.supervised is not None
+    was_training, n = model.training, len(spans.supervised)
+    model.eval()  # without dropout, which would change the random numbers of the training
+    try:
+        wanted = selected_logits(model, head, plain, spans.supervised, supervised.numel())
+        found = selected_logits(model, head, batch.inputs, batch.positions, batch.count)
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
+        return f"objective: the model does not accept the extra tokens of all answers ({error})."
+    finally:
+        model.train(was_training)
+    if not n:
+        return None
+    tree = tree.to(found.device)
+    width = tree.children.shape[1]
+    label = torch.searchsorted(tree.values, tree.label_values(spans))
+    row, step = (tree.paths[label] < tree.exists.numel()).nonzero(as_tuple=True)
+    node = tree.paths[label][row, step] // width
+    counts = supervised.sum(dim=1)
+    depth = torch.nn.functional.pad(tree.depth, (1, 0))[tree.node[node]]
+    at = (counts.cumsum(0) - counts)[row] + depth
+    twice = found[n:].unflatten(0, (-1, len(tree.node)))[row, node]
+    apart = torch.cat([found[:n] - wanted, twice - wanted[at]])
+    error = (apart.abs().max() / wanted.abs().max()).item()
+    if error <= (MOST_ERROR_16_BIT if low_precision else MOST_ERROR):
+        return None
+    return (
+        f"objective: for the first micro-batch, the logits of the model differ by {error:.1%} of "
+        "the largest if it also reads the beginnings of all answers: its attention does not keep "
+        "them apart; choose a loss of single digits, such as pathrisk."
+    )
