@@ -39,6 +39,7 @@ FAMILY_PAGES = {
     "proper-scores.md": ("rps", "smmd"),
     "digit-entropy.md": ("del",),
     "pathrisk.md": ("pathrisk",),
+    "whole-answers.md": ("crps", "expected_risk", "completion_risk"),
     "raft.md": ("raft",),
     "boxes-and-times.md": ("box_", "time"),
 }
@@ -97,6 +98,7 @@ _ITEMS = {
     "token": "number tokens",
     "number": "numbers",
     "box": "boxes",
+    "answer": "answers",
 }
 
 

@@ -76,7 +76,7 @@ PRESETS: Mapping[str, ObjectiveSpec] = {
     "ntil_soft": ObjectiveSpec(terms=_NTIL_SOFT),
     "pathrisk": _plus("pathrisk"),
     "crps": _plus("crps", 0.5),
-    "expected_risk": _plus("expected_risk", 0.5),
+    "expected_risk": _plus("expected_risk"),
     "completion_risk": _plus("completion_risk"),
     # weights of DETR (arXiv 2005.12872): 5 for the sum of four errors is 20 for their mean, though
     # its coordinates are centre, width and height, and these are corners
@@ -96,6 +96,7 @@ SUMMARIES: Mapping[str, str] = {
     "rps": "CE plus a proper score, which noisy labels do not bias",
     "dist2": "CE plus the divergence from a Gaussian target",
     "pathrisk": "CE plus the distance to the nearest number that a digit still allows",
+    "crps": "CE plus a proper score of the whole number, from the probabilities of all answers",
     "box_giou": "CE plus 1 - GIoU of the predicted box",
 }
 """One sentence for each objective to choose from; ``PRESETS`` has the others as well."""

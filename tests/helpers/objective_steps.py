@@ -26,8 +26,13 @@ VARIANTS = {
 """What the papers publish for other tokens and readings, as settings."""
 
 SPECS = {**PRESETS, **{name: read_spec(value, name) for name, value in VARIANTS.items()}}
+OF_ANSWERS = ("crps", "expected_risk", "completion_risk")
+"""The objectives that need the tree of all answers."""
+
 OF_LABELS = {
-    name: spec for name, spec in SPECS.items() if not name.startswith(("box_", "soft_answers"))
+    name: spec
+    for name, spec in SPECS.items()
+    if not name.startswith(("box_", "soft_answers")) and name not in OF_ANSWERS
 }
 """The objectives whose numbers are found in label ids alone, without boxes and drawn answers."""
 

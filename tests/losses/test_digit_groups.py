@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from number_scanner import nearest_completion
+from objective_steps import OF_ANSWERS
 from tokens import ToyTokenizer
 
 from mm_numeric.losses.numeric_loss import NumericLoss
@@ -518,9 +519,10 @@ def only(name, options, vocabulary=VOCABULARY):
 def test_every_term_is_here():
     """Those of boxes and times need roles; theirs are the expected numbers of the soft terms.
 
-    Those of drawn answers have tests of their own.
+    Those of drawn answers and of whole answers have tests of their own.
     """
-    assert set(OPTIONS) == set(TERMS) - {"box_l1", "box_giou", "time", "soft_answers"}
+    others = {"box_l1", "box_giou", "time", "soft_answers", *OF_ANSWERS}
+    assert set(OPTIONS) == set(TERMS) - others
 
 
 def test_the_digit_groups():

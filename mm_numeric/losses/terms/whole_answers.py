@@ -28,25 +28,42 @@ def answers_of(numbers: NumberLogits) -> AnswerProbabilities:
 class WholeNumberScore:
     """Continuous ranked probability score (CRPS) of the whole answer.
 
-    The loss is ``E|X - y| - E|X - X'| / 2``: X and X' are two independent answers of the model, and
-    y is the label. Distances of times are circular.
+    The loss is ``E d(X, y) - E d(X, X') / 2``: X and X' are two independent answers of the model,
+    y is the label, and d their distance, at most ``cap``. Distances of times are circular.
+
+    Attributes:
+        cap: Largest distance, above 0; None if there is none. With a cap, answers that are far off
+            do not dominate the gradient.
     """
 
     per: ClassVar[Literal["answer"]] = "answer"
+    cap: float | None = None
+
+    def __post_init__(self) -> None:
+        check_positive("crps", cap=self.cap)
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss of each row, [r]."""
         answers = answers_of(numbers)
-        probs, distance = answers.probs, answers.tree.distance(answers.labels)
-        return (probs * distance.to(probs)).sum(dim=-1) - _spread(probs, answers.tree) / 2
+        probs, risk = answers.probs, _risk(answers, self.cap)
+        return (probs * risk.to(probs)).sum(dim=-1) - _spread(probs, answers.tree, self.cap) / 2
 
 
-def _spread(probs: Tensor, tree: AnswerTree) -> Tensor:
+def _spread(probs: Tensor, tree: AnswerTree, cap: float | None) -> Tensor:
     """Return the expected distance of two independent answers, [r]."""
+    limit = torch.inf if cap is None else cap
     if tree.circle is not None:
-        return (probs @ tree.distance(tree.values).to(probs) * probs).sum(dim=-1)
-    below = cumulative_sum(probs)[:, :-1]
-    return 2 * (below * (1 - below)) @ tree.values.diff().to(probs)
+        return (probs @ tree.distance(tree.values).clamp(max=limit).to(probs) * probs).sum(dim=-1)
+    # Of two different answers, the larger is i. Those below ``first`` are farther from it than cap.
+    weights = probs.double()
+    mass, moment = (
+        torch.nn.functional.pad(cumulative_sum(each), (1, 0))
+        for each in (weights, weights * tree.values)
+    )
+    first = torch.searchsorted(tree.values, tree.values - limit)
+    near = tree.values * (mass[:, :-1] - mass[:, first]) - (moment[:, :-1] - moment[:, first])
+    far = 0.0 if cap is None else cap * mass[:, first]
+    return (2 * weights * (near + far)).sum(dim=-1).to(probs)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from answer_trees import (
     TIMES,
     answers_of,
     cross_entropy,
+    descend,
     optimum,
 )
 
@@ -62,13 +63,17 @@ def apart(values, a, b):
 
 
 @each_tree
-def test_crps_equals_loops(name):
+@pytest.mark.parametrize("cap", [None, 10.0])
+def test_crps_equals_loops(name, cap):
     values, labels, texts, probs, arguments = case(name)
-    found = WholeNumberScore()(*arguments)
+    limit = cap or math.inf
+    found = WholeNumberScore(cap=cap)(*arguments)
     for label, own, loss in zip(labels, probs, found.tolist(), strict=True):
-        to_label = sum(p * apart(values, t, label) for p, t in zip(own, texts, strict=True))
+        to_label = sum(
+            p * min(limit, apart(values, t, label)) for p, t in zip(own, texts, strict=True)
+        )
         within = sum(
-            p * q * apart(values, s, t)
+            p * q * min(limit, apart(values, s, t))
             for p, s in zip(own, texts, strict=True)
             for q, t in zip(own, texts, strict=True)
         )
@@ -132,12 +137,12 @@ def test_options_must_be_positive():
 
 
 @pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("with_cross_entropy", [True, False])
-def test_crps_is_proper(noise, with_cross_entropy):
+@pytest.mark.parametrize(("with_cross_entropy", "cap"), [(True, 10.0), (False, None)])
+def test_crps_is_proper(noise, with_cross_entropy, cap):
     """At its optimum the model has the distribution of the labels, with and without CE."""
     tree, labels = NOISES[noise]
     labels = normalised(labels)
-    term = WholeNumberScore()
+    term = WholeNumberScore(cap=cap)
     found = optimum(tree, with_ce(term, 0.5) if with_cross_entropy else term, labels)
     wanted = torch.zeros_like(found)
     values = NUMBERS if tree is NUMBER_TREE else TIMES
@@ -185,6 +190,19 @@ def test_expected_risk_is_not_proper(noise, answer, prob, of_labels):
 def test_completion_risk_answers_29_where_pathrisk_answers_39():
     """See docs/losses/pathrisk.md."""
     tree, labels = NOISES["bimodal"]
-    found = optimum(tree, with_ce(CompletionRisk(), 0.3), labels)
+    found = descend(tree, with_ce(CompletionRisk(), 0.3), labels)
     assert found.argmax() == 29
     assert found[29] == pytest.approx(0.898, abs=0.002)
+
+
+def test_completion_risk_is_biased_where_labels_begin_with_other_digits():
+    """The best answer is 39, with an error of 1.2; 38 has 1.5. After 3, only labels below 40 count.
+
+    With the same weight, the optimum of expected_risk answers 39.
+    """
+    labels = normalised({"37": 2, "38": 3, "39": 3, "40": 3, "41": 2, "42": 1})
+    costs = {x: sum(p * abs(int(x) - int(y)) for y, p in labels.items()) for x in labels}
+    assert min(costs, key=costs.get) == "39"
+    assert [round(costs[x], 1) for x in ("38", "39")] == [1.5, 1.2]
+    assert descend(NUMBER_TREE, with_ce(CompletionRisk(), 0.3), labels).argmax() == 38
+    assert optimum(NUMBER_TREE, with_ce(ExpectedRisk(), 0.3), labels).argmax() == 39
