@@ -214,7 +214,7 @@ def _encoded(
     frame = None if size is None else compute_frame(family, example, size)
     frame = collator.fitted_frame(example, frame)
     image_tokens = count_image_tokens(family, example, frame)
-    answer, numbers = collator.answer(example, frame)
+    answer, numbers, *_ = collator.answer(example, frame)
     try:
         question = family.question(example.prompt, image_tokens)
     except ValueError as error:

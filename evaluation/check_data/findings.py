@@ -65,12 +65,12 @@ class EncodedExample:
     @property
     def answer(self) -> Tokens:
         """Return the tokens of the correct answer, including the end token."""
-        return self.collator.answer(self.example, self.frame)[0]
+        return self.collator.answer(self.example, self.frame).tokens
 
     @property
     def numbers(self) -> list[TokenNumber]:
         """Return the numbers in the correct answer, with the token positions of each number."""
-        return self.collator.answer(self.example, self.frame)[1]
+        return self.collator.answer(self.example, self.frame).numbers
 
 
 @dataclass

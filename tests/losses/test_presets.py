@@ -114,7 +114,7 @@ def test_presets_are_what_the_papers_weigh():
         "ce_numbers_times_2": "1 ce + 1 (digit_ce)",
         "digit_ce": "1 ce of text + 1 (digit_ce)",
         "gce": "1 ce of text + 1 (gce)",
-        "soft_answers": "1 ce of text + 1 (soft_answers), balance fixed",
+        "soft_answers": "1 ce of text + 1 (soft_answers)",
         "gce+ntl_was": "1 ce of text + 1 (gce + 0.3 ntl_was)",
         "raft": "1 ce of text + 1 (raft)",
         "dist2": "1 ce + 0.1 (dist2)",
