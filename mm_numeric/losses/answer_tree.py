@@ -61,9 +61,9 @@ class AnswerTree:
         """Make the tree of answers: their token ids with the end token, and their values."""
         found = sorted(answers, key=lambda ids: answers[ids])
         after: dict[tuple[int, ...], dict[int, int]] = {}
-        for ids in found:
-            for end, token in enumerate(ids):
-                own = after.setdefault(ids[:end], {})
+        for answer in found:
+            for end, token in enumerate(answer):
+                own = after.setdefault(answer[:end], {})
                 own.setdefault(token, len(own))
         nodes = sorted((n for n in after if len(after[n]) > 1), key=lambda n: (len(n), n))
         starts = {n[:end] for n in nodes for end in range(1, len(n) + 1)}
@@ -74,8 +74,8 @@ class AnswerTree:
         children = torch.zeros(len(nodes), width, dtype=torch.long)
         exists = torch.zeros(len(nodes), width, dtype=torch.bool)
         for u, n in enumerate(nodes):
-            own = [ids.index(token) for token in after[n]]
-            children[u, : len(own)], exists[u, : len(own)] = torch.tensor(own), True
+            following = torch.tensor([ids.index(token) for token in after[n]])
+            children[u, : len(following)], exists[u, : len(following)] = following, True
         at = {n: u for u, n in enumerate(nodes)}
         paths = [
             [at[a[:i]] * width + after[a[:i]][a[i]] for i in range(len(a)) if a[:i] in at]

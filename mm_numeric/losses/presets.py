@@ -75,7 +75,7 @@ PRESETS: Mapping[str, ObjectiveSpec] = {
     "ntil": _ratio(*_NTIL),
     "ntil_soft": ObjectiveSpec(terms=_NTIL_SOFT),
     "pathrisk": _plus("pathrisk"),
-    "crps": _plus("crps", 0.5),
+    "crps": _plus("crps"),
     "expected_risk": _plus("expected_risk"),
     "completion_risk": _plus("completion_risk"),
     # weights of DETR (arXiv 2005.12872): 5 for the sum of four errors is 20 for their mean, though

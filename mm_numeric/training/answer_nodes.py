@@ -68,13 +68,13 @@ def make_answer_tree(config: Config, family: Family) -> AnswerTree | None:
 class WithNodes(NamedTuple):
     """A batch with the extra tokens, and where its logits are needed.
 
-    ``count`` is the number of its positions, b * (t + e). ``positions`` are indices of them in one
+    ``size`` is the number of its positions, b * (t + e). ``positions`` are indices of them in one
     dimension: those of the n supervised ones, and then those of the nodes of each row, [n + r * u].
     """
 
     inputs: dict[str, Any]
     positions: Tensor
-    count: int
+    size: int
 
 
 def with_nodes(
@@ -158,7 +158,7 @@ def answer_nodes_error(
     model.eval()  # without dropout, which would change the random numbers of the training
     try:
         wanted = selected_logits(model, head, plain, spans.supervised, supervised.numel())
-        found = selected_logits(model, head, batch.inputs, batch.positions, batch.count)
+        found = selected_logits(model, head, batch.inputs, batch.positions, batch.size)
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
         return f"objective: the model does not accept the extra tokens of all answers ({error})."
     finally:
@@ -175,11 +175,11 @@ def answer_nodes_error(
     at = (counts.cumsum(0) - counts)[row] + depth
     twice = found[n:].unflatten(0, (-1, len(tree.node)))[row, node]
     apart = torch.cat([found[:n] - wanted, twice - wanted[at]])
-    error = (apart.abs().max() / wanted.abs().max()).item()
-    if error <= (MOST_ERROR_16_BIT if low_precision else MOST_ERROR):
+    share = (apart.abs().max() / wanted.abs().max()).item()
+    if share <= (MOST_ERROR_16_BIT if low_precision else MOST_ERROR):
         return None
     return (
-        f"objective: for the first micro-batch, the logits of the model differ by {error:.1%} of "
+        f"objective: for the first micro-batch, the logits of the model differ by {share:.1%} of "
         "the largest if it also reads the beginnings of all answers: its attention does not keep "
         "them apart; choose a loss of single digits, such as pathrisk."
     )

@@ -248,7 +248,7 @@ class NumericLossMixin(_Trainer):
         if self.objective.has_whole_answers and supervised is not None:
             assert spans is not None
             nodes = self._with_nodes(model, batch, spans, supervised)
-            batch, count = nodes.inputs, nodes.count
+            batch, count = nodes.inputs, nodes.size
         if self._head is None:  # activation checkpointing is enabled by now
             stop_gradients_at_frozen_towers(self.model)
             self._head = ChunkedHead(

@@ -370,11 +370,12 @@ def test_a_step_of_every_trainer_is_measured(tmp_path):
     assert done.returncode == 0, done.stderr
     found = json.loads(path.read_text(encoding="utf-8"))
     results = found["results"]
-    *theirs, ce, ntil = results
-    assert (theirs, ce, ntil) == (
+    *theirs, ce, ntil, crps = results
+    assert (theirs, ce, ntil, crps) == (
         ["transformers.Trainer", "trl.SFTTrainer"],
         "NumericTrainer, ce",
         "NumericTrainer, ntil",
+        "NumericTrainer, crps",
     )
     table, logits = 151936 * 64 * 4, 151936 * 4
     for name in theirs:
@@ -385,6 +386,8 @@ def test_a_step_of_every_trainer_is_measured(tmp_path):
     # A few pages of them may have been used before.
     assert 1.9 * table < results[ce]["peak_bytes"] < 2.5 * table
     assert results[ntil]["loss"] > results[ce]["loss"] + 0.1
+    # 0.3 times 10 - 10 / 2, as almost all of two answers from 0 to 999 are farther apart than 10
+    assert results[crps]["loss"] == pytest.approx(results[ce]["loss"] + 1.5, abs=0.4)
     for result in results.values():
         assert 0 < result["seconds_before_optimizer"][0] < result["seconds"][0]
     assert [each["what"] for each in found["targets"] if "loss" in each["what"]] == [

@@ -37,7 +37,7 @@ class WholeNumberScore:
     """
 
     per: ClassVar[Literal["answer"]] = "answer"
-    cap: float | None = None
+    cap: float | None = 10.0
 
     def __post_init__(self) -> None:
         check_positive("crps", cap=self.cap)
