@@ -237,8 +237,9 @@ class TrainingCollator:
             raise ValueError(f"{example.where}: {error}") from error
         if self.answer_tree is not None and tuple(answer.ids) not in self.answer_tree.answers:
             raise ValueError(
-                f"{example.where}: {written.text!r} is none of the {len(self.answer_tree.values)} "
-                "answers of objective.answer_range; correct the range, or the row."
+                f"{example.where}: {written.text!r} is not one of the "
+                f"{len(self.answer_tree.values)} answers of objective.answer_range; "
+                "correct the range, or the row."
             )
         if self.every_number:
             taken = {position for number in numbers for position in number.positions}

@@ -193,7 +193,7 @@ def test_the_loss_falls_also_in_chunks(tmp_path, monkeypatch):
         (["objective=crps"], "the answers of task.name are no times; set objective.answer_range"),
         (
             ["objective={preset: crps, answer_range: [0, 100]}"],
-            "'120' is none of the 101 answers of objective.answer_range",
+            "'120' is not one of the 101 answers of objective.answer_range",
         ),
         (["objective={preset: crps, answer_range: [9, 0]}"], r"not \[9, 0\]"),
     ],
