@@ -88,3 +88,19 @@ def test_every_table_of_clocks_has_three_metrics():
         ):
             for label in ("Within 5 min (%)", "Within 1 min (%)", "Mean deviation (min)"):
                 assert label in table
+
+
+def test_the_figures_of_the_page_of_choices_are_those_of_the_claims():
+    """Each one is on a line of the claims about the experiment that is named before it."""
+    experiment, figures = r"`([a-z]+_[a-z]+)`: ", r"[-+]\d[\d.]*, p (?:< )?0\.\d+"
+    _, *parts = re.split(experiment, PAGES["docs/choose.md"])
+    found = 0
+    for name, text in zip(parts[::2], parts[1::2], strict=True):
+        lines = [
+            own for own in PAGES["docs/results/claims.md"].splitlines() if f"| `{name}`" in own
+        ]
+        known = set(re.findall(figures, "\n".join(lines)))
+        for figure in re.findall(figures, text.partition("|")[0]):
+            assert figure in known, (name, figure)
+            found += 1
+    assert found >= 10
