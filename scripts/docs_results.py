@@ -99,7 +99,8 @@ class Experiment:
 
 
 @cache
-def _experiment(name: str) -> Experiment:
+def experiment(name: str) -> Experiment:
+    """Return the published results of an experiment, which are read once."""
     return Experiment(name)
 
 
@@ -108,7 +109,7 @@ def values(name: str, *cells: str) -> str:
 
     There is a table for each metric, or a single one if there is one cell.
     """
-    own = _experiment(name)
+    own = experiment(name)
     cells = cells or tuple(own.cells)
     rules = " / ".join(f"`{rule}`" if rule == "mbr" else rule for rule in own.rules)
     if len(cells) == 1:
@@ -186,7 +187,7 @@ def pair_differences(first: str, second: str, *, decoded: bool) -> list[Differen
     cells. The test rows are taken for given: these experiments have no published answers, from
     which rows could be drawn.
     """
-    cells = [(own, cell) for own in map(_experiment, PAIR_EXPERIMENTS) for cell in own.cells]
+    cells = [(own, cell) for own in map(experiment, PAIR_EXPERIMENTS) for cell in own.cells]
     columns: list[dict[tuple[str, str], tuple[float, float]]] = []
     for place in range(len(_COLUMNS)):
         changes = {}
@@ -234,7 +235,7 @@ def differences(name: str) -> list[Difference]:
 
     The p-values of each metric are corrected over the family, as ``compare`` corrects the first.
     """
-    own, found = _experiment(name), list[Difference]()
+    own, found = experiment(name), list[Difference]()
     summary = own.summary
     if len(summary["seeds"]) < ENOUGH_SEEDS:
         return []

@@ -4,8 +4,8 @@
     python scripts/docs_tables.py --check    # fail if a page is out of date
 
 A generated part of a page is between ``<!-- generated -->`` and ``<!-- end -->``, or between
-``<!-- generated: NAME ARGUMENTS -->`` and ``<!-- end -->`` for a table of ``docs_results``. The
-figure is a whole file.
+``<!-- generated: NAME ARGUMENTS -->`` and ``<!-- end -->`` for a table of ``docs_results``. Two
+figures are whole files.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from docs_frames import draw_frames
+from docs_median import draw_median
 from docs_results import TABLES
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, whether installed or not
@@ -64,6 +65,7 @@ def main() -> None:
 def pages() -> Iterator[tuple[Path, str]]:
     """Yield each file that is generated, or has a generated part, and its text as it should be."""
     yield ROOT / "docs/images/frames.svg", draw_frames()
+    yield ROOT / "docs/images/median.svg", draw_median()
     for path, part in (
         ("losses/index.md", presets()),
         ("config-reference.md", sections({f"`{name}`": cls for name, cls in SECTIONS.items()})),
