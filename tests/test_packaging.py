@@ -7,6 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
+
+from mm_numeric import __version__
 
 ROOT = Path(__file__).parent.parent
 SOURCES = ("mm_numeric", "tasks", "evaluation", "configs")
@@ -78,3 +81,22 @@ def test_the_description_has_no_link_to_a_file(installed):
     assert "# mm-numeric\n" in text
     assert "[CONTRIBUTING.md](CONTRIBUTING.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
     assert re.findall(r"\]\((?!https?:)", text) == []
+
+
+def test_the_changelog_begins_with_this_version():
+    headings = re.findall(r"^## (\S+) \(.+\)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] == __version__
+
+
+def test_only_the_job_that_publishes_can_identify_itself():
+    """With one checked build before it, and no token or password."""
+    text = (ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8")
+    jobs = yaml.safe_load(text)["jobs"]
+    assert {name: job["permissions"] for name, job in jobs.items()} == {
+        "build": {"contents": "read"},
+        "publish": {"id-token": "write"},
+    }
+    assert jobs["publish"]["needs"] == "build"
+    lines = [step["run"] for step in jobs["build"]["steps"] if "run" in step]
+    assert [line for line in lines if "twine check --strict" in line]
+    assert "secrets." not in text
