@@ -7,9 +7,13 @@
     pair OBJECTIVE OBJECTIVE           differences under the same rule, in all cells
     clear                              all differences to CE or to greedy decoding that are clear
     claims, claims list                the sentences of ``CLAIMS``, as a table or as a list
+    score FILE                         what `mm-numeric score FILE` prints
 """
 
+import contextlib
+import io
 import json
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -18,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from mm_numeric.cli.main import main
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.evaluation.metrics.intervals import ENOUGH_SEEDS, holm, seed_interval
 from mm_numeric.evaluation.report.results import SIGNIFICANT
@@ -394,7 +399,18 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([header, "|" + "---|" * len(rows[0]), *others])
 
 
+def printed_scores(file: str) -> str:
+    """Return what `mm-numeric score` prints for a file of answers in the repository."""
+    printed = io.StringIO()
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(printed):
+        code = main(["score", str(RESULTS.parents[1] / file), "--out", folder])
+    if code:
+        raise ValueError(f"mm-numeric score {file} ends with the exit code {code}.")
+    return f"```text\n{printed.getvalue()}```"
+
+
 TABLES: Mapping[str, Callable[..., str]] = {
+    "score": printed_scores,
     "values": values,
     "pair": pair,
     "clear": clear,

@@ -62,6 +62,7 @@ def test_messages_that_are_quoted_are_in_the_code():
     assert missing == []
 
 
+@pytest.mark.slow
 def test_generated_tables_are_current():
     for page, text in docs_tables.pages():
         assert page.read_text(encoding="utf-8") == text, "run python scripts/docs_tables.py"

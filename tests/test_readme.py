@@ -207,7 +207,11 @@ def test_the_transcript_of_the_detection_quickstart(tmp_path, monkeypatch, capsy
         if words[0] == "train":  # workers take seconds to start, and an epoch is a step
             words += ["trainer.dataloader_num_workers=0", "trainer.num_train_epochs=1"]
         assert cli.main(words) == 0, words
-        assert masked(capsys.readouterr().out) == masked(expected), command
+        out = capsys.readouterr().out
+        if words[0] == "score":  # of an untrained model; the page shows the scores of a trained one
+            assert out.startswith("4 rows, task detection; ")
+        else:
+            assert masked(out) == masked(expected), command
     assert Path("runs/detection_qwen2_5_vl_lora/results.json").is_file()
 
 
