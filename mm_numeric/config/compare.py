@@ -130,8 +130,8 @@ class CompareConfig:
     row's warm start are also possible: ``{compare.warm_start.max_steps: 900}``.
     ``baseline``: ``baseline: xval`` is short for ``with: {model.baseline: xval}``.
 
-    The first objective is the reference that all others are compared with, except rows of a grid:
-    they are compared with the first row that differs only in the objective.
+    The first objective is the reference that all others are compared with, in a grid under the same
+    values of the other axes.
     """
 
     grid: Mapping[str, Any] = field(default_factory=dict)
