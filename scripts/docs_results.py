@@ -7,7 +7,7 @@
     pair OBJECTIVE OBJECTIVE           differences under the same rule, in all cells
     clear                              all differences to CE or to greedy decoding that are clear
     claims, claims list                the sentences of ``CLAIMS``, as a table or as a list
-    score FILE                         what `mm-numeric score FILE` prints
+    score FILE [LINES]                 what `mm-numeric score FILE` prints, or its first lines
 """
 
 import contextlib
@@ -399,14 +399,15 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([header, "|" + "---|" * len(rows[0]), *others])
 
 
-def printed_scores(file: str) -> str:
+def printed_scores(file: str, lines: str = "") -> str:
     """Return what `mm-numeric score` prints for a file of answers in the repository."""
     printed = io.StringIO()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(printed):
         code = main(["score", str(RESULTS.parents[1] / file), "--out", folder])
     if code:
         raise ValueError(f"mm-numeric score {file} ends with the exit code {code}.")
-    return f"```text\n{printed.getvalue()}```"
+    shown = printed.getvalue().splitlines()[: int(lines) if lines else None]
+    return "\n".join(["```text", *shown, "```"])
 
 
 TABLES: Mapping[str, Callable[..., str]] = {
