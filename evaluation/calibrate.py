@@ -35,7 +35,7 @@ def fit_calibration(config: Config, source: Sources, predictions: Path, rule: st
     Raises:
         ValueError: If the task does not define correct answers, or if there are too few answers.
     """
-    scores = score(predictions, task_name=config.task_name, write=False)
+    scores = score(predictions, task_name=config.task_name, scorer=config.task.scorer, write=False)
     confidences = scores.confidences
     if confidences is None:
         raise ValueError(

@@ -40,6 +40,7 @@ def score(
     predictions: Path | str,
     *,
     task_name: str | None = None,
+    scorer: str | None = None,
     protocol: str | Rules | None = None,
     keep: str | None = None,
     judge: Judge | None = None,
@@ -65,6 +66,7 @@ def score(
             detections.
         task_name: Name or import path of the task; overrides the field ``task`` of the rows, which
             may only hold a name of ``mm_numeric.registry.TASKS``.
+        scorer: Import path of a ``Scorer`` in place of that of the task, as ``task.scorer``.
         protocol: Rules of scoring for many shapes per image, one of ``PROTOCOLS``; ``Rules`` are
             the settings of ``coco_ap``. When None: the task's own scorer, and of detections
             ``icdar2015`` for text files and ``labelled`` (labels must be equal) for JSON.
@@ -88,6 +90,7 @@ def score(
     source = AnswerSource(
         predictions=predictions,
         task_name=task_name,
+        scorer=scorer,
         keep=keep,
         judge=judge,
         rows=rows,

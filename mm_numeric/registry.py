@@ -196,7 +196,7 @@ SCORERS: Mapping[type, str] = {
     TimeSpans: "mm_numeric.evaluation.metrics.temporal_spans:SPANS",
     Choice: "mm_numeric.evaluation.metrics.text:CHOICES",
 }
-"""Maps each answer type to its scorer. A task with the attribute ``scorer`` overrides it."""
+"""Maps each answer type to its scorer. A task or a config with ``scorer`` overrides it."""
 
 RISKS: Mapping[str, str] = {
     "absolute": "mm_numeric.inference.risks:ABSOLUTE",
@@ -319,14 +319,17 @@ def choose(name: str, table: Mapping[str, Any], what: str, where: str) -> Any:
 
 
 def scorer_of(task: Any, name: str, answer: Any, where: str) -> Any:
-    """Return the ``Scorer`` that a task names, or else the default one for the type of ``answer``.
+    """Return the ``Scorer`` that a config names, or else the task, or else the type of ``answer``.
 
     If there is no scorer, the error message has ``name`` (the task) and ``where`` (its file).
     """
-    path = task.scorer or SCORERS.get(type(answer))
+    path = task.scorer or type(task).scorer or SCORERS.get(type(answer))
     if path is None:
         raise ValueError(f"{where}: the task {name!r} has no `scorer`; add one to score it.")
-    return load(path, where)
+    scorer = load(path, where)
+    if not hasattr(scorer, "metrics"):  # evaluation.metrics.base.Scorer, which loads numpy
+        raise ValueError(f"{where}: {path!r} is no Scorer; see docs/extending.md for one.")
+    return scorer
 
 
 class _Plugins:

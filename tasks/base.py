@@ -157,6 +157,11 @@ class BaseTask(Task):
     coordinates in it are written; it is None without an image.
     """
 
+    scorer: str | None = None
+    """Import path of a ``Scorer`` of your own, such as ``my_tasks:SCORER``. null: the scorer that
+    the class names (``scorer = "my_tasks:SCORER"``), or else the one for the type of its answers,
+    such as boxes."""
+
 
 def task_class(name: str, where: str) -> type[Task]:
     """Import the class of a task, and check that it implements the interface ``Task``.

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from pathlib import Path
 
 import pytest
 from files_walked import config_walk, row_walk
@@ -49,7 +50,15 @@ def test_the_example_is_trained_compared_and_reported(pasted, capsys):
     assert cli.main(["check-data", "compass.yaml"]) == 0
     assert cli.main(["train", "compass.yaml", "trainer.max_steps=2"]) == 0
     small = ["trainer.max_steps=2", "trainer.logging_steps=1"]
-    assert cli.main(["compare", "compass.yaml", *small]) == 0
+    with (pasted / "my_tasks.py").open("a", encoding="utf-8") as module:
+        module.write("\nERRORS = Scorer(columns=score, metrics=DEGREES.metrics[1:])\n")
+    sys.modules.pop("my_tasks")
+    own = [*small, "task.scorer=my_tasks:ERRORS", "evaluate={rows: 2, every_steps: 2}"]
+    assert cli.main(["compare", "compass.yaml", *own]) == 0
+    summary = json.loads((pasted / "runs/compass_compare/summary.json").read_text())
+    assert {metric["name"] for metric in summary["metrics"]} == {
+        "mean_degrees", "mean_degrees_land", "mean_degrees_sea"
+    }  # fmt: skip
     page = (pasted / "runs/compass_compare/report.html").read_text(encoding="utf-8")
     assert "Compasses read by 2 objectives." in page
     assert "land" in page.lower()
@@ -77,6 +86,16 @@ def test_the_risk_and_the_score_are_circular(pasted):
     assert [metric.value(columns) for metric in DEGREES.metrics] == [0.5, 90.25]
     assert risk_of(Compass(), degrees[0], "here") is CIRCULAR
     assert scorer_of(Compass(), "compass", degrees[0], "here") is DEGREES
+
+
+def test_a_scorer_is_used_for_a_task_of_the_library(pasted, capsys):
+    rows = [{"id": str(i), "text": "1", "target": str(t)} for i, t in enumerate((359, 100))]
+    Path("answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = ["score", "answers.jsonl", "--task", "numbers"]
+    assert cli.main([*command, "--scorer", "my_tasks:DEGREES"]) == 0
+    assert re.search(r"within 10° +50\.00 %", capsys.readouterr().out)
+    assert cli.main([*command, "--scorer", "my_tasks:Compass"]) == 2
+    assert "'my_tasks:Compass' is no Scorer" in capsys.readouterr().err
 
 
 def test_the_importer_writes_rows_that_the_task_reads(pasted, capsys):

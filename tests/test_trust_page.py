@@ -20,8 +20,8 @@ ADVICE = "advice, of which no test can be false"
 TESTS = {
     # What is executed
     "a config that you name on the command line: The modules that it names, such as `task: "
-    "my_tasks:MyTask`, a family, baseline, objective or risk, and the modules next to them that "
-    "these import.":
+    "my_tasks:MyTask`, a scorer, family, baseline, objective or risk, and the modules next to them "
+    "that these import.":
         "config/test_plugins.py::test_only_the_named_modules_and_what_they_import_are_found",
     "With `model.trust_remote_code: true` also the Python code of the checkpoint.":
         "runs/test_trust.py::test_a_checkpoint_with_code_that_nobody_permitted_is_one_sentence",
@@ -34,7 +34,8 @@ TESTS = {
         "runs/test_trust.py::test_a_report_imports_the_task_of_a_stored_comparison_only_with_the_flag",
     "rows, predictions, archives, images, answers of a server: None.":
         "runs/test_trust.py::test_a_predictions_file_imports_nothing",
-    "A task that predictions name by an import path needs `score --task my_tasks:MyTask`.":
+    "A task or scorer that is an import path needs `score --task my_tasks:MyTask` or `--scorer "
+    "my_tasks:SCORER`.":
         "runs/test_trust.py::test_the_command_line_may_name_the_module_of_a_task",
     "the working directory: None but the named modules.":
         "runs/test_trust.py::test_no_command_finds_modules_in_the_run_folder_that_it_is_called_in",

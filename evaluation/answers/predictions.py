@@ -96,7 +96,13 @@ def _with_task(row: Mapping[str, Any], where: str, source: AnswerSource) -> Answ
             f"if you trust the module {name.partition(':')[0]}, add --task {name}."
         )
     options = row.get("task_options") or {}
-    task = read_dataclass(task_class(name, where), options, f"{where}, task")
+    if "scorer" in options:
+        raise ValueError(
+            f"{where}: task_options names a scorer, and a data file may not import code; remove "
+            "it, and name the scorer with --scorer."
+        )
+    named = {} if source.scorer is None else {"scorer": source.scorer}
+    task = read_dataclass(task_class(name, where), {**options, **named}, f"{where}, task")
     head = {"task": name, "task_version": task.version}
     head |= source.rows.record() if source.rows else {}
     return AnswerRows(name, str(source.predictions), head, task=task, options=options)

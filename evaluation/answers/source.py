@@ -16,6 +16,7 @@ class AnswerSource:
 
     predictions: Path
     task_name: str | None = None
+    scorer: str | None = None
     keep: str | None = None
     judge: Judge | None = None
     rows: PreparedRows | None = None

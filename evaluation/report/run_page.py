@@ -122,9 +122,14 @@ def read_run_files(folder: Path, *, trust_remote_code: bool) -> RunFiles:
     path = scores_path(folder / decoded_name(PREDICTIONS, first), protocol)
     rows: Sequence[ScoredRow] = read_lines(path, SCORED, cure=_SCORE_AGAIN) if results else []
     answers = folder / EVALUATION / PREDICTIONS
+    own = settings["task"]
+    scorer = own.get("scorer") if isinstance(own, Mapping) else None
+    if scorer is not None:
+        trusts = may_import(scorer, folder / CONFIG, trust_remote_code=trust_remote_code)
+        is_trusted = is_trusted and trusts
     during_training = not results and is_trusted and answers.is_file()
     if during_training:
-        scores = score(answers, task_name=task, write=False)
+        scores = score(answers, task_name=task, scorer=scorer, write=False)
         results, rows, path = {GREEDY: section_of(scores)}, scores.rows, answers
     return RunFiles(
         folder=folder,

@@ -19,9 +19,10 @@ _DAMAGED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError,
 def may_import(name: str, file: Path, *, trust_remote_code: bool) -> bool:
     """Return True if the module of a task may be imported; otherwise warn and return False.
 
-    ``name`` is the name of a built-in task, or an import path such as ``my_tasks:Compass`` in
-    ``file``. A stored import path is imported only with ``trust_remote_code``, which also puts the
-    folder ``plugins`` of the stored config on the import path.
+    ``name`` is the name of a built-in task, or an import path of a task or a scorer, such as
+    ``my_tasks:Compass``, in ``file``. A stored import path is imported only with
+    ``trust_remote_code``, which also puts the folder ``plugins`` of the stored config on the import
+    path.
     """
     if name in TASKS or ":" not in name:
         return True
@@ -30,7 +31,7 @@ def may_import(name: str, file: Path, *, trust_remote_code: bool) -> bool:
             import_plugins(stored_settings(file.parent))
         return True
     warnings.warn(
-        f"{file}: the task {name!r} is an import path, and a stored result may not import code. "
+        f"{file}: {name!r} is an import path, and a stored result may not import code. "
         f"The chapters of the task are left out; if you trust the module, add {FLAG}.",
         stacklevel=4,
     )

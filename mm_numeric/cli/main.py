@@ -272,6 +272,7 @@ def _next_of_answers(config: Any, out: Path, arguments: argparse.Namespace) -> s
     if arguments.training_rows:
         return f"mm-numeric train CONFIG {shlex.quote(f'data.train.answers={out}')}"
     option = f" --task {config.task_name}" if ":" in config.task_name else ""
+    option += f" --scorer {config.task.scorer}" if config.task.scorer else ""
     plugins = f"PYTHONPATH={shlex.quote(config.plugins)} " if config.plugins and option else ""
     partial = " --partial" if arguments.limit else ""
     return f"{plugins}mm-numeric score {shlex.quote(str(out))}{option}{partial}"

@@ -49,6 +49,9 @@ def add_score_options(score: argparse.ArgumentParser, positive: Callable[[str], 
         "my_tasks:Thermometer, which rows may not name themselves",
     )
     score.add_argument(
+        "--scorer", help="import path of a scorer in place of the task's, such as my_tasks:SCORER"
+    )
+    score.add_argument(
         "--keep",
         choices=["last"],
         help="score the last of several rows with the same id (default: such rows are an error)",
@@ -279,6 +282,7 @@ def score_answers(arguments: argparse.Namespace) -> None:
     scores = score(
         predictions,
         task_name=arguments.task,
+        scorer=arguments.scorer,
         protocol=Rules(**settings) if is_ranked else arguments.protocol,
         keep=arguments.keep,
         judge=judge,
@@ -349,8 +353,9 @@ def _check_options(arguments: argparse.Namespace) -> None:
                 f"{flag(name)} is for a .jsonl file of answers, or for --rows, and --truth is for "
                 "detections; remove one of them."
             )
-    if given("extract_with") and given("protocol"):
-        raise ValueError("--extract-with cannot be combined with --protocol.")
+    for name in ("extract_with", "scorer"):
+        if given(name) and given("protocol"):
+            raise ValueError(f"{flag(name)} cannot be combined with --protocol.")
 
 
 def _check_predictions(path: Path) -> None:

@@ -254,7 +254,11 @@ def _train_and_score(run: Run) -> None:
     else:
         _answer_selection(folder, run.select_on)
     scores = [
-        score(run.answers / decoded_name(PREDICTIONS, rule), task_name=config.task_name)
+        score(
+            run.answers / decoded_name(PREDICTIONS, rule),
+            task_name=config.task_name,
+            scorer=config.task.scorer,
+        )
         for rule in run.rules
     ]
     _delete_checkpoints(folder)  # the model is saved, and a comparison has many runs

@@ -126,7 +126,12 @@ def read_selection(config: Config, rows: Sequence[ComparisonRow]) -> SelectionRe
                 f"compare.tune: all trials of {row.name} failed, the first one with {reason!r}; "
                 "try other values in a new compare.output_dir."
             )
-    scores = score(answered[0] / PREDICTIONS, task_name=config.task_name, write=False)
+    scores = score(
+        answered[0] / PREDICTIONS,
+        task_name=config.task_name,
+        scorer=config.task.scorer,
+        write=False,
+    )
     metrics = _ordered([metric for metric, _ in scores.metrics_on_rows], folders, failures)
     values = {
         name: np.array([_values(folder, metrics) for folder in own])

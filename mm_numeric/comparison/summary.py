@@ -459,7 +459,7 @@ def read_runs(
     )
     for (name, run, trained, rule), seed in product(keys, config.comparison.seeds):
         place, task = f"seed{seed}/{run}", trained.task
-        scores = read_run_scores(folder / place, trained.task_name, rule=rule, partial=partial)
+        scores = read_run_scores(folder / place, trained, rule=rule, partial=partial)
         runs.setdefault((name, rule), []).append(scores)
         first = runs[entries[0].name, GREEDY][0]
         if missing := sorted(first.columns.keys() - scores.columns.keys()):
@@ -487,25 +487,26 @@ def read_ensembles(
     """Score the answers of all ensembles; the keys are those of the runs that they consist of."""
     found = {}
     for row in rows if config.comparison.ensemble else ():
-        own, task = ensemble_folder(row, config, folder), row.config.task_name
+        own = ensemble_folder(row, config, folder)
         for rule in decoding_rules(config, row.config)[1:]:
-            scores = read_run_scores(own, task, rule=rule, partial=partial)
+            scores = read_run_scores(own, row.config, rule=rule, partial=partial)
             found[row.name, rule] = [scores]
     return found
 
 
 def read_run_scores(
-    folder: Path, task_name: str | None = None, *, rule: str = GREEDY, partial: bool = False
+    folder: Path, config: Config | None = None, *, rule: str = GREEDY, partial: bool = False
 ) -> Scores:
     """Score the predictions of one run, and sort the scored samples by id.
 
-    ``task_name`` is the task to score with. If it is None, it is read from the predictions file.
+    ``config`` has the task and the scorer. If it is None, the predictions file names the task.
     ``rule`` is the decoding rule of the predictions. Missing answers are an error without
     ``partial``.
     """
     predictions = folder / decoded_name(PREDICTIONS, rule)
+    name, scorer = (config.task_name, config.task.scorer) if config else (None, None)
     try:
-        scores = score(predictions, task_name=task_name, partial=partial, write=False)
+        scores = score(predictions, task_name=name, scorer=scorer, partial=partial, write=False)
     except PartialError as error:
         cure = (
             f"{predictions} has no answer to the others; delete {results_path(predictions)} and "

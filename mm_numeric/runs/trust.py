@@ -11,7 +11,7 @@ from typing import Any
 
 from mm_numeric.io.files import read_json
 from mm_numeric.losses.presets import PRESETS
-from mm_numeric.registry import BASELINES, FAMILIES, RISKS, TASKS
+from mm_numeric.registry import BASELINES, FAMILIES, RISKS, SCORERS, TASKS
 
 FLAG = "--trust-remote-code"
 
@@ -26,8 +26,10 @@ def named_code(raw: Mapping[str, Any]) -> dict[str, Any]:
     """
     model = raw.get("model")
     model = model if isinstance(model, Mapping) else {}
-    names = {
+    task = raw["task"] if isinstance(raw.get("task"), Mapping) else {}
+    names: dict[str, tuple[Any, Mapping[Any, Any]]] = {
         "task": (_name(raw.get("task"), "name"), TASKS),
+        "task.scorer": (task.get("scorer"), SCORERS),
         "model.family": (model.get("family"), FAMILIES),
         "model.baseline": (_name(model.get("baseline"), "name"), BASELINES),
         "objective": (_name(raw.get("objective"), "preset"), PRESETS),

@@ -91,6 +91,7 @@ COMMANDS = {
 STORED = [
     ("task.name", "evil:Task", "import evil:Task (task)"),
     ("task", "evil:Task", "import evil:Task (task)"),
+    ("task.scorer", "evil:SCORER", "import evil:SCORER (task.scorer)"),
     ("model.family", "evil:Family", "import evil:Family (model.family)"),
     ("model.baseline", "evil:Baseline", "import evil:Baseline (model.baseline)"),
     ("model.baseline", {"name": "evil:Baseline"}, "import evil:Baseline (model.baseline)"),
@@ -245,6 +246,17 @@ def test_a_predictions_file_imports_nothing(folder, capsys, options):
     ) in error_of(capsys, "score", "run/predictions.jsonl", *options)
 
 
+def test_a_predictions_file_names_no_scorer(folder, capsys):
+    file = Path("run/predictions.jsonl")
+    rows = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+    lines = [json.dumps({**row, "task_options": {"scorer": "evil:SCORER"}}) + "\n" for row in rows]
+    file.write_text("".join(lines), encoding="utf-8")
+    for options in ([], ["--task", "numbers"]):
+        assert "line 1: task_options names a scorer, and a data file may not import code" in (
+            error_of(capsys, "score", str(file), *options)
+        )
+
+
 def test_the_command_line_may_name_the_module_of_a_task(folder, capsys):
     name_task_in_predictions()
     recorded = section("run")["metrics"]
@@ -259,7 +271,7 @@ def test_a_report_imports_the_task_of_a_stored_comparison_only_with_the_flag(fol
     summary = json.loads(file.read_text(encoding="utf-8"))
     file.write_text(json.dumps({**summary, "task": "evil:Task"}), encoding="utf-8")
     message = (
-        "comparison/summary.json: the task 'evil:Task' is an import path, and a stored result "
+        "comparison/summary.json: 'evil:Task' is an import path, and a stored result "
         "may not import code. The chapters of the task are left out; if you trust the module, add "
         f"{FLAG}."
     )

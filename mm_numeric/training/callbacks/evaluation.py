@@ -258,7 +258,9 @@ class EvaluationCallback(TrainerCallback):
         file = self.config.output_dir / EVALUATION / PREDICTIONS
         file.parent.mkdir(exist_ok=True)
         write_text(file, "".join(json.dumps(line) + "\n" for line in lines))
-        scores = score(file, task_name=self.config.task_name, write=False)
+        scores = score(
+            file, task_name=self.config.task_name, scorer=self.config.task.scorer, write=False
+        )
         args, step = self.trainer.args, self.trainer.state.global_step
         log_predictions(args.report_to, self.examples, scores.rows, step)
         values = {
