@@ -98,6 +98,15 @@ def test_a_scorer_is_used_for_a_task_of_the_library(pasted, capsys):
     assert "'my_tasks:Compass' is no Scorer" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("rule", "answer"), [("median", "356"), ("mbr", "358")])
+def test_only_its_risk_goes_across_north(pasted, rule, answer):
+    row = {"id": "test0", "texts": ["356", "358", "2"]}
+    (pasted / "sampled.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    options = ["--rows", "test.jsonl", "--task", "my_tasks:Compass", "--partial"]
+    assert cli.main(["decode", "sampled.jsonl", *options, "--rule", rule]) == 0
+    assert json.loads((pasted / f"sampled.{rule}.jsonl").read_text())["text"] == answer
+
+
 def test_the_importer_writes_rows_that_the_task_reads(pasted, capsys):
     (pasted / "readings.csv").write_text("image,degrees\ntrain0.png,21\ntrain1.png,3.5\n")
     command = ["prepare", "my_formats:Readings", "readings.csv", "--category", "sea"]
