@@ -3,6 +3,8 @@
 import ast
 import json
 import shlex
+import sys
+from typing import ClassVar
 
 import pytest
 from import_graph import ROOT
@@ -25,18 +27,21 @@ def cells(name, *, tiny):
     return [text.replace(SIZE, f"TINY = {tiny}") for text in texts]
 
 
-def command(line):
-    """Execute a line ``!mm-numeric ...``, which a notebook gives to a shell."""
-    words = shlex.split(line)
-    assert words[0] == "mm-numeric"
-    assert cli.main(words[1:]) == 0, line
+class Shell:
+    """The shell of a notebook, whose commands of mm-numeric run in this process."""
+
+    user_ns: ClassVar = {}
+
+    def system(self, line):
+        python, *words = shlex.split(line)
+        assert [python, *words[:3]] == [sys.executable, "-P", "-m", "mm_numeric"]
+        self.user_ns["_exit_code"] = cli.main(words[3:])
 
 
 def execute(text, names):
     """Execute a cell. The value of its last line, which a notebook shows, is ``names["shown"]``."""
-    lines = [f"command({line[1:]!r})" if line[:1] == "!" else line for line in text.split("\n")]
-    tree = ast.parse("\n".join(lines))
-    if isinstance(tree.body[-1], ast.Expr) and lines[-1][:8] != "command(":
+    tree = ast.parse(text)
+    if isinstance(tree.body[-1], ast.Expr) and not text.split("\n")[-1].startswith("run("):
         tree.body[-1] = ast.Assign([ast.Name("shown", ast.Store())], tree.body[-1].value)
     exec(compile(ast.fix_missing_locations(tree), "cell", "exec"), names)
 
@@ -47,7 +52,7 @@ def run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def run_notebook(name):
-        names = {"command": command}
+        names = {"get_ipython": Shell}
         for text in cells(name, tiny=True):
             execute(text, names)
         return names
@@ -90,3 +95,21 @@ def test_the_config_of_the_published_model_is_valid(name, tmp_path, monkeypatch)
     )
     execute(f"from pathlib import Path\n{size}\n{config}", {})
     assert read_comparison(f"{name}.yaml").model.name == "Qwen/Qwen2-VL-2B-Instruct"
+
+
+def test_a_notebook_stops_at_the_first_command_that_fails(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names = {"get_ipython": Shell}
+    execute(next(text for text in cells("clock", tiny=True) if "def run(" in text), names)
+    with pytest.raises(
+        RuntimeError, match=r"^mm-numeric train clock\.yaml failed: see its message"
+    ):
+        execute('run("mm-numeric train clock.yaml")', names)
+    assert "clock.yaml: there is no such file." in capsys.readouterr().err
+
+
+def test_no_notebook_gives_a_command_to_a_shell_that_may_not_find_it():
+    for name in NOTEBOOKS:
+        assert [
+            line for text in cells(name, tiny=True) for line in text.split("\n") if line[:1] == "!"
+        ] == []
