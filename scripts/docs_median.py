@@ -31,12 +31,11 @@ def draw_median() -> str:
         parts.append(words(20, y + 4, objective, "name"))
         parts.append(_line(greedy, y, median, y, "#0a62a9", 2))
         parts.append(_circle(greedy, y, "#fff") + _circle(median, y, "#0a62a9"))
-        change = changes[f"{row}, median", row].texts()[0].strip("*")
-        parts.append(words(LEFT + WIDTH + 22, y + 4, change))
-    family, seeds = next(iter(changes.values())).family.rpartition(" ")[2], own.summary["seeds"]
+        change = changes[f"{row}, median", row]
+        parts.append(words(LEFT + WIDTH + 22, y + 4, change.texts()[0].strip("*")))
     caption = (
-        f"Ring: greedy answers. Disc: the median of the same models. Means of {len(seeds)} seeds; "
-        f"p by Holm over {family} differences."
+        "Ring: greedy answers. Disc: the median of the same models. Means of "
+        f"{len(own.summary['seeds'])} seeds; p by Holm (family: {change.family})."
     )
     parts.append(words(20, bottom + 44, caption))
     return image(LEFT + WIDTH + 140, bottom + 60, title, parts)
