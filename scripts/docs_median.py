@@ -34,8 +34,8 @@ def draw_median() -> str:
         change = changes[f"{row}, median", row]
         parts.append(words(LEFT + WIDTH + 22, y + 4, change.texts()[0].strip("*")))
     caption = (
-        "Ring: greedy answers. Disc: the median of the same models. Means of "
-        f"{len(own.summary['seeds'])} seeds; p by Holm (family: {change.family})."
+        "Ring: greedy answers. Disc: median of the same models. Means of "
+        f"{len(own.summary['seeds'])} seeds; p by Holm ({change.family})."
     )
     parts.append(words(20, bottom + 44, caption))
     return image(LEFT + WIDTH + 140, bottom + 60, title, parts)
