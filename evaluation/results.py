@@ -64,6 +64,7 @@ def section_of(scores: Scores) -> ProtocolResults:
         },
         "counts": scores.counts(),
         "metrics": metrics,
+        "guesses": scores.guesses,
         **({"calibration": scores.confidences.results()} if scores.confidences else {}),
         **({"labels": label_entries(scores.label_rows())} if scores.has_labels else {}),
         "failures": dict(scores.failures),
@@ -115,6 +116,7 @@ def results_table(scores: Scores) -> str:
         lines.append(indented_table(rows))
     if missing:
         lines.append(f"metrics without a value: {'; '.join(map(plain, missing))}")
+    lines += guess_lines(scores)
     lines += label_lines(scores)
     if scores.confidences:
         lines.append(scores.confidences.line())
@@ -122,6 +124,17 @@ def results_table(scores: Scores) -> str:
         lines.append("answers that could not be parsed:")
         lines.append(indented_table([[r, str(count)] for r, count in scores.failures.items()]))
     return "\n".join(lines)
+
+
+def guess_lines(scores: Scores) -> list[str]:
+    """Return the line with the main metric of each kind of guess, in a list; [] without guesses."""
+    metric = scores.metrics_on_rows[0][0]
+    known = [
+        f"{in_unit(value, metric.unit)} ({kind})"
+        for kind, own in scores.guesses.items()
+        if (value := own.get(metric.name)) is not None
+    ]
+    return [f"guessing has {metric.label} {', '.join(known)}"] if known else []
 
 
 def label_lines(scores: Scores) -> list[str]:

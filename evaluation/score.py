@@ -22,6 +22,7 @@ from mm_numeric.evaluation.answers.predictions import other_frame, read_predicti
 from mm_numeric.evaluation.answers.prepared_rows import PreparedRows
 from mm_numeric.evaluation.answers.source import AnswerRows, AnswerSource
 from mm_numeric.evaluation.answers.truth_files import COCO_AP, default_protocol, read_truth_files
+from mm_numeric.evaluation.guesses import GuessedRows
 from mm_numeric.evaluation.metrics.base import CATEGORY, THRESHOLDS, Scorer
 from mm_numeric.evaluation.metrics.calibration import low_coverage
 from mm_numeric.evaluation.metrics.coco_ap import Rules, coco_scorer
@@ -154,11 +155,13 @@ def _scored_parts(
             check_frame = False
         place = folder or predictions.parent
         judged = judged_answers(scorer, read.responses, source.judge, place, str(predictions))
-        if judged is not None:
-            scorer, read = judged[0], replace(read, answers=list(judged[1]))
-            for row in read.rows:
-                row["reason"] = None  # of the response; the reason of the extraction is set below
-        yield scores_of(read, scorer)
+        if judged is None:
+            yield scores_of(read, scorer)
+            continue
+        scorer, read = judged[0], replace(read, answers=list(judged[1]))
+        for row in read.rows:
+            row["reason"] = None  # of the response; scores_of sets that of the extraction
+        yield replace(scores_of(read, scorer), guessed=None)  # no judge reads guesses
 
 
 def _chosen_scorer(read: AnswerRows, protocol: str | Rules | None, where: str) -> Scorer:
@@ -204,6 +207,42 @@ def scores_of(read: AnswerRows, scorer: Scorer) -> Scores:
     for column, values in columns.items():
         for row, value in zip(rows, values.tolist(), strict=True):
             row[column] = value
+    labels = _bucket_labels(scorer, rows, targets)
+    shapes = [answer if isinstance(answer, Instances) else None for answer in answers]
+    counted = scorer.labels(shapes, targets) if scorer.labels else None
+    failures = Counter(row["reason"] for row in rows if row["reason"])
+    categories = [sys.intern(row.get("buckets", {}).get(CATEGORY, "none")) for row in rows]
+    guessed = GuessedRows(
+        scorer=scorer,
+        task=read.task,
+        targets=targets,
+        frames=read.frames,
+        sizes_px=read.sizes_px,
+        prompts=[row.get("prompt") for row in rows],
+        categories=categories,
+    )
+    scores = Scores(
+        task=read.name,
+        scorer=scorer,
+        kept_rows=rows,
+        columns=columns,
+        groups=groups,
+        bucket_labels=labels,
+        categories=categories,
+        failures=dict(failures.most_common()),
+        confidences=confidences,
+        labels=counted,
+        source=read.head,
+        rows_due=read.rows_due,
+        guessed=guessed.spread(),
+    )
+    return scores if scorer.ranked is None else _with_ranking(scores, read, shapes)
+
+
+def _bucket_labels(
+    scorer: Scorer, rows: list[dict[str, Any]], targets: list[Any]
+) -> dict[str, list[tuple[str, ...]]]:
+    """Return the buckets of each row, by grouping: those of the scorer, and those of the rows."""
     labels: dict[str, list[tuple[str, ...]]] = {}
     known: dict[str | tuple[str, ...], tuple[str, ...]] = {}  # one object for all rows
     for kind, label in scorer.buckets.items():
@@ -214,24 +253,7 @@ def scores_of(read: AnswerRows, scorer: Scorer) -> Scores:
     for kind in dict.fromkeys(kind for row in rows for kind in row.get("buckets", ())):
         own_labels = (row.get("buckets", {}).get(kind, *NO_LABEL) for row in rows)
         labels[kind] = [known.setdefault(own, (own,)) for own in own_labels]
-    shapes = [answer if isinstance(answer, Instances) else None for answer in answers]
-    counted = scorer.labels(shapes, targets) if scorer.labels else None
-    failures = Counter(row["reason"] for row in rows if row["reason"])
-    scores = Scores(
-        task=read.name,
-        scorer=scorer,
-        kept_rows=rows,
-        columns=columns,
-        groups=groups,
-        bucket_labels=labels,
-        categories=[sys.intern(row.get("buckets", {}).get(CATEGORY, "none")) for row in rows],
-        failures=dict(failures.most_common()),
-        confidences=confidences,
-        labels=counted,
-        source=read.head,
-        rows_due=read.rows_due,
-    )
-    return scores if scorer.ranked is None else _with_ranking(scores, read, shapes)
+    return labels
 
 
 def _with_ranking(scores: Scores, read: AnswerRows, shapes: list[Instances | None]) -> Scores:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mm_numeric.evaluation.answers.confidence import Confidences
+from mm_numeric.evaluation.guesses import GuessedRows, Guesses, guess_metrics
 from mm_numeric.evaluation.metrics.base import (
     THRESHOLDS,
     Groups,
@@ -76,6 +77,9 @@ class Scores:
     rows_file: Path | None = None
     """The scores.jsonl with the rows; None if they are in memory."""
 
+    guessed: GuessedRows | None = None
+    """Rows to guess, for ``guesses``; None for answers that a judge extracted."""
+
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
         """Rows of scores.jsonl, one dictionary per prediction.
@@ -127,6 +131,11 @@ class Scores:
     def metrics(self) -> dict[str, dict[str, float | None]]:
         """Compute each metric (``value``) and its 95 % bootstrap interval (``low``, ``high``)."""
         return self._metrics
+
+    @cached_property
+    def guesses(self) -> Guesses:
+        """Metrics of guesses, which do not depend on the question; {} if there are none."""
+        return guess_metrics(self.guessed) if self.guessed else {}
 
     @cached_property
     def group_count(self) -> int:
@@ -192,6 +201,8 @@ def merge_scores(parts: Sequence[Scores]) -> Scores:
         groups=np.concatenate([own.groups for own in parts]),
         bucket_labels=labels,
         categories=[name for own in parts for name in own.categories],
+        guessed=first.guessed
+        and first.guessed.spread(*(own.guessed for own in others if own.guessed)),
         rows_due=max((own.rows_due for own in parts if own.rows_due), default=None),
         failures=dict(sum((Counter(own.failures) for own in parts), Counter[str]()).most_common()),
     )

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from mm_numeric.answers import Instances, Unreadable
@@ -133,8 +134,7 @@ def _parse_into(read: AnswerRows, row: Mapping[str, Any], where: str) -> None:
     read.rows.append(scored)
     read.answers.append(answer)
     read.targets.append(target)
-    if len(read.frames) < SAMPLE_ROWS:
-        read.frames.append(frame)
+    read.frames.append(frame)
     read.sizes_px.append(None if frame is None else (frame.width_px, frame.height_px))
     asked = (row[name] for name in ("query", "prompt") if isinstance(row.get(name), str))
     read.responses.append(
@@ -173,7 +173,7 @@ def other_frame(read: AnswerRows, scorer: Scorer) -> str:
     The texts are those of the first rows. The frame is only named, and never used: a metric that
     could choose its frame would be too high.
     """
-    first = zip(read.rows, read.frames, read.targets, strict=False)
+    first = islice(zip(read.rows, read.frames, read.targets, strict=True), SAMPLE_ROWS)
     rows = [(row["text"], frame, target) for row, frame, target in first if frame is not None]
     main = scorer.metrics[0]
     if len(rows) < _FEWEST or not (main.is_share and main.higher_is_better):

@@ -56,7 +56,7 @@ class AnswerRows:
     """Width and height of each image; empty if the answers are not parsed from text."""
 
     frames: list[Frame | None] = field(default_factory=list)
-    """The frames of the first rows, to compare them with others."""
+    """The frame of each row, or None; empty if the answers are not parsed from text."""
 
     responses: list[Response] = field(default_factory=list)
     """The same rows, for a judge that extracts the answers."""

@@ -185,6 +185,10 @@ def metrics_table(
         if warm:
             cells = [m.cell(warm.get(m.name)) for m in metrics]
             rows.append(TableRow(cells=[Cell(content=name, limit=60), *cells], kind="aside"))
+    for kind, values in comparison.summary["guesses"].items():
+        known = [None if (v := values.get(m.name)) is None else m.value(v) for m in metrics]
+        cells = [Cell(content=kind), *(Cell(content=own) for own in known)]
+        rows.append(TableRow(cells=cells, kind="aside"))
     columns = [Column(header=Cell(content=m.label), direction=m.direction) for m in metrics]
     return Table.of(["objective", *columns], rows, title=title)
 

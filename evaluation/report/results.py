@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from mm_numeric.evaluation.guesses import Guess, best_guess
 from mm_numeric.evaluation.metrics.intervals import ENOUGH_SEEDS, family_text
 from mm_numeric.evaluation.report.charts import SeriesStyle, choose_styles
 from mm_numeric.evaluation.report.summary_file import (
@@ -100,6 +101,19 @@ class ReportedMetric:
             return "unclear"
         return "better" if (difference["value"] > 0) == self.higher_is_better else "worse"
 
+    def beats(self, cell: Mapping[str, Any], guess: float) -> bool:
+        """Return True if a mean is clearly better than a guess.
+
+        Its interval is better or, for two to four seeds, whose intervals are wide, each seed has a
+        tenth or more of the way from the guess to a perfect score (1, or 0 of an error).
+        """
+        sign = 1 if self.higher_is_better else -1
+        if sign * (cell.get("low" if sign > 0 else "high", cell["value"]) - guess) > 0:
+            return True
+        least = guess + 0.1 * ((1.0 if sign > 0 else 0.0) - guess)
+        seeds = cell["seeds"]
+        return 1 < len(seeds) < ENOUGH_SEEDS and all(sign * (s - least) >= 0 for s in seeds)
+
     def evidence(self, difference: Mapping[str, Any]) -> str:
         """Return the corrected p-value of a difference or, with few seeds, that of each seed."""
         p, seeds = difference.get("p_holm"), difference["seeds"]
@@ -178,6 +192,11 @@ class Comparison:
         if {*self.summary["references"].values()} - {baseline, None}:
             return f"the objective named in the first column, or {baseline}"
         return baseline
+
+    def guess(self, metric: ReportedMetric) -> Guess | None:
+        """Return the guess with the best value of a metric; None without guesses."""
+        better = metric.higher_is_better
+        return best_guess(self.summary["guesses"], metric.name, higher_is_better=better)
 
     def uneven_trials(self, objective: str) -> str:
         """Return the numbers of trials of an objective and its reference; "" if they are the same.

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mm_numeric.config.decoding import DECODE_RULES, GREEDY
+from mm_numeric.evaluation.guesses import Guesses, best_guess
 from mm_numeric.evaluation.report.charts import choose_styles
 from mm_numeric.evaluation.report.confidence_section import run_confidence_section
 from mm_numeric.evaluation.report.gallery import spread_evenly
@@ -216,7 +217,19 @@ def _verdict(run: RunFiles) -> str:
     label = metric.label.rstrip(" ↑↓")
     rows, due = results["rows"], results["rows_due"]
     partial = f"{rows_text(rows, due)}. " if is_partial(rows, due) else ""
-    return f"{partial}{label}: {value or 'no value'}{interval}, on {count}."
+    shown = f"{label} {value or 'no value'}{interval}"
+    better = metric.higher_is_better
+    guess = best_guess(results["guesses"], metric.name, higher_is_better=better)
+    if guess is None or value is None:
+        return f"{partial}{shown[0].upper()}{shown[1:]}, on {count}."
+    found = dict(results["metrics"][metric.name], seeds=[])
+    found = {key: own for key, own in found.items() if own is not None}
+    beats = metric.beats(found, guess.value)
+    lead = "Better than guessing" if beats else "Not clearly better than guessing"
+    return (
+        f"{partial}{lead}: {shown}, on {count}; guessing has {metric.value(guess.value)} (the best "
+        f"{guess.kind})."
+    )
 
 
 def _progress(run: RunFiles) -> Iterator[str]:
@@ -265,11 +278,22 @@ def _value(metric: ReportedMetric, results: Mapping[str, Any]) -> Quantity | Non
     return None if found["value"] is None else metric.estimate(found)
 
 
+def _guessed(metric: ReportedMetric, values: Mapping[str, float | None]) -> Quantity | None:
+    value = values.get(metric.name)
+    return None if value is None else metric.value(value)
+
+
 def _metrics_table(run: RunFiles) -> Table:
+    guesses: Guesses = next((own["guesses"] for own in run.results.values()), {})
     rows = [
-        [metric.label, *(_value(metric, r) for r in run.results.values())] for metric in run.metrics
+        [
+            metric.label,
+            *(_value(metric, own) for own in run.results.values()),
+            *(_guessed(metric, own) for own in guesses.values()),
+        ]
+        for metric in run.metrics
     ]
-    names = list(run.results) if len(run.results) > 1 else ["value"]
+    names = [*(run.results if len(run.results) > 1 else ["value"]), *guesses]
     of = "on the test rows" if run.protocol == TASK else f"of the protocol {run.protocol}"
     return Table.of(["metric", *names], rows, title=f"Metrics {of}")
 
@@ -283,6 +307,8 @@ def _metrics_section(run: RunFiles, table: Table) -> Section:
         "variation of training; there is none if the rows do not differ"
         f"{' or are one group' * (drawn < rows)}."
     )
+    if results["guesses"]:
+        text += " Guesses are computed without the image and the question."
     if len(run.results) > 1:
         text += " There is a column for each decoding rule."
     text += " ↑ higher is better, ↓ lower is better."

@@ -35,7 +35,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
     problem = _problem(summary)
     if problem:
         raise ValueError(f"{path}{problem}. {COMPARE_AGAIN}")
-    optional = ("decoding", "ensembles", "calibration", "tuning")
+    optional = ("decoding", "ensembles", "calibration", "tuning", "guesses")
     summary |= {name: summary.get(name) or {} for name in optional}
     found: dict[tuple[str, ...], dict[str, Any]] = {
         ("table", name): cells for name, cells in summary["table"].items()

@@ -1,99 +1,280 @@
-"""Sentences on which training loss is best in a comparison, and what limits this conclusion."""
+"""Sentences that decide a comparison, and what limits the decision. A rule makes each sentence.
 
+The first one names the best pair of objective and decoding rule or, before that, objectives that
+are no better than guessing. Others state what is clear, and what to do next.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from mm_numeric.config.decoding import GREEDY
 from mm_numeric.evaluation.metrics.intervals import ENOUGH_SEEDS, family_text
 from mm_numeric.evaluation.report.results import SIGNIFICANT, Comparison, ReportedMetric
 from mm_numeric.evaluation.table import p_value
 
+_MOST_SEEDS = 30  # that are recommended
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pair:
+    """An objective and a decoding rule, with the first metric."""
+
+    name: str
+    rule: str
+    cell: dict[str, Any]
+    difference: dict[str, Any] | None
+    """The difference to greedy decoding of ``reference``; None without one."""
+
+    reference: str
+    """The objective that the pair is compared with; "" if the pair is a reference itself."""
+
+    @property
+    def text(self) -> str:
+        return self.name if self.rule == GREEDY else f"{self.name} decoded by {self.rule}"
+
 
 def verdict(comparison: Comparison) -> list[str]:
-    """Return sentences: first which objective is best, then each limit of this conclusion.
+    """Return sentences: first the decision, then what is clear, what limits it, and what is next.
 
     Without corrected p-values, as with few seeds, no objective is called better than another, nor
     is one with another number of trials than its reference.
     """
     summary, metric = comparison.summary, comparison.metrics[0]
-    baseline, control = summary["baseline"], summary["control"]
-    ranked = [n for n in comparison.ranked() if comparison.cell(n, metric) and n != control]
-    rivals = [name for name in ranked if comparison.reference(name)]
-    base = comparison.cell(baseline, metric)
+    base = comparison.cell(summary["baseline"], metric)
     if base is None:
-        return [f"{baseline} has no {metric.label}, so there is nothing to compare with."]
-    if not rivals:
+        return [
+            f"{summary['baseline']} has no {metric.label}, so there is nothing to compare with."
+        ]
+    pairs = _pairs(comparison)
+    rivals = [pair for pair in pairs if pair.reference]
+    lines = _guessing(comparison, pairs)
+    if lines:
+        pass
+    elif not rivals:
         value = metric.estimate(base)
         result = f"{value} {metric.label} ({value.interval or 'no interval'})"
-        lines = [f"{baseline}: {result}, with no objective to compare it to."]
-    elif comparison.has_p_values:
-        lines = [_conclusion(comparison, rivals), _count(comparison, rivals)]
-        lines += _trials(comparison, rivals)
+        lines = [f"{summary['baseline']}: {result}, with no objective to compare it to."]
+    elif comparison.has_p_values or family_text(summary, "from_reference"):
+        lines = [_conclusion(comparison, rivals)]
     else:
-        lines = _observation(comparison, rivals[0])
+        lines = [_observation(comparison, pairs)]
     if rivals:
+        lines += _clear(comparison, rivals)
+        lines += _next(comparison, pairs)
+    lines += _guess(comparison)
+    if rivals:
+        lines += _trials(comparison)
         lines.append(_control(comparison))
     found = (summary["facts"].get(name) for name in ("headline", "varied"))
     return lines + [f"{fact[0].upper()}{fact[1:]}." for fact in found if fact]
 
 
-def _observation(comparison: Comparison, best: str) -> list[str]:
-    """Describe the best mean of a comparison that has no corrected p-values for a conclusion."""
-    metric, reference = comparison.metrics[0], comparison.reference(best)
-    own, base = _pair(comparison, best)
-    count = len(comparison.summary["seeds"])
-    seeds = f"{count} seeds are" if count > 1 else "One seed is"
-    limit = f"{seeds} too few to state which objective is better; that takes {ENOUGH_SEEDS}."
-    if count >= ENOUGH_SEEDS:
-        limit = (
-            "There are no p-values, which show whether an objective is better: the test rows are "
-            "one group, or all the same."
-        )
+def _pairs(comparison: Comparison) -> list[_Pair]:
+    """Return all pairs of objectives (but the control) and rules with a value, the best first."""
+    metric, control = comparison.metrics[0], comparison.summary["control"]
+    found = []
+    for name in comparison.ranked():
+        reference = comparison.reference(name)
+        rules = comparison.summary["decoding"].get(name, {})
+        cells = {rule: own.get(metric.name) for rule, own in rules.items() if rule != GREEDY}
+        for rule, cell in {GREEDY: comparison.cell(name, metric), **cells}.items():
+            if not cell or name == control:
+                continue
+            is_greedy = rule == GREEDY
+            found.append(
+                _Pair(
+                    name=name,
+                    rule=rule,
+                    cell=cell,
+                    difference=cell["difference" if is_greedy else "from_reference"],
+                    reference=reference if is_greedy else reference or name,
+                )
+            )
+    sign = -1 if metric.higher_is_better else 1
+    return sorted(found, key=lambda pair: sign * pair.cell["value"])
+
+
+def _guessing(comparison: Comparison, pairs: Sequence[_Pair]) -> list[str]:
+    """Return the first sentence if no pair is better than guessing, in a list; else []."""
+    metric = comparison.metrics[0]
+    guess = comparison.guess(metric)
+    if guess is None or any(metric.beats(pair.cell, guess.value) for pair in pairs):
+        return []
+    names = dict.fromkeys(pair.name for pair in pairs)
+    who = f"None of the {len(names)} objectives is" if len(names) > 1 else f"{pairs[0].name} is not"
     return [
-        f"{best} has {metric.estimate(own)} {metric.label}, {reference} {base}: "
-        f"{_difference(own, metric)}.",
-        limit,
+        f"{who} better than guessing: {metric.label} {_reach(pairs, metric)}, and guessing has "
+        f"{metric.value(guess.value)}. Train for more steps or on more rows."
     ]
 
 
-def _conclusion(comparison: Comparison, rivals: list[str]) -> str:
-    """Name the best objective that is better than its reference, or state that there is none."""
+def _reach(pairs: Sequence[_Pair], metric: ReportedMetric) -> str:
+    """Return the smallest and the largest mean of pairs, such as ``174.0 to 182.0 min``."""
+    low, high = (end(pair.cell["value"] for pair in pairs) for end in (min, max))
+    first, last = str(metric.value(low)), str(metric.value(high))
+    if first == last:
+        return first
+    both = metric.estimate({"value": low, "low": low, "high": high})
+    return both.interval + last.removeprefix(both.interval.rpartition(" ")[2])
+
+
+def _guess(comparison: Comparison) -> Iterator[str]:
+    """Yield the sentence on the best guess, and on objectives that are no better."""
     metric = comparison.metrics[0]
-    cells = {name: comparison.cell(name, metric) for name in rivals}
-    better = [name for name in rivals if _trend(cells[name], metric) == "better"]
+    guess = comparison.guess(metric)
+    if guess is None:
+        return
+    line = (
+        f"Guessing has {metric.value(guess.value)} {metric.label}: the best {guess.kind}, computed "
+        "without the image and the question"
+    )
+    poor = [
+        name
+        for name in comparison.ranked()
+        if (cell := comparison.cell(name, metric)) and not metric.beats(cell, guess.value)
+    ]
+    if poor:
+        line += f"; not clearly better, decoded greedily: {', '.join(poor)}"
+    yield f"{line}."
+
+
+def _observation(comparison: Comparison, pairs: Sequence[_Pair]) -> str:
+    """Name the best mean of a comparison that has no corrected p-values for a conclusion."""
+    metric = comparison.metrics[0]
+    best = pairs[0]
+    if best.reference:
+        base = _reference_value(comparison, best)
+        change = _difference(best.difference, metric)
+        return (
+            f"{best.text} has the best mean: {metric.estimate(best.cell)} {metric.label}, "
+            f"{best.reference} {base}: {change}."
+        )
+    second = next(pair for pair in pairs if pair.reference)
+    return (
+        f"Nothing has a better mean than {best.text}, {metric.estimate(best.cell)} "
+        f"{metric.label}; the next is {second.text}, {metric.estimate(second.cell)}: "
+        f"{_difference(second.difference, metric)}."
+    )
+
+
+def _conclusion(comparison: Comparison, rivals: Sequence[_Pair]) -> str:
+    """Name the best pair that is better than its reference, or state that there is none."""
+    metric = comparison.metrics[0]
+    better = [pair for pair in rivals if metric.trend(pair.difference) == "better"]
     best = (better or rivals)[0]
-    own, base = _pair(comparison, best)
-    values = f"{metric.estimate(own)} {metric.label} against {base}, {_difference(own, metric)}"
+    values = (
+        f"{metric.estimate(best.cell)} {metric.label} against "
+        f"{_reference_value(comparison, best)}, {_difference(best.difference, metric)}"
+    )
     if better:
-        return f"{best} beats {comparison.reference(best)}: {values}."
+        decoded = "" if best.rule == GREEDY else " decoded greedily"
+        return f"{best.text} beats {best.reference}{decoded}: {values}."
+    what = "objective or decoding rule" if comparison.summary["decoding"] else "objective"
     return (
-        f"No objective is clearly better than {_references(comparison, rivals)}; of the others, "
-        f"{best} has the best mean: {values}."
+        f"No {what} is clearly better than {_references(rivals)}; of the others, "
+        f"{best.text} has the best mean: {values}."
     )
 
 
-def _pair(comparison: Comparison, name: str) -> tuple[dict[str, Any], str]:
-    """Return the result of an objective, and that of its reference as a text."""
+def _reference_value(comparison: Comparison, pair: _Pair) -> str:
     metric = comparison.metrics[0]
-    own, base = (comparison.cell(n, metric) for n in (name, comparison.reference(name)))
-    assert own is not None
-    return own, str(metric.estimate(base)) if base else "without a value"
+    base = comparison.cell(pair.reference, metric)
+    return str(metric.estimate(base)) if base else "without a value"
 
 
-def _count(comparison: Comparison, rivals: list[str]) -> str:
+def _clear(comparison: Comparison, rivals: Sequence[_Pair]) -> Iterator[str]:
+    """Yield what is clear, and what is not: of the rules, and of the objectives."""
+    metric, count = comparison.metrics[0], len(comparison.summary["seeds"])
+    greedy = [pair for pair in rivals if pair.rule == GREEDY]
+    for rule in dict.fromkeys(pair.rule for pair in rivals if pair.rule != GREEDY):
+        changes = [pair.cell["difference"] for pair in rivals if pair.rule == rule]
+        yield _clear_rule(comparison, rule, list(filter(None, changes)))
+    if comparison.has_p_values and greedy:
+        trends = [metric.trend(pair.difference) for pair in greedy]
+        yield (
+            f"{trends.count('better')} of {len(greedy)} objectives are better than "
+            f"{_references(greedy)} and {trends.count('worse')} worse, at p ≤ {SIGNIFICANT} after "
+            f"Holm's correction over {family_text(comparison.summary, 'table')}. The best of "
+            "several is chosen after seeing the results, so its gain is slightly overestimated."
+        )
+    elif count < ENOUGH_SEEDS and greedy:
+        seeds = f"{count} seeds are" if count > 1 else "One seed is"
+        yield f"{seeds} too few to state which objective is better; that takes {ENOUGH_SEEDS}."
+    elif greedy:
+        yield (
+            "There are no p-values, which show whether an objective is better: the test rows are "
+            "one group, or all the same."
+        )
+
+
+def _clear_rule(comparison: Comparison, rule: str, changes: Sequence[dict[str, Any]]) -> str:
+    """State in how many runs, or for how many objectives, a rule is better than greedy decoding."""
     metric = comparison.metrics[0]
-    trends = [_trend(comparison.cell(name, metric), metric) for name in rivals]
+    sign = 1 if metric.higher_is_better else -1
+    if family_text(comparison.summary, "decoding"):
+        trends = [metric.trend(own) for own in changes]
+        return (
+            f"Decoding by {rule} is better than {GREEDY} decoding for {trends.count('better')} of "
+            f"{len(trends)} objectives and worse for {trends.count('worse')}, after Holm's "
+            "correction."
+        )
+    seeds = [value for own in changes for value in own["seeds"]]
+    better = sum(sign * value > 0 for value in seeds)
+    ends = (str(metric.change({"value": end(seeds, default=0)})) for end in (min, max))
     return (
-        f"{trends.count('better')} of {len(rivals)} objectives are better than "
-        f"{_references(comparison, rivals)} and {trends.count('worse')} worse, at p "
-        f"≤ {SIGNIFICANT} after Holm's correction over {family_text(comparison.summary, 'table')}. "
-        "The best of several is chosen after seeing the results, so its gain is slightly "
-        "overestimated."
+        f"Decoding by {rule} is better than {GREEDY} decoding in {better} of {len(seeds)} runs "
+        f"({' to '.join(ends)})."
     )
 
 
-def _trials(comparison: Comparison, rivals: list[str]) -> list[str]:
+def _next(comparison: Comparison, pairs: Sequence[_Pair]) -> Iterator[str]:
+    """Yield what to do next: more seeds, or a decoding rule."""
+    summary, metric = comparison.summary, comparison.metrics[0]
+    count = len(summary["seeds"])
+    guess = comparison.guess(metric)
+    if guess and not any(metric.beats(pair.cell, guess.value) for pair in pairs):
+        return  # the first sentence has it
+    best = next(pair for pair in pairs if pair.reference)
+    if count < ENOUGH_SEEDS:
+        seeds = [*summary["seeds"]]
+        seeds += [seed for seed in range(ENOUGH_SEEDS + count) if seed not in seeds]
+        listed = ",".join(map(str, seeds[:ENOUGH_SEEDS]))
+        yield f"Next: compare {ENOUGH_SEEDS} seeds; add `compare.seeds=[{listed}]` to the command."
+    elif comparison.has_p_values and metric.trend(best.difference) == "unclear":
+        yield _more_seeds(best, count)
+    if not summary["decoding"]:
+        yield (
+            "Next: compare decoding rules, which needs no other training; add "
+            f"`compare.decode=[{GREEDY},median]` if answers are numbers."
+        )
+
+
+def _more_seeds(best: _Pair, count: int) -> str:
+    """State how many seeds have an interval as narrow as the difference is from 0, if not many."""
+    change = best.difference or {}
+    half = (change.get("high", math.inf) - change.get("low", -math.inf)) / 2
+    wanted = math.inf
+    if change.get("value") and math.isfinite(half):
+        wanted = count * (half / change["value"]) ** 2
+    if wanted > _MOST_SEEDS:
+        return (
+            f"Next: the difference of {best.text} is small for its interval, so more seeds would "
+            "hardly make it clear; compare on more test rows, or choose by cost."
+        )
+    seeds = max(math.ceil(wanted), count + 1)
+    return (
+        f"Next: about {seeds} seeds would make a difference as large as that of {best.text} clear, "
+        "if it is no accident."
+    )
+
+
+def _trials(comparison: Comparison) -> list[str]:
     """Explain why objectives with another number of trials than their reference are undecided."""
-    uneven = list(filter(None, map(comparison.uneven_trials, rivals)))
-    if not uneven:
+    names = [name for name in comparison.ranked() if name != comparison.summary["control"]]
+    uneven = list(filter(None, map(comparison.uneven_trials, names)))
+    if not uneven or not comparison.has_p_values:
         return []
     return [
         f"The number of trials differs: {', '.join(uneven)}. The best of more trials looks better "
@@ -101,21 +282,16 @@ def _trials(comparison: Comparison, rivals: list[str]) -> list[str]:
     ]
 
 
-def _references(comparison: Comparison, rivals: list[str]) -> str:
-    found = list(dict.fromkeys(comparison.reference(name) for name in rivals))
+def _references(rivals: Sequence[_Pair]) -> str:
+    found = list(dict.fromkeys(pair.reference for pair in rivals))
     return found[0] if len(found) == 1 else "its reference"
 
 
-def _trend(cell: dict[str, Any] | None, metric: ReportedMetric) -> str:
-    return metric.trend(cell["difference"] if cell else None)
-
-
-def _difference(cell: dict[str, Any], metric: ReportedMetric) -> str:
-    """Describe a difference to the baseline: its mean, interval, and seeds or p-value."""
-    if not cell["difference"]:
+def _difference(difference: dict[str, Any] | None, metric: ReportedMetric) -> str:
+    """Describe a paired difference: its mean, interval, and seeds or p-value."""
+    if not difference:
         return "without a paired difference"
-    change = metric.change(cell["difference"])
-    evidence = metric.evidence(cell["difference"])
+    change, evidence = metric.change(difference), metric.evidence(difference)
     interval = change.interval or "no interval"
     return f"a paired difference of {change} ({interval}{evidence and f'; {evidence}'})"
 
@@ -129,7 +305,7 @@ def _control(comparison: Comparison) -> str:
     if not cell["difference"]:
         return f"The control {control} has no paired difference."
     difference, p = cell["difference"], None
-    line = f"The control {control} has {_difference(cell, metric)}"
+    line = f"The control {control} has {_difference(difference, metric)}"
     if len(comparison.summary["seeds"]) >= ENOUGH_SEEDS:
         p = difference.get("p")
     if p is not None:

@@ -72,6 +72,7 @@ def write_summary(config: Config, folder: Path, *, partial: bool = False) -> dic
         "metrics": [_metric(metric) for metric in tables.metrics],
         "of_categories": sum(rows is not None for _, rows in first.metrics_on_rows),
         "table": table,
+        "guesses": first.guesses,
         "warm_start": warm,
         "other_warm_starts": dict(zip(starts[1:], other_warms, strict=True)),
         "decoding": tables.decoding,
@@ -122,6 +123,10 @@ def summary_table(summary: Mapping[str, Any], *, shown: int = 5) -> str:
     header.append(f"{metrics[0]['label']}, against {_reference(summary)}")
     entries = {"(warm start)": summary["warm_start"] or {}, **summary["other_warm_starts"]}
     entries |= summary["table"]
+    entries |= {
+        f"({kind})": {name: {"value": value, "difference": None} for name, value in own.items()}
+        for kind, own in summary["guesses"].items()
+    }
     rows = [[name, *_terminal_cells(found, metrics)] for name, found in entries.items()]
     seeds = len(summary["seeds"])
     note = f"Mean of {seeds} seed{'s' if seeds > 1 else ''}"
@@ -216,7 +221,7 @@ def _terminal_cells(
     for index, metric in enumerate(metrics):
         entry = found.get(metric["name"]) or {"value": None}
         text = in_unit(entry["value"], metric["unit"])
-        if head and not index:
+        if head and not index and "seeds" in head:  # a guess has no interval
             text += f" ({_range(head.get('low'), head.get('high'), metric['unit'])})"
         yield text
     yield _difference(head and head["difference"], metrics[0]["unit"])

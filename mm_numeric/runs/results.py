@@ -11,6 +11,7 @@ A section has
     rules     names of metrics -> how they are computed: thresholds, matching, unparseable answers
     rows      number of scored rows
     rows_due  number of rows of the data, null if not known; answers are missing if it is larger
+    guesses   kind of guess -> name of a metric -> its value, computed without the questions
 and, as far as they are known, ``task``, ``task_version``, ``truth``, ``groups``, ``counts``,
 ``calibration``, ``labels``, ``failures`` (reason -> number of answers) and ``buckets``.
 ``labels.NAME`` and ``buckets.KIND.NAME`` have ``metrics``, too, with values alone.
@@ -87,7 +88,7 @@ def _read(path: Path, advice: str) -> dict[str, Any]:
         for section in found["protocols"].values():
             for metric in section["metrics"].values():
                 _ = metric["value"], metric["label"]
-            _ = section["rows"], section["rows_due"], section["rules"]
+            _ = section["rows"], section["rows_due"], section["rules"], section["guesses"]
     return dict(found)
 
 

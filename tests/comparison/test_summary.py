@@ -332,7 +332,7 @@ def test_the_table_of_a_terminal(tmp_path):
     config = comparison(tmp_path, {"ce": (POOR, POOR), "emd": (GOOD, GOOD)})
     summary = write_summary(config, tmp_path)
     lines = summary_table(summary).splitlines()
-    assert len(lines) == 6
+    assert len(lines) == 8
     words = [" ".join(line.split()) for line in lines]
     assert words[0] == (
         "objective within 5 min within 1 min exact mean deviation median deviation "
@@ -344,7 +344,9 @@ def test_the_table_of_a_terminal(tmp_path):
         "emd 75.00 % (32.35 to 100.00) 50.00 % 50.00 % 3.00 min 1.00 min "
         "+25.00 (-16.43 to +66.43; seeds +25.00, +25.00)"
     )
-    assert words[5] == (
+    assert words[5].startswith("(random answer) 0.00 % 0.00 % 0.00 % ")
+    assert words[6].startswith("(constant answer) 0.00 % ")
+    assert words[7] == (
         "Mean of 2 seeds; 95 %, Student's t over seeds and test rows; differences are paired; "
         "fewer than 5 seeds do not show which objective is better; each seed draws its own random "
         "initialisation, data order, label noise and training rows; the test rows are the same for "

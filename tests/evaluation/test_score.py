@@ -194,7 +194,7 @@ def test_the_table_has_every_figure_and_every_failure(tmp_path):
     scores = score(predictions(tmp_path, ROWS, task="clock"))
     lines = results_table(scores).splitlines()
     assert lines[0] == "5 rows, task clock; 95 % bootstrap intervals over test rows"
-    assert len(lines) == 1 + 18 + 1 + 2
+    assert len(lines) == 1 + 18 + 1 + 1 + 2
     figures = [" ".join(line.split()) for line in lines]
     assert figures[1] == "within 5 min 40.00 % 0.00 % to 80.00 %"
     assert figures[4].startswith("mean deviation 216.60 min ")

@@ -74,8 +74,8 @@ def test_a_run_that_trains_shows_its_curves_and_the_last_evaluation(run):
     (run / "evaluation").mkdir()
     write_lines(run / "evaluation" / "predictions.jsonl", answers())
     page, twin = report(run)
-    assert "within 5 min: 33.3% (95% interval " in twin
-    assert "on 6 answers of the evaluation at step 100.**" in twin
+    assert "Not clearly better than guessing: within 5 min 33.3% (95% interval " in twin
+    assert "on 6 answers of the evaluation at step 100; guessing has 100.0% (the best " in twin
     assert "Answers on the dial" in page
 
 
@@ -132,7 +132,7 @@ def test_a_page_has_the_metrics_of_all_protocols(run):
     assert main([*words, "--protocol", "coco_ap"]) == 0
     _, twin = report(run)
     assert "Metrics of the protocol coco_ap" in twin
-    assert "AP: 100.0% (95% interval 15.8 to 100.0), on 2 answers.**" in twin
+    assert "AP 100.0% (95% interval 15.8 to 100.0), on 2 answers.**" in twin
     assert "Every answer could be parsed." in twin
     assert main([*words, "--protocol", "deteval_total_text"]) == 0
     assert main(words) == 0

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from clock_reports import METRICS, cell, compare_folder, written
+from clock_reports import METRICS, cell, compare_folder, summary_of, written
 
 from mm_numeric.evaluation.metrics.intervals import correct_p_values
-from mm_numeric.evaluation.report.results import read_comparison
+from mm_numeric.evaluation.report.results import ReportedMetric, read_comparison
 from mm_numeric.evaluation.report.verdict import verdict
 
 
@@ -15,6 +15,185 @@ def said(folder, summary):
     folder.mkdir(exist_ok=True)
     (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
     return " ".join(verdict(read_comparison(folder)))
+
+
+POINTS = ("within", "%", True)
+MINUTES = ("deviation", "min", False)
+
+
+def trial(kind, means, *, seeds=2, guess=None, decoded=None, changes=None, p=None):
+    """Return a summary of objectives with these means (all seeds are within 2 % of them).
+
+    ``changes`` are paired differences, by default those of the means, with an interval of 20 % of
+    the mean; ``decoded`` are the means of the rule median.
+    """
+    metric, unit, higher = kind
+    names, base = list(means), next(iter(means.values()))
+    summary = summary_of(names, "clock")
+    label = "within 5 min" if higher else "mean deviation"
+    shown = {"name": metric, "label": label, "unit": unit, "higher_is_better": higher}
+
+    def entry(mean, change):
+        own = cell(mean, 0.9 * mean, 1.1 * mean)
+        own["seeds"] = [0.98 * mean, 1.02 * mean] + [mean] * (seeds - 2)
+        own["difference"] = own["from_reference"] = pair(change)
+        return own
+
+    def pair(change):
+        if change is None:
+            return None
+        found = {"value": change, "low": change - 0.1 * base, "high": change + 0.1 * base}
+        found |= {"seeds": [0.9 * change, 1.1 * change]}
+        return found | ({"p": p, "p_holm": p} if p and seeds >= 5 else {})
+
+    gains = {name: None if name == names[0] else mean - base for name, mean in means.items()}
+    gains |= changes or {}
+    table = {name: {metric: entry(mean, gains[name])} for name, mean in means.items()}
+    rules = {
+        name: {
+            "greedy": {metric: {**table[name][metric], "difference": None}},
+            "median": {
+                metric: entry(mean, mean - means[name]) | {"from_reference": pair(mean - base)}
+            },
+        }
+        for name, mean in (decoded or {}).items()
+    }
+    return summary | {
+        "seeds": list(range(seeds)), "metrics": [shown], "table": table, "decoding": rules,
+        "facts": {}, "runs": [], "guesses": {"constant answer": {metric: guess}} if guess else {},
+    }  # fmt: skip
+
+
+SENTENCES = [
+    pytest.param(
+        trial(MINUTES, {"ce": 174, "emd": 182, "ntil": 179}, guess=180),
+        [
+            "None of the 3 objectives is better than guessing: mean deviation 174.0 to 182.0 min, "
+            "and guessing has 180.0 min. Train for more steps or on more rows.",
+            "2 seeds are too few to state which objective is better; that takes 5.",
+            "Guessing has 180.0 min mean deviation: the best constant answer, computed without the "
+            "image and the question; not clearly better, decoded greedily: ce, ntil, emd.",
+        ],
+        id="no better than guessing",
+    ),
+    pytest.param(
+        trial(POINTS, {"ce": 0.02}, guess=0.02, seeds=5),
+        [
+            "ce is not better than guessing: within 5 min 2.0%, and guessing has 2.0%. Train for "
+            "more steps or on more rows.",
+        ],
+        id="one objective, no better than guessing",
+    ),
+    pytest.param(
+        trial(POINTS, {"ce": 0.02, "emd": 0.7}, guess=0.02),
+        [
+            "emd has the best mean: 70.0% within 5 min, ce 2.0%: a paired difference of +68.0 "
+            "points (+67.8 to +68.2; seeds +61.2 points, +74.8 points).",
+            "2 seeds are too few to state which objective is better; that takes 5.",
+            "Next: compare 5 seeds; add `compare.seeds=[0,1,2,3,4]` to the command.",
+            "Next: compare decoding rules, which needs no other training; add "
+            "`compare.decode=[greedy,median]` if answers are numbers.",
+            "Guessing has 2.0% within 5 min: the best constant answer, computed without the image "
+            "and the question; not clearly better, decoded greedily: ce.",
+        ],
+        id="two seeds, one objective no better than guessing",
+    ),
+    pytest.param(
+        trial(POINTS, {"ce": 0.8, "emd": 0.85}, decoded={"ce": 0.9, "emd": 0.93}),
+        [
+            "emd decoded by median has the best mean: 93.0% within 5 min, ce 80.0%: a paired "
+            "difference of +13.0 points (+5.0 to +21.0; seeds +11.7 points, +14.3 points).",
+            "Decoding by median is better than greedy decoding in 4 of 4 runs (+7.2 points to "
+            "+11.0 points).",
+            "2 seeds are too few to state which objective is better; that takes 5.",
+            "Next: compare 5 seeds; add `compare.seeds=[0,1,2,3,4]` to the command.",
+        ],
+        id="two seeds and a rule",
+    ),
+    pytest.param(
+        trial(POINTS, {"ce": 0.8, "emd": 0.85}, decoded={"ce": 0.9, "emd": 0.93}, seeds=5, p=0.01),
+        [
+            "emd decoded by median beats ce decoded greedily: 93.0% within 5 min against 80.0%, a "
+            "paired difference of +13.0 points (+5.0 to +21.0; corrected p 0.010).",
+            "Decoding by median is better than greedy decoding for 2 of 2 objectives and worse for "
+            "0, after Holm's correction.",
+            "1 of 1 objectives are better than ce and 0 worse, at p ≤ 0.05 after Holm's correction "
+            "over 1 difference between objectives and their reference. The best of several is "
+            "chosen after seeing the results, so its gain is slightly overestimated.",
+        ],
+        id="five seeds and a rule, clear",
+    ),
+    pytest.param(
+        trial(MINUTES, {"ce": 20, "emd": 19}, seeds=5, p=0.2),
+        [
+            "No objective is clearly better than ce; of the others, emd has the best mean: 19.0 "
+            "min mean deviation against 20.0 min, a paired difference of −1.0 min (−3.0 to +1.0; "
+            "corrected p 0.200).",
+            "0 of 1 objectives are better than ce and 0 worse, at p ≤ 0.05 after Holm's correction "
+            "over 1 difference between objectives and their reference. The best of several is "
+            "chosen after seeing the results, so its gain is slightly overestimated.",
+            "Next: about 20 seeds would make a difference as large as that of emd clear, if it is "
+            "no accident.",
+            "Next: compare decoding rules, which needs no other training; add "
+            "`compare.decode=[greedy,median]` if answers are numbers.",
+        ],
+        id="five seeds, unclear, more would help",
+    ),
+    pytest.param(
+        trial(MINUTES, {"ce": 20, "emd": 19.9}, decoded={"ce": 21, "emd": 21}, seeds=5, p=0.9),
+        [
+            "No objective or decoding rule is clearly better than ce; of the others, emd has the "
+            "best mean: 19.9 min mean deviation against 20.0 min, a paired difference of −0.1 min "
+            "(−2.1 to +1.9; corrected p 0.900).",
+            "Next: the difference of emd is small for its interval, so more seeds would hardly "
+            "make it clear; compare on more test rows, or choose by cost.",
+        ],
+        id="five seeds, unclear, more would not help",
+    ),
+    pytest.param(
+        trial(POINTS, {"ce": 0.9, "emd": 0.8}, decoded={"ce": 0.85}),
+        [
+            "Nothing has a better mean than ce, 90.0% within 5 min; the next is ce decoded by "
+            "median, 85.0%: a paired difference of −5.0 points (−14.0 to +4.0; seeds −4.5 points, "
+            "−5.5 points).",
+            "Decoding by median is better than greedy decoding in 0 of 2 runs (−5.5 points to −4.5 "
+            "points).",
+            "Next: compare 5 seeds; add `compare.seeds=[0,1,2,3,4]` to the command.",
+        ],
+        id="the baseline is best",
+    ),
+]  # fmt: skip
+"""Made-up summaries, and the sentences of their verdict: the first one, and others in order."""
+
+
+@pytest.mark.parametrize(("summary", "sentences"), SENTENCES)
+def test_each_sentence_follows_a_rule(tmp_path, summary, sentences):
+    (tmp_path / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+    first, *others = verdict(read_comparison(tmp_path))
+    assert first == sentences[0]
+    assert [line for line in others if line in sentences] == sentences[1:]
+    steps = [line for line in others if line.startswith("Next")]
+    assert steps == [line for line in sentences if line.startswith("Next")]
+
+
+@pytest.mark.parametrize(
+    ("metric", "own", "guess", "beats"),
+    [
+        (0, {"value": 0.5, "low": 0.1, "high": 0.9, "seeds": [0.3, 0.7]}, 0.2, True),
+        (0, {"value": 0.5, "low": 0.1, "high": 0.9, "seeds": [0.27, 0.7]}, 0.2, False),
+        (0, {"value": 0.5, "low": 0.1, "high": 0.9, "seeds": [0.5]}, 0.2, False),
+        (0, {"value": 0.5, "low": 0.3, "high": 0.9, "seeds": [0.5]}, 0.2, True),
+        (0, {"value": 0.5, "low": 0.1, "high": 0.9, "seeds": [0.3] * 5}, 0.2, False),
+        (1, {"value": 150, "low": 90, "high": 190, "seeds": [140, 162]}, 180, True),
+        (1, {"value": 150, "low": 90, "high": 190, "seeds": [140, 163]}, 180, False),
+        (1, {"value": 150, "low": 90, "high": 179, "seeds": [140, 175]}, 180, True),
+        (1, {"value": 150, "seeds": []}, 180, True),
+    ],
+)
+def test_an_objective_beats_a_guess_by_its_interval_or_by_each_of_a_few_seeds(
+    metric, own, guess, beats
+):
+    assert ReportedMetric(**METRICS[metric]).beats(own, guess) == beats
 
 
 def test_the_best_of_more_trials_than_its_reference_has_is_not_called_better(tmp_path):

@@ -1,0 +1,225 @@
+"""Metrics of guesses: answers that depend on neither the image nor the text of the question.
+
+A model that is no better than the best guess does not use its input.
+
+random answer                  the correct answer to another row
+constant answer                one answer to all rows
+constant answer per question   one answer to all rows with the same question
+
+A constant answer is the correct answer to some row. It is chosen on half of the rows, by the best
+metric, and answers the other half. Each metric has its own. Guesses are texts, which the task
+parses in the frame of the row that they answer, like the texts of a model.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mm_numeric.answers import Instances, Unreadable
+from mm_numeric.evaluation.metrics.base import Metric, RowColumns, Scorer, metrics_by_category
+
+RANDOM, CONSTANT, PER_QUESTION = (
+    "random answer",
+    "constant answer",
+    "constant answer per question",
+)
+
+_ROWS = 500  # of a test set that are guessed
+_TRIED = 16  # different answers that may become the constant one, the most frequent first
+_TRIED_ON = 50  # rows on which they are compared
+_SHIFTS = 2  # random answers to each row
+_ROWS_PER_QUESTION = 8  # with fewer, the frequent answers to a question are not known
+
+Guesses = dict[str, dict[str, float | None]]
+"""Kind of guess -> name of a metric -> its value; None if it is undefined."""
+
+_Question = Callable[[int], Any]
+
+
+class Guess(NamedTuple):
+    """The guess with the best value of a metric."""
+
+    kind: str
+    value: float
+
+
+def best_guess(guesses: Guesses, metric: str, *, higher_is_better: bool) -> Guess | None:
+    """Return the guess with the best value of a metric; None if no guess has a value."""
+    known = [
+        Guess(kind, value)
+        for kind, own in guesses.items()
+        if (value := own.get(metric)) is not None
+    ]
+    best = max if higher_is_better else min
+    return best(known, key=lambda guess: guess.value) if known else None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GuessedRows:
+    """The rows of a test set without the answers of a model. Index i of each list is one row."""
+
+    scorer: Scorer
+    targets: Sequence[Any]
+    task: Any = None
+    """Writes and parses answers; None for detections in files, which have no text."""
+
+    frames: Sequence[Any] = ()
+    sizes_px: Sequence[Any] = ()
+    prompts: Sequence[str | None] = ()
+    categories: Sequence[str] = ()
+    parsed: dict[Any, Any] = field(default_factory=dict, repr=False)
+    """Maps a text and a frame to the parsed answer."""
+
+    def spread(self, *others: "GuessedRows") -> "GuessedRows":
+        """Return these rows and those of other parts; of more than 500, 500 spread evenly."""
+        lists: dict[str, Any] = {}
+        for name in ("targets", "frames", "sizes_px", "prompts", "categories"):
+            lists[name] = [item for part in (self, *others) for item in getattr(part, name)]
+        count = len(lists["targets"])
+        if count > _ROWS:
+            rows = np.linspace(0, count - 1, _ROWS).astype(int).tolist()
+            lists = {name: [own[i] for i in rows] if own else own for name, own in lists.items()}
+        return replace(self, **lists)
+
+    def correct_answer(self, row: int) -> Any:
+        """Return the correct answer as text (without a task, as shapes); None if it has no text."""
+        target = self.targets[row]
+        if self.task is None:
+            return Instances(tuple(item for item in target.items if not item.ignore))
+        try:
+            text = self.task.format(target, self.frames[row]).text
+        except ValueError:
+            return None
+        return None if isinstance(self._parse(text, row), Unreadable) else text
+
+    def _parse(self, answer: Any, row: int) -> Any:
+        if self.task is None:
+            return answer
+        key = answer, self.frames[row]
+        if key not in self.parsed:
+            self.parsed[key] = self.task.parse(*key)
+        return self.parsed[key]
+
+    def judge(self, rows: Sequence[int], answers: Sequence[Any]) -> RowColumns:
+        """Compare ``answers``, results of ``correct_answer``, with the targets of ``rows``."""
+        return self.scorer.judge(
+            [self._parse(answer, row) for answer, row in zip(answers, rows, strict=True)],
+            [self.targets[row] for row in rows],
+            [self.sizes_px[row] for row in rows] if self.sizes_px else None,
+            None if self.task is None else list(answers),
+        )
+
+
+def guess_metrics(rows: GuessedRows, *, train_rows: int = 0) -> Guesses:
+    """Compute the metrics of each kind of guess; {} for fewer than two rows.
+
+    There is an answer per question if questions have eight rows or more, on average.
+
+    Args:
+        rows: The rows of a test set, or training rows followed by test rows.
+        train_rows: Number of training rows. If it is not 0, constant answers are chosen on these,
+            and only test rows are answered.
+    """
+    answers = [rows.correct_answer(row) for row in range(len(rows.targets))]
+    tested = range(train_rows, len(answers))
+    known = [row for row in tested if answers[row] is not None]
+    if len(known) < 2 or not rows.scorer.metrics:
+        return {}
+    parts: list[tuple[Sequence[int], Sequence[int]]] = [(range(train_rows), tested)]
+    if not train_rows:
+        parts = [(tested[::2], tested[1::2]), (tested[1::2], tested[::2])]
+    order, columns = _random(rows, known, answers)
+    found: Guesses = {RANDOM: {}}
+    for metric in rows.scorer.metrics:
+        found[RANDOM] |= _values(rows, metric, order, columns)
+    kinds: dict[str, _Question] = {CONSTANT: lambda _: None}
+    prompts = {rows.prompts[row] for row in tested} if rows.prompts else set()
+    if 1 < len(prompts) <= len(tested) / _ROWS_PER_QUESTION:
+        kinds[PER_QUESTION] = lambda row: rows.prompts[row]
+    for kind, question in kinds.items():
+        found[kind] = {}
+        for metric, (order, columns) in _constant(rows, answers, parts, question):
+            found[kind] |= _values(rows, metric, order, columns)
+    return found
+
+
+def _values(
+    rows: GuessedRows, metric: Metric, order: Sequence[int], columns: RowColumns
+) -> dict[str, float | None]:
+    """Compute a metric, and that of each category; ``order`` has the row of each index."""
+    chosen = rows.scorer.by_category or (rows.scorer.metrics[0].name,)
+    scorer = replace(rows.scorer, metrics=(metric,), by_category=chosen)
+    categories = [rows.categories[row] for row in order] if rows.categories else []
+    found = {}
+    for own, part in metrics_by_category(scorer, categories):
+        kept = columns if part is None else {name: value[part] for name, value in columns.items()}
+        value = float(own.value(kept))
+        found[own.name] = None if np.isnan(value) else value
+    return found
+
+
+def _joined(parts: Sequence[RowColumns]) -> RowColumns:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _random(
+    rows: GuessedRows, known: Sequence[int], answers: Sequence[Any]
+) -> tuple[list[int], RowColumns]:
+    """Answer each row with the correct answers to some others; return the rows and the columns."""
+    order = np.random.default_rng(0).permutation(known).tolist()
+    shifts = range(1, min(len(order), _SHIFTS + 1))
+    parts = [rows.judge(order, [answers[row] for row in np.roll(order, s)]) for s in shifts]
+    return order * len(parts), _joined(parts)
+
+
+def _constant(
+    rows: GuessedRows,
+    answers: Sequence[Any],
+    parts: Sequence[tuple[Sequence[int], Sequence[int]]],
+    question: _Question,
+) -> Iterator[tuple[Metric, tuple[list[int], RowColumns]]]:
+    """Yield each metric with the rows and the columns of its constant answers.
+
+    Args:
+        rows: All rows.
+        answers: The correct answer to each row.
+        parts: Rows to choose an answer on, and the rows that it answers.
+        question: Rows for which this function returns the same value get the same answer.
+    """
+    order: list[int] = []
+    columns: dict[str, list[RowColumns]] = {metric.name: [] for metric in rows.scorer.metrics}
+    for chosen_on, tested in parts:
+        all_known = [row for row in chosen_on if answers[row] is not None]
+        for asked in dict.fromkeys(map(question, tested)):
+            own = [row for row in tested if question(row) == asked]
+            known = [row for row in all_known if question(row) == asked]
+            best = _best_answers(rows, answers, known or all_known)
+            order += own
+            judged: dict[str, RowColumns] = {}
+            for name, answer in best.items():
+                if repr(answer) not in judged:
+                    judged[repr(answer)] = rows.judge(own, [answer] * len(own))
+                columns[name].append(judged[repr(answer)])
+    for metric in rows.scorer.metrics:
+        yield metric, (order, _joined(columns[metric.name]))
+
+
+def _best_answers(
+    rows: GuessedRows, answers: Sequence[Any], known: Sequence[int]
+) -> dict[str, Any]:
+    """Return the answer with the best value of each metric if it is given to all rows ``known``."""
+    by_text = {repr(answers[row]): answers[row] for row in known}
+    counts = Counter(repr(answers[row]) for row in known)
+    tried = [by_text[text] for text, _ in counts.most_common(_TRIED)]
+    steps = np.linspace(0, len(known) - 1, min(len(known), _TRIED_ON)).astype(int)
+    compared = [known[step] for step in steps]
+    columns = [rows.judge(compared, [answer] * len(compared)) for answer in tried]
+    best = {}
+    for metric in rows.scorer.metrics:
+        sign = 1 if metric.higher_is_better else -1
+        values = [sign * float(metric.value(own)) for own in columns]
+        best[metric.name] = tried[int(np.argmax(np.nan_to_num(values, nan=-np.inf)))]
+    return best
