@@ -5,6 +5,7 @@ A table holds texts and unrounded numbers. Each format rounds, aligns and escape
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,6 +14,10 @@ from markupsafe import Markup
 
 from mm_numeric.io.escaping import csv_text, latex_text, markdown_code, markdown_text, plain
 from mm_numeric.io.markup import MISSING, element, joined
+
+_DIGIT_EM, _SEEN_EM = 0.556, 0.05
+_WIDTHS = {"%": 0.889, "m": 0.833, " ": 0.278, ".": 0.278, "i": 0.222, "t": 0.278, "s": 0.5}
+"""Widths of characters in Helvetica, in em; digits and other letters have about that of a digit."""
 
 _NARROW = 3  # columns that fit on a phone; wider tables show there that they scroll
 
@@ -97,14 +102,23 @@ class Cell:
         """Return the cell as plain text."""
         return self.text + "".join(self._details())
 
-    def to_html(self) -> Markup:
-        """Return the cell as HTML, without the surrounding ``td`` tag."""
+    @property
+    def tail_em(self) -> float:
+        """Return the width of a number from its decimal point on, including the unit, in em."""
+        whole = re.match(r"[^\d]*[\d,]*", self.text)
+        tail = self.text[whole.end() :] if whole and isinstance(self.content, Quantity) else ""
+        return sum(_WIDTHS.get(letter, _DIGIT_EM) for letter in tail)
+
+    def to_html(self, pad_em: float = 0.0) -> Markup:
+        """Return the cell as HTML, without the surrounding ``td`` tag; ``pad_em`` follows it."""
         if self.is_name:
             name = element("span", self.text, class_="name")
             name = element("span", self.symbol, name, class_="who") if self.symbol else name
             return joined(name, element("small", self.note)) if self.note else name
         kind = self.css or ("best" if self.best else None)
         parts = [element("span", self.text, class_=kind) if kind else joined(self.text)]
+        if pad_em > _SEEN_EM:
+            parts.append(element("span", class_="pad", style=f"width:{pad_em:.2f}em"))
         if self.bar:
             style = f"width:{self.bar[0]:.1f}px;background:{self.bar[1]}"
             parts.append(element("span", class_="bar", style=style))
@@ -238,8 +252,17 @@ class Table:
         head = [element("th", column.title.to_html(), scope="col") for column in self.columns]
         classes = {"separated": "apart", "aside": "aside"}
         body = []
+        tails = [
+            max((row.cells[i].tail_em for row in self.rows), default=0.0)
+            if column.align == "right"
+            else 0.0
+            for i, column in enumerate(self.columns)
+        ]
         for row in self.rows:
-            first, *rest = (cell.to_html() for cell in row.cells)
+            first, *rest = (
+                cell.to_html(tail - cell.tail_em if isinstance(cell.content, Quantity) else 0.0)
+                for cell, tail in zip(row.cells, tails, strict=True)
+            )
             cells = (element("th", first, scope="row"), *(element("td", cell) for cell in rest))
             body.append(element("tr", *cells, class_=classes.get(row.kind)))
         parts = [element("caption", self.title)] if self.title else []

@@ -140,7 +140,8 @@ _SHAPES = [
     "M-6,-3L-3,-6L0,-3L3,-6L6,-3L3,0L6,3L3,6L0,3L-3,6L-6,3L-3,0Z",  # cross
 ]
 _CIRCLE = "M-5.4,0A5.4,5.4,0,1,1,5.4,0A5.4,5.4,0,1,1,-5.4,0Z"
-_DASHES = ["", "7 3", "2 3"]
+DASHES = ["", "7 3", "2 3", "9 3 2 3"]
+"""Line dashes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +189,7 @@ def choose_styles(
             cycle, index = divmod(next(others), len(_COLOURS))
             # Shifting the shapes by one in each cycle makes 36 distinct pairs with the colours.
             shape = _SHAPES[(index + cycle * (len(_COLOURS) + 1)) % len(_SHAPES)]
-            dash = _DASHES[cycle % len(_DASHES)]
+            dash = DASHES[cycle % len(DASHES)]
             look = {"colour": _COLOURS[index], "shape": shape, "dash": dash}
         styles[name] = SeriesStyle(name=name, hollow=name == control and name != baseline, **look)
     return styles

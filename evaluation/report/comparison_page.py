@@ -71,7 +71,7 @@ def _sections(comparison: Comparison, *, trust_remote_code: bool) -> list[Sectio
     logs, scores, failures = results.read_runs(comparison)
     starts = results.read_starts(comparison)
     styles = {name: comparison.styles[name] for name in comparison.ranked()}
-    found = [_headline(comparison), hypotheses_section(comparison), sweeps_section(comparison)]
+    found = [sweeps_section(comparison), _headline(comparison), hypotheses_section(comparison)]
     found.append(_metrics_section(comparison))
     found += [decoding_section(comparison), tuning_section(comparison)]
     if any(logs.values()):

@@ -1,14 +1,14 @@
 """The results of a comparison: its metrics, and the files of each run, for a report."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from mm_numeric.evaluation.guesses import Guess, best_guess
 from mm_numeric.evaluation.metrics.intervals import ENOUGH_SEEDS, family_text
-from mm_numeric.evaluation.report.charts import SeriesStyle, choose_styles
+from mm_numeric.evaluation.report.charts import DASHES, SeriesStyle, choose_styles
 from mm_numeric.evaluation.report.summary_file import (
     COMPARE_AGAIN,
     SUMMARY,
@@ -243,7 +243,7 @@ def read_comparison(folder: Path) -> Comparison:
         metrics = [ReportedMetric(**metric) for metric in summary["metrics"]]
     except TypeError as error:
         raise ValueError(f"{folder / SUMMARY}, metrics: {error}. {COMPARE_AGAIN}") from error
-    styles = choose_styles(summary["objectives"], summary["baseline"], summary["control"])
+    styles = _row_styles(summary)
     comparison = Comparison(folder=folder, summary=summary, metrics=metrics, styles=styles)
     for name in filter(comparison.uneven_trials, styles):
         decoded = summary["decoding"].get(name, {}).values()
@@ -252,6 +252,42 @@ def read_comparison(folder: Path) -> Comparison:
         for change in filter(None, changes):
             change["uneven_trials"] = True  # for ReportedMetric.trend
     return comparison
+
+
+def numeric_axes(settings: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the settings that have two different values or more, which are all numbers."""
+    found: dict[str, list[Any]] = {}
+    for own in settings:
+        for axis, value in own.items():
+            found.setdefault(axis, []).append(value)
+    return [
+        axis
+        for axis, values in found.items()
+        if len({str(value) for value in values}) > 1
+        and all(type(value) in (int, float) for value in values)
+    ]
+
+
+def _row_styles(summary: Mapping[str, Any]) -> dict[str, SeriesStyle]:
+    """Choose the style of each row: rows of a grid that differ in numbers alone share theirs.
+
+    Such rows, of one objective, differ in the dash of their lines.
+    """
+    axes, rows = summary["axes"], summary["objectives"]
+    numbers = numeric_axes(axes.values())
+    kinds = {
+        row: ", ".join(str(v) for name, v in axes.get(row, {}).items() if name not in numbers)
+        or row
+        for row in rows
+    }
+    control = kinds.get(summary["control"])
+    shared = choose_styles(list(dict.fromkeys(kinds.values())), kinds[summary["baseline"]], control)
+    found: dict[str, SeriesStyle] = {}
+    for row, kind in kinds.items():
+        place = sum(kinds[other] == kind for other in found)
+        dash = DASHES[place % len(DASHES)] if place else shared[kind].dash
+        found[row] = replace(shared[kind], name=row, dash=dash)
+    return found
 
 
 def read_runs(comparison: Comparison) -> tuple[Runs, Runs, dict[str, Counter[str]]]:

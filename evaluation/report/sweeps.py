@@ -5,17 +5,17 @@ or the noise of the labels.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.evaluation.report.charts import (
+    DASHES,
     Axis,
     Chart,
     SeriesStyle,
     axis_around,
-    choose_styles,
     figure,
     legend,
     line_chart,
@@ -23,14 +23,16 @@ from mm_numeric.evaluation.report.charts import (
     tick_text,
 )
 from mm_numeric.evaluation.report.page import Block, Content, Section, fold, group, heading, note
-from mm_numeric.evaluation.report.results import Comparison, ReportedMetric, chart_ends
+from mm_numeric.evaluation.report.results import (
+    Comparison,
+    ReportedMetric,
+    chart_ends,
+    numeric_axes,
+)
 from mm_numeric.evaluation.table import Cell, Table, TableRow
 
 _METRICS = 6
 """Number of metrics that are drawn."""
-
-_DASHES = ("", "7 4", "2 3", "9 3 2 3")
-"""Line dash of each decoding rule; greedy decoding, which is the first, has a solid line."""
 
 Cells = Mapping[str, dict[str, Any] | None]
 """Maps the name of a metric to its mean, interval and difference."""
@@ -68,20 +70,6 @@ class Sweep:
         return sorted({value for line in self.lines for value in line.cells})
 
 
-def numeric_axes(settings: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the settings that have two different values or more, which are all numbers."""
-    found: dict[str, list[Any]] = {}
-    for own in settings:
-        for axis, value in own.items():
-            found.setdefault(axis, []).append(value)
-    return [
-        axis
-        for axis, values in found.items()
-        if len({str(value) for value in values}) > 1
-        and all(type(value) in (int, float) for value in values)
-    ]
-
-
 def grid_sweeps(comparison: Comparison) -> list[Sweep]:
     """Return a sweep for each grid axis of numbers."""
     axes = comparison.summary["axes"]
@@ -94,8 +82,7 @@ def _grid_sweep(comparison: Comparison, axis: str) -> Sweep:
     for row, values in summary["axes"].items():
         names.setdefault(line_name(values, axis), {})[float(values[axis])] = row
     references = {summary["references"].get(row) for own in names.values() for row in own.values()}
-    first = next((n for n, own in names.items() if references & {*own.values()}), "")
-    styles = choose_styles(list(names), first, None)
+    styles = _line_styles(comparison, names)
     tables: dict[str, Mapping[str, Cells]] = {GREEDY: summary["table"]}
     for rule in next(iter(summary["decoding"].values()), {}):
         tables[rule] = {name: rules[rule] for name, rules in summary["decoding"].items()}
@@ -113,6 +100,19 @@ def _grid_sweep(comparison: Comparison, axis: str) -> Sweep:
     if len(references) == 1 and (base := references.pop()) and base not in summary["axes"]:
         level = comparison.styles[base], summary["table"][base]
     return Sweep(axis=axis, lines=lines, level=level)
+
+
+def _line_styles(
+    comparison: Comparison, names: Mapping[str, Mapping[float, str]]
+) -> dict[str, SeriesStyle]:
+    """Return the style of each line: that of its objective, hollow for its other settings."""
+    styles: dict[str, SeriesStyle] = {}
+    for name, own in names.items():
+        style = comparison.styles[next(iter(own.values()))]
+        known = sum(other.colour == style.colour and other.shape == style.shape
+                    for other in styles.values())  # fmt: skip
+        styles[name] = replace(style, name=name, dash="", hollow=known % 2 == 1)
+    return styles
 
 
 def line_name(values: Mapping[str, Any], axis: str) -> str:
@@ -185,7 +185,7 @@ def sweep_chart(sweep: Sweep, metric: ReportedMetric) -> Chart | None:
         ]
         line = styled_line(own.style, [(at, mean) for at, mean, _, _ in scaled])
         band = [(at, low, high) for at, _, low, high in scaled]
-        dash = _DASHES[rules.index(own.rule) % len(_DASHES)]
+        dash = DASHES[rules.index(own.rule) % len(DASHES)]
         name = own.style.name if own.rule == GREEDY else f"{own.style.name}, {own.rule}"
         drawn.append(replace(line, name=name, dash=dash, band=band, marker=own.style.drawn()))
     drawn = [line for line in drawn if line.points]

@@ -6,12 +6,11 @@ from typing import Any
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.evaluation.report.charts import legend
 from mm_numeric.evaluation.report.page import Content, Section, fold, heading, note
-from mm_numeric.evaluation.report.results import Comparison, ReportedMetric
+from mm_numeric.evaluation.report.results import Comparison, ReportedMetric, numeric_axes
 from mm_numeric.evaluation.report.sweeps import (
     Sweep,
     SweepLine,
     captioned,
-    numeric_axes,
     sweep_chart,
 )
 from mm_numeric.evaluation.table import Cell, Table

@@ -159,16 +159,21 @@ def _observation(comparison: Comparison, pairs: Sequence[_Pair]) -> str:
     )
 
 
+def _best(rivals: Sequence[_Pair], metric: ReportedMetric) -> _Pair:
+    """Return the best of the pairs that are clearly better than their reference, or of all."""
+    better = (pair for pair in rivals if metric.trend(pair.difference) == "better")
+    return next(better, rivals[0])
+
+
 def _conclusion(comparison: Comparison, rivals: Sequence[_Pair]) -> str:
     """Name the best pair that is better than its reference, or state that there is none."""
     metric = comparison.metrics[0]
-    better = [pair for pair in rivals if metric.trend(pair.difference) == "better"]
-    best = (better or rivals)[0]
+    best = _best(rivals, metric)
     values = (
         f"{metric.estimate(best.cell)} {metric.label} against "
         f"{_reference_value(comparison, best)}, {_difference(best.difference, metric)}"
     )
-    if better:
+    if metric.trend(best.difference) == "better":
         decoded = "" if best.rule == GREEDY else " decoded greedily"
         return f"{best.text} beats {best.reference}{decoded}: {values}."
     what = "objective or decoding rule" if comparison.summary["decoding"] else "objective"
@@ -236,7 +241,7 @@ def _next(comparison: Comparison, pairs: Sequence[_Pair]) -> Iterator[str]:
     guess = comparison.guess(metric)
     if guess and not any(metric.beats(pair.cell, guess.value) for pair in pairs):
         return  # the first sentence has it
-    best = next(pair for pair in pairs if pair.reference)
+    best = _best([pair for pair in pairs if pair.reference], metric)
     if count < ENOUGH_SEEDS:
         seeds = [*summary["seeds"]]
         seeds += [seed for seed in range(ENOUGH_SEEDS + count) if seed not in seeds]

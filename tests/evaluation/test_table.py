@@ -155,3 +155,12 @@ def test_elements_escape_their_attributes():
     found = element("rect", x=1.23456, stroke_width=2, class_='"><b>', title=None)
     assert found == '<rect x="1.23" stroke-width="2" class="&#34;&gt;&lt;b&gt;"/>'
     assert element("text", "<a>", element("b", "c")) == "<text>&lt;a&gt;<b>c</b></text>"
+
+
+def test_numbers_of_one_column_are_aligned_by_their_decimal_point():
+    """A cell is followed by a space as wide as what the longest number has after its point."""
+    own = [Quantity(value=3, decimals=3), Quantity(value=12, decimals=1), None]
+    page = Table.of(["metric", "value"], [["a", own[0]], ["b", own[1]], ["c", own[2]]]).to_html()
+    assert re.findall('class="pad" style="width:(.*?)em"', page) == ["1.11"]  # two digits
+    alike = Table.of(["metric", "value"], [["a", own[0]], ["b", own[0]]]).to_html()
+    assert "pad" not in alike

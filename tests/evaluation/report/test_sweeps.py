@@ -6,8 +6,8 @@ import re
 import pytest
 from clock_reports import cell, compare_folder, markdown_cells, written
 
-from mm_numeric.evaluation.report.results import read_comparison
-from mm_numeric.evaluation.report.sweeps import grid_sweeps, numeric_axes
+from mm_numeric.evaluation.report.results import numeric_axes, read_comparison
+from mm_numeric.evaluation.report.sweeps import grid_sweeps
 
 NOISE = (0, 5, 20)
 ROWS = [f"{name}_{minutes}" for name in ("ce", "ntil") for minutes in NOISE]
@@ -43,7 +43,7 @@ def test_a_line_for_each_objective_and_rule_and_the_same_in_numbers(tmp_path):
     section = page.split('<section id="sweeps">')[1].split("</section>")[0]
     first, _ = re.findall(r"<svg viewBox.*?</svg>\s*</svg>", section, re.DOTALL)
     assert "within 5 min by task.label_noise_minutes for ce, ntil." in first
-    lines = re.findall(r'<path d="M([^"]*)" fill="none"[^>]*?( stroke-dasharray="7 4")?/>', first)
+    lines = re.findall(r'<path d="M([^"]*)" fill="none"[^>]*?( stroke-dasharray="7 3")?/>', first)
     assert [len(points.split("L")) for points, _ in lines] == [3, 3, 3, 3]
     assert [bool(dash) for _, dash in lines] == [False, True, False, True]
     assert first.count('fill-opacity="0.075"') == 4  # less for each of more bands
@@ -79,6 +79,22 @@ def test_a_line_for_each_objective_and_rule_and_the_same_in_numbers(tmp_path):
         "mean deviation high": "14.5",
     }
     assert (tmp_path / "sweeps.csv").read_text(encoding="utf-8") == data
+
+
+def test_an_objective_has_one_colour_and_symbol_on_the_page(tmp_path):
+    page, *_ = written(tmp_path, sweep(tmp_path))
+    sections = re.findall('<section id="(.*?)">', page)
+    assert sections[:2] == ["sweeps", "result"]
+    comparison = read_comparison(tmp_path)
+    looks = {name: (style.colour, style.shape) for name, style in comparison.styles.items()}
+    (found,) = grid_sweeps(comparison)
+    for name in ("ce", "ntil"):
+        rows = {looks[row] for row in ROWS if row.startswith(name)}
+        lines = {(o.style.colour, o.style.shape) for o in found.lines if o.style.name == name}
+        assert rows == lines
+        assert len(rows) == 1
+    assert looks["ce_0"] != looks["ntil_0"]
+    assert len({comparison.styles[row].dash for row in ROWS[:3]}) == 3
 
 
 def test_other_parts_of_the_page_name_the_row_that_each_is_compared_with(tmp_path):
