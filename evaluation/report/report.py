@@ -13,6 +13,8 @@ Writes   report.html   self-contained: no script, no network request
 A task adds sections of its own: its attribute ``report_sections`` names functions that return them.
 """
 
+import base64
+import hashlib
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -122,12 +124,35 @@ SECONDS = 10  # between two refreshes
 _DEFAULT_PORT = 80  # a browser leaves it out of the host name
 
 
+_SCRIPT = """
+setInterval(async () => {
+  const text = await (await fetch("/")).text().catch(() => "");
+  const found = new DOMParser().parseFromString(text, "text/html");
+  if (!found.querySelector("main")) return;
+  const open = [...document.querySelectorAll("details")].map((own) => own.open);
+  found.querySelectorAll("details").forEach((own, i) => { own.open = open[i] ?? false; });
+  document.body.replaceChildren(...found.body.childNodes);
+}, SECONDS * 1000);
+""".replace("SECONDS", str(SECONDS))
+_POLICY = "default-src 'none';"
+
+
+def _refreshed(page: str) -> str:
+    """Add the script that replaces the content of a page; its policy allows no other script."""
+    digest = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
+    policy = f"{_POLICY} script-src 'sha256-{digest}'; connect-src 'self';"
+    without = f'<noscript><meta http-equiv="refresh" content="{SECONDS}"></noscript>'
+    page = str(page).replace(_POLICY, policy, 1)  # not Markup, which would escape it
+    return page.replace("</head>", f"{without}<script>{_SCRIPT}</script></head>", 1)
+
+
 def page_server(make: Callable[[], str], port: int) -> ThreadingHTTPServer:
     """Return a server whose only page is the text that ``make`` returns, made again each time.
 
-    The browser loads the page again every 10 seconds, without a script: the server says so in the
-    header ``Refresh``. If ``make`` fails, the page is the error message. Other machines
-    cannot connect, and a page of a website cannot read this one, because its host name is another.
+    A script in the page replaces its content every 10 seconds, so that the browser keeps the
+    scroll position and the unfolded parts; without scripts, the browser loads it again. If ``make``
+    fails, the page is the error message. Other machines cannot connect, and a page of a website
+    cannot read this one, because its host name is another.
 
     Raises ValueError if the port cannot be used.
     """
@@ -146,7 +171,7 @@ def page_server(make: Callable[[], str], port: int) -> ThreadingHTTPServer:
         def _send_page(self) -> None:
             status, kind = HTTPStatus.OK, "html"
             try:
-                text = make()
+                text = _refreshed(make())
             except (ValueError, OSError) as error:
                 status, kind, text = HTTPStatus.INTERNAL_SERVER_ERROR, "plain", str(error)
             body = text.encode()
@@ -154,7 +179,8 @@ def page_server(make: Callable[[], str], port: int) -> ThreadingHTTPServer:
             self.send_header("Content-Type", f"text/{kind}; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))
             self.send_header("Cache-Control", "no-store")
-            self.send_header("Refresh", str(SECONDS))
+            if kind == "plain":
+                self.send_header("Refresh", str(SECONDS))
             self.end_headers()
             self.wfile.write(body)
 

@@ -12,7 +12,7 @@ from mm_numeric.evaluation.report.charts import choose_styles
 from mm_numeric.evaluation.report.confidence_section import run_confidence_section
 from mm_numeric.evaluation.report.gallery import spread_evenly
 from mm_numeric.evaluation.report.learning_curves import run_curves_section
-from mm_numeric.evaluation.report.page import Content, Page, Section, fact_list, fold, note
+from mm_numeric.evaluation.report.page import Block, Content, Page, Section, fact_list, fold, note
 from mm_numeric.evaluation.report.results import SCORED, ReportedMetric, ScoredRow
 from mm_numeric.evaluation.report.summary_file import read_lines
 from mm_numeric.evaluation.report.task_sections import may_import, task_sections
@@ -21,6 +21,7 @@ from mm_numeric.evaluation.score import score
 from mm_numeric.evaluation.table import Cell, Quantity, Table
 from mm_numeric.inference.calibrate import read_calibration
 from mm_numeric.io.files import read_json
+from mm_numeric.io.markup import element, joined
 from mm_numeric.runs.folder import (
     CONFIG,
     EVALUATION,
@@ -166,6 +167,7 @@ def _other_protocols(
 _SHOWN = 8  # metrics that are not folded
 _BUCKET_METRICS = 3  # in the tables of categories
 _TEXTS = 24  # shown unparseable answers
+_PACE_LINES = 20  # last lines of the log, from which the time left is estimated
 _ANSWERS = 16  # shown answers of a task without sections of its own
 
 
@@ -179,7 +181,11 @@ def run_page(folder: Path, *, trust_remote_code: bool) -> Page:
     name = folder.resolve().name
     style = choose_styles([name], "", None)[name]
     metrics = _metrics_table(run)
-    sections = [_metrics_section(run, metrics) if run.results else None]
+    curves = run_curves_section(style, run.log)
+    measured = _metrics_section(run, metrics) if run.results else None
+    is_training = run.finished is None
+    # During training, the curves and the worst answers change most.
+    sections = [_steps_section(run), curves] if is_training else [measured]
     if run.rows:
         seed = int(run.settings["trainer"].get("seed", 0))
         own = []
@@ -188,10 +194,11 @@ def run_page(folder: Path, *, trust_remote_code: bool) -> Page:
             scores, files = {key: run.rows}, {key: run.rows_file}
             own = task_sections(run.task, folder, {name: style}, scores, files)
         sections += own or [_answers_section(run)]
+    sections += [measured] * is_training
     sections += [_failures_section(run) if run.results else None]
     fitted = {rule: found for rule in DECODE_RULES if (found := read_calibration(folder, rule))}
     sections.append(run_confidence_section(run.results, fitted))
-    sections += [run_curves_section(style, run.log), _facts_section(run)]
+    sections += [None if is_training else curves, _facts_section(run)]
     return Page(
         title=name,
         kicker=f"one run, task {run.task}, objective {_objective(run)}",
@@ -201,6 +208,51 @@ def run_page(folder: Path, *, trust_remote_code: bool) -> Page:
         sections=[section for section in sections if section is not None],
         metrics=metrics,
     )
+
+
+def _steps(run: RunFiles) -> tuple[int, int | None]:
+    """Return the last logged step and the number of all steps; None if it is not known."""
+    trainer = run.settings["trainer"]
+    step = max((line["step"] for line in run.log), default=0)
+    most = trainer.get("max_steps") or 0
+    if most > 0:
+        return step, int(most)
+    epochs = trainer.get("num_train_epochs") or 0
+    known = [line for line in run.log if line.get("epoch")]
+    if not known or not epochs:
+        return step, None
+    return step, max(step, round(known[-1]["step"] / known[-1]["epoch"] * epochs))
+
+
+def _steps_section(run: RunFiles) -> Section | None:
+    """Return the section with a bar of the steps and the time left; None if these are not known.
+
+    The time left has the pace of the last logged lines.
+    """
+    step, total = _steps(run)
+    if total is None or not step:
+        return None
+    text = f"Step {step:,} of {total:,} ({100 * step / total:.0f}%)"
+    pace = _seconds_per_step(run.log)
+    if pace is not None:
+        text += f", about {_duration(pace * (total - step))} left"
+    bar = element("progress", max=total, value=step, aria_label=text)
+    return Section.of("steps", "Progress", Block(joined(bar)), f"{text}.")
+
+
+def _seconds_per_step(log: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the pace over the last logged lines of one session; None if it is not known."""
+    timed = [
+        (line["step"], line["speed"]["seconds"])
+        for line in log
+        if "seconds" in line.get("speed", {})
+    ][-_PACE_LINES:]
+    # A resumed session starts its clock again.
+    starts = [i for i in range(1, len(timed)) if timed[i][1] < timed[i - 1][1]]
+    timed = timed[starts[-1] if starts else 0 :]
+    if len(timed) < 2 or timed[-1][0] <= timed[0][0]:
+        return None
+    return float((timed[-1][1] - timed[0][1]) / (timed[-1][0] - timed[0][0]))
 
 
 def _verdict(run: RunFiles) -> str:
@@ -239,9 +291,8 @@ def _progress(run: RunFiles) -> Iterator[str]:
         time = f" in {_duration(seconds)}" if seconds is not None else ""
         yield f"Training finished: {run.finished['steps']:,} steps{time}."
     else:
-        step = max((line["step"] for line in run.log), default=0)
-        most = run.settings["trainer"].get("max_steps") or 0
-        of = f" of {most:,}" if most > 0 else ""
+        step, total = _steps(run)
+        of = "" if total is None else f" of {total:,}"
         yield (
             f"Not finished: the log ends at step {step:,}{of}. If nothing is training it, resume "
             "it with `mm-numeric train CONFIG --resume`."

@@ -24,6 +24,7 @@ from mm_numeric.evaluation.metrics.matching import FOUND_IOU, MatchedShapes, is_
 from mm_numeric.evaluation.metrics.pointing import match_points
 from mm_numeric.evaluation.report import iou_sections, results
 from mm_numeric.evaluation.report.charts import SeriesStyle
+from mm_numeric.evaluation.report.detection_section import detection_section
 from mm_numeric.evaluation.report.gallery import (
     COUNTS,
     Article,
@@ -204,12 +205,11 @@ def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
     single = all("iou" in row for rows in scores.values() for row in rows)
     paired = {key: _paired(rows, single) for key, rows in scores.items()}
     pooled = results.pooled_rows(styles, scores, ())
-    found = [
-        statistics_of(
-            style, rows, [p for key in scores if key[0] == style.name for p in paired[key]]
-        )
-        for style, rows in pooled.items()
-    ]
+    matched = {
+        style: [p for key in scores if key[0] == style.name for p in paired[key]]
+        for style in pooled
+    }
+    found = [statistics_of(style, rows, matched[style]) for style, rows in pooled.items()]
     first = next(iter(scores))
     mean = mean_box_statistics(scores[first], paired[first])
     if mean is not None:
@@ -217,6 +217,7 @@ def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
     chapters = [
         iou_sections.iou_section(found, mean and mean[0], single=single),
         iou_sections.size_section(found, pooled, single=single),
+        None if single else detection_section(pooled, matched),
         _gallery(folder, styles, scores, paired, "shapes"),
         iou_sections.invalid_answers_section(pooled),
     ]

@@ -36,29 +36,38 @@ def _profile():
     return folder
 
 
-def messages_of_frames(page, folder, script, narrow):
-    """Show a page on a laptop and on a phone, ``narrow`` pixels wide; return the messages of each.
+def dumped(url):
+    """Return the HTML of a page after its scripts ran for four seconds; skip without a browser.
 
-    ``script`` is appended to the page and calls ``parent.postMessage``; the messages are JSON
-    texts. Fails if the page logs an error; skips without a browser.
+    Fails if the page logs an error.
     """
     browser = next(filter(None, map(shutil.which, NAMES)), None)
     if browser is None:
         pytest.skip(f"no browser found (looked for {', '.join(NAMES)})")
-    copy = page.replace("</body>", f"{script}</body>")
-    (folder / "copy.html").write_text(copy, encoding="utf-8")
-    frames = _FRAMES.replace("{narrow}", str(narrow))
-    (folder / "frames.html").write_text(frames, encoding="utf-8")
     profile = f"--user-data-dir={_profile()}"
     shown = subprocess.run(
-        [browser, *OPTIONS.split(), profile, (folder / "frames.html").as_uri()],
+        [browser, *OPTIONS.split(), profile, url],
         capture_output=True,
         text=True,
         timeout=120,
         check=True,
     )
     assert "CONSOLE" not in shown.stderr, shown.stderr
-    return re.search("<pre[^>]*>(.*)</pre>", shown.stdout, re.DOTALL)[1].split("\n")[:-1]
+    return shown.stdout
+
+
+def messages_of_frames(page, folder, script, narrow):
+    """Show a page on a laptop and on a phone, ``narrow`` pixels wide; return the messages of each.
+
+    ``script`` is appended to the page and calls ``parent.postMessage``; the messages are JSON
+    texts. Fails if the page logs an error; skips without a browser.
+    """
+    copy = page.replace("</body>", f"{script}</body>")
+    (folder / "copy.html").write_text(copy, encoding="utf-8")
+    frames = _FRAMES.replace("{narrow}", str(narrow))
+    (folder / "frames.html").write_text(frames, encoding="utf-8")
+    text = dumped((folder / "frames.html").as_uri())
+    return re.search("<pre[^>]*>(.*)</pre>", text, re.DOTALL)[1].split("\n")[:-1]
 
 
 def drawn_in_a_browser(page, folder):

@@ -12,6 +12,7 @@ import threading
 import time
 
 import pytest
+from browser import dumped
 from clock_reports import HOSTILE, html_cells
 from PIL import Image
 from result_files import write_lines
@@ -160,6 +161,70 @@ def test_results_of_another_version_are_one_sentence(run, capsys, version):
         )
 
 
+@pytest.mark.parametrize(
+    ("settings", "lines", "words"),
+    [
+        (
+            ["trainer.max_steps=200"],
+            [{"step": k, "speed": {"seconds": 2.0 * k}} for k in (10, 20, 50)],
+            "Step 50 of 200 (25%), about 5 min 0 s left.",
+        ),
+        (
+            ["trainer.max_steps=-1", "trainer.num_train_epochs=4"],
+            [{"step": 30, "epoch": 0.5}],
+            "Step 30 of 240 (12%).",
+        ),
+        (  # resumed: the clock starts again
+            ["trainer.max_steps=100"],
+            [{"step": k, "speed": {"seconds": s}} for k, s in ((40, 400), (50, 10), (60, 20))],
+            "Step 60 of 100 (60%), about 0 min 40 s left.",
+        ),
+    ],
+)
+def test_a_run_that_trains_has_a_bar_of_steps_and_the_time_left(run, settings, lines, words):
+    write_config(run, read_config("clock_tiny", [f"trainer.output_dir={run}", *settings]))
+    write_lines(run / "log.jsonl", [{"loss": 1.0, **line} for line in lines])
+    page, twin = report(run)
+    assert words in twin
+    assert f'value="{lines[-1]["step"]}"' in page.split("<progress")[1].split(">")[0]
+    anchors = re.findall('<section id="(.*?)">', page)
+    assert anchors[:2] == ["steps", "curves"]
+    (run / "run.json").write_text(json.dumps({"steps": 200}))
+    assert "<progress" not in report(run)[0]
+
+
+@pytest.mark.slow
+def test_a_watched_page_keeps_its_place_and_what_is_unfolded(monkeypatch, tmp_path):
+    """The page counts how often it was made; its own script records the scroll position."""
+    monkeypatch.setattr(report_module, "_SCRIPT", report_module._SCRIPT.replace("10 * 1000", "200"))
+    made = []
+
+    def make():
+        made.append(None)
+        script = (
+            "addEventListener('load', () => scrollTo(0, 900));"
+            "setInterval(() => { document.documentElement.dataset.y = scrollY; }, 100);"
+        )
+        return (
+            f"<!doctype html><html><head><script>{script}</script></head><body><main>"
+            f"<details{' open' * (len(made) == 1)}>x</details><p>made {len(made)}</p>"
+            "<p style='height: 5000px'></p></main></body></html>"
+        )
+
+    server = report_module.page_server(make, 0)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        shown = dumped(f"http://127.0.0.1:{server.server_port}/")
+    finally:
+        server.shutdown()
+        server.server_close()
+    thread.join()
+    assert int(re.search("<p>made ([0-9]+)", shown)[1]) > 1
+    assert 'data-y="900"' in shown
+    assert '<details open="">' in shown
+
+
 def test_folders_without_a_report_are_one_sentence(tmp_path, capsys):
     assert main(["report", str(tmp_path)]) == 2
     assert (
@@ -251,5 +316,6 @@ def test_a_watched_page_is_made_anew_until_ctrl_c(run, capsys):
     assert "the log ends at step 100 of" in first
     assert "the log ends at step 7 of" in second
     assert "log.jsonl, line 1: not JSON" in broken
-    assert answers[0][1]["Refresh"] == "10"
+    assert '<meta http-equiv="refresh" content="10">' in first
+    assert [own[1]["Refresh"] for own in answers[:3]] == [None, None, "10"]
     assert not (run / "report.html").exists()

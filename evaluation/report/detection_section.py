@@ -1,0 +1,140 @@
+"""Report section on labels and confidences of detected objects, and on objects detected twice.
+
+A confusion matrix pairs shapes whatever their labels; precision and recall pair shapes of one
+label. Both pair the highest IoU first, of at least 0.5.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from mm_numeric.evaluation.metrics.matching import FOUND_IOU, MatchedShapes, match_rows
+from mm_numeric.evaluation.metrics.polygon_iou import collect_shapes, ious, overlapping_pairs
+from mm_numeric.evaluation.report.charts import Axis, Points, SeriesStyle, share_chart
+from mm_numeric.evaluation.report.page import Content, Section, heading, note
+from mm_numeric.evaluation.report.results import Pooled, ScoredRow
+from mm_numeric.evaluation.table import Cell, Table, percent
+
+DUPLICATE_IOU = 0.9
+"""A predicted shape is a duplicate if its IoU with an earlier one of its label is at least this."""
+
+_CLASSES = 12  # of a confusion matrix, the most frequent first
+_NOTHING, _OTHER = "(no object)", "(other classes)"
+_RECALL = Axis(low=0, high=1, ticks=[(s / 4, f"{25 * s}%") for s in range(5)], label="recall")
+
+Matched = Mapping[SeriesStyle, Sequence[MatchedShapes]]
+"""Maps the style of each objective to the matched shapes of its rows."""
+
+
+def detection_section(rows: Pooled, matched: Matched) -> Section:
+    """Return the section on classes, confidences and duplicates; all seeds are pooled."""
+    text = (
+        f"All seeds together. A duplicate is a predicted shape whose IoU with an earlier one of "
+        f"the same label and image is at least {DUPLICATE_IOU:g}."
+    )
+    lines = []
+    for style, own in matched.items():
+        count, total = duplicates(own), sum(len(row.answers) for row in own)
+        lines.append([style.cell(), f"{total:,}", f"{count:,}", percent(count / max(total, 1))])
+    header = ["objective", "predicted shapes", "duplicates", "share"]
+    blocks: list[Content] = [note(text), Table.of(header, lines, title="Duplicates")]
+    curves = {style: precision_recall(rows[style], own) for style, own in matched.items()}
+    if drawn := {style: points for style, points in curves.items() if points}:
+        blocks += [
+            heading("Precision and recall by confidence"),
+            note(f"From the shape of highest confidence to all, at an IoU of {FOUND_IOU:g}."),
+            share_chart(drawn, _RECALL, "Precision by recall, a curve for each objective."),
+        ]
+    if any(truth.label for own in matched.values() for row in own for truth in row.truths):
+        blocks += [heading("Classes"), note("Rows are true classes, columns predicted ones.")]
+        blocks += [confusion_table(style, own) for style, own in rows.items()]
+    return Section.of("objects", "Classes and duplicates", *blocks)
+
+
+def duplicates(matched: Sequence[MatchedShapes]) -> int:
+    """Count the predicted shapes that are duplicates of an earlier shape in the same answer."""
+    answers = [row.answers for row in matched]
+    shapes = collect_shapes([[item.shape for item in items] for items in answers])
+    labels = np.array([item.label for items in answers for item in items], dtype=object)
+    pairs = overlapping_pairs(shapes, shapes)
+    is_later = pairs.truth < pairs.detection
+    is_same = labels[pairs.detection] == labels[pairs.truth]
+    is_close = ious(shapes, shapes, pairs) >= DUPLICATE_IOU
+    return len(np.unique(pairs.detection[is_later & is_same & is_close]))
+
+
+def precision_recall(rows: Sequence[ScoredRow], matched: Sequence[MatchedShapes]) -> Points:
+    """Return the points (recall, precision) by falling confidence; [] without confidences."""
+    found = [
+        (confidence, right)
+        for row, own in zip(rows, matched, strict=True)
+        for confidence, right, counts in zip(
+            row.get("scores") or (), own.right, own.counts, strict=False
+        )
+        if counts
+    ]
+    truths = sum(len(own.truths) for own in matched)
+    if not truths or len({confidence for confidence, _ in found}) < 2:
+        return []
+    confidence, right = np.array(found).T
+    order = np.argsort(-confidence, kind="stable")
+    hits = np.cumsum(right[order])
+    last = np.flatnonzero(np.diff(-confidence[order], append=np.inf))  # of equal confidences
+    return [(float(hits[i]) / truths, float(hits[i]) / (int(i) + 1)) for i in last]
+
+
+def confusion_table(style: SeriesStyle, rows: Sequence[ScoredRow]) -> Table:
+    """Return the confusion matrix of one objective: counts of true by predicted classes."""
+    counts: Counter[tuple[str, str]] = Counter()
+    labelled = match_rows(rows)
+    plain = match_rows([{**row, **_without_labels(row)} for row in rows])
+    for names, own in zip(labelled, plain, strict=True):
+        pairs = {
+            partner: index
+            for index, (partner, found) in enumerate(zip(own.partners, own.found, strict=True))
+            if found and partner is not None
+        }
+        missed = set(range(len(names.truths))) - set(pairs.values())
+        for partner, index in pairs.items():
+            counts[names.truths[index].label, names.answers[partner].label] += 1
+        for index in missed:
+            counts[names.truths[index].label, _NOTHING] += 1
+        for index, item in enumerate(names.answers):
+            if index not in pairs and own.counts[index]:
+                counts[_NOTHING, item.label] += 1
+    return _matrix(style, counts)
+
+
+def _without_labels(row: ScoredRow) -> dict[str, object]:
+    """Return the true and predicted shapes of a row without their labels."""
+    return {
+        key: [{k: v for k, v in item.items() if k != "label"} for item in row[key] or ()]
+        for key in ("target", "parsed")
+    }
+
+
+def _matrix(style: SeriesStyle, counts: Mapping[tuple[str, str], int]) -> Table:
+    totals: Counter[str] = Counter()
+    for pair, count in counts.items():
+        for name in set(pair) - {_NOTHING}:
+            totals[name] += count
+    known = sorted(name for name, _ in totals.most_common(_CLASSES))
+    shown: Counter[tuple[str, str]] = Counter()
+    for pair, count in counts.items():
+        true, predicted = (own if own in {*known, _NOTHING} else _OTHER for own in pair)
+        shown[true, predicted] += count
+    names = [*known, *([_OTHER] if len(totals) > len(known) else []), _NOTHING]
+    lines = [
+        [
+            Cell(content=true, limit=30),
+            *(
+                Cell(content=f"{shown[true, predicted]:,}", best=true == predicted)
+                if (true, predicted) != (_NOTHING, _NOTHING)
+                else Cell(content="")
+                for predicted in names
+            ),
+        ]
+        for true in names
+    ]
+    return Table.of(["true class", *names], lines, title=f"Classes predicted by {style.name}")

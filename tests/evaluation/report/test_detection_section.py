@@ -1,0 +1,62 @@
+"""Classes, confidences and duplicates of detected objects, against loops over made-up answers."""
+
+import pytest
+from shape_reports import compared, counted, table
+
+from mm_numeric.evaluation.metrics.matching import match_rows
+from mm_numeric.evaluation.report.detection_section import duplicates, precision_recall
+
+A, B, C = [0, 0, 10, 10], [20, 0, 30, 10], [40, 0, 50, 10]
+
+
+def row(target, parsed, scores):
+    """Return a scored row; shapes are pairs (box, label)."""
+    target, parsed = ([{"box": b, "label": name} for b, name in own] for own in (target, parsed))
+    return counted({"id": "a", "image": None, "text": "", "reason": None, "target": target,
+                    "parsed": parsed, "scores": scores})  # fmt: skip
+
+
+ROWS = [
+    # a right cat, its duplicate, a dog that is called a cat, and a box without an object
+    row([(A, "cat"), (B, "dog")], [(A, "cat"), (A, "cat"), (B, "cat"), (C, "dog")],
+        [0.9, 0.2, 0.8, 0.1]),
+    # a right dog, a missed cat; an equal box of another label is no duplicate
+    row([(A, "dog"), (C, "cat")], [(A, "dog"), (A, "cat")], [0.7, 0.6]),
+]  # fmt: skip
+
+
+def test_a_duplicate_has_the_label_and_nearly_the_box_of_an_earlier_shape():
+    assert duplicates(match_rows(ROWS)) == 1
+    close, apart = [0, 0, 10, 9.1], [0, 0, 10, 8.9]
+    for box, count in ((close, 1), (apart, 0)):
+        own = row([(A, "cat")], [(A, "cat"), (box, "cat")], [1, 1])
+        assert duplicates(match_rows([own])) == count
+
+
+def test_precision_and_recall_are_those_of_a_loop_over_thresholds():
+    matched = match_rows(ROWS)
+    found = precision_recall(ROWS, matched)
+    scores = [s for own in ROWS for s in own["scores"]]
+    right = [r for own in matched for r in own.right]
+    expected = []
+    for threshold in sorted(scores, reverse=True):
+        kept = [r for s, r in zip(scores, right, strict=True) if s >= threshold]
+        expected.append((sum(kept) / 4, sum(kept) / len(kept)))
+    assert found == pytest.approx(expected)
+    assert found[-1][0] == 0.5
+    equal = [{**own, "scores": [1.0] * len(own["scores"])} for own in ROWS]
+    assert precision_recall(equal, matched) == []
+
+
+def test_a_page_has_the_confusion_of_classes_and_the_curve(tmp_path):
+    page, twin = compared(tmp_path, "detection", {("ce", 0): ROWS})
+    assert "Precision by recall, a curve for each objective." in page
+    assert table(page, "objects")[1][1:] == ["6", "1", "16.7%"]
+    matrix = twin.split("*Classes predicted by ce*")[1].split("\n## ")[0]
+    lines = [line.strip("| ").replace("*", "").split(" | ") for line in matrix.splitlines()]
+    assert lines[2:][:1] == [["true class", "cat", "dog", "(no object)"]]
+    assert lines[4:7] == [
+        ["cat", "1", "0", "1"],
+        ["dog", "1", "1", "0"],
+        ["(no object)", "2", "1"],
+    ]
