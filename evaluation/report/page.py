@@ -5,7 +5,7 @@ A block contains the same content twice: as HTML and as Markdown.
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -14,6 +14,8 @@ from markupsafe import Markup
 from mm_numeric.evaluation.table import Cell, Table
 from mm_numeric.io.escaping import latex_text, markdown_text, plain, visible
 from mm_numeric.io.markup import element, joined
+
+_SUMMARY_COLUMNS, _SUMMARY_ROWS, _SUMMARY_LIMITS = 3, 3, 2
 
 
 @functools.cache
@@ -175,6 +177,22 @@ class Page:
             ),
         ]
         return "\n\n".join(filter(None, parts)) + "\n"
+
+    def to_summary(self) -> str:
+        """Return ten lines of Markdown: the verdict, the best rows of the metrics, and two limits.
+
+        Of a run, the rows are its first metrics.
+        """
+        columns = self.metrics.columns[:_SUMMARY_COLUMNS]
+        rows = [
+            replace(row, cells=row.cells[: len(columns)])
+            for row in self.metrics.rows[:_SUMMARY_ROWS]
+        ]
+        table = replace(self.metrics, columns=columns, rows=rows, title="")
+        limits = [f"- {markdown_text(line, 600)}" for line in self.caveats[:_SUMMARY_LIMITS]]
+        lines = [f"**{markdown_text(self.title)}: {markdown_text(self.verdict, 600)}**", ""]
+        lines += [*table.to_markdown().splitlines(), ""] if rows else []
+        return "\n".join([*lines, *limits])
 
     def to_latex(self) -> str:
         """Return all tables as LaTeX ``tabular``, which need the package booktabs."""

@@ -358,8 +358,13 @@ def _add_report(add: _Add) -> None:
     output.add_argument(
         "--watch",
         action="store_true",
-        help="write nothing; serve the page to the browsers of this machine, and load it again "
-        "every 10 seconds, until Ctrl-C",
+        help="write nothing; serve the page to the browsers of this machine, and update it every "
+        "10 seconds, until Ctrl-C",
+    )
+    output.add_argument(
+        "--summary",
+        action="store_true",
+        help="write nothing; print ten lines of Markdown for a pull request or a chat",
     )
     report.add_argument(
         "--table",

@@ -24,12 +24,15 @@ from mm_numeric.runs.folder import CONFIG
 
 
 def report(arguments: argparse.Namespace) -> None:
-    """Write the report; with ``--watch`` serve it, with ``--table`` print one of its tables."""
+    """Write the report; or serve it (``--watch``), or print its summary or one of its tables."""
     folder, form, trust = arguments.folder, arguments.format, arguments.trust_remote_code
     if arguments.watch:
         _watch(arguments)
         return
-    if arguments.table:
+    if arguments.summary:
+        check_all_answered(folder, partial=arguments.partial)
+        show(read_page(folder, trust_remote_code=trust).to_summary())
+    elif arguments.table:
         check_all_answered(folder, partial=arguments.partial)
         show(table_text(folder, arguments.table, form, trust_remote_code=trust))
     else:
@@ -69,6 +72,6 @@ def _watch(arguments: argparse.Namespace) -> None:
     )
     with server, suppress(KeyboardInterrupt):
         url = f"http://{HOST}:{server.server_port}/"
-        show(f"report: {url}, loaded again every {SECONDS} seconds; Ctrl-C ends it")
+        show(f"report: {url}, updated every {SECONDS} seconds; Ctrl-C ends it")
         sys.stdout.flush()
         server.serve_forever()

@@ -96,6 +96,22 @@ def test_each_table_is_printed_by_its_name(tmp_path, capsys):
     assert "add --format md, latex or csv" in capsys.readouterr().err
 
 
+def test_a_summary_has_ten_lines_of_markdown(tmp_path, capsys):
+    names = ("ce", "ce_times", "emd", "ntil", "ntl")
+    summary = compare_folder(tmp_path, objectives=names, control="ce_times", seeds=range(5))
+    _, twin = written(tmp_path, summary)
+    before = set(tmp_path.iterdir())
+    assert main(["report", str(tmp_path), "--summary"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert set(tmp_path.iterdir()) == before
+    assert len(lines) == 10
+    assert lines[0].startswith("**tiny: ntl beats ce: 90.0% within 5 min against 70.0%, a paired ")
+    assert lines[0].removeprefix("**tiny: ") in twin
+    assert lines[2] == "| objective | within 5 min ↑ | mean deviation ↓ |"
+    assert [line.split("`")[1] for line in lines[4:7]] == ["ntl", "ntil", "emd"]
+    assert all(line in twin for line in lines[8:])
+
+
 def test_every_tabular_of_latex_is_closed(tmp_path):
     summary = compare_folder(tmp_path, objectives=("ce", "a_b%"), seeds=range(5))
     (tmp_path / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
