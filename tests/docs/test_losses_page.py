@@ -24,7 +24,7 @@ NUMBERS = {str(n): [Number(f"{i:0{n}d}") for i in range(10**n)] for n in (1, 2, 
 
 SCRIPT = """<script>
 const wide = innerWidth > 1000, root = document.documentElement;
-const sent = {sizes: [innerWidth, root.scrollWidth], sliders: [], examples: []};
+const sent = {sizes: [innerWidth, root.scrollWidth], sliders: [], examples: [], right: []};
 if (wide) {
   const states = STATES;
   sent.results = states.map(([scene, label, P]) => {
@@ -59,6 +59,8 @@ for (const scene of wide ? ["2"] : ["1", "2", "3", "clock"]) {
     const shown = [...document.querySelectorAll(".loss")].filter((row) => !row.hidden);
     sent.examples.push([scene, example.name, shown.length, root.scrollWidth,
       document.querySelector("main").textContent.includes("NaN")]);
+    const answers = Losses.decode(kind(), state.P), correct = Losses.valueOf(kind(), state.label);
+    sent.right.push([example.name, answers.greedy === correct, answers.median === correct]);
   }
 }
 location.hash = link;
@@ -162,7 +164,11 @@ def test_formulas_and_controls_in_a_browser(tmp_path):
             assert covered == pytest.approx(probability)
     for shown, width in ((narrow, 390), (wide, 1280)):
         check_controls(shown, width)
-        assert shown["examples"][1][1] == "Certain and right"
+        names = [name for _, name, *_ in shown["examples"]]
+        assert names[:4:3] == ["The median helps", "Certain and right"]
+        right = [tuple(own) for own in shown["right"] if "median" in own[0]]
+        expected = {("The median helps", False, True), ("The median harms", True, False)}
+        assert set(right) == expected  # in each scene
     assert len(narrow["examples"]) > 25
 
 
