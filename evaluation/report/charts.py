@@ -250,7 +250,8 @@ def dot_chart(
     def at(value: float) -> str:
         return f"{100 * (scale * value - low) / (high - low):.2f}%"
 
-    ticks = [(tick / scale, tick_text(tick) + unit) for tick in nice_ticks(low, high, 6)]
+    ending = unit if unit in ("%", "") else f" {unit}"
+    ticks = [(tick / scale, tick_text(tick) + ending) for tick in nice_ticks(low, high, 6)]
     marks: dict[str, Any] = {"rows": rows, "at": at, "ticks": ticks, "baseline": baseline}
     text = f"{label}: means, their intervals and single seeds."
     data = _dots_table(rows, scale, unit, label)

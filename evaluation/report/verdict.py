@@ -15,6 +15,7 @@ from mm_numeric.evaluation.report.results import SIGNIFICANT, Comparison, Report
 from mm_numeric.evaluation.table import p_value
 
 _MOST_SEEDS = 30  # that are recommended
+_MOST_NAMES = 6  # in a sentence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +50,9 @@ def verdict(comparison: Comparison) -> list[str]:
         ]
     pairs = _pairs(comparison)
     rivals = [pair for pair in pairs if pair.reference]
-    lines = _guessing(comparison, pairs)
-    if lines:
-        pass
+    at_guess = _is_at_guess(comparison, pairs)
+    if at_guess:
+        lines = [_guessing(comparison, pairs)]
     elif not rivals:
         value = metric.estimate(base)
         result = f"{value} {metric.label} ({value.interval or 'no interval'})"
@@ -62,7 +63,7 @@ def verdict(comparison: Comparison) -> list[str]:
         lines = [_observation(comparison, pairs)]
     if rivals:
         lines += _clear(comparison, rivals)
-        lines += _next(comparison, pairs)
+        lines += [] if at_guess else _next(comparison, rivals)
     lines += _guess(comparison)
     if rivals:
         lines += _trials(comparison)
@@ -96,18 +97,24 @@ def _pairs(comparison: Comparison) -> list[_Pair]:
     return sorted(found, key=lambda pair: sign * pair.cell["value"])
 
 
-def _guessing(comparison: Comparison, pairs: Sequence[_Pair]) -> list[str]:
-    """Return the first sentence if no pair is better than guessing, in a list; else []."""
+def _is_at_guess(comparison: Comparison, pairs: Sequence[_Pair]) -> bool:
+    """Return True if no pair is better than guessing."""
     metric = comparison.metrics[0]
     guess = comparison.guess(metric)
-    if guess is None or any(metric.beats(pair.cell, guess.value) for pair in pairs):
-        return []
+    return guess is not None and not any(metric.beats(pair.cell, guess.value) for pair in pairs)
+
+
+def _guessing(comparison: Comparison, pairs: Sequence[_Pair]) -> str:
+    """State that no pair is better than guessing, and what to do."""
+    metric = comparison.metrics[0]
+    guess = comparison.guess(metric)
+    assert guess is not None
     names = dict.fromkeys(pair.name for pair in pairs)
     who = f"None of the {len(names)} objectives is" if len(names) > 1 else f"{pairs[0].name} is not"
-    return [
+    return (
         f"{who} better than guessing: {metric.label} {_reach(pairs, metric)}, and guessing has "
         f"{metric.value(guess.value)}. Train for more steps or on more rows."
-    ]
+    )
 
 
 def _reach(pairs: Sequence[_Pair], metric: ReportedMetric) -> str:
@@ -136,7 +143,9 @@ def _guess(comparison: Comparison) -> Iterator[str]:
         if (cell := comparison.cell(name, metric)) and not metric.beats(cell, guess.value)
     ]
     if poor:
-        line += f"; not clearly better, decoded greedily: {', '.join(poor)}"
+        more = f" and {len(poor) - _MOST_NAMES} more" if len(poor) > _MOST_NAMES else ""
+        names = ", ".join(poor[:_MOST_NAMES])
+        line += f"; not clearly better, decoded greedily: {names}{more}"
     yield f"{line}."
 
 
@@ -234,14 +243,11 @@ def _clear_rule(comparison: Comparison, rule: str, changes: Sequence[dict[str, A
     )
 
 
-def _next(comparison: Comparison, pairs: Sequence[_Pair]) -> Iterator[str]:
+def _next(comparison: Comparison, rivals: Sequence[_Pair]) -> Iterator[str]:
     """Yield what to do next: more seeds, or a decoding rule."""
     summary, metric = comparison.summary, comparison.metrics[0]
     count = len(summary["seeds"])
-    guess = comparison.guess(metric)
-    if guess and not any(metric.beats(pair.cell, guess.value) for pair in pairs):
-        return  # the first sentence has it
-    best = _best([pair for pair in pairs if pair.reference], metric)
+    best = _best(rivals, metric)
     if count < ENOUGH_SEEDS:
         seeds = [*summary["seeds"]]
         seeds += [seed for seed in range(ENOUGH_SEEDS + count) if seed not in seeds]
