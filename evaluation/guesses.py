@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mm_numeric.answers import Instances, Unreadable
+from mm_numeric.answers import Unreadable
 from mm_numeric.evaluation.metrics.base import Metric, RowColumns, Scorer, metrics_by_category
 
 RANDOM, CONSTANT, PER_QUESTION = (
@@ -62,11 +62,11 @@ class GuessedRows:
     """The rows of a test set without the answers of a model. Index i of each list is one row."""
 
     scorer: Scorer
-    targets: Sequence[Any]
-    task: Any = None
-    """Writes and parses answers; None for detections in files, which have no text."""
+    task: Any
+    """Writes and parses answers."""
 
-    frames: Sequence[Any] = ()
+    targets: Sequence[Any]
+    frames: Sequence[Any]
     sizes_px: Sequence[Any] = ()
     prompts: Sequence[str | None] = ()
     categories: Sequence[str] = ()
@@ -84,32 +84,27 @@ class GuessedRows:
             lists = {name: [own[i] for i in rows] if own else own for name, own in lists.items()}
         return replace(self, **lists)
 
-    def correct_answer(self, row: int) -> Any:
-        """Return the correct answer as text (without a task, as shapes); None if it has no text."""
-        target = self.targets[row]
-        if self.task is None:
-            return Instances(tuple(item for item in target.items if not item.ignore))
+    def correct_answer(self, row: int) -> str | None:
+        """Return the correct answer as text; None if it cannot be written and parsed."""
         try:
-            text = self.task.format(target, self.frames[row]).text
+            text = str(self.task.format(self.targets[row], self.frames[row]).text)
         except ValueError:
             return None
         return None if isinstance(self._parse(text, row), Unreadable) else text
 
-    def _parse(self, answer: Any, row: int) -> Any:
-        if self.task is None:
-            return answer
-        key = answer, self.frames[row]
+    def _parse(self, text: str, row: int) -> Any:
+        key = text, self.frames[row]
         if key not in self.parsed:
             self.parsed[key] = self.task.parse(*key)
         return self.parsed[key]
 
-    def judge(self, rows: Sequence[int], answers: Sequence[Any]) -> RowColumns:
+    def judge(self, rows: Sequence[int], answers: Sequence[str]) -> RowColumns:
         """Compare ``answers``, results of ``correct_answer``, with the targets of ``rows``."""
         return self.scorer.judge(
             [self._parse(answer, row) for answer, row in zip(answers, rows, strict=True)],
             [self.targets[row] for row in rows],
             [self.sizes_px[row] for row in rows] if self.sizes_px else None,
-            None if self.task is None else list(answers),
+            list(answers),
         )
 
 
@@ -166,18 +161,19 @@ def _joined(parts: Sequence[RowColumns]) -> RowColumns:
 
 
 def _random(
-    rows: GuessedRows, known: Sequence[int], answers: Sequence[Any]
+    rows: GuessedRows, known: Sequence[int], answers: Sequence[str | None]
 ) -> tuple[list[int], RowColumns]:
     """Answer each row with the correct answers to some others; return the rows and the columns."""
     order = np.random.default_rng(0).permutation(known).tolist()
     shifts = range(1, min(len(order), _SHIFTS + 1))
-    parts = [rows.judge(order, [answers[row] for row in np.roll(order, s)]) for s in shifts]
+    given = [str(answers[row]) for row in order]
+    parts = [rows.judge(order, np.roll(given, shift).tolist()) for shift in shifts]
     return order * len(parts), _joined(parts)
 
 
 def _constant(
     rows: GuessedRows,
-    answers: Sequence[Any],
+    answers: Sequence[str | None],
     parts: Sequence[tuple[Sequence[int], Sequence[int]]],
     question: _Question,
 ) -> Iterator[tuple[Metric, tuple[list[int], RowColumns]]]:
@@ -198,22 +194,19 @@ def _constant(
             known = [row for row in all_known if question(row) == asked]
             best = _best_answers(rows, answers, known or all_known)
             order += own
-            judged: dict[str, RowColumns] = {}
-            for name, answer in best.items():
-                if repr(answer) not in judged:
-                    judged[repr(answer)] = rows.judge(own, [answer] * len(own))
-                columns[name].append(judged[repr(answer)])
+            judged = {text: rows.judge(own, [text] * len(own)) for text in {*best.values()}}
+            for name, text in best.items():
+                columns[name].append(judged[text])
     for metric in rows.scorer.metrics:
         yield metric, (order, _joined(columns[metric.name]))
 
 
 def _best_answers(
-    rows: GuessedRows, answers: Sequence[Any], known: Sequence[int]
-) -> dict[str, Any]:
+    rows: GuessedRows, answers: Sequence[str | None], known: Sequence[int]
+) -> dict[str, str]:
     """Return the answer with the best value of each metric if it is given to all rows ``known``."""
-    by_text = {repr(answers[row]): answers[row] for row in known}
-    counts = Counter(repr(answers[row]) for row in known)
-    tried = [by_text[text] for text, _ in counts.most_common(_TRIED)]
+    counts = Counter(text for row in known if (text := answers[row]) is not None)
+    tried = [text for text, _ in counts.most_common(_TRIED)]
     steps = np.linspace(0, len(known) - 1, min(len(known), _TRIED_ON)).astype(int)
     compared = [known[step] for step in steps]
     columns = [rows.judge(compared, [answer] * len(compared)) for answer in tried]

@@ -212,15 +212,6 @@ def scores_of(read: AnswerRows, scorer: Scorer) -> Scores:
     counted = scorer.labels(shapes, targets) if scorer.labels else None
     failures = Counter(row["reason"] for row in rows if row["reason"])
     categories = [sys.intern(row.get("buckets", {}).get(CATEGORY, "none")) for row in rows]
-    guessed = GuessedRows(
-        scorer=scorer,
-        task=read.task,
-        targets=targets,
-        frames=read.frames,
-        sizes_px=read.sizes_px,
-        prompts=[row.get("prompt") for row in rows],
-        categories=categories,
-    )
     scores = Scores(
         task=read.name,
         scorer=scorer,
@@ -234,9 +225,25 @@ def scores_of(read: AnswerRows, scorer: Scorer) -> Scores:
         labels=counted,
         source=read.head,
         rows_due=read.rows_due,
-        guessed=guessed.spread(),
+        guessed=_rows_to_guess(read, scorer, categories),
     )
     return scores if scorer.ranked is None else _with_ranking(scores, read, shapes)
+
+
+def _rows_to_guess(read: AnswerRows, scorer: Scorer, categories: list[str]) -> GuessedRows | None:
+    """Return some of the rows without their answers; None for detections of other tools."""
+    if read.task is None:
+        return None
+    rows = GuessedRows(
+        scorer=scorer,
+        task=read.task,
+        targets=read.targets,
+        frames=read.frames,
+        sizes_px=read.sizes_px,
+        prompts=[row.get("prompt") for row in read.rows],
+        categories=categories,
+    )
+    return rows.spread()
 
 
 def _bucket_labels(

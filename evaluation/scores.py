@@ -78,7 +78,7 @@ class Scores:
     """The scores.jsonl with the rows; None if they are in memory."""
 
     guessed: GuessedRows | None = None
-    """Rows to guess, for ``guesses``; None for answers that a judge extracted."""
+    """Rows to guess, for ``guesses``; None for answers of a judge, and for detections."""
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
