@@ -100,10 +100,17 @@ def train(
     Raises:
         StoppedError: If a signal stopped the run.
     """
+    from mm_numeric.evaluation.report.curve_files import write_curves
     from mm_numeric.training.run import train as run
 
     config = config if isinstance(config, Config) else read_config(config)
-    run(config, resume=resume, stoppable=stoppable, trust_remote_code=trust_remote_code)
+    run(
+        config,
+        resume=resume,
+        stoppable=stoppable,
+        trust_remote_code=trust_remote_code,
+        draw=write_curves,
+    )
     return TrainedRun(config.output_dir)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from mm_numeric.evaluation.report import charts
 from mm_numeric.evaluation.report.charts import (
+    Axis,
     Line,
     Points,
     SeriesStyle,
@@ -23,7 +24,7 @@ from mm_numeric.evaluation.table import Cell, Quantity, Table, number, percent
 Log = Sequence[Mapping[str, Any]]
 """The lines of a log.jsonl, the training log of a run."""
 
-_EVALUATED = 3  # metrics of the evaluations during training that are not folded
+EVALUATED = 3  # metrics of the evaluations during training that are not folded
 _SMOOTHED = 80  # curves with more points have a smoothed curve too
 
 
@@ -187,18 +188,7 @@ def run_curves_section(style: SeriesStyle, log: Log) -> Section | None:
     There is a chart for the loss, each of its components, the learning rate, the gradient norm, and
     each metric of the evaluations during training.
     """
-    training: dict[str, list[tuple[float, float]]] = {}
-    evaluation: dict[str, list[tuple[float, float]]] = {}
-    for line in log:
-        shown = {name: line.get(name) for name in ("loss", "learning_rate", "grad_norm")}
-        loss = {"loss": shown.pop("loss")}
-        for curves, values in (
-            (training, {**loss, **(line.get("components") or {}), **shown}),
-            (evaluation, line.get("eval") or {}),
-        ):
-            for name, value in values.items():
-                if isinstance(value, int | float) and math.isfinite(value):
-                    curves.setdefault(name, []).append((float(line["step"]), float(value)))
+    training, evaluation = logged_curves(log)
     if not training and not evaluation:
         return None
     text = (
@@ -208,8 +198,8 @@ def run_curves_section(style: SeriesStyle, log: Log) -> Section | None:
     blocks: list[Content] = [note(text), _run_panels(style, training)]
     if evaluation:
         blocks.append(heading("Evaluations during training"))
-        first = dict(list(evaluation.items())[:_EVALUATED])
-        rest = dict(list(evaluation.items())[_EVALUATED:])
+        first = dict(list(evaluation.items())[:EVALUATED])
+        rest = dict(list(evaluation.items())[EVALUATED:])
         blocks.append(_run_panels(style, first))
         blocks += [fold("Other metrics", [_run_panels(style, rest)])] if rest else []
     rows = [
@@ -222,18 +212,40 @@ def run_curves_section(style: SeriesStyle, log: Log) -> Section | None:
     return Section.of("curves", "Learning curves", *blocks, fold("The same in numbers", [table]))
 
 
+def logged_curves(log: Log) -> tuple[dict[str, Points], dict[str, Points]]:
+    """Return the curves in a training log by name: of the training, and of its evaluations.
+
+    Those of the training begin with ``loss`` and its components.
+    """
+    training: dict[str, list[tuple[float, float]]] = {}
+    evaluation: dict[str, list[tuple[float, float]]] = {}
+    for line in log:
+        shown = {name: line.get(name) for name in ("loss", "learning_rate", "grad_norm")}
+        loss = {"loss": shown.pop("loss")}
+        for curves, values in (
+            (training, {**loss, **(line.get("components") or {}), **shown}),
+            (evaluation, line.get("eval") or {}),
+        ):
+            for name, value in values.items():
+                if isinstance(value, int | float) and math.isfinite(value):
+                    curves.setdefault(name, []).append((float(line["step"]), float(value)))
+    return dict(training), dict(evaluation)
+
+
+def run_curve(style: SeriesStyle, points: Points) -> tuple[list[Line], Axis, Axis]:
+    """Return the lines and the axes of the chart of one curve of a single run."""
+    steps, values = [x for x, _ in points], [y for _, y in points]
+    smooth = [styled_line(style, thinned(points, 40))] if len(points) > _SMOOTHED else []
+    own = seed_lines(style, [thinned(points)]) if smooth else [styled_line(style, points)]
+    marked = [replace(line, marker=style.drawn()) for line in own] if len(points) < 9 else own
+    x = charts.plain_axis(min(steps), max(steps), "step", 5)
+    return [*marked, *smooth], x, charts.axis_around(values)
+
+
 def _run_panels(style: SeriesStyle, curves: Mapping[str, Points]) -> Block:
     figures = []
     for name, points in curves.items():
-        steps, values = [x for x, _ in points], [y for _, y in points]
-        smooth = [styled_line(style, thinned(points, 40))] if len(points) > _SMOOTHED else []
-        own = seed_lines(style, [thinned(points)]) if smooth else [styled_line(style, points)]
-        marked = [replace(line, marker=style.drawn()) for line in own] if len(points) < 9 else own
-        chart = charts.line_chart(
-            [*marked, *smooth],
-            charts.plain_axis(min(steps), max(steps), "step", 5),
-            charts.axis_around(values),
-            description=f"{name} by training step.",
-        )
+        lines, x, y = run_curve(style, points)
+        chart = charts.line_chart(lines, x, y, description=f"{name} by training step.")
         figures.append(figure(chart, Cell(content=name, is_name=True, limit=60)))
     return group("panels", figures)

@@ -2,6 +2,7 @@
 
 config.yaml       config with all defaults
 log.jsonl         one line per logged step
+curves.svg, .png  learning curves, drawn again at each evaluation and at the end
 checkpoint-N/     checkpoints of transformers.Trainer
 model/            weights (only the adapters if there are any), tokenizer and image processor
 run.json          written last: steps, number of training samples, machine, versions, commit
@@ -60,7 +61,8 @@ WARM_START = "warm_start"
 
 _MAY_DIFFER = frozenset({"predict", "compare", "plugins"})  # they do not change the training
 _LEFTOVERS = (
-    CONFIG, STATED, LOG, EVALUATION, BEST, "init", "checkpoint-*", "report.*", "*.unfinished"
+    CONFIG, STATED, LOG, EVALUATION, BEST, "init", "checkpoint-*", "curves.*", "report.*",
+    "*.unfinished",
 )  # fmt: skip
 _HEADER = "# Written by mm-numeric: the config of this folder, every default filled in.\n"
 _PACKAGES = ("torch", "transformers", "accelerate", "peft", "numpy", "pillow")

@@ -79,7 +79,7 @@ from mm_numeric.training.callbacks.evaluation import (
 )
 from mm_numeric.training.callbacks.gradient_check import GradientCheck
 from mm_numeric.training.callbacks.json_log import JsonLog, validate_report_to
-from mm_numeric.training.callbacks.log_lines import BarOnly, LogLines
+from mm_numeric.training.callbacks.log_lines import DrawCurves, LogLines, TrainingBar
 from mm_numeric.training.distil import check_distillation, student_of, teacher_of
 from mm_numeric.training.errors import translate_disk_full
 from mm_numeric.training.image_positions import with_image_positions
@@ -94,13 +94,17 @@ def train(
     resume: bool = False,
     stoppable: bool = False,
     trust_remote_code: bool = False,
+    draw: Callable[[Path], None] | None = None,
 ) -> Path:
     """Fine-tune a model and, with the config section ``distil``, also on its own answers.
 
-    The arguments are those of ``mm_numeric.train``. Returns the folder with the trained weights.
+    ``draw`` is called with the run folder after each evaluation and at the end; the other arguments
+    are those of ``mm_numeric.train``. Returns the folder with the trained weights.
     """
     config.require_weights()
-    train_part = partial(_train, stoppable=stoppable, trust_remote_code=trust_remote_code)
+    train_part = partial(
+        _train, stoppable=stoppable, trust_remote_code=trust_remote_code, draw=draw
+    )
     if config.distil is None:
         contains_run(config.output_dir, config)  # raises if it is another, before rows are loaded
         with translate_disk_full(config.output_dir):
@@ -136,6 +140,7 @@ def _train(
     resume: bool,
     stoppable: bool,
     trust_remote_code: bool,
+    draw: Callable[[Path], None] | None,
     whole_run: Callable[[], dict[str, Any]] | None = None,
 ) -> Path:
     """Fine-tune a model in one training; arguments and result are those of ``train``.
@@ -176,9 +181,7 @@ def _train(
         trainer = make_trainer(config, args, examples, collator, source)
         _check_numbers(family, [*evaluated, *tests])
         trainer.trust_remote_code = trust_remote_code
-        assert trainer.modules is not None
-        modules = trainer.modules.table(trainer.model)
-        logger.info("%s", table_text(modules), extra={**NO_PREFIX, **ONCE})
+        modules = _log_modules(trainer)
 
         def facts() -> dict[str, Any]:
             return {
@@ -190,9 +193,18 @@ def _train(
 
         if config.evaluate:
             EvaluationCallback(trainer, config, family, evaluated, facts)
+        if draw:
+            trainer.add_callback(DrawCurves(draw, folder))
         with translate_disk_full(folder), trainer.stopping.listening(stoppable):
             _fit_and_save(trainer, family, folder, checkpoint, facts)
     return folder / MODEL
+
+
+def _log_modules(trainer: RunTrainer) -> dict[str, Any]:
+    assert trainer.modules is not None
+    modules: dict[str, Any] = trainer.modules.table(trainer.model)
+    logger.info("%s", table_text(modules), extra={**NO_PREFIX, **ONCE})
+    return modules
 
 
 def training_arguments(config: Config) -> TrainingArguments:
@@ -423,7 +435,7 @@ def make_trainer(
     validate_sharding(trainer, f"{config.title}, trainer")
     trainer.remove_callback(PrinterCallback)
     if trainer.pop_callback(ProgressCallback):
-        trainer.add_callback(BarOnly)
+        trainer.add_callback(TrainingBar)
     return trainer
 
 

@@ -1,8 +1,12 @@
-"""Write one readable line per logged step to stderr; log.jsonl has all values."""
+"""Show a training: a line per logged step and a progress bar on stderr, and learning curves.
+
+log.jsonl has all values.
+"""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from transformers import ProgressCallback, TrainerCallback
@@ -11,13 +15,15 @@ from mm_numeric.io.log import NO_PREFIX, logger
 
 WIDTH = 100
 
+_METRICS = 3  # of an evaluation in its line; an evaluation may have dozens
+
 
 class LogLines(TrainerCallback):
     """Callback that writes a line for each logged step, wrapped at 100 characters.
 
     The line has the step, the loss, the reward (GRPO), the learning rate, rows per second, the time
     left and the loss components. The time left is estimated from the mean time per step since
-    training began or resumed. An evaluation has a line with its metrics.
+    training began or resumed. An evaluation has a line with its first metrics.
     """
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -43,17 +49,48 @@ class LogLines(TrainerCallback):
             items += [f"{logs['speed/samples_per_second']:.3g} rows/s", f"{left} left"]
             line = wrapped([*items, *_named(logs, "loss/")])
         elif metrics := _named(logs or {}, "eval_"):
-            line = wrapped([step, "evaluation", *metrics])
+            line = wrapped([step, "evaluation", *metrics[:_METRICS]])
         else:
             return
         logger.info("%s", line, extra=NO_PREFIX)
 
 
-class BarOnly(ProgressCallback):
-    """The progress bar of transformers, without its lines of raw values."""
+class TrainingBar(ProgressCallback):
+    """The progress bar of transformers, with the loss and the first metric in place of its lines.
+
+    ``LogLines`` writes the lines.
+    """
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Show the bar, with the steps of a resumed run that are done."""
+        super().on_train_begin(args, state, control, **kwargs)
+        self.values: dict[str, str] = {}
+        if self.training_bar is not None:
+            self.training_bar.set_description("training")
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Write nothing; ``LogLines`` does."""
+        """Show the last loss, and the first metric of the last evaluation, after the bar."""
+        found = [name for name in logs or {} if name == "loss" or name.startswith("eval_")]
+        for name in found[:1]:
+            self.values[name.removeprefix("eval_")] = f"{logs[name]:.3g}"
+        if self.training_bar is not None:
+            self.training_bar.set_postfix(self.values, refresh=False)
+
+
+class DrawCurves(TrainerCallback):
+    """Callback that calls ``draw`` with the run folder after each evaluation, and at the end."""
+
+    def __init__(self, draw: Callable[[Path], None], folder: Path) -> None:
+        self.draw, self.folder = draw, folder
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Draw the curves, on rank 0."""
+        if state.is_world_process_zero:
+            self.draw(self.folder)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Draw the curves to the last step."""
+        self.on_evaluate(args, state, control)
 
 
 def wrapped(items: list[str]) -> str:

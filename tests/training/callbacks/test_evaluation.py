@@ -107,7 +107,12 @@ def test_figures_are_those_of_predict_and_score_and_training_is_not_touched(tmp_
     """Dropout of adapters makes the weights depend on every random number that is drawn."""
     more = (parts, "lora={dropout: 0.5}") if "adapted" in parts else (parts,)
     train(job(tmp_path / "plain", "", *more))
-    train(job(tmp_path / "evaluated", f"every_steps: 4, best: {BEST}", *more))
+    drawn = []
+    train(
+        job(tmp_path / "evaluated", f"every_steps: 4, best: {BEST}", *more),
+        draw=lambda run: drawn.append(list(evaluations(run))),
+    )
+    assert drawn == [[4], [4, 6], [4, 6]]
     plain, run = tmp_path / "plain" / "run", tmp_path / "evaluated" / "run"
     whole, other = (load_file(r / "model" / file) for r in (plain, run))
     assert all(torch.equal(other[name], value) for name, value in whole.items())

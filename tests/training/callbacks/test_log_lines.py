@@ -22,7 +22,12 @@ def test_a_line_of_each_logged_step(tmp_path, capsys, terminal):
     config = str(write_config(tmp_path, *overrides))
     assert cli.main(["train", config]) == 0
     said = capsys.readouterr().err
-    assert ("5/5" in said.replace("step 5/5", "")) is terminal  # the progress bar
+    bars = re.findall(r"training: 100%.* 5/5 .*loss=\S+", said)
+    assert bool(bars) is terminal
+    assert {path.name for path in (tmp_path / "run").glob("curves.*")} == {
+        "curves.svg",
+        "curves.png",
+    }
     assert "{'" not in said
     logged = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").open()]
     assert [line["step"] for line in logged] == [2, 4, 5]  # and the last
