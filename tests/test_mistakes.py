@@ -205,7 +205,7 @@ SETTINGS = [
     override("predict.batch_size=a", "mine.yaml, predict.batch_size: 'a' is not a whole number."),
     override("predict.decode=beam", "predict: decode: there is no rule 'beam'. Known: greedy, mbr,"),
     override("'predict.decode={for: iuo}'", "decode.for: there is no risk 'iuo'. Did you mean 'iou'"),
-    override("evaluate.best=exact", "mine.yaml, evaluate: the setting 'every_steps' is missing."),
+    override("evaluate.rows=0", "mine.yaml, evaluate: rows must be at least 1, not 0"),
     override("'evaluate={every_steps: 1, best: exct}'", "evaluate.best: there is no metric 'exct'. D", "train"),
 ]
 DATA = [

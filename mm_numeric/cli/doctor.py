@@ -30,6 +30,7 @@ _ONE_STEP = (
     "data.train={render: 8}",
     "objective=ntil",
     "trainer.max_steps=1",
+    "evaluate=null",
     "trainer.logging_steps=1",
     "trainer.per_device_train_batch_size=8",
     "trainer.disable_tqdm=true",

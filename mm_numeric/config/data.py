@@ -196,14 +196,19 @@ class DataConfig:
 class EvaluateConfig:
     """Config section ``evaluate``: score the same samples periodically during training.
 
+    A config without this section has its defaults, if the training has an epoch or more and the
+    test samples have answers. ``evaluate: null`` switches the evaluation off.
+
     If ``best`` names a metric, the weights with its best value are saved. In that case, ``data``
     should not be the test samples, because selecting weights on them biases the test results.
     """
 
-    every_steps: int
-    """Optimiser steps between evaluations, at least 1; the last step is evaluated, too."""
+    every_steps: int | None = None
+    """Optimiser steps between evaluations, at least 1; the last step is evaluated, too. null: up to
+    ten evaluations, and only the last one if all would answer more than a tenth as many rows as are
+    trained on."""
 
-    rows: int | None = 64
+    rows: int | None = 200
     """Number of rows to evaluate, from the start of the data, at least 1; null: all rows."""
 
     data: DataSource | None = None

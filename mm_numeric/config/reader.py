@@ -178,6 +178,7 @@ def config_from_dict(raw: Mapping[str, Any], *, where: str, title: str) -> Confi
     task_name, task = _read_task(raw["task"], model, where)
     modules = read_modules(raw.get("modules"), f"{where}, modules")
     predict = {} if raw.get("predict") is None else raw["predict"]
+    evaluate = raw.get("evaluate", None if model.family == API else {})
     config = Config(
         title=title,
         task_name=task_name,
@@ -191,7 +192,7 @@ def config_from_dict(raw: Mapping[str, Any], *, where: str, title: str) -> Confi
         distil=_read_optional(DistilConfig, raw.get("distil"), f"{where}, distil"),
         grpo=_read_optional(GrpoConfig, raw.get("grpo"), f"{where}, grpo"),
         predict=_read_optional(PredictConfig, predict, f"{where}, predict"),
-        evaluate=_read_optional(EvaluateConfig, raw.get("evaluate"), f"{where}, evaluate"),
+        evaluate=_read_optional(EvaluateConfig, evaluate, f"{where}, evaluate"),
         compare=_read_optional(CompareConfig, raw.get("compare"), f"{where}, compare"),
         plugins=read_value(str | None, raw.get("plugins"), f"{where}, plugins"),
     )

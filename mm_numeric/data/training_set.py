@@ -75,6 +75,11 @@ class TrainingRows:
         """Return the loaded samples of all sources, each once ([] if they are streamed)."""
         return list(chain.from_iterable(self.sources))
 
+    @property
+    def count(self) -> int | None:
+        """Return the number of loaded samples; None if they are streamed."""
+        return None if self.stream is not None else sum(map(len, self.sources))
+
     def for_trainer(self, collator: TrainingCollator) -> list[Example] | ExampleStream:
         """Return what the trainer iterates over: the stream, or a list of one epoch's samples.
 
@@ -101,7 +106,7 @@ class TrainingRows:
         first = self.first_streamed or self.rows()[0]
         return {
             "first_prompt": first.prompt,
-            "rows": sum(map(len, self.sources)) if is_list else None,
+            "rows": self.count,
             "rows_sha256": fingerprint(self.rows()) if is_list else None,
             "rows_too_long": self.too_long,
         }

@@ -76,6 +76,7 @@ from mm_numeric.training.callbacks.evaluation import (
     EvaluationCallback,
     evaluated_rows,
     evaluation_data,
+    with_schedule,
 )
 from mm_numeric.training.callbacks.gradient_check import GradientCheck
 from mm_numeric.training.callbacks.json_log import JsonLog, validate_report_to
@@ -152,17 +153,15 @@ def _train(
     quiet_unless_terminal()
     folder = config.output_dir
     checkpoint = _checkpoint_to_resume(config) if resume else None
-    resumed = with_same_rows(config, checkpoint, num_ranks()) if checkpoint else config
-    if checkpoint:
-        resumed = with_universal_checkpoint(resumed, checkpoint)
-    args = training_arguments(resumed)
+    args = training_arguments(_resumed(config, checkpoint))
     for term in config.objective.spec.terms:
         make_term(term.name, term.options, f"{config.title}, objective")
     with ExitStack() as stack:
         with PartialState().main_process_first():
             rows = TrainingRows(config)
             loaded = evaluation_data(config)
-            tests, evaluated = load_test_rows(config, loaded, rows), evaluated_rows(config, loaded)
+            planned = with_schedule(config, args, rows.count, loaded)
+            tests, evaluated = load_test_rows(config, loaded, rows), evaluated_rows(planned, loaded)
             if args.should_save:
                 stack.enter_context(locked(folder))
                 if whole_run is None:
@@ -176,7 +175,7 @@ def _train(
                 _open_checkpoint(checkpoint, args, trust_remote_code)
             collator = make_collator(config, load_family(config, source))
             examples, family = rows.for_trainer(collator), collator.family
-            config = with_new_tokens(config, rows.longest_answer)
+            config = with_new_tokens(planned, rows.longest_answer)
             _check_evaluated(config, family, evaluated)
         trainer = make_trainer(config, args, examples, collator, source)
         _check_numbers(family, [*evaluated, *tests])
@@ -324,6 +323,13 @@ def _checkpoint_to_resume(config: Config) -> Path | None:
         which = f" ({', '.join(cut)}: saved incompletely)" if cut else ""
         raise ValueError(f"{folder}: no checkpoint to resume from{which}; train without --resume.")
     return checkpoint
+
+
+def _resumed(config: Config, checkpoint: Path | None) -> Config:
+    """Return a config with the rows of each step, and the sharding, of a checkpoint."""
+    if checkpoint is None:
+        return config
+    return with_universal_checkpoint(with_same_rows(config, checkpoint, num_ranks()), checkpoint)
 
 
 def _open_checkpoint(checkpoint: Path, args: TrainingArguments, trust_remote_code: bool) -> None:

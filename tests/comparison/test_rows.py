@@ -54,6 +54,14 @@ def test_a_grid_is_rows_with_the_names_of_what_differs(tmp_path):
     assert all(row.config.compare is None for row in compared_rows(config))
 
 
+@pytest.mark.parametrize(("override", "every"), [("", None), ("evaluate={every_steps: 3}", 3)])
+def test_rows_are_evaluated_during_training_if_the_config_says_so(tmp_path, override, every):
+    objectives = "[ce, {preset: emd, with: {task.label_noise_minutes: 1}}]"
+    config = small_config(tmp_path, f"compare.objectives={objectives}", *filter(None, [override]))
+    for run in seed_runs(config, 0):
+        assert (run.evaluate and run.evaluate.every_steps) == every
+
+
 def test_an_objective_of_a_grid_may_change_other_settings(tmp_path):
     distilled = {"name": "distilled", "with": {"distil": {"decode": "median"}}}
     noise = [0, 3]

@@ -4,6 +4,7 @@ import pytest
 from rows_of_tasks import written_rows
 from tiny_models import CACHE
 
+from mm_numeric.config.data import EvaluateConfig
 from mm_numeric.config.reader import CONFIGS, read_config
 from mm_numeric.evaluation.score import score
 from mm_numeric.inference.generate import predict
@@ -34,7 +35,7 @@ def test_a_config_trains_and_answers(name, tmp_path):
     if config.task.render_settings is None:
         train_rows, test_rows = (written_rows(config.task_name, tmp_path, n) for n in (16, 4))
         small += [f"data.train={{path: {train_rows}}}", f"data.test={{path: {test_rows}}}"]
-    if config.evaluate:
+    if config.evaluate != EvaluateConfig():
         small.append("evaluate={every_steps: 2, data: {render: 4, seed: 3}}")
     config = read_config(name, small)
     train(config)

@@ -23,10 +23,11 @@ from typing import Any, NamedTuple
 
 from accelerate.utils import broadcast_object_list, gather_object
 from PIL import Image, ImageDraw
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainingArguments
 
 from mm_numeric.answers import Example, Instance, Instances, Shape
 from mm_numeric.compat import save_without_push
+from mm_numeric.config.data import EvaluateConfig
 from mm_numeric.config.decoding import PredictConfig, is_greedy_alone
 from mm_numeric.config.schema import Config
 from mm_numeric.data.collator import has_mixed_modalities
@@ -49,9 +50,9 @@ from mm_numeric.inference.decode import (
 )
 from mm_numeric.inference.generate import generate, prediction
 from mm_numeric.io.files import read_json, stored_content, write_text
-from mm_numeric.io.log import progress
+from mm_numeric.io.log import NO_PREFIX, ONCE, logger, progress
 from mm_numeric.models.precision import Precision
-from mm_numeric.registry import scorer_of, unknown
+from mm_numeric.registry import SCORERS, scorer_of, unknown
 from mm_numeric.runs.folder import (
     BEST,
     EVALUATION,
@@ -64,6 +65,9 @@ from mm_numeric.runs.folder import (
 
 FAILURES = "eval_failures"
 """Log entry with the number of unparseable answers; only log lines of an evaluation have it."""
+
+
+_EVALUATIONS, _TRAINED_PER_ASKED = 10, 10  # most evaluations, and fewest trained rows for each row
 
 
 class Best(NamedTuple):
@@ -82,6 +86,41 @@ def evaluation_data(config: Config) -> list[Example]:
         return []
     source = config.evaluate.data or config.data.test
     return load_examples(config.task, source, Path(config.data.cache), training=False)
+
+
+def with_schedule(
+    config: Config, args: TrainingArguments, rows: int | None, loaded: Sequence[Example]
+) -> Config:
+    """Return the config with the number of steps between evaluations, if it leaves this open.
+
+    A config without settings of ``evaluate`` has no evaluation if its training is shorter than an
+    epoch or its test rows have no answers. ``rows`` is the number of training samples, None for a
+    stream, and ``loaded`` are the ``evaluation_data``.
+    """
+    settings = config.evaluate
+    if settings is None or settings.every_steps is not None:
+        return config
+    asked = loaded[: settings.rows]
+    batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+    batch = max(1, batch // getattr(args, "num_generations", 1))  # of one prompt, with GRPO
+    steps = args.max_steps
+    if steps < 1:
+        assert rows is not None  # a stream requires max_steps
+        steps = math.ceil(args.num_train_epochs * math.ceil(rows / batch))
+    if settings == EvaluateConfig():
+        answers = [example.answer for example in asked]
+        has_scorer = config.task.scorer or type(answers[0]) in SCORERS
+        if rows is None or steps * batch < rows or None in answers or not has_scorer:
+            return replace(config, evaluate=None)
+    count = min(_EVALUATIONS, max(1, steps * batch // (_TRAINED_PER_ASKED * len(asked))))
+    every = math.ceil(steps / count)
+    logger.info(
+        "evaluation: %d of %d rows every %d of %d steps; set evaluate.rows or evaluate.every_steps "
+        "to change it, evaluate=null to switch it off",
+        *(len(asked), len(loaded), every, steps),
+        extra={**NO_PREFIX, **ONCE},
+    )
+    return replace(config, evaluate=replace(settings, every_steps=every))
 
 
 def evaluated_rows(config: Config, examples: list[Example]) -> list[Example]:
@@ -148,8 +187,9 @@ class EvaluationCallback(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Request an evaluation every ``evaluate.every_steps`` steps and after the last step."""
-        step = state.global_step
-        if step % self.settings.every_steps == 0 or step >= state.max_steps:
+        step, every = state.global_step, self.settings.every_steps
+        assert every is not None  # of ``with_schedule``
+        if step % every == 0 or step >= state.max_steps:
             control.should_evaluate = True
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

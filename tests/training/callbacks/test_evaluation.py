@@ -2,7 +2,9 @@
 
 import functools
 import json
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -18,6 +20,7 @@ from tiny_models import small_config, tiny_family
 from transformers import Qwen2VLForConditionalGeneration
 
 from mm_numeric.answers import Box, Instance
+from mm_numeric.config.data import EvaluateConfig
 from mm_numeric.data.examples import load_examples
 from mm_numeric.evaluation.score import score
 from mm_numeric.geometry.coordinates import COORDINATES
@@ -25,12 +28,14 @@ from mm_numeric.geometry.frames import Frame, Resize
 from mm_numeric.inference.digit_distribution import write_digit_distribution
 from mm_numeric.inference.generate import predict
 from mm_numeric.runs.folder import last_checkpoint
+from mm_numeric.settings import read_yaml
 from mm_numeric.training.callbacks.evaluation import (
     EvaluationCallback,
     evaluated_rows,
     evaluation_data,
+    with_schedule,
 )
-from mm_numeric.training.run import train
+from mm_numeric.training.run import train, training_arguments
 
 BEST = "mean_deviation_minutes"
 ROWS = 7
@@ -250,13 +255,58 @@ def test_a_kill_while_the_best_is_replaced_loses_neither(tmp_path):
         ("every_steps: 0", r"evaluate: every_steps must be at least 1, not 0\."),
         ("every_steps: 1, patience: 2", r"evaluate: patience requires a metric; set best"),
         ("evry_steps: 1", r"evaluate: there is no setting 'evry_steps'\. Did you mean 'every_st"),
-        ("rows: 5", r"evaluate: the setting 'every_steps' is missing\."),
+        ("rows: 0", r"evaluate: rows must be at least 1, not 0"),
         ("every_steps: 1, data: {}", r"evaluate\.data: set exactly one of path .* and render"),
     ],
 )
 def test_a_wrong_setting_is_one_sentence(tmp_path, evaluate, message):
     with pytest.raises(ValueError, match=message):
         small_config(tmp_path, f"evaluate={{{evaluate}}}")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "every"),
+    [
+        ((), None),  # 6 steps of 4 rows are less than an epoch of 40
+        (("trainer.max_steps=9",), None),
+        (("trainer.max_steps=10",), 10),  # 12 rows are evaluated, and more than a tenth is trained
+        (("trainer.max_steps=59",), 59),
+        (("trainer.max_steps=60",), 30),
+        (("trainer.max_steps=5", "trainer.gradient_accumulation_steps=2"), 5),
+        (("trainer.max_steps=1000",), 100),  # at most ten times
+        (("trainer.max_steps=-1", "trainer.num_train_epochs=2"), 20),
+        (("trainer.max_steps=1000", "evaluate=null"), None),
+        (("trainer.max_steps=1000", "data.stream=true"), None),
+        (("trainer.max_steps=1000", "evaluate={rows: 100}"), 100),
+        (("trainer.max_steps=1000", "evaluate={rows: 2}"), 100),
+        (("evaluate={rows: 2}",), 6),  # a setting of one's own needs no epoch
+        (("trainer.max_steps=60", "evaluate={rows: 2}"), 6),
+        (("evaluate={every_steps: 4}",), 4),
+    ],
+)
+def test_a_training_of_an_epoch_is_evaluated_up_to_ten_times(tmp_path, overrides, every):
+    config = small_config(tmp_path, *overrides)
+    args = training_arguments(config)
+    loaded = evaluation_data(config)
+    rows = None if config.data.stream else 40
+    planned = with_schedule(config, args, rows, loaded)
+    assert (planned.evaluate and planned.evaluate.every_steps) == every
+    if loaded and rows and every and config.evaluate == EvaluateConfig():
+        unlabelled = [*loaded[:-1], replace(loaded[-1], answer=None)]
+        assert with_schedule(config, args, rows, unlabelled).evaluate is None
+
+
+def test_a_training_of_an_epoch_shows_a_metric_and_how_to_switch_it_off(tmp_path, capsys):
+    more = ("data.train.render=4", "trainer.max_steps=2", "trainer.save_strategy='no'")
+    run = train(job(tmp_path, "", *more)).parent
+    said = capsys.readouterr().err
+    assert (
+        "\nevaluation: 12 of 12 rows every 2 of 2 steps; set evaluate.rows or evaluate.every"
+        in said
+    )
+    assert re.search(r"\nstep 2/2  evaluation  within_5_minutes \S+  within_1_minute \S+  ex", said)
+    assert list(evaluations(run)) == [2]
+    assert read_yaml(run / "config.yaml")["evaluate"]["every_steps"] is None
 
 
 def test_what_cannot_be_scored_is_said_before_anything_is_written(tmp_path):
