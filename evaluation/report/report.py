@@ -17,7 +17,7 @@ import base64
 import hashlib
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 from mm_numeric.evaluation.report.comparison_page import comparison_page
@@ -26,6 +26,7 @@ from mm_numeric.evaluation.report.results import read_comparison
 from mm_numeric.evaluation.report.run_page import read_results, run_page
 from mm_numeric.evaluation.report.summary_file import SUMMARY, read_summary
 from mm_numeric.io.files import write_text
+from mm_numeric.io.local_server import LocalHandler, local_server
 from mm_numeric.registry import unknown
 from mm_numeric.runs.folder import CONFIG, LOG, RESULTS, decoded_name
 from mm_numeric.runs.results import check_complete
@@ -119,9 +120,7 @@ def write_report(
     return tuple(paths)
 
 
-HOST = "127.0.0.1"
 SECONDS = 10  # between two refreshes
-_DEFAULT_PORT = 80  # a browser leaves it out of the host name
 
 
 _SCRIPT = """
@@ -151,47 +150,22 @@ def page_server(make: Callable[[], str], port: int) -> ThreadingHTTPServer:
 
     A script in the page replaces its content every 10 seconds, so that the browser keeps the
     scroll position and the unfolded parts; without scripts, the browser loads it again. If ``make``
-    fails, the page is the error message. Other machines cannot connect, and a page of a website
-    cannot read this one, because its host name is another.
+    fails, the page is the error message. See ``LocalHandler``.
 
     Raises ValueError if the port cannot be used.
     """
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            ports = [f":{server.server_port}"] + [""] * (server.server_port == _DEFAULT_PORT)
-            known = [f"{name}{port}" for name in (HOST, "localhost") for port in ports]
-            if self.headers.get("Host") not in known:
-                self.send_error(HTTPStatus.FORBIDDEN)
-            elif self.path != "/":
+    class Handler(LocalHandler):
+        def get(self) -> None:
+            if self.path != "/":
                 self.send_error(HTTPStatus.NOT_FOUND)
-            else:
-                self._send_page()
-
-        def _send_page(self) -> None:
+                return
             status, kind = HTTPStatus.OK, "html"
             try:
                 text = _refreshed(make())
             except (ValueError, OSError) as error:
                 status, kind, text = HTTPStatus.INTERNAL_SERVER_ERROR, "plain", str(error)
-            body = text.encode()
-            self.send_response(status)
-            self.send_header("Content-Type", f"text/{kind}; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
-            self.send_header("Cache-Control", "no-store")
-            if kind == "plain":
-                self.send_header("Refresh", str(SECONDS))
-            self.end_headers()
-            self.wfile.write(body)
+            again = {"Refresh": str(SECONDS)} if kind == "plain" else {}
+            self.reply(status, kind, text, again)
 
-        def log_message(self, *args: object) -> None:
-            """Write no line for each request."""
-
-    try:
-        server = ThreadingHTTPServer((HOST, port), Handler)
-    except (OSError, OverflowError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not a port number"
-        raise ValueError(
-            f"--port {port}: cannot serve the page there ({reason}); choose another port."
-        ) from error
-    return server
+    return local_server(Handler, port)

@@ -55,15 +55,7 @@ def make_parser(commands: Mapping[str, Run]) -> CommandParser:
         added.set_defaults(command=commands[name], parser=added)
         return added
 
-    listed = add("ls", "list tasks, families, coordinate formats, losses and configs")
-    listed.add_argument(
-        "--all", action="store_true", help="also list the variants and controls of objectives"
-    )
-    listed.add_argument(
-        "--coordinates",
-        action="store_true",
-        help="print how each model writes coordinates, with an example and its source",
-    )
+    _add_ls(add)
     _add_cp(add)
     _add_check(add)
     _add_prepare(add)
@@ -71,6 +63,7 @@ def make_parser(commands: Mapping[str, Run]) -> CommandParser:
     _add_train(add("train", "fine-tune a model from a config"))
     _add_train(add("grpo", "train a model by rewards (GRPO), with the section grpo of a config"))
     _add_predict(add)
+    _add_demo(add)
     _add_calibrate(add)
     _add_decode(add)
     _add_score(add)
@@ -153,6 +146,18 @@ def _add_trust(parser: argparse.ArgumentParser, whose: str) -> None:
         action="store_true",
         help=f"permit the Python code that {whose} names: modules of a task, family or baseline, "
         "and the code of a checkpoint (default: an error that names the code)",
+    )
+
+
+def _add_ls(add: _Add) -> None:
+    listed = add("ls", "list tasks, families, coordinate formats, losses and configs")
+    listed.add_argument(
+        "--all", action="store_true", help="also list the variants and controls of objectives"
+    )
+    listed.add_argument(
+        "--coordinates",
+        action="store_true",
+        help="print how each model writes coordinates, with an example and its source",
     )
 
 
@@ -254,6 +259,7 @@ def _add_predict(add: _Add) -> None:
         metavar="FOLDER",
         help="folder that image paths in the rows are relative to (default: that of --data)",
     )
+    _add_ask(predict)
     predict.add_argument(
         "--out",
         type=Path,
@@ -273,6 +279,41 @@ def _add_predict(add: _Add) -> None:
     add_decoding(predict, _positive)
     _add_limit(predict, "rows")
     _add_trust(predict, "the config of the run")
+
+
+def _add_ask(predict: argparse.ArgumentParser) -> None:
+    predict.add_argument(
+        "--image",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="IMAGE",
+        help="print the answer to the question of the task about each image and its confidence; a "
+        "folder stands for the images in it",
+    )
+    predict.add_argument(
+        "--ask",
+        metavar="QUESTION",
+        help="question to ask, or the phrase in the prompt of a task such as grounding (default: "
+        "the question of the training rows)",
+    )
+    predict.add_argument(
+        "--draw",
+        type=Path,
+        metavar="FILE",
+        help="image file to draw the answer to --image to; a folder for several images",
+    )
+
+
+def _add_demo(add: _Add) -> None:
+    demo = add("demo", "serve a local page that answers questions about dropped images")
+    demo.add_argument(
+        "--model", type=Path, required=True, metavar="RUN", help="folder of a finished run"
+    )
+    demo.add_argument(
+        "--port", type=int, default=8766, help="port on 127.0.0.1, 0: any (default: 8766)"
+    )
+    _add_trust(demo, "the config of the run")
 
 
 def _add_calibrate(add: _Add) -> None:

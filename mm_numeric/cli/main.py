@@ -44,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "train": _train,
             "grpo": _grpo,
             "predict": _predict,
+            "demo": _demo,
             "calibrate": _calibrate,
             "decode": decode_answers,
             "score": score_answers,
@@ -220,13 +221,20 @@ def _grpo(arguments: argparse.Namespace) -> None:
 def _predict(arguments: argparse.Namespace) -> None:
     if arguments.images and not arguments.data:
         raise ValueError("--images is the image folder of --data; add --data or remove --images.")
-    from mm_numeric.runs.folder import check_test_rows
-
     # argparse adds the overrides after --model RUN to its list.
     words = [w for w in arguments.model[1:] if "=" in w and not Path(w).exists()]
     runs = [Path(word) for word in arguments.model if word not in words]
     arguments.overrides = [*words, *arguments.overrides]
+    if arguments.image or arguments.ask is not None or arguments.draw:
+        if len(runs) > 1:
+            raise ValueError("--image asks one model; name one run with --model.")
+        from mm_numeric.cli.ask import ask
+
+        ask(arguments, runs[0])
+        return
     if not arguments.data and not arguments.training_rows:
+        from mm_numeric.runs.folder import check_test_rows
+
         check_test_rows(runs[0], arguments.overrides)
     from mm_numeric.api import predict
     from mm_numeric.cli.predict import endpoint_of, predict_settings, ray_resources
@@ -246,6 +254,12 @@ def _predict(arguments: argparse.Namespace) -> None:
     if rank() == 0:
         show(f"{predictions.count} new answers: {predictions.path}")
         show(f"next: {_next_of_answers(predictions.config, predictions.path, arguments)}")
+
+
+def _demo(arguments: argparse.Namespace) -> None:
+    from mm_numeric.cli.demo import demo
+
+    demo(arguments)
 
 
 def _calibrate(arguments: argparse.Namespace) -> None:

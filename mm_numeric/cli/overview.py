@@ -17,6 +17,7 @@ examples:
   mm-numeric check-data mine.yaml                      validate the data before training
   mm-numeric train mine.yaml objective=emd             train, with one setting changed
   mm-numeric predict --model runs/mine --data test.jsonl --out predictions.jsonl
+  mm-numeric predict --model runs/mine --image clock.png --draw answer.png
   mm-numeric score predictions.jsonl                   metrics, intervals, parse failures
   mm-numeric score submit.zip --truth gt.zip           score detections of another tool (ICDAR)
   mm-numeric compare clock_tiny                        compare objectives over several seeds
@@ -27,7 +28,9 @@ examples:
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "configs": ("ls", "cp", "check"),
     "data": ("prepare", "check-data"),
-    "one model": ("train", "grpo", "predict", "calibrate", "decode", "score", "export", "push"),
+    "one model": (
+        *("train", "grpo", "predict", "demo", "calibrate", "decode", "score", "export", "push"),
+    ),
     "several objectives": ("compare", "report"),
     "installation": ("doctor",),
 }

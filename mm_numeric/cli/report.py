@@ -9,7 +9,6 @@ from pathlib import Path
 from mm_numeric.api import report as write_files
 from mm_numeric.comparison.summary import summary_table
 from mm_numeric.evaluation.report.report import (
-    HOST,
     SECONDS,
     check_all_answered,
     is_comparison,
@@ -19,6 +18,7 @@ from mm_numeric.evaluation.report.report import (
 )
 from mm_numeric.evaluation.report.summary_file import SUMMARY, read_summary
 from mm_numeric.io.files import stored_content
+from mm_numeric.io.local_server import HOST
 from mm_numeric.io.log import show
 from mm_numeric.runs.folder import CONFIG
 

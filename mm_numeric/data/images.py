@@ -37,6 +37,17 @@ def open_image(example: Example) -> Image.Image:
         ) from error
 
 
+def open_upright(image: ImageSource) -> Image.Image:
+    """Load an image as upright RGB; raise ValueError if it cannot be read."""
+    try:
+        with image_file(image) as opened:
+            return upright_rgb(opened)
+    except Exception as error:  # Pillow raises almost any type for a damaged file
+        raise ValueError(
+            f"the image {image} cannot be read ({error}); use another file."
+        ) from error
+
+
 def image_file(image: ImageSource) -> Image.Image:
     """Open an image file in one of ``FORMATS``, whatever its name ends with, without decoding it.
 

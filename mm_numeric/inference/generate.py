@@ -130,7 +130,7 @@ def predict(
     rules = rules or (config.predict.rule,)
     _check_ensemble(model, rules)
     made = {rule: made_with(config.predict, rule, rules) for rule in rules}
-    model = _with_calibrations(model, runs[0], made, endpoint, calibrates=calibrates)
+    model = with_calibrations(model, runs[0], made, endpoint, calibrates=calibrates)
     files = files_of(out, rules)
     check_rules(config.predict, rules, config.task, examples)
     with ExitStack() as stack:
@@ -227,7 +227,7 @@ def _models_and_examples(
     return model, examples
 
 
-def _with_calibrations(
+def with_calibrations(
     model: _Model,
     run: Path,
     made: Mapping[str, Mapping[str, Any]],
@@ -373,6 +373,32 @@ def _append_answers(
             bar.update()
 
 
+class LoadedModel:
+    """A model in memory, ready to answer; ``ranks`` is the number of ranks that may share it."""
+
+    def __init__(self, source: _Model, family: Family, ranks: int = 1) -> None:
+        config, self.source, self.family = source.config, source, family
+        if config.predict.tensor_parallel:
+            share_weights(family, source.source, config.model, ranks)
+        self.model = load_model(config, family, source.source)
+        self.model.to(device_type()).eval()
+        self.constrainer = None
+        if config.predict.constrain:
+            self.constrainer = Constrainer(config.task, family, self.model.device)
+
+    def answers(self, batch: Sequence[Example], explore: Explorer | None) -> Iterator[Generated]:
+        """Generate an answer to each sample of a batch; see ``generate``."""
+        return generate(
+            self.model,
+            self.family,
+            batch,
+            self.source.config.predict.new_tokens,
+            explore=explore,
+            constrainer=self.constrainer,
+            precision=self.source.precision,
+        )
+
+
 def _answers_of_model(
     source: _Model,
     family: Family,
@@ -381,27 +407,8 @@ def _answers_of_model(
     ranks: int,
 ) -> Generator[Generated]:
     """Load a model, and return a generator of its answers to the samples in ``batches``."""
-    config, settings = source.config, source.config.predict
-    if settings.tensor_parallel:
-        share_weights(family, source.source, config.model, ranks)
-    model = load_model(config, family, source.source)
-    model.to(device_type()).eval()
-    constrainer = None
-    if settings.constrain:
-        constrainer = Constrainer(config.task, family, model.device)
-    return (
-        answer
-        for batch in batches
-        for answer in generate(
-            model,
-            family,
-            batch,
-            settings.new_tokens,
-            explore=explore,
-            constrainer=constrainer,
-            precision=source.precision,
-        )
-    )
+    loaded = LoadedModel(source, family, ranks)
+    return (answer for batch in batches for answer in loaded.answers(batch, explore))
 
 
 def _answers_of_ensemble(

@@ -29,6 +29,7 @@ def mixed(folder, family, *more):
             f"data={{train: {{path: {rows}}}, test: {{path: {rows}}}, cache: {CACHE}}}",
             f"trainer={{output_dir: {folder / 'run'}, max_steps: 2, logging_steps: 1}}",
             "trainer.per_device_train_batch_size=6",
+            "evaluate=null",
             *more,
         ],
     )

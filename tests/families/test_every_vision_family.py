@@ -204,6 +204,7 @@ def test_two_rectangles_are_learnt_and_found_again(tmp_path, name, coordinates):
                 "dtype": "float32",
                 "coordinates": coordinates,
             },
+            "evaluate": None,
             "trainer": {
                 "output_dir": str(tmp_path / "run"),
                 "per_device_train_batch_size": 2,

@@ -73,6 +73,7 @@ def adapted_config(folder, name, parts, lora=None, dtype="float32", task=None, *
                 **trainer,
             },
             "predict": {"max_new_tokens": 4},
+            "evaluate": None,
         },
         where="test",
         title="test",

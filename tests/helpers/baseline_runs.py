@@ -32,8 +32,7 @@ def baseline_config(folder, family, baseline, objective="ce", **trainer):
     ]
     rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
     model = dataclasses.replace(config.model, baseline=baseline)
-    own = {"model": model, "task": Numbers(), "task_name": TASK, "evaluate": None}
-    return dataclasses.replace(config, **own)
+    return dataclasses.replace(config, model=model, task=Numbers(), task_name=TASK)
 
 
 @functools.cache

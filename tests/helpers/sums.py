@@ -89,6 +89,7 @@ def sums_config(folder: Path, family: str, objective="ce", sections=None, **trai
             "seed": 0,
             **trainer,
         },
+        "evaluate": None,
         **(sections or {}),
     }
     return config_from_dict(raw, where="sums", title="sums")

@@ -68,7 +68,7 @@ def test_the_learnt_answers_are_generated_and_nothing_after_their_end(tmp_path):
         small_config(
             tmp_path, f"data.train={source}", f"data.test={source}", "trainer.max_steps=20",
             "task.label_noise_minutes=0", "trainer.learning_rate=3.0e-3",
-            "trainer.save_strategy='no'",
+            "trainer.save_strategy='no'", "evaluate=null",
         )
     )  # fmt: skip
     predict(tmp_path / "run", None, tmp_path / "p.jsonl")

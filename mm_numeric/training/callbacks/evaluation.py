@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from accelerate.utils import broadcast_object_list, gather_object
-from PIL import Image, ImageDraw
+from PIL import Image
 from transformers import TrainerCallback, TrainingArguments
 
 from mm_numeric.answers import Example, Instance, Instances, Shape
@@ -39,15 +39,16 @@ from mm_numeric.evaluation.metrics.base import (
     metrics_by_category,
     select_rows,
 )
-from mm_numeric.evaluation.metrics.matching import is_drawable, read_shapes
+from mm_numeric.evaluation.metrics.matching import read_shapes
 from mm_numeric.evaluation.score import score
 from mm_numeric.families.family import Family
-from mm_numeric.geometry.row_shapes import corners, read_instances
+from mm_numeric.geometry.row_shapes import read_instances
 from mm_numeric.inference.constrain import Constrainer
 from mm_numeric.inference.decode import (
     Explorer,
     check_rules,
 )
+from mm_numeric.inference.draw import ANSWER_COLOUR, TRUE_COLOUR, draw_shapes
 from mm_numeric.inference.generate import generate, prediction
 from mm_numeric.io.files import read_json, stored_content, write_text
 from mm_numeric.io.log import NO_PREFIX, ONCE, logger, progress
@@ -351,8 +352,7 @@ def _old(folder: Path) -> Path:
 _REPORTERS = ("trackio", "wandb")  # both have the functions `log` and `Image`
 _COUNT = 8  # images of an evaluation: always the first ones, so that they can be compared
 _SIDE_PX = 512
-_POINT_PX = 4  # radius of a point
-_COLOURS = {"target": "#1550c8", "parsed": "#f06a0a"}
+_COLOURS = {"target": TRUE_COLOUR, "parsed": ANSWER_COLOUR}
 
 
 def log_predictions(
@@ -384,17 +384,9 @@ def _drawn(example: Example, row: Mapping[str, Any]) -> tuple[Image.Image, str]:
     image = open_image(example)
     scale = min(1.0, _SIDE_PX / max(image.size))
     image = image.resize([max(1, round(scale * side)) for side in image.size])
-    draw = ImageDraw.Draw(image)
     if isinstance(example.answer, Shape | Instances):
         for key, colour in _COLOURS.items():
-            for item in _shapes(row[key], f"{row['id']}, {key}"):
-                if is_drawable(item.shape):
-                    points = [(scale * x, scale * y) for x, y in corners(item.shape)]
-                    draw.line([*points, points[0]], fill=colour, width=2)
-                    if len(points) == 1:
-                        ((x, y),) = points
-                        corner = x - _POINT_PX, y - _POINT_PX
-                        draw.ellipse([corner, (x + _POINT_PX, y + _POINT_PX)], fill=colour)
+            draw_shapes(image, _shapes(row[key], f"{row['id']}, {key}"), colour, scale=scale)
     return image, f"{row['id']}: {row['text']:.200} (true: {row['target']!s:.200})"
 
 

@@ -21,6 +21,7 @@ from mm_numeric.cli.main import main
 from mm_numeric.config.reader import read_config
 from mm_numeric.evaluation.report import report as report_module
 from mm_numeric.evaluation.score import score
+from mm_numeric.io import local_server
 from mm_numeric.runs.folder import claim, write_config
 
 FRAME = {"width_px": 100, "height_px": 100, "coordinates": {"format": "json"},
@@ -256,7 +257,7 @@ def test_a_browser_leaves_the_default_port_out_of_the_host_name(monkeypatch):
     port, found = server.server_port, []
     try:
         for default in (80, port):  # a test may not listen on port 80
-            monkeypatch.setattr(report_module, "_DEFAULT_PORT", default)
+            monkeypatch.setattr(local_server, "_DEFAULT_PORT", default)
             hosts = ("localhost", "127.0.0.1", f"localhost:{port}", "elsewhere.example")
             found.append([get(port, host=host)[0] for host in hosts])
     finally:

@@ -300,10 +300,8 @@ def test_a_training_of_an_epoch_shows_a_metric_and_how_to_switch_it_off(tmp_path
     more = ("data.train.render=4", "trainer.max_steps=2", "trainer.save_strategy='no'")
     run = train(job(tmp_path, "", *more)).parent
     said = capsys.readouterr().err
-    assert (
-        "\nevaluation: 12 of 12 rows every 2 of 2 steps; set evaluate.rows or evaluate.every"
-        in said
-    )
+    assert said.startswith("evaluation: 12 of 12 rows every 2 of 2 steps; set evaluate.rows or ")
+    assert "evaluate=null to switch it off\n" in said
     assert re.search(r"\nstep 2/2  evaluation  within_5_minutes \S+  within_1_minute \S+  ex", said)
     assert list(evaluations(run)) == [2]
     assert read_yaml(run / "config.yaml")["evaluate"]["every_steps"] is None

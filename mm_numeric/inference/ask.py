@@ -1,0 +1,245 @@
+"""Ask the model of a run about single images; it stays loaded between questions.
+
+run = LoadedRun(Path("runs/clock"))
+(answered,) = run.answer([Path("clock.png")])
+answered.answers["greedy"].text, answered.answers["greedy"].confidence
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from PIL import Image
+
+from mm_numeric.answers import (
+    ClockTime,
+    Example,
+    ImageSource,
+    Instance,
+    Instances,
+    Number,
+    Text,
+    Unreadable,
+)
+from mm_numeric.baselines.baseline import Baseline
+from mm_numeric.config.decoding import GREEDY, MBR
+from mm_numeric.data.images import open_upright
+from mm_numeric.data.lengths import check_questions
+from mm_numeric.inference.decision_rules import Candidate, check_rule, merge_equal
+from mm_numeric.inference.decode import Explorer, Generated
+from mm_numeric.inference.draw import drawn_answer, objects_of
+from mm_numeric.inference.generate import LoadedModel, prediction, read_model, with_calibrations
+from mm_numeric.inference.predictions_file import made_with
+from mm_numeric.io.files import read_json
+from mm_numeric.models.loading import load_family, quiet_unless_terminal
+from mm_numeric.runs.folder import FINISHED
+from mm_numeric.tasks.base import Task
+
+_GAP = re.compile(r"\{(\w+)\}")
+
+
+class Answer(NamedTuple):
+    """An answer, as one decoding rule chose it."""
+
+    answer: Any
+    """An instance of an answer type, or ``Unreadable``."""
+
+    text: str
+    """The answer in words; coordinates are pixels of the image."""
+
+    confidence: float | None
+    """See ``CONFIDENCE`` in ``decision_rules``; None if it is unknown."""
+
+    labels: Sequence[str]
+    """The label and the confidence of each object of the answer, such as ``cup 93 %``."""
+
+    @property
+    def summary(self) -> str:
+        """Return the answer and its confidence on one line."""
+        if self.confidence is None:
+            return self.text
+        return f"{self.text}, confidence {100 * self.confidence:.1f} %"
+
+    @property
+    def lines(self) -> list[str]:
+        """Return the objects of a list in words, one a line; none for other answers."""
+        if not isinstance(self.answer, Instances):
+            return []
+        pairs = zip(self.labels, self.answer.items, strict=True)
+        return [f"{label} {_coordinates(item)}".strip() for label, item in pairs]
+
+
+class Answered(NamedTuple):
+    """The answers to a question about an image."""
+
+    image: Image.Image | None
+    """The image, upright."""
+
+    answers: dict[str, Answer]
+    """The answer that each rule chose."""
+
+    candidates: Sequence[Candidate]
+    """Different answers with their probabilities, the most probable first; [] if unknown."""
+
+    def drawn(self, rule: str) -> Image.Image:
+        """Return the image with the answer that a rule chose, and a caption."""
+        assert self.image is not None
+        own = self.answers[rule]
+        return drawn_answer(self.image, own.answer, own.summary, own.labels)
+
+
+class LoadedRun:
+    """The model of a finished run, in memory.
+
+    Args:
+        run: Folder of the run.
+        trust_remote_code: Allow a config that refers to Python code, such as a task of your own.
+        overrides: Changed settings of the config's sections task, data and predict.
+        settings: Changed settings of the section ``predict``, such as ``mass=0.999``.
+    """
+
+    def __init__(
+        self,
+        run: Path,
+        *,
+        trust_remote_code: bool = False,
+        overrides: Sequence[str] = (),
+        **settings: Any,
+    ) -> None:
+        quiet_unless_terminal()
+        source = read_model(run, None, trust_remote_code, overrides)
+        predict = replace(source.config.predict, **settings)
+        self.run, self.config = run, replace(source.config, predict=predict)
+        self.source = source._replace(config=self.config)
+        self.family = load_family(self.config, source.source)
+        self.loaded = LoadedModel(self.source, self.family)
+        self.explore = None
+        if not (isinstance(self.family, Baseline) and self.family.own_loss):
+            self.explore = Explorer(predict, self.family, self.config.task)
+
+    def question(self, asked: str | None = None) -> str:
+        """Return the prompt of a question: ``asked``, in the prompt of the task if this has a gap.
+
+        Without ``asked``, it is the prompt that the model was trained with, if its task asks the
+        same question about every image.
+        """
+        first = str(read_json(self.run / FINISHED)["first_prompt"])
+        prompt = prompt_of(self.config.task, asked, first)
+        if prompt is None:
+            raise ValueError(
+                f"{self.run}: the task {self.config.task_name!r} asks another question about each "
+                f"image, such as {first!r:.80}; add your question (--ask)."
+            )
+        return prompt
+
+    def answer(
+        self,
+        images: Sequence[ImageSource | None],
+        asked: str | None = None,
+        *,
+        compare_rules: bool = False,
+    ) -> list[Answered]:
+        """Answer one question about each image, under the rule ``predict.decode``.
+
+        ``None`` in place of an image is a question without one. With ``compare_rules``, the rules
+        are ``greedy`` and the median, or for answers without a median, such as lists of objects,
+        the least expected risk.
+        """
+        prompt, opened = (
+            self.question(asked),
+            [open_upright(own) if own else None for own in images],
+        )
+        examples = [
+            Example(id=str(own), image=own, prompt=prompt, answer=None, where=str(own or "--ask"))
+            for own in images
+        ]
+        check_questions(self.family, examples, self.config.predict.new_tokens)
+        found: list[Answered] = []
+        size = self.config.predict.batch_size
+        for start in range(0, len(examples), size):
+            batch = examples[start : start + size]
+            answers = self.loaded.answers(batch, self.explore)
+            for example, own in zip(batch, answers, strict=True):
+                merged = merge_equal(own.candidates or ())
+                merged.sort(key=lambda candidate: -candidate.probability)
+                rules = [self.config.predict.rule]
+                if compare_rules:
+                    rules = [GREEDY, *(_rule_for(own.answer) for own in merged[:1])]
+                answered = {rule: self._decoded(example, own, rule, rules) for rule in rules}
+                found.append(Answered(opened[len(found)], answered, merged))
+        return found
+
+    def _decoded(
+        self, example: Example, generated: Generated, rule: str, rules: Sequence[str]
+    ) -> Answer:
+        made = {rule: made_with(self.config.predict, rule, rules)}
+        fitted = with_calibrations(self.source, self.run, made, None, calibrates=False)
+        line = prediction(
+            self.config,
+            self.family,
+            example,
+            generated,
+            rule,
+            calibration=fitted.calibrations.get(rule),
+        )
+        answer = self.config.task.parse(line["text"], generated.frame)
+        confidence = (line.get("decode") or {}).get("confidence")
+        return Answer(answer, in_words(answer, line), confidence, labels_of(answer, line))
+
+
+def prompt_of(task: Task, asked: str | None, first: str) -> str | None:
+    """Return the prompt of a question, as ``LoadedRun.question`` does.
+
+    ``first`` is the prompt of the first training row. None: ``asked`` is needed, and it is None.
+    """
+    template = str(task.options().get("prompt", "{question}"))
+    gaps = set(_GAP.findall(template))
+    if asked is not None:
+        return _GAP.sub(lambda _: asked, template) if len(gaps) == 1 else asked
+    return None if gaps and not task.options().get("classes") else first
+
+
+def number_of(answer: Any) -> float | None:
+    """Return an answer as a number, for a distribution; a time in minutes, None for others."""
+    if isinstance(answer, ClockTime):
+        return float(answer.minutes)
+    return answer.value if isinstance(answer, Number) else None
+
+
+def _rule_for(answer: Any) -> str:
+    try:
+        check_rule("median", type(answer), "")
+    except ValueError:
+        return MBR
+    return "median"
+
+
+def in_words(answer: Any, line: Mapping[str, Any]) -> str:
+    """Return an answer as text; ``line`` is its line of predictions.jsonl."""
+    if isinstance(answer, Unreadable):
+        return f"no answer ({answer.reason}) in {line['text']!r:.200}"
+    if isinstance(answer, Instances):
+        count = len(answer.items)
+        return "1 object" if count == 1 else f"{count or 'no'} objects"
+    if objects := objects_of(answer):
+        return _coordinates(objects[0])
+    if isinstance(answer, ClockTime | Number | Text):
+        return str(answer)
+    return json.dumps(line["parsed"], ensure_ascii=False)
+
+
+def _coordinates(item: Instance) -> str:
+    return str([round(at) for point in item.shape.points for at in point])
+
+
+def labels_of(answer: Any, line: Mapping[str, Any]) -> list[str]:
+    """Return the label and the confidence of each object, empty for an answer of one shape."""
+    if not isinstance(answer, Instances):
+        return [""] * len(objects_of(answer))
+    scores = [f"{100 * score:.0f} %" for score in line.get("scores") or []]
+    names = [item.label for item in answer.items]
+    pairs = zip(names, scores or [""] * len(names), strict=True)
+    return [" ".join(filter(None, pair)) for pair in pairs]

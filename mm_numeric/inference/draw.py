@@ -1,0 +1,95 @@
+"""Draw answers on images: boxes, polygons and points as outlines, times as the hands of a clock.
+
+The colours and the hands are those of the galleries in reports.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from PIL import Image, ImageDraw, ImageFont
+
+from mm_numeric.answers import HALF_DAY_MINUTES, Box, ClockTime, Instance, Instances, Polygon
+from mm_numeric.evaluation.metrics.matching import is_drawable
+from mm_numeric.geometry.row_shapes import corners
+
+TRUE_COLOUR, ANSWER_COLOUR = "#1550c8", "#f06a0a"
+_LINE_PX, _POINT_PX = 2, 4  # width of an outline, radius of a point
+_SIDES_PX = 480, 1280  # shortest and longest longer edge of a drawn answer
+_HANDS = ((1, 25, 4.2), (12, 39, 2.4))  # turns in 12 hours, length and width in % of the image
+_TEXT_PX = 18
+
+
+def objects_of(answer: Any) -> Sequence[Instance]:
+    """Return the objects of an answer; none if it is no shape and no list of objects."""
+    if isinstance(answer, Instances):
+        return answer.items
+    return [Instance(answer)] if isinstance(answer, Box | Polygon) else []
+
+
+def draw_shapes(
+    image: Image.Image,
+    items: Sequence[Instance],
+    colour: str,
+    *,
+    scale: float = 1.0,
+    texts: Sequence[str] = (),
+) -> None:
+    """Draw the outlines of objects, whose pixels are multiplied by ``scale``, and their texts."""
+    draw = ImageDraw.Draw(image)
+    for number, item in enumerate(items):
+        if not is_drawable(item.shape):
+            continue
+        points = [(scale * x, scale * y) for x, y in corners(item.shape)]
+        draw.line([*points, points[0]], fill=colour, width=_LINE_PX)
+        if len(points) == 1:
+            ((x, y),) = points
+            draw.ellipse([x - _POINT_PX, y - _POINT_PX, x + _POINT_PX, y + _POINT_PX], fill=colour)
+        if texts and texts[number]:
+            at = min(x for x, _ in points), max(0.0, min(y for _, y in points) - _TEXT_PX)
+            _write(draw, at, texts[number], background=colour)
+
+
+def draw_hands(image: Image.Image, time: ClockTime, colour: str) -> None:
+    """Draw the hands of a clock upright from the centre of the image, with a white outline."""
+    draw, (width, height) = ImageDraw.Draw(image), image.size
+    ends = []
+    for turns, length, thickness in _HANDS:
+        angle = 2 * math.pi * turns * time.minutes / HALF_DAY_MINUTES
+        x, y = 50 + length * math.sin(angle), 50 - length * math.cos(angle)
+        ends.append(((x * width / 100, y * height / 100), thickness * min(image.size) / 100))
+    for outline, fill in ((2.2 * min(image.size) / 100, "#ffffff"), (0, colour)):
+        for end, thickness in ends:
+            line = [(width / 2, height / 2), end]
+            draw.line(line, fill=fill, width=max(1, round(thickness + outline)))
+
+
+def drawn_answer(
+    image: Image.Image, answer: Any, caption: str, texts: Sequence[str] = ()
+) -> Image.Image:
+    """Return an image with an answer on it and a caption below it.
+
+    ``texts`` are written at the objects of the answer. A small image is enlarged, and a large one
+    is made smaller, so that lines and texts are readable.
+    """
+    low, high = _SIDES_PX
+    scale = min(max(max(image.size), low), high) / max(image.size)
+    image = image.resize([max(1, round(scale * side)) for side in image.size])
+    if isinstance(answer, ClockTime):
+        draw_hands(image, answer, ANSWER_COLOUR)
+    draw_shapes(image, objects_of(answer), ANSWER_COLOUR, scale=scale, texts=texts)
+    whole = Image.new("RGB", (max(image.width, low), image.height + 2 * _TEXT_PX), "white")
+    whole.paste(image)
+    _write(ImageDraw.Draw(whole), (8, image.height + _TEXT_PX / 2), caption)
+    return whole
+
+
+def _write(
+    draw: ImageDraw.ImageDraw, at: tuple[float, float], text: str, background: str | None = None
+) -> None:
+    """Write a text, in white if it has a background; Pillow's own font has only ASCII."""
+    font = ImageFont.load_default(_TEXT_PX * 0.8)
+    text = text.encode("ascii", "replace").decode()
+    if background is not None:
+        draw.rectangle(draw.textbbox(at, text, font=font), fill=background)
+    draw.text(at, text, font=font, fill="white" if background else "black")

@@ -1,0 +1,92 @@
+"""A loaded run answers single images as ``predict`` answers rows."""
+
+import pytest
+from clock_run import clock_images, clock_run
+
+from mm_numeric.answers import (
+    Box,
+    ClockTime,
+    EmbeddedImage,
+    Instance,
+    Instances,
+    Number,
+    Unreadable,
+)
+from mm_numeric.api import predict
+from mm_numeric.inference.ask import Answer, LoadedRun, in_words, labels_of, number_of, prompt_of
+from mm_numeric.tasks.base import task_class
+
+
+@pytest.fixture(scope="module")
+def run():
+    """Return a run whose answers are all times, with few explored answers."""
+    return LoadedRun(clock_run(), constrain=True, branches=4, batch_size=2)
+
+
+def test_answers_and_confidences_are_those_of_predict(run, tmp_path):
+    settings = {"constrain": True, "branches": 4, "batch_size": 2}
+    found = run.answer(clock_images(), compare_rules=True)
+    own = predict(clock_run(), None, tmp_path / "own.jsonl", limit=3, decode="median", **settings)
+    assert len(found) == len(own.rows) == 3
+    for answered, row in zip(found, own.rows, strict=True):
+        assert str(answered.answers["median"].answer) == row["parsed"]
+        assert answered.answers["median"].confidence == row["decode"]["confidence"]
+        assert answered.answers["greedy"].text == row["greedy"]
+        probabilities = [candidate.probability for candidate in answered.candidates]
+        assert probabilities == sorted(probabilities, reverse=True)
+        assert sum(probabilities) == pytest.approx(row["decode"]["covered"], abs=1e-6)
+
+
+def test_the_rule_of_the_run_is_the_default(run):
+    (answered,) = run.answer(clock_images()[:1])
+    assert list(answered.answers) == ["greedy"]
+    assert answered.answers["greedy"].summary.startswith(answered.answers["greedy"].text + ", conf")
+
+
+def test_bytes_are_answered_as_the_file(run):
+    path = clock_images()[0]
+    image = EmbeddedImage("image", "that was sent", path.read_bytes)
+    assert run.answer([image])[0].answers == run.answer([path])[0].answers
+
+
+def test_an_image_that_cannot_be_read_is_one_sentence(run):
+    image = EmbeddedImage("image", "that was sent", lambda: b"no image")
+    with pytest.raises(ValueError, match=r"^the image that was sent cannot be read \(it is not a "):
+        run.answer([image])
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "asked", "prompt"),
+    [
+        ("clock", {}, None, "the first prompt"),
+        ("clock", {}, "Which hour?", "Which hour?"),
+        ("grounding", {"prompt": "Find {phrase}."}, "a cup", "Find a cup."),
+        ("grounding", {}, r"\1 {phrase}", r"Locate: \1 {phrase}"),
+        ("grounding", {}, None, None),
+        ("detection", {"classes": ("cup",)}, None, "the first prompt"),
+        ("detection", {}, "cups", "Locate every object of these classes: cups."),
+        ("measurement", {"prompt": "{question} In {unit}."}, "How warm?", "How warm?"),
+    ],
+)
+def test_a_question_fills_the_gap_in_the_prompt(task, options, asked, prompt):
+    assert prompt_of(task_class(task, "test")(**options), asked, "the first prompt") == prompt
+
+
+def test_answers_arein_words():
+    line = {"text": "10:", "parsed": None, "scores": [0.934, 0.1]}
+    cups = Instances((Instance(Box(1, 2.4, 3, 4), "cup"), Instance(Box(5, 6, 7, 8))))
+    assert in_words(Unreadable("no time"), line) == "no answer (no time) in '10:'"
+    assert in_words(ClockTime(7, 5), line) == "7:05"
+    assert in_words(Number("3.50"), line) == "3.50"
+    assert in_words(Box(1, 2.4, 3, 4), line) == "[1, 2, 3, 4]"
+    assert in_words(Instances(()), line) == "no objects"
+    answer = Answer(cups, in_words(cups, line), 0.5, labels_of(cups, line))
+    assert answer.summary == "2 objects, confidence 50.0 %"
+    assert answer.lines == ["cup 93 % [1, 2, 3, 4]", "10 % [5, 6, 7, 8]"]
+    assert labels_of(cups, {}) == ["cup", ""]
+
+
+def test_numbers_of_answers():
+    assert number_of(ClockTime(12, 5)) == 5
+    assert number_of(Number("-1.5")) == -1.5
+    assert number_of(Box(1, 2, 3, 4)) is None
