@@ -38,6 +38,8 @@ T = TypeVar("T")
 WAITING_S = 30.0
 """Seconds between two messages of a ``Waiting``."""
 
+_LINE_S = 10.0  # fewest seconds between two lines of a bar that is not in a terminal
+
 _LIBRARIES = r"(?!transformers\.training_args$)(transformers|accelerate|peft|torch)\."
 
 logger = logging.getLogger("mm_numeric")
@@ -66,11 +68,40 @@ def progress(
     total: int | None = None,
     initial: int = 0,
 ) -> "tqdm[Any]":
-    """Return a tqdm bar. It appears after one second, or never if ``shows_progress()`` is False."""
+    """Return a tqdm bar, which appears after one second in a terminal.
+
+    Otherwise rank 0 logs a line after ten seconds, and then every ten seconds or, after ten
+    minutes, less often. Nothing is shown if the logger is quiet.
+    """
     from tqdm import tqdm  # not at import: the command line starts without it
 
     settings: dict[str, Any] = {"desc": desc, "unit": unit, "total": total, "initial": initial}
-    return tqdm(iterable, **settings, delay=1, disable=not shows_progress())
+    if shows_progress() or rank() or not logger.isEnabledFor(logging.INFO):
+        return tqdm(iterable, **settings, delay=1, disable=not shows_progress())
+    has_end = total is not None or hasattr(iterable, "__len__")
+    of, left = (" of {total:,g}", ", {remaining} left") if has_end else ("", "")
+    text = f"{{desc}}: {{n:,g}}{of} {unit}s{{postfix}}, {{elapsed}} so far{left}"
+    lines: Any = _Lines()
+    # There is no monitoring thread, which would notice that iterations become slower.
+    own = {"file": lines, "bar_format": text, "mininterval": 1, "miniters": 0, "leave": False}
+    return type("Lines", (tqdm,), {"monitor_interval": 0})(iterable, **settings, **own)
+
+
+class _Lines:
+    """The file of a tqdm bar that is not in a terminal: writes it as lines of the log."""
+
+    def __init__(self) -> None:
+        self.began = self.written = time.monotonic()
+
+    def write(self, text: str) -> None:
+        """Log a text unless another one was logged just before."""
+        now = time.monotonic()
+        if text.strip() and now - self.written >= max(_LINE_S, (now - self.began) / 60):
+            self.written = now
+            logger.info("%s", text.strip(), extra=NO_PREFIX)
+
+    def flush(self) -> None:
+        """Do nothing: the log is flushed."""
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from tiny_models import small_config
 from train_runs import same
 
 from mm_numeric.cli import main as cli
+from mm_numeric.comparison.engines.local import share_done
 from mm_numeric.comparison.engines.slurm import execute as execute_jobs
 from mm_numeric.comparison.plan import open_runs, overview, seed_runs
 from mm_numeric.comparison.run import compare, execute_one, required_resources, run_failed
@@ -42,6 +43,27 @@ def needs(package):
 def here(tmp_path_factory):
     """Return the folder of the comparison that this process has executed."""
     return compare(small_config(tmp_path_factory.mktemp("here"), *SMALL))
+
+
+@pytest.mark.parametrize(
+    ("trainer", "log", "share"),
+    [
+        ("max_steps=8", "", 0),
+        ("max_steps=8", '{"step": 2}\n{"step": 4, "epoch": 0.1}\n', 0.5),
+        ("max_steps=8", '{"step": 8}\n', 0.99),  # the test rows are not answered
+        ("max_steps=8", '{"step": 2}\n{"st', 0),
+        ("num_train_epochs=2", '{"step": 3, "epoch": 0.5}\n', 0.25),
+    ],
+)
+def test_the_share_of_a_run_that_is_done_is_that_of_its_log(tmp_path, trainer, log, share):
+    settings = ["trainer.max_steps=-1", f"trainer.{trainer}", "compare.warm_start={}"]
+    run = open_runs(small_config(tmp_path, *settings), [0])[0]
+    assert share_done(run) == 0
+    run.config.output_dir.mkdir(parents=True)
+    (run.config.output_dir / "log.jsonl").write_text(log)
+    assert share_done(run) == share
+    (run.config.output_dir / "results.json").write_text("{}")
+    assert share_done(run) == 1
 
 
 @pytest.fixture

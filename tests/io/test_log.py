@@ -5,9 +5,11 @@ import warnings
 from concurrent.futures import Future
 
 import pytest
+import tqdm as tqdm_module
 from tqdm import tqdm
 
 from mm_numeric.cli import main as cli
+from mm_numeric.io import log as log_module
 from mm_numeric.io.log import (
     ALL_RANKS,
     ONCE,
@@ -95,8 +97,8 @@ def test_future_warnings_about_calls_between_libraries_are_not_shown(
 
 @pytest.mark.parametrize(
     ("rank", "terminal", "quiet", "shown"),
-    [("0", True, False, True), ("1", True, False, False), ("0", False, False, False),
-     ("0", True, True, False)],
+    [("0", True, False, True), ("1", True, False, False), ("1", False, False, False),
+     ("0", True, True, False), ("0", False, True, False)],
 )  # fmt: skip
 def test_where_a_progress_bar_is_shown(monkeypatch, rank, terminal, quiet, shown):
     monkeypatch.setenv("RANK", rank)
@@ -106,6 +108,29 @@ def test_where_a_progress_bar_is_shown(monkeypatch, rank, terminal, quiet, shown
     assert isinstance(bar, tqdm)
     assert bar.disable is not shown
     assert list(bar) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("total", [None, 12_000])
+def test_a_pipe_has_a_line_of_the_progress_now_and_then(monkeypatch, capsys, total):
+    """Lines are 10 s apart, and after 10 min a sixtieth of the time."""
+    now = 0.0
+    monkeypatch.setattr(log_module.time, "monotonic", lambda: now)
+    monkeypatch.setattr(tqdm_module.std, "time", lambda: now)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
+    bar = progress(desc="counting", unit="row", total=total)
+    at = []
+    for second in range(1, 1201):
+        now = float(second)
+        bar.update(2)
+        if (text := capsys.readouterr().err) and bar.n:
+            at.append((second, text))
+    bar.close()
+    assert capsys.readouterr().err == ""
+    seconds = [second for second, _ in at]
+    assert seconds[:3] == [10, 20, 30]
+    assert seconds[-1] - seconds[-2] in (19, 20)
+    of, left = (" of 12,000", ", 1:39:50 left") if total else ("", "")
+    assert at[0][1] == f"counting: 20{of} rows, 00:10 so far{left}\n"
 
 
 def test_a_result_that_comes_at_the_end_of_a_wait_is_no_timeout():

@@ -1,5 +1,6 @@
 """Execute the runs of a comparison on this machine."""
 
+import json
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from mm_numeric.comparison.run import RunFailedError, execute_here
 from mm_numeric.config.schema import Config
 from mm_numeric.io.atomic_files import append_to
 from mm_numeric.io.log import progress
-from mm_numeric.runs.folder import CONFIG, has_locks
+from mm_numeric.runs.folder import CONFIG, LOG, has_locks
 
 
 def execute(config: Config, folder: Path, left: Sequence[Run]) -> None:
@@ -49,7 +50,11 @@ def _in_processes(config: Config, folder: Path, left: Sequence[Run]) -> None:
                 running[log] = subprocess.Popen(command, env=own, stderr=file)
         while running:
             time.sleep(0.5)
-            bar.update(sum(run.is_finished() for run in left) - bar.n)
+            shares = {run.name: share_done(run) for run in left}
+            begun = [f"{name} {share:.0%}" for name, share in shares.items() if 0 < share < 1]
+            bar.set_postfix_str(", ".join(begun), refresh=False)
+            bar.n = round(sum(shares.values()), 2)
+            bar.refresh()
             for log, process in list(running.items()):
                 if process.poll() is not None:
                     del running[log]
@@ -58,6 +63,22 @@ def _in_processes(config: Config, folder: Path, left: Sequence[Run]) -> None:
         bar.close()
         for process in running.values():
             process.terminate()
+
+
+def share_done(run: Run) -> float:
+    """Return the share of a run that is done, 0 to 1, by the last line of its training log."""
+    if run.is_finished():
+        return 1.0
+    log, settings = run.config.output_dir / LOG, run.config.trainer
+    try:
+        line = json.loads(log.read_bytes().splitlines()[-1])
+        if settings.get("max_steps", -1) > 0:
+            share = line["step"] / settings["max_steps"]
+        else:
+            share = line["epoch"] / settings.get("num_train_epochs", 3)
+    except (OSError, ValueError, LookupError):  # nothing logged yet, or a line is being written
+        return 0.0
+    return min(0.99, float(share))  # its answers are missing
 
 
 def one_gpu(job: int) -> dict[str, str]:

@@ -1,0 +1,73 @@
+"""Print what the runs of ./scripts/demo show, what they do not show, and the next command."""
+
+import argparse
+from pathlib import Path
+
+from mm_numeric.config.decoding import GREEDY
+from mm_numeric.evaluation.metrics.intervals import ENOUGH_SEEDS
+from mm_numeric.evaluation.report.results import Comparison, read_comparison
+
+
+def main() -> None:
+    """Print the lines of the comparison in a folder."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="output folder of ./scripts/demo")
+    folder = parser.parse_args().folder
+    print("\n" + "\n".join(lines(read_comparison(folder), folder)))
+
+
+def lines(found: Comparison, folder: Path) -> list[str]:
+    """Return what was compared, whether the rule and the loss matter in these runs, what is next.
+
+    A rule is clear if it is better than greedy decoding in every run. A loss is not clear with
+    fewer than five seeds.
+    """
+    metric, summary = found.metrics[0], found.summary
+    names, seeds, rules = summary["objectives"], summary["seeds"], [*_rules(found)]
+    sign = 1 if metric.higher_is_better else -1
+    best = max(names, key=lambda name: sign * _value(found, name, GREEDY))
+    gains = {
+        (name, rule): [
+            sign * (after - before)
+            for before, after in zip(
+                _seeds(found, name, GREEDY), _seeds(found, name, rule), strict=True
+            )
+        ]
+        for name in names
+        for rule in rules[1:]
+    }
+    better = sum(gain > 0 for own in gains.values() for gain in own)
+    runs = sum(map(len, gains.values()))
+    largest = max(gains, key=lambda key: sum(gains[key]))
+    before, after = (metric.value(_value(found, largest[0], rule)) for rule in (GREEDY, largest[1]))
+    spread = max(max(own) - min(own) for own in (_seeds(found, name, GREEDY) for name in names))
+    clocks = str(summary["facts"]["test rows"]).partition(" ")[0]
+    again = f'./scripts/demo "compare.seeds={[*range(ENOUGH_SEEDS)]}" compare.output_dir={folder}'
+    return [
+        f"Compared: {len(names)} losses ({', '.join(names)}), decoded by {' and '.join(rules)}, on "
+        f"{len(seeds)} seeds and {clocks} test clocks: {metric.label}.",
+        f"{'Clear' if better == runs else 'Not clear'}: the rule. {rules[1].capitalize()} decoding "
+        f"is better in {better} of {runs} runs, most for {largest[0]}: {before}, then {after}.",
+        f"{'Not clear' if len(seeds) < ENOUGH_SEEDS else 'See the report'}: the loss. {best} reads "
+        f"most clocks in these runs ({metric.value(_value(found, best, GREEDY))}, greedily), but "
+        f"the seeds of one loss differ by up to {100 * spread:.1f} points.",
+        f"Next, with {ENOUGH_SEEDS} seeds (the finished ones are kept): {again}",
+    ]
+
+
+def _rules(found: Comparison) -> dict[str, object]:
+    decoded: dict[str, object] = next(iter(found.summary["decoding"].values()))
+    return decoded
+
+
+def _value(found: Comparison, name: str, rule: str) -> float:
+    return float(found.summary["decoding"][name][rule][found.metrics[0].name]["value"])
+
+
+def _seeds(found: Comparison, name: str, rule: str) -> list[float]:
+    own: list[float] = found.summary["decoding"][name][rule][found.metrics[0].name]["seeds"]
+    return own
+
+
+if __name__ == "__main__":
+    main()
