@@ -190,7 +190,7 @@ def test_a_run_with_grouped_rows_goes_on_in_the_same_order(tmp_path):
             tmp_path / name, "task={name: 'mixed_rows:Counts'}",
             f"data={{train: {{path: {rows}}}, test: {{path: {rows}}}}}", "trainer.max_steps=5",
             "trainer.train_sampling_strategy=group_by_length", "trainer.logging_steps=1",
-            "trainer.save_steps=3", "trainer.save_total_limit=null",
+            "trainer.save_steps=3", "trainer.save_total_limit=null", "evaluate=null",
         )  # fmt: skip
         train(config)
         if name == "cut":
@@ -216,7 +216,7 @@ def test_workers_make_the_same_batches(tmp_path):
                 f"data={{train: {{path: {rows}}}, test: {{path: {rows}}}, stream: {stream}}}",
                 "data.on_bad_image=skip", f"data.image_cache={tmp_path / 'cache'}",
                 "trainer.max_steps=4", "trainer.save_strategy='no'", "trainer.logging_steps=1",
-                f"trainer.dataloader_num_workers={workers}",
+                f"trainer.dataloader_num_workers={workers}", "evaluate=null",
             )  # fmt: skip
             train(config)
             logs.append(

@@ -21,6 +21,7 @@ from train_runs import (
 from mm_numeric.data.training_set import TrainingRows
 from mm_numeric.runs.folder import last_checkpoint, locked
 from mm_numeric.runs.manifest import write_manifest
+from mm_numeric.training.callbacks.evaluation import evaluation_data
 from mm_numeric.training.run import load_test_rows, train
 
 
@@ -112,7 +113,9 @@ def test_two_processes_do_not_train_in_one_folder(tmp_path):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_unreadable_image_is_named_with_its_row(tmp_path, workers):
     (tmp_path / "a.png").write_text("not an image")
-    source = rows_file(tmp_path, {"id": "1", "image": "a.png", "time": "7:05"})
+    Image.new("RGB", (60, 60)).save(tmp_path / "b.png")
+    rows = [{"id": name, "image": f"{name}.png", "time": "7:05"} for name in "ab"]
+    source = rows_file(tmp_path, *rows)
     message = r"^\S*rows\.jsonl, line 1: the image .*a\.png cannot be"
     with pytest.raises(ValueError, match=message) as error:
         train(small_config(tmp_path, source, f"trainer.dataloader_num_workers={workers}"))
@@ -245,7 +248,8 @@ def test_a_run_on_its_test_rows_is_warned_about(tmp_path, logged, test, stream, 
         for split, name in (("train", "rows"), ("test", test))
     ]
     config = small_config(tmp_path, "task=grounding", *sources, f"data.stream={stream}")
-    assert len(load_test_rows(config, [], TrainingRows(config))) == 1
+    tests = load_test_rows(config, evaluation_data(config), TrainingRows(config))
+    assert len(tests) == 1
     assert ("every test question is a training question" in logged.getvalue()) == warned
 
 

@@ -84,7 +84,7 @@ def test_a_run_computes_the_features_of_an_image_once(tmp_path, monkeypatch):
             "task={name: 'mixed_rows:Counts'}",
             f"data={{train: {{path: {rows}}}, test: {{path: {rows}}}}}",
             "modules.language=adapted", "objective=ntil_soft", "trainer.save_strategy='no'",
-            "trainer.per_device_train_batch_size=2", "trainer.logging_steps=1",
+            "trainer.per_device_train_batch_size=2", "trainer.logging_steps=1", "evaluate=null",
             *overrides,
         )  # fmt: skip
         calls.clear()
