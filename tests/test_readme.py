@@ -8,6 +8,7 @@ import pytest
 import tiny_integrations
 import torch
 import yaml
+from clock_run import clock_images, clock_run
 from datasets import Dataset
 from detection_data import draw_coco
 from documents import PAGES, blocks, pages_with
@@ -28,7 +29,7 @@ from mm_numeric.families.tiny import tiny_qwen2_tokenizer
 from mm_numeric.registry import API, IMPORTERS, choose
 
 BYT5 = ByT5Tokenizer()
-COMMANDS = ("ls", "cp", "check", "prepare", "check-data", "train", "grpo", "predict",
+COMMANDS = ("ls", "cp", "check", "prepare", "check-data", "train", "grpo", "predict", "demo",
             "calibrate", "decode", "score", "compare", "export", "push", "report",
             "doctor")  # fmt: skip
 YOURS = "clock_qwen2_vl_2b"
@@ -90,10 +91,16 @@ def test_every_python_example_runs(page, hub, tmp_path, capsys):
             continue
         for name, folder in hub.items():
             example = example.replace(name, folder)
+        if "LoadedRun" in example:
+            files = {"runs/mine": clock_run(), "clock.png": clock_images()[0]}
+            for name, file in {**files, "answer.png": tmp_path / "answer.png"}.items():
+                example = example.replace(name, str(file))
         before, trainer = names["model"].model.norm.weight.clone(), names.get("trainer")
         exec(compile(example, page, "exec"), names)
         if names.get("trainer") is not trainer:
             assert names["trainer"].state.global_step == 2
+        if "LoadedRun" in example:
+            assert (tmp_path / "answer.png").is_file()
         if "optimizer.step" in example:
             assert (names["model"].model.norm.weight != before).all()
         if "result.components" in example:

@@ -183,7 +183,8 @@ def execute_here(runs: Sequence[Run]) -> None:
     waits for no unfinished run. If there is none, wait for the other processes.
     """
     needed, left = waits_for(runs), {run.name: run for run in runs}
-    bar = progress(desc="comparing", unit="run", total=len(left))
+    # Trainings log lines of their own.
+    bar = progress(desc="comparing", unit="run", total=len(left), lines=False)
     waiting = None
     with without_repeats():
         while left := {name: run for name, run in left.items() if not run.is_finished()}:

@@ -67,23 +67,24 @@ def progress(
     unit: str,
     total: int | None = None,
     initial: int = 0,
+    lines: bool = True,
 ) -> "tqdm[Any]":
     """Return a tqdm bar, which appears after one second in a terminal.
 
     Otherwise rank 0 logs a line after ten seconds, and then every ten seconds or, after ten
-    minutes, less often. Nothing is shown if the logger is quiet.
+    minutes, less often; not without ``lines``. Nothing is shown if the logger is quiet.
     """
     from tqdm import tqdm  # not at import: the command line starts without it
 
     settings: dict[str, Any] = {"desc": desc, "unit": unit, "total": total, "initial": initial}
-    if shows_progress() or rank() or not logger.isEnabledFor(logging.INFO):
+    if not lines or shows_progress() or rank() or not logger.isEnabledFor(logging.INFO):
         return tqdm(iterable, **settings, delay=1, disable=not shows_progress())
     has_end = total is not None or hasattr(iterable, "__len__")
     of, left = (" of {total:,g}", ", {remaining} left") if has_end else ("", "")
     text = f"{{desc}}: {{n:,g}}{of} {unit}s{{postfix}}, {{elapsed}} so far{left}"
-    lines: Any = _Lines()
+    file: Any = _Lines()
     # There is no monitoring thread, which would notice that iterations become slower.
-    own = {"file": lines, "bar_format": text, "mininterval": 1, "miniters": 0, "leave": False}
+    own = {"file": file, "bar_format": text, "mininterval": 1, "miniters": 0, "leave": False}
     return type("Lines", (tqdm,), {"monitor_interval": 0})(iterable, **settings, **own)
 
 

@@ -85,6 +85,8 @@ def error_of(capsys, *words: str) -> str:
 
 COMMANDS = {
     "predict": ["predict", "--model", "run", "--out", "new/predictions.jsonl"],
+    "ask": ["predict", "--model", "run", "--ask", "What?"],
+    "demo": ["demo", "--model", "run"],
     "export": ["export", "run", "--out", "new"],
     "push": ["push", "run", "somebody/new"],
 }
