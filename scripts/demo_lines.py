@@ -41,6 +41,8 @@ def lines(found: Comparison, folder: Path) -> list[str]:
     largest = max(gains, key=lambda key: sum(gains[key]))
     before, after = (metric.value(_value(found, largest[0], rule)) for rule in (GREEDY, largest[1]))
     spread = max(max(own) - min(own) for own in (_seeds(found, name, GREEDY) for name in names))
+    most = "reads most clocks" if sign > 0 else f"has the smallest {metric.label}"
+    differ = str(metric.value(spread)).replace("%", " points")
     clocks = str(summary["facts"]["test rows"]).partition(" ")[0]
     again = f'./scripts/demo "compare.seeds={[*range(ENOUGH_SEEDS)]}" compare.output_dir={folder}'
     return [
@@ -48,9 +50,9 @@ def lines(found: Comparison, folder: Path) -> list[str]:
         f"{len(seeds)} seeds and {clocks} test clocks: {metric.label}.",
         f"{'Clear' if better == runs else 'Not clear'}: the rule. {rules[1].capitalize()} decoding "
         f"is better in {better} of {runs} runs, most for {largest[0]}: {before}, then {after}.",
-        f"{'Not clear' if len(seeds) < ENOUGH_SEEDS else 'See the report'}: the loss. {best} reads "
-        f"most clocks in these runs ({metric.value(_value(found, best, GREEDY))}, greedily), but "
-        f"the seeds of one loss differ by up to {100 * spread:.1f} points.",
+        f"{'Not clear' if len(seeds) < ENOUGH_SEEDS else 'See the report'}: the loss. {best} "
+        f"{most} in these runs ({metric.value(_value(found, best, GREEDY))}, greedily), but "
+        f"the seeds of one loss differ by up to {differ}.",
         f"Next, with {ENOUGH_SEEDS} seeds (the finished ones are kept): {again}",
     ]
 
