@@ -14,7 +14,8 @@ from mm_numeric.data.collator import prompt_batch
 from mm_numeric.families.qwen2_vl import Qwen2VL
 from mm_numeric.inference.candidates import PrefixTree
 from mm_numeric.inference.constrain import Constraint
-from mm_numeric.inference.decision_rules import Candidate, decide
+from mm_numeric.inference.decision_rules import Candidate, decide, merge_equal
+from mm_numeric.inference.decode import Generated, averaged
 from mm_numeric.inference.generate import generate_tokens
 from mm_numeric.inference.risks import ABSOLUTE, CIRCULAR_MINUTES
 from mm_numeric.inference.token_automaton import TokenAutomaton
@@ -37,13 +38,13 @@ KINDS = {
 PROMPTS = ("When?", "How many of these are there?")
 
 
-@pytest.fixture(scope="module", params=["untrained", "trained"])
-def loaded(request):
+@pytest.fixture(scope="module")
+def models():
+    """The same tiny model, untrained and trained, and its family."""
     family = Qwen2VL.load(tiny_folder("qwen2_vl"), TINY)
-    model = family.load_model(tiny_folder("qwen2_vl"), TINY)
-    if request.param == "trained":
-        learn(model, family, ["9:57", "9:58", "10:02", "417", "421", "423", "7.95", "8.05"])
-    return model.eval(), family
+    untrained, trained = (family.load_model(tiny_folder("qwen2_vl"), TINY) for _ in range(2))
+    learn(trained, family, ["9:57", "9:58", "10:02", "417", "421", "423", "7.95", "8.05"])
+    return {"untrained": untrained.eval(), "trained": trained.eval()}, family
 
 
 def learn(model, family, texts):
@@ -103,22 +104,32 @@ def distance(a, b):
     return abs(a.value - b.value)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_answers_are_those_of_brute_force(loaded, kind):
-    (model, family), (regex, texts, parse) = loaded, KINDS[kind]
+def enumerated(model, family, kind):
+    """Return the text of each answer to the first prompt, which is padded, and its probability."""
+    regex, texts, _ = KINDS[kind]
     automaton = TokenAutomaton(family)
     limit = Constraint(automaton, [automaton.start(regex)] * len(PROMPTS), 8)
     tree = PrefixTree({*family.stop_ids, family.pad_id}, limit, mass=1.0, width=len(texts))
     inputs, _ = prompt_batch(family, [example(prompt) for prompt in PROMPTS])
-    explored = generate_tokens(model, family, inputs, 8, custom_generate=tree)
+    found = generate_tokens(model, family, inputs, 8, custom_generate=tree)[0]
+    return {family.text(ids): prob for ids, prob in found.probabilities.items()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("names", ["untrained", "trained", "untrained trained"])
+def test_answers_are_those_of_brute_force(models, names, kind):
+    """Of one model, and of the mean of two models."""
+    (loaded, family), (_, texts, parse) = models, KINDS[kind]
+    each = [brute_force(loaded[name], family, PROMPTS[0], texts) for name in names.split()]
+    probs = {text: sum(own[text] for own in each) / len(each) for text in texts}
     answers = {text: parse(text) for text in texts}
-    prompt, found = PROMPTS[0], explored[0]  # which is padded
-    probs = brute_force(model, family, prompt, texts)
-    ours = {family.text(ids): prob for ids, prob in found.probabilities.items()}
+    explored = [enumerated(loaded[name], family, kind).items() for name in names.split()]
+    own = [[Candidate(answers[text], text, prob) for text, prob in items] for items in explored]
+    candidates = averaged([Generated("", None, (), (), one) for one in own], "test").candidates
+    found = {candidate.text: candidate.probability for candidate in merge_equal(candidates)}
     for text, prob in probs.items():
-        assert ours.get(text, 0.0) == pytest.approx(prob, rel=1e-4, abs=1e-6)
-    assert sum(ours.values()) == pytest.approx(1)
-    candidates = [Candidate(answers[text], text, prob) for text, prob in ours.items()]
+        assert found.get(text, 0.0) == pytest.approx(prob, rel=1e-4, abs=1e-6)
+    assert sum(found.values()) == pytest.approx(1)
     risk = CIRCULAR_MINUTES if kind == "times" else ABSOLUTE
     few = sorted(probs, key=probs.get)[-30:]
     costs = {
