@@ -273,9 +273,9 @@ def count_numbers(
     counts with its weight instead of 1, except for samples. ``documents`` [b, t] has the index of
     the packed document that each label belongs to.
     """
-    if spans is None:  # found on the CPU, because reading labels on a GPU makes the host wait
-        there = None if documents is None else documents.cpu()
-        spans = loss_of.spans(labels.cpu(), there).to(labels.device)
+    if spans is None:  # found on the CPU: the host waits once for a GPU, to copy both
+        both = [labels] if documents is None else [labels, documents.to(labels)]
+        spans = loss_of.spans(*torch.stack(both).cpu()).to(labels.device)
     if labels.dim() == 2:
         supervised = spans.supervised
         if supervised is None:

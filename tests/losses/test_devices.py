@@ -1,19 +1,25 @@
 """The losses on the device of this process in float32, and on the CPU in float64."""
 
+import re
 from contextlib import contextmanager
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import simulated_device
+import tiny_integrations as jobs
 import torch
+from import_graph import ROOT
 from objective_steps import EACH_OF_LABELS as EACH
 from objective_steps import OF_LABELS as SPECS
+from step_costs import LOGGED, ORDINARY, recorded_steps
 from tokens import SIZE, VOCABULARY, batch
+from transformers import Trainer
 
 from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.models.loading import device_type
 from mm_numeric.numbers.spans import IGNORE_INDEX
-from mm_numeric.training.integrations import step_counts
+from mm_numeric.training.integrations import loss_func, step_counts
 
 pytestmark = pytest.mark.device
 WIDTH = 16
@@ -103,3 +109,64 @@ def test_a_step_never_waits_for_the_device(name, form):
     call(*leaves, labels, spans).loss.backward()  # the tables are copied to the device once
     with never_waiting():
         call(*leaves, labels, spans, metrics=True).loss.backward()
+
+
+PAGE = ROOT / "docs" / "losses" / "cost.md"
+TABLE = re.findall(
+    r"^\| (`.+?|the .+?) \| (\d+)", PAGE.read_text("utf-8").partition("| call | waits |")[2], re.M
+)
+"""How often each call waits for a GPU, as the documentation says."""
+
+simulated = pytest.mark.skipif(
+    not simulated_device.is_installed(), reason="needs --simulated-device"
+)
+
+
+def documented_calls(name):
+    """Return the calls of each row of the table, but for the last."""
+    loss_of = NumericLoss(SPECS[name], vocabulary=VOCABULARY)
+    (logits,), labels, spans = inputs_of("all logits", torch.float32, device_type())
+    hidden, supervised, own = inputs_of("hidden", torch.float32, device_type())
+    outputs, on_cpu = SimpleNamespace(logits=logits), labels.cpu()
+    function = loss_func(loss_of, shift=False)
+    return [
+        [
+            lambda: loss_of(logits, labels, spans, shift=False).loss.backward(),
+            lambda: loss_of.from_hidden(*hidden, supervised, own).loss.backward(),
+            lambda: step_counts(loss_of, [labels], shift=False, spans=[spans]),
+        ],
+        [
+            lambda: loss_of(logits, labels, shift=False).loss.backward(),
+            lambda: step_counts(loss_of, [labels], shift=False),
+        ],
+        [lambda: step_counts(loss_of, [on_cpu], shift=False)],
+        [lambda: function(outputs, labels, 9).backward()],
+    ]
+
+
+def waits_of(call):
+    call()  # the tables are copied to the device once
+    with simulated_device.record() as costs:
+        call()
+    return costs.totals()["waits"]
+
+
+@simulated
+@pytest.mark.parametrize("name", EACH)
+def test_calls_wait_as_often_as_the_documentation_says(name):
+    found = [[waits_of(call) for call in calls] for calls in documented_calls(name)]
+    wanted = [int(waits) for _, waits in TABLE]
+    assert found == [[n] * len(own) for n, own in zip(wanted[:-1], found, strict=True)]
+
+
+@simulated
+def test_the_mixin_waits_once_more_than_the_trainer(tmp_path):
+    """Without ``collate_with_spans``."""
+    found, changes = [], {"use_cpu": False, "logging_steps": LOGGED}
+    options = {"objective": "ntil", "processing_class": jobs.TOKENIZER}
+    for cls, own in ((jobs.NumericTrainerForTests, options), (Trainer, {})):
+        with recorded_steps() as steps:
+            jobs.by_trainer(tmp_path, cls, changes=changes, **own)
+        found.append(steps[ORDINARY - 1].totals()["waits"])
+    assert "NumericLossMixin" in TABLE[-1][0]
+    assert found[0] - found[1] == int(TABLE[-1][1])
