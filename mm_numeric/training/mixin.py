@@ -223,6 +223,10 @@ class NumericLossMixin(_Trainer):
         if self._is_encoder_decoder and "decoder_input_ids" not in batch:
             whole = self.accelerator.unwrap_model(model)
             batch["decoder_input_ids"] = _decoder_inputs(whole, labels)
+        # Only batches of TrainingCollator, which has a family, are known to be padded on the right.
+        family = getattr(self.data_collator, "family", None)
+        if "supervised" in batch and not getattr(family, "needs_padding_mask", True):
+            batch.pop("attention_mask", None)
         return batch, labels, spans, batch.pop("supervised", None)
 
     def _forward(

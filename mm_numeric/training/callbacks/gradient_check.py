@@ -105,8 +105,7 @@ class GradientCheck(TrainerCallback):
         if not self._seen_image and not {"pixel_values", "vision_rows"}.isdisjoint(kwargs):
             # A dummy image row is the last one, and none of its positions is supervised. In a
             # padding-free batch that ends with an answer, the second last position is supervised.
-            last = 0 if "attention_mask" in kwargs else -2
-            self._seen_image = mask is None or bool(mask[-1, last:].any())
+            self._seen_image = mask is None or bool(mask[-1, 0 if len(mask) > 1 else -2 :].any())
         if not self._seen_answer:  # a batch without rows has none
             started = decoded is None or decoded.shape[1] > 1
             self._seen_answer = started if mask is None else bool(mask.any())
