@@ -18,6 +18,7 @@ from mm_numeric.answers import HALF_DAY_MINUTES, ClockTime, Number
 from mm_numeric.baselines.baseline import Baseline
 from mm_numeric.config.schema import Config
 from mm_numeric.families.family import Family
+from mm_numeric.io.log import logger
 from mm_numeric.losses.answer_tree import AnswerTree
 from mm_numeric.losses.term import make_term
 from mm_numeric.models.output_head import selected_logits
@@ -62,6 +63,7 @@ def make_answer_tree(config: Config, family: Family) -> AnswerTree | None:
             f"{where}and answer_range needs {len(tree.tokens)} of them for each row; at most "
             f"{MOST_EXTRA_TOKENS} are possible: choose a smaller range."
         )
+    logger.info("%d answers, %d extra tokens per row", len(tree.values), len(tree.tokens))
     return tree
 
 

@@ -400,7 +400,6 @@ def make_trainer(
         collator = replace(collator, encoded=EncodedAnswers())
     tree = make_answer_tree(config, family)
     if tree is not None:
-        logger.info("%d answers, %d extra tokens per row", len(tree.values), len(tree.tokens))
         collator = replace(collator, answer_tree=tree)
     modules = ModelModules(family, config.modules, args.learning_rate, config.title)
     transformers.set_seed(args.seed)
@@ -423,12 +422,11 @@ def make_trainer(
         make: Any = NumericTrainer
         if isinstance(family, Baseline) and family.own_loss:
             make = partial(BaselineTrainer, baseline=family)
-        collate: Any = collator
-        if config.data.padding_free:
-            collate = make_padding_free(model, collator, config.model.attention)
+        packs = config.data.padding_free
+        packed = make_padding_free(model, collator, config.model.attention) if packs else collator
         trainer = make(
             train_dataset=examples,
-            data_collator=with_image_positions(model, family, collate),
+            data_collator=with_image_positions(model, family, packed),
             objective=NumericLoss(
                 spec, vocabulary=collator.vocabulary, answers=collator.answer_tree
             ),
