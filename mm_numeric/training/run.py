@@ -196,6 +196,8 @@ def _train(
             trainer.add_callback(DrawCurves(draw, folder))
         with translate_disk_full(folder), trainer.stopping.listening(stoppable):
             _fit_and_save(trainer, family, folder, checkpoint, facts)
+            if draw and trainer.is_world_process_zero():  # after the weights, if the disk is full
+                draw(folder)
     return folder / MODEL
 
 

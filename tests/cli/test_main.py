@@ -91,7 +91,7 @@ def test_ls_lists_everything(capsys):
     assert "  ce_times_1.3      1.3 ce, balance fixed" in lines
     assert cli.main(["ls"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "  and 13 variants and controls: mm-numeric ls --all" in lines
+    assert "  and 14 variants and controls: mm-numeric ls --all" in lines
     assert not any(line.startswith("  del ") for line in lines)
 
 

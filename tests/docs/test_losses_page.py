@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from browser import messages_of_frames
+from objective_steps import OF_ANSWERS
 from term_losses import VALUES, digit_logits, marked_spans
 
 from mm_numeric.answers import ClockTime, Number
@@ -17,7 +18,8 @@ from mm_numeric.registry import TERMS
 from mm_numeric.tasks.clock import Clock
 
 PAGE = Path(__file__).parents[2] / "docs" / "losses.html"
-NAMES = ["ce", *(n for n in TERMS if not n.startswith(("box_", "soft_answers")))]
+OTHERS = ("box_l1", "box_giou", "soft_answers", *OF_ANSWERS)
+NAMES = ["ce", *(name for name in TERMS if name not in OTHERS)]
 STATES = {"1": 350, "2": 430, "3": 40, "clock": 180}  # random states of each scene, 1000 in all
 RULES = ("greedy", "mean", "median", "mbr")
 NUMBERS = {str(n): [Number(f"{i:0{n}d}") for i in range(10**n)] for n in (1, 2, 3)}

@@ -78,7 +78,7 @@ class TrainingBar(ProgressCallback):
 
 
 class DrawCurves(TrainerCallback):
-    """Callback that calls ``draw`` with the run folder after each evaluation, and at the end."""
+    """Callback that calls ``draw`` with the run folder after each evaluation."""
 
     def __init__(self, draw: Callable[[Path], None], folder: Path) -> None:
         self.draw, self.folder = draw, folder
@@ -87,10 +87,6 @@ class DrawCurves(TrainerCallback):
         """Draw the curves, on rank 0."""
         if state.is_world_process_zero:
             self.draw(self.folder)
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Draw the curves to the last step."""
-        self.on_evaluate(args, state, control)
 
 
 def wrapped(items: list[str]) -> str:
