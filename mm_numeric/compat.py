@@ -51,7 +51,7 @@ ADAPTED_MODEL = "base_model.model."
 """Prefix that PEFT (0.21) adds to the parameter names of the model that it wraps."""
 
 _WRAPPERS = re.compile(
-    rf"^{re.escape(ADAPTED_MODEL)}|(_orig_mod|_fsdp_wrapped_module|base_layer)\."
+    rf"^{re.escape(ADAPTED_MODEL)}|(_orig_mod|_fsdp_wrapped_module|base_layer|token_adapter)\."
 )
 
 
@@ -159,13 +159,14 @@ def unwrapped_name(name: str) -> str:
 
 
 def is_adapter(name: str) -> bool:
-    """Return True if a parameter name belongs to a LoRA or DoRA adapter (PEFT 0.21)."""
-    return ".lora_" in name
+    """Return True if a parameter is of LoRA, DoRA or trainable tokens (PEFT 0.21)."""
+    return ".lora_" in name or ".trainable_tokens_delta." in name
 
 
 def original_layer(layer: Any) -> Any:
     """Return the layer that an adapter wraps (``base_layer`` in PEFT 0.21), or the layer itself."""
-    return getattr(layer, "base_layer", layer)
+    adapter = getattr(layer, "token_adapter", layer)
+    return getattr(adapter, "base_layer", adapter)
 
 
 def clear_forward_hooks(module: Any) -> None:

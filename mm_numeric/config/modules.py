@@ -19,7 +19,9 @@ from typing import Any
 from mm_numeric.settings import check_at_least_1, read_dataclass
 
 MODULE_NAMES = ("vision", "projector", "language", "embeddings", "head")
-TRAINED, FROZEN, ADAPTED = MODES = ("trained", "frozen", "adapted")
+TRAINED, FROZEN, ADAPTED = "trained", "frozen", "adapted"
+LOCATION_TOKENS = "location_tokens"
+MODES = (TRAINED, FROZEN, ADAPTED, LOCATION_TOKENS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +29,8 @@ class ModuleSettings:
     """Settings of one module: trained, frozen or adapted with LoRA, and its learning rate."""
 
     how: str = TRAINED
-    """``trained``, ``frozen``, or ``adapted`` (frozen weights with LoRA on the linear layers)."""
+    """``trained``, ``frozen``, or ``adapted`` (frozen weights with LoRA on the linear layers).
+    ``location_tokens``: only the rows of location tokens are trained (``embeddings``, ``head``)."""
 
     learning_rate: float | None = None
     """Learning rate of the module's parameters or adapters, at least 0. None (the default):
@@ -52,14 +55,30 @@ class ModulesConfig:
     embeddings: ModuleSettings | None = None
     head: ModuleSettings | None = None
 
+    def __post_init__(self) -> None:
+        for module in ("vision", "projector", "language"):
+            own = getattr(self, module)
+            if own is not None and own.how == LOCATION_TOKENS:
+                raise ValueError(
+                    f"{module} is {LOCATION_TOKENS}, and only embeddings and head have rows of "
+                    "tokens; set it to trained, frozen or adapted"
+                )
+        if self.head is not None and self.head.how == LOCATION_TOKENS != self.of("embeddings").how:
+            raise ValueError(f"head is {LOCATION_TOKENS}, so embeddings must be, too; set both")
+
     def of(self, module: str) -> ModuleSettings:
         """Return the settings of a module.
 
-        A module that the config does not mention is frozen if another module is adapted with LoRA,
-        and trained otherwise.
+        A module that the config does not mention is frozen if another module is adapted with LoRA
+        or trains location tokens, and trained otherwise. The head is like the embeddings if these
+        train location tokens.
         """
         own: ModuleSettings | None = getattr(self, module)
-        return own or ModuleSettings(how=FROZEN if self.adapted else TRAINED)
+        if own is not None:
+            return own
+        if self.embeddings is not None and self.embeddings.how == LOCATION_TOKENS:
+            return self.embeddings if module == "head" else ModuleSettings(how=FROZEN)
+        return ModuleSettings(how=FROZEN if self.adapted else TRAINED)
 
     @property
     def adapted(self) -> bool:

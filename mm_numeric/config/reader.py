@@ -13,7 +13,12 @@ from typing import Any
 from mm_numeric.config.compare import CompareConfig, objective_name
 from mm_numeric.config.data import DataConfig, EvaluateConfig, listed
 from mm_numeric.config.data import DataSource as DataSource
-from mm_numeric.config.modules import read_lora, read_modules
+from mm_numeric.config.modules import (
+    LOCATION_TOKENS,
+    ModuleSettings,
+    read_lora,
+    read_modules,
+)
 from mm_numeric.config.schema import (
     Config,
     DistilConfig,
@@ -177,6 +182,8 @@ def config_from_dict(raw: Mapping[str, Any], *, where: str, title: str) -> Confi
             )
     task_name, task = _read_task(raw["task"], model, where)
     modules = read_modules(raw.get("modules"), f"{where}, modules")
+    if modules.adapted and modules.embeddings is None and has_location_tokens(model, where):
+        modules = replace(modules, embeddings=ModuleSettings(how=LOCATION_TOKENS))
     predict = {} if raw.get("predict") is None else raw["predict"]
     evaluate = raw.get("evaluate", None if model.family == API else {})
     config = Config(
@@ -226,8 +233,9 @@ def _read_task(raw: Any, model: ModelConfig, file: str) -> tuple[str, Any]:
     cls = task_class(name, f"{where}.name")
     habits = HABITS.get(model.family, {}).get(name, {})
     if model.coordinates is not None:
-        text_format = read_coordinates(model.coordinates, f"{file}, model.coordinates").format
-        habits = FORMAT_HABITS.get(text_format, {}).get(name, habits)
+        written = read_coordinates(model.coordinates, f"{file}, model.coordinates")
+        habits = {} if written.tokens else habits  # which may ask for another format, such as JSON
+        habits = FORMAT_HABITS.get(written.format, {}).get(name, habits)
     return name, read_dataclass(cls, {**habits, **options}, where)
 
 
@@ -242,7 +250,11 @@ def _check_model(config: Config, where: str) -> None:
     if model.family not in families and ":" not in model.family:
         raise unknown(model.family, families, "family", f"{where}, model.family")
     if model.coordinates is not None:
-        read_coordinates(model.coordinates, f"{where}, model.coordinates")
+        if has_location_tokens(model, where) and not needs_frame(config.task):
+            raise ValueError(
+                f"{where}, model.coordinates: answers of the task {config.task_name!r} are no "
+                "coordinates, so that location tokens would never be trained; remove tokens."
+            )
     elif model.family == API and needs_frame(config.task):
         raise ValueError(
             f"{where}, model.coordinates: answers of the task {config.task_name!r} are "
@@ -326,8 +338,21 @@ def read_coordinates(value: Any, where: str) -> Coordinates:
         if preset not in COORDINATES:
             raise unknown(preset, COORDINATES, "coordinate preset", where)
         base = asdict(COORDINATES[preset])
+    tokens = options.get("tokens")
+    if type(tokens) is int:
+        if base["format"] == Coordinates.format:
+            base["format"] = "location"
+        is_exclusive = options.get("clamp", base["clamp"]) == "exclusive"
+        base |= {"max_value": tokens if is_exclusive else tokens - 1, "decimals": 0}
     found: Coordinates = read_dataclass(Coordinates, {**base, **options}, where)
     return found
+
+
+def has_location_tokens(model: ModelConfig, where: str) -> bool:
+    """Return True if ``model.coordinates`` adds location tokens to the tokenizer and the model."""
+    if model.coordinates is None:
+        return False
+    return read_coordinates(model.coordinates, f"{where}, model.coordinates").tokens is not None
 
 
 def with_trainer(config: Config, **settings: Any) -> Config:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 
 from PIL import Image
 from torch import Tensor
-from transformers import AutoConfig, AutoTokenizer, ProcessorMixin
+from transformers import AddedToken, AutoConfig, AutoTokenizer, ProcessorMixin
 
 from mm_numeric.answers import Mark
 from mm_numeric.config.reader import read_coordinates
@@ -298,11 +298,14 @@ class Family(ABC):
         is not their distance.
         """
         digits = NumberVocabulary.from_tokenizer(self.tokenizer)
-        bins = self.coordinates.bins
-        if bins is None or self.coordinates.text.columns:
+        tokens = self.location_tokens()
+        if not tokens or self.coordinates.text.columns:
             return digits
-        tokens = [self.coordinates.text.bin(level) for level in range(bins)]
         return NumberVocabulary.from_tokens(self.tokenizer, tokens) | digits
+
+    def location_tokens(self) -> list[str]:
+        """Return the location tokens, from 0 on; empty if coordinates are written with digits."""
+        return [self.coordinates.text.bin(level) for level in range(self.coordinates.bins or 0)]
 
     def numbers(
         self, text: str, marks: Sequence[Mark], answer: Tokens, vocabulary: NumberVocabulary
@@ -440,6 +443,8 @@ class Family(ABC):
     def load(cls, source: str, model: ModelConfig) -> Self:
         """Load the tokenizer and image processor of ``source``, a hub name or a folder.
 
+        ``coordinates.tokens`` adds location tokens to the tokenizer.
+
         Raises:
             ValueError: If the checkpoint belongs to another family, or was trained with another
                 image resizing or coordinate format than that of the config.
@@ -448,6 +453,10 @@ class Family(ABC):
         tokenizer = cls.load_tokenizer(source, model)
         tokenizer = with_digits(tokenizer, model.digits, source, model.revision)
         family = cls(tokenizer, cls.load_image_processor(source, model), model)
+        if family.coordinates.tokens is not None:
+            tokenizer.add_tokens(
+                [AddedToken(token, normalized=False) for token in family.location_tokens()]
+            )
         check_saved_frame(source, family.resize, family.coordinates, revision=model.revision)
         if model.image_size:  # would hide a changed image processor next to the weights
             own = replace(model, image_size={})

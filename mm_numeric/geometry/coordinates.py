@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
+from functools import cache
 
 from mm_numeric.geometry.click_formats import ClickFormat, MolmoFormat
 from mm_numeric.geometry.coordinate_formats import CoordinateFormat
@@ -112,6 +113,18 @@ COORDINATE_FORMATS: Mapping[str, CoordinateFormat] = {
         bin_open="<loc",
         bin_digits=4,
     ),
+    "location": CoordinateFormat(
+        polygon_open="[",
+        polygon_close="]",
+        between_numerals="",
+        between_points="",
+        label_open=" ",
+        label_first=False,
+        between=" ; ",
+        bins=1000,
+        bin_open="<loc",
+        bin_digits=4,
+    ),
     "florence2": CoordinateFormat(
         polygon_open="<poly>",
         polygon_close="</poly>",
@@ -170,6 +183,11 @@ COORDINATE_FORMATS: Mapping[str, CoordinateFormat] = {
 """The text formats of coordinates that a config can name. To add one, add an entry."""
 
 
+@cache
+def _with_tokens(text: CoordinateFormat, tokens: int) -> CoordinateFormat:
+    return replace(text, bins=tokens)
+
+
 def integer_ratio(number: float) -> tuple[int, int]:
     """Convert the decimal digits of a float to a fraction: 0.1 to (numerator 1, denominator 10)."""
     if number == int(number):
@@ -206,6 +224,12 @@ class Coordinates:
     format: str = "brackets"
     """Text around the numbers: a name in ``COORDINATE_FORMATS``."""
 
+    tokens: int | None = None
+    """Number of location tokens, 3 to 10,000: 1000 for ``<loc0000>`` to ``<loc0999>``. Those that
+    the tokenizer lacks are added to it and to the model. The default ``format`` is then
+    ``location``, and the default ``max_value`` the number of the last token. null: none are
+    added."""
+
     def __post_init__(self) -> None:
         check_choices(
             self,
@@ -215,6 +239,8 @@ class Coordinates:
             order=("xy", "yx"),
             format=COORDINATE_FORMATS,
         )
+        if self.tokens is not None:
+            self._check_tokens(self.tokens)
         if self.max_value is not None and not 1 <= self.max_value <= 1_000_000:
             raise ValueError(f"max_value is 1 to 1000000, or null for pixels; not {self.max_value}")
         if not 0 <= self.decimals <= 6:
@@ -233,10 +259,21 @@ class Coordinates:
                 f"{self.max_value} with clamp {self.clamp} and {self.decimals} decimals"
             )
 
+    def _check_tokens(self, tokens: int) -> None:
+        fit = [name for name, own in COORDINATE_FORMATS.items() if own.bins and not own.columns]
+        if not 3 <= tokens <= 10_000:
+            raise ValueError(f"tokens is 3 to 10000, not {tokens}")
+        if self.format not in fit:
+            raise ValueError(
+                f"tokens needs a format whose coordinates are tokens, {', '.join(fit)}, not "
+                f"{self.format!r}; set format, or remove preset and format"
+            )
+
     @property
     def text(self) -> CoordinateFormat:
         """Return the text format of boxes, polygons and points, such as JSON."""
-        return COORDINATE_FORMATS[self.format]
+        found = COORDINATE_FORMATS[self.format]
+        return found if self.tokens is None else _with_tokens(found, self.tokens)
 
     @property
     def bins(self) -> int | None:

@@ -25,6 +25,7 @@ import torch
 from huggingface_hub import try_to_load_from_cache
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 from peft.utils import set_peft_model_state_dict
+from peft.utils.constants import DUMMY_TARGET_MODULES
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
@@ -37,11 +38,18 @@ from mm_numeric.compat import (
     original_layer,
     unwrapped_name,
 )
-from mm_numeric.config.modules import ADAPTED, MODULE_NAMES, TRAINED, LoraSettings
+from mm_numeric.config.modules import (
+    ADAPTED,
+    LOCATION_TOKENS,
+    MODULE_NAMES,
+    TRAINED,
+    LoraSettings,
+)
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
 from mm_numeric.families.model_files import ADAPTER_SETTINGS
 from mm_numeric.io.files import read_json, write_json
+from mm_numeric.models.location_tokens import load_with_tokens, trained_rows
 from mm_numeric.models.parameter_groups import ModelModules
 
 ADAPTER = "adapter_model.safetensors"
@@ -59,7 +67,7 @@ def has_adapters(source: str) -> bool:
 def add_adapters(
     model: Any, modules: ModelModules, lora: LoraSettings | None, base: str, revision: str
 ) -> Any:
-    """Add LoRA or DoRA adapters to a model, and return it as a PEFT model.
+    """Add LoRA or DoRA adapters, and rows of location tokens, and return a PEFT model.
 
     Adapters are added to the modules (vision, language, ...) that the config sets to ``adapted``.
     If the model has adapters already, they are kept, and must match the config. The name and the
@@ -68,20 +76,31 @@ def add_adapters(
     if isinstance(model, PeftModel):
         _require_same_adapters(model, lora, modules, base)
         return model
-    if lora is None:
+    rows = _location_rows(model, modules)
+    if lora is None and not rows:
         return model
+    lora = lora or LoraSettings()
     targets, experts = adapted_layers(model, modules), adapted_experts(model, modules, lora)
     config = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
         use_dora=lora.dora,
-        target_modules=targets,
+        target_modules=targets or DUMMY_TARGET_MODULES,  # no layer, only rows
         target_parameters=experts or None,
+        trainable_token_indices=rows or None,
         fan_in_fan_out=all(isinstance(model.get_submodule(name), Conv1D) for name in targets),
     )
     config.base_model_name_or_path, config.revision = base, revision
     return get_peft_model(model, config)
+
+
+def _location_rows(model: Any, modules: ModelModules) -> dict[str, list[int]]:
+    """Return the rows to train of each layer, if ``modules.embeddings`` is location_tokens."""
+    if modules.settings.of("embeddings").how != LOCATION_TOKENS:
+        return {}
+    head = modules.settings.of("head").how == LOCATION_TOKENS
+    return trained_rows(model, modules.family, head=head, where=modules.where)
 
 
 def base_of_adapters(source: str) -> tuple[str, str]:
@@ -110,7 +129,7 @@ def load_adapted(family: Family, source: str, settings: ModelConfig) -> PeftMode
     config = _read_config(source)
     base, revision = _base_of(config, source)
     try:
-        model = family.load_model(base, replace(settings, revision=revision))
+        model = load_with_tokens(family, base, replace(settings, revision=revision))
     except OSError as error:
         raise ValueError(
             f"model.name: the adapters in {source} belong to {base!r}, which cannot be loaded "
@@ -246,12 +265,15 @@ def _require_same_adapters(
         "layers": sorted(
             [*model.base_model.targeted_module_names, *(saved.target_parameters or ())]
         ),
+        "location tokens": saved.trainable_token_indices or {},
     }
-    ours: dict[str, Any] = {"layers": []}
+    base = model.get_base_model()
+    rows = _location_rows(base, modules)
+    lora = LoraSettings() if lora is None and rows else lora
+    ours: dict[str, Any] = {"layers": [], "location tokens": rows}
     if lora is not None:
-        base = model.get_base_model()
         layers = [*adapted_layers(base, modules), *adapted_experts(base, modules, lora)]
-        ours = {**asdict(lora), "layers": sorted(layers)}
+        ours |= {**asdict(lora), "layers": sorted(layers)}
     differs = [name for name in theirs if theirs[name] != ours.get(name)]
     whole = {modules.module_of(name) for name in _trained_parameters(model)}
     kept = {name for name in MODULE_NAMES if modules.settings.of(name).how == TRAINED}

@@ -21,6 +21,7 @@ from mm_numeric.families.family import Family
 from mm_numeric.io.files import read_json
 from mm_numeric.io.log import shows_progress
 from mm_numeric.models.adapters import base_of_adapters, has_adapters, load_adapted
+from mm_numeric.models.location_tokens import load_with_tokens
 from mm_numeric.registry import API, FAMILIES, choose
 from mm_numeric.runs.folder import MODEL
 from mm_numeric.runs.trust import checkpoint_code
@@ -140,7 +141,7 @@ def load_model(config: Config, family: Family, source: str) -> Any:
         if has_adapters(source):
             model = load_adapted(family, source, config.model)
         else:
-            model = family.load_model(source, config.model)
+            model = load_with_tokens(family, source, config.model)
     if family.tensor_parallel > 1 and not model.tp_size:  # loaded in another way
         raise _no_plan(source)
     keep_checkpoint_names(model)

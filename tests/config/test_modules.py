@@ -105,7 +105,7 @@ def test_settings_that_cannot_be_are_one_sentence(tmp_path):
         ("modules.vison=frozen", r"vison.*vision"),
         (
             "modules.vision=freeze",
-            r"modules\.vision: a module is trained, frozen, adapted, not 'freeze'",
+            r"modules\.vision: a module is trained, frozen, adapted, location_tokens, not 'freeze'",
         ),
         ("modules.vision=3", r"modules\.vision: expected settings \(how, learning_rate\), found 3"),
         (
