@@ -207,4 +207,8 @@ def published_frames() -> dict[str, FrameRule]:
     """Return all frames that need nothing but a name, by the option that names them."""
     found = {f"--family {name}": FrameRule.of_family(name) for name in FAMILY_RESIZES}
     others = [name for name in COORDINATES if name not in (*FAMILY_RESIZES, "pixels_resized")]
-    return found | {f"--frame {name}": FrameRule.named(name) for name in others}
+    # Not FrameRule.named, which would read a folder of this name.
+    rules = (
+        FrameRule(resize=Resize(kind="none"), coordinates=COORDINATES[name]) for name in others
+    )
+    return found | {f"--frame {name}": rule for name, rule in zip(others, rules, strict=True)}

@@ -9,7 +9,13 @@ from tiny_qwens import each_qwen, real_sizes
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
 from mm_numeric.geometry.coordinates import COORDINATES
-from mm_numeric.geometry.frame_presets import FAMILY_RESIZES, FRAME, AreaLimits, FrameRule
+from mm_numeric.geometry.frame_presets import (
+    FAMILY_RESIZES,
+    FRAME,
+    AreaLimits,
+    FrameRule,
+    published_frames,
+)
 from mm_numeric.geometry.frames import Resize
 from mm_numeric.registry import FAMILIES, choose
 
@@ -32,6 +38,14 @@ def test_a_square_frame_is_that_of_the_family(name, side, tmp_path):
     rule = FrameRule.of_family(name)
     assert rule.resize == replace(family.resize, side=side)
     assert rule.coordinates == family.coordinates
+
+
+def test_a_folder_named_like_a_frame_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = {option.removeprefix("--frame "): rule for option, rule in published_frames().items()}
+    (tmp_path / "internvl").mkdir()
+    assert published_frames()["--frame internvl"] == found["internvl"]
+    assert found["unit_3"] == FrameRule.named("unit_3")
 
 
 def test_every_family_with_images_has_a_frame():
