@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from mm_numeric.config.reader import config_from_dict
 from mm_numeric.data.collator import TrainingCollator
 from mm_numeric.data.examples import load_examples
 from mm_numeric.geometry.frames import Frame
+from mm_numeric.geometry.grammar import list_regex
 from mm_numeric.inference.generate import predict
 from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.presets import PRESETS
@@ -105,6 +107,8 @@ def test_answers_are_read_to_half_a_step(name, drawn):
     written = frame.write(items)
     answer = family.answer(written.text)
     assert family.text(answer.ids) == written.text
+    if all(len(item.shape.points) > 1 for item in items):
+        assert re.fullmatch(list_regex(frame, polygons=True, labels=True), written.text)
     found = family.numbers(written.text, written.marks, answer, _vocabulary(name))
     levels = [level for item in items for point in frame._levels(item.shape) for level in point]
     assert [number.value for number in found] == levels
