@@ -74,7 +74,12 @@ def test_model_methods(method):
 
 
 def adapted():
-    lora = peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
+    lora = peft.LoraConfig(
+        r=2,
+        target_modules=["c_attn"],
+        fan_in_fan_out=True,
+        trainable_token_indices={"transformer.wte": [1, 2]},
+    )
     return peft.get_peft_model(small_gpt2(), lora)
 
 
@@ -186,7 +191,9 @@ def test_unwrapped_name():
 def test_is_adapter():
     found = {n for n, _ in adapted().named_parameters() if compat.is_adapter(n)}
     trained = {n for n, p in adapted().named_parameters() if p.requires_grad}
-    assert found == trained != set(), gone("peft", ".lora_ in adapter names", "is_adapter")
+    assert found == trained != set(), gone(
+        "peft", ".lora_ and .trainable_tokens_delta. in adapter names", "is_adapter"
+    )
 
 
 def test_original_layer():
@@ -196,6 +203,10 @@ def test_original_layer():
         "peft", "base_layer of an adapted layer", "original_layer"
     )
     assert compat.original_layer(found) is found
+    layer = adapted().get_submodule("base_model.model.transformer.wte")
+    assert type(compat.original_layer(layer)) is torch.nn.Embedding, gone(
+        "peft", "token_adapter of a layer with trainable tokens", "original_layer"
+    )
 
 
 def test_clear_forward_hooks():

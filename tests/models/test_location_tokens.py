@@ -231,6 +231,7 @@ print(tokenizer.decode(tokenizer("<loc0007><loc0099> a").input_ids, skip_special
 """
 
 
+@pytest.mark.slow
 def test_an_export_is_plain_transformers_and_is_predicted_and_scored(tmp_path):
     config = config_of(tmp_path, max_steps=2)
     train(config)
