@@ -3,6 +3,7 @@
 import functools
 import json
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -243,6 +244,8 @@ def test_an_export_is_plain_transformers_and_is_predicted_and_scored(tmp_path):
         assert row["frame"]["coordinates"]["tokens"] == TOKENS
         again = Frame.from_dict(row["frame"])
         assert config.task.record(config.task.parse(row["text"], again)) == row["parsed"]
+    script = runpy.run_path(str(Path(__file__).parents[2] / "scripts/experiments/answer_tokens.py"))
+    assert script["mean_tokens"](run) == 5  # four coordinates, and the end
     assert predict(run, None, run / "predictions.median.jsonl", decode="median") == 8
     export(run, tmp_path / "exported")
     family, model = run_of(config)
