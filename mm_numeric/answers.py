@@ -394,6 +394,10 @@ class Example:
     epoch: int | None = field(default=None, repr=False, compare=False)
     """In training, the number of earlier passes over the data; None if this is not known."""
 
+    repeat: int = field(default=0, repr=False, compare=False)
+    """How often the row has occurred before, in a stream or in an epoch of weighted sources.
+    Augmentation draws anew for each occurrence."""
+
     @property
     def images(self) -> tuple[ImageSource, ...]:
         """Return all images of the sample."""

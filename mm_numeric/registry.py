@@ -76,6 +76,22 @@ BASELINES: Mapping[str, str] = {
     "fone": "mm_numeric.baselines.fone:Fone",
 }
 
+PIXEL_OPERATIONS: Mapping[str, str] = {
+    "blur": "mm_numeric.data.augmentations:blur",
+    "colour": "mm_numeric.data.augmentations:colour",
+    "jpeg": "mm_numeric.data.augmentations:jpeg",
+}
+AUGMENTATIONS: Mapping[str, str] = {
+    **PIXEL_OPERATIONS,
+    "crop": "mm_numeric.data.augmentations:crop",
+    "flip": "mm_numeric.data.augmentations:flip",
+    "mosaic": "mm_numeric.data.augmentations:mosaic",
+    "rotate": "mm_numeric.data.augmentations:rotate",
+    "scale": "mm_numeric.data.augmentations:scale",
+}
+"""Operations of ``data.augment``. Those of ``PIXEL_OPERATIONS`` are for every task; a task names
+the others that are legal for its answers in ``augmentations``."""
+
 TERMS: Mapping[str, str] = {
     "digit_ce": "mm_numeric.losses.terms.digit_entropy:PlaceWeightedCrossEntropy",
     "gce": "mm_numeric.losses.terms.soft_targets:GaussianCrossEntropy",

@@ -42,6 +42,11 @@ class Task(Protocol):
     """Number of answers to draw for decoding rules such as ``median``. 0: short answers, such as
     times, are not drawn, but enumerated with their probabilities."""
 
+    augmentations: ClassVar[tuple[str, ...]] = ()
+    """Operations of ``data.augment`` that move objects and keep answers of this task right, such as
+    ``flip``. The answers must be boxes, ``Instances`` or independent of where objects are. Changes
+    of pixels alone, such as ``blur``, are legal for all tasks."""
+
     @property
     def scorer(self) -> str | None:
         """Return the import path of the scorer; None selects it by answer type, such as box."""
@@ -124,6 +129,10 @@ class Task(Protocol):
     @abstractmethod
     def recorded(self, value: Any) -> Any:
         """Convert a JSON value in predictions.jsonl to an answer, or raise ValueError."""
+
+    def moved_answer(self, answer: Any) -> Any:
+        """Return an answer whose shapes were moved by augmentation, in the form of ``examples``."""
+        return answer
 
     def describe(self) -> str:
         """Describe training and test data in a sentence, for a report. The text may be empty."""

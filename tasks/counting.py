@@ -29,6 +29,7 @@ class Counting(WholeNumbers, RenderedTask):
     highest: ClassVar[int] = 9999
     noun: ClassVar[str] = "a count"
     drawn_by: ClassVar[tuple[str, ...]] = ("scene", "counted")
+    augmentations: ClassVar[tuple[str, ...]] = ("flip",)
     scorer = "mm_numeric.evaluation.metrics.number_errors:COUNTS"
 
     label_question: str = "How many {label} are there?"

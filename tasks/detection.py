@@ -39,6 +39,7 @@ class Detection(NoisyBoxTask, ShapeListTask, RenderedTask):
 
     version: ClassVar[int] = 3  # 3: one label for several boxes, and text around its tags; 2: []
     labels: ClassVar[bool] = True
+    augmentations: ClassVar[tuple[str, ...]] = ("crop", "flip", "mosaic", "rotate", "scale")
     drawn_by: ClassVar[tuple[str, ...]] = ("scene", "shape")
     scorer = "mm_numeric.evaluation.metrics.detection:LABELLED_DETECTION"
 

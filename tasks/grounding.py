@@ -55,6 +55,7 @@ class Grounding(NoisyBoxTask, RenderedTask):
     report_sections: ClassVar[tuple[str, ...]] = ("shapes",)
 
     sampled_answers: ClassVar[int] = 32
+    augmentations: ClassVar[tuple[str, ...]] = ("crop", "flip", "rotate", "scale")
 
     drawn_by: ClassVar[tuple[str, ...]] = ("scene",)
 

@@ -141,6 +141,7 @@ class Pointing(PointTask):
     """Task: point at all objects that match a phrase."""
 
     bucket_fields: ClassVar = ("category", "step")
+    augmentations: ClassVar[tuple[str, ...]] = ("crop", "flip", "rotate", "scale")
     drawn_by: ClassVar[tuple[str, ...]] = ("scene", "absent")
     scorer = "mm_numeric.evaluation.metrics.pointing:POINTS"
 
@@ -174,6 +175,7 @@ class Click(PointTask):
     several: ClassVar[bool] = False
     drawn_by: ClassVar[tuple[str, ...]] = ("screen",)
     scorer = "mm_numeric.evaluation.metrics.pointing:CLICKS"
+    augmentations: ClassVar[tuple[str, ...]] = ("crop", "rotate", "scale")  # no mirrored texts
     bucket_fields: ClassVar = ("ui_type", "platform", "application", "group", "category")
 
     prompt: str = "Click on: {phrase}"

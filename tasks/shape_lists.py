@@ -63,6 +63,13 @@ class ShapeListTask(BaseTask):
             return [replace(item, shape=corners_of(item.shape, where)) for item in items]
         return list(items)
 
+    def moved_answer(self, answer: Instances) -> Instances:
+        """Let the corners of rotated boxes begin at the topmost one again."""
+        if self.shape != "rotated_box":
+            return answer
+        items = (replace(i, shape=corners_of(i.shape, "augment")) for i in answer.items)
+        return replace(answer, items=tuple(items))
+
     def format(self, answer: Instances, frame: Frame | None = None) -> Written:
         """Sort shapes by the option ``order`` and format them as text, skipping ignored shapes."""
         frame = frame_of_image(frame)

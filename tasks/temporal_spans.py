@@ -54,6 +54,7 @@ class FindSpans(RenderedTask):
     reads_by: ClassVar[tuple[str, ...]] = ("number_format",)
     report_sections: ClassVar[tuple[str, ...]] = ("spans",)
     drawn_by: ClassVar[tuple[str, ...]] = ("clip",)
+    augmentations: ClassVar[tuple[str, ...]] = ("flip",)
 
     prompt: str = (
         "When does this happen in the video: {query}? Answer with the start and the end in seconds."

@@ -123,6 +123,52 @@ def named(sources: Sources) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AugmentConfig:
+    """Config section ``data.augment``: training images are changed together with their answers.
+
+    The draws for a row depend on the epoch, the row's id, and ``trainer.data_seed`` or else
+    ``trainer.seed``.
+    """
+
+    operations: Mapping[str, Any]
+    """Maps the names of operations, in the order in which they are applied, to their probability
+    for a row, or to ``probability`` and options: ``{flip: 0.5, rotate: {probability: 0.3, degrees:
+    10}}``. A name may also be an import path ``my_package.module:function``."""
+
+    kept: float = 0.75
+    """Least share of the area of each box that stays inside the image, above 0 and at most 1;
+    polygons and points stay inside as a whole. An operation is drawn up to ten times until this is
+    so. Otherwise, the row goes without it."""
+
+    smallest_px: float = 4.0
+    """Least width and height of each object in the changed image, in pixels; no limit for an object
+    that is smaller in the original."""
+
+    def __post_init__(self) -> None:
+        if not self.operations:
+            raise ValueError("operations must name at least one operation, such as {flip: 0.5}")
+        if not 0 < self.kept <= 1:
+            raise ValueError(f"kept is above 0 and at most 1, not {self.kept:g}")
+        if self.smallest_px < 0:
+            raise ValueError(f"smallest_px is at least 0, not {self.smallest_px:g}")
+        self.chosen()
+
+    def chosen(self) -> dict[str, tuple[float, dict[str, Any]]]:
+        """Return the probability and the options of each operation."""
+        found = {}
+        for name, value in self.operations.items():
+            options = dict(value) if isinstance(value, Mapping) else {"probability": value}
+            probability = options.pop("probability", None)
+            if type(probability) not in (int, float) or not 0 <= probability <= 1:
+                raise ValueError(
+                    f"operations.{name} has a probability from 0 to 1, as in {{{name}: 0.5}} or "
+                    f"{{{name}: {{probability: 0.5}}}}, not {value!r:.60}"
+                )
+            found[name] = float(probability), options
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataConfig:
     """Config section ``data``: the training and test samples, and how they are read."""
 
@@ -168,7 +214,18 @@ class DataConfig:
     """Put the rows of a micro-batch one after another into one sequence, instead of padding them
     to the length of the longest. No row sees another; losses and gradients are the same."""
 
+    augment: AugmentConfig | None = None
+    """Change training images at random, together with their answers; null: train on the rows as
+    they are."""
+
     def __post_init__(self) -> None:
+        caches = {"image_cache": self.image_cache, "vision_cache": self.vision_cache}
+        for name, folder in caches.items() if self.augment else ():
+            if folder is not None:
+                raise ValueError(
+                    f"augment changes the images in every epoch, and {name} would store each of "
+                    f"them once; remove {name} or augment"
+                )
         check_choices(self, on_bad_image=("stop", "skip"), too_long=("stop", "drop", "resize"))
         check_at_least_1(self, "max_tokens", "shuffle_rows")
         if self.too_long != "stop" and self.max_tokens is None:

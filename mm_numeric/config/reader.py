@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mm_numeric.config.compare import CompareConfig, objective_name
-from mm_numeric.config.data import DataConfig, EvaluateConfig, listed
+from mm_numeric.config.data import AugmentConfig, DataConfig, EvaluateConfig, listed
 from mm_numeric.config.data import DataSource as DataSource
 from mm_numeric.config.modules import (
     LOCATION_TOKENS,
@@ -31,7 +31,15 @@ from mm_numeric.config.schema import (
 from mm_numeric.config.trainer_settings import OURS, check_trainer_settings
 from mm_numeric.geometry.coordinates import COORDINATES, Coordinates
 from mm_numeric.losses.presets import PRESETS, read_spec
-from mm_numeric.registry import API, FAMILIES, TASKS, import_from, unknown
+from mm_numeric.registry import (
+    API,
+    AUGMENTATIONS,
+    FAMILIES,
+    PIXEL_OPERATIONS,
+    TASKS,
+    import_from,
+    unknown,
+)
 from mm_numeric.settings import (
     read_dataclass,
     read_value,
@@ -90,8 +98,10 @@ def read_config(name: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 def names_module(value: Any) -> bool:
     """Return True if any setting in ``value`` has the form of an import path, ``my_tasks:Task``."""
-    if isinstance(value, Mapping | list):
-        return any(map(names_module, value.values() if isinstance(value, Mapping) else value))
+    if isinstance(value, Mapping):
+        return any(map(names_module, [*value, *value.values()]))
+    if isinstance(value, list):
+        return any(map(names_module, value))
     return isinstance(value, str) and _IMPORT_PATH.fullmatch(value) is not None
 
 
@@ -211,6 +221,8 @@ def config_from_dict(raw: Mapping[str, Any], *, where: str, title: str) -> Confi
     if not config.trainer.get("output_dir"):
         raise ValueError(f"{where}, trainer.output_dir: set the folder of the run.")
     config.data.check_trainer(config.trainer, where)
+    if config.data.augment:
+        _check_augment(config, config.data.augment, f"{where}, data.augment.operations")
     if config.distil:
         _check_distil(config, config.distil, f"{where}, distil")
     if config.grpo:
@@ -280,6 +292,24 @@ def _check_model(config: Config, where: str) -> None:
             )
 
 
+def _check_augment(config: Config, augment: AugmentConfig, where: str) -> None:
+    """Raise ValueError for an unknown operation, or one that a task's answers do not permit."""
+    legal = sorted({*PIXEL_OPERATIONS, *config.task.augmentations})
+    for name in augment.operations:
+        if name not in AUGMENTATIONS and ":" not in name:
+            raise unknown(name, AUGMENTATIONS, "operation", where)
+        if name in AUGMENTATIONS and name not in legal:
+            raise ValueError(
+                f"{where}: {name} would change what is right in answers of the task "
+                f"{config.task_name}; remove it. Legal for this task: {', '.join(legal)}."
+            )
+    if "mosaic" in augment.operations and config.data.stream:
+        raise ValueError(
+            f"{where}: mosaic draws from all training rows, and a stream reads one after another; "
+            "remove mosaic or data.stream."
+        )
+
+
 def _check_distil(config: Config, distil: DistilConfig, where: str) -> None:
     check_trainer_settings(distil.trainer, f"{where}.trainer")
     if config.model.baseline is not None:
@@ -298,6 +328,7 @@ def _check_grpo(config: Config, grpo: GrpoConfig, where: str) -> None:
     others = {
         "model.baseline": config.model.baseline is not None,
         "data.stream": config.data.stream,
+        "data.augment": config.data.augment is not None,
         "data.padding_free": config.data.padding_free,
         "data.vision_cache": config.data.vision_cache is not None,
         "data.on_bad_image: skip": config.data.on_bad_image == "skip",

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mm_numeric.answers import Example, Written
 from mm_numeric.config.schema import Config
+from mm_numeric.data.augment import Augmenter
 from mm_numeric.data.framing import FramedImage, compute_frame, load_framed_image
 from mm_numeric.data.image_cache import ImageCache, VisionCache, joined
 from mm_numeric.data.images import UnreadableImageError, image_size
@@ -185,6 +186,9 @@ class TrainingCollator:
     answer_tree: AnswerTree | None = None
     """All answers that a row can have, for losses of whole answers."""
 
+    augment: Augmenter | None = None
+    """Changes images and answers before they are encoded; None to train on the rows as they are."""
+
     def __call__(self, examples: Sequence[Example]) -> dict[str, Any]:
         """Return a training batch: the model inputs, the labels and the positions of numbers.
 
@@ -327,6 +331,19 @@ class TrainingCollator:
             fitted=partial(self.fitted_frame, example),
         )
 
+    def augmented(self, example: Example) -> Example:
+        """Return an augmented sample, or the sample itself if the augmented one is too long."""
+        changed = example if self.augment is None else self.augment(example)
+        if changed is example or changed.size_px is None:
+            return example
+        try:
+            frame = compute_frame(self.family, changed, changed.size_px)
+            tokens = self.count(changed, self.fitted_frame(changed, frame))
+            check_row(self.family, changed, tokens.total)
+        except TooLongError:
+            return example
+        return changed
+
     def _load(
         self, examples: Sequence[Example]
     ) -> tuple[list[Example], list[FramedImage], list[TrainedAnswer], dict[str, str]]:
@@ -336,7 +353,8 @@ class TrainingCollator:
         the others to reasons.
         """
         kept, images, answers, skipped = [], [], [], {}
-        for example in examples:
+        for original in examples:
+            example = self.augmented(original)
             try:
                 image = self.load_image(example)
             except UnreadableImageError as error:

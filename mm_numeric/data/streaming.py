@@ -80,7 +80,7 @@ class ExampleStream(IterableDataset[list[Example]]):
         for number in count():
             rng = None if self.seed is None else random.Random(f"{self.seed} {name} {number}")
             for example in self._one_pass(sources, rng):
-                yield replace(example, epoch=number)
+                yield replace(example, epoch=number, repeat=number)
 
     def _one_pass(
         self, sources: Iterable[DataSource], rng: random.Random | None

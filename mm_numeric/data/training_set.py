@@ -5,8 +5,10 @@ For a list, every row is checked before the model is loaded: its id, answer, ima
 ``data.max_tokens``, length. For a stream, only the first example of each source is checked.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -98,7 +100,14 @@ class TrainingRows:
         named = zip(self.sources, listed(self.config.data.train), strict=True)
         filled = [(rows, source.weight) for rows, source in named if rows]
         weights = [weight for _, weight in filled if weight is not None]
-        return mixed_epoch([rows for rows, _ in filled], weights) if weights else self.rows()
+        if not weights:
+            return self.rows()
+        epoch, counts = mixed_epoch([rows for rows, _ in filled], weights), Counter[str]()
+        for index, row in enumerate(epoch):
+            if counts[row.id]:
+                epoch[index] = replace(row, repeat=counts[row.id])
+            counts[row.id] += 1
+        return epoch
 
     def metadata(self) -> dict[str, Any]:
         """Return entries for run.json: the first sample's prompt, number and hash of samples."""

@@ -20,6 +20,7 @@ from mm_numeric.baselines.baseline import Baseline
 from mm_numeric.config.data import listed
 from mm_numeric.config.schema import Config
 from mm_numeric.config.trainer_settings import find_deepspeed
+from mm_numeric.data.augment import make_augmenter
 from mm_numeric.data.collator import (
     EncodedAnswers,
     TrainingCollator,
@@ -28,7 +29,7 @@ from mm_numeric.data.collator import (
 )
 from mm_numeric.data.examples import ONLY_KNOWN, load_examples, only_known_questions
 from mm_numeric.data.framing import load_framed_image
-from mm_numeric.data.lengths import check_questions, with_new_tokens
+from mm_numeric.data.lengths import check_questions, sampler_seed, with_new_tokens
 from mm_numeric.data.streaming import ExampleStream
 from mm_numeric.data.training_set import TrainingRows
 from mm_numeric.distributed.deepspeed import (
@@ -72,6 +73,7 @@ from mm_numeric.runs.manifest import check_files
 from mm_numeric.runs.resume import with_same_rows
 from mm_numeric.runs.tensor_files import require_tensor_files
 from mm_numeric.training.answer_nodes import make_answer_tree
+from mm_numeric.training.callbacks.augmented_epoch import AugmentedEpoch
 from mm_numeric.training.callbacks.evaluation import (
     EvaluationCallback,
     evaluated_rows,
@@ -404,6 +406,8 @@ def make_trainer(
     if tree is not None:
         collator = replace(collator, answer_tree=tree)
     modules = ModelModules(family, config.modules, args.learning_rate, config.title)
+    augment = make_augmenter(config, known, sampler_seed(args))
+    collator = replace(collator, augment=augment)
     transformers.set_seed(args.seed)
     model = load_model(config, family, source)
     modules.check(model)
@@ -414,6 +418,8 @@ def make_trainer(
         collator = replace(collator, vision_cache=vision_cache)
     options: dict[str, Any] = {"model": model, "modules": modules, "args": args}
     callbacks = [JsonLog(config.output_dir / LOG), LogLines()]
+    if augment is not None:
+        callbacks.append(AugmentedEpoch(augment))
     trainer: RunTrainer
     if config.grpo is not None:
         from mm_numeric.training.grpo import make_grpo_trainer  # requires TRL
