@@ -25,6 +25,7 @@ from mm_numeric.baselines.baseline import Baseline
 from mm_numeric.config.data import Sources, named
 from mm_numeric.config.data import listed as listed_sources
 from mm_numeric.config.schema import TINY, Config
+from mm_numeric.data.augment import Augmenter, make_augmenter
 from mm_numeric.data.collator import TrainingCollator, make_collator
 from mm_numeric.data.examples import (
     ONLY_KNOWN,
@@ -107,8 +108,33 @@ def check_data(
     ]
     if lengths:
         report.memory = estimate_memory(config, family, settings, lengths)
+    examples = [e.example for e in report.sources[0].examples]
+    report.augment = make_augmenter(config, examples)
     report.notes += notes(report)
+    if report.augment is not None:
+        shown = [e.example for e in report.sources[0].examples if e.has_image]
+        report.notes += _augmentation_notes(report.augment, shown[:images])
     return report
+
+
+def _augmentation_notes(augment: Augmenter, examples: Sequence[Example]) -> Iterator[str]:
+    """Yield how many rows each operation changes in the first epoch, and how many it cannot."""
+    drawn = [augment.draw(example, 0) for example in examples]
+    applied = Counter(name for found in drawn for name in found.applied)
+    rejected = Counter(name for found in drawn for name in found.rejected)
+    texts = []
+    for name in augment.operations if drawn else ():
+        text = f"{name} {100 * applied[name] / len(drawn):.0f} %"
+        if rejected[name]:
+            text += f" (and {100 * rejected[name] / len(drawn):.0f} % that no draw fits)"
+        texts.append(text)
+    if drawn:
+        changed = 100 * sum(found.applied != () for found in drawn) / len(drawn)
+        yield (
+            f"data.augment changes {changed:.0f} % of the first {len(drawn)} training "
+            f"images in an epoch: {', '.join(texts)}. The ceilings are those of the rows as they "
+            "are."
+        )
 
 
 def _examples(

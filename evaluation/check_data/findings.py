@@ -6,6 +6,7 @@ from typing import Any
 
 from mm_numeric.answers import Example, ImageSource, Instances, Written
 from mm_numeric.config.schema import Config
+from mm_numeric.data.augment import Augmenter
 from mm_numeric.data.collator import TrainingCollator
 from mm_numeric.data.lengths import new_tokens_for
 from mm_numeric.evaluation.check_data.coordinate_range import CoordinateRange
@@ -146,6 +147,10 @@ class DataReport:
     notes: list[str]
     memory: MemoryEstimate | None = None
     """Estimated memory of a training step; None without valid training rows."""
+
+    augment: Augmenter | None = None
+    """Augments the training rows; None without ``data.augment``. All else is about the rows as they
+    are."""
 
     @property
     def max_new_tokens(self) -> int:

@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from mm_numeric.answers import Instance, Instances, Shape
+from mm_numeric.answers import Example, Instance, Instances, Shape
+from mm_numeric.data.augment import Augmenter
+from mm_numeric.data.framing import compute_frame
 from mm_numeric.data.images import open_image
 from mm_numeric.evaluation.check_data.findings import DataReport, EncodedExample, problem_kind
 from mm_numeric.evaluation.check_data.text import facts, frame_facts, problem_title, verdict
@@ -22,6 +24,8 @@ from mm_numeric.io.files import write_text
 from mm_numeric.io.markup import element
 
 _SHOWN_PX = 640  # the longer edge of an image on the page
+_AUGMENTED = 4  # rows that are shown with their augmented images
+_EPOCHS = 3  # augmented images of a row
 _TOKENS = 400  # the maximum number of shown tokens of a sample
 
 
@@ -34,6 +38,8 @@ def write_check_page(report: DataReport, path: Path, *, samples: int = 12) -> No
     shown = _samples(report, samples)  # first, because it may add problems
     sections = [_faults(report)] if not report.ready else []
     sections += [_statistics(report), shown]
+    if report.augment is not None:
+        sections.append(_augmented(report, report.augment))
     page = render(
         "page.html",
         title=plain(f"check-data {config.title}"),
@@ -81,10 +87,14 @@ class _Sample(NamedTuple):
     tokens: Sequence[_Token]
 
 
-def _samples(report: DataReport, count: int) -> Section:
-    encoded = report.sources[0].examples
+def _spread(encoded: Sequence[EncodedExample], count: int) -> list[EncodedExample]:
+    """Return up to ``count`` examples at equal distances, from the first one on."""
     step = max(len(encoded) / max(count, 1), 1)
-    chosen = [encoded[int(i * step)] for i in range(min(count, len(encoded)))]
+    return [encoded[int(i * step)] for i in range(min(count, len(encoded)))]
+
+
+def _samples(report: DataReport, count: int) -> Section:
+    chosen = _spread(report.sources[0].examples, count)
     drawn = render(
         "check_data_samples.html",
         has_images=any(t.size_px for t in chosen),
@@ -114,18 +124,55 @@ def _sample(report: DataReport, encoded: EncodedExample) -> _Sample:
     return _Sample(drawing=drawing, about="; ".join(about), where=where, tokens=tokens)
 
 
+class _Figure(NamedTuple):
+    drawing: Markup
+    about: str
+
+
+def _augmented(report: DataReport, augment: Augmenter) -> Section:
+    found = [e for e in report.sources[0].examples if e.has_image]
+    rows = [_figures(encoded, augment) for encoded in _spread(found, _AUGMENTED)]
+    drawn = Block(render("check_data_augmented.html", rows=rows))
+    return Section.of("augmented", "Augmented training rows", drawn)
+
+
+def _figures(encoded: EncodedExample, augment: Augmenter) -> list[_Figure]:
+    """Return the images of a row as it is, and as the first epochs augment it."""
+    collator, example = encoded.collator, encoded.example
+    figures = [_Figure(_image(encoded), plain(example.prompt, 120))]
+    for epoch in range(_EPOCHS):
+        found = augment.draw(example, epoch)
+        size, own = found.example.size_px or encoded.size_px, found.example
+        assert size is not None
+        frame = compute_frame(collator.family, own, size)
+        answer, _ = collator.answer(own, frame)
+        parsed = collator.task.parse(collator.family.text(answer.ids), frame)
+        about = f"epoch {epoch}: {', '.join(found.applied) or 'unchanged'}"
+        if own.prompt != example.prompt:
+            about += f"; {plain(own.prompt, 120)}"
+        figures.append(_Figure(_drawing(own, size, parsed), about))
+    return figures
+
+
 def _image(encoded: EncodedExample) -> Markup:
     if encoded.size_px is None:
         return Markup("")
-    width, height = encoded.size_px
+    shown = encoded.has_image
+    return _drawing(encoded.example, encoded.size_px, encoded.parsed, has_image=shown)
+
+
+def _drawing(
+    example: Example, size_px: tuple[int, int], parsed: Any, *, has_image: bool = True
+) -> Markup:
+    width, height = size_px
     parts = []
-    if encoded.has_image:
-        url = data_url(open_image(encoded.example), _SHOWN_PX)
+    if has_image:
+        url = data_url(open_image(example), _SHOWN_PX)
         size = {"width": width, "height": height, "preserveAspectRatio": "none"}
         parts.append(element("image", href=url, **size))
-    for css, answer in (("row", encoded.example.answer), ("labels", encoded.parsed)):
+    for css, answer in (("row", example.answer), ("labels", parsed)):
         parts += [element("path", class_=css, d=outline(item)) for item in _items(answer)]
-    label = plain(encoded.example.prompt, 120)
+    label = plain(example.prompt, 120)
     return element("svg", *parts, viewBox=f"0 0 {width} {height}", role="img", aria_label=label)
 
 

@@ -251,6 +251,12 @@ class Config:
         """Return the folder that the run writes to, ``trainer.output_dir``."""
         return Path(self.trainer["output_dir"])
 
+    @property
+    def row_seed(self) -> int:
+        """Return the seed of the order of rows, as TrainingArguments have it."""
+        seeds = (self.trainer.get(name) for name in ("data_seed", "seed"))
+        return int(next((seed for seed in seeds if seed is not None), 42))
+
     def require_weights(self) -> None:
         """Raise ValueError if the model is on a server, so that it cannot be trained."""
         if self.model.family == API:

@@ -124,10 +124,10 @@ class Augmenter:
         )
 
 
-def make_augmenter(config: Config, rows: Sequence[Example], seed: int) -> Augmenter | None:
+def make_augmenter(config: Config, rows: Sequence[Example]) -> Augmenter | None:
     """Create the augmenter of a config; None without ``data.augment``.
 
-    ``rows`` are the training rows ([] for a stream), and ``seed`` is the one of the row order.
+    ``rows`` are the training rows; [] for a stream.
     """
     settings = config.data.augment
     if settings is None:
@@ -145,7 +145,7 @@ def make_augmenter(config: Config, rows: Sequence[Example], seed: int) -> Augmen
             f"{where}: task.prompt has the word {word!r}, which says where an object is in phrases "
             "alone; write the prompt without it, or leave out flip, crop, scale and mosaic."
         )
-    return Augmenter(operations, kept, config.task, seed, rows)
+    return Augmenter(operations, kept, config.task, config.row_seed, rows)
 
 
 def _check_options(

@@ -4,8 +4,9 @@ An operation is called with a ``Scene``, a random generator and its options. It 
 scene, or None if this draw is not legal for the row, such as a crop that cuts an object. It draws
 all random values before it changes an image, because a row may have several (frames of a video).
 
-Pillow draws the pixels. The maintained successor of albumentations, AlbumentationsX, has the
-licence AGPL-3.0, and albumentations (MIT) has ended; torchvision has no build for each torch.
+Pillow draws the pixels. AlbumentationsX, the maintained successor of albumentations, has the
+licence AGPL-3.0. albumentations (MIT) has had no release since May 2025, and torchvision has no
+build for each torch.
 """
 
 import io

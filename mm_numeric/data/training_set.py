@@ -43,9 +43,7 @@ class TrainingRows:
         self.sources: list[list[Example]] = []
         if config.data.stream:
             is_sequential = config.trainer.get("train_sampling_strategy") == "sequential"
-            seeds = (config.trainer.get(name) for name in ("data_seed", "seed"))
-            seed = next((seed for seed in seeds if seed is not None), 42)
-            seed_or_none = None if is_sequential else seed
+            seed_or_none = None if is_sequential else config.row_seed
             self.stream = ExampleStream(config.task, config.data, seed=seed_or_none)
             self.first_streamed = self.stream.check()
             return

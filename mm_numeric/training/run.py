@@ -29,7 +29,7 @@ from mm_numeric.data.collator import (
 )
 from mm_numeric.data.examples import ONLY_KNOWN, load_examples, only_known_questions
 from mm_numeric.data.framing import load_framed_image
-from mm_numeric.data.lengths import check_questions, sampler_seed, with_new_tokens
+from mm_numeric.data.lengths import check_questions, with_new_tokens
 from mm_numeric.data.streaming import ExampleStream
 from mm_numeric.data.training_set import TrainingRows
 from mm_numeric.distributed.deepspeed import (
@@ -406,7 +406,7 @@ def make_trainer(
     if tree is not None:
         collator = replace(collator, answer_tree=tree)
     modules = ModelModules(family, config.modules, args.learning_rate, config.title)
-    augment = make_augmenter(config, known, sampler_seed(args))
+    augment = make_augmenter(config, known)
     collator = replace(collator, augment=augment)
     transformers.set_seed(args.seed)
     model = load_model(config, family, source)

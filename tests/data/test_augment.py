@@ -41,7 +41,7 @@ def config_of(folder, operations, task="grounding", train=None, **data):
 def augmented(folder, operations, task="grounding"):
     config = config_of(folder, {"operations": operations}, task)
     rows = load_examples(config.task, config.data.train, folder, training=True)
-    return rows, make_augmenter(config, rows, 0)
+    return rows, make_augmenter(config, rows)
 
 
 def look(example):
@@ -135,7 +135,7 @@ def test_mosaic_has_the_objects_of_four_rows_with_one_question(tmp_path):
     train = {"path": str(folder / "detection.jsonl")}
     config = config_of(tmp_path, {"operations": {"mosaic": 1.0}}, "detection", train)
     rows = load_examples(config.task, config.data.train, tmp_path, training=True)
-    augment = make_augmenter(config, rows, 0)
+    augment = make_augmenter(config, rows)
     for row in rows[:6]:
         found = augment.draw(row, 0)
         assert found.applied == ("mosaic",)
@@ -212,14 +212,14 @@ def test_operations_that_change_the_answer_of_a_task_are_rejected(tmp_path):
 def test_a_bad_option_of_an_operation_is_one_sentence(tmp_path, options, message):
     config = config_of(tmp_path, {"operations": {"rotate": {"probability": 0.5, **options}}})
     with pytest.raises(ValueError, match=message):
-        make_augmenter(config, [], 0)
+        make_augmenter(config, [])
 
 
 def test_a_prompt_with_left_in_it_is_rejected(tmp_path):
     task = {"name": "grounding", "prompt": "Give left, top, right, bottom of: {phrase}"}
     config = config_of(tmp_path, {"operations": {"flip": 0.5}}, task)
     with pytest.raises(ValueError, match=r"task\.prompt has the word 'left'"):
-        make_augmenter(config, [], 0)
+        make_augmenter(config, [])
 
 
 @pytest.mark.parametrize("cache", ["image_cache", "vision_cache"])

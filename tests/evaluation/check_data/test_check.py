@@ -673,3 +673,28 @@ def test_test_rows_without_an_answer_are_usable(tmp_path):
     report = check_data(config_of(tmp_path, train, none, task="clockbench"))
     write_check_page(report, tmp_path / "page.html")
     assert report_text(report).endswith("\nready")
+
+
+def test_augmented_rows_are_drawn_next_to_the_row(tmp_path):
+    rows = write_rectangles(tmp_path / "rows")
+    config = config_of(tmp_path, rows)
+    plain = check_data(config)
+    operations = {"flip": 1.0, "crop": {"probability": 1.0, "least": 1.0}, "blur": 0.0}
+    data = {"train": {"path": str(rows)}, "test": {"path": str(rows)}}
+    augment = {"operations": operations}
+    report = check_data(config_of(tmp_path, rows, data={**data, "augment": augment}))
+    assert [source.ceiling for source in report.sources] == [
+        source.ceiling for source in plain.sources
+    ]
+    note = (
+        "data.augment changes 100 % of the first 8 training images in an epoch: flip 100 %, "
+        "crop 100 %, blur 0 %. The ceilings are those of the rows as they are."
+    )
+    assert note in report.notes
+    write_check_page(report, tmp_path / "page.html", samples=1)
+    page = (tmp_path / "page.html").read_text()
+    assert page.count("flip, crop") == 4 * 3
+    box = boxes()[0]
+    dashed = re.findall(r'class="row" d="M([0-9.]+) [0-9.]+L([0-9.]+)', page)
+    assert [float(x) for x in dashed[1]] == [box[0], box[2]]  # after the sample: the row
+    assert [float(x) for x in dashed[2]] == [80 - box[2], 80 - box[0]]
