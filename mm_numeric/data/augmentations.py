@@ -168,7 +168,7 @@ def rotate(scene: Scene, rng: random.Random, *, degrees: float = 5.0) -> Scene |
             image.size,
             Image.Transform.AFFINE,
             tuple(move.inverse()),
-            resample=Image.Resampling.BICUBIC,
+            resample=Image.Resampling.BILINEAR,
             fillcolor=_GREY,
         )
 

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from mm_numeric.answers import Example, Instances, Polygon
 from mm_numeric.config.data import DataConfig, DataSource
-from mm_numeric.config.reader import config_from_dict
+from mm_numeric.config.reader import config_from_dict, read_config
 from mm_numeric.data.augment import make_augmenter
 from mm_numeric.data.collator import TrainingCollator
 from mm_numeric.data.examples import load_examples
@@ -234,11 +234,18 @@ def test_mosaic_of_a_stream_is_rejected(tmp_path):
         config_of(tmp_path, {"operations": {"mosaic": 0.5}}, "detection", stream=True)
 
 
-def test_an_operation_of_your_own_has_a_path(tmp_path, monkeypatch):
+def test_an_operation_of_your_own_is_found_next_to_the_config(tmp_path):
     (tmp_path / "my_operations.py").write_text(
         "def grey(scene, rng, *, share=1.0):\n"
         "    return scene.with_pixels(lambda image: image.convert('L').convert('RGB'))\n"
     )
-    monkeypatch.syspath_prepend(tmp_path)
-    rows, augment = augmented(tmp_path, {"my_operations:grey": {"probability": 1.0, "share": 0.5}})
-    assert open_image(augment(rows[0])).getpixel((0, 0))[0] == 76  # red
+    own = {"my_operations:grey": {"probability": 1.0, "share": 0.5}}
+    config = config_of(tmp_path, {"operations": {"blur": 1.0}}).to_dict()
+    config["data"]["augment"]["operations"] = own
+    del config["objective"]
+    (tmp_path / "own.yaml").write_text(json.dumps(config))
+    config = read_config(tmp_path / "own.yaml")
+    assert config.plugins == str(tmp_path)
+    rows = load_examples(config.task, config.data.train, tmp_path, training=True)
+    augment = make_augmenter(config, rows)
+    assert open_image(augment(rows[0])).getpixel((0, 0)) == (76, 76, 76)  # red
