@@ -66,7 +66,7 @@ class Augmenter:
         groups: dict[str, list[int]] = defaultdict(list)
         if "mosaic" in self.operations:
             for index, example in enumerate(self.rows):
-                if len(example.images) == 1:
+                if len(example.images) == 1 and not example.repeat:
                     groups[example.prompt].append(index)
         object.__setattr__(self, "by_question", groups)
 
