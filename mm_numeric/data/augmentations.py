@@ -26,8 +26,8 @@ from mm_numeric.geometry.moves import Affine, KeptShare
 _GREY = (127, 127, 127)  # of pixels that an operation leaves empty
 
 _SIDE = re.compile(
-    r"\b(?P<left>left)(?=(?:most|hand(?:ed)?|wards?|side)?\b)"
-    r"|\b(?P<right>right)(?=(?:most|hand(?:ed)?|wards?|side)?\b)|左|右",
+    r"\bleft(?=(?:most|hand(?:ed)?|wards?|side)?\b)"
+    r"|\bright(?=(?:most|hand(?:ed)?|wards?|side)?\b)|左|右",
     re.IGNORECASE,
 )
 _ORDINAL = r"first|second|third|fourth|fifth|last|[0-9]+(?:th|[snr][td])"
