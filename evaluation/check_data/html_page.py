@@ -145,7 +145,7 @@ def _figures(encoded: EncodedExample, augment: Augmenter) -> list[_Figure]:
         size, own = found.example.size_px or encoded.size_px, found.example
         assert size is not None
         frame = compute_frame(collator.family, own, size)
-        answer, _ = collator.answer(own, frame)
+        answer = collator.answer(own, frame).tokens
         parsed = collator.task.parse(collator.family.text(answer.ids), frame)
         about = f"epoch {epoch}: {', '.join(found.applied) or 'unchanged'}"
         if own.prompt != example.prompt:
