@@ -4,6 +4,7 @@
 ``<!-- end -->``, where NAME is one of ``TABLES``.
 
     values EXPERIMENT CELL ...         means of each metric, objective and cell, for each rule
+    planned EXPERIMENT                 the differences that its config planned before it ran
     pair OBJECTIVE OBJECTIVE           differences under the same rule, in all cells
     clear                              all differences to CE or to greedy decoding that are clear
     claims, claims list                the sentences of ``CLAIMS``, as a table or as a list
@@ -33,6 +34,7 @@ METRICS = {
     "clock": _CLOCKS,
     "grounding": ("accuracy_at_0.5", "accuracy_at_0.75", "mean_iou"),
     "arithmetic": ("accuracy_interpolation", "mae_interpolation"),
+    "approximate_numbers": ("within_tolerance", "mae", "median_absolute_error"),
 }
 """The metrics of each task that the tables show, the main one first."""
 
@@ -68,8 +70,8 @@ class Experiment:
 
     @property
     def rules(self) -> list[str]:
-        """Return the decoding rules, ``greedy`` first."""
-        return list(next(iter(self.summary["decoding"].values())))
+        """Return the decoding rules, ``greedy`` first, without that of the objective ``raft``."""
+        return [rule for rule in next(iter(self.summary["decoding"].values())) if rule != "raft"]
 
     @property
     def decoded(self) -> str:
@@ -135,8 +137,24 @@ def values(name: str, *cells: str) -> str:
     return "\n\n".join(blocks)
 
 
+def planned(name: str) -> str:
+    """Return the differences that were planned, each family with its correction by Holm."""
+    own = experiment(name)
+    known = {metric["name"]: metric for metric in own.summary["metrics"]}
+    rows = [["family", "answers", "against", "metric", "difference"]]
+    for each in own.summary["hypotheses"]:
+        pair = (_code(", ".join(answers)) for answers in (each["better"], each["other"]))
+        metric, found = known[each["metric"]], each["difference"]
+        change = _change(found["value"], found["p_holm"], metric)
+        rows.append([each["family"], *pair, _label(metric), change])
+    return _table(rows)
+
+
 def _by_rule(own: Experiment, objective: str, cell: str, metric: Mapping[str, Any]) -> str:
-    found = (own.found(objective, cell, rule, metric["name"]) for rule in own.rules)
+    row, name = own.rows[objective, cell], metric["name"]
+    if row not in own.summary["decoding"]:  # a baseline, which has no distribution
+        return _value(own.summary["table"][row][name]["value"], metric)
+    found = (own.found(objective, cell, rule, name) for rule in own.rules)
     return " / ".join(_value(mean["value"], metric) for mean in found)
 
 
@@ -177,11 +195,11 @@ class Difference:
 
 
 _COLUMNS = (
-    "within 5 min, Acc@0.5, accuracy (points)",
+    "within 5 min, Acc@0.5, accuracy, within 10 % (points)",
     "within 1 min, Acc@0.75 (points), MAE",
-    "mean deviation (min), mean IoU (points)",
+    "mean deviation (min), mean IoU (points), median error",
 )
-"""What the first, second and third metric of clocks, boxes and sums are."""
+"""What the first, second and third metric of clocks, boxes, sums and prices are."""
 
 
 @cache
@@ -250,8 +268,9 @@ def differences(name: str) -> list[Difference]:
             if family == "table" and summary["references"][row]:
                 members[row, summary["references"][row]] = summary["table"][row]
             elif family == "decoding":
-                rules = summary["decoding"][row]
-                members |= {(f"{row}, {rule}", row): rules[rule] for rule in own.rules[1:]}
+                rules = summary["decoding"].get(row, {})
+                chosen = [rule for rule in own.rules[1:] if rule in rules]
+                members |= {(f"{row}, {rule}", row): rules[rule] for rule in chosen}
         columns: list[dict[tuple[str, str], tuple[float, float]]] = []
         for metric in own.metrics:
             cells = {key: cell[metric["name"]]["difference"] for key, cell in members.items()}
@@ -413,6 +432,7 @@ def printed_scores(file: str, lines: str = "") -> str:
 TABLES: Mapping[str, Callable[..., str]] = {
     "score": printed_scores,
     "values": values,
+    "planned": planned,
     "pair": pair,
     "clear": clear,
     "claims": claims,
