@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from mm_numeric.compat import attention_of
 from mm_numeric.io.files import read_json, stored_content, write_json
 from mm_numeric.io.log import logger
 from mm_numeric.losses.normalization import Counts
@@ -299,7 +300,7 @@ class NumericLossMixin(_Trainer):
     ) -> WithNodes:
         """Add the beginnings of all answers to a micro-batch, as extra tokens."""
         assert self.objective.answers is not None
-        attention = self.model.config.get_text_config()._attn_implementation
+        attention = attention_of(self.model.config.get_text_config())
         if attention not in ("sdpa", "eager"):
             raise ValueError(
                 f"objective: losses of whole answers need a mask that {attention} does not accept; "
