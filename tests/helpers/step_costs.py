@@ -84,6 +84,7 @@ def config_of(name: str, folder: Path) -> Config:
         f"trainer.max_steps={STEPS}",
         "data.train.render=64",
         "data.test.render=2",
+        "evaluate=null",
         *CASES[name],
     )
 

@@ -55,6 +55,7 @@ def job(folder: Path, rows: Path, family: str, objective: str, *overrides: str):
         "trainer.warmup_steps=0",
         "trainer.logging_steps=1",
         "trainer.save_strategy='no'",
+        "evaluate=null",
         # The bias of a key changes nothing: its gradient is rounding, and Adam would take it whole.
         "trainer.adam_epsilon=1.0e-5",
         *overrides,
