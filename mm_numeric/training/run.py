@@ -29,6 +29,7 @@ from mm_numeric.data.collator import (
 )
 from mm_numeric.data.examples import ONLY_KNOWN, load_examples, only_known_questions
 from mm_numeric.data.framing import load_framed_image
+from mm_numeric.data.images import UnreadableImageError
 from mm_numeric.data.lengths import check_questions, with_new_tokens
 from mm_numeric.data.streaming import ExampleStream
 from mm_numeric.data.training_set import TrainingRows
@@ -178,7 +179,7 @@ def _train(
             collator = make_collator(config, load_family(config, source))
             examples, family = rows.for_trainer(collator), collator.family
             config = with_new_tokens(planned, rows.longest_answer)
-            _check_evaluated(config, family, evaluated)
+            evaluated = _checked_evaluated(config, family, evaluated)
         trainer = make_trainer(config, args, examples, collator, source)
         _check_numbers(family, [*evaluated, *tests])
         trainer.trust_remote_code = trust_remote_code
@@ -267,15 +268,30 @@ def training_arguments(config: Config) -> TrainingArguments:
     return args
 
 
-def _check_evaluated(config: Config, family: Family, evaluated: Sequence[Example]) -> None:
-    """Check the rows that are asked during training, for which the model must have positions.
+def _checked_evaluated(
+    config: Config, family: Family, evaluated: Sequence[Example]
+) -> list[Example]:
+    """Return the rows to ask during training, for which the model must have positions.
 
-    Their images are read, too: an unreadable one would end the training at its first evaluation.
+    An unreadable image would end the training at its first evaluation. It raises its error now, or
+    its row is left out with ``data.on_bad_image: skip``, unless no row can be read.
     """
+    found, problems = list[Example](), list[UnreadableImageError]()
     for example in progress(evaluated, desc="checking images to evaluate", unit="row"):
-        load_framed_image(family, example)
-    if evaluated or config.predict.max_new_tokens is not None:
-        check_questions(family, evaluated, config.predict.new_tokens)
+        try:
+            load_framed_image(family, example)
+            found.append(example)
+        except UnreadableImageError as error:
+            if config.data.on_bad_image == "stop":
+                raise
+            problems.append(error)
+    if problems and not found:
+        raise problems[0]
+    for problem in problems:
+        logger.warning("row not evaluated: %s", problem, extra=ONCE)
+    if found or config.predict.max_new_tokens is not None:
+        check_questions(family, found, config.predict.new_tokens)
+    return found
 
 
 def _check_numbers(family: Family, asked: Sequence[Example]) -> None:

@@ -204,20 +204,24 @@ def test_an_image_that_cannot_be_read_is_skipped_and_counted(tmp_path):
         overrides = [] if mode == "ddp" else ["trainer.deepspeed=zero3"]
         files[mode] = job(
             tmp_path / mode, rows, "data.on_bad_image=skip", "objective=ntil_soft",
-            "trainer.max_steps=3", "trainer.save_steps=3", *overrides,
+            "trainer.max_steps=3", "trainer.save_steps=3", "data.test.render=null",
+            rows.replace("train", "test"), *overrides,
         )  # fmt: skip
     rank_runs.run(2, [str(file) for file in files.values()])
     for mode in files:
         run = tmp_path / mode / "run"
         assert facts(run)["steps"] == 3
         assert facts(run)["rows_skipped"] == 3
-        assert [line["rows_skipped"] for line in log(run)] == [1, 3, 3]
+        steps = [line for line in log(run) if "eval" not in line]
+        assert [line["rows_skipped"] for line in steps] == [1, 3, 3]
+        evaluated = (run / "evaluation" / "predictions.jsonl").read_text().splitlines()
+        assert [json.loads(line)["id"] for line in evaluated] == ["r1", "r2", "r3", "r6", "r7"]
         assert json.loads((run / "checkpoint-3" / "skipped_rows.json").read_text()) == [
             "r0",
             "r4",
             "r5",
         ]
-    one, other = (log(tmp_path / mode / "run") for mode in files)
+    one, other = (log(tmp_path / mode / "run")[:3] for mode in files)
     for line, same in zip(one, other, strict=True):
         assert line["components"] == pytest.approx(same["components"], rel=1e-4)
 
