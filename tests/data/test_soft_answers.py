@@ -327,7 +327,7 @@ def test_a_run_goes_on_with_the_same_draws(tmp_path, stream):
             folder, "objective={preset: soft_answers, scale: 2}", "trainer.max_steps=6",
             "trainer.per_device_train_batch_size=16", "trainer.logging_steps=1",
             "trainer.save_steps=2", "trainer.save_total_limit=null", f"data.stream={stream}",
-            *overrides,
+            "evaluate=null", *overrides,
         )  # fmt: skip
 
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"

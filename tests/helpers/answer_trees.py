@@ -67,7 +67,7 @@ def optimum(tree, loss, labels):
         return answers_of(tree, scores, list(labels)[:1])[0].answers.probs[0]
 
 
-def descend(tree, loss, labels, steps=1500):
+def descend(tree, loss, labels, steps=1000):
     """Return the same by gradient descent, for a loss that stops a part of its gradient."""
     scores = torch.zeros(len(tree.node), len(tree.ids), dtype=torch.float64, requires_grad=True)
     weights = torch.tensor(list(labels.values()), dtype=torch.float64)

@@ -187,6 +187,7 @@ def test_expected_risk_is_not_proper(noise, answer, prob, of_labels):
     assert labels[answer] == pytest.approx(of_labels, abs=0.002)
 
 
+@pytest.mark.slow
 def test_completion_risk_answers_29_where_pathrisk_answers_39():
     """See docs/losses/pathrisk.md."""
     tree, labels = NOISES["bimodal"]
@@ -195,6 +196,7 @@ def test_completion_risk_answers_29_where_pathrisk_answers_39():
     assert found[29] == pytest.approx(0.898, abs=0.002)
 
 
+@pytest.mark.slow
 def test_completion_risk_is_biased_where_labels_begin_with_other_digits():
     """The best answer is 39, with an error of 1.2; 38 has 1.5. After 3, only labels below 40 count.
 
