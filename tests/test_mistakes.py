@@ -192,7 +192,7 @@ SETTINGS = [
     override("model.dtype=half", "model: dtype is one of auto, float32, bfloat16, float16, not 'half'"),
     override("model.quantize=nf4", "model.quantize: quantised weights cannot be trained; set `"),
     override("model.baseline=xvall", "there is no baseline 'xvall'. Did you mean 'xval'?"),
-    override("modules.language=lora", "modules.language: a module is trained, frozen, adapted, not "),
+    override("modules.language=lora", "modules.language: a module is trained, frozen, adapted, "),
     override("lora.rank=8", "mine.yaml, lora: no module is adapted; add `modules: {language: adapted"),
     override("objective=ntill", "objective: there is no objective 'ntill'. Did you mean 'ntil'?"),
     override("objective.numeric_weight=-1", "mine.yaml, objective: numeric_weight must be >= 0 and finite, not -1.0."),

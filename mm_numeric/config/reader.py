@@ -15,6 +15,7 @@ from mm_numeric.config.data import AugmentConfig, DataConfig, EvaluateConfig, li
 from mm_numeric.config.data import DataSource as DataSource
 from mm_numeric.config.modules import (
     LOCATION_TOKENS,
+    ModulesConfig,
     ModuleSettings,
     read_lora,
     read_modules,
@@ -172,6 +173,24 @@ def find_config(name: str | Path) -> Path:
     raise unknown(str(name), known, "config", str(name))
 
 
+def _check_served(raw: Mapping[str, Any], model: ModelConfig, where: str) -> None:
+    """Raise ValueError if a model on a server has a section of training."""
+    for section in _TRAINED if model.family == API else ():
+        if raw.get(section) is not None:
+            raise ValueError(
+                f"{where}, {section}: a model on a server (model.family: {API}) is not trained; "
+                "remove the section."
+            )
+
+
+def _read_modules(raw: Mapping[str, Any], model: ModelConfig, where: str) -> ModulesConfig:
+    """Read the modules; with adapters, the location tokens are trained by default."""
+    modules = read_modules(raw.get("modules"), f"{where}, modules")
+    if modules.adapted and modules.embeddings is None and has_location_tokens(model, where):
+        return replace(modules, embeddings=ModuleSettings(how=LOCATION_TOKENS))
+    return modules
+
+
 def config_from_dict(raw: Mapping[str, Any], *, where: str, title: str) -> Config:
     """Create a config from the parsed content of a YAML file, and validate it.
 
@@ -184,16 +203,9 @@ def config_from_dict(raw: Mapping[str, Any], *, where: str, title: str) -> Confi
         if raw.get(key) is None and not (key == "trainer" and _is_served(raw)):
             raise ValueError(f"{where}: the setting {key!r} is missing.")
     model = read_dataclass(ModelConfig, raw["model"], f"{where}, model")
-    for section in _TRAINED if model.family == API else ():
-        if raw.get(section) is not None:
-            raise ValueError(
-                f"{where}, {section}: a model on a server (model.family: {API}) is not trained; "
-                "remove the section."
-            )
+    _check_served(raw, model, where)
     task_name, task = _read_task(raw["task"], model, where)
-    modules = read_modules(raw.get("modules"), f"{where}, modules")
-    if modules.adapted and modules.embeddings is None and has_location_tokens(model, where):
-        modules = replace(modules, embeddings=ModuleSettings(how=LOCATION_TOKENS))
+    modules = _read_modules(raw, model, where)
     predict = {} if raw.get("predict") is None else raw["predict"]
     evaluate = raw.get("evaluate", None if model.family == API else {})
     config = Config(

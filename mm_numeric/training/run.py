@@ -414,16 +414,12 @@ def make_trainer(
     family = collator.family
     known = [] if isinstance(examples, ExampleStream) else examples
     mixed = has_mixed_modalities(family, known) if known else family.takes_images
-    collator = replace(collator, add_dummy_image_row=mixed)
+    tree, augment = make_answer_tree(config, family), make_augmenter(config, known)
+    collator = replace(collator, add_dummy_image_row=mixed, answer_tree=tree, augment=augment)
     if isinstance(family, Baseline):
         family.fit(config.task, known)  # answers may now have other tokens than when measured
         collator = replace(collator, encoded=EncodedAnswers())
-    tree = make_answer_tree(config, family)
-    if tree is not None:
-        collator = replace(collator, answer_tree=tree)
     modules = ModelModules(family, config.modules, args.learning_rate, config.title)
-    augment = make_augmenter(config, known)
-    collator = replace(collator, augment=augment)
     transformers.set_seed(args.seed)
     model = load_model(config, family, source)
     modules.check(model)

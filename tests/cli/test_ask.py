@@ -24,6 +24,13 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.fixture(autouse=True)
+def trained(capsys):
+    """Train the run before a test reads what a command prints."""
+    clock_run()
+    capsys.readouterr()
+
+
 def predict(*words):
     return cli.main(["predict", "--model", str(clock_run()), *words])
 
