@@ -194,3 +194,11 @@ def lock(handle: int | None) -> bool:
             raise
         return False
     return True
+
+
+def unlock(handle: int) -> None:
+    """Release a lock, also where a process that was forked meanwhile keeps the file open."""
+    if sys.platform != "win32":
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_UN)

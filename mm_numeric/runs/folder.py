@@ -38,7 +38,7 @@ from mm_numeric import __version__
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.config.reader import config_from_dict, with_overrides
 from mm_numeric.config.schema import Config
-from mm_numeric.io.atomic_files import lock, open_lock, reject_links
+from mm_numeric.io.atomic_files import lock, open_lock, reject_links, unlock
 from mm_numeric.io.files import read_json, write_json, write_text
 from mm_numeric.io.log import logger
 from mm_numeric.registry import import_from
@@ -198,7 +198,11 @@ def locked(path: Path, kind: str = "folder") -> Iterator[None]:
                 "noticed; make sure that there is none.",
                 *(path, kind),
             )
-        yield
+        try:
+            yield
+        finally:
+            if is_locked:
+                unlock(file.fileno())
 
 
 def has_locks(path: Path) -> bool:

@@ -1,8 +1,10 @@
 """What a run folder contains, whatever trained the run."""
 
+import multiprocessing
 import os
 import re
 import subprocess
+import threading
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 
@@ -12,7 +14,7 @@ import mm_numeric
 from mm_numeric.comparison.plan import first_runs
 from mm_numeric.config.reader import read_config
 from mm_numeric.runs import folder as run_folder
-from mm_numeric.runs.folder import machine_name, source_commit
+from mm_numeric.runs.folder import locked, machine_name, source_commit
 from mm_numeric.training.distil import teacher_of
 
 
@@ -90,3 +92,16 @@ def test_the_commit_is_that_of_the_checkout_and_marked_if_files_changed(tmp_path
     inside = tmp_path / "site-packages"  # an installed package in somebody's repository
     inside.mkdir()
     assert source_commit(inside) is None
+
+
+def test_a_process_that_was_forked_inside_does_not_keep_the_lock(tmp_path):
+    """Workers of a data loader may outlive the training that has started them."""
+    with locked(tmp_path / "run"):
+        child = multiprocessing.get_context("fork").Process(target=threading.Event().wait)
+        child.start()
+    try:
+        with locked(tmp_path / "run"):
+            pass
+    finally:
+        child.kill()
+        child.join()
