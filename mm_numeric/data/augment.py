@@ -13,9 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-import torch
 from PIL import Image
-from torch import Tensor
 
 from mm_numeric.answers import EmbeddedImage, Example
 from mm_numeric.config.schema import Config
@@ -54,11 +52,6 @@ class Augmenter:
     rows: Sequence[Example] = field(default=(), repr=False)
     """The training rows, from which ``mosaic`` draws."""
 
-    epoch: Tensor = field(
-        default_factory=lambda: torch.zeros((), dtype=torch.long).share_memory_(), repr=False
-    )
-    """The current epoch, in memory that the workers of the data loader share."""
-
     by_question: Mapping[str, list[int]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -71,8 +64,8 @@ class Augmenter:
         object.__setattr__(self, "by_question", groups)
 
     def __call__(self, example: Example) -> Example:
-        """Return the row as the current epoch augments it."""
-        return self.draw(example, int(self.epoch)).example
+        """Return the row as its epoch augments it; a row without an epoch is unchanged."""
+        return example if example.epoch is None else self.draw(example, example.epoch).example
 
     def draw(self, example: Example, epoch: int) -> Drawn:
         """Return the row as an epoch augments it, and the names of the operations.

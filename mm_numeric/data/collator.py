@@ -157,7 +157,7 @@ class TrainingCollator:
     Digits of the text format, such as the 2 of ``bbox_2d``, are not numbers."""
 
     soft_answers: SoftAnswers | None = None
-    """Train on answers that are drawn around the labels, one for each row and epoch.
+    """Train on answers that are drawn around the labels, one for each row, epoch and repeat.
 
     Examples without an epoch, such as those of an evaluation, keep their labels."""
 
@@ -187,7 +187,9 @@ class TrainingCollator:
     """All answers that a row can have, for losses of whole answers."""
 
     augment: Augmenter | None = None
-    """Changes images and answers before they are encoded; None to train on the rows as they are."""
+    """Changes images and answers before they are encoded; None to train on the rows as they are.
+
+    Examples without an epoch are not changed."""
 
     def __call__(self, examples: Sequence[Example]) -> dict[str, Any]:
         """Return a training batch: the model inputs, the labels and the positions of numbers.
@@ -232,7 +234,7 @@ class TrainingCollator:
         try:
             if is_drawn:
                 assert self.soft_answers is not None
-                seed = f"{self.seed}:{example.id}:{example.epoch}"
+                seed = f"{self.seed} {example.epoch} {example.repeat} {example.id}"
                 written, targets = draw_answer(written, self.soft_answers, seed)
                 answer = self.family.answer(written.text)
             numbers = self.family.numbers(written.text, written.marks, answer, self.vocabulary)
@@ -511,7 +513,7 @@ def make_collator(config: Config, family: Family) -> TrainingCollator:
         thousands_separators=spec.thousands_separators,
         every_number=spec.numbers == "all",
         soft_answers=_soft_answers(config),
-        seed=config.trainer.get("seed", 42),
+        seed=config.row_seed,
         skip_unreadable_images=data.on_bad_image == "skip",
         length_limit=limit,
         image_cache=None if data.image_cache is None else ImageCache(Path(data.image_cache)),

@@ -74,7 +74,6 @@ from mm_numeric.runs.manifest import check_files
 from mm_numeric.runs.resume import with_same_rows
 from mm_numeric.runs.tensor_files import require_tensor_files
 from mm_numeric.training.answer_nodes import make_answer_tree
-from mm_numeric.training.callbacks.augmented_epoch import AugmentedEpoch
 from mm_numeric.training.callbacks.evaluation import (
     EvaluationCallback,
     evaluated_rows,
@@ -430,8 +429,6 @@ def make_trainer(
         collator = replace(collator, vision_cache=vision_cache)
     options: dict[str, Any] = {"model": model, "modules": modules, "args": args}
     callbacks = [JsonLog(config.output_dir / LOG), LogLines()]
-    if augment is not None:
-        callbacks.append(AugmentedEpoch(augment))
     trainer: RunTrainer
     if config.grpo is not None:
         from mm_numeric.training.grpo import make_grpo_trainer  # requires TRL

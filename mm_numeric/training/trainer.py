@@ -17,6 +17,7 @@ from transformers import PreTrainedModel, Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.training_args import OptimizerNames
 
+from mm_numeric.answers import Example
 from mm_numeric.baselines.baseline import Baseline
 from mm_numeric.compat import base_dataloader, postponed_rotation
 from mm_numeric.data.lengths import LengthGroupedSampler, rows_per_step, sampler_seed
@@ -363,7 +364,7 @@ class NumericTrainer(RunTrainer, NumericLossMixin, Trainer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         examples: Any = vars(self)["train_dataset"]
-        if self.objective.needs_drawn_answers and isinstance(examples, list):
+        if isinstance(examples, list) and examples and isinstance(examples[0], Example):
             self.train_dataset = EpochRows(examples)
             self.add_callback(self.train_dataset)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from mm_numeric.data.collator import TrainingCollator
 from mm_numeric.data.examples import load_examples
 from mm_numeric.data.images import open_image
 from mm_numeric.data.lengths import LengthLimit
-from mm_numeric.data.streaming import ExampleStream
+from mm_numeric.data.streaming import EpochRows, ExampleStream
 from mm_numeric.data.training_set import TrainingRows
 from mm_numeric.tasks.detection import Detection
 from mm_numeric.tasks.grounding import Grounding
@@ -66,13 +67,15 @@ def test_workers_see_the_epoch_also_if_they_persist(tmp_path):
     rows, augment = augmented(tmp_path, MOVES)
     family = tiny_family()
     collate = TrainingCollator(family, Grounding(), family.vocabulary(), augment=augment)
+    rows = EpochRows(rows)
     loader = DataLoader(
         rows, batch_size=4, collate_fn=collate, num_workers=2, persistent_workers=True
     )
     labels = []
     for epoch in range(2):
-        augment.epoch.fill_(epoch)
-        plain = [collate(rows[:4]), collate(rows[4:])]
+        rows.on_epoch_begin(None, SimpleNamespace(epoch=epoch), None)
+        own = [rows[i] for i in range(len(rows))]
+        plain = [collate(own[:4]), collate(own[4:])]
         for found, wanted in zip(loader, plain, strict=True):
             assert torch.equal(found["labels"], wanted["labels"])
             assert torch.equal(found["pixel_values"], wanted["pixel_values"])
@@ -88,7 +91,7 @@ def test_the_labels_are_those_of_the_changed_image(tmp_path):
     for row in rows:
         box = row.answer
         mirrored = dataclasses.replace(box, x1=width - box.x2, x2=width - box.x1)
-        labels = collate([row])["labels"]
+        labels = collate([dataclasses.replace(row, epoch=0)])["labels"]
         written = Grounding().format(mirrored, family.frame(width, 60)).text
         assert family.tokenizer.decode(labels[:-1]) == written
 
@@ -97,15 +100,23 @@ def test_a_row_that_became_too_long_is_used_as_it_is(tmp_path):
     rows, augment = augmented(tmp_path, {"scale": {"probability": 1, "least": 0.5, "most": 0.5}})
     family = tiny_family()
     collate = TrainingCollator(family, Grounding(), family.vocabulary(), augment=augment)
-    assert collate.augmented(rows[0]) is not rows[0]
+    row = dataclasses.replace(rows[0], epoch=0)
+    assert collate.augmented(row) is not row
     short = dataclasses.replace(collate, length_limit=LengthLimit(1, "stop"))
-    assert short.augmented(rows[0]) is rows[0]
+    assert short.augmented(row) is row
+
+
+def test_a_row_without_an_epoch_as_in_an_evaluation_stays(tmp_path):
+    rows, augment = augmented(tmp_path, {"flip": 1.0})
+    assert augment(rows[0]) is rows[0]
+    assert augment(dataclasses.replace(rows[0], epoch=0)) is not rows[0]
 
 
 def test_an_unreadable_image_is_reported_with_its_row(tmp_path):
     rows, augment = augmented(tmp_path, {"flip": 1.0})
     rows[0].image.write_bytes(b"no image")
-    assert augment(rows[0]) is rows[0]
+    row = dataclasses.replace(rows[0], epoch=0)
+    assert augment(row) is row
 
 
 def test_a_row_that_no_draw_fits_is_named(tmp_path):
@@ -118,7 +129,7 @@ def test_a_row_that_no_draw_fits_is_named(tmp_path):
 
 def test_a_row_without_an_image_stays(tmp_path):
     _, augment = augmented(tmp_path, {"flip": 1.0})
-    row = Example(id="0", image=None, prompt="1+1=", answer=None, where="here")
+    row = Example(id="0", image=None, prompt="1+1=", answer=None, where="here", epoch=0)
     assert augment(row) is row
 
 
@@ -248,4 +259,4 @@ def test_an_operation_of_your_own_is_found_next_to_the_config(tmp_path):
     assert config.plugins == str(tmp_path)
     rows = load_examples(config.task, config.data.train, tmp_path, training=True)
     augment = make_augmenter(config, rows)
-    assert open_image(augment(rows[0])).getpixel((0, 0)) == (76, 76, 76)  # red
+    assert open_image(augment.draw(rows[0], 0).example).getpixel((0, 0)) == (76, 76, 76)  # red
