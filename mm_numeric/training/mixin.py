@@ -226,7 +226,8 @@ class NumericLossMixin(_Trainer):
             batch["decoder_input_ids"] = _decoder_inputs(whole, labels)
         # Only batches of TrainingCollator, which has a family, are known to be padded on the right.
         family = getattr(self.data_collator, "family", None)
-        if "supervised" in batch and not getattr(family, "needs_padding_mask", True):
+        needs_mask = getattr(family, "needs_padding_mask", True) or self.objective.has_whole_answers
+        if "supervised" in batch and not needs_mask:
             batch.pop("attention_mask", None)
         return batch, labels, spans, batch.pop("supervised", None)
 
