@@ -1,7 +1,7 @@
 """Sentences that decide a comparison, and what limits the decision. A rule makes each sentence.
 
 The first one names the best pair of objective and decoding rule or, before that, objectives that
-are no better than guessing. Others state what is clear, and what to do next.
+are not clearly better than guessing. Others state what is clear, and what to do next.
 """
 
 import math
@@ -98,22 +98,22 @@ def _pairs(comparison: Comparison) -> list[_Pair]:
 
 
 def _is_at_guess(comparison: Comparison, pairs: Sequence[_Pair]) -> bool:
-    """Return True if no pair is better than guessing."""
+    """Return True if no pair is clearly better than guessing."""
     metric = comparison.metrics[0]
     guess = comparison.guess(metric)
     return guess is not None and not any(metric.beats(pair.cell, guess.value) for pair in pairs)
 
 
 def _guessing(comparison: Comparison, pairs: Sequence[_Pair]) -> str:
-    """State that no pair is better than guessing, and what to do."""
+    """State that no pair is clearly better than guessing, and what to do."""
     metric = comparison.metrics[0]
     guess = comparison.guess(metric)
     assert guess is not None
     names = dict.fromkeys(pair.name for pair in pairs)
     who = f"None of the {len(names)} objectives is" if len(names) > 1 else f"{pairs[0].name} is not"
     return (
-        f"{who} better than guessing: {metric.label} {_reach(pairs, metric)}, and guessing has "
-        f"{metric.value(guess.value)}. Train for more steps or on more rows."
+        f"{who} clearly better than guessing: {metric.label} {_reach(pairs, metric)}, and guessing "
+        f"has {metric.value(guess.value)}. Train for more steps or on more rows."
     )
 
 

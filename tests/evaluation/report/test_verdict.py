@@ -68,8 +68,8 @@ SENTENCES = [
     pytest.param(
         trial(MINUTES, {"ce": 174, "emd": 182, "ntil": 179}, guess=180),
         [
-            "None of the 3 objectives is better than guessing: mean deviation 174.0 to 182.0 min, "
-            "and guessing has 180.0 min. Train for more steps or on more rows.",
+            "None of the 3 objectives is clearly better than guessing: mean deviation 174.0 to "
+            "182.0 min, and guessing has 180.0 min. Train for more steps or on more rows.",
             "2 seeds are too few to state which objective is better; that takes 5.",
             "Guessing has 180.0 min mean deviation: the best constant answer, computed without the "
             "image and the question; not clearly better, decoded greedily: ce, ntil, emd.",
@@ -79,8 +79,8 @@ SENTENCES = [
     pytest.param(
         trial(POINTS, {"ce": 0.02}, guess=0.02, seeds=5),
         [
-            "ce is not better than guessing: within 5 min 2.0%, and guessing has 2.0%. Train for "
-            "more steps or on more rows.",
+            "ce is not clearly better than guessing: within 5 min 2.0%, and guessing has 2.0%. "
+            "Train for more steps or on more rows.",
         ],
         id="one objective, no better than guessing",
     ),
