@@ -10,6 +10,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+MOST_ERROR, MOST_ERROR_16_BIT = 0.005, 0.05  # of logits that should be equal; share of the largest
+
 
 def output_head(model: Any) -> nn.Module | None:
     """Return the output head (``lm_head``) of a model of transformers or PEFT; None without one."""

@@ -24,14 +24,13 @@ from transformers.masking_utils import sdpa_mask
 
 from mm_numeric.answers import Example
 from mm_numeric.data.collator import TrainingCollator
-from mm_numeric.models.output_head import selected_logits
+from mm_numeric.models.output_head import MOST_ERROR, MOST_ERROR_16_BIT, selected_logits
 from mm_numeric.training.image_positions import rope_index_of, rope_positions
 
 SDPA_BY_SAMPLE = "sdpa_by_sample"
 """Name in transformers of sdpa that is computed for each sample of a row alone."""
 
 _LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
-MOST_ERROR, MOST_ERROR_16_BIT = 0.005, 0.05  # share of the largest logit
 
 
 @dataclass(frozen=True)

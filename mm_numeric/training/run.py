@@ -73,7 +73,6 @@ from mm_numeric.runs.folder import (
 from mm_numeric.runs.manifest import check_files
 from mm_numeric.runs.resume import with_same_rows
 from mm_numeric.runs.tensor_files import require_tensor_files
-from mm_numeric.training.answer_nodes import make_answer_tree
 from mm_numeric.training.callbacks.evaluation import (
     EvaluationCallback,
     evaluated_rows,
@@ -87,6 +86,7 @@ from mm_numeric.training.distil import check_distillation, student_of, teacher_o
 from mm_numeric.training.errors import translate_disk_full
 from mm_numeric.training.image_positions import with_image_positions
 from mm_numeric.training.padding_free import make_padding_free
+from mm_numeric.training.task_answers import make_answer_tree
 from mm_numeric.training.trainer import BaselineTrainer, NumericTrainer, RunTrainer
 from mm_numeric.training.vision_features import make_vision_cache
 

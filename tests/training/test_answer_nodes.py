@@ -16,10 +16,11 @@ from mm_numeric.data.collator import BATCH_KEYS, TrainingCollator
 from mm_numeric.losses.answer_tree import AnswerProbabilities
 from mm_numeric.models.loading import load_family
 from mm_numeric.models.output_head import output_head
-from mm_numeric.training import answer_nodes
-from mm_numeric.training.answer_nodes import answer_nodes_error, make_answer_tree, with_nodes
+from mm_numeric.training import task_answers
+from mm_numeric.training.answer_nodes import answer_nodes_error, with_nodes
 from mm_numeric.training.image_positions import with_image_positions
 from mm_numeric.training.run import train
+from mm_numeric.training.task_answers import make_answer_tree
 from mm_numeric.training.trainer import NumericTrainer
 
 FAMILIES = ["qwen2_5_vl", "qwen3_vl", "internvl", "idefics3", "glm4v"]
@@ -212,7 +213,7 @@ def test_settings_that_allow_no_extra_tokens(tmp_path, overrides, error):
 
 
 def test_too_many_answers(tmp_path, monkeypatch):
-    monkeypatch.setattr(answer_nodes, "MOST_EXTRA_TOKENS", 11)
+    monkeypatch.setattr(task_answers, "MOST_EXTRA_TOKENS", 11)
     error = "answer_range needs 12 of them for each row; at most 11 are possible: choose a smaller"
     with pytest.raises(ValueError, match=error):
         train(number_config(tmp_path))
