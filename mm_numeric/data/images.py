@@ -21,30 +21,25 @@ _WHITE_IS_ZERO = 0
 
 
 class UnreadableImageError(ValueError):
-    """Raised if an image cannot be read; the message names the image and its row."""
+    """Raised if an image cannot be read; the message names the image."""
 
 
 def open_image(example: Example) -> Image.Image:
     """Load the image of an example as upright RGB. See ``upright_rgb``."""
     assert example.image is not None
-    try:
-        with image_file(example.image) as image:
-            return upright_rgb(image)
-    except Exception as error:  # Pillow raises almost any type for a damaged file
-        raise UnreadableImageError(
-            f"{example.where}: the image {example.image} cannot be read ({error}); "
-            "replace it or remove its row."
-        ) from error
+    return open_upright(example.image, f"{example.where}: ", "replace it or remove its row")
 
 
-def open_upright(image: ImageSource) -> Image.Image:
-    """Load an image as upright RGB; raise ValueError if it cannot be read."""
+def open_upright(
+    image: ImageSource, where: str = "", remedy: str = "use another file"
+) -> Image.Image:
+    """Load an image as upright RGB. ``where`` and ``remedy`` are for the error message."""
     try:
         with image_file(image) as opened:
             return upright_rgb(opened)
     except Exception as error:  # Pillow raises almost any type for a damaged file
-        raise ValueError(
-            f"the image {image} cannot be read ({error}); use another file."
+        raise UnreadableImageError(
+            f"{where}the image {image} cannot be read ({error}); {remedy}."
         ) from error
 
 

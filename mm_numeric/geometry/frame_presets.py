@@ -156,10 +156,12 @@ class FrameRule:
                 belong to a model family are not accepted.
             limits: Limits of the area, for ``pixels_resized`` only, whose images are resized as by
                 Qwen2-VL and Qwen2.5-VL. It requires a smallest or a largest area.
+
+        The name of a format is not a folder; write ``./internvl`` for a folder of this name.
         """
         given = " and ".join(f"--{limit.replace('_', '-')}" for limit in limits.given)
         path = Path(name)
-        if path.is_dir() or path.suffix == ".json":
+        if name not in COORDINATES and (path.is_dir() or path.suffix == ".json"):
             if given:
                 raise ValueError(
                     f"--frame {name}: {FRAME} of the model has the sizes of its images; remove "
@@ -207,8 +209,4 @@ def published_frames() -> dict[str, FrameRule]:
     """Return all frames that need nothing but a name, by the option that names them."""
     found = {f"--family {name}": FrameRule.of_family(name) for name in FAMILY_RESIZES}
     others = [name for name in COORDINATES if name not in (*FAMILY_RESIZES, "pixels_resized")]
-    # Not FrameRule.named, which would read a folder of this name.
-    rules = (
-        FrameRule(resize=Resize(kind="none"), coordinates=COORDINATES[name]) for name in others
-    )
-    return found | {f"--frame {name}": rule for name, rule in zip(others, rules, strict=True)}
+    return found | {f"--frame {name}": FrameRule.named(name) for name in others}

@@ -148,10 +148,8 @@ class LoadedRun:
         are ``greedy`` and the median, or for answers without a median, such as lists of objects,
         the least expected risk.
         """
-        prompt, opened = (
-            self.question(asked),
-            [open_upright(own) if own else None for own in images],
-        )
+        prompt = self.question(asked)
+        opened = [open_upright(own) if own else None for own in images]
         examples = [
             Example(id=str(own), image=own, prompt=prompt, answer=None, where=str(own or "--ask"))
             for own in images

@@ -10,7 +10,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-MOST_ERROR, MOST_ERROR_16_BIT = 0.005, 0.05  # of logits that should be equal; share of the largest
+_MOST_ERROR, _MOST_ERROR_16_BIT = (
+    0.005,
+    0.05,
+)  # of logits that should be equal; share of the largest
 
 
 def output_head(model: Any) -> nn.Module | None:
@@ -86,3 +89,15 @@ def replaced_forward(head: nn.Module, forward: Callable[[Tensor], Tensor]) -> It
             del head.forward
         else:
             head.forward = before
+
+
+def logits_error(apart: Tensor, wanted: Tensor, *, low_precision: bool) -> float | None:
+    """Return by how much of the largest logit two computations differ; None if by rounding alone.
+
+    Args:
+        apart: Differences of the logits.
+        wanted: The logits of one of the computations, not empty.
+        low_precision: The model computes in bf16 or fp16, so that logits may differ by more.
+    """
+    share = (apart.abs().max() / wanted.abs().max()).item()
+    return None if share <= (_MOST_ERROR_16_BIT if low_precision else _MOST_ERROR) else share

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from mm_numeric.losses.answer_tree import AnswerTree
-from mm_numeric.models.output_head import MOST_ERROR, MOST_ERROR_16_BIT, selected_logits
+from mm_numeric.models.output_head import logits_error, selected_logits
 from mm_numeric.numbers.spans import NumberSpans
 
 
@@ -129,8 +129,8 @@ def answer_nodes_error(
     at = (counts.cumsum(0) - counts)[row] + depth
     twice = found[n:].unflatten(0, (-1, len(tree.node)))[row, node]
     apart = torch.cat([found[:n] - wanted, twice - wanted[at]])
-    share = (apart.abs().max() / wanted.abs().max()).item()
-    if share <= (MOST_ERROR_16_BIT if low_precision else MOST_ERROR):
+    share = logits_error(apart, wanted, low_precision=low_precision)
+    if share is None:
         return None
     return (
         f"objective: for the first micro-batch, the logits of the model differ by {share:.1%} of "

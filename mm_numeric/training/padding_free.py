@@ -24,7 +24,7 @@ from transformers.masking_utils import sdpa_mask
 
 from mm_numeric.answers import Example
 from mm_numeric.data.collator import TrainingCollator
-from mm_numeric.models.output_head import MOST_ERROR, MOST_ERROR_16_BIT, selected_logits
+from mm_numeric.models.output_head import logits_error, selected_logits
 from mm_numeric.training.image_positions import rope_index_of, rope_positions
 
 SDPA_BY_SAMPLE = "sdpa_by_sample"
@@ -211,8 +211,8 @@ def padding_free_error(
         model.train(was_training)
     if not wanted.numel():
         return None
-    error = ((found - wanted).abs().max() / wanted.abs().max()).item()
-    if error <= (MOST_ERROR_16_BIT if low_precision else MOST_ERROR):
+    error = logits_error(found - wanted, wanted, low_precision=low_precision)
+    if error is None:
         return None
     return (
         f"data.padding_free: for the first micro-batch, the logits of the model differ by "
