@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 from mm_numeric.cli import main as cli
 from mm_numeric.io.escaping import markdown_fence, markdown_text, terminal_text
 
+pytestmark = pytest.mark.slow  # its runs take seconds to make
+
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\x9b1A\u202e\r"
 HOSTILE = ESCAPES + (
     "`</code><img src=x onerror=owned()>\n\n# owned\n\n```\n~~~\n[owned](http://owned.example)\n"

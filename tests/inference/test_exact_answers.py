@@ -116,7 +116,10 @@ def enumerated(model, family, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("names", ["untrained", "trained", "untrained trained"])
+@pytest.mark.parametrize(
+    "names",
+    ["untrained", "trained", pytest.param("untrained trained", marks=pytest.mark.full)],
+)
 def test_answers_are_those_of_brute_force(models, names, kind):
     """Of one model, and of the mean of two models."""
     (loaded, family), (_, texts, parse) = models, KINDS[kind]

@@ -21,6 +21,8 @@ from mm_numeric.evaluation.report.demo import demo_page, demo_server, distributi
 from mm_numeric.inference.ask import LoadedRun
 from mm_numeric.inference.decision_rules import Candidate
 
+pytestmark = pytest.mark.slow  # its runs take seconds to make
+
 DROP = """<script>
 const bytes = Uint8Array.from(atob("IMAGE"), (c) => c.charCodeAt(0));
 const data = new DataTransfer();
