@@ -193,6 +193,31 @@ def remove_input_gradient_hooks(embeddings: Any) -> None:
 # -- transformers and datasets --------------------------------------------------------------------
 
 
+@contextmanager
+def packed_samples() -> Iterator[None]:
+    """Let transformers make the masks of rows with several samples in the context without a wait.
+
+    ``find_packed_sequence_indices`` of transformers (5.6 to 5.24) waits for the GPU to see if a row
+    has several samples, and returns None if none has; nothing public can tell it. In the context it
+    returns the samples in any case, as that of 4.57 does. Do not use it for rows of a single
+    sample: their attention is faster without a mask.
+    """
+    from transformers import masking_utils
+
+    usual = masking_utils.find_packed_sequence_indices
+    masking_utils.find_packed_sequence_indices = _sample_indices
+    try:
+        yield
+    finally:
+        masking_utils.find_packed_sequence_indices = usual
+
+
+def _sample_indices(position_ids: Any) -> Any:
+    """Return the sample of each token [b, t], from 0; positions start again with each sample."""
+    before = position_ids[:, :1] - 1
+    return (position_ids.diff(prepend=before) != 1).cumsum(-1)
+
+
 def keep_checkpoint_names(model: Any) -> None:
     """Make ``save_pretrained`` use the parameter names of the checkpoint that was loaded.
 

@@ -16,9 +16,11 @@ from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
+    MistralConfig,
     PreTrainedModel,
     Trainer,
     TrainingArguments,
+    masking_utils,
 )
 from trl import GRPOTrainer
 
@@ -56,6 +58,28 @@ def test_trainer_methods(method):
         f"Trainer.{method} of transformers {transformers.__version__} has other parameters; see "
         "mm_numeric.compat.TRAINER_METHODS."
     )
+
+
+def test_packed_samples():
+    name = "find_packed_sequence_indices"
+    usual = getattr(masking_utils, name, None)
+    assert usual is not None, gone("transformers", f"masking_utils.{name}", "packed_samples")
+    config = MistralConfig(sliding_window=3, attn_implementation="sdpa")
+    positions = torch.tensor([[0, 1, 2, 3, 0, 1, 0], [0, 0, 1, 2, 3, 4, 5]])
+
+    def masks(positions):
+        inputs = config, torch.zeros(*positions.shape, 8), None, None, positions
+        whole = masking_utils.create_causal_mask(*inputs)
+        return [whole, masking_utils.create_sliding_window_causal_mask(*inputs)]
+
+    wanted, alone = masks(positions), torch.arange(2)[None]
+    assert masks(alone) == [None, None]
+    with compat.packed_samples():
+        for found, mask in zip(masks(positions), wanted, strict=True):
+            assert torch.equal(found, mask)
+        assert all(mask is not None for mask in masks(alone))  # transformers calls ours
+        masking_utils.find_packed_sequence_indices(positions.to("meta"))  # has no values to look at
+    assert masking_utils.find_packed_sequence_indices is usual
 
 
 @pytest.mark.parametrize("method", compat.GRPO_METHODS)

@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import AttentionMaskInterface
 from transformers.masking_utils import create_causal_mask
 
-from mm_numeric.compat import attention_of
+from mm_numeric.compat import attention_of, packed_samples
 from mm_numeric.io.files import read_json, stored_content, write_json
 from mm_numeric.io.log import logger
 from mm_numeric.losses.normalization import Counts
@@ -191,6 +191,9 @@ class NumericLossMixin(_Trainer):
             if has_encoder and inputs["origin"].tokens == batch["input_ids"].numel() + len(labels):
                 batch["attention_mask"] = None  # there is no padding
             masks = right_padded(has_encoder=has_encoder)
+            # A batch of PaddingFreeCollator, which has no padding.
+            if "sample_boundaries" in batch and len(inputs["origin"].ids) > 1:
+                masks = packed_samples()
         router = self.model.config.get_text_config()
         has_router_loss = getattr(router, "output_router_logits", False)
         if has_router_loss:

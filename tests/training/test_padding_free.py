@@ -14,9 +14,15 @@ from peft import LoraConfig, get_peft_model
 from sized_rows import check_gradients, gradients, loaded, sized_rows
 from sums import sums_config
 from tiny_decoders import checkpoint
-from transformers import AttentionInterface, AttentionMaskInterface, DataCollatorWithFlattening
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    DataCollatorWithFlattening,
+    masking_utils,
+)
 from transformers.utils import is_flash_attn_2_available
 
+from mm_numeric.compat import packed_samples
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.data.collator import BATCH_KEYS
 from mm_numeric.inference.generate import generate
@@ -39,7 +45,8 @@ def test_loss_and_gradients_are_those_with_padding(name, attention):
     padded, vocabulary = collator(rows), collator.vocabulary
     assert flat["input_ids"].shape == (1, int(padded["attention_mask"].sum()))
     loss, wanted = gradients(model, padded, vocabulary)
-    same, found = gradients(model, flat, vocabulary)
+    with packed_samples():
+        same, found = gradients(model, flat, vocabulary)
     torch.testing.assert_close(same, loss, rtol=1e-5, atol=1e-6)
     check_gradients(found, wanted)
     inputs = {key: value for key, value in flat.items() if key not in BATCH_KEYS}
@@ -157,6 +164,21 @@ def test_the_log_of_a_run_is_that_with_padding(tmp_path):
         torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-6)
     saved = json.loads((tmp_path / "b" / "run" / "model" / "config.json").read_text())
     assert "sdpa_by_sample" not in str(saved)
+
+
+def test_transformers_looks_for_samples_only_in_rows_of_one(tmp_path, monkeypatch):
+    """Attention in a row of one needs no mask; the micro-batches have seven samples and one."""
+    usual, rows = masking_utils.find_packed_sequence_indices, []
+
+    def recording(positions):
+        rows.append(positions)
+        return usual(positions)
+
+    monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", recording)
+    config = sums_config(tmp_path, "causal_lm", per_device_train_batch_size=7, max_steps=2)
+    train(replace(config, data=replace(config.data, padding_free=True)))
+    (row,) = rows
+    assert torch.equal(row, torch.arange(row.shape[1])[None])
 
 
 @pytest.mark.parametrize("name", ["paligemma", "gemma3"])
