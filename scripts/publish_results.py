@@ -34,7 +34,7 @@ from mm_numeric.comparison.summary import SUMMARY, write_summary
 from mm_numeric.config.reader import read_config
 from mm_numeric.evaluation.report.charts import SeriesStyle
 from mm_numeric.evaluation.report.comparison_page import SWEEPS
-from mm_numeric.evaluation.report.decoding_section import decoding_chart
+from mm_numeric.evaluation.report.decoding_section import decoding_charts
 from mm_numeric.evaluation.report.results import Comparison, read_comparison
 from mm_numeric.evaluation.report.summary_file import read_summary
 from mm_numeric.evaluation.report.sweeps import grid_sweeps, sweep_chart, sweeps_data
@@ -42,7 +42,7 @@ from mm_numeric.io.files import read_json, read_rows, write_text
 from mm_numeric.runs.folder import CONFIG, FINISHED, STATED
 
 FIGURE = "figure.svg"
-WIDTH = 860
+WIDTH, PANEL = 860, 420
 
 
 def main() -> None:
@@ -79,17 +79,18 @@ def publish(comparison: Path, target: Path) -> None:
 
 ANSWERS = "answers.tar.xz"
 _PACKED = (CONFIG, STATED, f"seed*/*/{FINISHED}", f"seed*/*/{SELECTION}/[!p]*.json")
-_ROWS = "seed*/**/predictions*.jsonl"
+_ROWS = ("seed*/**/predictions*.jsonl", "ensembles/**/predictions*.jsonl")
 _LEFT_OUT = ("image", "prompt", "parsed", "greedy")
 
 
 def pack_answers(comparison: Path, target: Path) -> None:
     """Pack what ``write_summary`` reads of the folder of a comparison."""
     numbers: dict[str, str] = {}
+    rows = [path for name in _ROWS for path in comparison.glob(name)]
     with tarfile.open(target, "w:xz", preset=9) as archive:
         for path in sorted(path for name in _PACKED for path in comparison.glob(name)):
             _add(archive, path.relative_to(comparison), path.read_bytes())
-        for path in sorted(comparison.glob(_ROWS), key=lambda path: (path.name, path)):
+        for path in sorted(rows, key=lambda path: (path.name, path)):
             lines = [json.dumps(_short(row, numbers)) + "\n" for _, row in read_rows(path)]
             _add(archive, path.relative_to(comparison), "".join(lines).encode())
 
@@ -100,7 +101,7 @@ def _short(row: dict[str, Any], numbers: dict[str, str]) -> dict[str, Any]:
     if row.get("decode"):
         kept["decode"] = {key: row["decode"].get(key) for key in ("rule", "confidence")}
     if "group" not in row and row.get("image"):
-        kept["group"] = numbers.setdefault(row["image"], f"image {len(numbers)}")
+        kept["group"] = numbers.setdefault(row["image"], f"image {len(numbers):06}")
     return kept
 
 
@@ -136,7 +137,15 @@ def _is_same(found: Any, published: Any) -> bool:
     return bool(found == published)
 
 
-_RECOMPUTED = ("table", "warm_start", "other_warm_starts", "decoding", "hypotheses", "calibration")
+_RECOMPUTED = (
+    "table",
+    "warm_start",
+    "other_warm_starts",
+    "decoding",
+    "ensembles",
+    "hypotheses",
+    "calibration",
+)
 
 
 def _values(summary: dict[str, Any]) -> dict[str, Any]:
@@ -162,20 +171,28 @@ def draw(target: Path) -> None:
     metric, sweeps = comparison.metrics[0], grid_sweeps(comparison)
     if sweeps:
         chart = sweep_chart(sweeps[0], metric)
+        charts = [("", chart)] if chart else []
         styles = list(dict.fromkeys(line.style for line in sweeps[0].lines))
         write_text(target / SWEEPS, sweeps_data(sweeps, comparison.metrics).to_csv())
     else:
-        chart, styles = decoding_chart(comparison, metric), []
-    if chart is None:
+        charts, styles = decoding_charts(comparison, metric), []
+    if not charts:
         raise ValueError(f"{target}: no grid axis of numbers and no decoding rules to draw.")
     parts = [
         words(20, 28, f"{metric.label}: {comparison.summary['title']}", "title"),
         words(20, 48, comparison.summary["description"].partition("? ")[2]),
         *_legend(styles, 72),
-        placed(chart.svg, 20, 86, WIDTH - 40, 400),
-        *(words(20, 506 + 16 * i, line) for i, line in enumerate(_origin(comparison))),
     ]
-    write_text(target / FIGURE, image(WIDTH, 548, comparison.summary["description"], parts))
+    for i, (title, chart) in enumerate(charts):
+        parts.append(placed(chart.svg, 20, 86 + PANEL * i, WIDTH - 40, 400))
+        if title:
+            parts.append(words(90, 82 + PANEL * i, title, "title"))
+    end = 86 + PANEL * len(charts)
+    parts += [
+        words(20, end + 16 * i, line)
+        for i, line in enumerate(_origin(comparison, is_sweep=bool(sweeps)))
+    ]
+    write_text(target / FIGURE, image(WIDTH, end + 42, comparison.summary["description"], parts))
 
 
 def _legend(styles: list[SeriesStyle], y: float) -> list[str]:
@@ -187,11 +204,11 @@ def _legend(styles: list[SeriesStyle], y: float) -> list[str]:
     return parts
 
 
-def _origin(comparison: Comparison) -> list[str]:
+def _origin(comparison: Comparison, *, is_sweep: bool) -> list[str]:
     """Return two lines: what is drawn, and where it was measured."""
     summary, facts = comparison.summary, comparison.summary["facts"]
     rules = list(next(iter(summary["decoding"].values()), {}))
-    dashed = f"; dashed: {' and '.join(rules[1:])} decoding" if summary["axes"] and rules else ""
+    dashed = f"; dashed: {' and '.join(rules[1:])} decoding" if is_sweep and rules else ""
     return [
         f"Means of {len(summary['seeds'])} seeds with their {comparison.drawn_ends}{dashed}.",
         f"{facts['machine']}, commit {facts['commit']}.",

@@ -156,15 +156,22 @@ def _is_finite(column: Any) -> bool:
     return isinstance(column, np.ndarray) and bool(np.isfinite(column).all())
 
 
+def group_numbers(groups: Groups) -> NDArray[np.int64]:
+    """Return the number of the group of each row, [n], from 0 in the order of the rows.
+
+    It does not depend on the names of groups, such as paths of images, which differ by machine.
+    """
+    _, firsts, names = np.unique(groups, return_index=True, return_inverse=True)
+    return firsts.argsort().argsort()[names]
+
+
 def _resampled_rows(
     groups: Groups, resamples: int, rng: np.random.Generator
 ) -> Iterator[NDArray[np.int64]]:
     """Yield the row indices of some resamples at a time, [resamples, rows]."""
-    # Not in the order of their names, such as paths of images, which differ between machines.
-    _, firsts, names = np.unique(groups, return_index=True, return_inverse=True)
-    in_order = firsts[names]  # the index of the first row of each row's group
-    _, sizes = np.unique(in_order, return_counts=True)
-    rows, ends = np.argsort(in_order, kind="stable"), np.cumsum(sizes)
+    numbers = group_numbers(groups)
+    sizes = np.bincount(numbers)
+    rows, ends = np.argsort(numbers, kind="stable"), np.cumsum(sizes)
     if (sizes == sizes[0]).all():  # as many rows in each resample: many at a time
         members, step = rows.reshape(len(sizes), -1), max(1, _MAX_ELEMENTS // len(groups))
         for start in range(0, resamples, step):

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mm_numeric.evaluation.metrics.bootstrap import group_numbers
 from mm_numeric.evaluation.metrics.intervals import seed_interval
 
 Array = NDArray[np.float64]
@@ -105,21 +106,22 @@ def gap(seeds: Sequence[tuple[Array, Array, NDArray[np.uint64]]]) -> Gap:
         seeds: For each run, the confidences [n], whether the answers are correct [n], and the group
             of rows of each, [n], which is drawn as a whole. n may differ between runs.
     """
-    names, index = np.unique(np.concatenate([own[2] for own in seeds]), return_inverse=True)
+    index = group_numbers(np.concatenate([own[2] for own in seeds]))
+    count = index.max() + 1
     ends = np.cumsum([len(own[2]) for own in seeds])[:-1]
     sums, counts = (
-        np.stack([np.bincount(at, values, minlength=len(names)) for at, values in pairs])
+        np.stack([np.bincount(at, values, minlength=count) for at, values in pairs])
         for pairs in (
             [(at, own[0] - own[1]) for at, own in zip(np.split(index, ends), seeds, strict=True)],
             [(at, np.ones(len(at))) for at in np.split(index, ends)],
         )
     )
     values = sums.sum(axis=1) / counts.sum(axis=1)
-    if len(names) < 2:
+    if count < 2:
         return Gap(float(values.mean()), None, None)
     draw, draws = np.random.default_rng(0), []
     for _ in range(_RESAMPLES):
-        often = np.bincount(draw.integers(0, len(names), len(names)), minlength=len(names))
+        often = np.bincount(draw.integers(0, count, count), minlength=count)
         draws.append((sums @ often) / np.maximum(counts @ often, 1))
     low, high, _ = seed_interval(values, np.stack(draws, axis=1))
     return Gap(float(values.mean()), *np.clip([low, high], -1, 1).tolist())

@@ -9,6 +9,7 @@ from mm_numeric.evaluation.metrics.intervals import family_text
 from mm_numeric.evaluation.report.charts import (
     Axis,
     Chart,
+    SeriesStyle,
     axis_around,
     figure,
     line_chart,
@@ -22,7 +23,7 @@ _METRICS = 6
 """Number of metrics that have a table of rules."""
 
 _MOST_DRAWN = 8
-"""Greatest number of objectives whose names fit below the figure."""
+"""Greatest number of objectives whose names fit below a figure."""
 
 _RULES = {
     GREEDY: "the most likely token at each step",
@@ -57,10 +58,9 @@ def decoding_section(comparison: Comparison) -> Section | None:
         f"objective with its interval. {comparison.colours('decoding')}"
     )
     first, *others = comparison.metrics[:_METRICS]
-    chart = decoding_chart(comparison, first)
     blocks: list[Content] = [note(text)]
-    if chart:
-        blocks.append(figure(chart, css="panels wide"))
+    for title, chart in decoding_charts(comparison, first):
+        blocks.append(figure(chart, Cell(content=title) if title else None, css="panels wide"))
     blocks.append(_table(comparison, decoding, rules, first))
     cells = (cells.get(first.name) for own in decoding.values() for cells in own.values())
     if any(cell and cell["from_reference"] for cell in cells):
@@ -79,20 +79,40 @@ def decoding_section(comparison: Comparison) -> Section | None:
     return Section.of("decoding", "Decoding", *blocks)
 
 
-def decoding_chart(comparison: Comparison, metric: ReportedMetric) -> Chart | None:
+def decoding_charts(comparison: Comparison, metric: ReportedMetric) -> list[tuple[str, Chart]]:
     """Draw the mean of a metric, with its interval, for each objective and decoding rule.
 
-    Returns None if there are too many objectives, or if none has the metric.
+    Returns the title and the figure of each setting of the grid if there are too many objectives
+    for one figure, which has no title. Figures with too many objectives are left out.
     """
-    decoding = comparison.summary["decoding"]
+    decoding, axes = comparison.summary["decoding"], comparison.summary["axes"]
     ranked = [name for name in comparison.ranked() if name in decoding]
     names = [name for name in ranked if decoding[name][GREEDY].get(metric.name)]
-    if not 0 < len(names) <= _MOST_DRAWN:
-        return None
+    if len(names) <= _MOST_DRAWN:
+        figures = {"": {name: comparison.styles[name] for name in names}}
+    else:
+        styles: dict[str, SeriesStyle] = {}  # one for each objective, in all figures
+        figures = {}
+        for name in filter(names.__contains__, axes):
+            objective, *others = map(str, axes[name].values())
+            own = replace(comparison.styles[name], name=objective)
+            figures.setdefault(", ".join(others), {})[name] = styles.setdefault(objective, own)
+    return [
+        (title, _chart(comparison, metric, {name: own[name] for name in names if name in own}))
+        for title, own in figures.items()
+        if 0 < len(own) <= _MOST_DRAWN
+    ]
+
+
+def _chart(
+    comparison: Comparison, metric: ReportedMetric, styles: Mapping[str, SeriesStyle]
+) -> Chart:
+    """Draw the rows of a comparison whose names are the keys of ``styles``."""
+    decoding, names = comparison.summary["decoding"], list(styles)
     rules = list(decoding[names[0]])
     lines, values = [], []
     for index, name in enumerate(names):
-        style = comparison.styles[name]
+        style = styles[name]
         for column, rule in enumerate(rules):
             cell = decoding[name][rule].get(metric.name)
             if cell is None:  # a rule without a value, such as the mean IoU of no pairs
@@ -107,9 +127,10 @@ def decoding_chart(comparison: Comparison, metric: ReportedMetric) -> Chart | No
     rule_order = f"{', '.join(rules[:-1])} and {rules[-1]}"
     unit = f", {metric.unit}" if metric.unit else ""
     label = f"{metric.label}{unit} {metric.direction}, from left to right decoded by {rule_order}"
-    x = Axis(low=-0.5, high=len(names) - 0.5, ticks=list(enumerate(names)), label=label)
+    ticks = [(index, style.name) for index, style in enumerate(styles.values())]
+    x = Axis(low=-0.5, high=len(names) - 0.5, ticks=ticks, label=label)
     description = f"{metric.label} of {', '.join(names)}, decoded by {rule_order}."
-    data = _table(comparison, decoding, rules, metric)
+    data = _table(comparison, {name: decoding[name] for name in names}, rules, metric)
     return line_chart(lines, x, y, description=description, data=data, width=820, height=400)
 
 

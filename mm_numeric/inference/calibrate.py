@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mm_numeric.evaluation.metrics.bootstrap import group_numbers
 from mm_numeric.inference.number_distribution import Floats
 from mm_numeric.io.files import read_json, write_json
 from mm_numeric.runs.folder import CALIBRATION, decoded_name
@@ -180,7 +181,7 @@ def cross_validated(
     ``groups`` [n] are the groups of their rows, which are not split: group i is in fold
     ``i % folds``.
     """
-    _, number = np.unique(groups, return_inverse=True)
+    number = group_numbers(groups)
     found: dict[str, Floats] = {}
     for fold in range(folds):
         own = number % folds == fold
