@@ -4,7 +4,9 @@
 ``<!-- end -->``, where NAME is one of ``TABLES``.
 
     values EXPERIMENT CELL ...         means of each metric, objective and cell, for each rule
-    planned EXPERIMENT                 the differences that its config planned before it ran
+    planned EXPERIMENT [clear]         the differences that its config planned before it ran, or
+                                       those that are clear, for or against
+    ensembles EXPERIMENT ...           the runs of all seeds together, next to the single runs
     pair OBJECTIVE OBJECTIVE           differences under the same rule, in all cells
     clear                              all differences to CE or to greedy decoding that are clear
     claims, claims list                the sentences of ``CLAIMS``, as a table or as a list
@@ -15,6 +17,7 @@ import contextlib
 import io
 import json
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -39,7 +42,8 @@ METRICS = {
 """The metrics of each task that the tables show, the main one first."""
 
 PAIR_EXPERIMENTS = ("clock_noise", "clock_rows", "grounding_noise", "arithmetic_decoding")
-"""The experiments whose cells are a family of the tables ``pair``: all that have five seeds."""
+"""The experiments whose cells are a family of the tables ``pair``: all that have five seeds, and no
+hypotheses and thus families of their own."""
 
 FAMILIES = {
     "table": "objectives against CE, greedy",
@@ -61,6 +65,16 @@ class Experiment:
         text = (RESULTS / self.name / "summary.json").read_text(encoding="utf-8")
         found: dict[str, Any] = json.loads(text)
         return found
+
+    @property
+    def planned(self) -> list[dict[str, Any]]:
+        """Return the hypotheses that were stated before the experiment ran, with their results."""
+        return list(self.summary.get("hypotheses", []))
+
+    @property
+    def ensembles(self) -> dict[str, Any]:
+        """Return the metrics of ensembles by row and rule."""
+        return dict(self.summary.get("ensembles", {}))
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -85,7 +99,7 @@ class Experiment:
         for name in self.summary["objectives"]:
             axes = dict(self.summary["axes"].get(name, {"objective": name}))
             objective = str(axes.pop("objective"))
-            cells = [f"{value:,}" for value in axes.values()]
+            cells = [own if isinstance(own, str) else f"{own:,}" for own in axes.values()]
             found[objective, " ".join(cells)] = name
         return found
 
@@ -137,16 +151,40 @@ def values(name: str, *cells: str) -> str:
     return "\n\n".join(blocks)
 
 
-def planned(name: str) -> str:
+def planned(name: str, which: str = "") -> str:
     """Return the differences that were planned, each family with its correction by Holm."""
     own = experiment(name)
     known = {metric["name"]: metric for metric in own.summary["metrics"]}
     rows = [["family", "answers", "against", "metric", "difference"]]
-    for each in own.summary["hypotheses"]:
-        pair = (_code(", ".join(answers)) for answers in (each["better"], each["other"]))
+    for each in own.planned:
+        pair = (_code(", ".join(answers)) for answers in _sides(each))
         metric, found = known[each["metric"]], each["difference"]
-        change = _change(found["value"], found["p_holm"], metric)
-        rows.append([each["family"], *pair, _label(metric), change])
+        if not which or found["p_holm"] <= SIGNIFICANT:
+            change = _change(found["value"], found["p_holm"], metric)
+            rows.append([each["family"], *pair, _label(metric), change])
+    return _table(rows)
+
+
+def ensembles(*names: str) -> str:
+    """Return the metrics of ensembles, and their differences to the mean of their single runs.
+
+    The p-values of each metric are corrected over the ensembles of its experiment.
+    """
+    rows = [["answers", "metric", "single runs, greedy", "single runs", "together", "difference"]]
+    for own in map(experiment, names):
+        found = own.ensembles
+        keys = [(row, rule) for row, rules in found.items() for rule in rules]
+        for metric in own.metrics:
+            cells = {key: found[key[0]][key[1]][metric["name"]] for key in keys}
+            p = holm({key: cell["difference"]["p"] for key, cell in cells.items()})
+            for (row, rule), cell in cells.items():
+                single = own.summary["decoding"][row]
+                means = (single[each][metric["name"]]["value"] for each in (GREEDY, rule))
+                rows.append([
+                    _code(f"{row}, {rule}"), _label(metric),
+                    *(_value(mean, metric) for mean in (*means, cell["value"])),
+                    _change(cell["difference"]["value"], p[row, rule], metric),
+                ])  # fmt: skip
     return _table(rows)
 
 
@@ -257,10 +295,11 @@ def differences(name: str) -> list[Difference]:
     """Return the differences of the families of an experiment with five seeds.
 
     The p-values of each metric are corrected over the family, as ``compare`` corrects the first.
+    Experiments with ensembles have runs of another experiment, whose families they would repeat.
     """
     own, found = experiment(name), list[Difference]()
     summary = own.summary
-    if len(summary["seeds"]) < ENOUGH_SEEDS:
+    if len(summary["seeds"]) < ENOUGH_SEEDS or own.ensembles:
         return []
     for family, meaning in FAMILIES.items():
         members: dict[tuple[str, str], Mapping[str, Any]] = {}
@@ -283,12 +322,40 @@ def differences(name: str) -> list[Difference]:
     return found
 
 
+def planned_differences(name: str) -> list[Difference]:
+    """Return the planned differences of an experiment, with the metrics that were planned."""
+    own, sizes = experiment(name), Counter[str]()
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for each in own.planned:
+        sizes[each["family"]] += 1
+        pair = [row if rule == GREEDY else f"{row}, {rule}" for row, rule in _sides(each)]
+        found.setdefault((pair[0], pair[1]), {})[each["metric"]] = each
+    planned = []
+    for (better, other), by_metric in found.items():
+        families = (f"{each['family']}, {sizes[each['family']]}" for each in by_metric.values())
+        known = {name: each["difference"] for name, each in by_metric.items()}
+        ordered = (known.get(metric["name"]) for metric in own.metrics)
+        changes = [own and (own["value"], own["p_holm"]) for own in ordered]
+        text = f"planned: {', '.join(families)}"
+        planned.append(Difference(own, better, other, text, changes))
+    return planned
+
+
+def _sides(hypothesis: Mapping[str, Any]) -> list[list[str]]:
+    """Return the row and the rule of the answers that should be better, and of the others."""
+    return [hypothesis["better"], hypothesis["other"]]
+
+
 def clear() -> str:
-    """Return a table of all differences that are clear in a metric after the correction."""
+    """Return a table of all differences that are clear in a metric after the correction.
+
+    Planned differences are among them, for or against the hypothesis.
+    """
     return _differences_table(
         found
         for path in sorted(RESULTS.glob("*/summary.json"))
-        for found in differences(path.parent.name)
+        for name in [path.parent.name]
+        for found in (*differences(name), *planned_differences(name))
         if found.is_clear
     )
 
@@ -309,18 +376,23 @@ def _code(answers: str) -> str:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence, and the difference that shows it: of a family, or of a pair under one rule."""
+    """A sentence, and the difference that shows it: planned, of a family, or of a pair.
+
+    ``better`` and ``other`` are names of rows, with the decoding rule unless it is greedy.
+    """
 
     sentence: str
     experiment: str
     better: str
     other: str
     decoded: bool | None = None
-    """True or False for a difference of ``pair_differences``, None for one of ``differences``."""
+    """True or False for a difference of ``pair_differences``, None for other ones."""
 
     def difference(self) -> Difference:
         """Return the difference; raise ValueError if it is missing or not clear."""
-        if self.decoded is None:
+        if experiment(self.experiment).planned:
+            known = planned_differences(self.experiment)
+        elif self.decoded is None:
             known = differences(self.experiment)
         else:
             first, second = (name.partition("_")[0] for name in (self.better, self.other))
@@ -332,20 +404,41 @@ class Claim:
         raise ValueError(f"{self.sentence!r} is shown by no clear difference.")
 
 
-_10, _2, _BOXES = "label_noise_minutes_10", "label_noise_minutes_2", "label_noise_pixels"
+_BOXES = "label_noise_pixels"
 CLAIMS = (
     Claim(
-        "With label noise of 10 minutes, the median of a CE model reads more clocks than its "
+        "If labels err to both sides, by about 5 minutes, the median of a CE model reads more "
+        "clocks than its greedy answers",
+        "clock_evidence", "ce_gaussian_5, median", "ce_gaussian_5",
+    ),
+    Claim(
+        "If labels are late, by 5 minutes on average, this median reads fewer, against the "
+        "hypothesis",
+        "clock_evidence", "ce_exponential_5, median", "ce_exponential_5",
+    ),
+    Claim(
+        "On sums, the median of a pretrained model trained with CE has smaller errors than its "
         "greedy answers",
-        "clock_noise", f"ce_{_10}, median", f"ce_{_10}",
+        "arithmetic_smollm2", "ce, median", "ce",
     ),
     Claim(
-        "With noise of 2 minutes, this median reads more clocks within 1 minute, and not within 5",
-        "clock_noise", f"ce_{_2}, median", f"ce_{_2}",
+        "The same holds after NTIL",
+        "arithmetic_smollm2", "ntil, median", "ntil",
     ),
     Claim(
-        "With label noise of 10 minutes, PathRisk reads more clocks than CE, both by the median",
-        "clock_noise", f"pathrisk_{_10}", f"ce_{_10}", decoded=True,
+        "With noise of 5 minutes, `expected_risk` reads more clocks within 1 minute than CE, both "
+        "greedily",
+        "clock_evidence", "expected_risk_gaussian_5", "ce_gaussian_5",
+    ),
+    Claim(
+        "With late labels, `expected_risk` reads more clocks within 5 minutes than CE, both by the "
+        "median",
+        "clock_evidence", "expected_risk_exponential_5, median", "ce_exponential_5, median",
+    ),
+    Claim(
+        "If one label in ten is random, `soft_answers` reads fewer clocks within 1 minute than CE, "
+        "both greedily, against the hypothesis",
+        "clock_evidence", "soft_answers_outliers_10", "ce_outliers_10",
     ),
     Claim(
         "With noisy boxes, PathRisk finds more boxes than CE, both by `mbr`",
@@ -354,10 +447,6 @@ CLAIMS = (
     Claim(
         "After NTIL, `mbr` finds more boxes than greedy decoding",
         "grounding_noise", f"ntil_{_BOXES}_0, mbr", f"ntil_{_BOXES}_0",
-    ),
-    Claim(
-        "On sums, the median of a CE model has smaller errors than its greedy answers",
-        "arithmetic_decoding", "ce, median", "ce",
     ),
     Claim(
         "With labels without noise, distillation costs accuracy on sums",
@@ -379,7 +468,10 @@ def claims(form: str = "table") -> str:
         header = ["claim", "experiment", "family", *_COLUMNS]
         rows = ([text, f"`{o.experiment.name}`", o.family, *o.texts()] for text, o in found)
         return _table([header, *rows])
-    return "\n".join(f"- {text}: {_listed(own)}." for text, own in found)
+    return "\n".join(
+        f"- {text}: {_listed(own)}{'. Planned' * own.family.startswith('planned')}."
+        for text, own in found
+    )
 
 
 def _listed(own: Difference) -> str:
@@ -433,6 +525,7 @@ TABLES: Mapping[str, Callable[..., str]] = {
     "score": printed_scores,
     "values": values,
     "planned": planned,
+    "ensembles": ensembles,
     "pair": pair,
     "clear": clear,
     "claims": claims,
