@@ -163,7 +163,6 @@ def _joined(parts: Sequence[RowColumns]) -> RowColumns:
 def _random(
     rows: GuessedRows, known: Sequence[int], answers: Sequence[str | None]
 ) -> tuple[list[int], RowColumns]:
-    """Answer each row with the correct answers to some others; return the rows and the columns."""
     order = np.random.default_rng(0).permutation(known).tolist()
     shifts = range(1, min(len(order), _SHIFTS + 1))
     given = [str(answers[row]) for row in order]
@@ -179,11 +178,8 @@ def _constant(
 ) -> Iterator[tuple[Metric, tuple[list[int], RowColumns]]]:
     """Yield each metric with the rows and the columns of its constant answers.
 
-    Args:
-        rows: All rows.
-        answers: The correct answer to each row.
-        parts: Rows to choose an answer on, and the rows that it answers.
-        question: Rows for which this function returns the same value get the same answer.
+    Each of ``parts`` has rows to choose an answer on, and the rows that it answers. Rows for which
+    ``question`` returns the same value get the same answer.
     """
     order: list[int] = []
     columns: dict[str, list[RowColumns]] = {metric.name: [] for metric in rows.scorer.metrics}

@@ -166,7 +166,6 @@ def _scored_parts(
 
 
 def _chosen_scorer(read: AnswerRows, protocol: str | Rules | None, where: str) -> Scorer:
-    """Return the scorer of a protocol, or that of the task if ``protocol`` is None."""
     scorer: Scorer
     if protocol is None:
         scorer = scorer_of(read.task, read.name, read.targets[0], where)

@@ -179,9 +179,8 @@ class BaseTask(Task):
 def task_class(name: str, where: str) -> type[Task]:
     """Import the class of a task, and check that it implements the interface ``Task``.
 
-    Args:
-        name: A key of ``mm_numeric.registry.TASKS``, or an import path ``package.module:Class``.
-        where: File and field that contain the name, for error messages.
+    ``name`` is a key of ``mm_numeric.registry.TASKS``, or an import path ``package.module:Class``.
+    Error messages begin with ``where``.
     """
     cls: type[Task] = choose(name, TASKS, "task", where)
     if not isinstance(cls, type) or not is_dataclass(cls):

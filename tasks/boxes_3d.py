@@ -118,7 +118,6 @@ class DetectBoxes3D(ClassQuestions):
 
 
 def _read_boxes(value: Any, where: str) -> list[Box3D]:
-    """Read the list in the field ``instances`` of a row."""
     if not isinstance(value, list):
         raise ValueError(f'{where}: no "instances" (a list); use an empty list for no objects.')
     boxes = []

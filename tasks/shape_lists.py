@@ -138,11 +138,8 @@ class NoisyBoxTask(BaseTask):
     ) -> list[Shape]:
         """Return the training boxes of a row with label noise, or unchanged if there is none.
 
-        Args:
-            shapes: The boxes of the row, in pixels of the original image.
-            size_px: Width and height of the image, which the boxes do not leave.
-            identity: Id of the row, which the noise depends on.
-            where: File and line of the row, for error messages.
+        The noise depends on ``identity``, the id of the row. Boxes do not leave an image of
+        ``size_px``.
         """
         if not self.label_noise_pixels:
             return list(shapes)

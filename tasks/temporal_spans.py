@@ -194,7 +194,6 @@ def read_spans(value: Any, where: str) -> TimeSpans:
 
 
 def _frames(row: Mapping[str, Any], where: str) -> list[tuple[str, float]]:
-    """Return the path and the time of each frame of a row."""
     paths, fps = row.get("frames"), row.get("fps")
     if not (isinstance(paths, list) and paths and all(map(is_text, paths))):
         raise ValueError(

@@ -169,15 +169,7 @@ def collect_confidences(
 ) -> Confidences | None:
     """Return the confidences of scored answers; None if there are none or nothing to compare with.
 
-    Args:
-        scorer: The scorer, whose ``success`` defines a correct answer.
-        rows: Rows of scores.jsonl, in the order of all other arguments; those of a decoded answer
-            have the fields ``decode`` and, for a list of objects, ``scores``. An answer whose
-            confidence is null counts as one with the confidence 0.
-        answers: Parsed answers; ``Unreadable`` for a parse failure.
-        targets: The true answers.
-        columns: The scores of the rows, computed by ``scorer``.
-        groups: The group of each row.
+    All arguments but the scorer are in the order of the rows, which are those of scores.jsonl.
     """
     success = scorer.success
     if success is None or not rows or "decode" not in rows[0]:

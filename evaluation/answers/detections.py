@@ -56,13 +56,10 @@ def is_text(path: Path) -> bool:
 
 
 def read_text_files(path: Path, *, truth: bool, lines: str | None = None) -> Detections:
-    """Read shapes and their confidences from a folder or a zip of text files.
+    """Read shapes and their confidences from a folder or a zip of files that end with ``.txt``.
 
-    Args:
-        path: The folder or zip; only files that end with ``.txt`` are read.
-        truth: True for ground truth, which has no confidences.
-        lines: Format of a line: ``box``, ``quad``, ``polygon`` or ``polygon_yx``. If None, it is
-            detected from the first line.
+    Ground truth (``truth``) has no confidences. ``lines`` is the format of a line, one of
+    ``LINES``; None to detect it from the first line.
     """
     if lines is not None and lines not in LINES:
         raise ValueError(f"lines is one of {', '.join(LINES)}, not {lines!r}.")
@@ -174,10 +171,7 @@ def _shape(numbers: Sequence[float], lines: str) -> Shape:
 def read_coco_truth(path: Path, *, masks: bool = False) -> dict[str, Any]:
     """Read and validate the ground truth in a COCO instances file.
 
-    Args:
-        path: The file, with ``images``, ``annotations`` and ``categories``.
-        masks: True if masks are scored, so that each annotation needs ``segmentation``; otherwise
-            it needs ``bbox``.
+    Each annotation needs ``segmentation`` if ``masks``, and otherwise ``bbox``.
     """
     found = read_json(path)
     if not isinstance(found, dict):

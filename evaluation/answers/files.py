@@ -121,12 +121,8 @@ def read_answer_file(
     """Read the generated texts in a result file, for example one that lmms-eval wrote.
 
     Returns the names of the fields with text and id, and an iterator over the generated texts.
-
-    Args:
-        path: The file (.jsonl, .json, .csv, .tsv, .xlsx or .parquet).
-        id_field: Name or path of the field with the id, such as ``doc.id``; detected if None.
-        text_field: Name or path of the field with the generated text; detected if None.
-        several: Allow rows with several texts; otherwise they are an error.
+    ``id_field`` and ``text_field`` are names or paths, such as ``doc.id``; None to detect them.
+    Rows with more than one text are an error unless ``several``.
     """
     rows = {".xlsx": read_sheet, ".parquet": _parquet_rows}.get(path.suffix, read_rows)(path)
     first = next(rows, None)
@@ -199,7 +195,6 @@ def text_id(value: Any) -> str | None:
 def _fields(
     where: str, row: Mapping[str, Any], id_field: str | None, text_field: str | None
 ) -> AnswerFields:
-    """Detect the fields with the generated text and the id, unless the user has named them."""
     found = [tool for tool in TOOLS if isinstance(_raw_text(row, tool), str | list)]
     if text_field is not None:
         named = AnswerFields(tool="named field", text=(text_field,))

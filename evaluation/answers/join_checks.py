@@ -54,13 +54,6 @@ def check_positions(
     question, unless the file has none of them that distinguishes the questions. Names of images
     must never differ. Positions of lmms-eval, which are stored with the answers, are an error only
     if all answers that do not agree belong to other questions; otherwise a warning is logged.
-
-    Args:
-        pairs: Each answer with the question at its position.
-        fields: The fields of the tool that have prompts and correct answers.
-        task: Parses the correct answers.
-        frames: Coordinate format of each answer, or None.
-        path: File of the questions, for error messages.
     """
     compared = _images(pairs), _prompts(pairs, fields), _targets(pairs, fields, task, frames)
     found = [
@@ -90,7 +83,6 @@ def check_positions(
 def _agrees(
     evidence: _Evidence, pairs: Sequence[tuple[GeneratedText, Question]], path: Path
 ) -> bool:
-    """Return True if each answer agrees with its own question."""
     answers, questions = evidence.answers, evidence.questions
     wrong = [i for i, own in enumerate(answers) if not evidence.is_same(own, questions[i])]
     compared = wrong[:_COMPARED]
@@ -159,7 +151,6 @@ def _prompts(pairs: Sequence[tuple[GeneratedText, Question]], fields: AnswerFiel
 
 
 def _words(prompt: Any) -> list[str]:
-    """Return the words of a prompt in lower case, without punctuation."""
     return _WORD.findall(" ".join(_texts(prompt)).casefold())
 
 

@@ -72,7 +72,6 @@ def as_predicted(located: tuple[str, dict[str, Any]]) -> tuple[str, dict[str, An
 def _last_of_each_id(
     rows: Iterable[tuple[str, dict[str, Any]]], predictions: Path
 ) -> Collection[tuple[str, dict[str, Any]]]:
-    """Keep only the last of several rows with the same id; log how many rows are left out."""
     count, last = 0, dict[str, tuple[str, dict[str, Any]]]()
     for where, row in rows:
         count += 1
@@ -162,7 +161,6 @@ def _image_path(image: ImageSource | None) -> str | None:
 def _log_reading(
     predictions: Path, rows: PreparedRows, fields: AnswerFields, *, has_ids: bool
 ) -> None:
-    """Log which fields are read, and if answers and questions are matched by id or by position."""
     by = f"{'position' if fields.id_is_position else 'id'} ({fields.id})"
     message = "%s: read as of %s (%s); answers are matched to %s by %s."
     logger.info(
@@ -173,10 +171,7 @@ def _log_reading(
 
 
 def _log_sizes(rule: FrameRule | None, tool: str, largest_px: int) -> None:
-    """Log the minimum and maximum image area after resizing, if the coordinates depend on it.
-
-    ``largest_px`` is the area of the largest original image in pixels.
-    """
+    """Log the limits of resized images, if the coordinates depend on them."""
     if rule is None or not rule.depends_on_limits:
         return
     message = "coordinates are pixels of images that were resized to an area of %d to %d pixels"
@@ -191,7 +186,6 @@ def _log_sizes(rule: FrameRule | None, tool: str, largest_px: int) -> None:
 
 
 def _warn_of_truncated_texts(predictions: Path, texts: Sequence[str]) -> None:
-    """Log a warning if generated texts are as long as a cell of a spreadsheet can be."""
     truncated = sum(len(text) >= LONGEST_CELL for text in texts)
     if predictions.suffix == ".xlsx" and truncated:
         logger.warning(
@@ -209,11 +203,7 @@ def _matched(
     *,
     partial: bool,
 ) -> list[tuple[GeneratedText, Question]]:
-    """Return each answer with its question, in the order of the questions.
-
-    Raises:
-        ValueError: If an answer has no question or, without ``partial``, a question has no answer.
-    """
+    """Return each answer with its question, in the order of the questions."""
     ids = list(questions)
     if answers[0].id is None:
         if len(answers) != len(ids):

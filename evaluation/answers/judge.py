@@ -93,15 +93,8 @@ def judged_answers(
     """Return the answers that a judge (an LLM) extracted from responses, and a scorer for them.
 
     The new scorer compares extracted answers with targets; ``scorer`` compares whole responses.
-    Returns None if the task needs no judge, or if no judge is given and no answer was extracted.
-
-    Args:
-        scorer: Scorer of the task. Its ``judge_rules`` are None if the task needs no judge.
-        responses: Responses of a model, perhaps with answers that were extracted before.
-        judge: The judge to ask for missing answers. Without a judge, it is an error if only some
-            answers are missing.
-        folder: Folder of extractions.jsonl.
-        where: The predictions file, for error messages.
+    Answers of the judge are stored in ``folder``. Returns None if the task needs no judge, or if no
+    judge is given and no answer was extracted.
     """
     rules = scorer.judge_rules
     if judge is not None and rules is None:
@@ -120,13 +113,9 @@ def judged_texts(
 ) -> list[JudgedText]:
     """Return each response together with the answer that was extracted from it.
 
-    Args:
-        rules: How the benchmark lets a judge extract answers.
-        responses: Responses of a model. An answer that was extracted before is kept. Simple
-            responses, such as a single number, may need no judge. For others the judge is asked.
-        judge: The judge to ask. If None, each response must have an extracted answer.
-        cache: The file extractions.jsonl, which stores the answers of the judge.
-        where: The predictions file, for error messages.
+    An answer that was extracted before is kept; without a judge, each response must have one. A
+    simple response, such as a single number, may need no judge. ``cache`` stores the answers of the
+    judge.
     """
     found: list[str | None] = []
     requests: list[tuple[str, Request]] = []
@@ -186,13 +175,7 @@ def _request(rules: JudgeRules, judge: Judge, response: Response, where: str) ->
 
 
 def _ask_or_read(judge: Judge, requests: Sequence[tuple[str, Request]], cache: Path) -> list[str]:
-    """Return the judge's answer to each request, from the file ``cache`` or from the server.
-
-    ``requests`` has pairs: the id of a predictions row, and the body of its request.
-
-    Raises:
-        ValueError: If the judge fails. All answers that arrived before are stored in ``cache``.
-    """
+    """Return the answer to each request, (row id, body), from ``cache`` or from the server."""
     keys = [_key(judge, request) for _, request in requests]
     known = _read_cache(cache)
     left = {k: item for k, item in zip(keys, requests, strict=True) if k not in known}
@@ -203,7 +186,6 @@ def _ask_or_read(judge: Judge, requests: Sequence[tuple[str, Request]], cache: P
 
 
 def _ask_all(judge: Judge, left: Mapping[str, tuple[str, Request]], cache: Path) -> dict[str, str]:
-    """Send requests to the judge in parallel; store and return the answers by request hash."""
     answers: dict[str, str] = {}
     judge, lock = replace(judge, stopped=threading.Event()), threading.Lock()
 

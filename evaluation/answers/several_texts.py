@@ -54,15 +54,8 @@ def decode_texts(
 ) -> DecodedTexts:
     """Decode the texts of each question into one answer, and write a predictions file.
 
-    Args:
-        source: The file with the texts.
-        rows: The questions, with correct answers.
-        out: The predictions file, which is replaced.
-        rule: One of ``mean``, ``median`` and ``mbr``.
-        risk: Name of the risk for ``mbr``; None for that of the task.
-
-    Raises:
-        ValueError: If the rule or the risk does not fit the answers, or for a wrong row.
+    ``rule`` is ``mean``, ``median`` or ``mbr``; ``risk`` is the name of the risk for ``mbr``, and
+    None for that of the task.
     """
     texts = parsed = count = 0
     with atomic_file(out) as file:
@@ -79,7 +72,6 @@ def decode_texts(
 
 
 def _decoded(joined: Joined, rule: str, risk: str | None) -> dict[str, Any]:
-    """Return the row of a question in the predictions file."""
     task, frame = joined.task, joined.frame
     texts = [without_end_tokens(text) for own in joined.answers for text in own.texts]
     field = _weight_field(joined.answers[0])
@@ -107,7 +99,6 @@ def _decoded(joined: Joined, rule: str, risk: str | None) -> dict[str, Any]:
 
 
 def _weight_field(answer: GeneratedText) -> str | None:
-    """Return the name of the field with the weights of the texts; None if all weigh the same."""
     given = [name for name in ("weights", _LOGPROBS) if name in answer.row]
     if len(given) > 1:
         raise ValueError(f"{answer.where}: weights and logprobs; remove one of them.")
@@ -144,7 +135,6 @@ def _probabilities(
 
 
 def _numbers(answer: GeneratedText, name: str) -> Iterator[float]:
-    """Yield the weights or log probabilities of the texts of a row."""
     found = value_at(answer.row, name)
     numbers = found if isinstance(found, list) else [found]
     sign, what = (-1, "at most 0") if name == _LOGPROBS else (1, "at least 0")

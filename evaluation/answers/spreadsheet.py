@@ -46,7 +46,6 @@ def read_sheet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _first_sheet(files: Mapping[str, bytes]) -> tuple[Element, list[str]]:
-    """Return the XML of the first sheet and the table of shared strings."""
     first = next(_xml(files, _WORKBOOK).iter(f"{_MAIN}sheet")).attrib[_RELATION_ID]
     targets = {found.get("Id"): found.get("Target", "") for found in _xml(files, _RELATIONS)}
     name = targets[first]

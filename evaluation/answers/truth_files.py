@@ -104,7 +104,6 @@ def _add_row(read: AnswerRows, image: str, answer: Any, target: Instances) -> No
 def _read(
     source: AnswerSource, truth: Path, *, is_text: bool, is_dota: bool
 ) -> tuple[formats.Detections, formats.Detections]:
-    """Read detections and ground truth; raise ValueError for an image without ground truth."""
     predictions, lines = source.predictions, source.lines
     found: formats.Detections | DotaDetections
     if is_dota:
@@ -133,7 +132,6 @@ def _read(
 def _warn_of_missing_classes(
     predictions: Path, classes: Sequence[str], wanted: formats.Detections
 ) -> None:
-    """Log a warning for each class of the ground truth without a file of detections."""
     of_truth = Counter(i.label for own in wanted.instances.values() for i in own.items)
     for label, count in sorted(of_truth.items()):
         if label not in classes:

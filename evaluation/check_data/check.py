@@ -161,7 +161,7 @@ def _check_example(
 ) -> None:
     """Encode an example as in training, and add the result or the error message to the report.
 
-    With ``decode``, the whole image is decoded. Otherwise, only its file header is read.
+    Only the header of the image file is read unless ``decode``.
     """
     if isinstance(error, NoRowsError):
         source.add_problem("no rows", str(error))
@@ -210,7 +210,6 @@ def _count_unanswered(source: SourceReport, example: Example) -> None:
 
 
 def _size(source: SourceReport, example: Example, *, decode: bool) -> tuple[int, int]:
-    """Return the size of the images of an example after EXIF rotation, and check it."""
     own = [replace(example, image=image) for image in example.images]
     sizes = [_image_size(source, one, decode=decode) for one in own]
     check_sizes(example, sizes)
@@ -299,7 +298,6 @@ def _check_batches(source: SourceReport, collator: TrainingCollator, settings: A
 
 
 def _check_lengths(report: DataReport, source: SourceReport) -> None:
-    """Report sequences too long for the model or, in test data, for ``predict.max_new_tokens``."""
     length, positions = report.max_new_tokens, report.positions
     longest = max((e.answer_tokens for e in source.examples), default=0)
     for encoded in source.examples:
@@ -469,7 +467,6 @@ def _name_causes(source: SourceReport) -> None:
 
 
 def _label_noise(config: Config) -> Iterator[str]:
-    """Yield a warning if noise is added to labels that are not rendered."""
     given = listed_sources(config.data.train)
     if config.task.with_noise_of(0) is not None and not all(own.render for own in given):
         yield (
@@ -533,7 +530,6 @@ def notes(report: DataReport) -> Iterator[str]:
 
 
 def _class_warnings(report: DataReport) -> Iterator[str]:
-    """Yield a sentence for each class that is asked for and that no training row has."""
     source, task = report.sources[0], report.config.task
     counts = task.count_classes(e.example for e in source.examples)
     too_long = task.count_classes(source.too_long)

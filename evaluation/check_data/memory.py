@@ -116,11 +116,8 @@ def estimate_memory(
 ) -> MemoryEstimate:
     """Estimate the memory of a training step in bytes; see the top of this module.
 
-    Args:
-        config: The config.
-        family: The model family.
-        settings: Configuration of the checkpoint (transformers).
-        lengths: Tokens of each training row. The micro-batch is as long as the longest one.
+    ``settings`` is the configuration of the checkpoint. The micro-batch is as long as the longest
+    of ``lengths``.
     """
     text = settings.get_text_config()
     dtype = _dtype(config, settings)
@@ -257,7 +254,6 @@ def empty_model(family: Family, settings: Any) -> nn.Module:
 
 
 def _adapter_parameters(model: nn.Module, modules: ModelModules, config: Config) -> int:
-    """Return the number of parameters of all LoRA adapters; 0 without LoRA."""
     if config.lora is None:
         return 0
     weights = [f"{name}.weight" for name in adapted_layers(model, modules)]

@@ -113,7 +113,6 @@ def validate_extraction(text: str, asked: ShortAnswer) -> Extraction:
 
 
 def _choice(response: str, choices: Sequence[str]) -> Extraction:
-    """Extract the answer to a multiple-choice question from a model's response."""
     lines = response.strip().splitlines()
     declared = [response[end:] for end in _declared_ends(response)[-1:]]
     ends = (_SENTENCE_END, _CLAUSE_END)

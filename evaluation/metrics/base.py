@@ -299,21 +299,33 @@ def median_of(column: str) -> Callable[[Columns], Any]:
     return lambda columns: np.median(columns[column], axis=-1)
 
 
+def median_where(values: Any, counted: Any) -> Any:
+    """Return the median of the values where ``counted`` is True, over all rows; nan of nothing."""
+    ordered = np.sort(np.where(counted, values, np.inf), axis=-1)
+    number = counted.sum(axis=-1, keepdims=True)
+    middle = np.concatenate([(number - 1) // 2, number // 2], axis=-1).clip(min=0)
+    found = np.take_along_axis(ordered, middle, axis=-1).mean(axis=-1)
+    return np.where(number[..., 0] > 0, found, np.nan)
+
+
 def share_of(part: str, whole: str, *, nothing: float = 0.0) -> Callable[[Columns], Any]:
     """Return a function that divides the sum of column ``part`` by the sum of column ``whole``.
 
-    If the sum of ``whole`` is 0, the result is the value of the argument ``nothing`` (default 0).
+    If the sum of ``whole`` is 0, the result is ``nothing``.
     """
     return lambda columns: _share(columns, part, whole, nothing)
+
+
+def part_of(part: str, whole: str) -> Callable[[Columns], Any]:
+    """Return ``share_of`` without a value (nan) if the sum of ``whole`` is 0."""
+    return share_of(part, whole, nothing=math.nan)
 
 
 def hmean_of(precision: tuple[str, str], recall: tuple[str, str]) -> Callable[[Columns], Any]:
     """Return a function that computes the harmonic mean of precision and recall over all rows.
 
-    Args:
-        precision: Names of two columns. Precision is the sum of the first (such as correct boxes)
-            divided by the sum of the second (such as predicted boxes).
-        recall: Names of two columns, divided in the same way (such as correct and true boxes).
+    Both are two columns: the sum of the first (such as correct boxes) divided by that of the second
+    (such as predicted boxes, or true ones).
     """
 
     def value(columns: Columns) -> Any:
@@ -338,6 +350,24 @@ def percentage(
     return Metric(
         name=name, label=label, unit="%", higher_is_better=good, value=value or mean_of(name)
     )
+
+
+def error_metric(
+    name: str, label: str, unit: str, value: Callable[[Columns], Any], largest: float = math.inf
+) -> Metric:
+    """Create a metric of 0 to ``largest`` that is better if it is lower, such as a mean error."""
+    return Metric(
+        name=name,
+        label=label,
+        unit=unit,
+        higher_is_better=False,
+        value=value,
+        bounds=(0.0, largest),
+    )
+
+
+UNREADABLE = percentage("unreadable", "unreadable", good=False)
+"""The share of unparseable answers."""
 
 
 def unparseable(predictions: Sequence[Any]) -> NDArray[np.float64]:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from mm_numeric.answers import Box, Shape
 from mm_numeric.evaluation.metrics.base import (
     THRESHOLDS,
+    UNREADABLE,
     Columns,
     RowColumns,
     Scorer,
@@ -112,7 +113,7 @@ BOXES = Scorer(
         *(percentage(f"accuracy_at_{t:g}", f"Acc@{t:g}") for t in THRESHOLDS),
         percentage("mean_iou", "mean IoU", mean_of("iou")),
         percentage("mean_iou_at_success", "mean IoU at success", mean_iou_at_success),
-        percentage("unreadable", "unreadable", good=False),
+        UNREADABLE,
         *(percentage(f"lenient_accuracy_at_{t:g}", f"lenient Acc@{t:g}") for t in THRESHOLDS),
         percentage("lenient_mean_iou", "lenient mean IoU", mean_of("lenient_iou")),
     ),

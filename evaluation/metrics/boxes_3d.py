@@ -189,20 +189,9 @@ _METRICS = (
     base.percentage("f1_at_0.25", "F1@0.25", base.hmean_of(_PRECISION, _RECALL)),
     base.percentage("precision_at_0.25", "precision@0.25", base.share_of(*_PRECISION)),
     base.percentage("recall_at_0.25", "recall@0.25", base.share_of(*_RECALL)),
-    base.percentage(
-        "mean_iou_of_pairs",
-        "mean IoU of pairs",
-        base.share_of("paired_iou", "paired", nothing=np.nan),
-    ),
-    base.Metric(
-        name="centre_error",
-        label="centre error",
-        unit="m",
-        higher_is_better=False,
-        value=base.share_of("centre_error", "paired", nothing=np.nan),
-        bounds=(0.0, np.inf),
-    ),
-    base.percentage("unreadable", "unreadable", good=False),
+    base.percentage("mean_iou_of_pairs", "mean IoU of pairs", base.part_of("paired_iou", "paired")),
+    base.error_metric("centre_error", "centre error", "m", base.part_of("centre_error", "paired")),
+    base.UNREADABLE,
 )
 BOXES_3D = base.Scorer(
     columns=score_boxes,

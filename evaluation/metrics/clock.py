@@ -28,11 +28,13 @@ from numpy.typing import NDArray
 
 from mm_numeric.answers import HALF_DAY_MINUTES, ClockTime
 from mm_numeric.evaluation.metrics.base import (
+    UNREADABLE,
     Columns,
     Metric,
     RowColumns,
     Scorer,
     Success,
+    error_metric,
     mean_of,
     median_of,
     percentage,
@@ -95,13 +97,8 @@ def _mean_of_parsed(columns: Columns) -> NDArray[np.float64]:
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
-def _minutes(
-    name: str, label: str, value: Callable[[Columns], Any], worst: float = WORST_DEVIATION
-) -> Metric:
-    bounds = (0.0, float(worst))
-    return Metric(
-        name=name, label=label, unit="min", higher_is_better=False, value=value, bounds=bounds
-    )
+def _minutes(name: str, label: str, value: Callable[[Columns], Any]) -> Metric:
+    return error_metric(name, label, "min", value, WORST_DEVIATION)
 
 
 TIMES = Scorer(
@@ -118,14 +115,15 @@ TIMES = Scorer(
         percentage("hour_accuracy", "hour right"),
         percentage("minute_accuracy", "minute right"),
         percentage("hand_swaps", "hands swapped", good=False),
-        percentage("unreadable", "unreadable", good=False),
+        UNREADABLE,
         percentage("it_is_about_time", '"It\'s About Time" rule', mean_of("within_1_minute")),
         percentage("it_is_about_time_minute", '"It\'s About Time" rule, minute'),
-        _minutes(
+        error_metric(
             "linear_deviation_minutes",
             "mean linear deviation",
+            "min",
             mean_of("linear_deviation_minutes"),
-            worst=_WORST_LINEAR,
+            _WORST_LINEAR,
         ),
         percentage("lenient_within_5_minutes", "lenient within 5 min"),
         percentage("lenient_within_1_minute", "lenient within 1 min"),

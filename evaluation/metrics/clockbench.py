@@ -21,24 +21,23 @@ Source: https://clockbench.ai, clockbench_grade.py. The script also recognises 2
 their names, and asks four questions in one conversation.
 """
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mm_numeric.answers import ClockReading
 from mm_numeric.evaluation.metrics.base import (
-    Columns,
+    UNREADABLE,
     Metric,
     RowColumns,
     Scorer,
     Success,
-    mean_of,
+    error_metric,
+    median_where,
+    part_of,
     percentage,
-    share_of,
 )
 
 _INTEGER = re.compile(r"-?[0-9]+")
@@ -176,28 +175,10 @@ def _truth(value: Any) -> Any:
     return True if isinstance(value, str) and value.strip().casefold() == "true" else value
 
 
-def _median_delta(columns: Columns) -> NDArray[np.float64]:
-    counted = columns["has_delta_seconds"] > 0
-    values = np.sort(np.where(counted, columns["delta_seconds"], np.inf), axis=-1)
-    count = counted.sum(axis=-1, keepdims=True)
-    middle = np.maximum(np.concatenate([(count - 1) // 2, count // 2], axis=-1), 0)
-    middle = np.minimum(middle, values.shape[-1] - 1)
-    found = np.take_along_axis(values, middle, axis=-1).mean(axis=-1)
-    return np.where(count[..., 0] > 0, found, np.nan)
-
-
 def _share(name: str, label: str, prefix: str = "") -> Metric:
-    """Create a metric, such as the accuracy of the seconds over the clocks that show seconds."""
-    value = share_of(f"{prefix}right_{name}", f"{prefix}has_{name}", nothing=np.nan)
+    value = part_of(f"{prefix}right_{name}", f"{prefix}has_{name}")
     known = {"valid": "valid_accuracy", "invalid": "invalid_accuracy"}
     return percentage(prefix + known.get(name, name), label, value)
-
-
-def _seconds_metric(name: str, label: str, value: Any) -> Metric:
-    bounds = (0.0, math.inf)
-    return Metric(
-        name=name, label=label, unit="s", higher_is_better=False, value=value, bounds=bounds
-    )
 
 
 CLOCKBENCH = Scorer(
@@ -208,19 +189,23 @@ CLOCKBENCH = Scorer(
         _share("invalid", "correct, no valid time"),
         percentage("predicted_invalid", "called invalid", good=False),
         *(_share(name, f"{name} right") for name in ClockReading.FIELDS),
-        _seconds_metric(
+        error_metric(
             "mean_delta_seconds",
             "mean deviation if wrong",
-            share_of("delta_seconds", "has_delta_seconds", nothing=np.nan),
+            "s",
+            part_of("delta_seconds", "has_delta_seconds"),
         ),
-        _seconds_metric("median_delta_seconds", "median deviation if wrong", _median_delta),
-        percentage("unreadable", "unreadable", good=False),
+        error_metric(
+            "median_delta_seconds",
+            "median deviation if wrong",
+            "s",
+            lambda c: median_where(c["delta_seconds"], c["has_delta_seconds"] > 0),
+        ),
+        UNREADABLE,
         percentage("lenient_accuracy", "lenient correct"),
         _share("valid", "lenient correct, valid clocks", "lenient_"),
         _share("invalid", "lenient correct, no valid time", "lenient_"),
-        percentage(
-            "lenient_unreadable", "lenient unreadable", mean_of("lenient_unreadable"), good=False
-        ),
+        percentage("lenient_unreadable", "lenient unreadable", good=False),
     ),
     buckets={"shows": lambda target: "valid time" if target.fields["valid"] else "no valid time"},
     protocols={

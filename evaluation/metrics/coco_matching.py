@@ -76,14 +76,8 @@ def match(
 ) -> Matches:
     """Match detections to truths, best score first, for each area range and IoU threshold.
 
-    Args:
-        detections: The predicted shapes. Only the ``max_detections`` with the highest scores are
-            kept in each image and label.
-        truths: The true shapes.
-        iou_of_pairs: Function that computes the IoU of pairs of a detection and a truth.
-        thresholds: IoU thresholds; a pair matches with IoU >= threshold.
-        areas: Smallest and largest area of each range, in square pixels.
-        max_detections: Number of detections per image and label.
+    Only the ``max_detections`` with the highest scores are kept in each image and label. A pair
+    matches with IoU >= threshold. ``areas`` are the smallest and largest area of each range.
     """
     images = int(max(detections.image.max(initial=-1), truths.image.max(initial=-1))) + 1
     group = detections.label * images + detections.image

@@ -40,12 +40,9 @@ _CANVAS = 10_000, 10_000  # height and width of an image without true masks, in 
 
 
 def read_mask(value: Any, size: tuple[int, int], where: str) -> Rle:
-    """Read and validate the field ``segmentation`` of an annotation or a result.
+    """Read and validate the field ``segmentation``: polygons, or an RLE with a list or a text.
 
-    Args:
-        value: Polygons, or an RLE with counts as a list or as text.
-        size: Height and width of the image in pixels.
-        where: Location of the field, for error messages.
+    ``size`` is the height and width of the image in pixels.
     """
     if isinstance(value, list) and value:
         return _from_polygons(value, size, where)
@@ -244,7 +241,6 @@ def sorted_ids(keys: Iterable[Any]) -> list[Any]:
 
 
 def _boxes(boxes: Sequence[Any], known: Sequence[int], what: str) -> Floats:
-    """Return boxes [x, y, width, height] as an array [n, 4]; raise ValueError for invalid ones."""
     try:
         found = np.array(boxes, dtype=np.float64).reshape(len(boxes), 4)
         with np.errstate(over="ignore"):
@@ -272,7 +268,6 @@ def _mask(row: Mapping[str, Any], where: str, images: Mapping[Any, Mapping[str, 
 
 
 def _area(row: Mapping[str, Any], where: str) -> float:
-    """Return the field ``area`` of an annotation; raise ValueError if it is missing or invalid."""
     area = row.get("area")
     if isinstance(area, bool) or not isinstance(area, int | float) or not 0 <= area < math.inf:
         found = 'no "area"' if area is None else f"the area {area!r:.40} is not a number from 0"

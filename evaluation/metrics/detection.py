@@ -36,11 +36,13 @@ from mm_numeric.answers import Instances
 from mm_numeric.evaluation.metrics import repeats
 from mm_numeric.evaluation.metrics.base import (
     THRESHOLDS,
+    UNREADABLE,
     RankRules,
     RowColumns,
     Scorer,
     Success,
     hmean_of,
+    part_of,
     percentage,
     share_of,
     unparseable,
@@ -289,8 +291,6 @@ def median_size_of(target: Instances) -> str:
     return size_name(float(np.median(areas))) if len(areas) else "nothing to be found"
 
 
-# As in other tools, nan if there is nothing to count.
-_part_of = partial(share_of, nothing=float("nan"))
 _ICDAR2015 = (
     percentage("hmean", "Hmean", hmean_of(("matched", "detected"), ("matched", "truths"))),
     percentage("precision", "precision", share_of("matched", "detected")),
@@ -308,15 +308,15 @@ PAIR_METRICS = (
     ),
     percentage("precision_at_0.5", "precision@0.5", share_of(_AT_HALF, "counted")),
     percentage("recall_at_0.5", "recall@0.5", share_of(_AT_HALF, "truths")),
-    percentage("mean_iou_of_pairs", "mean IoU of pairs", _part_of("paired_iou", _AT_HALF)),
+    percentage("mean_iou_of_pairs", "mean IoU of pairs", part_of("paired_iou", _AT_HALF)),
 )
 SIZE_METRICS = (
     *(
-        percentage(f"recall_{s}", f"recall, {s}", _part_of(f"paired_{s}", f"truths_{s}"))
+        percentage(f"recall_{s}", f"recall, {s}", part_of(f"paired_{s}", f"truths_{s}"))
         for s in SIZES
     ),
     *(
-        percentage(f"precision_{s}", f"precision, {s}", _part_of(f"paired_{s}", f"counted_{s}"))
+        percentage(f"precision_{s}", f"precision, {s}", part_of(f"paired_{s}", f"counted_{s}"))
         for s in SIZES
     ),
     percentage(
@@ -325,7 +325,7 @@ SIZE_METRICS = (
         share_of("invalid_detections", "shapes_read"),
         good=False,
     ),
-    percentage("unreadable", "unreadable", good=False),
+    UNREADABLE,
     *repeats.METRICS,
 )
 _COUNTS = {

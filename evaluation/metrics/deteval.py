@@ -48,6 +48,7 @@ from numpy.typing import NDArray
 
 from mm_numeric.answers import Box, Instance, Instances
 from mm_numeric.evaluation.metrics.base import (
+    UNREADABLE,
     RowColumns,
     Scorer,
     hmean_of,
@@ -259,7 +260,7 @@ def _scorer(columns: Callable[..., RowColumns], name: str, rules: Mapping[str, A
             percentage("deteval_hmean", "DetEval Hmean", hmean_of(precision, recall)),
             percentage("deteval_precision", "DetEval precision", share_of(*precision)),
             percentage("deteval_recall", "DetEval recall", share_of(*recall)),
-            percentage("unreadable", "unreadable", good=False),
+            UNREADABLE,
         ),
         buckets=TEXT_DETECTION.buckets,
         counts={"truths": "truths", "detections": "detected"},

@@ -52,6 +52,7 @@ from mm_numeric.evaluation.metrics.answer_extraction import (
     validate_extraction,
 )
 from mm_numeric.evaluation.metrics.base import (
+    UNREADABLE,
     JudgeRules,
     Metric,
     RowColumns,
@@ -141,10 +142,7 @@ def edit_distance(one: str, other: str) -> int:
 def normalised(extraction: str, asked: ShortAnswer, *, rule_2023: bool = False) -> str | None:
     """Normalise an extracted answer as MathVista's script does; return None if it is invalid.
 
-    Args:
-        extraction: Answer text extracted from a response.
-        asked: Type, choices and precision of the expected answer; the answer itself is not used.
-        rule_2023: Parse an integer with ``int(text)``, as in 2023, which rejects ``5.0``.
+    With ``rule_2023``, an integer is parsed with ``int(text)``, which rejects ``5.0``.
     """
     if asked.question_type == "multi_choice":
         return _nearest_choice(extraction, asked.choices)
@@ -208,7 +206,6 @@ def score_extractions(
 def _columns(
     name: str, extractions: Sequence[Extraction], targets: Sequence[ShortAnswer]
 ) -> RowColumns:
-    """Compare extracted answers with targets; store the accuracy in the column ``name``."""
     pairs = list(zip(extractions, targets, strict=True))
     right = [normalised(found.text, t) == t.text for found, t in pairs]
     nearest = [t.question_type == "multi_choice" and found.option is None for found, t in pairs]
@@ -263,7 +260,7 @@ _BUCKETS: Mapping[str, Callable[[Any], str | tuple[str, ...]]] = {
 }
 _LAST: tuple[Metric, ...] = (
     percentage("nearest_credit", "right by the nearest choice", good=False),
-    percentage("unreadable", "unreadable", good=False),
+    UNREADABLE,
 )
 _STRICT = {
     "variant": "without credit for answers that were not given",
@@ -274,7 +271,6 @@ _STRICT = {
 
 
 def _variants(name: str, extraction: str) -> dict[str, dict[str, str]]:
-    """Describe the 2024 and 2023 rules of MathVista's accuracy, to store them in results.json."""
     return {
         name: {
             "variant": "MathVista, calculate_score.py as of 2024",

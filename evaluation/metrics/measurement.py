@@ -41,7 +41,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mm_numeric.answers import Interval, Measurement
-from mm_numeric.evaluation.metrics.base import RowColumns, mean_of, percentage, share_of
+from mm_numeric.evaluation.metrics.base import RowColumns, mean_of, part_of, percentage
 from mm_numeric.evaluation.metrics.number_errors import APPROXIMATE_NUMBERS, score_approximate
 
 _MARKERS = ("Answer:", "Answer", "答案：", "答案:", "答案")
@@ -281,21 +281,15 @@ MEASUREMENTS = replace(
         percentage(
             "measurebench_unit",
             "MeasureBench, unit",
-            share_of("measurebench_unit", "measurebench_asks_unit", nothing=np.nan),
+            part_of("measurebench_unit", "measurebench_asks_unit"),
         ),
         percentage(
-            "error_of_range",
-            "error of full scale",
-            share_of("error_of_range", "ranged", nothing=np.nan),
-            good=False,
+            "error_of_range", "error of full scale", part_of("error_of_range", "ranged"), good=False
         ),
         *APPROXIMATE_NUMBERS.metrics[1:],
         percentage("another_unit", "another unit", good=False),
         percentage(
-            "outside_range",
-            "outside the range",
-            share_of("outside_range", "ranged", nothing=np.nan),
-            good=False,
+            "outside_range", "outside the range", part_of("outside_range", "ranged"), good=False
         ),
         percentage("lenient_within_tolerance", "within tolerance, any unit"),
         percentage("lenient_accuracy", "accuracy, any unit", mean_of("lenient_exact")),

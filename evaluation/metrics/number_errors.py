@@ -50,14 +50,16 @@ from numpy.typing import NDArray
 
 from mm_numeric.answers import Number
 from mm_numeric.evaluation.metrics.base import (
+    UNREADABLE,
     Columns,
     Metric,
     RowColumns,
     Scorer,
     Success,
     mean_of,
+    median_where,
+    part_of,
     percentage,
-    share_of,
     unchanged,
 )
 
@@ -176,11 +178,7 @@ def _root_mean_square(columns: Columns, counts: Any) -> Any:
 
 
 def _median(columns: Columns, counts: Any) -> Any:
-    values = np.sort(np.where(counts > 0, columns["absolute_error"], np.inf), axis=-1)
-    number = counts.sum(axis=-1, keepdims=True).astype(np.int64)
-    middle = np.maximum(np.concatenate([(number - 1) // 2, number // 2], axis=-1), 0)
-    found = np.take_along_axis(values, middle, axis=-1).mean(axis=-1)
-    return np.where(number[..., 0] > 0, found, np.nan)
+    return median_where(columns["absolute_error"], counts > 0)
 
 
 def _mape(columns: Columns, counts: Any) -> Any:
@@ -200,7 +198,6 @@ def _pearson(columns: Columns, counts: Any) -> Any:
 
 
 def _spearman(columns: Columns, counts: Any) -> Any:
-    """Return Spearman's correlation of predicted and true numbers; ``counts`` weighs the rows."""
     given, wanted = (
         _ranks(np.where(counts > 0, columns[name], np.inf))
         for name in ("answer_value", "target_value")
@@ -267,8 +264,6 @@ _ERROR_METRICS: Sequence[tuple[str, str, str, tuple[float, float], WeightedMetri
 
 
 def _error_metrics(*, parsed_only: bool) -> list[Metric]:
-    """Create error metrics such as MAE, over all rows or only over rows with a parsed answer."""
-
     def weighted(metric: WeightedMetric) -> Callable[[Columns], Any]:
         def value(columns: Columns) -> Any:
             unreadable = columns["unreadable"]
@@ -296,14 +291,9 @@ NUMBERS = Scorer(
         percentage("accuracy", "accuracy", mean_of("exact")),
         *_error_metrics(parsed_only=False),
         percentage("is_close", "close"),
-        percentage(
-            "digit_accuracy", "digits right", share_of("right_digits", "digits", nothing=np.nan)
-        ),
-        *(
-            percentage(f"{p}_accuracy", f"{p} right", share_of(f"right_{p}", p, nothing=np.nan))
-            for p in _PLACES
-        ),
-        percentage("unreadable", "unreadable", good=False),
+        percentage("digit_accuracy", "digits right", part_of("right_digits", "digits")),
+        *(percentage(f"{p}_accuracy", f"{p} right", part_of(f"right_{p}", p)) for p in _PLACES),
+        UNREADABLE,
         *_error_metrics(parsed_only=True),
     ),
     buckets={"digits": digit_count},

@@ -25,7 +25,6 @@ their size: 10 right of 10 and 0 right of 30 are 10 %, instead of 25 %.
 The first point of an answer counts. Points are in pixels, not rounded.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -36,13 +35,14 @@ from numpy.typing import NDArray
 from mm_numeric.answers import Box, Instance, Instances, Point
 from mm_numeric.evaluation.metrics import repeats
 from mm_numeric.evaluation.metrics.base import (
-    Metric,
+    UNREADABLE,
     RowColumns,
     Scorer,
     Success,
+    error_metric,
     mean_of,
+    part_of,
     percentage,
-    share_of,
     unparseable,
 )
 from mm_numeric.evaluation.metrics.matching import MatchedShapes
@@ -106,14 +106,8 @@ CLICKS = Scorer(
     columns=score_clicks,
     metrics=(
         percentage("accuracy", "accuracy", mean_of("correct")),
-        percentage(
-            "present_accuracy",
-            "element present",
-            share_of("right_present", "present", nothing=np.nan),
-        ),
-        percentage(
-            "absent_accuracy", "element absent", share_of("right_absent", "absent", nothing=np.nan)
-        ),
+        percentage("present_accuracy", "element present", part_of("right_present", "present")),
+        percentage("absent_accuracy", "element absent", part_of("right_absent", "absent")),
         percentage("unreadable", "wrong format", good=False),
     ),
     buckets={},
@@ -131,7 +125,12 @@ CLICKS = Scorer(
 """Scorer for clicks on one element."""
 
 
-_SHARES = ("f1", "precision", "recall", "in_region")
+_SHARES = {
+    "f1": "F1",
+    "precision": "precision",
+    "recall": "recall",
+    "in_region": "points in a region",
+}
 
 
 def score_points(
@@ -217,22 +216,10 @@ def _distances(a: Sequence[Point], b: Sequence[Point]) -> NDArray[np.float64]:
 POINTS = Scorer(
     columns=score_points,
     metrics=(
-        *(
-            percentage(name, label, share_of(name, "scored", nothing=np.nan))
-            for name, label in zip(
-                _SHARES, ("F1", "precision", "recall", "points in a region"), strict=True
-            )
-        ),
+        *(percentage(name, label, part_of(name, "scored")) for name, label in _SHARES.items()),
         percentage("count_accuracy", "right count", mean_of("same_count")),
-        Metric(
-            name="count_mae",
-            label="count MAE",
-            unit="",
-            higher_is_better=False,
-            value=mean_of("count_error"),
-            bounds=(0.0, math.inf),
-        ),
-        percentage("unreadable", "unreadable", good=False),
+        error_metric("count_mae", "count MAE", "", mean_of("count_error")),
+        UNREADABLE,
         *repeats.METRICS,
     ),
     largest=repeats.LARGEST,

@@ -5,14 +5,19 @@ answer is at least ``DUPLICATE_IOU``, or if both have equal coordinates, as poin
 an area. A run is a row of shapes each of which repeats the one directly before it.
 """
 
-import math
 from collections.abc import Sequence
 from itertools import chain
 
 import numpy as np
 
 from mm_numeric.answers import Instance, Instances, Shape
-from mm_numeric.evaluation.metrics.base import Metric, RowColumns, mean_of, percentage, share_of
+from mm_numeric.evaluation.metrics.base import (
+    RowColumns,
+    error_metric,
+    mean_of,
+    part_of,
+    percentage,
+)
 from mm_numeric.evaluation.metrics.polygon_iou import (
     Bools,
     Ints,
@@ -80,20 +85,8 @@ def columns_of(predictions: Sequence[Instances | None]) -> RowColumns:
 
 
 METRICS = (
-    Metric(
-        name="duplicates",
-        label="duplicates per answer",
-        unit="",
-        higher_is_better=False,
-        value=mean_of("duplicates"),
-        bounds=(0.0, math.inf),
-    ),
-    percentage(
-        TRUNCATED,
-        "truncated answers",
-        share_of(TRUNCATED, "end_known", nothing=math.nan),
-        good=False,
-    ),
+    error_metric("duplicates", "duplicates per answer", "", mean_of("duplicates")),
+    percentage(TRUNCATED, "truncated answers", part_of(TRUNCATED, "end_known"), good=False),
 )
 
 LARGEST = {"longest run of one shape": "longest_run"}

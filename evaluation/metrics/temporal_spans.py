@@ -29,13 +29,14 @@ import numpy as np
 
 from mm_numeric.answers import TimeSpans
 from mm_numeric.evaluation.metrics.base import (
+    UNREADABLE,
     Columns,
     RowColumns,
     Scorer,
     Success,
     mean_of,
+    part_of,
     percentage,
-    share_of,
     unchanged,
     unparseable,
 )
@@ -183,14 +184,10 @@ SPANS = Scorer(
     metrics=(
         *(percentage(name, label, value(column)) for name, label, value, column in _METRICS),
         *(
-            percentage(
-                f"map_{length}",
-                f"mAP, {length} spans",
-                share_of(f"{length}_ap", length, nothing=np.nan),
-            )
+            percentage(f"map_{length}", f"mAP, {length} spans", part_of(f"{length}_ap", length))
             for length in LENGTHS
         ),
-        percentage("unreadable", "unreadable", good=False),
+        UNREADABLE,
         *(
             percentage(f"lenient_{name}", f"lenient {label}", value(f"lenient_{column}"))
             for name, label, value, column in _METRICS[:5]

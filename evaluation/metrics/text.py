@@ -25,7 +25,6 @@ import re
 import string
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from importlib.util import find_spec
 from itertools import starmap
 from typing import Any
@@ -35,14 +34,15 @@ from numpy.typing import NDArray
 
 from mm_numeric.answers import Choice, Text
 from mm_numeric.evaluation.metrics.base import (
+    UNREADABLE,
     Columns,
     RowColumns,
     Scorer,
     Success,
     hmean_of,
     mean_of,
+    part_of,
     percentage,
-    share_of,
     unparseable,
 )
 
@@ -202,15 +202,13 @@ def _numbers(target: Text) -> str:
     return "with a number" if any(map(str.isdigit, target.text)) else "without a number"
 
 
-_UNREADABLE = percentage("unreadable", "unreadable", good=False)
-
 TEXTS = Scorer(
     columns=score_texts,
     metrics=(
         percentage("f1", "F1 of words"),
         percentage("exact", "exact"),
         *(NGRAM_METRICS if IS_INSTALLED else ()),
-        _UNREADABLE,
+        UNREADABLE,
     ),
     buckets={"numbers": _numbers},
     success=Success(label="equal after SQuAD's normalisation", column="exact"),
@@ -225,20 +223,18 @@ TEXTS = Scorer(
 )
 """Scorer for ``Text`` answers."""
 
-# nan for rows among which no question begins
-_part_of = partial(share_of, nothing=float("nan"))
 _PRECISION, _RECALL = ("question_precision", "question"), ("question_recall", "question")
 
 CHOICES = Scorer(
     columns=score_choices,
     metrics=(
         percentage("f1_answers", "F1a", hmean_of(("found", "said"), ("found", "there"))),
-        percentage("exact_questions", "EM", _part_of("question_right", "question")),
+        percentage("exact_questions", "EM", part_of("question_right", "question")),
         percentage("f1_questions", "F1m", hmean_of(_PRECISION, _RECALL)),
-        percentage("precision_questions", "P per question", _part_of(*_PRECISION)),
-        percentage("recall_questions", "R per question", _part_of(*_RECALL)),
+        percentage("precision_questions", "P per question", part_of(*_PRECISION)),
+        percentage("recall_questions", "R per question", part_of(*_RECALL)),
         percentage("accuracy", "accuracy", mean_of("right")),
-        _UNREADABLE,
+        UNREADABLE,
     ),
     buckets={"answer": lambda target: target.chosen},
     success=Success(label="the correct choice", column="right"),

@@ -139,7 +139,6 @@ def _as_word(item: Instance) -> Instance:
 
 
 def _protocol(name: str, label: str) -> tuple[Metric, ...]:
-    """Return Hmean, precision and recall of correct words."""
     correct = f"{name}_correct"
     precision, recall = (correct, f"{name}_detected"), (correct, f"{name}_truths")
     return (

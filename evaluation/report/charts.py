@@ -353,7 +353,6 @@ def line_chart(
 
 
 def _points_table(lines: Sequence[Line], x: Axis, y: Axis) -> Table:
-    """Return the points of the lines that have a name, with the ends of their bands."""
     rows = []
     for line in lines:
         bands = {at: (low, high) for at, low, high in line.band}

@@ -90,7 +90,6 @@ def sector_shares(rows: Sequence[ScoredRow]) -> dict[int, float]:
 
 
 def _bin_shares(rows: Sequence[ScoredRow]) -> list[float]:
-    """Return the fraction of answers per range of errors, and last that of unparseable answers."""
     counts = [0] * (len(BINS) + 1)
     for row in rows:
         if row["parsed"] is None:
@@ -275,7 +274,6 @@ def _case(
 
 
 def _worst_table(worst: Sequence[Ranked], styles: Styles, by_id: RowsById) -> Block:
-    """Return a table of the images with the largest errors, and the answers of their worst seed."""
     names = [name for name in styles if any(name == own for own, _ in by_id)]
     several = len({seed for _, seed in by_id}) > 1
     rows = []

@@ -229,7 +229,6 @@ def _failures(comparison: Comparison, failures: Mapping[str, Counter[str]]) -> S
 
 
 def _facts(comparison: Comparison) -> Section:
-    """Return the section with the settings of the comparison and the command to repeat it."""
     facts = comparison.summary["facts"]
     command = facts.get("command") or f"mm-numeric compare {comparison.summary['title']}"
     code = Block(element("pre", plain(command, 600)), f"    {plain(command, 600)}")

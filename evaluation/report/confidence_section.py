@@ -168,7 +168,6 @@ def _gap(entry: Mapping[str, Any]) -> Quantity:
 
 
 def _coverage_table(entries: Entries, styles: Styles) -> Table:
-    """Return the table of the share correct if a given share of the answers is given."""
     rows = []
     for cells, entry in _rows(entries, styles):
         texts = []
@@ -182,7 +181,6 @@ def _coverage_table(entries: Entries, styles: Styles) -> Table:
 
 
 def _right_table(entries: Entries, styles: Styles) -> Table:
-    """Return the table of the share of answers that can be given with a given share correct."""
     rows = []
     for cells, entry in _rows(entries, styles):
         texts = [
@@ -234,12 +232,7 @@ def run_confidence_section(
 ) -> Section | None:
     """Return the section on the confidences of one run, before and after its calibration.
 
-    Args:
-        results: The results of each decoding rule, on the test rows.
-        calibrations: The calibration of each decoding rule that has one.
-
-    Returns:
-        None if no answers have confidences.
+    Both arguments map decoding rules. Returns None if no answers have confidences.
     """
     entries: dict[str, Mapping[str, Any]] = {}
     for rule, own in results.items():

@@ -93,7 +93,6 @@ def _png(panels: list[Panel]) -> Image.Image:
 
 
 def _draw_panel(draw: ImageDraw.ImageDraw, panel: Panel, left: int, top: int) -> None:
-    """Draw the title, the ticks, the grid and the lines of a panel."""
     colours, font = theme_colours(), ImageFont.load_default(11 * _SCALE)
     x1, x2 = left + _LEFT, left + _WIDTH - _RIGHT
     y1, y2 = top + _TITLE + 4, top + _HEIGHT - _FOOT

@@ -142,7 +142,6 @@ def _table(
     *,
     title: str = "",
 ) -> Table:
-    """Return the table of one metric: a row per objective or warm start, a column per rule."""
     rows = []
     objectives = [name for name in comparison.ranked() if name in decoding]
     for name in [*objectives, *(own for own in decoding if own not in objectives)]:
@@ -179,7 +178,6 @@ def _from_reference(comparison: Comparison, rules: Sequence[str], metric: Report
 
 
 def _best(found: Mapping[str, Mapping[str, Any] | None], metric: ReportedMetric) -> set[str]:
-    """Return the rules with the best mean; none if all means are equal."""
     means = {rule: cell["value"] for rule, cell in found.items() if cell}
     if len(set(means.values())) < 2:
         return set()

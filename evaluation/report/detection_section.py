@@ -120,7 +120,6 @@ def confusion_table(style: SeriesStyle, rows: Sequence[ScoredRow]) -> Table:
 
 
 def _without_labels(row: ScoredRow) -> dict[str, object]:
-    """Return the true and predicted shapes of a row without their labels."""
     return {
         key: [{k: v for k, v in item.items() if k != "label"} for item in row[key] or ()]
         for key in ("target", "parsed")

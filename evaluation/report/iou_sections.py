@@ -147,10 +147,8 @@ _BARS = (
 def iou_section(found: _Statistics, answer: Instance | None, *, single: bool) -> Section:
     """Return the section on the IoU of true and predicted shapes: curves, a table and histograms.
 
-    Args:
-        found: IoU statistics of each objective, and last those of predicting the mean box.
-        answer: The mean box: the average of all true boxes. None if there are no true shapes.
-        single: True if each answer is exactly one shape.
+    The last of ``found`` are those of always predicting the mean box, ``answer``, if there are true
+    shapes. ``single`` is True if each answer is exactly one shape.
     """
     share = "Acc" if single else "recall"
     labels = [f"{share}@{t:g}" for t in THRESHOLDS] + ["mean IoU"]
@@ -190,7 +188,6 @@ def _definition(answer: Instance | None, *, single: bool) -> str:
 
 
 def _mean_box_text(found: _Statistics, answer: Instance | None, *, single: bool) -> str:
-    """Return a sentence with the scores of always predicting the mean of all true boxes."""
     if answer is None:
         return "There are no true shapes in these images."
     edges = ", ".join(f"{edge:.0f}" for point in answer.shape.points for edge in point)
@@ -293,7 +290,6 @@ def _curves(found: _Statistics) -> Block:
 
 
 def _histogram(own: IouStatistics, longest: float) -> Block:
-    """Draw the IoU histogram of one objective, and the shares of IoU >= 0.5, 0.75 and 0.9."""
     unparsed, nothing, *shares = own.bins()
     description = f"{own.style.name}: IoU of {len(own.ious):,} true shapes."
     ticks = [(tick, f"{100 * tick:g}%") for tick in nice_ticks(0, longest, 4)]

@@ -79,7 +79,6 @@ def curves_section(
 
 
 def _clipped(styles: Styles, logs: Mapping[tuple[str, int], Log]) -> dict[str, Quantity | None]:
-    """Return the share of optimiser steps with clipped gradients, for objectives that log it."""
     found: dict[str, list[float]] = {}
     for (name, _), log in logs.items():
         shares = [row["clipping"]["share_of_steps"] for row in log if "clipping" in row]

@@ -337,8 +337,7 @@ def read_starts(comparison: Comparison) -> Runs:
 def pooled_rows(styles: Styles, scores: Scores, columns: Sequence[str]) -> Pooled:
     """Concatenate the scored rows of all seeds for each objective; omit objectives without rows.
 
-    Raises:
-        ValueError: If a row lacks a number for one of the column names in ``columns``.
+    Raises ValueError if a row lacks a number in one of ``columns``.
     """
     pooled: dict[SeriesStyle, list[ScoredRow]] = {style: [] for style in styles.values()}
     for (name, _), rows in scores.items():

@@ -256,7 +256,6 @@ def _seconds_per_step(log: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def _verdict(run: RunFiles) -> str:
-    """Return the first metric of the run in a sentence."""
     if not run.results:
         return "No answers have been scored yet."
     metric, results = run.metrics[0], next(iter(run.results.values()))
@@ -335,7 +334,6 @@ def _duration(seconds: float) -> str:
 
 
 def _value(metric: ReportedMetric, results: Mapping[str, Any]) -> Quantity | None:
-    """Return a metric of results.json, with its interval if it has one; None without a value."""
     found = results["metrics"].get(metric.name, {"value": None})
     return None if found["value"] is None else metric.estimate(found)
 
@@ -430,7 +428,6 @@ def _failures_section(run: RunFiles) -> Section:
 
 
 def _texts_table(rows: Sequence[ScoredRow], title: str) -> Table:
-    """Return a table of the texts of answers, with the reason of a parse failure."""
     lines = [
         [
             Cell(content=str(row["id"]), limit=60),
@@ -462,7 +459,6 @@ def _batch(run: RunFiles) -> str:
 
 
 def _facts_section(run: RunFiles) -> Section:
-    """Return the section with the model, the most important settings and the machine."""
     settings, finished = run.settings, run.finished or {}
     model, trainer = settings["model"], settings["trainer"]
     facts = [("model", f"{model.get('name')} ({model.get('family')})")]

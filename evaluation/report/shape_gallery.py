@@ -181,7 +181,6 @@ def shape_tile(
 
 
 def _drawn(answers: Sequence[Instance]) -> list[Instance]:
-    """Return the first shapes of an answer, with at most 2,000 corners in total."""
     drawn, points = [], 0
     for item in answers:
         points += len(item.shape.points)
@@ -331,7 +330,6 @@ def _gallery(
 
 
 def _open(folder: Path, case: _ShapeCase, anchor: str, *, whole: bool) -> Canvas:
-    """Load the image of a test question to draw shapes on; ``whole`` prevents cropping."""
     path = None if case.image is None else folder / case.image
     answers = [own for _, own in case.answers.values()]
     return canvas(path, answers, anchor, whole=whole or case.single)

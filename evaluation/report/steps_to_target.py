@@ -95,10 +95,7 @@ def steps_section(
 def _levels_of(
     metric: ReportedMetric, styles: Styles, seeds: Sequence[int], logs: Runs, starts: Runs
 ) -> _MetricLevels:
-    """Choose target values of a metric, and find the step at which each run first reaches them.
-
-    There are no target values if the metric was not evaluated during training.
-    """
+    """Choose target values of a metric, and find the step at which each run first reaches them."""
     curves = {
         (name, seed): curve_of(logs.get((name, seed), []), starts.get((name, seed), []), metric)
         for name in styles
@@ -146,7 +143,6 @@ def _shown(metrics: Sequence[ReportedMetric], logs: Runs) -> list[ReportedMetric
 
 
 def _levels(curves: Sequence[Curve], metric: ReportedMetric) -> list[float]:
-    """Choose round metric values between the worst and the best value of all evaluations."""
     values = [value for curve in curves for _, value in curve]
     if not values:
         return []

@@ -106,13 +106,10 @@ def _checked_cell(cell: Any, where: str) -> dict[str, Any] | None:
 def read_lines(
     path: Path, required: Iterable[str] = (), *, cure: str = COMPARE_AGAIN
 ) -> list[dict[str, Any]]:
-    """Read a JSON Lines file, or return [] if it does not exist.
+    """Read a JSON Lines file whose rows have the keys ``required``; [] if it does not exist.
 
     A last line without a line break is omitted if it is not JSON: a run may be writing it. ``cure``
     ends the error messages.
-
-    Raises:
-        ValueError: If a line is not JSON, or lacks a key in ``required``.
     """
     rows: list[dict[str, Any]] = []
     if not path.is_file():

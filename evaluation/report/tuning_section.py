@@ -46,7 +46,6 @@ def trials_by_objective(comparison: Comparison) -> Trials:
 
 
 def _chosen(trials: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the chosen trial of an objective."""
     return next(trial for trial in trials if trial["chosen"])
 
 
@@ -63,7 +62,6 @@ def _explanation(comparison: Comparison, metric: ReportedMetric) -> str:
 
 
 def _remarks(settings: Sequence[str], trials: Trials) -> list[str]:
-    """Return sentences on the numbers of trials, and on values at an end of their range."""
     counts = {name: len(own) for name, own in trials.items()}
     most = max(counts.values())
     lines = []
@@ -99,7 +97,6 @@ def _remarks(settings: Sequence[str], trials: Trials) -> list[str]:
 
 
 def _chosen_table(comparison: Comparison) -> Table:
-    """Return the table of chosen settings: a row per objective, with its metric on both splits."""
     tuning, test = comparison.summary["tuning"], comparison.metrics[0]
     metric = ReportedMetric(**tuning["metric"])
     rows = []

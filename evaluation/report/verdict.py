@@ -100,14 +100,12 @@ def _pairs(comparison: Comparison) -> list[_Pair]:
 
 
 def _is_at_guess(comparison: Comparison, pairs: Sequence[_Pair]) -> bool:
-    """Return True if no pair is clearly better than guessing."""
     metric = comparison.metrics[0]
     guess = comparison.guess(metric)
     return guess is not None and not any(metric.beats(pair.cell, guess.value) for pair in pairs)
 
 
 def _guessing(comparison: Comparison, pairs: Sequence[_Pair]) -> str:
-    """State that no pair is clearly better than guessing, and what to do."""
     metric = comparison.metrics[0]
     guess = comparison.guess(metric)
     assert guess is not None
@@ -130,7 +128,6 @@ def _reach(pairs: Sequence[_Pair], metric: ReportedMetric) -> str:
 
 
 def _guess(comparison: Comparison) -> Iterator[str]:
-    """Yield the sentence on the best guess, and on objectives that are no better."""
     metric = comparison.metrics[0]
     guess = comparison.guess(metric)
     if guess is None:
@@ -156,7 +153,6 @@ def _answers(name: str, rule: str) -> str:
 
 
 def _planned(comparison: Comparison) -> Iterator[str]:
-    """Yield how many hypotheses of the config are confirmed, and which."""
     planned = comparison.summary["hypotheses"]
     if not planned:
         return
@@ -287,7 +283,6 @@ def _clear_rule(comparison: Comparison, rule: str, changes: Sequence[dict[str, A
 
 
 def _next(comparison: Comparison, rivals: Sequence[_Pair]) -> Iterator[str]:
-    """Yield what to do next: more seeds, or a decoding rule."""
     summary, metric = comparison.summary, comparison.metrics[0]
     count = len(summary["seeds"])
     best = _best(rivals, metric)
@@ -342,7 +337,6 @@ def _references(rivals: Sequence[_Pair]) -> str:
 
 
 def _difference(difference: dict[str, Any] | None, metric: ReportedMetric) -> str:
-    """Describe a paired difference: its mean, interval, and seeds or p-value."""
     if not difference:
         return "without a paired difference"
     change, evidence = metric.change(difference), metric.evidence(difference)
@@ -351,7 +345,6 @@ def _difference(difference: dict[str, Any] | None, metric: ReportedMetric) -> st
 
 
 def _control(comparison: Comparison) -> str:
-    """Describe the result of the control, an objective that should change nothing."""
     control, metric = comparison.summary["control"], comparison.metrics[0]
     cell = comparison.cell(control, metric) if control in comparison.styles else None
     if cell is None:

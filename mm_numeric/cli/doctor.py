@@ -139,7 +139,6 @@ def _version(package: str) -> str | None:
 
 
 def _device() -> Finding:
-    """Describe the device that models are trained on."""
     import torch
 
     from mm_numeric.models.loading import device_type
@@ -157,7 +156,6 @@ def _device() -> Finding:
 
 
 def _training_step() -> Finding:
-    """Train a tiny model for one step in a temporary folder."""
     from mm_numeric.config.reader import read_config
     from mm_numeric.runs.folder import LOG
     from mm_numeric.training.run import train

@@ -70,7 +70,6 @@ def _config_lines(prepared: Prepared) -> list[str]:
 
 
 def _overrides(sections: Mapping[str, Mapping[str, Any]]) -> str:
-    """Format settings as words of a command."""
     return shlex.join(
         f"{section}.{name}={as_yaml(value)}"
         for section, settings in sections.items()
@@ -79,14 +78,9 @@ def _overrides(sections: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def run(name: str, words: Sequence[str]) -> bool:
-    """Run the command ``mm-numeric prepare`` and print its report.
+    """Convert files of the format ``name``, with the options in ``words``, and print a report.
 
-    Args:
-        name: Name of the format, such as ``coco``.
-        words: Command line arguments that follow the name.
-
-    Returns:
-        True unless there are more invalid lines than the option ``--allow-bad`` permits.
+    Returns False if there are more invalid lines than the option ``--allow-bad`` permits.
     """
     kind = choose(name, IMPORTERS, "format", "prepare")
     arguments = _parser(name, kind).parse_args(words)
@@ -132,7 +126,6 @@ def _add_target(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
 
 
 def _parser(name: str, kind: type) -> argparse.ArgumentParser:
-    """Return the parser of ``mm-numeric prepare NAME``: common options and the importer's own."""
     parser = CommandParser(prog=f"mm-numeric prepare {name}", description=kind.__doc__)
     parser.add_argument("inputs", nargs="+", type=Path, metavar="INPUT", help="file or folder")
     parser.add_argument("--out", type=Path, required=True, help="output file, ending in .jsonl")

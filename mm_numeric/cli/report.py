@@ -64,7 +64,6 @@ def show_report(
 
 
 def _watch(arguments: argparse.Namespace) -> None:
-    """Serve the page of a run or a comparison until Ctrl-C."""
     folder, trust = arguments.folder, arguments.trust_remote_code
     is_comparison(folder)  # raises for other folders, before the server starts
     server = page_server(

@@ -327,8 +327,6 @@ def _given(arguments: argparse.Namespace, names: dict[str, str]) -> dict[str, An
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
-    """Raise ValueError if options do not go together."""
-
     def given(name: str) -> bool:
         return getattr(arguments, name) not in (None, False)
 

@@ -37,9 +37,6 @@ def make_hypotheses(
 
     An objective of a grid has a row for each combination of the other axes, and is compared with
     the row that has the same values on them.
-
-    Raises:
-        ValueError: If there is no such row or rule, or if a hypothesis is listed twice.
     """
     found = dict[Hypothesis, None]()
     for index, group in enumerate(groups):

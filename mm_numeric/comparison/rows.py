@@ -321,7 +321,6 @@ def _key(settings: Any) -> str:
 
 
 def _check_names(names: Sequence[str], where: str) -> None:
-    """Check that the run folders of the rows have unique and valid names."""
     for name in names:
         taken = name.startswith(WARM_START)
         if taken or name in ("", ".", "..") or "/" in name or "\\" in name:

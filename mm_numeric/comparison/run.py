@@ -346,7 +346,6 @@ def _delete_checkpoints(folder: Path) -> None:
 
 
 def _answer(folder: Path, rules: Sequence[str]) -> None:
-    """Answer the test samples of a finished run under each decoding rule, in one pass."""
     from mm_numeric.inference.digit_distribution import write_digit_distribution
     from mm_numeric.inference.generate import predict
 

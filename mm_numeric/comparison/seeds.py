@@ -24,10 +24,8 @@ _DEFAULT = ("weights", "order", "noise", "rows")
 def with_resolved_vary(config: Config, folder: Path) -> Config:
     """Return the config of a comparison with ``compare.vary`` set.
 
-    If it is null, it is what the runs in ``folder`` vary, or the default in a new folder.
-
-    Raises:
-        ValueError: If the runs in the folder vary something else.
+    If it is null, it is what the runs in ``folder`` vary, or the default in a new folder. Runs that
+    vary something else are an error.
     """
     stored: Any = None
     if (folder / CONFIG).is_file() and any(folder.glob(f"seed*/*/{CONFIG}")):

@@ -98,7 +98,6 @@ def write_summary(config: Config, folder: Path, *, partial: bool = False) -> dic
 
 
 def _runs(rows: Sequence[ComparisonRow], seeds: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the folders of all runs, and of the warm starts that they began from."""
     return [
         {
             "objective": row.name,
@@ -212,10 +211,9 @@ def hypotheses_table(summary: Mapping[str, Any]) -> str:
 def _terminal_cells(
     found: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]
 ) -> Iterator[str]:
-    """Yield the cells of one table line: the value of each metric, then a difference.
+    """Yield the value of each metric, and the difference of the first metric to the reference.
 
-    The difference is the first metric minus its value for the first objective. The first metric and
-    the difference are shown with their confidence intervals.
+    The first metric and the difference have their confidence intervals.
     """
     head = found.get(metrics[0]["name"])
     for index, metric in enumerate(metrics):
@@ -228,7 +226,6 @@ def _terminal_cells(
 
 
 def _rows(config: Config, rows: Sequence[ComparisonRow]) -> dict[str, Any]:
-    """Describe the rows: names, which row each is compared with, values on the axes of a grid."""
     return {
         "baseline": rows[0].name,
         "control": rows[1].name if config.comparison.control else None,
@@ -241,9 +238,7 @@ def _rows(config: Config, rows: Sequence[ComparisonRow]) -> dict[str, Any]:
 def _tuning(config: Config, rows: Sequence[ComparisonRow]) -> dict[str, Any] | None:
     """Describe the trials of tuned rows; None if nothing is tuned.
 
-    Each trial has its row, its settings (without those that have no effect on the row), and the
-    first metric on the rows of ``compare.select_on``: mean over the seeds, and of each seed.
-    ``failed`` is the reason if the trial failed for some seed, else None.
+    The value of a trial is its first metric on the rows of ``compare.select_on``.
     """
     selection = read_selection(config, rows)
     if selection is None or config.comparison.select_on is None:
@@ -303,7 +298,6 @@ def _difference(entry: Mapping[str, Any] | None, unit: str) -> str:
 
 
 def _description(config: Config, rows: Sequence[ComparisonRow]) -> str:
-    """Describe the question and, unless rows change the task, the data in two sentences."""
     described = {row.config.task.describe() for row in rows}
     data = described.pop() if len(described) == 1 else ""
     model = f"{config.model.family} ({config.model.name})"
@@ -314,7 +308,6 @@ def _description(config: Config, rows: Sequence[ComparisonRow]) -> str:
 def _facts(
     config: Config, rows: Sequence[ComparisonRow], folder: Path, tested: Scores
 ) -> dict[str, str]:
-    """Describe the experiment: model, data, steps, seeds, training time, versions."""
     seeds = config.comparison.seeds
     # A row with settings of its own, such as more steps or a larger model, is not like the others.
     typical = min(rows, key=lambda row: (bool(row.settings), row.warm_start != WARM_START))
@@ -362,7 +355,6 @@ def _facts(
 
 
 def _own_answers(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Describe the training on own answers, given the run.json of each row's first seed."""
     distilled = [
         f"{name}: {run['steps']:,} more steps on {training_rows(run['rows'])} of its own answers"
         for name, run in runs.items()
@@ -378,7 +370,6 @@ def _own_answers(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _origin(runs: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Describe on which machines, and with which versions, the runs of run.json were made."""
     found: dict[str, dict[str, None]] = {"machine": {}, "commit": {}, "versions": {}}
     for run in runs:
         found["machine"][run["machine"]] = None
@@ -409,7 +400,6 @@ def _control(config: Config, rows: Sequence[ComparisonRow]) -> dict[str, str]:
 
 
 def _interval(seeds: int, drawn: str) -> str:
-    """Describe the confidence intervals of a comparison; ``drawn`` is what a bootstrap draws."""
     if seeds == 1:
         return f"95 %, bootstrap over {drawn}; one seed does not show how runs vary"
     kind = f"95 %, Student's t over seeds and {drawn}; differences are paired"
@@ -419,7 +409,6 @@ def _interval(seeds: int, drawn: str) -> str:
 
 
 def _other_settings(rows: Sequence[ComparisonRow]) -> str:
-    """Describe the settings, such as ``model.name``, that objectives change besides the loss."""
     found: dict[str, list[str]] = {}
     for row in rows:
         if row.settings:

@@ -105,11 +105,7 @@ def metric_tables(
 
 
 def ensemble_tables(runs: Runs, ensembles: Runs) -> dict[str, Entries]:
-    """Compute the metrics of ensembles, and their differences to the single runs.
-
-    Args:
-        runs: The runs of all seeds.
-        ensembles: The answers of the same runs together, with equal keys.
+    """Compute the metrics of ensembles, the answers of the runs of all seeds together.
 
     Returns:
         ``found[name][rule][metric]``, as ``MetricTables.decoding``. The interval of an ensemble is

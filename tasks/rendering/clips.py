@@ -76,7 +76,6 @@ def render_clips(folder: Path, count: int, seed: int, style: ClipStyle) -> Path:
 
 
 def _path(rng: random.Random, style: ClipStyle) -> list[tuple[float, float]]:
-    """Return the centre of a square in each frame, on a straight line."""
     margin = 0.2 * style.size_px
     (x1, y1), (x2, y2) = (
         (rng.uniform(margin, style.size_px - margin), rng.uniform(margin, style.size_px - margin))

@@ -153,7 +153,6 @@ def _by_name(shapes: Sequence[_Shape]) -> list[tuple[str, _Shape]]:
 
 
 def _by_size(shapes: Sequence[_Shape]) -> list[tuple[str, _Shape]]:
-    """Return pairs such as ("the large red circle", shape); the phrase fits no other shape."""
     found = []
     for shape in shapes:
         same = [s for s in shapes if s.name == shape.name]
@@ -163,7 +162,6 @@ def _by_size(shapes: Sequence[_Shape]) -> list[tuple[str, _Shape]]:
 
 
 def _by_position(shapes: Sequence[_Shape]) -> list[tuple[str, _Shape]]:
-    """Return pairs such as ("the circle at the left", shape); the phrase fits no other shape."""
     found = []
     for kind in _KINDS:
         same = [s for s in shapes if s.kind == kind]

@@ -97,7 +97,6 @@ def _font(path: str | None) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 
 def _page(rng: random.Random, style: PageStyle) -> tuple[Image.Image, list[dict[str, object]]]:
-    """Draw a page of random words; return the image and the polygon and text of each word."""
     size = style.size_px
     light = rng.random() < 0.5
     ground = np.array(random_colour(rng, *((180, 250) if light else (5, 70))), float)

@@ -97,7 +97,6 @@ def one_gpu(job: int) -> dict[str, str]:
 
 
 def _check_exit(log: Path, code: int) -> None:
-    """Raise RunFailedError with the last line of the log if its process has failed."""
     if not code:
         return
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()

@@ -37,7 +37,6 @@ def _execute(folder: Path, name: str, cpus: int, *_: None) -> None:
 
 
 def _wait(ray: Any, refs: dict[str, Any]) -> None:
-    """Wait for all runs; then raise RunFailedError if one has failed."""
     waiting, failures = {ref: name for name, ref in refs.items()}, list[tuple[str, Exception]]()
     bar = progress(desc="comparing", unit="run", total=len(refs))
     while waiting:

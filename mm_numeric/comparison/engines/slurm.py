@@ -65,7 +65,6 @@ def execute(config: Config, folder: Path, left: Sequence[Run]) -> None:
 
 
 def _executor(config: Config, folder: Path, submitit: Any, asked: Resources) -> Any:
-    """Return what submits jobs with the settings of ``compare.slurm``."""
     settings = {"cluster": "slurm", **config.comparison.slurm}
     if settings["cluster"] == "slurm" and settings.keys().isdisjoint(_TIME_LIMITS):
         raise ValueError(
