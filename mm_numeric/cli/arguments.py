@@ -13,7 +13,7 @@ from mm_numeric.cli.completion import (
     overridden_settings,
     setting_names,
 )
-from mm_numeric.cli.overview import EXAMPLES, CommandParser, overview
+from mm_numeric.cli.overview import EXAMPLES, CommandParser, overview, positive
 from mm_numeric.cli.predict import add_decoding, add_endpoint
 from mm_numeric.cli.score import add_decode_options, add_score_options
 from mm_numeric.io.archives import add_limit_option
@@ -121,7 +121,7 @@ def _add_overrides(parser: argparse.ArgumentParser, text: str) -> None:
 
 def _add_limit(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument(
-        "--limit", type=_positive, metavar="N", help=f"use only the first N {what} (default: all)"
+        "--limit", type=positive, metavar="N", help=f"use only the first N {what} (default: all)"
     )
 
 
@@ -140,12 +140,12 @@ def _add_partial(parser: argparse.ArgumentParser, what: str) -> None:
     )
 
 
-def _add_trust(parser: argparse.ArgumentParser, whose: str) -> None:
+def _add_trust(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trust-remote-code",
         action="store_true",
-        help=f"permit the Python code that {whose} names: modules of a task, family or baseline, "
-        "and the code of a checkpoint (default: an error that names the code)",
+        help="permit the Python code that the config of the run names: modules of a task, family "
+        "or baseline, and the code of a checkpoint (default: an error that names the code)",
     )
 
 
@@ -211,7 +211,7 @@ def _add_check_data(add: _Add) -> None:
     _add_limit(check_data, "questions of each data source")
     check_data.add_argument(
         "--samples",
-        type=_positive,
+        type=positive,
         default=12,
         metavar="N",
         help="number of questions shown on the page (default: 12)",
@@ -268,7 +268,7 @@ def _add_predict(add: _Add) -> None:
         "RUN/predictions.RULE.jsonl for another rule than greedy; training_answers in place of "
         "predictions with --training-rows)",
     )
-    add_endpoint(predict, _positive)
+    add_endpoint(predict)
     _add_engine(predict, "ray shares the rows between tasks of the Ray cluster of RAY_ADDRESS")
     predict.add_argument(
         "--resources",
@@ -276,9 +276,9 @@ def _add_predict(add: _Add) -> None:
         metavar="KEY=VALUE",
         help="what each task of --engine ray reserves, such as gpus=1 cpus=4 memory_gib=16",
     )
-    add_decoding(predict, _positive)
+    add_decoding(predict)
     _add_limit(predict, "rows")
-    _add_trust(predict, "the config of the run")
+    _add_trust(predict)
 
 
 def _add_ask(predict: argparse.ArgumentParser) -> None:
@@ -313,7 +313,7 @@ def _add_demo(add: _Add) -> None:
     demo.add_argument(
         "--port", type=int, default=8766, help="port on 127.0.0.1, 0: any (default: 8766)"
     )
-    _add_trust(demo, "the config of the run")
+    _add_trust(demo)
 
 
 def _add_calibrate(add: _Add) -> None:
@@ -331,8 +331,8 @@ def _add_calibrate(add: _Add) -> None:
         metavar="FOLDER",
         help="folder that image paths in the rows are relative to (default: that of --data)",
     )
-    add_decoding(calibrate, _positive)
-    _add_trust(calibrate, "the config of the run")
+    add_decoding(calibrate)
+    _add_trust(calibrate)
 
 
 def _add_decode(add: _Add) -> None:
@@ -344,7 +344,7 @@ def _add_decode(add: _Add) -> None:
 def _add_score(add: _Add) -> None:
     score = add("score", "score predictions, with intervals and counts of parse failures")
     _add_partial(score, "rows without an answer")
-    add_score_options(score, _positive)
+    add_score_options(score)
 
 
 def _add_compare(add: _Add) -> None:
@@ -378,12 +378,12 @@ def _add_export(add: _Add) -> None:
         metavar="FOLDER",
         help="folder to create; an existing folder is not overwritten",
     )
-    _add_trust(export, "the config of the run")
+    _add_trust(export)
     push = add("push", "export a run and upload it to the Hugging Face hub")
     push.add_argument("run", type=Path, help="folder of a finished run")
     push.add_argument("repo", help="repository of the hub, USER/NAME; created if it is missing")
     push.add_argument("--private", action="store_true", help="create a private repository")
-    _add_trust(push, "the config of the run")
+    _add_trust(push)
 
 
 def _add_report(add: _Add) -> None:
@@ -430,9 +430,3 @@ def _size(text: str) -> tuple[int, int]:
     if not found:
         raise argparse.ArgumentTypeError(f"{text:.40} is not a size such as 640x480")
     return int(found[1]), int(found[2])
-
-
-def _positive(text: str) -> int:
-    if not re.fullmatch("[0-9]{1,18}", text) or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text:.40} is not a whole number of at least 1")
-    return int(text)

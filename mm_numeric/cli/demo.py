@@ -3,9 +3,18 @@
 import argparse
 import sys
 from contextlib import suppress
+from http.server import ThreadingHTTPServer
 
 from mm_numeric.io.local_server import HOST
 from mm_numeric.io.log import show
+
+
+def serve(server: ThreadingHTTPServer, what: str, note: str) -> None:
+    """Print the address of a page, and serve it until Ctrl-C."""
+    with server, suppress(KeyboardInterrupt):
+        show(f"{what}: http://{HOST}:{server.server_port}/, {note}; Ctrl-C ends it")
+        sys.stdout.flush()
+        server.serve_forever()
 
 
 def demo(arguments: argparse.Namespace) -> None:
@@ -14,8 +23,4 @@ def demo(arguments: argparse.Namespace) -> None:
     from mm_numeric.inference.ask import LoadedRun
 
     run = LoadedRun(arguments.model, trust_remote_code=arguments.trust_remote_code)
-    with demo_server(run, arguments.port) as server, suppress(KeyboardInterrupt):
-        url = f"http://{HOST}:{server.server_port}/"
-        show(f"demo: {url}, for the browsers of this machine; Ctrl-C ends it")
-        sys.stdout.flush()
-        server.serve_forever()
+    serve(demo_server(run, arguments.port), "demo", "for the browsers of this machine")

@@ -1,5 +1,6 @@
 """``mm-numeric doctor``: check the installation, and try one training step."""
 
+import argparse
 import json
 import logging
 import platform
@@ -46,7 +47,7 @@ class Finding(NamedTuple):
     text: str
 
 
-def doctor() -> None:
+def doctor(_: argparse.Namespace) -> None:
     """Print a line for each finding; exit with code 1 if something that is needed is wrong."""
     states = set()
     for finding in _findings():

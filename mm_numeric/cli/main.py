@@ -10,10 +10,11 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from mm_numeric.cli.arguments import GLOBAL_FLAGS, make_parser
+from mm_numeric.cli.arguments import GLOBAL_FLAGS, Run, make_parser
 from mm_numeric.cli.completion import complete
 from mm_numeric.cli.score import decode_answers, score_answers
 from mm_numeric.distributed.ranks import EveryRankError, is_lost_rank
@@ -38,13 +39,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         {
             "ls": _ls,
             "cp": _cp,
-            "check": _check,
+            "check": _imported("check"),
             "prepare": _prepare,
             "check-data": _check_data,
             "train": _train,
             "grpo": _grpo,
             "predict": _predict,
-            "demo": _demo,
+            "demo": _imported("demo"),
             "calibrate": _calibrate,
             "decode": decode_answers,
             "score": score_answers,
@@ -52,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "export": _export,
             "push": _push,
             "report": _report,
-            "doctor": _doctor,
+            "doctor": _imported("doctor"),
         }
     )
     complete(parser)
@@ -107,6 +108,18 @@ def _exit_code(error: BaseException) -> int:
     return 2
 
 
+def _imported(module: str) -> Run:
+    """Return the command that a module of this folder defines under its own name."""
+
+    def run(arguments: argparse.Namespace) -> None:
+        getattr(import_module(f"mm_numeric.cli.{module}"), module)(arguments)
+
+    return run
+
+
+_report = _imported("report")
+
+
 def _ls(arguments: argparse.Namespace) -> None:
     from mm_numeric.config.catalog import shipped
     from mm_numeric.geometry.conventions import conventions_text
@@ -130,12 +143,6 @@ def _cp(arguments: argparse.Namespace) -> None:
     if settings:
         command = f"train ... trainer.deepspeed={arguments.file}"
     show(f"{arguments.file}: copied from {source.name}; use it with `mm-numeric {command}`")
-
-
-def _check(arguments: argparse.Namespace) -> None:
-    from mm_numeric.cli.check import check
-
-    check(arguments)
 
 
 def _prepare(arguments: argparse.Namespace) -> None:
@@ -256,12 +263,6 @@ def _predict(arguments: argparse.Namespace) -> None:
         show(f"next: {_next_of_answers(predictions.config, predictions.path, arguments)}")
 
 
-def _demo(arguments: argparse.Namespace) -> None:
-    from mm_numeric.cli.demo import demo
-
-    demo(arguments)
-
-
 def _calibrate(arguments: argparse.Namespace) -> None:
     from mm_numeric.api import calibrate
     from mm_numeric.cli.predict import predict_settings
@@ -335,15 +336,3 @@ def _push(arguments: argparse.Namespace) -> None:
     trust = arguments.trust_remote_code
     url = push(arguments.run, arguments.repo, private=arguments.private, trust_remote_code=trust)
     show(f"uploaded: {url}")
-
-
-def _report(arguments: argparse.Namespace) -> None:
-    from mm_numeric.cli.report import report
-
-    report(arguments)
-
-
-def _doctor(_: argparse.Namespace) -> None:
-    from mm_numeric.cli.doctor import doctor
-
-    doctor()

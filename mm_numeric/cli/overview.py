@@ -1,6 +1,7 @@
 """The overview of the ``mm-numeric`` commands in groups, and errors that name the nearest word."""
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, NoReturn
@@ -24,6 +25,14 @@ examples:
   mm-numeric export runs/mine --out my-model           merge adapters and write a model card
   torchrun --nproc-per-node 8 -m mm_numeric train mine.yaml
 """
+
+
+def positive(text: str) -> int:
+    """Parse a whole number of at least 1, as the type of an option."""
+    if not re.fullmatch("[0-9]{1,18}", text) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text:.40} is not a whole number of at least 1")
+    return int(text)
+
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "configs": ("ls", "cp", "check"),

@@ -1,9 +1,9 @@
 """The options of ``mm-numeric predict`` that change the config section ``predict``."""
 
 import argparse
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from mm_numeric.cli.overview import positive
 from mm_numeric.config.compare import Resources
 from mm_numeric.config.decoding import DECODE_RULES
 from mm_numeric.settings import read_dataclass, with_override
@@ -23,8 +23,8 @@ _NAMES = (
 )
 
 
-def add_decoding(predict: argparse.ArgumentParser, positive: Callable[[str], int]) -> None:
-    """Add the options to the parser; ``positive`` parses a whole number of at least 1."""
+def add_decoding(predict: argparse.ArgumentParser) -> None:
+    """Add the options to the parser."""
 
     def number(name: str, text: str, default: str = "") -> None:
         setting = name.replace("-", "_")
@@ -72,8 +72,8 @@ def add_decoding(predict: argparse.ArgumentParser, positive: Callable[[str], int
     number("samples", "number of answers to draw at random", "predict.samples, or as the task says")
 
 
-def add_endpoint(predict: argparse.ArgumentParser, positive: Callable[[str], int]) -> None:
-    """Add the options of a server that answers; ``positive`` parses a number of at least 1."""
+def add_endpoint(predict: argparse.ArgumentParser) -> None:
+    """Add the options of a server that answers."""
     predict.add_argument(
         "--endpoint",
         metavar="URL",
@@ -88,12 +88,10 @@ def add_endpoint(predict: argparse.ArgumentParser, positive: Callable[[str], int
         metavar="N",
         help="number of rows that --endpoint gets at the same time (default: 8)",
     )
-    add_timeout(predict, positive, "--endpoint", 600)
+    add_timeout(predict, "--endpoint", 600)
 
 
-def add_timeout(
-    parser: argparse._ActionsContainer, positive: Callable[[str], int], option: str, default_s: int
-) -> None:
+def add_timeout(parser: argparse._ActionsContainer, option: str, default_s: int) -> None:
     """Add the time limit of the server that ``option`` names."""
     parser.add_argument(
         "--timeout",

@@ -1,12 +1,11 @@
 """``mm-numeric report``: write the report of a run or of a comparison, or serve it."""
 
 import argparse
-import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from mm_numeric.api import report as write_files
+from mm_numeric.cli.demo import serve
 from mm_numeric.comparison.summary import summary_table
 from mm_numeric.evaluation.report.report import (
     SECONDS,
@@ -18,7 +17,6 @@ from mm_numeric.evaluation.report.report import (
 )
 from mm_numeric.evaluation.report.summary_file import SUMMARY, read_summary
 from mm_numeric.io.files import stored_content
-from mm_numeric.io.local_server import HOST
 from mm_numeric.io.log import show
 from mm_numeric.runs.folder import CONFIG
 
@@ -69,8 +67,4 @@ def _watch(arguments: argparse.Namespace) -> None:
     server = page_server(
         lambda: read_page(folder, trust_remote_code=trust).to_html(), arguments.port
     )
-    with server, suppress(KeyboardInterrupt):
-        url = f"http://{HOST}:{server.server_port}/"
-        show(f"report: {url}, updated every {SECONDS} seconds; Ctrl-C ends it")
-        sys.stdout.flush()
-        server.serve_forever()
+    serve(server, "report", f"updated every {SECONDS} seconds")

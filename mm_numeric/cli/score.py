@@ -3,10 +3,10 @@
 import argparse
 import re
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from mm_numeric.cli.overview import positive
 from mm_numeric.cli.predict import add_timeout
 from mm_numeric.config.decoding import MBR, check_decode
 from mm_numeric.io.log import show
@@ -35,8 +35,8 @@ _ONLY_JSONL = ("task", "keep", "partial", "extract_with", "rank_by")
 """Options of answers that are rows of a file, and not detections with ``--truth``."""
 
 
-def add_score_options(score: argparse.ArgumentParser, positive: Callable[[str], int]) -> None:
-    """Add the options of ``score``; ``positive`` parses a whole number of at least 1."""
+def add_score_options(score: argparse.ArgumentParser) -> None:
+    """Add the options of ``score``."""
     score.add_argument(
         "predictions",
         type=Path,
@@ -70,8 +70,8 @@ def add_score_options(score: argparse.ArgumentParser, positive: Callable[[str], 
     )
     add_joined_rows(score)
     _add_truth(score)
-    _add_coco(score, positive)
-    _add_judge(score, positive)
+    _add_coco(score)
+    _add_judge(score)
 
 
 def add_decode_options(parser: argparse.ArgumentParser) -> None:
@@ -193,7 +193,7 @@ def _add_truth(score: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_judge(score: argparse.ArgumentParser, positive: Callable[[str], int]) -> None:
+def _add_judge(score: argparse.ArgumentParser) -> None:
     judge = score.add_argument_group("answers that a judge extracts (MathVista)")
     judge.add_argument(
         "--extract-with",
@@ -207,10 +207,10 @@ def _add_judge(score: argparse.ArgumentParser, positive: Callable[[str], int]) -
         metavar="NAME",
         help="model of --extract-with (default: gpt-4-0613, as in MathVista's script)",
     )
-    add_timeout(judge, positive, "--extract-with", 120)
+    add_timeout(judge, "--extract-with", 120)
 
 
-def _add_coco(score: argparse.ArgumentParser, positive: Callable[[str], int]) -> None:
+def _add_coco(score: argparse.ArgumentParser) -> None:
     coco = score.add_argument_group("--protocol coco_ap")
     coco.add_argument(
         "--ties",
@@ -272,7 +272,8 @@ def score_answers(arguments: argparse.Namespace) -> None:
     from mm_numeric.evaluation.results import results_table
     from mm_numeric.evaluation.score import score
 
-    settings = _given(arguments, _COCO)
+    values = {field: getattr(arguments, name) for name, field in _COCO.items()}
+    settings = {field: value for field, value in values.items() if value is not None}
     if "areas" in settings:
         settings["areas"] = dict(settings["areas"])
     judge = None
@@ -318,12 +319,6 @@ def decode_answers(arguments: argparse.Namespace) -> None:
     named = arguments.task is not None and ":" in arguments.task
     task = f" --task {arguments.task}" if named else ""
     show(f"next: mm-numeric score {shlex.quote(str(out))}{task}{partial}")
-
-
-def _given(arguments: argparse.Namespace, names: dict[str, str]) -> dict[str, Any]:
-    """Return the values of the options in ``names`` that are given, by the names they map to."""
-    values = {field: getattr(arguments, name) for name, field in names.items()}
-    return {field: value for field, value in values.items() if value is not None}
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
