@@ -71,7 +71,7 @@ def sentence(capsys, words):
         (RESUME, f"{SAVED}/step.json", "[]", DAMAGED),
         (RESUME, "checkpoint/best/run.json", "{}", DAMAGED),
         (RESUME, "checkpoint/log.jsonl", b"\x80", "not UTF-8"),
-        (REPORT, "comparison/summary.json", DEEP, "not JSON"),
+        (REPORT, "comparison/summary.json", DEEP, "nested too deep"),
         (REPORT, "comparison/summary.json", b"\x80", "not UTF-8"),
         (REPORT, f"{COMPARED}/digits.json", '{"means": 1}', DAMAGED),
         (REPORT, f"{COMPARED}/log.jsonl", "null", "expected an object"),

@@ -66,20 +66,12 @@ def read_shapes(value: Any, where: str) -> list[Instance]:
     and a polygon may have only one corner. ``where`` names the row in error messages.
     """
     shapes = []
-    items = [] if value is None else value if isinstance(value, list) else [value]
-    for item in items:
-        numbers: Any = None
-        if isinstance(item, Mapping):
-            numbers = item.get("box") or item.get("polygon")
-        invalid = not isinstance(numbers, list) or len(numbers) % 2
-        if invalid or not numbers or not all(type(n) in (int, float) for n in numbers):
-            raise ValueError(f"{where}: expected a box or a polygon, not {item!r:.60}")
+    for item in [] if value is None else value if isinstance(value, list) else [value]:
         shape: Shape
         if item.get("box"):
-            if len(numbers) != 4:
-                raise ValueError(f"{where}: a box is [x1, y1, x2, y2], not {numbers!r:.60}")
-            shape = Box(*numbers)
+            shape = Box(*item["box"])
         else:
+            numbers = item["polygon"]
             shape = Polygon(tuple(zip(numbers[::2], numbers[1::2], strict=True)))
         label, ignore = str(item.get("label") or ""), item.get("ignore") is True
         mask = read_mask(item["mask"], where) if item.get("mask") else None

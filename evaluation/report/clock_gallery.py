@@ -54,7 +54,7 @@ RowsById = Mapping[tuple[str, int], Mapping[str, ScoredRow]]
 
 def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
     """Return the report sections for clock reading, or [] if no answer was scored."""
-    pooled = results.pooled_rows(styles, scores, ["deviation_minutes"])
+    pooled = results.pooled_rows(styles, scores)
     return [_deviations(pooled), _gallery(folder, styles, scores)] if pooled else []
 
 

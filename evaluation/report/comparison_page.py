@@ -23,14 +23,13 @@ from mm_numeric.evaluation.report.page import (
 )
 from mm_numeric.evaluation.report.results import Comparison, ReportedMetric
 from mm_numeric.evaluation.report.steps_to_target import steps_section
-from mm_numeric.evaluation.report.summary_file import COMPARE_AGAIN, SUMMARY
+from mm_numeric.evaluation.report.summary_file import SUMMARY
 from mm_numeric.evaluation.report.sweeps import grid_sweeps, sweeps_data, sweeps_section
 from mm_numeric.evaluation.report.task_sections import may_import, task_sections
 from mm_numeric.evaluation.report.tuning_section import trials_table, tuning_section
 from mm_numeric.evaluation.report.verdict import verdict
 from mm_numeric.evaluation.table import Cell, Column, Table, TableRow
 from mm_numeric.io.escaping import markdown_text, plain
-from mm_numeric.io.files import stored_content
 from mm_numeric.io.markup import element
 from mm_numeric.runs.folder import SCORES
 
@@ -79,8 +78,7 @@ def _sections(comparison: Comparison, *, trust_remote_code: bool) -> list[Sectio
     found.append(steps_section(comparison, styles, logs, starts))
     found.append(digits_section(comparison, styles))
     file = comparison.folder / SUMMARY
-    with stored_content(file, COMPARE_AGAIN):
-        found.append(confidence_section(comparison))
+    found.append(confidence_section(comparison))
     if may_import(summary["task"], file, trust_remote_code=trust_remote_code):
         files = {
             (run["objective"], run["seed"]): comparison.folder / run["folder"] / SCORES

@@ -27,14 +27,13 @@ from mm_numeric.evaluation.report.results import Pooled, ScoredRow, Scores, Styl
 from mm_numeric.evaluation.table import Cell, Table
 from mm_numeric.io.escaping import plain
 
-COLUMNS = ("exact", "absolute_error", "relative_error", "nonzero", "log_error")
 WITHIN = {"exact": 0.0, "up to 1% off": 0.01, "up to 10%": 0.1, "up to 50%": 0.5}
 WORST, SPREAD = 8, 8
 
 
 def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
     """Return the report sections for numbers as answers, or [] if no answer was scored."""
-    pooled = results.pooled_rows(styles, scores, COLUMNS)
+    pooled = results.pooled_rows(styles, scores)
     if not pooled:
         return []
     return [_errors_section(pooled), _buckets_section(pooled), questions_section(styles, scores)]

@@ -24,8 +24,8 @@ from mm_numeric.evaluation.report.comparison_page import comparison_page
 from mm_numeric.evaluation.report.page import Page
 from mm_numeric.evaluation.report.results import read_comparison
 from mm_numeric.evaluation.report.run_page import read_results, run_page
-from mm_numeric.evaluation.report.summary_file import SUMMARY, read_summary
-from mm_numeric.io.files import write_text
+from mm_numeric.evaluation.report.summary_file import DAMAGED, SUMMARY, read_summary
+from mm_numeric.io.files import stored_content, write_text
 from mm_numeric.io.local_server import LocalHandler, local_server
 from mm_numeric.registry import unknown
 from mm_numeric.runs.folder import CONFIG, LOG, RESULTS, decoded_name
@@ -77,7 +77,8 @@ def check_all_answered(folder: Path, *, partial: bool) -> None:
 def read_page(folder: Path, *, trust_remote_code: bool = False) -> Page:
     """Return the report of a comparison or of a run; its arguments are those of write_report."""
     if is_comparison(folder):
-        return comparison_page(read_comparison(folder), trust_remote_code=trust_remote_code)
+        with stored_content(folder / SUMMARY, DAMAGED):
+            return comparison_page(read_comparison(folder), trust_remote_code=trust_remote_code)
     return run_page(folder, trust_remote_code=trust_remote_code)
 
 

@@ -11,7 +11,6 @@ from mm_numeric.evaluation.metrics.intervals import ENOUGH_SEEDS, family_text
 from mm_numeric.evaluation.report.charts import DASHES, SeriesStyle, choose_styles
 from mm_numeric.evaluation.report.summary_file import (
     COMPARE_AGAIN,
-    SUMMARY,
     read_lines,
     read_summary,
 )
@@ -239,10 +238,7 @@ def chart_ends(cell: Mapping[str, Any]) -> tuple[float, float]:
 def read_comparison(folder: Path) -> Comparison:
     """Read the results of a comparison from ``summary.json`` in its output folder."""
     summary = read_summary(folder)
-    try:
-        metrics = [ReportedMetric(**metric) for metric in summary["metrics"]]
-    except TypeError as error:
-        raise ValueError(f"{folder / SUMMARY}, metrics: {error}. {COMPARE_AGAIN}") from error
+    metrics = [ReportedMetric(**metric) for metric in summary["metrics"]]
     styles = _row_styles(summary)
     comparison = Comparison(folder=folder, summary=summary, metrics=metrics, styles=styles)
     for name in filter(comparison.uneven_trials, styles):
@@ -334,16 +330,9 @@ def read_starts(comparison: Comparison) -> Runs:
     return starts
 
 
-def pooled_rows(styles: Styles, scores: Scores, columns: Sequence[str]) -> Pooled:
-    """Concatenate the scored rows of all seeds for each objective; omit objectives without rows.
-
-    Raises ValueError if a row lacks a number in one of ``columns``.
-    """
+def pooled_rows(styles: Styles, scores: Scores) -> Pooled:
+    """Concatenate the scored rows of all seeds for each objective; omit objectives without rows."""
     pooled: dict[SeriesStyle, list[ScoredRow]] = {style: [] for style in styles.values()}
     for (name, _), rows in scores.items():
         pooled[styles[name]] += rows
-        for row in rows:
-            missing = [c for c in columns if not isinstance(row.get(c), int | float)]
-            if missing:
-                raise ValueError(f"a chapter needs {', '.join(missing)} in scores.jsonl")
     return {style: rows for style, rows in pooled.items() if rows}

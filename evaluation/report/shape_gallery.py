@@ -202,8 +202,8 @@ def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
     if not scores:
         return []
     single = all("iou" in row for rows in scores.values() for row in rows)
-    paired = {key: _paired(rows, single) for key, rows in scores.items()}
-    pooled = results.pooled_rows(styles, scores, ())
+    paired = {key: match_rows(rows) for key, rows in scores.items()}
+    pooled = results.pooled_rows(styles, scores)
     matched = {
         style: [p for key in scores if key[0] == style.name for p in paired[key]]
         for style in pooled
@@ -240,17 +240,9 @@ def point_sections(folder: Path, styles: Styles, scores: Scores) -> list[Section
                 {**row, **dict(zip(COUNTS, own, strict=True))}
                 for row, own in zip(kept, counts, strict=True)
             ]
-    blocks = repeat_blocks(results.pooled_rows(styles, scores, ()))
+    blocks = repeat_blocks(results.pooled_rows(styles, scores))
     found = [Section.of("objects", "Duplicates", *blocks)] if scores and blocks else []
     return [*found, *([_gallery(folder, styles, counted, paired, "points")] if counted else [])]
-
-
-def _paired(rows: Sequence[ScoredRow], single: bool) -> list[MatchedShapes]:
-    """Match true with predicted shapes per row; raise ValueError if a row has no scores (IoU)."""
-    columns = ("iou",) if single else COUNTS
-    if not all(isinstance(row.get(column), int | float) for row in rows for column in columns):
-        raise ValueError("a row has neither iou nor all of matched, detected and truths")
-    return match_rows(rows)
 
 
 @dataclass(frozen=True)

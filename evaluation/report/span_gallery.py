@@ -40,7 +40,7 @@ _DRAWN = 20  # spans of an answer: a repetitive answer must not fill the page
 
 def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
     """Return the gallery of temporal spans, or [] if no answer was scored."""
-    if not results.pooled_rows(styles, scores, ["iou"]):
+    if not results.pooled_rows(styles, scores):
         return []
     ranked = worst_first(scores, lambda row: 1 - float(row["iou"]))
     chosen, names = worst_and_others(ranked), names_of(styles, scores)

@@ -1,12 +1,11 @@
 """The report sections that a task names in its attribute ``report_sections``."""
 
 import warnings
-from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from mm_numeric.evaluation.report.page import Section
-from mm_numeric.evaluation.report.results import ScoredRow, Scores, Styles
+from mm_numeric.evaluation.report.results import Scores, Styles
 from mm_numeric.registry import REPORT_SECTIONS, TASKS, choose
 from mm_numeric.runs.folder import CONFIG, import_plugins, stored_settings
 from mm_numeric.runs.trust import FLAG
@@ -66,8 +65,8 @@ def task_sections(
         return write(scores)
     except _DAMAGED as error:
         for run, rows in scores.items():
-            number = _first_bad_row(lambda part, run=run: write({run: part}), rows)  # type: ignore[misc]
-            if number is not None:
+            bad = (n for n, row in enumerate(rows, start=1) if _fails(write, {run: [row]}))
+            if not _fails(write, {run: []}) and (number := next(bad, None)):
                 reason = str(error) if isinstance(error, ValueError) else f"{error!r}"
                 raise ValueError(
                     f"{files[run]}, line {number}: the row cannot be shown ({reason:.200}); "
@@ -79,18 +78,9 @@ def task_sections(
         raise
 
 
-def _first_bad_row(
-    write: Callable[[Sequence[ScoredRow]], object], rows: Sequence[ScoredRow]
-) -> int | None:
-    """Return the number of the first row with which ``write`` fails; None if it fails without."""
-
-    def fails(count: int) -> bool:
-        try:
-            write(rows[:count])
-        except _DAMAGED:
-            return True
-        return False
-
-    if fails(0) or not fails(len(rows)):
-        return None
-    return bisect_left(range(len(rows) + 1), True, key=fails)
+def _fails(write: Callable[[Scores], object], scores: Scores) -> bool:
+    try:
+        write(scores)
+    except _DAMAGED:
+        return True
+    return False

@@ -376,10 +376,8 @@ def test_a_figure_in_minutes_is_not_a_share(tmp_path):
 
 
 def test_a_summary_that_is_not_there_or_broken(tmp_path):
-    with pytest.raises(
-        ValueError, match=r"summary\.json: there is no such file\. Run `mm-numeric compare`"
-    ):
+    with pytest.raises(ValueError, match=r"summary\.json: there is no such file"):
         read_summary(tmp_path)
     (tmp_path / "summary.json").write_text("{", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"summary\.json: not JSON \(.*\)\. Run `mm-numeric"):
+    with pytest.raises(ValueError, match=r"summary\.json: not valid or not complete JSON"):
         read_summary(tmp_path)

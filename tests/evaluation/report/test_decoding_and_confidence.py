@@ -178,9 +178,9 @@ def test_the_report_says_how_unparseable_answers_count(tmp_path, per_object, tex
     ("key", "value", "message"),
     [
         ("decoding", {"ce": {"median": {"within": {"value": 1}}}},
-         r"summary\.json, decoding, ce, median, within: expected value, low and high, found"),
+         r"summary\.json: damaged or of another version \(KeyError: 'greedy'\); run `mm"),
         ("calibration", {"ce": {"median": {"ece": 1}}},
-         r"summary\.json: damaged or of another version \(KeyError: 'per_object'\); Run `mm"),
+         r"summary\.json: damaged or of another version \(KeyError: 'per_object'\); run `mm"),
     ],
 )  # fmt: skip
 def test_a_damaged_summary_is_one_sentence(tmp_path, key, value, message):

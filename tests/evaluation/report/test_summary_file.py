@@ -8,32 +8,12 @@ from mm_numeric.evaluation.report.report import write_report
 
 def test_a_missing_number_is_a_dash(tmp_path):
     summary = compare_folder(tmp_path)
-    summary["table"]["emd"]["deviation"] = cell(float("nan"), float("nan"), float("nan"))
+    summary["table"]["emd"]["deviation"] = cell(None, None, None)
     del summary["table"]["ce"]["deviation"]
     summary["table"]["emd"]["within"]["difference"]["value"] = None
     summary["table"]["emd"]["within"]["seeds"] = [0.7, None]
     _, twin = written(tmp_path, summary)
     assert [row[2] for row in markdown_cells(twin, "All metrics")[1:3]] == [["–"], ["–"]]
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"metrics": []}, r"metrics: expected a non-empty list, found \[\]"),
-        ({"objectives": ["ce", "rps"]}, "no row for the objective 'rps'"),
-        ({"baseline": "mse"}, r"baseline: expected one of the objectives \(ce, emd\), found 'mse'"),
-        ({"metrics": [{"nmae": "x"}]}, "metrics: .*nmae"),
-        (
-            {"table": {"ce": {"within": {"value": 1}}, "emd": {}}},
-            "expected value, low and high, found",
-        ),
-        ({"runs": [{"seed": 0}]}, "runs.0: expected objective, seed, folder, warm_start, found"),
-    ],
-)
-def test_a_wrong_summary_is_rejected_in_one_sentence(tmp_path, change, words):
-    summary = compare_folder(tmp_path) | change
-    with pytest.raises(ValueError, match=words + ".*Run `mm-numeric compare`"):
-        written(tmp_path, summary)
 
 
 def test_a_mean_without_an_interval_is_shown(tmp_path):
@@ -52,7 +32,7 @@ def test_no_summary_and_broken_files_are_rejected(tmp_path):
     with pytest.raises(ValueError, match=r"contains neither summary.json of a comparison"):
         write_report(tmp_path)
     (tmp_path / "summary.json").write_text("{", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"summary.json: not JSON .*Run `mm-numeric compare`"):
+    with pytest.raises(ValueError, match=r"summary.json: not valid or not complete JSON"):
         write_report(tmp_path)
     summary = compare_folder(tmp_path)
     with (tmp_path / "seed0" / "run1" / "scores.jsonl").open("a") as scores:
