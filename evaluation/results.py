@@ -181,7 +181,7 @@ def in_unit(value: float | None, unit: str) -> str:
     if value is None:
         return "-"
     if not unit:
-        return plain_figure(value)
+        return f"{value:.3f}" if abs(value) < 1e6 else f"{value:.2g}"
     shown = 100 * value if unit == "%" else value
     return f"{shown:.2f} {unit}" if abs(shown) < 1e6 else f"{shown:.2g} {unit}"
 
@@ -206,8 +206,3 @@ def drawn_units(rows: int, groups: int) -> str:
 def training_rows(count: int | None) -> str:
     """Format the number of training rows in run.json, which is null if they are streamed."""
     return "a stream" if count is None else f"{count:,}"
-
-
-def plain_figure(value: float, sign: str = "") -> str:
-    """Format a number as ``0.973`` or ``1.7e+09``. With ``sign="+"``, positive numbers get a +."""
-    return f"{value:{sign}.3f}" if abs(value) < 1e6 else f"{value:{sign}.2g}"

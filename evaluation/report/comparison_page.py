@@ -2,14 +2,15 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mm_numeric.evaluation.report import results
 from mm_numeric.evaluation.report.charts import DotRow, dot_chart
 from mm_numeric.evaluation.report.confidence_section import confidence_section
-from mm_numeric.evaluation.report.decoding_section import decoding_section
+from mm_numeric.evaluation.report.decoding_section import decoding_section, decoding_tables
 from mm_numeric.evaluation.report.digit_distribution import digits_section
-from mm_numeric.evaluation.report.hypotheses_section import hypotheses_section
+from mm_numeric.evaluation.report.hypotheses_section import hypotheses_section, hypotheses_tables
 from mm_numeric.evaluation.report.learning_curves import curves_section
 from mm_numeric.evaluation.report.page import (
     Block,
@@ -189,6 +190,32 @@ def metrics_table(
         rows.append(TableRow(cells=cells, kind="aside"))
     columns = [Column(header=Cell(content=m.label), direction=m.direction) for m in metrics]
     return Table.of(["objective", *columns], rows, title=title)
+
+
+def terminal_text(comparison: Comparison) -> str:
+    """Return the most important tables of a comparison as plain text.
+
+    There is a column for each of the first five metrics, or for all that are of a single category
+    of samples if these are more. Only the first metric has intervals and differences.
+    """
+    summary, metrics = comparison.summary, comparison.metrics
+    first = metrics[0]
+    table = metrics_table(comparison, metrics[: max(5, summary.get("of_categories", 0))], "Metrics")
+    lines = []
+    for row in table.rows:
+        label, head, *others = row.cells
+        own = summary["table"].get(label.content, {}).get(first.name) or {}
+        values = [Cell(content=cell.text) for cell in others]
+        difference = first.difference_text(own.get("difference"))
+        lines.append([label, replace(head, change=None), *values, difference])
+    header = [*table.columns, f"Δ of {first.label} to {comparison.compared_with}"]
+    tables = [Table.of(header, lines, title=table.title)]
+    tables += [*decoding_tables(comparison), *hypotheses_tables(comparison)]
+    facts = summary["facts"]
+    notes = [f"Mean of {_count(summary['seeds'], 'seed')}"]
+    notes += [facts[name] for name in ("interval", "varied", "headline") if name in facts]
+    texts = (f"{own.title}\n{own.to_terminal()}\n" for own in tables)
+    return "\n".join([*texts, f"{plain('; '.join(notes), 1000)}."])
 
 
 def _best(comparison: Comparison, metric: ReportedMetric) -> set[str]:

@@ -79,6 +79,17 @@ def decoding_section(comparison: Comparison) -> Section | None:
     return Section.of("decoding", "Decoding", *blocks)
 
 
+def decoding_tables(comparison: Comparison) -> list[Table]:
+    """Return the tables of the first metric: of single runs, and of ensembles if there are any."""
+    found, metric = comparison.summary, comparison.metrics[0]
+    rules = list(next(iter(found["decoding"].values()), {}))
+    tables = [_table(comparison, found["decoding"], rules, metric)] if rules else []
+    if found["ensembles"]:
+        title = f"{metric.label}, of ensembles"
+        tables.append(_table(comparison, found["ensembles"], rules[1:], metric, title=title))
+    return tables
+
+
 def decoding_charts(comparison: Comparison, metric: ReportedMetric) -> list[tuple[str, Chart]]:
     """Draw the mean of a metric, with its interval, for each objective and decoding rule.
 

@@ -5,17 +5,15 @@ from typing import Any
 
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.evaluation.metrics.intervals import ENOUGH_SEEDS
-from mm_numeric.evaluation.report.page import Content, Section, note
+from mm_numeric.evaluation.report.page import Section, note
 from mm_numeric.evaluation.report.results import SIGNIFICANT, Comparison, ReportedMetric
 from mm_numeric.evaluation.table import Table
 
 
 def hypotheses_section(comparison: Comparison) -> Section:
     """Return the section with a table for each family of ``compare.hypotheses``."""
-    families: dict[str, list[dict[str, Any]]] = {}
-    for own in comparison.summary["hypotheses"]:
-        families.setdefault(own["family"], []).append(own)
-    if not families:
+    tables = hypotheses_tables(comparison)
+    if not tables:
         text = (
             "The config states no hypotheses (compare.hypotheses), so no result here was planned: "
             "a clear difference is one that was found among many."
@@ -26,13 +24,21 @@ def hypotheses_section(comparison: Comparison) -> Section:
         f"It is confirmed if its p-value is at most {SIGNIFICANT} after Holm's correction over its "
         f"table, which takes {ENOUGH_SEEDS} seeds. Results that are in no table were not planned."
     )
-    blocks: list[Content] = [note(text)]
+    return Section.of("hypotheses", "Planned results", note(text), *tables)
+
+
+def hypotheses_tables(comparison: Comparison) -> list[Table]:
+    """Return a table for each family of hypotheses."""
+    families: dict[str, list[dict[str, Any]]] = {}
+    for own in comparison.summary["hypotheses"]:
+        families.setdefault(own["family"], []).append(own)
+    tables = []
     for name, members in families.items():
         rows = [_row(comparison, own) for own in members]
         header = ["hypothesis", "metric", "difference", "corrected p", "result", "stated"]
         title = f"Family {name}: {len(members)} hypotheses"
-        blocks.append(Table.of(header, rows, title=title, align="left"))
-    return Section.of("hypotheses", "Planned results", *blocks)
+        tables.append(Table.of(header, rows, title=title, align="left"))
+    return tables
 
 
 def _row(comparison: Comparison, own: Mapping[str, Any]) -> list[str]:

@@ -113,6 +113,13 @@ class ReportedMetric:
         seeds = cell["seeds"]
         return 1 < len(seeds) < ENOUGH_SEEDS and all(sign * (s - least) >= 0 for s in seeds)
 
+    def difference_text(self, difference: Mapping[str, Any] | None) -> str:
+        """Format a difference with its interval and evidence; ``-`` without a difference."""
+        if not difference:
+            return "-"
+        change, evidence = self.change(difference), self.evidence(difference)
+        return f"{change} ({'; '.join(filter(None, (change.interval or 'no interval', evidence)))})"
+
     def evidence(self, difference: Mapping[str, Any]) -> str:
         """Return the corrected p-value of a difference or, with few seeds, that of each seed."""
         p, seeds = difference.get("p_holm"), difference["seeds"]

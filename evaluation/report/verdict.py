@@ -339,9 +339,7 @@ def _references(rivals: Sequence[_Pair]) -> str:
 def _difference(difference: dict[str, Any] | None, metric: ReportedMetric) -> str:
     if not difference:
         return "without a paired difference"
-    change, evidence = metric.change(difference), metric.evidence(difference)
-    interval = change.interval or "no interval"
-    return f"a paired difference of {change} ({interval}{evidence and f'; {evidence}'})"
+    return f"a paired difference of {metric.difference_text(difference)}"
 
 
 def _control(comparison: Comparison) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mm_numeric.api import report as write_files
 from mm_numeric.cli.demo import serve
-from mm_numeric.comparison.summary import summary_table
+from mm_numeric.evaluation.report.comparison_page import terminal_text
 from mm_numeric.evaluation.report.report import (
     SECONDS,
     check_all_answered,
@@ -15,7 +15,8 @@ from mm_numeric.evaluation.report.report import (
     read_page,
     table_text,
 )
-from mm_numeric.evaluation.report.summary_file import SUMMARY, read_summary
+from mm_numeric.evaluation.report.results import read_comparison
+from mm_numeric.evaluation.report.summary_file import SUMMARY
 from mm_numeric.io.files import stored_content
 from mm_numeric.io.log import show
 from mm_numeric.runs.folder import CONFIG
@@ -55,7 +56,7 @@ def show_report(
     ):
         check_all_answered(folder, partial=partial)
         if compared:
-            show(summary_table(read_summary(folder)))
+            show(terminal_text(read_comparison(folder)))
         paths = write_files(folder, formats, trust_remote_code=trust_remote_code)
     for index, path in enumerate(paths):
         show(f"{'' if index else 'report:':<7} {path.resolve()}")

@@ -1,7 +1,7 @@
-"""Write the results of a comparison to summary.json, and format them as a terminal table."""
+"""Write the results of a comparison to summary.json."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -27,14 +27,10 @@ from mm_numeric.evaluation.metrics.base import Metric
 from mm_numeric.evaluation.metrics.intervals import ENOUGH_SEEDS, correct_p_values, families_text
 from mm_numeric.evaluation.results import (
     drawn_units,
-    in_unit,
-    plain_figure,
     training_rows,
 )
 from mm_numeric.evaluation.score import score
 from mm_numeric.evaluation.scores import Scores, finite
-from mm_numeric.evaluation.table import Table, p_value
-from mm_numeric.io.escaping import plain
 from mm_numeric.io.files import read_json, write_json
 from mm_numeric.runs.folder import CONFIG, FINISHED, PREDICTIONS, WARM_START, decoded_name
 from mm_numeric.runs.results import VERSION, PartialError, is_partial, results_path
@@ -110,121 +106,6 @@ def _runs(rows: Sequence[ComparisonRow], seeds: Sequence[int]) -> list[dict[str,
     ]
 
 
-def summary_table(summary: Mapping[str, Any], *, shown: int = 5) -> str:
-    """Format a comparison as a terminal table, with one line per warm-start model and objective.
-
-    There is a column for each of the first ``shown`` metrics. If more metrics than that are
-    for a single category of samples, all these have a column instead. The last column is the first
-    metric minus its value for the first objective.
-    """
-    metrics = summary["metrics"][: max(shown, summary.get("of_categories", 0))]
-    header = ["objective", *(m["label"] for m in metrics)]
-    header.append(f"{metrics[0]['label']}, against {_reference(summary)}")
-    entries = {"(warm start)": summary["warm_start"] or {}, **summary["other_warm_starts"]}
-    entries |= summary["table"]
-    entries |= {
-        f"({kind})": {name: {"value": value, "difference": None} for name, value in own.items()}
-        for kind, own in summary["guesses"].items()
-    }
-    rows = [[name, *_terminal_cells(found, metrics)] for name, found in entries.items()]
-    seeds = len(summary["seeds"])
-    note = f"Mean of {seeds} seed{'s' if seeds > 1 else ''}"
-    facts = summary["facts"]
-    note = "; ".join([note, *(facts[k] for k in ("interval", "varied", "headline") if k in facts)])
-    tables = [Table.of(header, rows, align="left").to_terminal()]
-    if summary["decoding"]:
-        tables.append(decoding_table(summary))
-    if summary["ensembles"]:
-        tables.append(ensembles_table(summary))
-    if summary["hypotheses"]:
-        tables.append(hypotheses_table(summary))
-    return "\n\n".join(tables) + f"\n{plain(note, 1000)}."
-
-
-def _reference(summary: Mapping[str, Any]) -> str:
-    """Return the objective that all others are compared with, or what to call several."""
-    references = {name for name in summary["references"].values() if name}
-    return str(references.pop()) if len(references) == 1 else "the reference in the report"
-
-
-def decoding_table(summary: Mapping[str, Any]) -> str:
-    """Format the first metric under each decoding rule as a terminal table, a line per objective.
-
-    A rule other than greedy has the difference to greedy decoding of the same objective, with its
-    interval, and that to greedy decoding of the reference.
-    """
-    metric = summary["metrics"][0]
-    rules = list(next(iter(summary["decoding"].values())))
-    rows = []
-    for name, by_rule in summary["decoding"].items():
-        row, from_reference = [name], list[str]()
-        for rule in rules:
-            entry = by_rule[rule].get(metric["name"]) or {"value": None}
-            text = in_unit(entry["value"], metric["unit"])
-            if entry.get("difference"):
-                text += f", {_difference(entry['difference'], metric['unit'])}"
-            row.append(text)
-            from_reference.append(_difference(entry.get("from_reference"), metric["unit"]))
-        rows.append([*row, *from_reference[1:]])
-    header = [f"{metric['label']}, decoded by", GREEDY]
-    header += [f"{rule}, against {GREEDY}" for rule in rules[1:]]
-    header += [f"{rule}, against {_reference(summary)}, {GREEDY}" for rule in rules[1:]]
-    return Table.of(header, rows, align="left").to_terminal()
-
-
-def ensembles_table(summary: Mapping[str, Any]) -> str:
-    """Format the first metric of ensembles as a terminal table, a line per objective.
-
-    Each has the difference to the mean of its single runs under the same rule.
-    """
-    metric = summary["metrics"][0]
-    rules = list(next(iter(summary["ensembles"].values())))
-    rows = []
-    for name, by_rule in summary["ensembles"].items():
-        cells = []
-        for rule in rules:
-            entry = by_rule[rule].get(metric["name"]) or {"value": None, "difference": None}
-            text = in_unit(entry["value"], metric["unit"])
-            cells.append(f"{text}, {_difference(entry['difference'], metric['unit'])}")
-        rows.append([name, *cells])
-    header = [f"{metric['label']} of the {len(summary['seeds'])} runs together"]
-    header += [f"{rule}, against the single runs" for rule in rules]
-    return Table.of(header, rows, align="left").to_terminal()
-
-
-def hypotheses_table(summary: Mapping[str, Any]) -> str:
-    """Format the hypotheses of ``compare.hypotheses`` as a terminal table."""
-    units = {metric["name"]: metric["unit"] for metric in summary["metrics"]}
-    rows = [
-        [
-            own["family"],
-            f"{', '.join(own['better'])} against {', '.join(own['other'])}",
-            own["metric"],
-            _difference(own["difference"], units[own["metric"]]),
-        ]
-        for own in summary["hypotheses"]
-    ]
-    header = ["family", "planned", "metric", "difference"]
-    return Table.of(header, rows, align="left").to_terminal()
-
-
-def _terminal_cells(
-    found: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]
-) -> Iterator[str]:
-    """Yield the value of each metric, and the difference of the first metric to the reference.
-
-    The first metric and the difference have their confidence intervals.
-    """
-    head = found.get(metrics[0]["name"])
-    for index, metric in enumerate(metrics):
-        entry = found.get(metric["name"]) or {"value": None}
-        text = in_unit(entry["value"], metric["unit"])
-        if head and not index and "seeds" in head:  # a guess has no interval
-            text += f" ({_range(head.get('low'), head.get('high'), metric['unit'])})"
-        yield text
-    yield _difference(head and head["difference"], metrics[0]["unit"])
-
-
 def _rows(config: Config, rows: Sequence[ComparisonRow]) -> dict[str, Any]:
     return {
         "baseline": rows[0].name,
@@ -271,30 +152,6 @@ def _metric(metric: Metric) -> dict[str, Any]:
         "unit": metric.unit,
         "higher_is_better": metric.higher_is_better,
     }
-
-
-def _range(low: float | None, high: float | None, unit: str, sign: str = "") -> str:
-    if low is None or high is None:
-        return "-"
-    return f"{_number(low, unit, sign)} to {_number(high, unit, sign)}"
-
-
-def _number(value: float, unit: str, sign: str = "") -> str:
-    """Format a metric value without its unit: 0.5 with the unit ``%`` becomes 50.00."""
-    if not unit:
-        return plain_figure(value, sign)
-    return f"{value * (100 if unit == '%' else 1):{sign}.2f}"
-
-
-def _difference(entry: Mapping[str, Any] | None, unit: str) -> str:
-    if entry is None or entry["value"] is None:
-        return "-"
-    text = _range(entry.get("low"), entry.get("high"), unit, "+")
-    if "p_holm" in entry:
-        text += f"; corrected {p_value(entry['p_holm'])}"
-    elif 1 < len(entry["seeds"]) < ENOUGH_SEEDS:
-        text += f"; seeds {', '.join(_number(seed, unit, '+') for seed in entry['seeds'])}"
-    return f"{_number(entry['value'], unit, '+')} ({text})"
 
 
 def _description(config: Config, rows: Sequence[ComparisonRow]) -> str:

@@ -22,9 +22,10 @@ from mm_numeric.cli import main as cli
 from mm_numeric.comparison.engines import local
 from mm_numeric.comparison.plan import open_runs, seed_runs
 from mm_numeric.comparison.run import compare, execute_here
-from mm_numeric.comparison.summary import summary_table
 from mm_numeric.distributed.ranks import EveryRankError
+from mm_numeric.evaluation.report.comparison_page import terminal_text
 from mm_numeric.evaluation.report.report import write_report
+from mm_numeric.evaluation.report.results import read_comparison
 from mm_numeric.evaluation.report.summary_file import read_summary
 from mm_numeric.inference import generate
 from mm_numeric.runs.folder import claim, locked, write_config
@@ -98,7 +99,7 @@ def test_a_comparison_runs_to_its_table_and_is_not_run_twice(tmp_path):
     assert list(summary["table"]) == ["ce", "ce_times_1.3", "strong"]
     assert summary["table"]["ce"]["within_5_minutes"]["difference"] is None
     assert summary["table"]["strong"]["within_5_minutes"]["difference"] is not None
-    assert "strong" in summary_table(summary)
+    assert "strong" in terminal_text(read_comparison(folder))
     written = {p: p.stat().st_mtime_ns for p in folder.glob("seed0/*/model/*.safetensors")}
     assert len(written) == 4
     compare(config)
@@ -140,7 +141,7 @@ def test_rows_with_settings_of_their_own_have_their_own_warm_start(tmp_path):
         "ce_trained, emd_trained (modules.vision: null, from warm_start); "
         'ce_frozen, emd_frozen (modules.vision: "frozen", from warm_start_frozen)'
     )
-    assert "warm_start_frozen" in summary_table(summary)
+    assert "warm_start_frozen" in terminal_text(read_comparison(folder))
 
     def loaded(name):
         return load_file(folder / weights.format(name))
@@ -324,7 +325,7 @@ def test_a_decoding_rule_that_is_added_is_decoded_and_not_trained(tmp_path, monk
     assert {p: p.stat().st_mtime_ns for p in kept} == kept
     summary = read_summary(folder)
     assert list(summary["decoding"]["ce"]) == list(rules)
-    assert ", decoded by" in summary_table(summary)
+    assert ", by decoding rule" in terminal_text(read_comparison(folder))
     for name in ("predictions.median.jsonl", "scores.median.jsonl", "results.median.json"):
         assert (folder / "seed0" / "ce" / name).is_file()
     compare(small_config(tmp_path, *SMALL, *only_ce, "compare.decode=[greedy, median]"))

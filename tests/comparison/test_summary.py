@@ -11,11 +11,11 @@ from mm_numeric.comparison.rows import compared_rows
 from mm_numeric.comparison.summary import (
     _own_answers,
     read_run_scores,
-    summary_table,
     write_summary,
 )
 from mm_numeric.config.reader import read_config
 from mm_numeric.evaluation.metrics.intervals import holm, seed_interval
+from mm_numeric.evaluation.report.comparison_page import terminal_text
 from mm_numeric.evaluation.report.results import read_comparison
 from mm_numeric.evaluation.report.summary_file import read_summary
 from mm_numeric.evaluation.report.verdict import verdict
@@ -96,8 +96,8 @@ def test_rows_of_a_single_image_have_no_interval(tmp_path, seeds):
     found = write_summary(config, tmp_path)["table"]["emd"]["exact"]
     for entry in (found, found["difference"]):
         assert (entry["low"], entry["high"], entry.get("p")) == (None,) * 3
-    (line,) = (own for own in summary_table(read_summary(tmp_path)).splitlines() if "emd" in own)
-    assert line.count("(-") == 2  # in place of the intervals of the first metric and its difference
+    (line,) = (own for own in terminal_text(read_comparison(tmp_path)).splitlines() if "emd" in own)
+    assert line.count("(no interval") == 1  # of the difference
 
 
 def test_the_same_answers_do_not_differ_whatever_their_order(tmp_path):
@@ -129,11 +129,11 @@ def test_five_seeds_have_corrected_p_values_for_the_first_metric_only(tmp_path):
         "p-values of within 5 min corrected by Holm's method over 2 differences between objectives "
         "and their reference; other metrics, the control and warm starts are in no family"
     )
-    assert said in summary_table(summary)
+    assert said in terminal_text(read_comparison(tmp_path))
     for name in found:
         others = [own for m, own in summary["table"][name].items() if m != "within_5_minutes"]
         assert not any("p_holm" in own["difference"] for own in others)
-    line = " ".join(summary_table(summary).splitlines()[4].split())
+    line = " ".join(terminal_text(read_comparison(tmp_path)).splitlines()[4].split())
     assert line.endswith(f"; corrected p {found['emd']['p_holm']:.3f})")
     assert "seeds +" not in line
 
@@ -153,7 +153,7 @@ def test_a_metric_at_its_limit_gives_way_to_the_next(tmp_path):
         "differences; the first metric is exact instead"
     )
     assert summary["facts"]["headline"] == said
-    assert f"; {said}." in summary_table(summary)
+    assert f"; {said}." in terminal_text(read_comparison(tmp_path))
     assert f"{said[0].upper()}{said[1:]}." in verdict(read_comparison(tmp_path))
 
 
@@ -315,7 +315,7 @@ def test_what_is_nothing_is_null(tmp_path):
     half = summary["table"]["ce"]["mean_deviation_minutes_parsed_only"]
     assert half["seeds"] == [None, pytest.approx(64 / 3)]
     assert half["value"] is None
-    summary_table(summary, shown=12)
+    terminal_text(read_comparison(tmp_path))
 
 
 def test_a_summary_says_which_times_are_of_a_last_session_only(tmp_path):
@@ -340,39 +340,31 @@ def test_a_summary_names_every_machine_and_commit_of_its_runs(tmp_path):
 
 def test_the_table_of_a_terminal(tmp_path):
     config = comparison(tmp_path, {"ce": (POOR, POOR), "emd": (GOOD, GOOD)})
-    summary = write_summary(config, tmp_path)
-    lines = summary_table(summary).splitlines()
-    assert len(lines) == 8
+    write_summary(config, tmp_path)
+    lines = terminal_text(read_comparison(tmp_path)).splitlines()
     words = [" ".join(line.split()) for line in lines]
-    assert words[0] == (
-        "objective within 5 min within 1 min exact mean deviation median deviation "
-        "within 5 min, against ce"
+    assert words[:2] == [
+        "Metrics",
+        "objective within 5 min ↑ within 1 min ↑ exact ↑ mean deviation ↓ median deviation ↓ "
+        "Δ of within 5 min to ce",
+    ]
+    assert words[3] == (
+        "emd 75.0% (32.3 to 100.0) 50.0% 50.0% 3.0 min 1.0 min "
+        "+25.0 points (−16.4 to +66.4; seeds +25.0 points, +25.0 points)"
     )
-    assert words[2] == ("(warm start) 0.00 % (0.00 to 60.24) 0.00 % 0.00 % 360.00 min 360.00 min -")
-    assert words[3] == "ce 50.00 % (2.12 to 97.88) 25.00 % 25.00 % 106.00 min 32.00 min -"
-    assert words[4] == (
-        "emd 75.00 % (32.35 to 100.00) 50.00 % 50.00 % 3.00 min 1.00 min "
-        "+25.00 (-16.43 to +66.43; seeds +25.00, +25.00)"
+    assert words[4] == "ce 50.0% (2.1 to 97.9) 25.0% 25.0% 106.0 min 32.0 min -"
+    assert words[5] == (
+        "warm start, before all of them 0.0% (0.0 to 60.2) 0.0% 0.0% 360.0 min 360.0 min -"
     )
-    assert words[5].startswith("(random answer) 0.00 % 0.00 % 0.00 % ")
-    assert words[6].startswith("(constant answer) 0.00 % ")
-    assert words[7] == (
+    assert words[6].startswith("random answer 0.0% 0.0% 0.0% ")
+    assert words[7].startswith("constant answer 0.0% ")
+    assert words[8:] == [
+        "",
         "Mean of 2 seeds; 95 %, Student's t over seeds and test rows; differences are paired; "
         "fewer than 5 seeds do not show which objective is better; each seed draws its own random "
         "initialisation, data order, label noise and training rows; the test rows are the same for "
-        "all seeds."
-    )
-    assert set(lines[1]) == {"-", " "}
-    assert lines[0].index("within 5 min,") == lines[4].index("+25.00")
-
-
-def test_a_figure_in_minutes_is_not_a_share(tmp_path):
-    config = comparison(tmp_path, {"ce": (POOR, POOR), "emd": (GOOD, GOOD)})
-    summary = write_summary(config, tmp_path)
-    summary["metrics"] = [m for m in summary["metrics"] if m["name"] == "mean_deviation_minutes"]
-    last = " ".join(summary_table(summary).splitlines()[4].split())
-    low, high = (summary["table"]["emd"]["mean_deviation_minutes"][k] for k in ("low", "high"))
-    assert last.startswith(f"emd 3.00 min ({low:.2f} to {high:.2f}) -103.00 (")
+        "all seeds.",
+    ]
 
 
 def test_a_summary_that_is_not_there_or_broken(tmp_path):

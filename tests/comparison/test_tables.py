@@ -8,13 +8,15 @@ from decoded_runs import write_decoded
 
 from mm_numeric.answers import Number
 from mm_numeric.api import report
-from mm_numeric.comparison.summary import summary_table, write_summary
+from mm_numeric.comparison.summary import write_summary
 from mm_numeric.comparison.tables import metric_tables
 from mm_numeric.config.reader import read_config
 from mm_numeric.evaluation.answers.source import AnswerRows
 from mm_numeric.evaluation.metrics import calibration
 from mm_numeric.evaluation.metrics.intervals import seed_interval
 from mm_numeric.evaluation.metrics.number_errors import NUMBERS
+from mm_numeric.evaluation.report.comparison_page import terminal_text
+from mm_numeric.evaluation.report.results import read_comparison
 from mm_numeric.evaluation.report.summary_file import read_summary
 from mm_numeric.evaluation.score import scores_of
 
@@ -145,23 +147,17 @@ def test_greedy_alone_has_no_decoding_table(tmp_path):
     summary = write_summary(comparison(tmp_path, runs, rules=["greedy"]), tmp_path)
     assert summary["decoding"] == {}
     assert list(summary["calibration"]) == ["ce", "emd", "warm_start"]
-    assert "decoded by" not in summary_table(summary)
+    assert "decoded by" not in terminal_text(read_comparison(tmp_path))
 
 
 def test_the_terminal_has_a_second_table_of_rules(tmp_path):
-    summary = write_summary(comparison(tmp_path, RUNS), tmp_path)
-    text = summary_table(summary)
-    second = text.split("\n\n")[1].splitlines()
+    write_summary(comparison(tmp_path, RUNS), tmp_path)
+    second = terminal_text(read_comparison(tmp_path)).split("\n\n")[1].splitlines()
     words = [" ".join(line.split()) for line in second]
-    headers = ("within 5 min, decoded by", "greedy", "median, against greedy",
-               "median, against ce, greedy")  # fmt: skip
-    assert words[0] == " ".join(headers)
-    assert words[2].startswith("ce 62.50 % 75.00 %, +12.50 (-")
-    assert words[3].startswith("emd 62.50 % 50.00 %, -12.50 (")
-    assert words[4] == (
-        "warm_start 50.00 % 50.00 %, +0.00 (-60.24 to +60.24; seeds +0.00, +0.00) -"
-    )
-    assert words[5].startswith("Mean of 2 seeds; 95 %, Student's t over")
+    assert words[:2] == ["within 5 min, by decoding rule", "objective greedy ↑ median ↑"]
+    assert words[3].startswith("ce 62.5% (")
+    assert "75.0% (" in words[3]
+    assert "; Δ +12.5 points (" in words[3]
 
 
 def test_an_ensemble_is_compared_with_its_single_runs(tmp_path):
@@ -179,11 +175,10 @@ def test_an_ensemble_is_compared_with_its_single_runs(tmp_path):
     assert same["difference"]["seeds"] == [0.0, 0.0]
     assert better["difference"]["seeds"] == [0.75 - value for value in single["seeds"]]
     assert better["difference"]["value"] == pytest.approx(0.75 - single["value"])
-    third = summary_table(summary).split("\n\n")[2].splitlines()
+    third = terminal_text(read_comparison(tmp_path)).split("\n\n")[2].splitlines()
     words = [" ".join(line.split()) for line in third]
-    assert words[0] == "within 5 min of the 2 runs together median, against the single runs"
-    assert words[2].startswith("ce 75.00 %, +0.00 (")
-    assert words[3].startswith("emd 75.00 %, +12.50 (")
+    assert words[:2] == ["within 5 min, of ensembles", "objective median ↑"]
+    assert [line.partition(";")[2][:10] for line in words[3:5]] == [" Δ 0.0 poi", " Δ +12.5 p"]
     report(tmp_path)
     page = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert "within 5 min, of ensembles" in page

@@ -6,8 +6,10 @@ import pytest
 from result_files import section
 from tiny_models import CACHE
 
-from mm_numeric.comparison.summary import read_run_scores, summary_table, write_summary
+from mm_numeric.comparison.summary import read_run_scores, write_summary
 from mm_numeric.config.reader import read_config
+from mm_numeric.evaluation.report.comparison_page import terminal_text
+from mm_numeric.evaluation.report.results import read_comparison
 from mm_numeric.evaluation.score import score
 from mm_numeric.inference.generate import predict
 from mm_numeric.training.run import train
@@ -117,9 +119,9 @@ def test_the_table_has_columns_for_each_category(tmp_path):
         for name in ("accuracy_interpolation", "mae_extrapolation", "accuracy"):
             assert figures[name]["low"] <= figures[name]["value"] <= figures[name]["high"]
     assert summary["facts"]["test rows"] == "6 (rendered, seed 2, interpolation, extrapolation)"
-    table = summary_table(summary)
-    head = table.splitlines()[0]
+    table = terminal_text(read_comparison(tmp_path))
+    head = table.splitlines()[1]
     for label in ("interpolation accuracy", "extrapolation MAE", "extrapolation R²"):
         assert label in head
-    assert "+33.3" in table
+    assert "+33.3 points" in table
     assert read_run_scores(tmp_path / "seed0" / "ce").metrics_on_rows[0].rows.tolist() == [3, 4, 5]
