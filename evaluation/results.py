@@ -156,14 +156,14 @@ def label_lines(scores: Scores) -> list[str]:
             for i, header in enumerate(["label", *(_LABEL_COLUMNS[name] for name in shown)])
         ]
         cells = [
-            [row["name"] or "(no label)", *(_label_cell(row, n) for n in shown)] for row in rows
+            [
+                row["name"] or "(no label)",
+                *(f"{row[n]:,}" if n in _LABEL_COUNTS else in_unit(row.get(n), "%") for n in shown),
+            ]
+            for row in rows
         ]
         lines.append(Table.of(columns, cells).to_terminal(indent=2))
     return lines
-
-
-def _label_cell(row: Mapping[str, Any], name: str) -> str:
-    return f"{row[name]:,}" if name in _LABEL_COUNTS else in_unit(row.get(name), "%")
 
 
 def indented_table(rows: Sequence[Sequence[str]]) -> str:

@@ -237,18 +237,15 @@ def check_same_rule(first: Mapping[str, Any], row: Mapping[str, Any], where: str
 
     The risk may differ between rows: by default it is that of the type of the answer.
     """
-    one, other = (_rule_of(own.get("decode") or {}) for own in (first, row))
+    one, other = (
+        f"decoded by {own['decode']['rule']}" if own.get("decode") else 'without "decode"'
+        for own in (first, row)
+    )
     if one != other:
         raise ValueError(
             f"{where}: a row {other} among rows {one}; score the answers of each rule in a file "
             "of its own."
         )
-
-
-def _rule_of(decode: Mapping[str, Any]) -> str:
-    if not decode:
-        return 'without "decode"'
-    return f"decoded by {decode['rule']}"
 
 
 def _checked_decode(decode: dict[str, Any], where: str) -> dict[str, Any]:

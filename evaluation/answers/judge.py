@@ -8,7 +8,7 @@ model, prompt, settings). An interrupted run can be repeated: only new requests 
 import hashlib
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -92,9 +92,9 @@ def judged_answers(
 ) -> tuple[Scorer, list[JudgedText]] | None:
     """Return the answers that a judge (an LLM) extracted from responses, and a scorer for them.
 
-    The new scorer compares extracted answers with targets; ``scorer`` compares whole responses.
-    Answers of the judge are stored in ``folder``. Returns None if the task needs no judge, or if no
-    judge is given and no answer was extracted.
+    Answers that were extracted before are kept; without a judge, each response must have one. New ones
+    are stored in ``folder``. Returns None if the task needs no judge, or if none is given and no answer
+    was extracted.
     """
     rules = scorer.judge_rules
     if judge is not None and rules is None:
@@ -104,19 +104,6 @@ def judged_answers(
     has_extraction = any(response.extraction is not None for response in responses)
     if rules is None or not (judge or has_extraction):
         return None
-    texts = judged_texts(rules, responses, judge, folder / EXTRACTIONS, where)
-    return scorer_of_judge(rules, judge), texts
-
-
-def judged_texts(
-    rules: JudgeRules, responses: Sequence[Response], judge: Judge | None, cache: Path, where: str
-) -> list[JudgedText]:
-    """Return each response together with the answer that was extracted from it.
-
-    An answer that was extracted before is kept; without a judge, each response must have one. A
-    simple response, such as a single number, may need no judge. ``cache`` stores the answers of the
-    judge.
-    """
     found: list[str | None] = []
     requests: list[tuple[str, Request]] = []
     for response in responses:
@@ -132,24 +119,21 @@ def judged_texts(
                 "with --extract-with URL."
             )
         found.append(text)
-    new = iter(_ask_or_read(judge, requests, cache)) if judge is not None else iter(())
-    return [
-        JudgedText(response.text, next(new) if text is None else text)
-        for response, text in zip(responses, found, strict=True)
-    ]
-
-
-def scorer_of_judge(rules: JudgeRules, judge: Judge | None) -> Scorer:
-    """Return the scorer for extracted answers, with the judge's name and URL for results.json."""
+    new: Iterator[str] = iter(())
     facts = {"extraction": "that of the rows"}
     if judge is not None:
+        new = iter(_ask_or_read(judge, requests, folder / EXTRACTIONS))
         facts = {
             "extraction": "that of the rows, and by the judge where a row has none",
             "model": judge.model or rules.model,
             "url": judge.endpoint,
             "prompt": "that of the benchmark's script; temperature 0",
         }
-    return replace(rules.scorer, protocols={**rules.scorer.protocols, "judge": facts})
+    texts = [
+        JudgedText(response.text, next(new) if text is None else text)
+        for response, text in zip(responses, found, strict=True)
+    ]
+    return replace(rules.scorer, protocols={**rules.scorer.protocols, "judge": facts}), texts
 
 
 def _published(response: Response, where: str) -> str | None:

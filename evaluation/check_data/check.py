@@ -183,7 +183,11 @@ def _check_example(
         has_image = error is None and example.image is not None
         size = _size(source, example, decode=decode) if has_image else example.size_px
         if example.answer is None:
-            _count_unanswered(source, example)
+            if source.name == "train":
+                text = f"{example.where}: the row has no answer to train on."
+                source.add_problem("no answer", text)
+            else:
+                source.unanswered += 1  # ``predict`` needs no answers
             return
         if size is not None:
             source.coordinates.add(example.answer, size)
@@ -199,14 +203,6 @@ def _check_example(
     written = encoded.written
     _check_answer(source, encoded, written.text, answer)
     _count_numbers(source, collator, written, answer, numbers)
-
-
-def _count_unanswered(source: SourceReport, example: Example) -> None:
-    """Count a test row without an answer, which ``predict`` needs not; report a training row."""
-    if source.name == "train":
-        source.add_problem("no answer", f"{example.where}: the row has no answer to train on.")
-    else:
-        source.unanswered += 1
 
 
 def _size(source: SourceReport, example: Example, *, decode: bool) -> tuple[int, int]:
@@ -478,7 +474,11 @@ def _label_noise(config: Config) -> Iterator[str]:
 def notes(report: DataReport) -> Iterator[str]:
     """Yield one sentence for each property of the data that a user may not expect."""
     sources, tokenizer = report.sources, report.family.tokenizer
-    yield from _class_warnings(report)
+    task = report.config.task
+    counts = task.count_classes(e.example for e in sources[0].examples)
+    too_long = task.count_classes(sources[0].too_long)
+    if sources[0].examples and counts and too_long:
+        yield from counts.warnings(too_long.objects)
     tokens = {token for source in sources for token in source.tokens}
     special = sorted(tokens.intersection(tokenizer.all_special_ids))
     if special:
@@ -527,14 +527,6 @@ def notes(report: DataReport) -> Iterator[str]:
             f"{collapsed} shapes are narrower than one step of the coordinates, and have no area "
             "after parsing."
         )
-
-
-def _class_warnings(report: DataReport) -> Iterator[str]:
-    source, task = report.sources[0], report.config.task
-    counts = task.count_classes(e.example for e in source.examples)
-    too_long = task.count_classes(source.too_long)
-    if source.examples and counts and too_long:
-        yield from counts.warnings(too_long.objects)
 
 
 def _collapsed(encoded: EncodedExample) -> int:

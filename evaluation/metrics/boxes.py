@@ -4,11 +4,7 @@ IoU       intersection over union in pixels of the original image, with continuo
           box [0, 0, 10, 10] has area 100, not 121 as in tools that include the last pixel
 Acc@t     fraction of test rows with IoU >= t, as in RefCOCO's scripts (some use > t)
 success   the metric "mean IoU at success" is the mean IoU of the test rows with IoU >= 0.5
-lenient   the same metrics after reversed boxes are corrected and boxes are clipped to the image; an
-          answer in another format counts by its first four numbers in parentheses or brackets
-
-An unparseable answer has IoU 0; it is never excluded. A reversed box (x2 < x1 or y2 < y1) has area
-0 in the strict metrics.
+lenient   the same metrics after reversed boxes are corrected and boxes are clipped to the image
 """
 
 from collections.abc import Sequence

@@ -1,21 +1,15 @@
 """Metrics of clock times on a 12-hour dial, in minutes.
 
 deviation            shortest circular distance of two times, 0 to 360 minutes
-it_is_about_time     share of answers at most 1 minute from the target on the dial (11:59 and 12:00
-                     are 1 minute apart), the "top-1" of the script of "It's About Time"
-it_is_about_time_minute
-                     share of answers whose minute is at most 1 from that of the target, whatever
-                     the hour (59 and 0 are 1 apart), the "top-1 minute" of the same script
-                     (the script's "top-1 hour" is ``hour_accuracy``)
 linear_deviation     |answer - target| in minutes after twelve, not circular (11:59 and 12:00 are
                      719 minutes apart); the NTIL paper's "time deviation" may mean this
+it_is_about_time     the "top-1" of the script of "It's About Time", and ``..._minute`` its "top-1
+                     minute"; its "top-1 hour" is ``hour_accuracy``
 
-An unparseable answer has a deviation of 360 and a linear deviation of 719 minutes, and counts as
-wrong in all other metrics. Only ``mean_deviation_minutes_parsed_only`` excludes such answers.
-
-An answer must have the format ``H:MM`` of the prompt, on a 12-hour dial. The metrics named
-``lenient_...`` also accept other formats, such as ``7:05:15``, ``19:05``, ``0:25``, ``7 o'clock``,
-``7h05`` and ``{"hours": 7, "minutes": 5}`` (see ``mm_numeric.tasks.clock_text``).
+An unparseable answer has the largest deviation, and counts as wrong in all other metrics. Only
+``mean_deviation_minutes_parsed_only`` excludes such answers. An answer must have the format
+``H:MM`` of the prompt, on a 12-hour dial. The metrics named ``lenient_...`` also accept other
+formats (see ``mm_numeric.tasks.clock_text``).
 
 Source of "It's About Time": https://github.com/charigyang/itsabouttime, src/eval.py.
 """

@@ -2,20 +2,15 @@
 
 accuracy            share of answers that ClockBench's script counts as correct: ``valid`` is
                     correct and, for a clock with a valid time, so is every field of the target
-valid_accuracy      accuracy on the clocks that show a valid time
-invalid_accuracy    accuracy on the clocks that show no valid time
-predicted_invalid   share of answers with ``"valid": false``
 hours, minutes, ... share of answers with the correct hours, ..., over the valid clocks that show
                     them; wrong if the answer does not contain ``"valid": true``
-mean_delta_seconds, median_delta_seconds
-                    circular distance to the true time, over the valid clocks whose hours, minutes
-                    or seconds are wrong; a full circle is 12 hours, or 24 if the true hour is >= 13
+mean_delta_seconds  circular distance to the true time, over the valid clocks whose hours, minutes
+                    or seconds are wrong; likewise ``median_delta_seconds``
 
 The target of a field may be a number, a range ``[4, 5]`` or a list of accepted numbers. Texts are
 compared without regard to upper and lower case. If the target is false, the answers false and 0 are
 correct. Answers may have numbers as texts; 7.9 counts as 7, as in the script. An unparseable answer
-is wrong; the script fails on it. Metrics named ``lenient_...`` also accept times that are not JSON,
-missing fields, and texts such as ``"none"`` for false.
+is wrong; the script fails on it.
 
 Source: https://clockbench.ai, clockbench_grade.py. The script also recognises 24-hour clocks by
 their names, and asks four questions in one conversation.

@@ -26,7 +26,6 @@ from mm_numeric.answers import Instance, Instances
 from mm_numeric.evaluation.metrics.base import RankRules, Scorer
 from mm_numeric.evaluation.metrics.coco_matching import IouOfPairs, Matches, Side, box_ious, match
 from mm_numeric.evaluation.metrics.coco_rows import (
-    check_images,
     checked_scores,
     flat_scores,
     mask_ious,
@@ -185,9 +184,13 @@ def rank_answers(
         ranks = checked_scores(flat, rules.ties, sum(map(len, true)))
     detections, shapes = side_of_answers(found, labels, ranks, sizes)
     truths, true_shapes = side_of_answers(wanted, labels, sizes=sizes)
-    iou_of_pairs: Callable[..., Floats] = mask_ious if sizes else box_ious
-    iou = partial(iou_of_pairs, shapes, true_shapes, truths.crowd)
+    iou = _ious(shapes, true_shapes, truths, rules)
     return rank_sides(detections, truths, len(targets), iou, labels, rules)
+
+
+def _ious(shapes: Any, true_shapes: Any, truths: Side, rules: Rules) -> IouOfPairs:
+    iou_of_pairs: Callable[..., Floats] = mask_ious if rules.iou == "segm" else box_ious
+    return partial(iou_of_pairs, shapes, true_shapes, truths.crowd)
 
 
 def _of_labels(item: Instance, labels: Sequence[str]) -> Iterator[Instance]:
@@ -215,14 +218,17 @@ def rank_rows(
     annotations = dataset["annotations"]
     images = {image["id"]: image for image in dataset["images"]}
     names = {row["id"]: str(row.get("name", row["id"])) for row in dataset["categories"]}
-    for what, rows in (("detection", results), ("annotation", annotations)):
-        check_images(rows, what, images)
+    for number, row in enumerate(results, start=1):
+        if row["image_id"] not in images:
+            raise ValueError(
+                f"detection {number}: the image {row['image_id']!r} is not among the "
+                f"{len(images)} of the ground truth; remove it, or add the image there."
+            )
     ranks = checked_scores([row.get("score") for row in results], rules.ties, len(annotations))
     masks = rules.iou == "segm"
     detections, shapes = side_of_rows(results, "detection", images, names, ranks, masks=masks)
     truths, true_shapes = side_of_rows(annotations, "annotation", images, names, masks=masks)
-    iou_of_pairs: Callable[..., Floats] = mask_ious if masks else box_ious
-    iou = partial(iou_of_pairs, shapes, true_shapes, truths.crowd)
+    iou = _ious(shapes, true_shapes, truths, rules)
     labels = [names[key] for key in sorted_ids(names)]
     return rank_sides(detections, truths, len(images), iou, labels, rules)
 

@@ -30,7 +30,7 @@ from mm_numeric.evaluation.metrics.polygon_iou import (
     pairs_in_groups,
 )
 from mm_numeric.geometry.masks import polygon_rle, run_lengths
-from mm_numeric.geometry.row_shapes import LONGEST_PX, corners, finite_numbers, finite_xywh
+from mm_numeric.geometry.row_shapes import LONGEST_PX, corners, finite_numbers
 
 Rle = dict[str, Any]
 """Run-length encoding as pycocotools reads it; ``counts`` are bytes."""
@@ -219,7 +219,7 @@ def side_of_rows(
         shapes = [_mask(rows[i], f"{what} {i + 1}", images) for i in known]
         areas = mask_areas(shapes)
     else:
-        shapes = _boxes([rows[i]["bbox"] for i in known], known, what)
+        shapes = np.array([rows[i]["bbox"] for i in known], dtype=np.float64).reshape(-1, 4)
         areas = shapes[:, 2] * shapes[:, 3]
     crowd = np.zeros(len(known), dtype=np.bool_)
     if ranks is None:
@@ -238,19 +238,6 @@ def side_of_rows(
 def sorted_ids(keys: Iterable[Any]) -> list[Any]:
     """Sort ids as pycocotools does: numbers by value, texts alphabetically."""
     return sorted(keys, key=lambda key: (isinstance(key, str), key))
-
-
-def _boxes(boxes: Sequence[Any], known: Sequence[int], what: str) -> Floats:
-    try:
-        found = np.array(boxes, dtype=np.float64).reshape(len(boxes), 4)
-        with np.errstate(over="ignore"):
-            valid = bool(np.isfinite(found[:, :2] + found[:, 2:]).all())
-    except (ValueError, TypeError, OverflowError):
-        valid = False
-    if not valid:
-        for i, box in zip(known, boxes, strict=True):
-            finite_xywh(box, f"{what} {i + 1}, bbox")
-    return found
 
 
 def _mask(row: Mapping[str, Any], where: str, images: Mapping[Any, Mapping[str, Any]]) -> Rle:
@@ -276,16 +263,6 @@ def _area(row: Mapping[str, Any], where: str) -> float:
             "height of the box, in square pixels."
         )
     return area
-
-
-def check_images(rows: Sequence[Mapping[str, Any]], what: str, images: Mapping[Any, Any]) -> None:
-    """Raise ValueError if a detection or annotation is of an image that is not in ``images``."""
-    for number, row in enumerate(rows, start=1):
-        if row["image_id"] not in images:
-            raise ValueError(
-                f"{what} {number}: the image {row['image_id']!r} is not among the "
-                f"{len(images)} of the ground truth; remove it, or add the image there."
-            )
 
 
 def flat_scores(

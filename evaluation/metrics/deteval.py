@@ -4,10 +4,8 @@ A detection is a predicted shape, a truth is a ground-truth shape. Matches are f
 one-to-one, one-to-many (a truth split into several detections) and many-to-one (a detection that
 merges several truths). Each match adds credit to the recall and to the precision of its image:
 
-recall = sum of recall credit / number of truths
-precision = sum of precision credit / number of detections
-area recall = intersection / area of the truth
-area precision = intersection / area of the detection
+recall = sum of credit / number of truths, area recall = intersection / area of the truth
+precision = sum of credit / number of detections, area precision = intersection / area of detection
 
 ``deteval_total_text`` follows ``Deteval.py`` of the repository cs-chan/Total-Text-Dataset as it is
 since April 2019 (commits 87f80b2 and fb0f371), with polygon areas as in ``polygon_fast.py``
@@ -33,10 +31,6 @@ the version in which both shapes of a one-to-one match have no other overlap, an
 to four decimals; older versions give other scores. The script also limits the distance between the
 centres. This test is omitted, because overlapping boxes always pass it. Shapes are replaced by
 their upright bounding boxes, which include the last pixel.
-
-Both implementations are tested against plain loops written from the scripts. The first is also
-tested against figures that Total-Text's script printed for synthetic polygons. The second was
-tested once against a copy of the script, but not against the competition's server.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -81,7 +75,10 @@ def score_total_text(
     shapes. Each matched shape adds a credit of 0.8 or 1. A prediction is None if the answer is
     missing or unparseable.
     """
-    found = pair_detections(predictions, targets, repair=_buffered)
+    # Of a polygon that crosses itself, only the loops that run in one direction are kept.
+    found = pair_detections(
+        predictions, targets, repair=lambda polygons: shapely.buffer(polygons, 0)
+    )
     detections, truths, pairs = found.detections, found.truths, found.pairs
     outside = found.outside_ignored(detections.ring_areas, added_px=1.0)
     # The script repairs polygons before it intersects them, but not before it computes areas.
@@ -105,15 +102,6 @@ def score_total_text(
     detected = np.bincount(detections.image[outside], minlength=len(targets))
     wanted = np.bincount(truths.image[found.care], minlength=len(targets))
     return _columns(sums, detected, wanted, predictions)
-
-
-def _buffered(polygons: NDArray[np.object_]) -> NDArray[np.object_]:
-    """Repair invalid polygons as Total-Text's script does, with ``buffer(0)``.
-
-    If a polygon crosses itself, only the loops that run in one direction are kept.
-    """
-    repaired: NDArray[np.object_] = shapely.buffer(polygons, 0)
-    return repaired
 
 
 def _total_text_credits(sigma: Table, tau: Table) -> tuple[float, float]:

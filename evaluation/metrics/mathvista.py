@@ -4,18 +4,12 @@ If the rows have answers that a judge extracted (MathVista's published ``extract
 ``mm-numeric score --extract-with``), these are scored by MathVista's script, and nothing is
 extracted again:
 
-``official``        rules of MathVista's ``calculate_score.py`` as of 2024. A choice is found by its
-                    letter, or else by the smallest edit distance. An integer is normalised with
-                    ``str(int(float(x)))``, a float with ``str(round(float(x), int(precision)))``.
-``official_2023``   as ``official``, but with ``str(int(x))`` for integers, so that ``5.0`` is
-                    wrong for 5; most published scores use this rule
+``official``        rules of MathVista's ``calculate_score.py`` as of 2024
+``official_2023``   those as of 2023, where ``5.0`` is wrong for 5; most published scores use them
 ``rules_agree``     share of rows where the rules below give the same answer as the judge
 
 Without a judge, the rules of ``mm_numeric.evaluation.metrics.answer_extraction`` extract the answer
-from the response:
-
-``rules``           as ``official``, for the answer that the rules extract
-``rules_2023``      as ``official_2023``, for the answer that the rules extract
+from the response, of which ``rules`` and ``rules_2023`` are the same scores.
 
 On the published responses of seven systems, the rules agree with the extraction of GPT-4 on 835 to
 1,000 of 1,000 rows (LLaVAR 874, GPT-4 with program of thought 835). Compare published scores with
@@ -27,8 +21,6 @@ In both modes:
                     MathVista's script truncates it
 ``nearest_credit``  share of rows that MathVista's script counts as correct only because the right
                     choice has the smallest edit distance to an answer that names no choice
-
-All are shares of rows, 0 to 1.
 
 Source: https://github.com/lupantech/MathVista, evaluation/calculate_score.py.
 

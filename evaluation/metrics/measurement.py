@@ -2,13 +2,10 @@
 
 within_tolerance   share of readings within the tolerance or in an interval of their row, and in one
                    of its units
-measurebench       share of texts that MeasureBench's script counts as correct (``all_correct``),
-                   also for the number alone and the unit alone
 error_of_range     |answer - target| divided by the range of the instrument, at most 1: the error as
                    a fraction of full scale, by which instruments are classed (EN 837-1)
 another_unit       share of answers in a unit that the row does not accept. Nothing is converted:
                    97.9 °F is no reading of 36.6 °C, and counts as unparseable in all metrics.
-outside_range      share of answers beyond the lowest or highest value of the instrument
 
 In a row with intervals, the errors are those to the middle of the nearest interval with the unit of
 the answer. A unit has to be equal: ``cm`` is not accepted because it contains ``m``. Units are
@@ -16,16 +13,11 @@ compared after NFKC, so that ``µ`` is ``μ`` and ``m²`` is ``m2``. Case does n
 ``ml``, ``PSI`` is ``psi``) unless it makes another symbol of the SI: ``mW`` and ``MW``, ``ms`` and
 ``mS``, ``nm`` and ``Nm`` are two units. A time such as 10:09:30 needs no unit.
 
-The metrics named ``lenient_...`` ignore the unit, as ``number_acc`` of MeasureBench.
-
 MeasureBench (arXiv 2510.26865) reads a generated text in its own way. The text after the last
 ``Answer:`` counts, or that in LaTeX's ``boxed``, or all of it. It is right if its last number is in
 the interval of the row, ends included, and if it contains one of the units of the interval,
 ignoring case. A time is the first ``H:MM`` or ``H:MM:SS``. Of several intervals, one has to be
 right. A row without intervals has one from its tolerance.
-
-That rule differs from ours: a thousands comma separates two numbers
-(``1,250`` is 250), ``mA`` contains the unit ``A``, and ``MW`` is ``mW``.
 
 Source: https://github.com/flageval-baai/MeasureBench, evaluation/measure_bench_evaluator.py.
 """
@@ -36,7 +28,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -258,14 +250,6 @@ def _error_of_range(answer: Measurement | None, target: Measurement) -> float:
     return 1.0 if answer is None else min(abs(answer.value - target.value) / span, 1.0)
 
 
-def _reason(answer: Any, target: Measurement) -> str | None:
-    return unit_error(answer if isinstance(answer, Measurement) else None, target)
-
-
-def _number_alone(answer: Measurement | None, size_px: tuple[int, int] | None) -> Any:
-    return answer and replace(answer, units=())
-
-
 def _unit_bucket(target: Measurement) -> str:
     return "time" if target.is_time else next(filter(None, target.units), "none")
 
@@ -296,8 +280,10 @@ MEASUREMENTS = replace(
     ),
     buckets={"unit": _unit_bucket, **APPROXIMATE_NUMBERS.buckets},
     by_category=("within_tolerance", "measurebench", "mae", "error_of_range"),
-    reason=_reason,
-    lenient=_number_alone,
+    reason=lambda answer, target: unit_error(
+        answer if isinstance(answer, Measurement) else None, target
+    ),
+    lenient=lambda answer, _: answer and replace(answer, units=()),
     protocols={
         **APPROXIMATE_NUMBERS.protocols,
         "within_tolerance": {

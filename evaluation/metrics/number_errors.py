@@ -3,39 +3,23 @@
 An unparseable answer is wrong. For errors and correlations it is replaced by -target, so that its
 error is twice the target. If the target is 0, the answer is replaced by 1. Metrics named
 ``..._parsed_only`` exclude unparseable answers, as the published evaluation of the number token
-loss does. The share of unparseable answers is reported as ``unreadable``.
+loss does. The rules of each metric are in ``protocols``, which results.json stores.
 
 Errors have the unit of the numbers; MAPE is relative. Exact matches are compared without rounding.
 Numbers are clipped to +-1e150 so that sums of squares are finite, and ratios to +-1e300.
 
-``GSM8K`` scores the final number of a solution, with two accuracies:
+``GSM8K`` scores the final number of a solution, which follows ``####`` or ``answer is``, or is the
+whole text. The last number of a text without a final number counts in ``lenient_accuracy``, as in
+``flexible-extract`` of lm-evaluation-harness.
 
-``accuracy``           share of final numbers that equal the reference by value (5.0 equals 5), as
-                       ``is_correct`` in grade-school-math, dataset.py. The final number follows
-                       ``####`` or ``answer is``, or is the whole text.
-``lenient_accuracy``   as ``accuracy``, but a text without a final number is scored by its last
-                       number, as by ``flexible-extract`` of lm-evaluation-harness and in the
-                       published evaluation of the number token loss
+``COUNTS`` adds ``within_1`` and ``mra``, the mean relative accuracy of VSI-Bench (arXiv
+2412.14171), as in lmms-eval, tasks/vsibench/utils.py, ``mean_relative_accuracy``. The paper writes
+<, and the script <=. Its accuracy is that reported for CountBench, PixMo-Count and TallyQA.
 
-``COUNTS`` adds metrics for counts:
-
-``accuracy``   share of exact counts, as reported for CountBench, PixMo-Count and TallyQA
-``within_1``   share of counts that are off by at most 1
-``mra``        mean relative accuracy of VSI-Bench (arXiv 2412.14171), as in lmms-eval,
-               tasks/vsibench/utils.py, ``mean_relative_accuracy``: the share of the ten thresholds
-               t = 0.5, 0.55, ... 0.95 with |answer - target| / target <= 1 - t, averaged over the
-               rows. The paper writes <, and the script <=. An unparseable answer has 0. The script
-               divides by the target; here, a target of 0 has 1 for the answer 0 and 0 for others.
-
-``APPROXIMATE_NUMBERS`` adds metrics for values of charts and measurements:
-
-``within_tolerance``  share of answers whose relative or absolute error is at most the tolerance of
-                      their target (``Number.tolerance``); without a tolerance, equal in value
-``within_5_percent``  relaxed accuracy of ChartQA and PlotQA: share of answers with a relative error
-                      of at most 5 %, whatever the tolerance of the target. Equal to
-                      ``relaxed_correctness`` of pix2struct (pix2struct/metrics.py, line 81) for
-                      answers that are numbers without ``%``, if the target is not 0: there the
-                      script compares texts. It accepts 2008 for the year 2010.
+``APPROXIMATE_NUMBERS`` adds ``within_tolerance``, of the tolerance of each target, and
+``within_5_percent``, the relaxed accuracy of ChartQA and PlotQA. It equals ``relaxed_correctness``
+of pix2struct (pix2struct/metrics.py, line 81) for answers that are numbers without ``%``, if the
+target is not 0: there the script compares texts. It accepts 2008 for the year 2010.
 """
 
 import math
@@ -181,10 +165,6 @@ def _median(columns: Columns, counts: Any) -> Any:
     return median_where(columns["absolute_error"], counts > 0)
 
 
-def _mape(columns: Columns, counts: Any) -> Any:
-    return _mean(columns, counts * columns["nonzero"], column="relative_error")
-
-
 def _r2(columns: Columns, counts: Any, *, prefix: str = "") -> Any:
     """Return R²: 1 - (sum of squared errors) / (sum of squared deviations from the mean target)."""
     target, answer = columns[f"{prefix}target_value"], columns[f"{prefix}answer_value"]
@@ -256,7 +236,7 @@ _ERROR_METRICS: Sequence[tuple[str, str, str, tuple[float, float], WeightedMetri
     ("rmse", "RMSE", "", _ERROR, _root_mean_square),
     ("pearson", "Pearson", "", _CORRELATION, _pearson),
     ("spearman", "Spearman", "", _CORRELATION, _spearman),
-    ("mape", "MAPE", "%", _ERROR, _mape),
+    ("mape", "MAPE", "%", _ERROR, lambda c, n: _mean(c, n * c["nonzero"], column="relative_error")),
     ("log_mae", "log-MAE", "", _ERROR, partial(_mean, column="log_error")),
     ("log_r2", "log-R²", "", _R2, partial(_r2, prefix="log_")),
 )

@@ -3,26 +3,21 @@
 Points at several objects (PixMo-Points) or in a region (Where2Place, RefSpatial):
 
 ``f1``, ``precision``, ``recall``  answered points and objects are assigned one-to-one with the
-    least sum of distances. A point is right if it is in the region of its object. Precision and
-    recall of each row, and means over the rows; ``PointingEval`` of Molmo (allenai/molmo,
-    olmo/eval/evaluators.py). If there is no object, they are 1 for an answer without points.
+    least sum of distances. A point is right if it is in the region of its object. Means over the
+    rows; ``PointingEval`` of Molmo (allenai/molmo, olmo/eval/evaluators.py)
 ``in_region``  share of the answered points of a row that are in any of the regions, mean over the
-    rows; robopoint/eval/summarize_vqa.py of RoboPoint, on Where2Place. That script leaves out
-    answers that it cannot parse; here they have 0, as every metric of an unparseable answer.
+    rows; robopoint/eval/summarize_vqa.py of RoboPoint, on Where2Place
 ``count_accuracy``, ``count_mae``  number of answered points next to the number of objects
 
 A region is closed, in pixels that are not rounded (the scripts read a mask at a rounded pixel). Of
 a region with a mask, the pixel of a point is looked up, as in RoboPoint's script.
 Rows with an object that has no region only count in ``count_accuracy`` and ``count_mae``.
 
-Clicks on one element of a screen (ScreenSpot v1, v2, Pro; OSWorld-G): ``accuracy`` is the share of
-clicks in the closed region of the element, and of empty answers where there is none, as
+Clicks on one element of a screen (ScreenSpot v1, v2, Pro; OSWorld-G): ``accuracy`` follows
 ``eval_sample_positive_gt`` and ``eval_sample_negative_gt`` of ScreenSpot-Pro,
-eval_screenspot_pro.py. An unparseable answer is wrong (``wrong_format`` there). A group, such as
-icons, has the share over its rows. VLMEvalKit weighs the platforms of a group by the square of
-their size: 10 right of 10 and 0 right of 30 are 10 %, instead of 25 %.
-
-The first point of an answer counts. Points are in pixels, not rounded.
+eval_screenspot_pro.py. A group, such as icons, has the share over its rows. VLMEvalKit weighs the
+platforms of a group by the square of their size: 10 right of 10 and 0 right of 30 are 10 %, instead
+of 25 %.
 """
 
 from collections.abc import Mapping, Sequence
@@ -179,10 +174,10 @@ def right_pairs(
         return [], inside
     for i, region in enumerate(regions):
         inside[:, i] = contains(region, points)
-    annotated = [
-        centre(region.shape) if region.point is None else region.point for region in regions
-    ]
-    return [pair for pair in assign(_distances(points, annotated)) if inside[pair]], inside
+    annotated = np.array([region.point or centre(region.shape) for region in regions])
+    between = np.array(points)[:, None] - annotated
+    apart = np.hypot(between[..., 0], between[..., 1])
+    return [pair for pair in assign(apart) if inside[pair]], inside
 
 
 def match_points(row: Mapping[str, Any]) -> MatchedShapes:
@@ -206,11 +201,6 @@ def match_points(row: Mapping[str, Any]) -> MatchedShapes:
         partners=[partner.get(i) for i in range(len(truths))],
         counts=[True] * len(answers),
     )
-
-
-def _distances(a: Sequence[Point], b: Sequence[Point]) -> NDArray[np.float64]:
-    difference = np.array(a, dtype=np.float64)[:, None] - np.array(b, dtype=np.float64)
-    return np.asarray(np.hypot(difference[..., 0], difference[..., 1]))
 
 
 POINTS = Scorer(

@@ -2,23 +2,19 @@
 
 r1_at_t      share of rows whose first answered span has an IoU of at least t with a true span
 mean_iou     mean of this IoU, "mIoU"
-map          mean over the rows of average precision at IoU 0.5, 0.55, ... 0.95; ``map_at_0.5`` and
-             ``map_at_0.75`` at one IoU. Only the first ten spans of an answer count, in the order
-             of their scores, or of the text if it has none. A true span is found once: the highest
-             IoU that is still free counts. Precision is interpolated (Pascal VOC 2011)
-map_short    of the rows with a true span of up to 10 s, map against these spans only; likewise
-             ``map_middle`` (up to 30 s) and ``map_long``. The buckets of ``length`` have all
-             metrics computed in this way, and a row may be in several
+map          mean over the rows of average precision at IoU 0.5, 0.55, ... 0.95. A true span is
+             found once: the highest IoU that is still free counts. Precision is interpolated
+             (Pascal VOC 2011)
+map_short    of the rows with a true span of up to 10 s, map against these spans only. The buckets
+             of ``length`` have all metrics computed in this way, and a row may be in several
 
-In R@1 and mIoU, only the first span of an answer counts: further spans are no second attempts. Of
-several true spans, that with the highest IoU counts. An unparseable answer and a reversed span have
-IoU and average precision 0.
+Of several true spans, that with the highest IoU counts in R@1 and mIoU. An unparseable answer and a
+reversed span have IoU and average precision 0.
 
 Sources: QVHighlights, https://github.com/jayleicn/moment_detr, standalone_eval/eval.py
 (compute_mr_r1, compute_mr_ap, get_data_by_range); Charades-STA and ActivityNet Captions, whose rows
 have one true span, use the same R@1: https://github.com/jiyanggao/TALL, ctrl_model.py and main.py
-(calculate_IoU, compute_recall). The script of QVHighlights leaves rows without any answered span
-out of its mAP; here they count as 0.
+(calculate_IoU, compute_recall).
 """
 
 from collections.abc import Callable, Iterable, Sequence

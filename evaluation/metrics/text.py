@@ -4,8 +4,7 @@
 ``f1``              word F1 of answer and target, mean over rows (SQuAD F1)
 ``f1_answers``      F1 of the class "yes" over all rows (F1a of SuperGLUE's MultiRC)
 ``exact_questions`` share of questions for which all rows are correct (EM of MultiRC)
-``f1_questions``    harmonic mean of precision and recall (F1m of MultiRC), where
-                    ``precision_questions`` and ``recall_questions`` are means over questions
+``f1_questions``    harmonic mean of precision and recall, which are means over questions (F1m)
 
 ``exact`` and ``f1`` ignore case, punctuation and the articles a, an and the.
 
@@ -17,8 +16,6 @@ installs; without them these metrics are left out.
 
 BLEU     corpus BLEU with sacrebleu's defaults: 13a tokenizer, exponential smoothing (Post 2018)
 ROUGE    F1 of Google's rouge_score without a stemmer, mean over rows (Lin 2004)
-
-Both are stored as values from 0 to 1.
 """
 
 import re

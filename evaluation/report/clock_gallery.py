@@ -27,7 +27,9 @@ from mm_numeric.evaluation.report.charts import (
 from mm_numeric.evaluation.report.gallery import (
     Ranked,
     Tile,
+    by_question,
     data_url,
+    names_of,
     open_upright,
     order_text,
     worst_first,
@@ -47,9 +49,8 @@ SIDE_PX = 224
 _WORST_SEED = "the worst of each image"
 _TIME = re.compile(r"(1[0-2]|0?[1-9]):([0-5]\d)")
 
-
-RowsById = Mapping[tuple[str, int], Mapping[str, ScoredRow]]
-"""Maps (objective, seed) and the id of a test row to its line of scores.jsonl."""
+Answers = Mapping[tuple[str, int], Mapping[str, ScoredRow]]
+"""Maps the id of a test row and a seed to the row of each objective."""
 
 
 def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
@@ -218,10 +219,10 @@ def _gallery(folder: Path, styles: Styles, scores: Scores) -> Section:
     ranked = worst_first(scores, lambda row: float(row["deviation_minutes"]))
     worst = ranked[:WORST]
     middle = max(len(worst), (len(ranked) - TYPICAL) // 2)
-    by_id = {key: {str(row["id"]): row for row in rows} for key, rows in scores.items()}
+    answers = by_question(styles, scores)
     seeds = sorted({seed for _, seed in scores})
     cases = [
-        _case(folder, own, f"image{index}", styles, by_id, seeds)
+        _case(folder, own, f"image{index}", styles, answers, seeds)
         for index, own in enumerate(worst + ranked[middle : middle + TYPICAL])
     ]
     intro = order_text("deviation", scores)
@@ -236,24 +237,21 @@ def _gallery(folder: Path, styles: Styles, scores: Scores) -> Section:
         more=cases[FOLDED : len(worst)],
         typical=cases[len(worst) :],
     )
-    table = _worst_table(worst[:LISTED], styles, by_id)
+    table = _worst_table(worst[:LISTED], styles, scores, answers)
     hidden = ".gallery-seeds:has(#seed{0}:checked)~* .tile:not(.s{0}){{display:none}}"
     css = "".join(hidden.format(i) for i in range(len(seeds) + 1)) if len(seeds) > 1 else ""
     return Section.of("gallery", "Answers on the dial", intro, Block(drawn), table, css=css)
 
 
 def _case(
-    folder: Path, own: Ranked, image: str, styles: Styles, by_id: RowsById, seeds: Sequence[int]
+    folder: Path, own: Ranked, image: str, styles: Styles, answers: Answers, seeds: Sequence[int]
 ) -> dict[str, Any]:
     """Return one gallery entry for its HTML template: a test image, and the answers of each seed.
 
     Tiles of the worst seed have the CSS class s0, those of the first, second ... seed s1, s2 ...
     """
     found = {
-        (name, seed): by_id[name, seed][own.id]
-        for seed in seeds
-        for name in styles
-        if own.id in by_id.get((name, seed), {})
+        (name, seed): row for seed in seeds for name, row in answers.get((own.id, seed), {}).items()
     }
     tiles = []
     for (name, seed), row in found.items():
@@ -273,14 +271,15 @@ def _case(
     }
 
 
-def _worst_table(worst: Sequence[Ranked], styles: Styles, by_id: RowsById) -> Block:
-    names = [name for name in styles if any(name == own for own, _ in by_id)]
-    several = len({seed for _, seed in by_id}) > 1
+def _worst_table(
+    worst: Sequence[Ranked], styles: Styles, scores: Scores, answers: Answers
+) -> Block:
+    names, several = names_of(styles, scores), len({seed for _, seed in scores}) > 1
     rows = []
     for own in worst:
-        answers = [by_id.get((name, own.seed), {}).get(own.id) for name in names]
-        target = next((str(row["target"]) for row in answers if row), MISSING)
-        cells = [Cell(content=_short(row), limit=44) for row in answers]
+        found = answers[own.id, own.seed]
+        target = str(next(iter(found.values()))["target"])
+        cells = [Cell(content=_short(found.get(name)), limit=44) for name in names]
         label = Cell(content=own.id, limit=60, note=f"seed {own.seed}" if several else "")
         rows.append([label, plain(target, 20), *cells, f"{own.error:.0f}"])
     header = ["image", "true", *(styles[name].cell() for name in names), "deviation (min)"]

@@ -13,7 +13,7 @@ from mm_numeric.evaluation.report.charts import Axis, figure, line_chart, styled
 from mm_numeric.evaluation.report.learning_curves import seed_lines
 from mm_numeric.evaluation.report.page import Block, Section, fold, group, note
 from mm_numeric.evaluation.report.results import Comparison, Styles
-from mm_numeric.evaluation.table import Quantity, Table, number, percent
+from mm_numeric.evaluation.table import Table, number, percent
 from mm_numeric.io.files import read_json, stored_content
 from mm_numeric.runs.folder import DIGITS
 
@@ -53,7 +53,10 @@ def digits_section(comparison: Comparison, styles: Styles) -> Section | None:
     means = {name: _mean_of_seeds(own) for name, own in seeds.items()}
     header = ["digit minus the correct one", *(styles[name].cell() for name in means)]
     rows = [
-        [f"{difference:+d}" if difference else "0", *map(_percent, row)]
+        [
+            f"{difference:+d}" if difference else "0",
+            *(percent(p, 1 if p is None or p >= 0.01 else 3) for p in row),
+        ]
         for difference, row in zip(_DIFFERENCES, zip(*means.values(), strict=True), strict=True)
     ]
     chart = group("panels", [_chart(styles, seeds, means)])
@@ -70,10 +73,6 @@ def _mean_of_seeds(seeds: Sequence[Means]) -> Means:
         known = [value for value in column if value is not None]
         means.append(sum(known) / len(known) if known else None)
     return means
-
-
-def _percent(value: float | None) -> Quantity | None:
-    return percent(value, 1 if value is None or value >= 0.01 else 3)
 
 
 def _chart(

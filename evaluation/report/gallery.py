@@ -55,6 +55,15 @@ def worst_first(scores: Scores, error: Callable[[ScoredRow], float]) -> list[Ran
     return sorted(worst.values(), key=lambda own: (-own.error, own.id))
 
 
+def by_question(styles: Styles, scores: Scores) -> dict[tuple[str, int], dict[str, ScoredRow]]:
+    """Return the row of each objective, in the order of ``styles``, by question and seed."""
+    found: dict[tuple[str, int], dict[str, ScoredRow]] = defaultdict(dict)
+    for name, seed in sorted(scores, key=lambda key: list(styles).index(key[0])):
+        for row in scores[name, seed]:
+            found[str(row["id"]), seed][name] = row
+    return found
+
+
 def order_text(what: str, scores: Scores) -> str:
     """Return a sentence on the order of a gallery; ``what`` names the error that was compared."""
     objectives, seeds = ({key[i] for key in scores} for i in range(2))

@@ -10,9 +10,8 @@ Rows     lines of ``scores.jsonl`` with the columns
 """
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,7 +20,13 @@ from mm_numeric.answers import Number
 from mm_numeric.evaluation.metrics.number_errors import digit_count
 from mm_numeric.evaluation.report import results
 from mm_numeric.evaluation.report.charts import Axis, bar_table, share_chart
-from mm_numeric.evaluation.report.gallery import order_text, spread_evenly, worst_first
+from mm_numeric.evaluation.report.gallery import (
+    by_question,
+    names_of,
+    order_text,
+    spread_evenly,
+    worst_first,
+)
 from mm_numeric.evaluation.report.page import Block, Section, note
 from mm_numeric.evaluation.report.results import Pooled, ScoredRow, Scores, Styles
 from mm_numeric.evaluation.table import Cell, Table
@@ -78,14 +83,11 @@ def _curves(pooled: Pooled) -> Block:
         for style, found in errors.items()
     }
     ticks = [(0.0, "0"), *((math.log10(1 + 10**k), f"{10**k:,}") for k in range(end))]
-    x = Axis(low=0, high=end, ticks=ticks, label="absolute error of at most", value=_error)
+    x = Axis(
+        low=0, high=end, ticks=ticks, label="absolute error of at most", value=lambda at: 10**at - 1
+    )
     text = "Share of answers up to an absolute error, a curve for each objective."
     return share_chart(curves, x, text)
-
-
-def _error(position: float) -> float:
-    """Return the absolute error at a position on the logarithmic axis."""
-    return float(10**position - 1)
 
 
 def _buckets_section(pooled: Pooled) -> Section:
@@ -129,10 +131,7 @@ def _label(row: ScoredRow, kind: str) -> str:
 
 def questions_section(styles: Styles, scores: Scores) -> Section:
     """Return the section with the questions with the largest errors, and examples of the rest."""
-    by_id: dict[tuple[str, int], dict[str, ScoredRow]] = defaultdict(dict)
-    for (name, seed), rows in scores.items():
-        for row in rows:
-            by_id[str(row["id"]), seed][name] = row
+    rows, names = by_question(styles, scores), names_of(styles, scores)
     order = worst_first(scores, lambda row: float(row["log_error"]))
     shown, rest = order[:WORST], order[WORST:]
     intro = (
@@ -140,24 +139,18 @@ def questions_section(styles: Styles, scores: Scores) -> Section:
         f"{len(order):,}, and {min(SPREAD, len(rest))} spread evenly over the rest; unparseable "
         "answers are in quotes."
     )
-    names = [name for name in styles if any(name in found for found in by_id.values())]
-    seeds = {seed for _, seed in by_id}
+    several = len({seed for _, seed in scores}) > 1
     lines = []
     for own in shown + spread_evenly(rest, SPREAD):
-        answers = by_id[own.id, own.seed]
-        question, target = _question_cells(own.id, answers)
-        if len(seeds) > 1:
-            question = replace(question, note=f"seed {own.seed}")
+        answers = rows[own.id, own.seed]
+        row = next(iter(answers.values()))
+        by_seed = f"seed {own.seed}" if several else ""
+        question = Cell(content=str(row.get("prompt") or own.id), limit=160, note=by_seed)
+        target = Cell(content=_with_unit(row["target"]), limit=40)
         lines.append([question, target, *(_answer_cell(answers.get(n)) for n in names)])
     header = ["question", "true", *(styles[name].cell() for name in names)]
     table = Table.of(header, lines, title="Questions and answers, the worst first", css="asked")
     return Section.of("questions", "Questions and answers", intro, table)
-
-
-def _question_cells(id_: str, answers: Mapping[str, ScoredRow]) -> list[Cell]:
-    row = next(iter(answers.values()))
-    question = str(row.get("prompt") or id_)
-    return [Cell(content=question, limit=160), Cell(content=_with_unit(row["target"]), limit=40)]
 
 
 def _answer_cell(row: ScoredRow | None) -> Cell:

@@ -338,18 +338,16 @@ def _value(metric: ReportedMetric, results: Mapping[str, Any]) -> Quantity | Non
     return None if found["value"] is None else metric.estimate(found)
 
 
-def _guessed(metric: ReportedMetric, values: Mapping[str, float | None]) -> Quantity | None:
-    value = values.get(metric.name)
-    return None if value is None else metric.value(value)
-
-
 def _metrics_table(run: RunFiles) -> Table:
     guesses: Guesses = next((own["guesses"] for own in run.results.values()), {})
     rows = [
         [
             metric.label,
             *(_value(metric, own) for own in run.results.values()),
-            *(_guessed(metric, own) for own in guesses.values()),
+            *(
+                None if (value := own.get(metric.name)) is None else metric.value(value)
+                for own in guesses.values()
+            ),
         ]
         for metric in run.metrics
     ]

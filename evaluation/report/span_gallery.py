@@ -19,6 +19,7 @@ from mm_numeric.evaluation.report.gallery import (
     Ranked,
     Tile,
     answer_text,
+    by_question,
     gallery,
     names_of,
     order_text,
@@ -44,15 +45,8 @@ def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
         return []
     ranked = worst_first(scores, lambda row: 1 - float(row["iou"]))
     chosen, names = worst_and_others(ranked), names_of(styles, scores)
-    by_id = {key: {str(row["id"]): row for row in rows} for key, rows in scores.items()}
-    answers = [
-        {
-            name: by_id[name, own.seed][own.id]
-            for name in styles
-            if own.id in by_id.get((name, own.seed), {})
-        }
-        for own in chosen
-    ]
+    found_by_question = by_question(styles, scores)
+    answers = [found_by_question[own.id, own.seed] for own in chosen]
     articles = [_article(own, found, styles) for own, found in zip(chosen, answers, strict=True)]
     drawn = gallery("span_gallery.html", articles, len(ranked), is_alone=len(names) == 1)
     rows = [

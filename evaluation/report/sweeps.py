@@ -135,17 +135,13 @@ def sweeps_section(comparison: Comparison) -> Section | None:
         "greedy decoding."
     )
     rules = list(dict.fromkeys(line.rule for sweep in sweeps for line in sweep.lines))
-    blocks: list[Content] = [note(" ".join([text, *_about_rules(rules)]))]
+    if len(rules) > 1:
+        text += f" Solid lines are decoded greedily, dashed lines by {' and '.join(rules[1:])}."
+    blocks: list[Content] = [note(text)]
     for sweep in sweeps:
         blocks.append(heading(sweep.axis))
         blocks += sweep_blocks(sweep, comparison.metrics[:_METRICS])
     return Section.of("sweeps", "Sweeps", *blocks)
-
-
-def _about_rules(rules: Sequence[str]) -> list[str]:
-    if len(rules) == 1:
-        return []
-    return [f"Solid lines are decoded greedily, dashed lines by {' and '.join(rules[1:])}."]
 
 
 def sweep_blocks(sweep: Sweep, metrics: Sequence[ReportedMetric]) -> list[Content]:

@@ -176,13 +176,14 @@ def _planned(comparison: Comparison) -> Iterator[str]:
 
 def _observation(comparison: Comparison, pairs: Sequence[_Pair]) -> str:
     """Name the best mean of a comparison that has no corrected p-values for a conclusion."""
-    metric = comparison.metrics[0]
+    metric, count = comparison.metrics[0], len(comparison.summary["seeds"])
     best = pairs[0]
     if best.reference:
+        of_seeds = f" of {count} seeds" if 1 < count < ENOUGH_SEEDS else ""
         base = _reference_value(comparison, best)
         change = _difference(best.difference, metric)
         return (
-            f"{best.text} has the best mean{_of_seeds(comparison)}: {metric.estimate(best.cell)} "
+            f"{best.text} has the best mean{of_seeds}: {metric.estimate(best.cell)} "
             f"{metric.label} against {base} of {best.reference}{_greedily(best)}, {change}."
         )
     second = next(pair for pair in pairs if pair.reference)
@@ -191,11 +192,6 @@ def _observation(comparison: Comparison, pairs: Sequence[_Pair]) -> str:
         f"{metric.label}; the next is {second.text}, {metric.estimate(second.cell)}: "
         f"{_difference(second.difference, metric)}."
     )
-
-
-def _of_seeds(comparison: Comparison) -> str:
-    count = len(comparison.summary["seeds"])
-    return f" of {count} seeds" if 1 < count < ENOUGH_SEEDS else ""
 
 
 def _greedily(pair: _Pair) -> str:

@@ -1,7 +1,6 @@
 """``mm-numeric check``: validate a config and print it, or explain a setting."""
 
 import argparse
-from collections.abc import Iterator
 
 import yaml
 
@@ -24,7 +23,8 @@ def check(arguments: argparse.Namespace) -> None:
     if not arguments.config:
         raise ValueError("name a config, or a setting with --explain.")
     config = read_comparison(arguments.config, arguments.overrides)
-    for each in _trained_configs(config):
+    rows = compared_rows(config) if config.compare else ()
+    for each in (config, *(row.config for row in rows)):
         _check_names(each, arguments.config)
     show(config.to_yaml(), end="")
     defaults = {"trainer": trainer_defaults(config.trainer)}
@@ -32,12 +32,6 @@ def check(arguments: argparse.Namespace) -> None:
     show("\n# Defaults of transformers.TrainingArguments for the rest of `trainer`:")
     show("\n".join(f"# {line}" for line in text.splitlines()))
     show(f"# Chosen by the machine: {', '.join(BY_MACHINE)}.")
-
-
-def _trained_configs(config: Config) -> Iterator[Config]:
-    yield config
-    for row in compared_rows(config) if config.compare else ():
-        yield row.config
 
 
 def _check_names(config: Config, where: str) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mm_numeric.comparison.rows import compared_rows, decoding_rules
+from mm_numeric.comparison.rows import ComparisonRow, compared_rows, decoding_rules
 from mm_numeric.comparison.seeds import run_of_seed, with_resolved_vary
 from mm_numeric.comparison.selection import SELECTION, chosen_rows, failure, selected_on
 from mm_numeric.config.data import DataSource
@@ -142,6 +142,11 @@ def _in_order(runs: Sequence[Run]) -> list[Run]:
     for name in by_name:
         add(name)
     return list(ordered.values())
+
+
+def ensemble_folder(row: ComparisonRow, config: Config, folder: Path) -> Path:
+    """Return the folder of the answers of an objective's runs of all seeds together."""
+    return folder / "ensembles" / row.folder / "_".join(map(str, config.comparison.seeds))
 
 
 def check_seeds(config: Config, seeds: Sequence[int] | None) -> None:

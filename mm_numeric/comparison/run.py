@@ -30,22 +30,28 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from mm_numeric.comparison.ensembles import answer_ensembles
 from mm_numeric.comparison.hypotheses import record_hypotheses
 from mm_numeric.comparison.plan import (
     Run,
     check_run,
     check_seeds,
+    ensemble_folder,
     open_runs,
     overview,
     seed_runs,
     training_settings,
     waits_for,
 )
-from mm_numeric.comparison.rows import compared_rows, read_comparison, stated_hypotheses
+from mm_numeric.comparison.rows import (
+    compared_rows,
+    decoding_rules,
+    read_comparison,
+    stated_hypotheses,
+)
 from mm_numeric.comparison.seeds import run_of_seed, with_resolved_vary
 from mm_numeric.comparison.selection import (
     SELECTION,
+    chosen_rows,
     failure,
     selected_on,
     write_failure,
@@ -364,6 +370,22 @@ def _answer_selection(folder: Path, source: DataSource) -> None:
         shutil.rmtree(answers, ignore_errors=True)
         write_source(answers, source)
     predict(folder, source, answers / PREDICTIONS, trust_remote_code=True, rules=(GREEDY,))
+
+
+def answer_ensembles(config: Config, folder: Path) -> None:
+    """Let the runs of all seeds of each objective answer the test rows together.
+
+    The distributions of their answers are averaged, and each decoding rule other than ``greedy``
+    chooses from the mean. Nothing is done without ``compare.ensemble``.
+    """
+    from mm_numeric.inference.generate import predict
+
+    for row in chosen_rows(config) if config.comparison.ensemble else ():
+        if rules := tuple(decoding_rules(config, row.config)[1:]):
+            runs = [folder / f"seed{seed}" / row.folder for seed in config.comparison.seeds]
+            logger.info("answering with the ensemble of %s", row.name)
+            out = ensemble_folder(row, config, folder) / decoded_name(PREDICTIONS, rules[0])
+            predict(runs, None, out, trust_remote_code=True, rules=rules)
 
 
 def _delete_other_answers(folder: Path, *, decoded: bool) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from mm_numeric.comparison.ensembles import ensemble_folder
 from mm_numeric.comparison.hypotheses import tested_hypotheses, withdrawn_fact
+from mm_numeric.comparison.plan import ensemble_folder
 from mm_numeric.comparison.rows import ComparisonRow, decoding_rules, stated_hypotheses
 from mm_numeric.comparison.seeds import describe_seeds, run_of_seed
 from mm_numeric.comparison.selection import chosen_rows, read_selection

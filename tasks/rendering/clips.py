@@ -44,7 +44,7 @@ def render_clips(folder: Path, count: int, seed: int, style: ClipStyle) -> Path:
     others. The row asks for the first one. Its span is from the time of the first frame with it to
     the time of the frame after the last.
     """
-    rows = []
+    rows, half = [], 0.16 * style.size_px
     for i in progress(range(count), desc="rendering clips", unit="clip"):
         rng = random.Random(f"{seed}:{i}")
         asked, other = rng.sample(list(COLOURS), 2)
@@ -59,7 +59,9 @@ def render_clips(folder: Path, count: int, seed: int, style: ClipStyle) -> Path:
             image = Image.new("RGB", (style.size_px, style.size_px), background)
             for colour, (first, after) in shown.items():
                 if first <= frame < after:
-                    _square(image, paths[colour][frame], colour)
+                    x, y = paths[colour][frame]
+                    square = x - half, y - half, x + half, y + half
+                    ImageDraw.Draw(image).rectangle(square, fill=COLOURS[colour])
             names.append(f"images/{i:06d}/{frame:02d}.png")
             with_noise(image, style.noise, rng).save(folder / names[-1])
         span = [frame * style.seconds_per_frame for frame in shown[asked]]
@@ -83,9 +85,3 @@ def _path(rng: random.Random, style: ClipStyle) -> list[tuple[float, float]]:
     )
     parts = [frame / (style.frames - 1) for frame in range(style.frames)]
     return [(x1 + part * (x2 - x1), y1 + part * (y2 - y1)) for part in parts]
-
-
-def _square(image: Image.Image, centre: tuple[float, float], colour: str) -> None:
-    half = 0.16 * image.width
-    x, y = centre
-    ImageDraw.Draw(image).rectangle((x - half, y - half, x + half, y + half), fill=COLOURS[colour])

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 
 from PIL import Image, ImageDraw, ImageFont
 
@@ -133,9 +134,9 @@ class _Pen:
                 self.text(at(part, 0.12), f"{value:g}")
 
 
-def _dial(pen: _Pen, part: float, tilt: float, sweep: float, centre_y: float) -> None:
-    """Draw a dial whose scale covers ``sweep`` radians, and its hand."""
-    radius = 0.42
+def _dial(pen: _Pen, part: float, rng: random.Random, *, degrees: float, centre_y: float) -> None:
+    """Draw a dial whose scale covers some degrees, and its hand."""
+    radius, tilt, sweep = 0.42, rng.uniform(-0.06, 0.06), math.radians(degrees)
 
     def at(fraction: float, distance: float) -> Point:
         angle = tilt + sweep * (fraction - 0.5)
@@ -145,14 +146,6 @@ def _dial(pen: _Pen, part: float, tilt: float, sweep: float, centre_y: float) ->
     pen.ticks(at)
     pen.text((0.5, centre_y + 0.2), pen.scale.unit)
     pen.line((0.5, centre_y), at(part, 0.08), 0.03, pen.hand)
-
-
-def _gauge(pen: _Pen, part: float, rng: random.Random) -> None:
-    _dial(pen, part, rng.uniform(-0.06, 0.06), math.radians(270), 0.5)
-
-
-def _speedometer(pen: _Pen, part: float, rng: random.Random) -> None:
-    _dial(pen, part, rng.uniform(-0.06, 0.06), math.radians(200), 0.58)
 
 
 def _thermometer(pen: _Pen, part: float, rng: random.Random) -> None:
@@ -181,8 +174,8 @@ def _ruler(pen: _Pen, part: float, rng: random.Random) -> None:
 
 
 _DRAWN: dict[str, Callable[[_Pen, float, random.Random], None]] = {
-    "gauge": _gauge,
+    "gauge": partial(_dial, degrees=270, centre_y=0.5),
     "ruler": _ruler,
-    "speedometer": _speedometer,
+    "speedometer": partial(_dial, degrees=200, centre_y=0.58),
     "thermometer": _thermometer,
 }
