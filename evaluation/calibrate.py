@@ -30,11 +30,7 @@ _OF_THE_FILE = ("rows", "precision", "calibration")  # the rest of its record: t
 
 
 def fit_calibration(config: Config, source: Sources, predictions: Path, rule: str) -> Calibration:
-    """Fit the maps to the answers in a file that ``predict`` wrote with ``calibrates=True``.
-
-    Raises:
-        ValueError: If the task does not define correct answers, or if there are too few answers.
-    """
+    """Fit the maps to the answers in a file that ``predict`` wrote with ``calibrates=True``."""
     scores = score(predictions, task_name=config.task_name, scorer=config.task.scorer, write=False)
     confidences = scores.confidences
     if confidences is None:

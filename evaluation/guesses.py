@@ -111,12 +111,9 @@ class GuessedRows:
 def guess_metrics(rows: GuessedRows, *, train_rows: int = 0) -> Guesses:
     """Compute the metrics of each kind of guess; {} for fewer than two rows.
 
-    There is an answer per question if questions have eight rows or more, on average.
-
-    Args:
-        rows: The rows of a test set, or training rows followed by test rows.
-        train_rows: Number of training rows. If it is not 0, constant answers are chosen on these,
-            and only test rows are answered.
+    There is an answer per question if questions have eight rows or more, on average. If
+    ``train_rows`` is not 0, so many training rows come first: constant answers are chosen on these
+    alone.
     """
     answers = [rows.correct_answer(row) for row in range(len(rows.targets))]
     tested = range(train_rows, len(answers))

@@ -88,13 +88,7 @@ def label_entries(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def results_table(scores: Scores) -> str:
-    """Format metrics, counts (such as the number of rows) and parse failures for a terminal.
-
-    If the answers have confidences, one line has their calibration error, AUROC and AURC.
-
-    Metrics without a value, such as the recall of large shapes if no true shape is large, are
-    listed after the table.
-    """
+    """Format metrics, counts, guesses, labels, confidences and parse failures for a terminal."""
     metrics = {metric.name: metric for metric, _ in scores.metrics_on_rows}
     what = "protocol" if scores.task in PROTOCOLS else "task"
     number = rows_text(scores.count, scores.rows_due)

@@ -109,12 +109,7 @@ class Confidences:
 def reliability_entry(
     confidence: NDArray[np.float64], right: NDArray[np.float64], groups: Groups
 ) -> dict[str, Any]:
-    """Return how reliable confidences are; the arguments are those of ``Confidences``.
-
-    Returns:
-        ``count``, ``mean_confidence``, ``right`` (share correct), ``gap``, ``ece`` and, for each
-        bin of ``reliability``, [low, high, count, mean confidence, share correct].
-    """
+    """Return the count, means, gap, ECE and bins of the confidences of answers."""
     return {
         "count": len(right),
         "mean_confidence": float(confidence.mean()),
@@ -138,14 +133,9 @@ def thresholds(
 ) -> dict[str, list[dict[str, float | None]]]:
     """Return the answers that are given from a threshold of the confidence on.
 
-    ``confidence`` and ``right`` are those of ``Confidences``.
-
-    Returns:
-        ``coverage``: for each of ``COVERAGES``, the smallest selection with this share of answers.
-        ``right``: for each of ``RIGHT_SHARES``, the largest selection with this share of correct
-        answers. A selection has ``wanted`` (the share that it is for), ``threshold`` (None if no
-        threshold reaches this share), ``coverage`` (share of answers given) and ``right`` (share of
-        them that is correct).
+    ``coverage`` has the smallest selection with each of ``COVERAGES``, and ``right`` the largest
+    one with each share of correct answers in ``RIGHT_SHARES``: ``wanted`` is this share, and
+    ``threshold`` None if no threshold reaches it.
     """
     found = calibration.selections(confidence, right)
 

@@ -92,9 +92,9 @@ def judged_answers(
 ) -> tuple[Scorer, list[JudgedText]] | None:
     """Return the answers that a judge (an LLM) extracted from responses, and a scorer for them.
 
-    Answers that were extracted before are kept; without a judge, each response must have one. New ones
-    are stored in ``folder``. Returns None if the task needs no judge, or if none is given and no answer
-    was extracted.
+    Answers that were extracted before are kept; without a judge, each response must have one. New
+    ones are stored in ``folder``. Returns None if the task needs no judge, or if none is given and
+    no answer was extracted.
     """
     rules = scorer.judge_rules
     if judge is not None and rules is None:

@@ -27,8 +27,7 @@ def read_predictions(
 ) -> Iterator[AnswerRows]:
     """Read the rows of a predictions file part by part, and parse their generated texts.
 
-    ``part_rows`` is a function from the first row to the number of rows of a part; None for a
-    single part.
+    ``part_rows`` returns the number of rows of a part from the first row; None for a single part.
     """
     predictions, task_name = source.predictions, source.task_name
     read: AnswerRows | None = None

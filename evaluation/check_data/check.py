@@ -68,11 +68,9 @@ def check_data(
 ) -> DataReport:
     """Check the training rows and the test rows of a config.
 
-    Args:
-        config: The config.
-        limit: Maximum number of examples of each data source to check; None for all.
-        images: Number of images to decode. For all others, only the file header is read.
-        size_px: Width and height to assume if an image is missing and its row has no size.
+    Only ``limit`` examples of each source are checked, all if None. Of all but the first ``images``
+    images, only the file header is read. ``size_px`` is assumed if an image is missing and its row
+    has no size.
     """
     quiet_unless_terminal()
     with tempfile.TemporaryDirectory() as folder:

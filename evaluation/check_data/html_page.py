@@ -30,10 +30,7 @@ _TOKENS = 400  # the maximum number of shown tokens of a sample
 
 
 def write_check_page(report: DataReport, path: Path, *, samples: int = 12) -> None:
-    """Write the problems, the statistics and some training samples as one self-contained HTML file.
-
-    ``samples`` is the number of samples. Undecodable images become problems in ``report``.
-    """
+    """Write the problems, the statistics and some training samples as one self-contained page."""
     config = report.config
     shown = _samples(report, samples)  # first, because it may add problems
     sections = [_faults(report)] if not report.ready else []

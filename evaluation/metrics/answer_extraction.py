@@ -62,10 +62,7 @@ class Extraction(NamedTuple):
 
 
 def extract(response: str, asked: ShortAnswer) -> Extraction:
-    """Extract the answer to a MathVista question from a model's response.
-
-    ``asked`` describes the question: its type and choices. Its correct answer is not used.
-    """
+    """Extract the answer to a MathVista question, without its correct answer, from a response."""
     if not response.strip():
         return Extraction("", "empty answer")
     published = extract_without_judge(response, asked)

@@ -225,8 +225,8 @@ class Scorer:
     ) -> RowColumns:
         """Compare answers with their targets; return columns, which have one value per answer.
 
-        Some scorers also correct answers, such as reversed boxes, with the function ``lenient``.
-        Then the scores of the corrected answers are added, in columns named ``lenient_...``.
+        Scores of answers that ``lenient`` has corrected, such as reversed boxes, are in further
+        columns, ``lenient_...``.
 
         Args:
             answers: Results of ``Task.parse``; ``Unreadable`` or None for parse failures.
@@ -309,10 +309,7 @@ def median_where(values: Any, counted: Any) -> Any:
 
 
 def share_of(part: str, whole: str, *, nothing: float = 0.0) -> Callable[[Columns], Any]:
-    """Return a function that divides the sum of column ``part`` by the sum of column ``whole``.
-
-    If the sum of ``whole`` is 0, the result is ``nothing``.
-    """
+    """Return a function: sum of column ``part`` / sum of ``whole``, ``nothing`` if that is 0."""
     return lambda columns: _share(columns, part, whole, nothing)
 
 
@@ -324,8 +321,7 @@ def part_of(part: str, whole: str) -> Callable[[Columns], Any]:
 def hmean_of(precision: tuple[str, str], recall: tuple[str, str]) -> Callable[[Columns], Any]:
     """Return a function that computes the harmonic mean of precision and recall over all rows.
 
-    Both are two columns: the sum of the first (such as correct boxes) divided by that of the second
-    (such as predicted boxes, or true ones).
+    Both are a pair of columns, whose sums are divided.
     """
 
     def value(columns: Columns) -> Any:
@@ -343,10 +339,7 @@ def _share(columns: Columns, part: str, whole: str, nothing: float = 0.0) -> NDA
 def percentage(
     name: str, label: str, value: Callable[[Columns], Any] | None = None, *, good: bool = True
 ) -> Metric:
-    """Create a metric that is displayed in percent.
-
-    ``value`` is a function from columns to the metric, by default the mean of the column ``name``.
-    """
+    """Create a metric in percent; ``value`` is by default the mean of the column ``name``."""
     return Metric(
         name=name, label=label, unit="%", higher_is_better=good, value=value or mean_of(name)
     )

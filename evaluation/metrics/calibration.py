@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from mm_numeric.evaluation.metrics.bootstrap import group_numbers
 from mm_numeric.evaluation.metrics.intervals import seed_interval
@@ -68,16 +68,15 @@ class Selection(NamedTuple):
     """Share of the selected answers that are correct, 0 to 1."""
 
 
-def reliability(confidence: ArrayLike, right: ArrayLike, bins: int = BINS) -> list[Bin]:
+def reliability(confidence: Array, right: Array, bins: int = BINS) -> list[Bin]:
     """Group answers by confidence into bins of equal width, from 0 to 1.
 
     As in Guo et al. (2017), a confidence equal to the limit of two bins is in the lower one.
     """
-    confidences, rights = _checked(confidence, right)
     edges = np.arange(bins + 1) / bins
-    index = np.searchsorted(edges[1:-1], confidences, side="left")
+    index = np.searchsorted(edges[1:-1], confidence, side="left")
     counts = np.bincount(index, minlength=bins)
-    sums = [np.bincount(index, values, minlength=bins) for values in (confidences, rights)]
+    sums = [np.bincount(index, values, minlength=bins) for values in (confidence, right)]
     return [
         Bin(
             float(edges[i]),
@@ -89,7 +88,7 @@ def reliability(confidence: ArrayLike, right: ArrayLike, bins: int = BINS) -> li
     ]
 
 
-def expected_calibration_error(confidence: ArrayLike, right: ArrayLike, bins: int = BINS) -> float:
+def expected_calibration_error(confidence: Array, right: Array, bins: int = BINS) -> float:
     """Return the mean over all answers of |mean confidence - share correct| of their bin, 0 to 1.
 
     It depends on ``bins``, the number of bins of equal width.
@@ -155,23 +154,22 @@ def low_coverage(covered: Sequence[float]) -> str:
     )
 
 
-def auroc(confidence: ArrayLike, right: ArrayLike) -> float | None:
+def auroc(confidence: Array, right: Array) -> float | None:
     """Return the probability that a random correct answer has more confidence than a wrong one.
 
     Equal confidences count as a half. Returns None if all answers are correct or all are wrong.
     """
-    confidences, rights = _checked(confidence, right)
-    positives = int(rights.sum())
-    negatives = len(rights) - positives
+    positives = int(right.sum())
+    negatives = len(right) - positives
     if not positives or not negatives:
         return None
-    _, index, counts = np.unique(confidences, return_inverse=True, return_counts=True)
+    _, index, counts = np.unique(confidence, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[index]  # from 1; equal values share a mean rank
-    wins = (ranks * rights).sum() - positives * (positives + 1) / 2
+    wins = (ranks * right).sum() - positives * (positives + 1) / 2
     return float(wins / (positives * negatives))
 
 
-def risk_coverage(confidence: ArrayLike, right: ArrayLike) -> tuple[Array, Array]:
+def risk_coverage(confidence: Array, right: Array) -> tuple[Array, Array]:
     """Return coverage and risk for each number of answers given, most confident first.
 
     Risk is the share of wrong answers among those that are given. Among answers with the same
@@ -180,25 +178,23 @@ def risk_coverage(confidence: ArrayLike, right: ArrayLike) -> tuple[Array, Array
     Returns:
         Coverage k / n and risk, both [n], for k = 1 to n.
     """
-    confidences, rights = _checked(confidence, right)
-    _, index, counts = np.unique(-confidences, return_inverse=True, return_counts=True)
-    wrong = np.bincount(index, 1 - rights)
+    _, index, counts = np.unique(-confidence, return_inverse=True, return_counts=True)
+    wrong = np.bincount(index, 1 - right)
     errors = np.cumsum(np.repeat(wrong / counts, counts))
-    number = np.arange(1, len(rights) + 1)
-    return number / len(rights), errors / number
+    number = np.arange(1, len(right) + 1)
+    return number / len(right), errors / number
 
 
-def aurc(confidence: ArrayLike, right: ArrayLike) -> float:
+def aurc(confidence: Array, right: Array) -> float:
     """Return the area under the risk-coverage curve, 0 to 1; lower is better."""
     return float(risk_coverage(confidence, right)[1].mean())
 
 
-def selections(confidence: ArrayLike, right: ArrayLike) -> list[Selection]:
+def selections(confidence: Array, right: Array) -> list[Selection]:
     """Return the selection for each threshold that changes it, from the highest to the lowest."""
-    confidences, rights = _checked(confidence, right)
-    values, index, counts = np.unique(-confidences, return_inverse=True, return_counts=True)
-    given, correct = np.cumsum(counts), np.cumsum(np.bincount(index, rights))
-    columns = (-values, given / len(rights), correct / given)
+    values, index, counts = np.unique(-confidence, return_inverse=True, return_counts=True)
+    given, correct = np.cumsum(counts), np.cumsum(np.bincount(index, right))
+    columns = (-values, given / len(right), correct / given)
     return [Selection(*map(float, own)) for own in zip(*columns, strict=True)]
 
 
@@ -216,19 +212,3 @@ def select_right(found: Sequence[Selection], right: float) -> Selection | None:
     ``found`` are the results of ``selections``. Returns None if no threshold reaches this share.
     """
     return next((own for own in reversed(found) if own.right >= right), None)
-
-
-def _checked(confidence: ArrayLike, right: ArrayLike) -> tuple[Array, Array]:
-    """Convert both arguments to arrays [n]; raise ValueError for invalid values."""
-    confidences = np.asarray(confidence, dtype=np.float64)
-    rights = np.asarray(right, dtype=np.float64)
-    if confidences.ndim != 1 or confidences.shape != rights.shape or not len(rights):
-        raise ValueError(
-            f"confidence has the shape {confidences.shape} and right {rights.shape}; give one "
-            "value of each per answer, and at least one answer."
-        )
-    for value in confidences[~((confidences >= 0) & (confidences <= 1))][:1]:
-        raise ValueError(f"a confidence is {value}; give probabilities, 0 to 1.")
-    for value in rights[~np.isin(rights, (0, 1))][:1]:
-        raise ValueError(f"right is {value}; write 1 for a correct answer, 0 for a wrong one.")
-    return confidences, rights

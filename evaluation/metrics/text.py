@@ -54,8 +54,7 @@ _ROUGE = {"rouge1": "ROUGE-1", "rougeL": "ROUGE-L"}
 def ngram_columns(predictions: Sequence[str], targets: Sequence[str]) -> RowColumns:
     """Return the columns that BLEU and ROUGE are computed from, with one value per row.
 
-    The columns of BLEU are n-gram counts and text lengths; corpus BLEU is computed from their sums
-    over all rows. The columns of ROUGE are F1 scores.
+    Those of BLEU are counts and lengths, which are summed over all rows; those of ROUGE are F1.
     """
     from rouge_score.rouge_scorer import RougeScorer
     from sacrebleu.metrics.bleu import BLEU
@@ -119,9 +118,7 @@ def word_f1(prediction: str, target: str) -> float:
 def score_texts(predictions: Sequence[Text | None], targets: Sequence[Text]) -> RowColumns:
     """Compare predicted with true texts; return columns with one value per row.
 
-    ``f1`` is the F1 score of the words, 0 to 1. ``exact`` is 1 if all words are equal, otherwise 0.
-    ``unreadable`` is 1 if the prediction is unparseable, otherwise 0. If sacrebleu and rouge_score
-    are installed, columns for BLEU and ROUGE are added.
+    Those for BLEU and ROUGE are added if sacrebleu and rouge_score are installed.
     """
     pairs = list(zip(predictions, targets, strict=True))
     same = [p is not None and words_of(p.text) == words_of(t.text) for p, t in pairs]
@@ -142,18 +139,8 @@ def score_choices(predictions: Sequence[Choice | None], targets: Sequence[Choice
     Several rows can belong to the same question. Columns that begin with ``question`` have the
     value of a question in its first row, and 0 in the others: a bootstrap over rows then draws
     about as many questions as there are, and the rows of a question do not count as independent.
-    All columns are 0 or 1, except ``question_precision`` and ``question_recall``.
-
-    Columns:
-        right: The prediction equals the target.
-        said: The prediction is yes.
-        there: The target is yes.
-        found: Both the prediction and the target are yes.
-        question: The row is the first one of its question.
-        question_right: All rows of the question are right.
-        question_precision: Precision over the rows of the question.
-        question_recall: Recall over the rows of the question.
-        unreadable: The prediction is unparseable.
+    The other columns are 0 or 1, such as ``said`` for the prediction yes and ``there`` for the
+    target.
     """
     pairs = list(zip(predictions, targets, strict=True))
     right = [p is not None and p.chosen == t.chosen for p, t in pairs]
@@ -184,9 +171,8 @@ def _shares_by_question(
 ) -> list[float]:
     """Return the precision or recall of each row's question.
 
-    Precision is the number of rows in ``part`` (prediction and target are yes) divided by the
-    number of rows in ``whole`` (prediction is yes; for recall: target is yes), or 1 if there are
-    none. ``names`` has the question of each row.
+    It is the number of rows in ``part`` (prediction and target are yes) by those in ``whole``
+    (prediction, or target, is yes), or 1 if there are none.
     """
     parts, wholes = Counter[str](), Counter[str]()
     for name, is_part, is_whole in zip(names, part, whole, strict=True):

@@ -77,9 +77,8 @@ def signed_deviation(row: ScoredRow) -> int | None:
 def sector_shares(rows: Sequence[ScoredRow]) -> dict[int, float]:
     """Return the fraction of answers by how late or early they are, in 72 sectors of 10 minutes.
 
-    Sector 0 has answers up to 5 minutes late or early. Sector 1 has answers 6 to 15 minutes late,
-    sector 2 answers 16 to 25 minutes late. Sector 71 has answers 6 to 15 minutes early. Sectors
-    without answers are omitted.
+    Sector 0 has answers up to 5 minutes late or early, sector 1 answers 6 to 15 minutes late, and
+    sector 71 answers 6 to 15 minutes early. Sectors without answers are omitted.
     """
     counts: Counter[int] = Counter()
     for row in rows:

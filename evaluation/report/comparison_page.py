@@ -41,11 +41,7 @@ _TABLES = 2  # that are not folded
 
 
 def comparison_page(comparison: Comparison, *, trust_remote_code: bool) -> Page:
-    """Return the report of a comparison.
-
-    With ``trust_remote_code``, the module of the task is imported if ``summary.json`` has an import
-    path. Otherwise the sections of such a task are left out.
-    """
+    """Return the report of a comparison; see ``write_report`` for ``trust_remote_code``."""
     summary = comparison.summary
     first, *caveats = verdict(comparison)
     counts = [_count(summary["objectives"], "objective"), _count(summary["seeds"], "seed")]
@@ -219,10 +215,7 @@ def terminal_text(comparison: Comparison) -> str:
 
 
 def _best(comparison: Comparison, metric: ReportedMetric) -> set[str]:
-    """Return the training losses with the best mean of ``metric``, if it is highlighted.
-
-    The control experiment (by default cross-entropy times 1.3) is never returned.
-    """
+    """Return the objectives with the best mean of ``metric``, if it is highlighted; no control."""
     if not comparison.highlights(metric):
         return set()
     names = [n for n in comparison.styles if n != comparison.summary["control"]]

@@ -230,10 +230,7 @@ def reliability_bins(
 def run_confidence_section(
     results: Mapping[str, Mapping[str, Any]], calibrations: Mapping[str, Calibration]
 ) -> Section | None:
-    """Return the section on the confidences of one run, before and after its calibration.
-
-    Both arguments map decoding rules. Returns None if no answers have confidences.
-    """
+    """Return the section on the confidences of one run, before and after its calibration."""
     entries: dict[str, Mapping[str, Any]] = {}
     for rule, own in results.items():
         if found := own.get("calibration"):

@@ -43,10 +43,7 @@ class Panel(NamedTuple):
 
 
 def write_curves(folder: Path) -> None:
-    """Draw the loss, its components and three metrics of the evaluations into the run folder.
-
-    The files are curves.svg and curves.png. Nothing is written if nothing was logged.
-    """
+    """Draw the loss, its components and three metrics of a run, if it has logged any."""
     training, evaluation = logged_curves(read_lines(folder / LOG))
     losses = {name: own for name, own in training.items() if name not in _NOT_DRAWN}
     metrics = dict(list(evaluation.items())[:EVALUATED])

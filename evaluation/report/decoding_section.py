@@ -43,10 +43,7 @@ _ENSEMBLES = (
 
 
 def decoding_section(comparison: Comparison) -> Section | None:
-    """Return the section with a table of objectives and decoding rules for each metric.
-
-    Returns None if the comparison has greedy answers only.
-    """
+    """Return the section with a table for each metric; None if there are greedy answers only."""
     decoding = comparison.summary["decoding"]
     if not decoding:
         return None

@@ -213,9 +213,7 @@ def _iou_cells(own: IouStatistics, *, single: bool) -> list[_Content]:
 def size_section(found: _Statistics, rows: Pooled, *, single: bool) -> Section | None:
     """Return the section on small, medium and large shapes, or None if there are no true shapes.
 
-    ``found`` has the IoU statistics for each training loss. The last entry is for a reference that
-    always answers the average of all true boxes. ``single`` is True if each answer is exactly one
-    shape. Sizes are those of COCO.
+    The arguments are those of ``iou_section``, and sizes are those of COCO.
     """
     sizes = [size for size in SIZES if (found[-1].sizes == size).any()]
     if not sizes:
@@ -241,10 +239,7 @@ def size_section(found: _Statistics, rows: Pooled, *, single: bool) -> Section |
 
 
 def _precisions(rows: Sequence[ScoredRow], sizes: Sequence[str]) -> dict[str, float | None]:
-    """Return the precision (matched shapes / predicted shapes) for each object size.
-
-    Returns {} if the rows have no columns ``paired_SIZE`` and ``counted_SIZE``.
-    """
+    """Return the precision for each object size; {} if the rows do not count shapes by size."""
     columns = [f"{part}_{size}" for part in ("paired", "counted") for size in sizes]
     if not all(isinstance(row.get(column), int | float) for row in rows for column in columns):
         return {}

@@ -37,9 +37,8 @@ def curves_section(
 ) -> Section:
     """Return the section with a chart for each component of the loss, such as cross-entropy.
 
-    ``logs[objective, seed]`` is the training log of a run. ``starts[objective, seed]`` is the log
-    of its warm start: an earlier training that the run continues. ``baseline`` is the objective
-    that others are compared with; its warm start is drawn in grey.
+    ``logs`` are the training logs by (objective, seed), and ``starts`` those of the warm starts
+    that they continue. The warm start of ``baseline`` is drawn in grey.
     """
     warm = {baseline: [starts.get((baseline, seed), []) for seed in seeds]}
     for name in styles:
@@ -182,11 +181,7 @@ def seed_lines(style: SeriesStyle, curves: Sequence[Points]) -> list[Line]:
 
 
 def run_curves_section(style: SeriesStyle, log: Log) -> Section | None:
-    """Return the section with the learning curves of a single run; None if nothing was logged.
-
-    There is a chart for the loss, each of its components, the learning rate, the gradient norm, and
-    each metric of the evaluations during training.
-    """
+    """Return the section with the learning curves of a single run; None if nothing was logged."""
     training, evaluation = logged_curves(log)
     if not training and not evaluation:
         return None
@@ -212,10 +207,7 @@ def run_curves_section(style: SeriesStyle, log: Log) -> Section | None:
 
 
 def logged_curves(log: Log) -> tuple[dict[str, Points], dict[str, Points]]:
-    """Return the curves in a training log by name: of the training, and of its evaluations.
-
-    Those of the training begin with ``loss`` and its components.
-    """
+    """Return the curves of the training, the loss first, and those of its evaluations, by name."""
     training: dict[str, list[tuple[float, float]]] = {}
     evaluation: dict[str, list[tuple[float, float]]] = {}
     for line in log:

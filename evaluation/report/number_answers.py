@@ -110,8 +110,7 @@ def _accuracies(rows: Sequence[ScoredRow], kind: str, labels: Iterable[str]) -> 
 def _buckets(rows: Sequence[ScoredRow]) -> dict[str, dict[str, int]]:
     """Count the rows in each category, such as ``{"digits": {"1": 20, "2": 80}}``.
 
-    The outer keys are the categorical properties that the rows have, such as ``category``. The last
-    outer key is ``digits``, the number of digits of the true number before the decimal point.
+    ``digits`` is the number of digits of the true number before the decimal point.
     """
     kinds = dict.fromkeys(kind for row in rows for kind in row.get("buckets") or {})
     found: dict[str, dict[str, int]] = {}

@@ -192,10 +192,7 @@ class Page:
         return "\n\n".join(filter(None, parts)) + "\n"
 
     def to_summary(self) -> str:
-        """Return ten lines of Markdown: the verdict, the best rows, and what follows.
-
-        Of a run, the rows are its first metrics.
-        """
+        """Return ten lines of Markdown: the verdict, the best rows or first metrics, caveats."""
         columns = self.metrics.columns[:_SUMMARY_COLUMNS]
         rows = [
             replace(row, cells=row.cells[: len(columns)])

@@ -56,10 +56,7 @@ def is_comparison(folder: Path) -> bool:
 
 
 def check_all_answered(folder: Path, *, partial: bool) -> None:
-    """Raise ValueError if results are of a part of the test rows; with ``partial`` log a warning.
-
-    ``folder`` is that of a comparison or of a run.
-    """
+    """Raise ValueError if results are of a part of the test rows; log a warning if ``partial``."""
     if is_comparison(folder):
         found = {folder / SUMMARY: read_summary(folder)}
         cure = "the other test rows have no answer; see `mm-numeric compare`"
@@ -149,11 +146,8 @@ def _refreshed(page: str) -> str:
 def page_server(make: Callable[[], str], port: int) -> ThreadingHTTPServer:
     """Return a server whose only page is the text that ``make`` returns, made again each time.
 
-    A script in the page replaces its content every 10 seconds, so that the browser keeps the
-    scroll position and the unfolded parts; without scripts, the browser loads it again. If ``make``
-    fails, the page is the error message. See ``LocalHandler``.
-
-    Raises ValueError if the port cannot be used.
+    A script in the page replaces its content every 10 seconds; without scripts, the browser loads
+    it again. If ``make`` fails, the page is the error message.
     """
 
     class Handler(LocalHandler):

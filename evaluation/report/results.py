@@ -141,10 +141,7 @@ class Comparison:
 
     @property
     def has_p_values(self) -> bool:
-        """Return True if corrected p-values show whether an objective is better.
-
-        There are none with too few seeds, or if the test rows do not show how much rows vary.
-        """
+        """Return True if corrected p-values show whether an objective is better."""
         return bool(family_text(self.summary, "table"))
 
     @property
@@ -216,10 +213,7 @@ class Comparison:
         return f"{objective} has {trials[objective]} and {reference} has {trials[reference]}"
 
     def ranked(self) -> list[str]:
-        """Return the names of the training losses, sorted by the first metric, the best first.
-
-        Losses without a value come next. The control (by default cross-entropy times 1.3) is last.
-        """
+        """Return the objectives, the best in the first metric first, and the control last."""
         metric = self.metrics[0]
 
         def key(name: str) -> tuple[bool, bool, float]:
@@ -272,10 +266,7 @@ def numeric_axes(settings: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _row_styles(summary: Mapping[str, Any]) -> dict[str, SeriesStyle]:
-    """Choose the style of each row: rows of a grid that differ in numbers alone share theirs.
-
-    Such rows, of one objective, differ in the dash of their lines.
-    """
+    """Choose the style of each row: rows that differ in numbers alone differ in their dash only."""
     axes, rows = summary["axes"], summary["objectives"]
     numbers = numeric_axes(axes.values())
     kinds = {

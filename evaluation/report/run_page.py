@@ -139,7 +139,11 @@ def read_run_files(folder: Path, *, trust_remote_code: bool) -> RunFiles:
         log=read_lines(folder / LOG, cure="Delete the line."),
         finished=read_json(finished) if finished.is_file() else None,
         results=results,
-        protocols=dict(_other_protocols(sections)),
+        protocols={
+            name if rule == GREEDY else f"{name}, decoded by {rule}": section
+            for rule, of_rule in sections.items()
+            for name, section in list(of_rule.items())[1:]
+        },
         rows=rows,
         rows_file=path,
         during_training=during_training,
@@ -155,15 +159,6 @@ def read_results(folder: Path) -> dict[str, dict[str, ProtocolResults]]:
     return {rule: read_sections(path) for rule, path in paths.items() if path.is_file()}
 
 
-def _other_protocols(
-    sections: Mapping[str, Mapping[str, ProtocolResults]],
-) -> Iterator[tuple[str, ProtocolResults]]:
-    """Yield the name and the results of each protocol but the first of each decoding rule."""
-    for rule, own in sections.items():
-        for name in list(own)[1:]:
-            yield (name if rule == GREEDY else f"{name}, decoded by {rule}"), own[name]
-
-
 _SHOWN = 8  # metrics that are not folded
 _BUCKET_METRICS = 3  # in the tables of categories
 _TEXTS = 24  # shown unparseable answers
@@ -172,11 +167,7 @@ _ANSWERS = 16  # shown answers of a task without sections of its own
 
 
 def run_page(folder: Path, *, trust_remote_code: bool) -> Page:
-    """Return the report of a run, from the files that its folder has so far.
-
-    With ``trust_remote_code``, the module of a task that config.yaml names by an import path is
-    imported. Otherwise the sections of such a task are left out.
-    """
+    """Return the report of a run from its files; see ``write_report`` for ``trust_remote_code``."""
     run = read_run_files(folder, trust_remote_code=trust_remote_code)
     name = folder.resolve().name
     style = choose_styles([name], "", None)[name]
@@ -193,7 +184,10 @@ def run_page(folder: Path, *, trust_remote_code: bool) -> Page:
             key = name, seed
             scores, files = {key: run.rows}, {key: run.rows_file}
             own = task_sections(run.task, folder, {name: style}, scores, files)
-        sections += own or [_answers_section(run)]
+        shown = spread_evenly(run.rows, _ANSWERS)
+        text = f"{len(shown)} of {len(run.rows):,}, spread evenly over the rows."
+        answers = Section.of("answers", "Answers", note(text), _texts_table(shown, "Answers"))
+        sections += own or [answers]
     sections += [measured] * is_training
     sections += [_failures_section(run) if run.results else None]
     fitted = {rule: found for rule in DECODE_RULES if (found := read_calibration(folder, rule))}
@@ -225,10 +219,7 @@ def _steps(run: RunFiles) -> tuple[int, int | None]:
 
 
 def _steps_section(run: RunFiles) -> Section | None:
-    """Return the section with a bar of the steps and the time left; None if these are not known.
-
-    The time left has the pace of the last logged lines.
-    """
+    """Return the section with a bar of the steps and the time left; None if these are not known."""
     step, total = _steps(run)
     if total is None or not step:
         return None
@@ -378,7 +369,10 @@ def _metrics_section(run: RunFiles, table: Table) -> Section:
     if rest.rows:
         blocks.append(fold(f"{len(rest.rows)} more", [replace(rest, title="Other metrics")]))
     blocks += [fact_list(counts)] if counts else []
-    blocks += [_protocol_table(name, own) for name, own in run.protocols.items()]
+    for name, own in run.protocols.items():
+        lines = [[metric.label, _value(metric, own)] for metric in metrics_of(own)]
+        title = f"Metrics of the protocol {name}, on {own['rows']:,} rows"
+        blocks.append(Table.of(["metric", "value"], lines, title=title))
     groups = [
         _bucket_table(kind, own, run.metrics[:_BUCKET_METRICS])
         for kind, own in (results.get("buckets") or {}).items()
@@ -388,13 +382,6 @@ def _metrics_section(run: RunFiles, table: Table) -> Section:
     )
 
 
-def _protocol_table(name: str, results: ProtocolResults) -> Table:
-    metrics = metrics_of(results)
-    rows = [[metric.label, _value(metric, results)] for metric in metrics]
-    title = f"Metrics of the protocol {name}, on {results['rows']:,} rows"
-    return Table.of(["metric", "value"], rows, title=title)
-
-
 def _bucket_table(kind: str, buckets: Mapping[str, Any], metrics: list[ReportedMetric]) -> Table:
     shown = [m for m in metrics if any(m.name in own["metrics"] for own in buckets.values())]
     rows = [
@@ -402,12 +389,6 @@ def _bucket_table(kind: str, buckets: Mapping[str, Any], metrics: list[ReportedM
         for label, own in buckets.items()
     ]
     return Table.of([kind, "rows", *(m.label for m in shown)], rows, title=f"Metrics by {kind}")
-
-
-def _answers_section(run: RunFiles) -> Section:
-    rows = spread_evenly(run.rows, _ANSWERS)
-    text = f"{len(rows)} of {len(run.rows):,}, spread evenly over the rows."
-    return Section.of("answers", "Answers", note(text), _texts_table(rows, "Answers"))
 
 
 def _failures_section(run: RunFiles) -> Section:

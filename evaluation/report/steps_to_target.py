@@ -151,10 +151,7 @@ def _levels(curves: Sequence[Curve], metric: ReportedMetric) -> list[float]:
 
 
 def _pace(logs: Runs) -> str:
-    """Return the evaluation interval as text, such as ``Evaluated every 50 steps.``.
-
-    If all runs have the same number of steps per epoch, the text also contains this number.
-    """
+    """Return the steps between evaluations as text, and those of an epoch if all runs agree."""
     found = [[row for row in log if row.get("eval")] for log in logs.values()]
     firsts = {log[0]["step"] for log in found if log}
     text = f"Evaluated every {firsts.pop():,} steps." if len(firsts) == 1 else ""

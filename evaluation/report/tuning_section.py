@@ -116,10 +116,7 @@ def _chosen_table(comparison: Comparison) -> Table:
 
 
 def trials_table(comparison: Comparison) -> Table:
-    """Return the table of all trials and their metric on the selection rows.
-
-    If a trial failed, there is a column with the reasons.
-    """
+    """Return the table of all trials and their metric on the selection rows, or why they failed."""
     tuning = comparison.summary["tuning"]
     metric = ReportedMetric(**tuning["metric"])
     seeds = comparison.summary["seeds"]

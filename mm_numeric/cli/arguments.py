@@ -15,7 +15,7 @@ from mm_numeric.cli.completion import (
 )
 from mm_numeric.cli.overview import EXAMPLES, CommandParser, overview, positive
 from mm_numeric.cli.predict import add_decoding, add_endpoint
-from mm_numeric.cli.score import add_decode_options, add_score_options
+from mm_numeric.cli.score import add_decode_options, add_partial, add_score_options
 from mm_numeric.io.archives import add_limit_option
 from mm_numeric.registry import ENGINES, LOCAL_ENGINE
 
@@ -27,11 +27,10 @@ _Add = Callable[[str, str], argparse.ArgumentParser]
 
 
 def make_parser(commands: Mapping[str, Run]) -> CommandParser:
-    """Return the argument parser of ``mm-numeric`` with all its commands.
+    """Return the argument parser of ``mm-numeric``.
 
-    ``commands`` maps the name of each command to its function. Parsing stores the function of the
-    chosen command as ``arguments.command`` and its parser as ``arguments.parser``, or nothing if no
-    command was given.
+    Parsing stores the function of the chosen command as ``arguments.command`` and its parser as
+    ``arguments.parser``, or nothing if no command was given.
     """
     shared = _global_options()
     parser = CommandParser(
@@ -65,8 +64,12 @@ def make_parser(commands: Mapping[str, Run]) -> CommandParser:
     _add_predict(add)
     _add_demo(add)
     _add_calibrate(add)
-    _add_decode(add)
-    _add_score(add)
+    add_decode_options(
+        add("decode", "choose one answer from several texts of each question, of any model")
+    )
+    add_score_options(
+        add("score", "score predictions, with intervals and counts of parse failures")
+    )
     _add_compare(add)
     _add_export(add)
     _add_report(add)
@@ -130,14 +133,6 @@ def _add_engine(
 ) -> None:
     text += "; all machines need the same folders and packages (default: local)"
     parser.add_argument("--engine", choices=engines, default=LOCAL_ENGINE, help=text)
-
-
-def _add_partial(parser: argparse.ArgumentParser, what: str) -> None:
-    parser.add_argument(
-        "--partial",
-        action="store_true",
-        help=f"allow {what}, of which `predict` knows the number (default: an error)",
-    )
 
 
 def _add_trust(parser: argparse.ArgumentParser) -> None:
@@ -335,18 +330,6 @@ def _add_calibrate(add: _Add) -> None:
     _add_trust(calibrate)
 
 
-def _add_decode(add: _Add) -> None:
-    decode = add("decode", "choose one answer from several texts of each question, of any model")
-    _add_partial(decode, "rows without an answer")
-    add_decode_options(decode)
-
-
-def _add_score(add: _Add) -> None:
-    score = add("score", "score predictions, with intervals and counts of parse failures")
-    _add_partial(score, "rows without an answer")
-    add_score_options(score)
-
-
 def _add_compare(add: _Add) -> None:
     compare = add("compare", "compare objectives from one warm start over several seeds")
     _add_config(compare)
@@ -360,7 +343,7 @@ def _add_compare(add: _Add) -> None:
     )
     text = "ray uses the Ray cluster of RAY_ADDRESS, slurm submits jobs; both use compare.resources"
     _add_engine(compare, text, tuple(ENGINES))
-    _add_partial(compare, "test rows without an answer")
+    add_partial(compare, "test rows without an answer")
     compare.add_argument(
         "--plan",
         action="store_true",
@@ -413,7 +396,7 @@ def _add_report(add: _Add) -> None:
         help="write nothing; print one table as --format md, latex or csv: metrics, failures, and "
         "so on (report.tex has the names of all)",
     )
-    _add_partial(report, "results of test rows of which some have no answer")
+    add_partial(report, "results of test rows of which some have no answer")
     report.add_argument(
         "--port", type=int, default=8765, help="port of --watch on 127.0.0.1 (default: 8765)"
     )

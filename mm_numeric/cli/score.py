@@ -37,6 +37,7 @@ _ONLY_JSONL = ("task", "keep", "partial", "extract_with", "rank_by")
 
 def add_score_options(score: argparse.ArgumentParser) -> None:
     """Add the options of ``score``."""
+    add_partial(score, "rows without an answer")
     score.add_argument(
         "predictions",
         type=Path,
@@ -74,8 +75,18 @@ def add_score_options(score: argparse.ArgumentParser) -> None:
     _add_judge(score)
 
 
+def add_partial(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add the option that allows ``what``, such as rows without an answer."""
+    parser.add_argument(
+        "--partial",
+        action="store_true",
+        help=f"allow {what}, of which `predict` knows the number (default: an error)",
+    )
+
+
 def add_decode_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``decode``."""
+    add_partial(parser, "rows without an answer")
     parser.add_argument(
         "answers",
         type=Path,

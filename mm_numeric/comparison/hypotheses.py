@@ -56,7 +56,10 @@ def describe(own: Hypothesis) -> str:
 
 def _of_group(group: HypothesisGroup, rows: Mapping[str, Row], where: str) -> Iterator[Hypothesis]:
     for objective in group.objectives:
-        for name in _rows_named(objective, rows, f"{where}.objectives"):
+        named = [name for name, row in rows.items() if row.axes.get("objective") == objective]
+        if objective not in rows and not named:
+            raise unknown(objective, list(rows), "row", f"{where}.objectives")
+        for name in [objective] if objective in rows else named:
             against = name if group.against is None else _counterpart(group.against, name, rows)
             if against is None:
                 raise unknown(group.against or "", list(rows), "row", f"{where}.against")
@@ -71,13 +74,6 @@ def _of_group(group: HypothesisGroup, rows: Mapping[str, Row], where: str) -> It
                         "against_rule."
                     )
                 yield Hypothesis(group.family, group.metric, *answers)
-
-
-def _rows_named(objective: str, rows: Mapping[str, Row], where: str) -> list[str]:
-    found = [name for name, row in rows.items() if row.axes.get("objective") == objective]
-    if objective not in rows and not found:
-        raise unknown(objective, list(rows), "row", where)
-    return [objective] if objective in rows else found
 
 
 def _counterpart(objective: str, name: str, rows: Mapping[str, Row]) -> str | None:

@@ -186,10 +186,7 @@ def overview(config: Config, seeds: Sequence[int]) -> str:
 
 
 def plan_text(config: Config, seeds: Sequence[int] | None = None) -> str:
-    """Format the runs of a comparison, what each waits for, and the resources that it asks for.
-
-    With ``seeds``, only the runs of these seeds.
-    """
+    """Format the runs of all or some seeds, what each waits for, and the resources it asks for."""
     check_seeds(config, seeds)
     config = with_resolved_vary(config, Path(config.comparison.output_dir))
     runs = first_runs(config, seeds or config.comparison.seeds)

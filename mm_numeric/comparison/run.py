@@ -217,13 +217,17 @@ def _run_if_free(run: Run) -> bool:
     return True
 
 
-def execute_one(folder: Path, name: str) -> None:
+def execute_one(folder: Path, name: str, cpus: int, *_: None) -> None:
     """Execute the run ``name`` of the comparison in ``folder``, such as ``seed0/ce``.
 
     An engine calls this in another process, perhaps on another machine, while ``compare`` waits.
     Nothing is done if the run is finished. If it was begun by a process that has been lost, that
-    process may take a while to release its files.
+    process may take a while to release its files. The last arguments are the results of the runs
+    that it waits for.
     """
+    import torch
+
+    torch.set_num_threads(cpus)
     config = with_resolved_vary(read_comparison(folder / CONFIG), folder)
     for run in open_runs(config, config.comparison.seeds):
         deadline = time.monotonic() + _LOCK_WAIT_S

@@ -117,10 +117,7 @@ def _rows(config: Config, rows: Sequence[ComparisonRow]) -> dict[str, Any]:
 
 
 def _tuning(config: Config, rows: Sequence[ComparisonRow]) -> dict[str, Any] | None:
-    """Describe the trials of tuned rows; None if nothing is tuned.
-
-    The value of a trial is its first metric on the rows of ``compare.select_on``.
-    """
+    """Describe the trials of tuned rows, by the first metric; None if nothing is tuned."""
     selection = read_selection(config, rows)
     if selection is None or config.comparison.select_on is None:
         return None

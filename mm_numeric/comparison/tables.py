@@ -196,15 +196,10 @@ def calibration_table(runs: Runs) -> dict[str, Entries]:
 def calibration_entry(seeds: Sequence[Confidences]) -> dict[str, Any]:
     """Summarize the confidences of one objective and rule, over all seeds.
 
-    Returns:
-        ``ece``, ``auroc`` and ``aurc``: mean over the seeds (AUROC: over those that have both
-        correct and wrong answers; None if there are none).
-        ``gap``: the mean over the seeds, with its interval (``value``, ``low`` and ``high``).
-        ``count``: number of answers (also unparseable ones, which are wrong and have the confidence
-        0) or objects of all seeds. The rest is computed from all of them:
-        ``reliability``: for each bin [low, high, count, mean confidence, share correct].
-        ``risk_coverage``: points [coverage, share wrong], at most 100.
-        ``thresholds``: as ``mm_numeric.evaluation.answers.confidence.thresholds`` returns them.
+    ``ece``, ``auroc``, ``aurc`` and ``gap`` are means over the seeds, without those that have no
+    value; the rest is computed from the answers of all seeds. ``reliability`` has [low, high,
+    count, mean confidence, share correct] of each bin, and ``risk_coverage`` up to 100 points
+    [coverage, share wrong].
     """
     confidence = np.concatenate([found.confidence for found in seeds])
     right = np.concatenate([found.right for found in seeds])

@@ -32,7 +32,7 @@ def test_the_runs_of_all_seeds_are_one_more_row(finished_runs, tmp_path, monkeyp
     for _ in range(2):  # the second time, nothing is trained or answered again
         assert cli.main(["compare", "both.yaml"]) == 0
     said = capsys.readouterr().out
-    assert said.count("of the 2 runs together") == 2
+    assert said.count(", of ensembles") == 2
     runs = ["both/seed0/ce", "both/seed1/ce"]
     for rule in ("median", "mean"):
         out = Path(f"{rule}.jsonl")

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from tiny_models import small_config
 from train_runs import same
 
@@ -236,8 +237,8 @@ def test_a_run_waits_until_a_lost_process_has_released_its_files(tmp_path, monke
         (run.answers / "results.json").touch()
 
     monkeypatch.setattr("mm_numeric.comparison.run._run", execute)
-    execute_one(folder, "seed1/ce")
-    execute_one(folder, "seed1/ce")
+    execute_one(folder, "seed1/ce", torch.get_num_threads())
+    execute_one(folder, "seed1/ce", torch.get_num_threads())
     assert tried == ["seed1/ce", "seed1/ce"]
 
 

@@ -99,8 +99,8 @@ def test_calibration_is_averaged_over_seeds_and_charts_pool_them(tmp_path):
     summary = write_summary(comparison(tmp_path, RUNS), tmp_path)
     found = summary["calibration"]["ce"]["greedy"]
     seeds = [
-        ([0.9, 0.55, 0.7, 0.2], [1, 1, 0, 0]),
-        ([1.0, 0.8, 0.6, 0.4], [1, 1, 1, 0]),
+        np.array([[0.9, 0.55, 0.7, 0.2], [1, 1, 0, 0]]),
+        np.array([[1.0, 0.8, 0.6, 0.4], [1, 1, 1, 0]]),
     ]
     confidence, right = (np.concatenate(values) for values in zip(*seeds, strict=True))
     assert found["count"] == 8
@@ -129,7 +129,9 @@ def test_a_seed_without_an_auroc_is_not_in_its_mean(tmp_path):
     right = {key: (text, 0.5) for key, text in TARGETS.items()}
     runs = {"warm_start": WARM, "ce": {"greedy": (right, POOR), "median": (right, right)}}
     found = write_summary(comparison(tmp_path, runs), tmp_path)["calibration"]["ce"]
-    assert found["greedy"]["auroc"] == calibration.auroc([0.9, 0.55, 0.7, 0.2], [1, 1, 0, 0])
+    assert found["greedy"]["auroc"] == calibration.auroc(
+        np.array([0.9, 0.55, 0.7, 0.2]), np.array([1.0, 1.0, 0.0, 0.0])
+    )
     assert found["median"]["auroc"] is None
 
 

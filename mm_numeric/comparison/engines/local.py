@@ -113,10 +113,7 @@ PARENT = "MM_NUMERIC_COMPARE_PARENT"
 
 
 def exit_with_parent() -> None:
-    """Start a thread that exits this process when the main process ends or is killed.
-
-    Does nothing unless ``_in_processes`` started this process.
-    """
+    """Let a process that ``_in_processes`` started exit when the main process ends or is killed."""
     parent = os.environ.get(PARENT)
     if parent is None:
         return

@@ -23,17 +23,9 @@ def execute(config: Config, folder: Path, left: Sequence[Run]) -> None:
     task, waits, refs = remote(asked), waits_for(left), dict[str, Any]()
     for run in left:
         needed = [refs[name] for name in waits[run.name]]
-        words = (os.getcwd(), _execute, folder, run.name, asked.cpus)
+        words = (os.getcwd(), execute_one, folder, run.name, asked.cpus)
         refs[run.name] = task.options(name=run.name).remote(*words, *needed)
     _wait(ray, refs)
-
-
-def _execute(folder: Path, name: str, cpus: int, *_: None) -> None:
-    """Execute a run in a process of Ray; the last arguments are the results of those it needs."""
-    import torch
-
-    torch.set_num_threads(cpus)
-    execute_one(folder, name)
 
 
 def _wait(ray: Any, refs: dict[str, Any]) -> None:

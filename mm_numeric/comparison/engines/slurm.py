@@ -97,11 +97,8 @@ class ComparedRunJob:
 
     def __call__(self) -> None:
         """Execute the run in the job."""
-        import torch
-
-        torch.set_num_threads(self.cpus)
         os.chdir(self.cwd)
-        execute_one(self.folder, self.name)
+        execute_one(self.folder, self.name, self.cpus)
 
     def checkpoint(self) -> Any:
         """Return what submitit submits when the job is preempted: the run, which resumes."""

@@ -57,7 +57,7 @@ def list_rows(rule="greedy"):
 
 def test_results_have_the_calibration_of_the_answers(tmp_path):
     scores = score(write(tmp_path, clock_rows()))
-    confidence, right = [0.9, 0.6, 0.4, 0.4], [1, 0, 0, 1]
+    confidence, right = np.array([0.9, 0.6, 0.4, 0.4]), np.array([1.0, 0.0, 0.0, 1.0])
     results = section(tmp_path)
     assert results["calibration"] == {
         "rule": "median",
@@ -66,12 +66,12 @@ def test_results_have_the_calibration_of_the_answers(tmp_path):
         "count": 4,
         "mean_confidence": pytest.approx(0.575),
         "right": 0.5,
-        "gap": calibration.gap([(np.array(confidence), np.array(right), scores.groups)])._asdict(),
+        "gap": calibration.gap([(confidence, right, scores.groups)])._asdict(),
         "reliability": [list(own) for own in calibration.reliability(confidence, right)],
         "ece": calibration.expected_calibration_error(confidence, right),
         "auroc": calibration.auroc(confidence, right),
         "aurc": calibration.aurc(confidence, right),
-        "thresholds": thresholds(np.array(confidence), np.array(right)),
+        "thresholds": thresholds(confidence, right),
     }
     found = results["calibration"]["thresholds"]
     assert found["coverage"][0] == {"wanted": 1, "threshold": 0.4, "coverage": 1, "right": 0.5}
@@ -80,7 +80,7 @@ def test_results_have_the_calibration_of_the_answers(tmp_path):
     nothing = thresholds(np.array([0.5]), np.array([0.0]))["right"][0]
     assert nothing == {"wanted": 0.9, "threshold": None, "coverage": 0, "right": None}
     rows = [json.loads(line) for line in (tmp_path / "scores.jsonl").read_text().splitlines()]
-    assert [row["confidence"] for row in rows] == confidence
+    assert [row["confidence"] for row in rows] == confidence.tolist()
     assert rows[0]["decode"] == clock_rows()[0]["decode"]
     text = results_table(scores)
     assert (
