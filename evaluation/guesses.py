@@ -112,8 +112,8 @@ def guess_metrics(rows: GuessedRows, *, train_rows: int = 0) -> Guesses:
     """Compute the metrics of each kind of guess; {} for fewer than two rows.
 
     There is an answer per question if questions have eight rows or more, on average. If
-    ``train_rows`` is not 0, so many training rows come first: constant answers are chosen on these
-    alone.
+    ``train_rows`` is not 0, the first rows are training rows, and constant answers are chosen on
+    these alone.
     """
     answers = [rows.correct_answer(row) for row in range(len(rows.targets))]
     tested = range(train_rows, len(answers))

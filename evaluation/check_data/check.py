@@ -472,11 +472,7 @@ def _label_noise(config: Config) -> Iterator[str]:
 def notes(report: DataReport) -> Iterator[str]:
     """Yield one sentence for each property of the data that a user may not expect."""
     sources, tokenizer = report.sources, report.family.tokenizer
-    task = report.config.task
-    counts = task.count_classes(e.example for e in sources[0].examples)
-    too_long = task.count_classes(sources[0].too_long)
-    if sources[0].examples and counts and too_long:
-        yield from counts.warnings(too_long.objects)
+    yield from _class_warnings(report)
     tokens = {token for source in sources for token in source.tokens}
     special = sorted(tokens.intersection(tokenizer.all_special_ids))
     if special:
@@ -525,6 +521,14 @@ def notes(report: DataReport) -> Iterator[str]:
             f"{collapsed} shapes are narrower than one step of the coordinates, and have no area "
             "after parsing."
         )
+
+
+def _class_warnings(report: DataReport) -> Iterator[str]:
+    source, task = report.sources[0], report.config.task
+    counts = task.count_classes(e.example for e in source.examples)
+    too_long = task.count_classes(source.too_long)
+    if source.examples and counts and too_long:
+        yield from counts.warnings(too_long.objects)
 
 
 def _collapsed(encoded: EncodedExample) -> int:
