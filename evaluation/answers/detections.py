@@ -20,7 +20,7 @@ annotations are ignored regions.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -66,40 +66,41 @@ def read_text_files(path: Path, *, truth: bool, lines: str | None = None) -> Det
     declared = lines is not None
     instances: dict[str, Instances] = {}
     scores: dict[str, Sequence[float | None]] = {}
-    for where, name, content in text_files(path):
+    for where, name, numbered in text_files(path):
         image = re.sub(r"^(?:poly_)?(?:gt|res)_", "", PurePosixPath(name).stem)
         if image in instances:
             raise ValueError(f"{where}: a second file of the image {image!r}; keep one.")
         items, own = [], []
-        for number, line in enumerate(content.split("\n"), start=1):
-            if line.strip():
-                at = f"{where}, line {number}"
-                lines = lines or _content_of(line, at)
-                item, score = _read_line(line.strip("\r"), lines, declared, truth, at)
-                items.append(item)
-                own.append(score)
+        for number, line in numbered:
+            at = f"{where}, line {number}"
+            lines = lines or _content_of(line, at)
+            item, score = _read_line(line.strip("\r"), lines, declared, truth, at)
+            items.append(item)
+            own.append(score)
         instances[image], scores[image] = Instances(tuple(items)), own
     if not instances:
         raise ValueError(f"{path}: there is no .txt file in it; add one for each image.")
     return Detections(instances, scores)
 
 
-def text_files(path: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield the path (for error messages), name and content of each text file, sorted by name."""
+def text_files(path: Path) -> Iterator[tuple[str, str, list[tuple[int, str]]]]:
+    """Yield the path (for error messages), name and numbered lines of each text file by name.
+
+    Empty lines are left out.
+    """
+    files: Iterable[tuple[str, str, bytes]]
     if path.is_dir():
-        for file in sorted(file for file in path.iterdir() if is_wanted(file.name, (".txt",))):
-            yield str(file), file.name, _decoded(file.read_bytes(), str(file))
-        return
-    for name, content in zipped_files(path, (".txt",)):
-        where = f"{path}, {name}"
-        yield where, PurePosixPath(name).name, _decoded(content, where)
-
-
-def _decoded(content: bytes, where: str) -> str:
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{where}: not UTF-8 ({error}).") from error
+        found = sorted(file for file in path.iterdir() if is_wanted(file.name, (".txt",)))
+        files = ((str(file), file.name, file.read_bytes()) for file in found)
+    else:
+        zipped = zipped_files(path, (".txt",))
+        files = ((f"{path}, {name}", PurePosixPath(name).name, own) for name, own in zipped)
+    for where, name, content in files:
+        try:
+            lines = content.decode("utf-8-sig").split("\n")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{where}: not UTF-8 ({error}).") from error
+        yield where, name, [own for own in enumerate(lines, start=1) if own[1].strip()]
 
 
 def _content_of(line: str, where: str) -> str:

@@ -37,11 +37,12 @@ class DotaDetections(Detections):
 def read_dota_truth(path: Path) -> Detections:
     """Read the true objects of each image from a folder or zip ``labelTxt``."""
     instances = {}
-    for where, name, content in text_files(path):
-        items = []
-        for number, line in enumerate(content.split("\n"), start=1):
-            if line.strip() and not line.startswith(DOTA_HEADERS):
-                items.append(read_dota_object(line, f"{where}, line {number}"))
+    for where, name, lines in text_files(path):
+        items = (
+            read_dota_object(line, f"{where}, line {number}")
+            for number, line in lines
+            if not line.startswith(DOTA_HEADERS)
+        )
         instances[PurePosixPath(name).stem] = Instances(tuple(items))
     if not instances:
         raise ValueError(f"{path}: there is no .txt file in it; add one for each image.")
@@ -54,16 +55,13 @@ def read_dota_detections(path: Path) -> DotaDetections:
     scores: dict[str, list[float | None]] = {}
     lines: dict[str, list[int]] = {}
     classes = []
-    for where, name, content in text_files(path):
+    for where, name, numbered in text_files(path):
         if not name.startswith(_TASK):
             continue
         label = PurePosixPath(name).stem.removeprefix(_TASK)
         classes.append(label)
-        for number, line in enumerate(content.split("\n"), start=1):
-            fields = line.split()
-            if not fields:
-                continue
-            at = f"{where}, line {number}"
+        for number, line in numbered:
+            fields, at = line.split(), f"{where}, line {number}"
             if len(fields) != 10:
                 raise ValueError(
                     f"{at}: {len(fields)} fields, but a detection of DOTA has an image, a score "

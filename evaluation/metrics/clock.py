@@ -60,10 +60,7 @@ def with_hands_swapped(time: ClockTime) -> ClockTime:
 def score_times(
     predictions: Sequence[ClockTime | None], targets: Sequence[ClockTime]
 ) -> RowColumns:
-    """Compare predicted with true times; return columns with one value per row.
-
-    The circular and the linear deviation are in minutes. All other columns are 0 or 1.
-    """
+    """Compare predicted with true times; return columns with one value per row."""
     pairs = list(zip(predictions, targets, strict=True))
     deviations = [dial_deviation_minutes(p, t) for p, t in pairs]
     linear = [_WORST_LINEAR if p is None else abs(p.minutes - t.minutes) for p, t in pairs]

@@ -80,18 +80,10 @@ def score_instances(
     If ``labelled``, a detection only matches truths with the same label. An ignored region, such as
     illegible text, applies to all labels if it has no label.
 
-    Columns (numbers per image):
-        matched: Pairs of a detection and a truth under the ICDAR 2015 rules.
-        detected: Detections that the ICDAR 2015 rules do not exclude.
-        truths: True shapes that are not ignored regions.
-        paired_at_t: Pairs with IoU >= t. ``paired_iou`` is the sum of the IoUs of all pairs.
-        counted: Detections that are paired or outside of ignored regions.
-        ..._small, ..._medium, ..._large: The same counts for one COCO size only. A paired
-            detection counts in the size of its truth, any other detection in its own size.
-        shapes_read: All detections.
-        invalid_detections, invalid_truths: Shapes that had to be repaired or have no area.
-        duplicates, longest_run: See ``repeats``.
-        unreadable: 1 if the answer is unparseable, otherwise 0.
+    ``matched`` and ``detected`` are pairs and detections under the ICDAR 2015 rules,
+    ``paired_at_t`` pairs with IoU >= t, and ``counted`` detections that are paired or outside of
+    ignored regions. In columns of one COCO size, a paired detection counts in the size of its
+    truth, any other detection in its own size. ``paired_iou`` is the sum of the IoUs of all pairs.
     """
     found = pair_detections(predictions, targets, labelled=labelled)
     detections, truths, care = found.detections, found.truths, found.care

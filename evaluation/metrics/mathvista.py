@@ -211,16 +211,6 @@ def _columns(
     return {key: np.array(values, dtype=np.float64) for key, values in columns.items()}
 
 
-def unreadable_reason(prediction: Text | None, target: ShortAnswer) -> str | None:
-    """Return why no answer was found, such as ``no number``; None if an answer was found."""
-    return _extract(prediction, target).reason
-
-
-def extracted_text(prediction: Text | None, target: ShortAnswer) -> str:
-    """Return the answer that a judge, or else the rules, extracted from a response."""
-    return _extract(prediction, target).text
-
-
 def _extract(prediction: Text | None, target: ShortAnswer) -> Extraction:
     if isinstance(prediction, JudgedText):
         return validate_extraction(prediction.extraction, target)
@@ -303,8 +293,8 @@ JUDGED_MATHVISTA = Scorer(
         **_RULES,
         "strict": _STRICT,
     },
-    reason=unreadable_reason,
-    extraction=extracted_text,
+    reason=lambda answer, target: _extract(answer, target).reason,
+    extraction=lambda answer, target: _extract(answer, target).text,
 )
 """Scorer for ``JudgedText`` predictions and ``ShortAnswer`` targets."""
 
@@ -319,8 +309,8 @@ MATHVISTA = Scorer(
     buckets=_BUCKETS,
     success=Success(label="correct by the strict rules", column="strict"),
     protocols={**_RULES, "strict": _STRICT},
-    reason=unreadable_reason,
-    extraction=extracted_text,
+    reason=lambda answer, target: _extract(answer, target).reason,
+    extraction=lambda answer, target: _extract(answer, target).text,
     judge_rules=JudgeRules(
         without_judge=extract_without_judge,
         prompt=judge_prompt,

@@ -59,11 +59,7 @@ class _Judged(NamedTuple):
 
 
 def score_texts(texts: Sequence[str], targets: Sequence[Measurement]) -> RowColumns:
-    """Judge generated texts; return columns of 0 or 1 with one value per row.
-
-    Columns: measurebench: number and unit are correct. measurebench_number: the number is.
-        measurebench_unit: the unit is. measurebench_asks_unit: a unit is asked for.
-    """
+    """Judge generated texts by MeasureBench's rules; return columns of 0 or 1."""
     judged = [_best(answer_part(text), t) for text, t in zip(texts, targets, strict=True)]
     columns = {
         "measurebench": [j.points == 2 for j in judged],
@@ -216,11 +212,9 @@ def score_measurements(
 ) -> RowColumns:
     """Compare readings with the true ones; return columns with one value per row.
 
-    Columns: those of ``score_approximate``, with answers in another or no unit as unparseable, and
-        another_unit: 0 or 1.
-        ranged: 1 if the target has the range of its instrument.
-        error_of_range: |answer - target| / range, at most 1, and 1 if unparseable; 0 if not ranged.
-        outside_range: 1 if the answer is beyond the range.
+    Answers in another or no unit count as unparseable in the columns of ``score_approximate``.
+    ``error_of_range`` is |answer - target| / range, at most 1, and 1 if unparseable. It is 0 if the
+    target has no range (``ranged``).
     """
     errors = [unit_error(p, t) for p, t in zip(predictions, targets, strict=True)]
     read = [None if error else p for p, error in zip(predictions, errors, strict=True)]

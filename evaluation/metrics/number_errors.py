@@ -60,14 +60,9 @@ _PLACES = ("units", "tens", "hundreds", "thousands")
 def score_numbers(predictions: Sequence[Number | None], targets: Sequence[Number]) -> RowColumns:
     """Compare predicted with true numbers; return columns with one value per row.
 
-    Columns:
-        exact, is_close, unreadable, nonzero: 0 or 1; ``nonzero`` is 1 if the target is not 0.
-        target_value, answer_value: The numbers; if unparseable, -target (or 1 if the target is 0).
-        absolute_error, relative_error: |answer - target|; the same divided by |target|.
-        log_target_value, log_answer_value, log_error: Both numbers on the scale
-            sign(x) log10(1 + |x|), and their absolute difference.
-        digits: Number of digits of the target. ``units``, ``tens``, ...: 1 if it has this digit.
-        right_digits, right_units, ...: How many of these digits are correct in the answer.
+    ``answer_value`` is -target (or 1 if the target is 0) if the answer is unparseable. Columns
+    named ``log_...`` are on the scale sign(x) log10(1 + |x|). ``digits``, ``units``, ``tens``, ...
+    count the digits of the target, and ``right_...`` how many of them are correct in the answer.
     """
     read = np.array([prediction is not None for prediction in predictions], dtype=np.float64)
     wanted = clipped([target.value for target in targets])

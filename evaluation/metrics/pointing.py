@@ -70,10 +70,9 @@ def regions_of(target: Instances) -> list[Instance]:
 def score_clicks(
     predictions: Sequence[Instances | None], targets: Sequence[Instances]
 ) -> RowColumns:
-    """Compare one click per row with the element; return columns with one value per row, 0 or 1.
+    """Compare one click per row with the element; return columns of 0 or 1 with one value per row.
 
-    Columns: ``correct``, ``unreadable``; ``present`` and ``absent``, whether there is an element;
-    ``right_present`` and ``right_absent``, the same if the answer is correct.
+    ``right_present`` and ``right_absent`` are correct answers if there is an element, or none.
     """
     absent = np.array([not regions_of(target) for target in targets], dtype=np.float64)
     correct = np.array(
@@ -133,9 +132,7 @@ def score_points(
 ) -> RowColumns:
     """Compare the points of each row with its objects; return columns with one value per row.
 
-    Columns: ``f1``, ``precision``, ``recall``, ``in_region`` (0 to 1; 0 in a row that is not
-    scored), ``scored``, ``same_count``, ``unreadable`` (0 or 1), ``count_error``, and those of
-    ``repeats.columns_of``.
+    F1, precision, recall and ``in_region`` are 0 in a row that is not ``scored``.
     """
     rows = []
     for prediction, target in zip(predictions, targets, strict=True):

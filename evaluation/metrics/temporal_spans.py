@@ -102,9 +102,8 @@ def score_spans(
 ) -> RowColumns:
     """Compare answered with true spans; return columns with one value per row.
 
-    Columns: ``iou``, ``ap``, ``ap_0.5`` and ``ap_0.75``, each from 0 to 1; the same against the
-    true spans of one length, such as ``short_iou``; ``short``, ``middle`` and ``long``: 1 if there
-    is a true span of this length; ``unreadable``: 0 or 1.
+    ``iou`` and ``ap`` are from 0 to 1. Columns such as ``short_iou`` are against the true spans of
+    one length, and ``short`` is 1 if there is one.
     """
     rows = [_judged(p, t.spans) for p, t in zip(predictions, targets, strict=True)]
     columns = _as_columns("", rows)

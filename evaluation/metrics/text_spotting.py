@@ -58,10 +58,8 @@ def score_words(
 ) -> RowColumns:
     """Compare predicted words with true words, and count them per image.
 
-    Columns (numbers per image): those of ``detection.score_instances``, and
-        end_to_end_correct, word_spotting_correct: Matched pairs with equal texts.
-        end_to_end_detected, word_spotting_detected: Detections that the rules do not exclude.
-        end_to_end_truths, word_spotting_truths: Truths that are not ignored.
+    The columns are those of ``detection.score_instances``, and for each protocol the matched pairs
+    with equal texts, the detections that are not excluded, and the truths that are not ignored.
     """
     columns = score_instances(predictions, targets)
     images = len(targets)

@@ -8,6 +8,7 @@ run continues) is step 0. Figure 4 of NTL (arXiv 2411.02083) shows epochs instea
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from mm_numeric.evaluation.report import charts
@@ -28,10 +29,15 @@ class StepsToLevel:
     steps: Sequence[int | None]
 
     @property
+    def reached(self) -> list[int]:
+        """Return the steps of all seeds, or [] if one did not reach the metric value."""
+        known = [step for step in self.steps if step is not None]
+        return known if len(known) == len(self.steps) else []
+
+    @property
     def mean(self) -> float | None:
         """Return the mean number of steps, or None if a seed did not reach the metric value."""
-        known = [step for step in self.steps if step is not None]
-        return sum(known) / len(known) if known and len(known) == len(self.steps) else None
+        return fmean(self.reached) if self.reached else None
 
     def text(self) -> str:
         """Return the mean number of steps and its range over seeds, such as ``120 (100 to 140)``.
@@ -43,14 +49,8 @@ class StepsToLevel:
             return "not reached" + (f" by {missing} of {seeds} seeds" if missing < seeds else "")
         if len(self.steps) == 1:
             return number(self.mean, 0)
-        low, high = self.ends
+        low, high = min(self.reached), max(self.reached)
         return f"{number(self.mean, 0)} ({number(low, 0)} to {number(high, 0)})"
-
-    @property
-    def ends(self) -> tuple[int, int]:
-        """Return the fewest and the most steps of a seed; every seed reached the metric value."""
-        known = [step for step in self.steps if step is not None]
-        return min(known), max(known)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +175,7 @@ def _chart(group: _MetricLevels, styles: Styles) -> Block:
             if at.mean is None:
                 break
             x = level + shift
-            low, high = at.ends
+            low, high = min(at.reached), max(at.reached)
             top = max(top, high)
             points.append((x, at.mean))
             cap = [(x - 0.012 * reach, at.mean), (x + 0.012 * reach, at.mean)]

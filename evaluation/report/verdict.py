@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mm_numeric.config.decoding import GREEDY
+from mm_numeric.evaluation.guesses import Guess
 from mm_numeric.evaluation.metrics.intervals import ENOUGH_SEEDS, family_text
 from mm_numeric.evaluation.report.results import SIGNIFICANT, Comparison, ReportedMetric
 from mm_numeric.evaluation.table import p_value
@@ -52,9 +53,10 @@ def verdict(comparison: Comparison) -> list[str]:
         ]
     pairs = _pairs(comparison)
     rivals = [pair for pair in pairs if pair.reference]
-    at_guess = _is_at_guess(comparison, pairs)
-    if at_guess:
-        lines = [_guessing(comparison, pairs), *_planned(comparison)]
+    guess = comparison.guess(metric)
+    is_above = guess is None or any(metric.beats(pair.cell, guess.value) for pair in pairs)
+    if guess is not None and not is_above:
+        lines = [_guessing(pairs, metric, guess), *_planned(comparison)]
     elif not rivals:
         value = metric.estimate(base)
         result = f"{value} {metric.label} ({value.interval or 'no interval'})"
@@ -65,8 +67,9 @@ def verdict(comparison: Comparison) -> list[str]:
         lines = [*_planned(comparison), _observation(comparison, pairs)]
     if rivals:
         lines += _clear(comparison, rivals)
-        lines += [] if at_guess else _next(comparison, rivals)
-    lines += _guess(comparison)
+        lines += _next(comparison, rivals) if is_above else []
+    if guess is not None:
+        lines.append(_guess(comparison, guess))
     if rivals:
         lines += _trials(comparison)
         lines.append(_control(comparison))
@@ -99,16 +102,7 @@ def _pairs(comparison: Comparison) -> list[_Pair]:
     return sorted(found, key=lambda pair: sign * pair.cell["value"])
 
 
-def _is_at_guess(comparison: Comparison, pairs: Sequence[_Pair]) -> bool:
-    metric = comparison.metrics[0]
-    guess = comparison.guess(metric)
-    return guess is not None and not any(metric.beats(pair.cell, guess.value) for pair in pairs)
-
-
-def _guessing(comparison: Comparison, pairs: Sequence[_Pair]) -> str:
-    metric = comparison.metrics[0]
-    guess = comparison.guess(metric)
-    assert guess is not None
+def _guessing(pairs: Sequence[_Pair], metric: ReportedMetric, guess: Guess) -> str:
     names = dict.fromkeys(pair.name for pair in pairs)
     who = f"None of the {len(names)} objectives is" if len(names) > 1 else f"{pairs[0].name} is not"
     return (
@@ -127,11 +121,8 @@ def _reach(pairs: Sequence[_Pair], metric: ReportedMetric) -> str:
     return both.interval + last.removeprefix(both.interval.rpartition(" ")[2])
 
 
-def _guess(comparison: Comparison) -> Iterator[str]:
+def _guess(comparison: Comparison, guess: Guess) -> str:
     metric = comparison.metrics[0]
-    guess = comparison.guess(metric)
-    if guess is None:
-        return
     line = (
         f"Guessing has {metric.value(guess.value)} {metric.label}: the best {guess.kind}, computed "
         "without the image and the question"
@@ -145,7 +136,7 @@ def _guess(comparison: Comparison) -> Iterator[str]:
         more = f" and {len(poor) - _MOST_NAMES} more" if len(poor) > _MOST_NAMES else ""
         names = ", ".join(poor[:_MOST_NAMES])
         line += f"; not clearly better, decoded greedily: {names}{more}"
-    yield f"{line}."
+    return f"{line}."
 
 
 def _answers(name: str, rule: str) -> str:

@@ -11,6 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 from mm_numeric.tasks.rendering.drawing import Drawing, ImageStyle, with_noise
 
 _COLOURS = ((38, 84, 210), (214, 40, 40), (42, 157, 70), (140, 60, 180), (230, 130, 20))
+_FIRST_YEAR = 2011
 _GREY, _BLACK = (200, 200, 200), (20, 20, 20)
 
 
@@ -24,9 +25,6 @@ class ChartStyle(ImageStyle):
 
     most: int = 5
     """Maximum number of bars."""
-
-    first_year: int = 2011
-    """Year of the first bar; each bar is a year later than the bar before it."""
 
     highest: int = 100
     """Highest value of a bar, and the end of the axis; values are whole numbers."""
@@ -47,12 +45,12 @@ class ChartStyle(ImageStyle):
         )  # all different, so that one is the highest
         bar = rng.randrange(len(values))
         row: dict[str, object] = {
-            "question": f"What is the value in {self.first_year + bar}?",
+            "question": f"What is the value in {_FIRST_YEAR + bar}?",
             "answer": values[bar],
             "year": False,
         }
         if rng.random() < 0.25:
-            answer = self.first_year + values.index(max(values))
+            answer = _FIRST_YEAR + values.index(max(values))
             row = {"question": "Which year has the highest value?", "answer": answer, "year": True}
         return _draw(values, rng, self), self.sized(row)
 
@@ -75,6 +73,6 @@ def _draw(values: list[int], rng: random.Random, style: ChartStyle) -> Image.Ima
         x = left + slot * i
         y = bottom - (bottom - top) * value / style.highest
         draw.rectangle((x + slot * 0.2, y, x + slot * 0.8, bottom), fill=colour)
-        year = str(style.first_year + i)
+        year = str(_FIRST_YEAR + i)
         draw.text((x + slot / 2, bottom + 2), year, fill=_BLACK, font=font, anchor="mt")
     return with_noise(image, style.noise, rng)
