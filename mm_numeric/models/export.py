@@ -1,6 +1,5 @@
 """Export the model of a finished run as a folder that transformers can load."""
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +7,7 @@ from transformers import GenerationConfig
 
 from mm_numeric.config.schema import Config, read_baseline
 from mm_numeric.families.family import Family
-from mm_numeric.io.atomic_files import reject_link
+from mm_numeric.io.atomic_files import atomic_folder, reject_link
 from mm_numeric.io.files import read_json, stored_content
 from mm_numeric.io.log import logger
 from mm_numeric.models.adapters import merged
@@ -40,15 +39,8 @@ def export(run: Path, out: Path, *, trust_remote_code: bool = False) -> None:
         reject_link(out)
         if out.exists():
             raise ValueError(f"{out} exists; name a folder that does not, or delete it.")
-        unfinished = out.with_name(f"{out.name}.unfinished")
-        if unfinished.exists():  # of a killed process
-            shutil.rmtree(unfinished)
-        try:
+        with atomic_folder(out) as unfinished:
             _save(config, run, unfinished, out.name)
-        except BaseException:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            raise
-        unfinished.rename(out)
 
 
 def _save(config: Config, run: Path, folder: Path, name: str) -> None:
@@ -58,7 +50,6 @@ def _save(config: Config, run: Path, folder: Path, name: str) -> None:
     family = load_family(config, str(run / MODEL))
     model = merged(load_model(config, family, str(run / MODEL)))
     model.generation_config = _greedy(config, family)
-    folder.mkdir(parents=True)
     model.save_pretrained(folder)
     family.save(folder)
     facts = read_json(run / FINISHED)

@@ -18,6 +18,7 @@ from mm_numeric.compat import keep_checkpoint_names
 from mm_numeric.config.schema import TINY, Config, ModelConfig
 from mm_numeric.data.lengths import max_positions
 from mm_numeric.families.family import Family
+from mm_numeric.io.atomic_files import atomic_folder
 from mm_numeric.io.files import read_json
 from mm_numeric.io.log import shows_progress
 from mm_numeric.models.adapters import base_of_adapters, has_adapters, load_adapted
@@ -60,10 +61,9 @@ def model_source(config: Config, folder: Path) -> str:
         return config.model.name
     source = folder / "init"
     if not source.is_dir():
-        cls = family_class(config)
-        unfinished = folder / "init.unfinished"
-        cls.make_tiny(unfinished, seed=config.trainer.get("seed", 42))
-        unfinished.rename(source)
+        source.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_folder(source) as unfinished:
+            family_class(config).make_tiny(unfinished, seed=config.trainer.get("seed", 42))
     return str(source)
 
 

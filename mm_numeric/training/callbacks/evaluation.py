@@ -173,8 +173,9 @@ class EvaluationCallback(TrainerCallback):
             metric.name: metric.higher_is_better for metric in _metrics(config, examples)
         }
         self.folder = config.output_dir / BEST
-        if trainer.args.should_save and _old(self.folder).exists() and not self.folder.exists():
-            _old(self.folder).rename(self.folder)  # killed while replacing it
+        self.unfinished = self.folder.with_name(f"{BEST}.unfinished")
+        if trainer.args.should_save and (self.unfinished / FINISHED).is_file():
+            self._replace_best()  # the process was killed while it did
         trainer.evaluation = self
         trainer.add_callback(self)
 
@@ -318,22 +319,21 @@ class EvaluationCallback(TrainerCallback):
 
         If the process is killed meanwhile, either the old or the new weights remain.
         """
-        unfinished, is_writer = _unfinished(self.folder), self.trainer.args.should_save
-        if is_writer and unfinished.exists():
-            shutil.rmtree(unfinished)
-        save_without_push(self.trainer, unfinished / MODEL)
+        is_writer = self.trainer.args.should_save
+        if is_writer:
+            shutil.rmtree(self.unfinished, ignore_errors=True)
+        save_without_push(self.trainer, self.unfinished / MODEL)
         if not is_writer:
             return
-        self.family.save(unfinished / MODEL)
-        write_config(unfinished, self.config)
+        self.family.save(self.unfinished / MODEL)
+        write_config(self.unfinished, self.config)
         entry = {"step": best.step, "metric": best.metric, "value": best.value}
-        finish(unfinished, {**self.facts(), "best": entry})
-        if self.folder.exists():
-            if _old(self.folder).exists():
-                shutil.rmtree(_old(self.folder))
-            self.folder.rename(_old(self.folder))
-        unfinished.rename(self.folder)
-        shutil.rmtree(_old(self.folder), ignore_errors=True)
+        finish(self.unfinished, {**self.facts(), "best": entry})  # written last
+        self._replace_best()
+
+    def _replace_best(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.unfinished.rename(self.folder)
 
 
 def _metrics(config: Config, examples: Sequence[Example]) -> list[Metric]:
@@ -341,14 +341,6 @@ def _metrics(config: Config, examples: Sequence[Example]) -> list[Metric]:
     scorer = scorer_of(config.task, config.task_name, examples[0].answer, where)
     categories = [example.buckets.get(CATEGORY, "none") for example in examples]
     return [metric for metric, _ in metrics_by_category(scorer, categories)]
-
-
-def _unfinished(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}.unfinished")
-
-
-def _old(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}.old.unfinished")
 
 
 _REPORTERS = ("trackio", "wandb")  # both have the functions `log` and `Image`

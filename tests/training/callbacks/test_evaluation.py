@@ -243,10 +243,11 @@ def test_a_kill_while_the_best_is_replaced_loses_neither(tmp_path):
     train(config)
     run = tmp_path / "run"
     cut(run, 6)
-    (run / "best").rename(run / "best.old.unfinished")
+    (run / "best").rename(run / "best.unfinished")
+    (run / "best/model").mkdir(parents=True)  # what is left of the one before
     train(config, resume=True)
     assert facts(run)["best"]["step"] == 6
-    assert not (run / "best.old.unfinished").exists()
+    assert not (run / "best.unfinished").exists()
 
 
 @pytest.mark.parametrize(
