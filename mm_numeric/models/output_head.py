@@ -5,7 +5,7 @@ have it. All of them call the module that ``get_output_embeddings()`` returns.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -61,20 +61,15 @@ def at_positions(hidden: Tensor, positions: Tensor, count: int) -> Tensor:
     return hidden[positions.to(hidden.device)]  # another GPU, with a device_map
 
 
-@contextmanager
-def selecting(
-    head: nn.Module,
-    positions: Tensor,
-    count: int,
-    compute: Callable[[Tensor], Tensor] | None = None,
-) -> Iterator[None]:
+def selecting(head: nn.Module, positions: Tensor, count: int) -> AbstractContextManager[None]:
     """Let a head compute logits [1, n, v] only at n positions while the model runs.
 
-    ``compute`` replaces the method ``forward`` of the head. See ``selected_logits`` for the others.
+    The arguments are those of ``selected_logits``.
     """
-    whole: Callable[[Tensor], Tensor] = compute or head.forward
-    with replaced_forward(head, lambda hidden: whole(at_positions(hidden, positions, count)[None])):
-        yield
+    whole = head.forward
+    return replaced_forward(
+        head, lambda hidden: whole(at_positions(hidden, positions, count)[None])
+    )
 
 
 @contextmanager

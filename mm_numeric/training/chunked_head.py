@@ -12,27 +12,18 @@ logits at a time, and returns the loss instead of logits. The logits [n, v] are 
 memory. This happens inside the forward pass of the model, so that it works with ZeRO-3 and DDP.
 The head must be linear, and the model must return the output of its head unchanged. This excludes
 models that scale their logits (Granite, Cohere) or soft-cap them (Gemma 2).
-
-Contiguous gradient, for a head that shares its weight with the input embeddings: torch adds the
-gradients of the head and of the embeddings. ``torch.nn.functional.linear`` returns a transposed
-gradient, which torch 2.13 cannot add in place: it allocates a third tensor of the same size. The
-replaced ``forward`` method returns a contiguous gradient, which torch adds in place.
 """
 
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
-from torch.nn.functional import linear
 
-from mm_numeric.losses.linear_cross_entropy import CHUNKED_FROM as CHUNKED_FROM
 from mm_numeric.losses.normalization import Counts
 from mm_numeric.losses.numeric_loss import NumericLoss, ObjectiveResult
-from mm_numeric.models.output_head import at_positions, output_head, replaced_forward, selecting
+from mm_numeric.models.output_head import at_positions, output_head, replaced_forward
 from mm_numeric.numbers.spans import NumberSpans
 
 
@@ -69,21 +60,19 @@ class ChunkedHead:
                 for each replaced method.
             is_sharded: Whether FSDP shards the weight of the head.
         """
-        self.head = output_head(whole)
-        self.all_positions, self.one_piece, self.is_tied = "", "", False
+        self.head: Any = output_head(whole)
+        self.all_positions, self.one_piece = "", ""
         if is_compiled or self.head is None:
             reason = "torch.compile" if is_compiled else "the model has no output embeddings"
             self.all_positions = self.one_piece = reason
             return
         selects, is_unchanged = probe(model, self.head, inputs, count)
-        linear_head = plain_linear(self.head)
-        self.is_tied = linear_head is not None and not is_sharded and is_tied(whole, linear_head)
         if not selects:
             reason = "the model does not return the logits that its output head computes"
             self.all_positions = self.one_piece = reason
         elif is_sharded:
             self.one_piece = "FSDP shards the weight of the output head"
-        elif linear_head is None:
+        elif plain_linear(self.head) is None:
             self.one_piece = "the output head has an adapter, or is no plain linear layer"
         elif not is_unchanged:
             self.one_piece = "the model changes the logits of its output head"
@@ -93,51 +82,26 @@ class ChunkedHead:
         # Without cross-entropy only the logits of numbers are needed, which are few.
         if self.one_piece or loss_of.spec.ce_weight == 0:
             return False
-        head: Any = self.head
-        return bool(positions.numel() * head.out_features >= chunked_from)
+        return bool(positions.numel() * self.head.out_features >= chunked_from)
 
-    def __call__(
+    def loss_in_chunks(
         self,
         model: nn.Module,
         inputs: Mapping[str, Any],
         loss_of: NumericLoss,
-        result_of: Callable[..., ObjectiveResult],
         labels: Tensor,
         spans: NumberSpans | None,
         counts: Counts | None,
-        chunked_from: float,
-        positions: Tensor | None,
+        positions: Tensor,
         count: int,
     ) -> tuple[Any, ObjectiveResult]:
         """Run the model on a micro-batch; return the model outputs and the result of the loss.
 
-        Args:
-            model: The model as it is trained.
-            inputs: Its keyword arguments for the micro-batch.
-            loss_of: The loss.
-            result_of: Returns its result for outputs, labels, spans and counts; not called for a
-                loss in chunks.
-            labels: [n] with ``positions``; else what ``loss_of`` accepts.
-            spans: The numbers of the labels.
-            counts: The counts of the optimiser step. None in an evaluation: no metrics then.
-            chunked_from: Number of logits, n * v, from which the loss is computed in chunks;
-                ``outputs.logits`` then contains the loss.
-            positions: [n] indices of the flattened positions that get logits, followed by those
-                of the nodes of an answer tree, if the loss has one. None: all.
-            count: Number of positions of the micro-batch, b * t.
+        ``outputs.logits`` contains the loss. ``positions`` [n] are indices of the flattened
+        positions of ``labels`` [n], followed by those of the nodes of an answer tree, if the loss
+        has one. ``count`` is the number of positions of the micro-batch, b * t.
         """
-        head: Any = self.head
-        metrics = counts is not None
-        product = tied_product(head) if head is not None and self.is_tied else None
-        if positions is None:
-            with nullcontext() if product is None else replaced_forward(head, product):
-                outputs = model(**inputs)
-            return outputs, result_of(outputs, labels, spans, counts)
-        if not self.is_chunked(positions, loss_of, chunked_from):
-            with selecting(head, positions, count, product):
-                outputs = model(**inputs)
-            outputs.logits = outputs.logits.flatten(0, -2)
-            return outputs, result_of(outputs, labels, spans, counts)
+        head = self.head
         results: list[ObjectiveResult] = []
 
         def compute_loss(hidden: Tensor) -> Tensor:
@@ -149,7 +113,7 @@ class ChunkedHead:
                 bias=head.bias,
                 shift=False,
                 counts=counts,
-                metrics=metrics,
+                metrics=True,
             )
             results.append(result)
             return result.loss.reshape(1)
@@ -169,12 +133,6 @@ def plain_linear(head: nn.Module | None) -> nn.Linear | None:
     if type(head) is not nn.Linear or type(head.weight) is not nn.Parameter:
         return None
     return None if "forward" in vars(head) else head
-
-
-def is_tied(model: Any, head: nn.Linear) -> bool:
-    """Return True if a head is trained, has no bias, and shares its weight with the embeddings."""
-    trained = head.weight.requires_grad and head.bias is None
-    return trained and model.get_input_embeddings().weight is head.weight
 
 
 @torch.no_grad()
@@ -216,32 +174,3 @@ def probe(
         return False, False
     same = logits.dtype == returned[0].dtype and torch.equal(logits, returned[0])
     return True, same and linear_head is not None
-
-
-class _TiedLinear(torch.autograd.Function):
-    """Linear layer whose weight gradient is contiguous, so that torch accumulates it in place."""
-
-    @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(hidden, weight)
-        return linear(hidden, weight)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor]:  # type: ignore[override]
-        hidden, weight = ctx.saved_tensors
-        grad_weight = grad.flatten(0, -2).T @ hidden.flatten(0, -2)
-        return (grad @ weight if ctx.needs_input_grad[0] else None), grad_weight
-
-
-def tied_product(head: nn.Linear) -> Callable[[Tensor], Tensor]:
-    """Return a ``forward`` for a tied head whose weight gradient is contiguous."""
-
-    def product(hidden: Tensor) -> Tensor:
-        # Checked here because accelerate enables autocast inside of the call of the model.
-        if torch.is_autocast_enabled(hidden.device.type):
-            return linear(hidden, head.weight)
-        product: Tensor = _TiedLinear.apply(hidden, head.weight)
-        return product
-
-    return product

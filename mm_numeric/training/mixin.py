@@ -8,6 +8,7 @@ Alternatives in ``mm_numeric.training.integrations``: ``loss_func`` for an unmod
 
 import functools
 import inspect
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -22,15 +23,17 @@ from transformers.masking_utils import create_causal_mask
 from mm_numeric.compat import attention_of, packed_samples
 from mm_numeric.io.files import read_json, stored_content, write_json
 from mm_numeric.io.log import logger
+from mm_numeric.losses.linear_cross_entropy import CHUNKED_FROM
 from mm_numeric.losses.normalization import Counts
 from mm_numeric.losses.number_metrics import named_metrics
 from mm_numeric.losses.numeric_loss import NumericLoss, ObjectiveResult
 from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.losses.term import LossSum
 from mm_numeric.models.frozen_towers import stop_gradients_at_frozen_towers
+from mm_numeric.models.output_head import selecting
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
 from mm_numeric.training.answer_nodes import WithNodes, with_nodes
-from mm_numeric.training.chunked_head import CHUNKED_FROM, ChunkedHead
+from mm_numeric.training.chunked_head import ChunkedHead
 from mm_numeric.training.integrations import (
     added_sums,
     aligned_labels,
@@ -136,7 +139,7 @@ class NumericLossMixin(_Trainer):
         self._component_names: list[str] = []
         self._seen: list[Tensor] = []  # totals and counts of the components since the last log
         self._metric_sums: Tensor | None = None
-        self._warned: set[str] = set()
+        self._logged: set[str] = set()
         text_config = getattr(self.model.config, "get_text_config", lambda: None)()
         size = getattr(text_config, "vocab_size", None)
         self._guessing = math.log(size) if size else math.inf  # if all tokens are equally likely
@@ -282,35 +285,30 @@ class NumericLossMixin(_Trainer):
                 is_sharded=self.is_fsdp_enabled,
             )
             self._log_once_if_whole(self._head)
-        positions = None
-        if nodes is not None and self._head.all_positions:
+        if self._head.all_positions or (return_outputs and labels.dim() == 2):
             outputs = model(**batch)
-            outputs.logits = outputs.logits.flatten(0, -2)[nodes.positions]
-            return outputs, self._result(outputs, labels, spans, counts)
-        if not self._head.all_positions and (labels.dim() == 1 or not return_outputs):
-            if spans is None:
-                spans = self.objective.spans(labels)
-            positions = spans.supervised
-            if positions is None:
-                mask = labels != IGNORE_INDEX if supervised is None else supervised
-                positions = mask.flatten().nonzero().squeeze(1)
-            if labels.dim() == 2:
-                labels = labels.flatten()[positions]
             if nodes is not None:
-                positions = nodes.positions
-        is_whole = return_outputs or counts is None
-        return self._head(
-            model,
-            batch,
-            self.objective,
-            self._result,
-            labels,
-            spans,
-            counts,
-            math.inf if is_whole else self.chunked_from,
-            positions,
-            count,
-        )
+                outputs.logits = outputs.logits.flatten(0, -2)[nodes.positions]
+            return outputs, self._result(outputs, labels, spans, counts)
+        if spans is None:
+            spans = self.objective.spans(labels)
+        positions = spans.supervised
+        if positions is None:
+            mask = labels != IGNORE_INDEX if supervised is None else supervised
+            positions = mask.flatten().nonzero().squeeze(1)
+        if labels.dim() == 2:
+            labels = labels.flatten()[positions]
+        if nodes is not None:
+            positions = nodes.positions
+        is_training = counts is not None and not return_outputs
+        if is_training and self._head.is_chunked(positions, self.objective, self.chunked_from):
+            return self._head.loss_in_chunks(
+                model, batch, self.objective, labels, spans, counts, positions, count
+            )
+        with selecting(self._head.head, positions, count):
+            outputs = model(**batch)
+        outputs.logits = outputs.logits.flatten(0, -2)
+        return outputs, self._result(outputs, labels, spans, counts)
 
     def _with_nodes(
         self, model: torch.nn.Module, batch: dict[str, Any], spans: NumberSpans, supervised: Tensor
@@ -330,14 +328,11 @@ class NumericLossMixin(_Trainer):
     def _log_once_if_whole(self, head: ChunkedHead) -> None:
         """Log the reason if the loss cannot be computed in chunks, which would save memory."""
         if head.all_positions:
-            text = f"Logits are computed at all positions: {head.all_positions}."
+            self._log_once(
+                logging.INFO, f"Logits are computed at all positions: {head.all_positions}."
+            )
         elif head.one_piece and self.objective.spec.ce_weight and math.isfinite(self.chunked_from):
-            text = f"The loss is not computed in chunks: {head.one_piece}."
-        else:
-            return
-        if text not in self._warned and self.is_world_process_zero():
-            logger.info(text)
-        self._warned.add(text)
+            self._log_once(logging.INFO, f"The loss is not computed in chunks: {head.one_piece}.")
 
     def _result(
         self, outputs: Any, labels: Tensor, spans: NumberSpans | None, counts: Counts | None
@@ -397,29 +392,32 @@ class NumericLossMixin(_Trainer):
     def _warn_of_components(self, components: Mapping[str, float]) -> None:
         """Warn once if a loss is not finite or far too high, or the labels had no number."""
         wrong = [name for name, mean in components.items() if not math.isfinite(mean)]
+        message = None
         if wrong:
-            self._warn_once(
+            message = (
                 f"{wrong[0]} is {components[wrong[0]]}: the logits have NaN or infinity, and the "
                 "model may be lost. Lower the learning rate, or train in bf16 instead of float16; "
                 "on_nan: error ends the training at such a step."
             )
         elif components.get("loss/ce", 0.0) > 2 * self._guessing:
-            self._warn_once(
+            message = (
                 "the cross-entropy is more than twice that of guessing each token "
                 f"({self._guessing:.1f}): the training diverges, or the labels are not those of "
                 f"the model. Lower the learning rate (now {self.args.learning_rate:g}), or check "
                 "the data."
             )
         elif self.objective.terms and not components.keys() - {"loss/ce"}:
-            self._warn_once(
+            message = (
                 "the labels since the last log have no number, so that the loss is cross-entropy "
                 "alone: are the answers in the labels, and the vocabulary that of the tokenizer?"
             )
+        if message is not None:
+            self._log_once(logging.WARNING, message, f"step {self.state.global_step}: ")
 
-    def _warn_once(self, message: str) -> None:
-        if message not in self._warned and self.is_world_process_zero():
-            logger.warning("step %d: %s", self.state.global_step, message)
-        self._warned.add(message)
+    def _log_once(self, level: int, message: str, prefix: str = "") -> None:
+        if message not in self._logged and self.is_world_process_zero():
+            logger.log(level, "%s%s", prefix, message)
+        self._logged.add(message)
 
     def _end_step(self) -> None:
         """Sum the losses of a step over all ranks, for the log and for ``balance: running``."""
