@@ -5,9 +5,9 @@ from pathlib import Path
 
 from mm_numeric.config.reader import read_config
 from mm_numeric.distributed.ranks import leave_process_group
+from mm_numeric.losses.linear_cross_entropy import CHUNKED_FROM
 from mm_numeric.runs.folder import last_checkpoint
 from mm_numeric.training import mixin
-from mm_numeric.training.chunked_head import CHUNKED_FROM
 from mm_numeric.training.run import train
 
 
