@@ -23,7 +23,7 @@ import json
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, closing, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -204,7 +204,7 @@ class _Model(NamedTuple):
         """Return what the answers of the loaded model depend on, for the record of their file."""
         assert self.precision is not None
         others = [other.record()["precision"] for other in self.others]
-        return {"precision": self.precision.record(), **({"others": others} if others else {})}
+        return {"precision": asdict(self.precision), **({"others": others} if others else {})}
 
 
 def _models_and_examples(

@@ -10,10 +10,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-_MOST_ERROR, _MOST_ERROR_16_BIT = (
-    0.005,
-    0.05,
-)  # of logits that should be equal; share of the largest
+_MOST_ERROR, _MOST_ERROR_16_BIT = 0.005, 0.05
+"""Differences of logits that should be equal, as shares of the largest."""
 
 
 def output_head(model: Any) -> nn.Module | None:
@@ -84,6 +82,17 @@ def replaced_forward(head: nn.Module, forward: Callable[[Tensor], Tensor]) -> It
             del head.forward
         else:
             head.forward = before
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Set a model to evaluation mode in the context: without dropout, which draws numbers."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
 
 
 def logits_error(apart: Tensor, wanted: Tensor, *, low_precision: bool) -> float | None:

@@ -1,7 +1,7 @@
 """The precision that a model was trained in, in which its answers are computed, too."""
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -55,7 +55,3 @@ class Precision:
         if self.autocast is None:
             return nullcontext()
         return torch.autocast(device.type, getattr(torch, self.autocast))
-
-    def record(self) -> dict[str, str | None]:
-        """Return the entry ``precision`` of run.json."""
-        return asdict(self)

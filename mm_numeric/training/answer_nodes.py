@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from mm_numeric.losses.answer_tree import AnswerTree
-from mm_numeric.models.output_head import logits_error, selected_logits
+from mm_numeric.models.output_head import evaluating, logits_error, selected_logits
 from mm_numeric.numbers.spans import NumberSpans
 
 
@@ -108,15 +108,13 @@ def answer_nodes_error(
     logits may differ by more.
     """
     assert spans.supervised is not None
-    was_training, n = model.training, len(spans.supervised)
-    model.eval()  # without dropout, which would change the random numbers of the training
+    n = len(spans.supervised)
     try:
-        wanted = selected_logits(model, head, plain, spans.supervised, supervised.numel())
-        found = selected_logits(model, head, batch.inputs, batch.positions, batch.size)
+        with evaluating(model):
+            wanted = selected_logits(model, head, plain, spans.supervised, supervised.numel())
+            found = selected_logits(model, head, batch.inputs, batch.positions, batch.size)
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
         return f"objective: the model does not accept the extra tokens of all answers ({error})."
-    finally:
-        model.train(was_training)
     if not n:
         return None
     tree = tree.to(found.device)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from mm_numeric.losses.normalization import Counts
 from mm_numeric.losses.numeric_loss import NumericLoss, ObjectiveResult
-from mm_numeric.models.output_head import at_positions, output_head, replaced_forward
+from mm_numeric.models.output_head import at_positions, evaluating, output_head, replaced_forward
 from mm_numeric.numbers.spans import NumberSpans
 
 
@@ -159,17 +159,13 @@ def probe(
             returned.append(logits)
         return logits.clone()
 
-    was_training = model.training
-    model.eval()  # without dropout, which would change the random numbers of the training
     try:
-        with replaced_forward(head, artificial):
+        with evaluating(model), replaced_forward(head, artificial):
             logits = model(**inputs).logits
     except torch.OutOfMemoryError:  # logits of all positions would need even more
         raise
     except (RuntimeError, ValueError, IndexError):  # the model reshapes its logits to [b, t, v]
         return False, False
-    finally:
-        model.train(was_training)
     if len(returned) != 1 or not isinstance(logits, Tensor) or logits.shape != returned[0].shape:
         return False, False
     same = logits.dtype == returned[0].dtype and torch.equal(logits, returned[0])

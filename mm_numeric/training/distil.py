@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mm_numeric.config.data import listed
 from mm_numeric.config.reader import read_objective, with_trainer
-from mm_numeric.config.schema import Config, DistilConfig
+from mm_numeric.config.schema import Config
 from mm_numeric.data.examples import examples_and_errors
 from mm_numeric.distributed.ranks import num_ranks
 from mm_numeric.inference.decode import check_rules
@@ -22,7 +22,8 @@ from mm_numeric.runs.folder import MODEL, TEACHER, TRAINING_ANSWERS, decoded_nam
 
 def check_distillation(config: Config) -> None:
     """Raise ValueError if the answers cannot be decoded; called before the teacher is trained."""
-    settings = replace(config.predict, decode=_distil(config).decode)
+    assert config.distil is not None
+    settings = replace(config.predict, decode=config.distil.decode)
     cache = Path(config.data.cache)
     examples = examples_and_errors(config.task, config.data.train, cache, training=True)
     first = [example for example, _ in [next(examples)] if example is not None]
@@ -46,7 +47,8 @@ def student_of(config: Config) -> Config:
 
     Rows that are answered already are not answered again.
     """
-    distil, teacher = _distil(config), config.output_dir / TEACHER
+    distil, teacher = config.distil, config.output_dir / TEACHER
+    assert distil is not None
     rule = replace(config.predict, decode=distil.decode).rule
     answers = config.output_dir / decoded_name(TRAINING_ANSWERS, rule)
     predict(
@@ -69,8 +71,3 @@ def student_of(config: Config) -> Config:
         distil=None,
     )
     return with_trainer(student, **distil.trainer)
-
-
-def _distil(config: Config) -> DistilConfig:
-    assert config.distil is not None
-    return config.distil

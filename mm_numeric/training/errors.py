@@ -1,4 +1,4 @@
-"""Exceptions of a training run, and clear messages for a full disk or a corrupt checkpoint."""
+"""Exceptions of a training run, and clear messages for a full disk."""
 
 import re
 import signal
@@ -6,11 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from safetensors import SafetensorError
-
 from mm_numeric.distributed.ranks import EveryRankError
 from mm_numeric.io.files import disk_full_message, is_disk_full
-from mm_numeric.models.loading import find_damage
 from mm_numeric.runs.folder import last_checkpoint
 
 
@@ -37,27 +34,6 @@ def translate_disk_full(folder: Path) -> Iterator[None]:
         checkpoint = last_checkpoint(folder)
         rest = f"resume from {checkpoint} with --resume" if checkpoint else "start again"
         raise ValueError(disk_full_message(error, rest, folder)) from error
-
-
-@contextmanager
-def translate_corrupt_checkpoint(checkpoint: str | Path) -> Iterator[None]:
-    """Replace errors caused by a corrupt checkpoint file with a ValueError that names a remedy.
-
-    Corrupt files come from a power failure or an incomplete copy, not from a killed run.
-    """
-    try:
-        yield
-    except Exception as error:
-        message, reason = str(error), find_damage(Path(checkpoint))
-        causes = "PytorchStreamReader", "Error no file named"
-        if isinstance(error, SafetensorError) or any(cause in message for cause in causes):
-            first = message.splitlines()[0]
-            reason = reason or f"{checkpoint}: a file in it is corrupt or missing ({first})"
-        if reason is None:
-            raise
-        raise ValueError(
-            f"{reason}; delete this checkpoint and resume from the previous one with --resume."
-        ) from error
 
 
 def worker_error_message(error: ValueError) -> str:

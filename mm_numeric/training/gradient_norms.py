@@ -5,7 +5,7 @@ If gradients are sharded, each rank sums the squares of its shard; then the rank
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any
 
@@ -39,43 +39,36 @@ class GradientNorms:
         self._found: list[Unread] = []
         self._step = -1
 
-    def measuring(
-        self, model: nn.Module, step: int, engine: Any = None
-    ) -> AbstractContextManager[None]:
-        """Return a context manager; call ``backward`` inside it to measure the gradient norms.
+    @contextmanager
+    def measuring(self, model: nn.Module, step: int, engine: Any = None) -> Iterator[None]:
+        """Measure the gradient norms of the ``backward`` that is called inside the context.
 
         Use it for the last backward pass of the optimiser step ``step``. All ranks must enter the
         context. ``engine`` is the DeepSpeed engine, or None without DeepSpeed.
         """
         if engine is None:
-            return self._after_backward(model, step)
-        if engine.zero_optimization_stage() == 0:  # its optimisers store gradients elsewhere
-            return nullcontext()
-        return self._before_step(model, step, engine)
-
-    def unread(self, step: int) -> list[Unread]:
-        """Return the gradient norm of each trained module at ``step``, or [] if not measured."""
-        return self._found if step == self._step else []
-
-    @contextmanager
-    def _after_backward(self, model: nn.Module, step: int) -> Iterator[None]:
-        yield
-        scaler = getattr(self.accelerator, "scaler", None)
-        scale = 1.0 if scaler is None else scaler.get_scale()
-        self._measure(model, step, attrgetter("grad"), scale, sharded=False)
-
-    @contextmanager
-    def _before_step(self, model: nn.Module, step: int, engine: Any) -> Iterator[None]:
-        """Context manager that measures the norms just before DeepSpeed's optimiser step."""
+            yield
+            scaler = getattr(self.accelerator, "scaler", None)
+            scale = 1.0 if scaler is None else scaler.get_scale()
+            self._measure(model, step, attrgetter("grad"), scale, sharded=False)
+            return
+        stage = engine.zero_optimization_stage()
+        if stage == 0:  # its optimisers store gradients elsewhere
+            yield
+            return
 
         def measure() -> None:
             from deepspeed.utils import safe_get_local_grad
 
-            shard = zero2_gradient if engine.zero_optimization_stage() < 3 else safe_get_local_grad
+            shard = zero2_gradient if stage < 3 else safe_get_local_grad
             self._measure(model, step, shard, deepspeed_loss_scale(engine), sharded=True)
 
         with before_deepspeed_step(engine, measure):
             yield
+
+    def unread(self, step: int) -> list[Unread]:
+        """Return the gradient norm of each trained module at ``step``, or [] if not measured."""
+        return self._found if step == self._step else []
 
     def _measure(
         self,

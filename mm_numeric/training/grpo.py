@@ -7,7 +7,7 @@ from datasets import Dataset
 from trl.trainer.grpo_config import GRPOConfig
 
 from mm_numeric.answers import Example
-from mm_numeric.config.schema import Config, GrpoConfig
+from mm_numeric.config.schema import Config
 from mm_numeric.data.collator import TrainingCollator
 from mm_numeric.families.chat_template import listed
 from mm_numeric.families.family import Family
@@ -17,7 +17,8 @@ from mm_numeric.training.grpo_trainer import FamilyProcessor, RunGRPOTrainer
 
 def grpo_arguments(config: Config, settings: dict[str, Any], *, cpu: bool) -> GRPOConfig:
     """Create TRL's GRPOConfig from ``settings`` (section ``trainer``) and the section ``grpo``."""
-    grpo = _section(config)
+    grpo = config.grpo
+    assert grpo is not None
     return GRPOConfig(
         **{
             "bf16": None if not cpu else False,
@@ -48,7 +49,8 @@ def make_grpo_trainer(
             f"{family.name} has none; choose another model, or remove grpo."
         )
     model.generation_config.eos_token_id = list(family.stop_ids)
-    if "max_completion_length" not in _section(config).trainer:
+    assert config.grpo is not None
+    if "max_completion_length" not in config.grpo.trainer:
         args.max_completion_length = config.predict.new_tokens
     if args.use_vllm:
         ends = {"stop_token_ids": list(family.stop_ids), "skip_special_tokens": False}
@@ -63,7 +65,8 @@ def make_grpo_trainer(
 
 def make_rewards(config: Config, examples: list[Example], tokenizer: Any = None) -> list[Reward]:
     """Return the rewards of the section ``grpo``, after checking that they fit the answers."""
-    grpo = _section(config)
+    grpo = config.grpo
+    assert grpo is not None
     try:
         rewards = [
             reward(name, task=config.task, tokenizer=tokenizer, answer_after=grpo.answer_after)
@@ -92,21 +95,13 @@ def _rows(
     examples: list[Example],
     batch: dict[str, list[int]],
 ) -> dict[str, list[Any]]:
-    rows = [_row(config, family, collator, examples[i]) for i in batch["index"]]
+    rows = []
+    for example in map(examples.__getitem__, batch["index"]):
+        images, frame = collator.load_image(example)
+        columns = reward_columns(config.task, example.answer, frame)
+        row: dict[str, Any] = {"id": example.id, "prompt": example.prompt, **columns}
+        if family.takes_images:
+            row["prompt"] = [{"role": "user", "content": example.prompt}]
+            row["images"] = listed(images)
+        rows.append(row)
     return {name: [row[name] for row in rows] for name in rows[0]}
-
-
-def _row(
-    config: Config, family: Family, collator: TrainingCollator, example: Example
-) -> dict[str, Any]:
-    images, frame = collator.load_image(example)
-    columns = {"id": example.id, **reward_columns(config.task, example.answer, frame)}
-    if not family.takes_images:
-        return {"prompt": example.prompt, **columns}
-    messages = [{"role": "user", "content": example.prompt}]
-    return {"prompt": messages, "images": listed(images), **columns}
-
-
-def _section(config: Config) -> GrpoConfig:
-    assert config.grpo is not None
-    return config.grpo

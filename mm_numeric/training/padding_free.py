@@ -24,7 +24,7 @@ from transformers.masking_utils import sdpa_mask
 
 from mm_numeric.answers import Example
 from mm_numeric.data.collator import TrainingCollator
-from mm_numeric.models.output_head import logits_error, selected_logits
+from mm_numeric.models.output_head import evaluating, logits_error, selected_logits
 from mm_numeric.training.image_positions import rope_index_of, rope_positions
 
 SDPA_BY_SAMPLE = "sdpa_by_sample"
@@ -200,15 +200,11 @@ def padding_free_error(
     """
     padded = _padded({**inputs, "supervised": supervised})
     batches = (inputs, supervised), (padded, padded.pop("supervised"))
-    was_training = model.training
-    model.eval()  # without dropout, which would change the random numbers of the training
-    try:
+    with evaluating(model):
         found, wanted = (
             selected_logits(model, head, batch, mask.flatten().nonzero().squeeze(1), mask.numel())
             for batch, mask in batches
         )
-    finally:
-        model.train(was_training)
     if not wanted.numel():
         return None
     error = logits_error(found - wanted, wanted, low_precision=low_precision)

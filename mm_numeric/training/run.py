@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -366,7 +366,7 @@ def _facts(
         "batch_rows": batch_rows,
         "parameters": num_parameters(trainer.model),
         "modules": modules,
-        "precision": Precision.of_trainer(trainer).record(),
+        "precision": asdict(Precision.of_trainer(trainer)),
         "max_new_tokens": config.predict.max_new_tokens,
         "task_version": config.task.version,
     }

@@ -52,11 +52,7 @@ from mm_numeric.training.callbacks.non_finite import FiniteCheck
 from mm_numeric.training.callbacks.preemption import IgnoreSignalsInWorker, StopOnSignal
 from mm_numeric.training.callbacks.skipped_rows import SkippedRows
 from mm_numeric.training.callbacks.throughput import Throughput
-from mm_numeric.training.errors import (
-    translate_corrupt_checkpoint,
-    translate_disk_full,
-    worker_error_message,
-)
+from mm_numeric.training.errors import translate_disk_full, worker_error_message
 from mm_numeric.training.gradient_norms import ClippedSteps, GradientNorms, is_logged
 from mm_numeric.training.mixin import NumericLossMixin
 from mm_numeric.training.padding_free import padding_free_error
@@ -274,10 +270,9 @@ class RunTrainer(Trainer):
         """
         model = self.accelerator.unwrap_model(self.model)
         if isinstance(model, PeftModel):
-            with translate_corrupt_checkpoint(checkpoint):
-                read_adapted(model, Path(checkpoint))
+            read_adapted(model, Path(checkpoint))
             return
-        with without_zero3_init(self.args), translate_corrupt_checkpoint(checkpoint):
+        with without_zero3_init(self.args):
             saved, found = type(model).from_pretrained(
                 checkpoint, config=model.config, dtype=model.dtype, output_loading_info=True
             )
@@ -351,10 +346,6 @@ class RunTrainer(Trainer):
         else:
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        with translate_corrupt_checkpoint(checkpoint or ""):
-            super()._load_optimizer_and_scheduler(checkpoint)
-
 
 class NumericTrainer(RunTrainer, NumericLossMixin, Trainer):
     """Trainer with an ``NumericLoss`` as its loss, for batches of ``TrainingCollator``.
@@ -417,27 +408,20 @@ class NumericTrainer(RunTrainer, NumericLossMixin, Trainer):
         self, model: torch.nn.Module, batch: dict[str, Any], spans: NumberSpans, supervised: Tensor
     ) -> WithNodes:
         """Add the beginnings of all answers to a micro-batch, after a check of the first one."""
-        nodes, tree = super()._with_nodes(model, batch, spans, supervised), self.objective.answers
-        if self._head is None and tree is not None:
-            head = output_head(self.accelerator.unwrap_model(model))
-            self.ranks.exchange(
-                answer_nodes_error(
-                    model,
-                    head,
-                    batch,
-                    nodes,
-                    tree,
-                    spans,
-                    supervised,
-                    low_precision=self._has_low_precision(),
-                )
-            )
+        nodes = super()._with_nodes(model, batch, spans, supervised)
+        if self._head is None:
+            tree = self.objective.answers
+            self._check_logits(answer_nodes_error, model, batch, nodes, tree, spans, supervised)
         return nodes
 
-    def _has_low_precision(self) -> bool:
-        """Return True if the model computes in bf16 or fp16, so that logits are rounded."""
-        has_16_bits = self.model.dtype not in (torch.float32, torch.float64)
-        return has_16_bits or self.accelerator.mixed_precision != "no"
+    def _check_logits(self, error_of: Callable[..., str | None], model: Any, *args: Any) -> None:
+        """Raise ValueError on all ranks if a function returns a message about a model's logits."""
+        head = output_head(self.accelerator.unwrap_model(model))
+        low_precision = (
+            self.model.dtype not in (torch.float32, torch.float64)
+            or self.accelerator.mixed_precision != "no"
+        )
+        self.ranks.exchange(error_of(model, head, *args, low_precision=low_precision))
 
     def _forward(
         self,
@@ -454,11 +438,7 @@ class NumericTrainer(RunTrainer, NumericLossMixin, Trainer):
         """
         if self.checks_padding_free and supervised is not None:
             self.checks_padding_free = False
-            head = output_head(self.accelerator.unwrap_model(model))
-            low_precision = self._has_low_precision()
-            self.ranks.exchange(
-                padding_free_error(model, head, batch, supervised, low_precision=low_precision)
-            )
+            self._check_logits(padding_free_error, model, batch, supervised)
         return super()._forward(model, batch, labels, spans, supervised, *args)
 
     def get_batch_samples(

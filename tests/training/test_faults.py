@@ -27,7 +27,7 @@ from mm_numeric.distributed.ranks import Ranks
 from mm_numeric.runs.folder import last_checkpoint
 from mm_numeric.training.callbacks.non_finite import FiniteCheck
 from mm_numeric.training.callbacks.preemption import IgnoreSignalsInWorker, StopOnSignal
-from mm_numeric.training.errors import translate_corrupt_checkpoint, worker_error_message
+from mm_numeric.training.errors import worker_error_message
 from mm_numeric.training.gradient_norms import ClippedSteps
 from mm_numeric.training.run import train
 from mm_numeric.training.trainer import NumericTrainer, RunTrainer
@@ -144,15 +144,6 @@ def test_the_workers_of_every_trainer_ignore_signals(monkeypatch):
     trainer = object.__new__(RunTrainer)
     trainer.args, trainer.stopping = SimpleNamespace(dataloader_num_workers=1), StopOnSignal(None)
     assert isinstance(trainer.get_train_dataloader().worker_init_fn, IgnoreSignalsInWorker)
-
-
-def test_a_whole_checkpoint_is_not_blamed_for_another_error(tmp_path):
-    """Of GRPO, which stores a number of tokens."""
-    (tmp_path / "generated_tokens.json").write_text("42\n")
-    (tmp_path / "skipped_rows.json").write_text("[]\n")
-    error = pytest.raises(RuntimeError, match=r"^out of memory$")
-    with error, translate_corrupt_checkpoint(tmp_path):
-        raise RuntimeError("out of memory")
 
 
 def test_a_gradient_norm_of_fsdp2_is_logged_and_checked(tmp_path):
