@@ -33,13 +33,13 @@ def demo_server(run: LoadedRun, port: int) -> ThreadingHTTPServer:
     lock = threading.Lock()  # of the model
 
     class Handler(LocalHandler):
-        def get(self) -> None:
+        def do_GET(self) -> None:  # noqa: N802  (its name in http.server)
             if self.path == "/":
                 self.reply(HTTPStatus.OK, "html", demo_page(run), _HEADERS)
             else:
                 self.send_error(HTTPStatus.NOT_FOUND)
 
-        def post(self) -> None:
+        def do_POST(self) -> None:  # noqa: N802  (its name in http.server)
             url, length = urlsplit(self.path), self.headers.get("Content-Length", "")
             if url.path != "/answer":
                 self.send_error(HTTPStatus.NOT_FOUND)

@@ -151,7 +151,7 @@ def page_server(make: Callable[[], str], port: int) -> ThreadingHTTPServer:
     """
 
     class Handler(LocalHandler):
-        def get(self) -> None:
+        def do_GET(self) -> None:  # noqa: N802  (its name in http.server)
             if self.path != "/":
                 self.send_error(HTTPStatus.NOT_FOUND)
                 return

@@ -63,17 +63,9 @@ class DecodedAnswers:
     ) -> list[Example]:
         """Return the examples with their answers from the file in place of their labels.
 
-        Examples whose answer is missing, unparseable or not confident enough are left out, as
-        ``keep`` says.
-
-        Args:
-            task: The task, which parses the answers.
-            row: Position and fields of the row.
-            examples: The training examples of this row.
-
-        Raises:
-            ValueError: If an answer is missing or unparseable and ``keep`` is ``all``, or if the
-                file is of another task or of other rows.
+        ``row`` are the position and the fields of the row of the ``examples``. Those whose answer
+        is missing, unparseable or not confident enough are left out, as ``keep`` says. Raises
+        ValueError if ``keep`` is ``all``, or if the file is of another task or of other rows.
         """
         # Not the training label: it may have noise, and predictions have the label without it.
         labels = {plain.id: plain.answer for plain in task.examples([row], training=False)}

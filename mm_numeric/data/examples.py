@@ -51,13 +51,9 @@ def load_examples(
 ) -> list[Example]:
     """Return the examples of one or more data sources, after checking that every image exists.
 
-    Args:
-        task: Task that turns rows into examples.
-        source: One or more sources: files, a data set, or samples that the task generates.
-        cache: Folder for generated samples and for the cache of ``datasets``.
-        training: Whether the examples are for training. If True, the clock task adds label noise,
-            and the MathVista task raises an error for test samples.
-        seen: The ids loaded so far, mapped to file and line, to detect duplicates; updated here.
+    ``cache`` is the folder for generated samples and for the cache of ``datasets``. If
+    ``training``, the clock task adds label noise, and the MathVista task raises an error for test
+    samples. ``seen`` maps the ids loaded so far to file and line; it is updated here.
     """
     examples = []
     for example, error in examples_and_errors(task, source, cache, training=training, seen=seen):

@@ -39,14 +39,8 @@ def dataset_rows(
     The image comes from the first image column. In the fields, this column is replaced by the field
     ``image`` with a name such as ``12.png``. Other columns of images, audio and video are removed.
     The column ``objects`` of a detection data set becomes ``instances``; if that is invalid, a
-    ValueError is yielded.
-    No image is decoded here.
-
-    Args:
-        source: Data source whose ``dataset`` is set.
-        cache: Folder in which ``datasets`` caches its tables.
-        stream: Read samples one at a time, without downloading or caching the whole data set. If
-            False, image bytes are read only when an image is used.
+    ValueError is yielded. No image is decoded here. With ``stream``, samples are read one at a
+    time, without downloading the whole data set; otherwise tables are stored in ``cache``.
     """
     dataset, column = _without_decoding(_load(source, cache, stream=stream))
     names, xywh = class_names(dataset.features), source.boxes == "xywh"
@@ -87,10 +81,7 @@ def _stream_rows(dataset: Any, column: str | None) -> Iterator[tuple[dict[str, A
 
 
 def _table_rows(dataset: Any, column: str | None) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Yield each row of a stored data set, and a function that reads the bytes of its image.
-
-    The row does not contain the image ``column``. The function is None for a row without an image.
-    """
+    """Yield the rows of a stored data set as ``_stream_rows`` does."""
     start = 0
     images = dataset.select_columns([column]) if column else None
     for table in dataset.with_format("arrow").iter(batch_size=_BATCH_SIZE):
@@ -213,13 +204,8 @@ def with_instances(
 ) -> Mapping[str, Any]:
     """Return a row with the field ``instances``, made of its column ``objects``.
 
-    A row without this column, or with ``instances``, is returned unchanged.
-
-    Args:
-        row: The fields of the row.
-        names: Result of ``class_names``.
-        where: Location of the row, for error messages.
-        xywh: True if a box is [x, y, width, height], False if it is [x1, y1, x2, y2].
+    A row without this column, or with ``instances``, is returned unchanged. ``names`` is the result
+    of ``class_names``; with ``xywh``, a box is [x, y, width, height] and not [x1, y1, x2, y2].
     """
     objects = row.get(_OBJECTS)
     if "instances" in row or not isinstance(objects, Mapping | list):

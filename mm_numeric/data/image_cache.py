@@ -34,8 +34,7 @@ class ImageCache:
     processor then does not change its size (``resize_image_once``): the model sees the same pixels
     as without a cache.
 
-    Several processes may share a folder. Old files are never deleted; delete the folder to free the
-    space.
+    Several processes may share a folder. Old files are never deleted.
     """
 
     folder: Path
@@ -96,7 +95,7 @@ class VisionCache:
 
     The hash covers the inputs of the vision tower, that is, the image after resizing and
     normalisation, and ``settings``. Several processes may share a folder. Old files are never
-    deleted; delete the folder to free the space.
+    deleted.
     """
 
     folder: Path

@@ -61,15 +61,9 @@ class LengthLimit:
     ) -> Frame | None:
         """Return how to resize the image so that the sample has at most ``max_tokens`` tokens.
 
-        Args:
-            family: Family of the model.
-            example: The sample.
-            frame: The usual resizing, which is returned if the sample is short enough.
-            count: Returns the number of tokens of the sample with another resizing.
-
-        Raises:
-            TooLongError: If the sample is too long, and ``too_long`` is not ``resize`` or no image
-                size is small enough.
+        ``frame`` is the usual resizing, and ``count`` returns the number of tokens with another
+        one. Raises TooLongError if the sample is too long, and ``too_long`` is not ``resize`` or no
+        image size is small enough.
         """
         tokens = count(frame)
         if tokens.total <= self.max_tokens:
@@ -179,29 +173,28 @@ def check_row(family: Family, example: Example, tokens: int) -> None:
         )
 
 
-def check_new_tokens(family: Family, max_new_tokens: int) -> None:
-    """Raise ValueError if an answer of ``max_new_tokens`` leaves no room for any question."""
+def check_questions(family: Family, examples: Sequence[Example], max_new_tokens: int) -> None:
+    """Raise ``TooLongError`` if a question leaves no room for an answer of ``max_new_tokens``."""
     positions = family.max_positions
-    if positions is not None and row_tokens(family, 1, max_new_tokens) > positions:
+    if positions is None:
+        return
+    if row_tokens(family, 1, max_new_tokens) > positions:
         raise ValueError(
             f"predict.max_new_tokens is {max_new_tokens}, and the model has {positions} positions "
             "for question and answer together; set a smaller number."
         )
-
-
-def check_questions(family: Family, examples: Sequence[Example], max_new_tokens: int) -> None:
-    """Raise ``TooLongError`` if a question leaves no room for an answer of ``max_new_tokens``."""
-    check_new_tokens(family, max_new_tokens)
-    positions = family.max_positions
-    if positions is None:
-        return
     for example in examples:
         image_tokens = most_image_tokens(family) * len(example.images)
         question = _question_tokens(family, example, image_tokens)
         if row_tokens(family, question, max_new_tokens) <= positions:
             continue
         if example.image is not None:
-            question = _question_tokens(family, example, _image_tokens(family, example))
+            try:
+                size = example.size_px or image_size(example.image)
+            except ValueError as error:
+                raise UnreadableImageError(f"{example.where}: {error}") from error
+            image_tokens = count_image_tokens(family, example, compute_frame(family, example, size))
+            question = _question_tokens(family, example, image_tokens)
         if row_tokens(family, question, max_new_tokens) > positions:
             raise TooLongError(
                 f"{example.where}: the question has {question} tokens, and with "
@@ -256,21 +249,8 @@ def _question_tokens(family: Family, example: Example, image_tokens: int) -> int
         raise ValueError(f"{example.where}: {error}") from error
 
 
-def _image_tokens(family: Family, example: Example) -> int:
-    """Return the number of tokens of an example's image."""
-    assert example.image is not None
-    try:
-        size = example.size_px or image_size(example.image)
-    except ValueError as error:
-        raise UnreadableImageError(f"{example.where}: {error}") from error
-    return count_image_tokens(family, example, compute_frame(family, example, size))
-
-
 def new_tokens_for(longest: int) -> int:
-    """Return ``predict.max_new_tokens`` for training answers of up to ``longest`` tokens.
-
-    It is a quarter more, because a test row may have a longer answer than each training row.
-    """
+    """Return a quarter more tokens than the longest training answer: test rows may have more."""
     return longest + -(-longest // 4)
 
 

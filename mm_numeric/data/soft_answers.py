@@ -145,12 +145,9 @@ def _digit_probs(
 ) -> Probs:
     """Return the probability of each digit 0 to 9 after the digits before it, [digits, 10].
 
-    Args:
-        digits: The drawn number, without sign and point.
-        label: The mean of the Gaussian, in units of the last digit.
-        deviation: Its standard deviation, in the same unit.
-        decimals: Digits after the point.
-        fixed: Number of digits of all numbers, which then have leading zeros; or None.
+    ``digits`` are those of the drawn number. ``label`` and ``deviation`` are the mean and standard
+    deviation of the Gaussian in units of the last digit, ``decimals`` the number of digits after
+    the point. With ``fixed``, all numbers have this number of digits, with leading zeros.
     """
     longest = max(len(str(label + math.ceil(_TAIL * deviation))), decimals + 1)
     rows, edges, narrow = [], [], []

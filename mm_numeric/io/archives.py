@@ -72,13 +72,9 @@ def zipped_files(
 ) -> Iterator[tuple[str, bytes]]:
     """Yield the name and content of the files of certain types in a zip archive.
 
-    Hidden files are left out. If the files exceed a limit (their number, their size, or their size
-    as a multiple of the archive's), none of them is unpacked.
-
-    Args:
-        path: The zip file.
-        endings: Types of the files to read, such as ``.txt``, in lower case.
-        order: Function that returns the sort key of a name; alphabetical when None.
+    ``endings`` are these types, such as ``.txt``, in lower case. Hidden files are left out. If the
+    files exceed a limit (their number, their size, or their size as a multiple of the archive's),
+    none of them is unpacked. ``order`` returns the sort key of a name; None: alphabetical.
     """
     try:
         with zipfile.ZipFile(path) as archive:

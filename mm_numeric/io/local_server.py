@@ -15,37 +15,18 @@ class LocalHandler(BaseHTTPRequestHandler):
     name is another.
     """
 
-    def get(self) -> None:
-        """Answer a GET request."""
-        self.send_error(HTTPStatus.METHOD_NOT_ALLOWED)
-
-    def post(self) -> None:
-        """Answer a POST request."""
-        self.send_error(HTTPStatus.METHOD_NOT_ALLOWED)
-
-    def do_GET(self) -> None:
-        """Call ``get`` for a request of this machine."""
-        if self._is_local():
-            self.get()
-
-    def do_POST(self) -> None:
-        """Call ``post`` for a request of this machine."""
-        if self._is_local():
-            self.post()
-
-    def _is_local(self) -> bool:
-        """Return True if the request names this machine as its host; otherwise send an error."""
-        hosts = self._hosts()
+    def parse_request(self) -> bool:
+        """Parse a request; send an error unless it names this machine as its host."""
+        if not super().parse_request():
+            return False
+        port = self.connection.getsockname()[1]
+        ports = [f":{port}"] + [""] * (port == _DEFAULT_PORT)
+        hosts = [f"{name}{port}" for name in (HOST, "localhost") for port in ports]
         origin = self.headers.get("Origin")
         if self.headers.get("Host") in hosts and origin in (None, *(f"http://{h}" for h in hosts)):
             return True
         self.send_error(HTTPStatus.FORBIDDEN)
         return False
-
-    def _hosts(self) -> list[str]:
-        port = self.connection.getsockname()[1]
-        ports = [f":{port}"] + [""] * (port == _DEFAULT_PORT)
-        return [f"{name}{port}" for name in (HOST, "localhost") for port in ports]
 
     def reply(self, status: HTTPStatus, kind: str, text: str, headers: Mapping[str, str]) -> None:
         """Send a text of the type ``text/KIND``, which no browser stores."""

@@ -103,12 +103,9 @@ def _location_rows(model: Any, modules: ModelModules) -> dict[str, list[int]]:
     return trained_rows(model, modules.family, head=head, where=modules.where)
 
 
-def base_of_adapters(source: str) -> tuple[str, str]:
+def base_of_adapters(source: str, config: LoraConfig | None = None) -> tuple[str, str]:
     """Return the adapters' base model: its hub name or folder, and its revision."""
-    return _base_of(_read_config(source), source)
-
-
-def _base_of(config: LoraConfig, source: str) -> tuple[str, str]:
+    config = config or _read_config(source)
     named = str(config.base_model_name_or_path), config.revision or "main"
     return find_base(Path(source), named[0]) or named  # adapters of another tool have no base.json
 
@@ -127,7 +124,7 @@ def _read_config(source: str) -> LoraConfig:
 def load_adapted(family: Family, source: str, settings: ModelConfig) -> PeftModel:
     """Load the adapters in the folder ``source`` and the base model that they belong to."""
     config = _read_config(source)
-    base, revision = _base_of(config, source)
+    base, revision = base_of_adapters(source, config)
     try:
         model = load_with_tokens(family, base, replace(settings, revision=revision))
     except OSError as error:
@@ -179,12 +176,6 @@ def read_adapted(model: PeftModel, folder: Path) -> None:
         for name, value in whole.items():
             own[name].copy_(value)
             own[name].requires_grad_()  # marks it as trained; see _require_same_adapters
-
-
-def saved_parameters(model: PeftModel) -> list[Tensor]:
-    """Return the parameters to save: those of the adapters, and all trained parameters."""
-    whole = set(_trained_parameters(model))
-    return [p for n, p in model.named_parameters() if n in whole or is_adapter(n)]
 
 
 def merged(model: Any) -> Any:

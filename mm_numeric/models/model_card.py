@@ -71,6 +71,10 @@ def model_card(
     """
     whole = config.to_dict()
     frame = "None: the model reads text alone."
+    ids = family.question(facts["first_prompt"], int(family.takes_images))
+    one_token = " One image token stands for all tokens of the image." * family.takes_images
+    prompt = markdown_fence(family.tokenizer.decode(ids))
+    prompt = f"The first training row's prompt.{one_token}\n\n{prompt}"
     if family.takes_images:
         fields = {"resize": _set(family.resize), "coordinates": _set(family.coordinates)}
         frame = f"Image resizing and coordinate format:\n\n{_yaml(fields)}"
@@ -81,7 +85,7 @@ def model_card(
     sections = {
         "Use": _use(config, family, model, precision, folder, facts["first_prompt"]),
         "Task": _yaml({**whole["task"], "version": facts["task_version"]}),
-        "Prompt": _prompt(family, facts["first_prompt"]),
+        "Prompt": prompt,
         "Frame": frame,
         "Training": f"From {markdown_code(config.model.name)} (revision "
         f"{markdown_text(config.model.revision)}), {markdown_text(steps, 600)}, "
@@ -180,18 +184,23 @@ def _use(
         has_own = kind.generate is not GenerationMixin.generate
         settings = ", generation_config=model.generation_config" * has_own
         lead = f".removeprefix({json.dumps(family.lead)})" if family.lead.strip() else ""
+        end = family.tokenizer.convert_ids_to_tokens(family.stop_ids[0])
         lines += [
             f"processor = AutoProcessor.from_pretrained({path})",
             *_READ_IMAGE,
             f"question = {json.dumps(question, ensure_ascii=False)}",
             *_image_inputs(family),
             *_generation(f"ids = model.generate(**inputs{settings})[0, {answer}]", precision),
-            f"text = processor.decode(ids).partition({_end(family)})[0]{lead}.strip()",
+            f"text = processor.decode(ids).partition({json.dumps(end)})[0]{lead}.strip()",
         ]
     else:
+        answer = "" if family.encoder_decoder else f", {_AFTER_PROMPT}"
         lines += [
             f"tokenizer = AutoTokenizer.from_pretrained({path})",
-            *_text_lines(family, precision, question),
+            f"prompt = {json.dumps(family.tokenizer.decode(family.question(question, 0)))}",
+            'inputs = tokenizer(prompt, add_special_tokens=False, return_tensors="pt")',
+            *_generation(f"ids = model.generate(**inputs)[0{answer}]", precision),
+            "text = tokenizer.decode(ids, skip_special_tokens=True).strip()",
         ]
     imports = [
         *(["import re", ""] if boxes else []),
@@ -203,27 +212,12 @@ def _use(
     return f"{text}\n\n{markdown_fence(code, 'python')}"
 
 
-def _text_lines(family: Family, precision: Precision, question: str) -> list[str]:
-    """Return the lines of the program that ask a model that reads text alone."""
-    answer = "" if family.encoder_decoder else f", {_AFTER_PROMPT}"
-    return [
-        f"prompt = {json.dumps(family.tokenizer.decode(family.question(question, 0)))}",
-        'inputs = tokenizer(prompt, add_special_tokens=False, return_tensors="pt")',
-        *_generation(f"ids = model.generate(**inputs)[0{answer}]", precision),
-        "text = tokenizer.decode(ids, skip_special_tokens=True).strip()",
-    ]
-
-
 def _generation(line: str, precision: Precision) -> list[str]:
     """Return the line of the program that generates, within the autocast of the training."""
     if precision.autocast is None:
         return [line]
     dtype = f"torch.{precision.autocast}"
     return [f"with torch.autocast(model.device.type, {dtype}):  # as in training", f"    {line}"]
-
-
-def _end(family: Family) -> str:
-    return json.dumps(family.tokenizer.convert_ids_to_tokens(family.stop_ids[0]))
 
 
 def _image_inputs(family: Family) -> list[str]:
@@ -308,14 +302,6 @@ def _levels(family: Family) -> list[str]:
         numbers = f"({middle if most is None else f'min({middle}, {most})'} for n in box)"
     names = "x1, y1, x2, y2" if coordinates.order == "xy" else "y1, x1, y2, x2"
     return [f"{names} = {numbers}"]
-
-
-def _prompt(family: Family, question: str) -> str:
-    ids = family.question(question, int(family.takes_images))
-    note = "The first training row's prompt."
-    if family.takes_images:
-        note += " One image token stands for all tokens of the image."
-    return f"{note}\n\n{markdown_fence(family.tokenizer.decode(ids))}"
 
 
 def _yaml(value: dict[str, Any]) -> str:

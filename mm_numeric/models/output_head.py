@@ -28,13 +28,9 @@ def selected_logits(
 ) -> Tensor:
     """Run a model, and return its logits [n, v] at n positions.
 
-    Args:
-        model: The model, also in a wrapper such as DDP.
-        head: Its output head, from ``output_head``. None: it computes the logits of all positions.
-        inputs: Keyword arguments of the model.
-        positions: [n] indices into the flattened positions of the batch, on the device of the
-            model. An index and not a mask, because the host would wait for the sum of a mask.
-        count: Number of positions of the batch, b * t.
+    ``head`` is its output head; without one, the model computes the logits of all positions.
+    ``positions`` [n] are indices into the flattened ``count`` positions of the batch, b * t: not a
+    mask, for whose sum the host would wait.
     """
     if head is None:
         logits: Tensor = model(**inputs).logits
@@ -98,10 +94,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def logits_error(apart: Tensor, wanted: Tensor, *, low_precision: bool) -> float | None:
     """Return by how much of the largest logit two computations differ; None if by rounding alone.
 
-    Args:
-        apart: Differences of the logits.
-        wanted: The logits of one of the computations, not empty.
-        low_precision: The model computes in bf16 or fp16, so that logits may differ by more.
+    ``apart`` are the differences to the logits ``wanted``; they may be larger in ``low_precision``,
+    as in bf16.
     """
     share = (apart.abs().max() / wanted.abs().max()).item()
     return None if share <= (_MOST_ERROR_16_BIT if low_precision else _MOST_ERROR) else share

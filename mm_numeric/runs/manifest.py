@@ -38,7 +38,9 @@ def check_files(checkpoint: Path, *, deepspeed: bool = False) -> None:
         file = checkpoint / name
         if not file.is_file():
             missing.append(name)
-        elif not _is_same(file, saved):
+        elif file.stat().st_size != saved.get("bytes") or (
+            saved.get("sha256") is not None and sha256_of(file) != saved["sha256"]
+        ):
             changed.append(name)
     faults = [
         f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} {what}"
@@ -66,9 +68,3 @@ def _read_files(checkpoint: Path) -> dict[str, dict[str, Any]]:
     if not isinstance(files, dict) or not all(isinstance(own, dict) for own in files.values()):
         raise ValueError(f"{checkpoint / MANIFEST}: no entry `files` with a mapping for each file.")
     return files
-
-
-def _is_same(file: Path, saved: dict[str, Any]) -> bool:
-    if file.stat().st_size != saved.get("bytes"):
-        return False
-    return saved.get("sha256") is None or sha256_of(file) == saved["sha256"]

@@ -60,10 +60,7 @@ def code_of_predictions(raw: Mapping[str, Any]) -> dict[str, Any]:
 def require_no_code(raw: Mapping[str, Any], run: Path, weights: Path) -> None:
     """Raise ValueError if the config of a run folder would execute Python code.
 
-    Args:
-        raw: Content of config.yaml.
-        run: Folder of the run, for the error message.
-        weights: Folder with the weights; its JSON files list custom classes of the checkpoint.
+    ``raw`` is the config. The JSON files next to the ``weights`` list classes of the checkpoint.
     """
     found = code_of_predictions(raw)
     if not found:

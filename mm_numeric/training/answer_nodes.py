@@ -39,14 +39,10 @@ def with_nodes(
     *,
     has_bool_mask: bool,
 ) -> WithNodes:
-    """Add the extra tokens of a tree to the inputs of a decoder.
+    """Add the extra tokens of a tree to the inputs of a decoder for a padded batch.
 
-    Args:
-        inputs: Keyword arguments of the model for a padded batch.
-        tree: The tree.
-        spans: The numbers of the batch.
-        supervised: [b, t] True at the positions that predict an answer token.
-        has_bool_mask: True for a mask of booleans (sdpa), False for one that is added (eager).
+    ``supervised`` [b, t] is True at the positions that predict an answer token. The mask has
+    booleans with ``has_bool_mask`` (sdpa), and is added without (eager).
     """
     (b, t), device = supervised.shape, supervised.device
     tree = tree.to(device)
@@ -76,10 +72,9 @@ def with_nodes(
     if has_bool_mask:
         changed["attention_mask"] = mask[:, None]
     else:
-        lowest = torch.finfo(torch.float32).min
-        changed["attention_mask"] = torch.zeros(mask.shape, device=device).masked_fill(
-            ~mask, lowest
-        )[:, None]
+        added = torch.zeros(mask.shape, device=device)
+        added = added.masked_fill(~mask, torch.finfo(torch.float32).min)
+        changed["attention_mask"] = added[:, None]
     rows = torch.arange(int(spans.samples), device=device)[:, None]
     node = torch.where(tree.node == 0, first[: len(rows), None], t + tree.node - 1)
     assert spans.supervised is not None

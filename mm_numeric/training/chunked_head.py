@@ -48,17 +48,10 @@ class ChunkedHead:
     ) -> None:
         """Check what the output head allows.
 
-        This runs the model once on the micro-batch ``inputs``, so that all ranks must call it
-        together.
-
-        Args:
-            model: The model as it is trained.
-            inputs: Its keyword arguments for a micro-batch.
-            whole: The model without its DDP or DeepSpeed wrapper.
-            count: Number of positions of this micro-batch, b * t.
-            is_compiled: Whether the model runs under torch.compile, which would compile it again
-                for each replaced method.
-            is_sharded: Whether FSDP shards the weight of the head.
+        This runs the model once on the micro-batch ``inputs`` of ``count`` positions, b * t, so
+        that all ranks must call it together. ``whole`` is the model without its DDP or DeepSpeed
+        wrapper. If it ``is_compiled``, torch.compile would compile it again for each replaced
+        method. FSDP shards the weight of the head if it ``is_sharded``.
         """
         self.head: Any = output_head(whole)
         self.all_positions, self.one_piece = "", ""

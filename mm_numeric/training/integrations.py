@@ -97,11 +97,9 @@ def collate_with_spans(
     iterable data set on several ranks requires ``dispatch_batches=False`` of accelerate, which
     otherwise reads the batches of all ranks as one.
 
-    Args:
-        collator: Any data collator whose batches have ``labels`` [b, t]. Batches of packed
-            documents have ``position_ids`` or an ``attention_mask``, as for ``NumericLossMixin``.
-        loss_of: The loss, which defines what a number is.
-        shift: False for encoder-decoders, whose labels are aligned with the logits.
+    The batches of ``collator`` have ``labels`` [b, t]. Those of packed documents have
+    ``position_ids`` or an ``attention_mask``, as for ``NumericLossMixin``. ``shift`` is False for
+    encoder-decoders, whose labels are aligned with the logits.
     """
     return SpansCollator(collator, loss_of.span_finder(), shift)
 

@@ -20,7 +20,12 @@ from transformers.training_args import OptimizerNames
 
 from mm_numeric.answers import Example
 from mm_numeric.baselines.baseline import Baseline
-from mm_numeric.compat import base_dataloader, length_grouped_indices, postponed_rotation
+from mm_numeric.compat import (
+    base_dataloader,
+    is_adapter,
+    length_grouped_indices,
+    postponed_rotation,
+)
 from mm_numeric.data.lengths import (
     EpochSampler,
     easy_first,
@@ -34,12 +39,7 @@ from mm_numeric.distributed.ranks import Ranks
 from mm_numeric.losses.normalization import Counts
 from mm_numeric.losses.numeric_loss import ObjectiveResult
 from mm_numeric.losses.term import LossSum
-from mm_numeric.models.adapters import (
-    gathered_parameters,
-    read_adapted,
-    save_adapted,
-    saved_parameters,
-)
+from mm_numeric.models.adapters import gathered_parameters, read_adapted, save_adapted
 from mm_numeric.models.output_head import output_head
 from mm_numeric.models.parameter_groups import ModelModules
 from mm_numeric.numbers.spans import NumberSpans
@@ -305,7 +305,8 @@ class RunTrainer(Trainer):
             folder = Path(output_dir or self.args.output_dir)
             # DeepSpeed passes the gathered weights, unless no step was trained and it has no model.
             idle = self.is_deepspeed_enabled and self.deepspeed is None
-            with gathered_parameters(saved_parameters(model) if idle else []):
+            named = model.named_parameters() if idle else ()
+            with gathered_parameters([p for n, p in named if p.requires_grad or is_adapter(n)]):
                 if self.args.should_save:
                     folder.mkdir(parents=True, exist_ok=True)
                     save_adapted(model, folder, state_dict)
