@@ -331,7 +331,7 @@ def _export(arguments: argparse.Namespace) -> None:
 
 
 def _push(arguments: argparse.Namespace) -> None:
-    from mm_numeric.models.push import push
+    from mm_numeric.models.export import push
 
     trust = arguments.trust_remote_code
     url = push(arguments.run, arguments.repo, private=arguments.private, trust_remote_code=trust)

@@ -170,22 +170,22 @@ def examples_and_errors(
 
 def source_rows(task: Task, source: DataSource, cache: Path) -> Iterator[SourceRow | ValueError]:
     """Yield the rows of a data source in order, with a ValueError in place of an invalid row."""
-    if source.dataset is not None:
-        yield from rows_of_dataset(source, cache, stream=False)
-        return
     try:
         files = find_files(task, source, cache)
     except ValueError as error:
         yield error
         return
     for file in files:
-        yield from rows_of_file(file)
+        yield from rows_of(source, file, cache, stream=False)
 
 
-def rows_of_dataset(
-    source: DataSource, cache: Path, *, stream: bool
+def rows_of(
+    source: DataSource, file: Path | None, cache: Path, *, stream: bool
 ) -> Iterator[SourceRow | ValueError]:
-    """Yield the rows of a Hugging Face data set, with a ValueError in place of an invalid row."""
+    """Yield the rows of a file of a data source or, without one, of its Hugging Face data set."""
+    if file is not None:
+        yield from rows_of_file(file)
+        return
     # Imported here because it loads `datasets`, an optional dependency.
     from mm_numeric.data.huggingface import dataset_rows
 
@@ -203,14 +203,17 @@ def rows_of_file(file: Path) -> Iterator[SourceRow | ValueError]:
         yield row if isinstance(row, ValueError) else SourceRow(*row, folder=file.parent)
 
 
-def find_files(task: Task, source: DataSource, cache: Path) -> list[Path]:
+def find_files(task: Task, source: DataSource, cache: Path) -> list[Path | None]:
     """Return the files of a data source, with glob patterns such as ``train/*.jsonl`` expanded.
 
-    If the task generates the samples, return the file with them (created if not in the cache).
+    If the task generates the samples, return the file with them (created if not in the cache). For
+    a Hugging Face data set, return [None].
     """
+    if source.dataset is not None:
+        return [None]
     if source.path is None:
         return [render_rows(task, source, cache)]
-    files = []
+    files: list[Path | None] = []
     for name in [source.path] if isinstance(source.path, str) else source.path:
         matches = matching_files(name)
         if not matches:

@@ -21,7 +21,7 @@ from transformers import TrainerCallback
 from mm_numeric.answers import Example
 from mm_numeric.config.data import DataConfig, DataSource, listed
 from mm_numeric.data.answers_as_labels import DecodedAnswers
-from mm_numeric.data.examples import examples_of_row, find_files, rows_of_dataset, rows_of_file
+from mm_numeric.data.examples import examples_of_row, find_files, rows_of
 from mm_numeric.tasks.base import Task
 
 T = TypeVar("T")
@@ -69,7 +69,7 @@ class ExampleStream(IterableDataset[list[Example]]):
         """
         first = []
         for source in listed(self.data.train):
-            for file in _files(self.task, source, self._cache):
+            for file in find_files(self.task, source, self._cache):
                 if file is not None and not file.is_file():
                     raise ValueError(f"{file}: there is no such file.")
             first.append(next(self._one_pass([source], None)))
@@ -86,7 +86,7 @@ class ExampleStream(IterableDataset[list[Example]]):
         self, sources: Iterable[DataSource], rng: random.Random | None
     ) -> Iterator[Example]:
         """Yield every example once. If ``rng`` is not None, shuffle files and buffered examples."""
-        files = [(s, file) for s in sources for file in _files(self.task, s, self._cache)]
+        files = [(s, file) for s in sources for file in find_files(self.task, s, self._cache)]
         if rng is None:
             yield from self._read(files)
         else:
@@ -97,12 +97,7 @@ class ExampleStream(IterableDataset[list[Example]]):
         """Yield the examples of (source, file) pairs; file is None for a Hugging Face data set."""
         examples = 0
         for source, file in files:
-            rows = (
-                rows_of_dataset(source, self._cache, stream=True)
-                if file is None
-                else rows_of_file(file)
-            )
-            for row in rows:
+            for row in rows_of(source, file, self._cache, stream=True):
                 for example, error in examples_of_row(
                     self.task, row, source, self.answers[source], training=True
                 ):
@@ -201,8 +196,3 @@ def shuffled(rows: Iterable[T], buffer_size: int, rng: random.Random) -> Iterato
         buffer[index] = row
     rng.shuffle(buffer)
     yield from buffer
-
-
-def _files(task: Task, source: DataSource, cache: Path) -> list[Any]:
-    """Return the files of a source. For a Hugging Face data set, return [None]."""
-    return [None] if source.dataset is not None else list(find_files(task, source, cache))

@@ -76,7 +76,7 @@ from mm_numeric.training.callbacks.evaluation import (
 )
 from mm_numeric.training.callbacks.gradient_check import GradientCheck
 from mm_numeric.training.callbacks.json_log import JsonLog, validate_report_to
-from mm_numeric.training.callbacks.log_lines import DrawCurves, LogLines, TrainingBar
+from mm_numeric.training.callbacks.log_lines import LogLines, TrainingBar
 from mm_numeric.training.distil import check_distillation, student_of, teacher_of
 from mm_numeric.training.errors import translate_disk_full
 from mm_numeric.training.image_positions import with_image_positions
@@ -188,9 +188,7 @@ def _train(
             }
 
         if config.evaluate:
-            EvaluationCallback(trainer, config, family, evaluated, facts)
-        if draw:
-            trainer.add_callback(DrawCurves(draw, folder))
+            EvaluationCallback(trainer, config, family, evaluated, facts, draw)
         with translate_disk_full(folder), trainer.stopping.listening(stoppable):
             _fit_and_save(trainer, family, folder, checkpoint, facts)
             if draw and trainer.is_world_process_zero():  # after the weights, if the disk is full

@@ -7,7 +7,7 @@ from PIL import Image
 
 from mm_numeric.answers import Box, Instance
 from mm_numeric.config.data import DataSource
-from mm_numeric.data.examples import examples_and_errors, load_examples, rows_of_dataset
+from mm_numeric.data.examples import examples_and_errors, load_examples, rows_of
 from mm_numeric.data.huggingface import with_instances
 from mm_numeric.geometry.row_shapes import around
 from mm_numeric.tasks.detection import Detection
@@ -44,7 +44,7 @@ def test_objects_of_a_hub_data_set_are_instances(tmp_path, lists, stream):
         objects = [[dict(zip(row, own, strict=True)) for own in zip(*row.values(), strict=True)]
                    for row in CPPE5]  # fmt: skip
     source = hub_folder(tmp_path / "hub", objects, feature)
-    rows = [row.row for row in rows_of_dataset(source, tmp_path, stream=stream)]
+    rows = [row.row for row in rows_of(source, None, tmp_path, stream=stream)]
     assert rows[0]["instances"] == [
         {"box": [10, 20, 40, 60], "label": "Mask"},
         {"box": [0, 0, 5, 6], "label": "Coverall"},

@@ -148,7 +148,8 @@ class EvaluationCallback(TrainerCallback):
 
     The training stops after ``evaluate.patience`` successive evaluations without an improvement.
     The constructor adds the callback to the trainer. ``facts`` is a function that returns the
-    metadata of the run so far; it is saved as ``best/run.json``.
+    metadata of the run so far; it is saved as ``best/run.json``. ``draw`` is called with the run
+    folder after each evaluation.
     """
 
     def __init__(
@@ -158,8 +159,10 @@ class EvaluationCallback(TrainerCallback):
         family: Family,
         examples: Sequence[Example],
         facts: Callable[[], dict[str, Any]],
+        draw: Callable[[Path], None] | None = None,
     ) -> None:
         assert config.evaluate is not None
+        self.draw = draw
         self.trainer, self.config, self.family = trainer, config, family
         self.settings, self.examples, self.facts = config.evaluate, examples, facts
         decode = replace(config.predict, decode=config.evaluate.decode)
@@ -196,7 +199,9 @@ class EvaluationCallback(TrainerCallback):
             control.should_evaluate = True
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Stop the training early if ``evaluate.patience`` is exhausted."""
+        """Draw the curves, and stop the training early if ``evaluate.patience`` is exhausted."""
+        if self.draw and state.is_world_process_zero:
+            self.draw(self.config.output_dir)
         if self.patience_exhausted(state.log_history):
             control.should_training_stop = True
 

@@ -1,12 +1,8 @@
-"""Show a training: a line per logged step and a progress bar on stderr, and learning curves.
-
-log.jsonl has all values.
-"""
+"""Show a training: a line per logged step and a progress bar on stderr."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from transformers import ProgressCallback, TrainerCallback
@@ -75,18 +71,6 @@ class TrainingBar(ProgressCallback):
             self.values[name.removeprefix("eval_")] = f"{logs[name]:.3g}"
         if self.training_bar is not None:
             self.training_bar.set_postfix(self.values, refresh=False)
-
-
-class DrawCurves(TrainerCallback):
-    """Callback that calls ``draw`` with the run folder after each evaluation."""
-
-    def __init__(self, draw: Callable[[Path], None], folder: Path) -> None:
-        self.draw, self.folder = draw, folder
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Draw the curves, on rank 0."""
-        if state.is_world_process_zero:
-            self.draw(self.folder)
 
 
 def wrapped(items: list[str]) -> str:
