@@ -55,12 +55,17 @@ def at_positions(hidden: Tensor, positions: Tensor, count: int) -> Tensor:
     return hidden[positions.to(hidden.device)]  # another GPU, with a device_map
 
 
-def selecting(head: nn.Module, positions: Tensor, count: int) -> AbstractContextManager[None]:
+def selecting(
+    head: nn.Module,
+    positions: Tensor,
+    count: int,
+    compute: Callable[[Tensor], Tensor] | None = None,
+) -> AbstractContextManager[None]:
     """Let a head compute logits [1, n, v] only at n positions while the model runs.
 
-    The arguments are those of ``selected_logits``.
+    ``compute`` replaces its method ``forward``. The others are those of ``selected_logits``.
     """
-    whole = head.forward
+    whole: Callable[[Tensor], Tensor] = compute or head.forward
     return replaced_forward(
         head, lambda hidden: whole(at_positions(hidden, positions, count)[None])
     )

@@ -14,12 +14,14 @@ The head must be linear, and the model must return the output of its head unchan
 models that scale their logits (Granite, Cohere) or soft-cap them (Gemma 2).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import linear
 
 from mm_numeric.losses.normalization import Counts
 from mm_numeric.losses.numeric_loss import NumericLoss, ObjectiveResult
@@ -34,6 +36,7 @@ class ChunkedHead:
         all_positions: Why logits are computed at all positions; empty if they are computed at the
             supervised positions alone.
         one_piece: Why the loss cannot be computed in chunks; empty if it can.
+        compute: What replaces ``forward`` of a head whose weight is also that of the embeddings.
     """
 
     def __init__(
@@ -54,18 +57,22 @@ class ChunkedHead:
         method. FSDP shards the weight of the head if it ``is_sharded``.
         """
         self.head: Any = output_head(whole)
+        self.compute: Callable[[Tensor], Tensor] | None = None
         self.all_positions, self.one_piece = "", ""
         if is_compiled or self.head is None:
             reason = "torch.compile" if is_compiled else "the model has no output embeddings"
             self.all_positions = self.one_piece = reason
             return
+        linear_head = plain_linear(self.head)
+        if linear_head is not None and not is_sharded:
+            self.compute = tied_product(whole, linear_head)
         selects, is_unchanged = probe(model, self.head, inputs, count)
         if not selects:
             reason = "the model does not return the logits that its output head computes"
             self.all_positions = self.one_piece = reason
         elif is_sharded:
             self.one_piece = "FSDP shards the weight of the output head"
-        elif plain_linear(self.head) is None:
+        elif linear_head is None:
             self.one_piece = "the output head has an adapter, or is no plain linear layer"
         elif not is_unchanged:
             self.one_piece = "the model changes the logits of its output head"
@@ -163,3 +170,39 @@ def probe(
         return False, False
     same = logits.dtype == returned[0].dtype and torch.equal(logits, returned[0])
     return True, same and linear_head is not None
+
+
+def tied_product(model: Any, head: nn.Linear) -> Callable[[Tensor], Tensor] | None:
+    """Return a ``forward`` for a head that shares its weight with the input embeddings, else None.
+
+    torch adds the gradients of the head and of the embeddings. ``linear`` returns a transposed
+    gradient, which torch 2.13 cannot add in place: it allocates a third tensor of the same size.
+    """
+    trained = head.weight.requires_grad and head.bias is None
+    if not trained or model.get_input_embeddings().weight is not head.weight:
+        return None
+
+    def product(hidden: Tensor) -> Tensor:
+        # Checked here because accelerate enables autocast inside of the call of the model.
+        if torch.is_autocast_enabled(hidden.device.type):
+            return linear(hidden, head.weight)
+        product: Tensor = _TiedLinear.apply(hidden, head.weight)
+        return product
+
+    return product
+
+
+class _TiedLinear(torch.autograd.Function):
+    """Linear layer whose weight gradient is contiguous, so that torch accumulates it in place."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(hidden, weight)
+        return linear(hidden, weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor]:  # type: ignore[override]
+        hidden, weight = ctx.saved_tensors
+        grad_weight = grad.flatten(0, -2).T @ hidden.flatten(0, -2)
+        return (grad @ weight if ctx.needs_input_grad[0] else None), grad_weight

@@ -305,7 +305,7 @@ class NumericLossMixin(_Trainer):
             return self._head.loss_in_chunks(
                 model, batch, self.objective, labels, spans, counts, positions, count
             )
-        with selecting(self._head.head, positions, count):
+        with selecting(self._head.head, positions, count, self._head.compute):
             outputs = model(**batch)
         outputs.logits = outputs.logits.flatten(0, -2)
         return outputs, self._result(outputs, labels, spans, counts)
