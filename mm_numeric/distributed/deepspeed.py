@@ -29,7 +29,7 @@ from mm_numeric.config.schema import Config
 from mm_numeric.config.trainer_settings import find_deepspeed
 from mm_numeric.distributed.ranks import num_ranks
 from mm_numeric.io.files import read_json
-from mm_numeric.runs.resume import saved_ranks
+from mm_numeric.runs.resume import read_step
 from mm_numeric.runs.tensor_files import tensors_only
 
 GATHER_KEY = "zero_optimization.stage3_gather_16bit_weights_on_model_save"
@@ -106,7 +106,7 @@ def with_universal_checkpoint(config: Config, checkpoint: Path) -> Config:
     The returned config sets DeepSpeed's ``checkpoint.load_universal``. The config is returned
     unchanged if the checkpoint is not from DeepSpeed or was saved by the same number of ranks.
     """
-    saved = saved_ranks(checkpoint)
+    saved = read_step(checkpoint)["ranks"]
     if saved == num_ranks() or not any(checkpoint.glob("global_step*")):
         return config
     settings = config.trainer.get("deepspeed")

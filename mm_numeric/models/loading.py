@@ -37,9 +37,6 @@ _LFS_POINTER = b"version https://git-lfs."
 _MISSING_PACKAGES = "Missing optional dependencies: "
 """Text of the ValueError of transformers 5.23 before the names of packages."""
 
-_NO_OBJECTS = ("skipped_rows.json", "generated_tokens.json")
-"""JSON files of a checkpoint that hold a list or a number; the other files hold an object."""
-
 
 def device_type() -> str:
     """Return the type of the device that models run on, such as ``cuda`` or ``cpu``.
@@ -215,7 +212,7 @@ def find_damage(folder: Path) -> str | None:
             return f"{file}: not a whole file of weights ({error})"
     for file in sorted(folder.glob("*.json")):
         try:
-            if not isinstance(read_json(file), dict) and file.name not in _NO_OBJECTS:
+            if not isinstance(read_json(file), dict):
                 return f"{file}: expected a JSON object"
         except ValueError as error:
             return str(error).removesuffix(".")

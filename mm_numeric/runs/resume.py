@@ -7,6 +7,7 @@ be unsuitable.
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from mm_numeric.config.reader import with_trainer
 from mm_numeric.config.schema import Config
@@ -18,14 +19,19 @@ from mm_numeric.runs.manifest import damaged_checkpoint
 _BATCH_SIZE, _ACCUMULATION = "per_device_train_batch_size", "gradient_accumulation_steps"
 
 
-def write_step(checkpoint: Path, *, ranks: int, rows: int) -> None:
-    """Write the number of ranks and the batch size (samples per optimiser step) to step.json."""
-    write_json(checkpoint / STEP, {"ranks": ranks, "rows": rows})
+def write_step(checkpoint: Path, *, ranks: int, rows: int, **others: Any) -> None:
+    """Write the number of ranks, the batch size and values of the trainer to step.json."""
+    write_json(checkpoint / STEP, {"ranks": ranks, "rows": rows, **others})
 
 
-def saved_ranks(checkpoint: Path) -> int:
-    """Return the number of ranks that saved a checkpoint."""
-    return _read_step(checkpoint)["ranks"]
+def read_step(checkpoint: Path) -> dict[str, Any]:
+    """Return the content of step.json; raise ValueError if it is missing or damaged."""
+    file = checkpoint / STEP
+    if not file.is_file():
+        raise damaged_checkpoint(checkpoint, f"{STEP} is missing")
+    with stored_content(file):
+        step = read_json(file)
+        return {**step, "ranks": int(step["ranks"]), "rows": int(step["rows"])}
 
 
 def with_same_rows(config: Config, checkpoint: Path, ranks: int) -> Config:
@@ -36,7 +42,7 @@ def with_same_rows(config: Config, checkpoint: Path, ranks: int) -> Config:
     ``per_device_train_batch_size`` changes. Raises ValueError if the ranks cannot get equal numbers
     of samples.
     """
-    step = _read_step(checkpoint)
+    step = read_step(checkpoint)
     rows = step["rows"]
     # The settings of grpo.trainer replace those of trainer.
     own = {} if config.grpo is None else config.grpo.trainer
@@ -67,12 +73,3 @@ def with_same_rows(config: Config, checkpoint: Path, ranks: int) -> Config:
         own = {name: value for name, value in own.items() if name not in changes}
         config = replace(config, grpo=replace(config.grpo, trainer=own))
     return with_trainer(config, **changes)
-
-
-def _read_step(checkpoint: Path) -> dict[str, int]:
-    file = checkpoint / STEP
-    if not file.is_file():
-        raise damaged_checkpoint(checkpoint, f"{STEP} is missing")
-    with stored_content(file):
-        step = read_json(file)
-        return {"ranks": int(step["ranks"]), "rows": int(step["rows"])}

@@ -7,7 +7,7 @@ coordinates with them.
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,9 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from mm_numeric.data.collator import padded_inputs
 from mm_numeric.families.family import Family
-from mm_numeric.io.files import read_json, write_json
 from mm_numeric.models.frozen_towers import stop_gradients_at_frozen_towers
 from mm_numeric.training.callbacks.evaluation import FAILURES
 from mm_numeric.training.trainer import RunTrainer
-
-GENERATED_TOKENS = "generated_tokens.json"
-"""File in a checkpoint with the number of tokens that the run has generated so far."""
 
 
 class FamilyProcessor(ProcessorMixin):
@@ -91,8 +87,13 @@ class RunGRPOTrainer(RunTrainer, GRPOTrainer):
         self.generated_tokens = 0
 
     def facts(self) -> dict[str, Any]:
-        """Return the number of tokens that all ranks have generated, for run.json."""
+        """Return the number of tokens that all ranks have generated."""
         return {"generated_tokens": self.generated_tokens}
+
+    def restore(self, step: Mapping[str, Any]) -> None:
+        """Restore the number of generated tokens, too."""
+        super().restore(step)
+        self.generated_tokens = step["generated_tokens"]
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
@@ -159,13 +160,3 @@ class RunGRPOTrainer(RunTrainer, GRPOTrainer):
         return super()._get_per_token_logps_and_entropies(
             model, input_ids, attention_mask, logits_to_keep, *args, **{**kwargs, **types}
         )
-
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        super()._save_optimizer_and_scheduler(output_dir)
-        if self.args.should_save:
-            write_json(Path(output_dir, GENERATED_TOKENS), self.generated_tokens)
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is not None:
-            self.generated_tokens = read_json(Path(checkpoint, GENERATED_TOKENS))

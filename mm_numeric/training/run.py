@@ -58,6 +58,7 @@ from mm_numeric.runs.folder import (
     FINISHED,
     LOG,
     MODEL,
+    STEP,
     claim,
     contains_run,
     finish,
@@ -66,7 +67,7 @@ from mm_numeric.runs.folder import (
     locked,
 )
 from mm_numeric.runs.manifest import check_files
-from mm_numeric.runs.resume import with_same_rows
+from mm_numeric.runs.resume import read_step, with_same_rows
 from mm_numeric.runs.tensor_files import require_tensor_files
 from mm_numeric.training.callbacks.evaluation import (
     EvaluationCallback,
@@ -462,7 +463,8 @@ def fit(trainer: RunTrainer, checkpoint: Path | None) -> None:
     are loaded, because transformers would train one more step.
     """
     if checkpoint is not None:
-        trainer.skipped_rows.load(checkpoint)
+        with stored_content(checkpoint / STEP):
+            trainer.restore(read_step(checkpoint))
         file = checkpoint / "trainer_state.json"
         with stored_content(file):
             state = TrainerState.load_from_json(str(file))

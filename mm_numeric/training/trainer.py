@@ -1,7 +1,7 @@
 """The trainers of runs: what they share, and the one whose loss is an objective (CE plus terms)."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from functools import partial
@@ -104,7 +104,7 @@ class RunTrainer(Trainer):
         return super().train(*args, **kwargs)
 
     def facts(self) -> dict[str, Any]:
-        """Return entries for run.json that only this kind of trainer has."""
+        """Return entries for run.json and step.json that only this kind of trainer has."""
         return {}
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
@@ -316,12 +316,21 @@ class RunTrainer(Trainer):
         super()._save(output_dir, None if is_whole else state_dict)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        """Save the optimiser, step.json (rows per step) and the ids of the skipped rows."""
+        """Save the optimiser, and step.json with what ``restore`` reads."""
         super()._save_optimizer_and_scheduler(output_dir)
         args = self.args
         if args.should_save:
-            write_step(Path(output_dir), ranks=args.world_size, rows=rows_per_step(args))
-            self.skipped_rows.save(Path(output_dir))
+            write_step(
+                Path(output_dir),
+                ranks=args.world_size,
+                rows=rows_per_step(args),
+                skipped_rows=sorted(self.skipped_rows.ids),
+                **self.facts(),
+            )
+
+    def restore(self, step: Mapping[str, Any]) -> None:
+        """Restore the ids of the skipped rows from the step.json of a checkpoint."""
+        self.skipped_rows.ids = set(step["skipped_rows"])
 
     def _prepare_for_training(
         self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: str | None

@@ -17,7 +17,7 @@ from mm_numeric.runs.manifest import check_files, write_manifest
 from mm_numeric.training import trainer
 
 STATE = ["optimizer.pt", "scheduler.pt", "rng_state.pth"]
-OTHERS = ["step.json", "trainer_state.json", "model.safetensors", "skipped_rows.json"]
+OTHERS = ["step.json", "trainer_state.json", "model.safetensors"]
 TRAIN = ["train", "checkpoint.yaml", "trainer.save_steps=4", "trainer.output_dir=new",
          "evaluate=null"]  # fmt: skip
 

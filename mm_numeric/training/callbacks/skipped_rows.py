@@ -1,14 +1,9 @@
 """Record the training rows that a run skips: with an unreadable image, or too long."""
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from mm_numeric.distributed.ranks import Ranks
-from mm_numeric.io.files import read_json, stored_content, write_json
 from mm_numeric.io.log import ALL_RANKS, logger
-
-SKIPPED_ROWS = "skipped_rows.json"
-"""File in a checkpoint with the ids of the skipped rows."""
 
 
 class SkippedRows:
@@ -34,14 +29,3 @@ class SkippedRows:
             self.ids |= found
         self._new = set()
         return len(self.ids)
-
-    def save(self, checkpoint: Path) -> None:
-        """Save the ids of the skipped rows to ``skipped_rows.json`` in a checkpoint."""
-        write_json(checkpoint / SKIPPED_ROWS, sorted(self.ids))
-
-    def load(self, checkpoint: Path) -> None:
-        """Load the ids of the skipped rows from a checkpoint; none if it has no such file."""
-        file = checkpoint / SKIPPED_ROWS
-        if file.is_file():
-            with stored_content(file):
-                self.ids = set(read_json(file))
