@@ -5,7 +5,7 @@ Every error names the file, the field, the value that was found, and what is all
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -55,13 +55,8 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 """Folder of the shipped configs."""
 
 _REQUIRED = ("task", "data", "model", "trainer")
-_OPTIONAL = (
-    *("modules", "lora", "objective", "distil", "grpo"),
-    *("predict", "evaluate", "compare", "plugins"),
-)
 _TRAINED = ("distil", "grpo", "evaluate", "compare")
-_SECTIONS = (*_REQUIRED, *_OPTIONAL)
-
+_SECTIONS = tuple(own.name for own in fields(Config) if own.name not in ("title", "task_name"))
 
 _IMPORT_PATH = re.compile(r"(?!mm_numeric\.)[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 

@@ -476,6 +476,7 @@ def make_collator(config: Config, family: Family) -> TrainingCollator:
             )
         limit = LengthLimit(data.max_tokens, data.too_long)
     vocabulary = family.vocabulary()
+    terms = [make_term(t.name, t.options, f"{config.title}, objective") for t in spec.terms]
     return TrainingCollator(
         family,
         config.task,
@@ -483,21 +484,12 @@ def make_collator(config: Config, family: Family) -> TrainingCollator:
         digit_runs=spec.digit_runs,
         thousands_separators=spec.thousands_separators,
         every_number=spec.numbers == "all",
-        soft_answers=_soft_answers(config),
+        soft_answers=next((term for term in terms if isinstance(term, SoftAnswers)), None),
         seed=config.row_seed,
         skip_unreadable_images=data.on_bad_image == "skip",
         length_limit=limit,
         image_cache=None if data.image_cache is None else ImageCache(Path(data.image_cache)),
     )
-
-
-def _soft_answers(config: Config) -> SoftAnswers | None:
-    """Return the term ``soft_answers`` of an objective, if it has one."""
-    for spec in config.objective.spec.terms:
-        term = make_term(spec.name, spec.options, f"{config.title}, objective")
-        if isinstance(term, SoftAnswers):
-            return term
-    return None
 
 
 def _check_no_boxes(config: Config, family: Family) -> None:

@@ -279,11 +279,8 @@ def _other_task(task: Task, row: SourceRow) -> ValueError | None:
     """Return the error for a row of objects that a shipped task of something else cannot read."""
     shipped = {path: name for name, path in TASKS.items()}
     name = shipped.get(f"{type(task).__module__}:{type(task).__name__}")
-    if (
-        name in (None, "boxes_3d", "click", "detection", "pointing")
-        or name in ("text_detection", "text_spotting")
-        or task_of_row(row.row) != "detection"
-    ):
+    reads = (None, "boxes_3d", "click", "detection", "pointing", "text_detection", "text_spotting")
+    if name in reads or task_of_row(row.row) != "detection":
         return None
     return ValueError(
         f'{row.where}: the row has "instances", which the task {name} does not read; set `task: '

@@ -62,10 +62,8 @@ def upright_rgb(image: Image.Image) -> Image.Image:
 
     Transparent pixels are composed on white, as qwen-vl-utils does. 16-bit values are reduced to
     their upper 8 bits, as Pillow does for RGB. ``Image.convert`` alone would drop transparency and
-    show the hidden colours, which are often black, and would clip 16-bit grey values to 255.
-
-    Raises:
-        ValueError: If the pixels have 32 bits, because it is unknown which value means white.
+    show the hidden colours, which are often black, and would clip 16-bit grey values to 255. Raises
+    ValueError if the pixels have 32 bits, because it is unknown which value means white.
     """
     ImageOps.exif_transpose(image, in_place=True)
     if image.mode.startswith(("I", "F")):

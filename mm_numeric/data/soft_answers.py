@@ -46,9 +46,7 @@ def draw_answer(written: Written, settings: SoftAnswers, seed: str) -> DrawnAnsw
     """Draw an answer from the Gaussian around the label, which has one number or one time.
 
     An answer without numbers is returned as it is. The result depends on the arguments alone.
-
-    Raises:
-        ValueError: If the answer has other numbers, such as coordinates or a fraction.
+    Raises ValueError if the answer has other numbers, such as coordinates or a fraction.
     """
     source, marks = random.Random(seed), sorted(written.marks)
     texts = [written.text[mark.start : mark.end] for mark in marks]

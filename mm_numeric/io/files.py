@@ -264,10 +264,8 @@ def parse_xml(content: str | bytes) -> Element:
     """Parse XML without a document type.
 
     A document type may define entities, which read other files or expand to any length. It is
-    looked for by the parser, because its text depends on the encoding of the file.
-
-    Raises:
-        ValueError: If the XML is invalid or truncated, or has a document type.
+    looked for by the parser, because its text depends on the encoding of the file. Raises
+    ValueError if the XML is invalid or truncated, or has a document type.
     """
 
     def reject(*_: object) -> None:

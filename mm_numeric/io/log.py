@@ -66,7 +66,6 @@ def progress(
     desc: str,
     unit: str,
     total: int | None = None,
-    initial: int = 0,
     lines: bool = True,
 ) -> "tqdm[Any]":
     """Return a tqdm bar, which appears after one second in a terminal.
@@ -76,7 +75,7 @@ def progress(
     """
     from tqdm import tqdm  # not at import: the command line starts without it
 
-    settings: dict[str, Any] = {"desc": desc, "unit": unit, "total": total, "initial": initial}
+    settings: dict[str, Any] = {"desc": desc, "unit": unit, "total": total}
     if not lines or shows_progress() or rank() or not logger.isEnabledFor(logging.INFO):
         return tqdm(iterable, **settings, delay=1, disable=not shows_progress())
     has_end = total is not None or hasattr(iterable, "__len__")

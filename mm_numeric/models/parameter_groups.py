@@ -68,9 +68,8 @@ class ModelModules:
     def check(self, model: nn.Module) -> None:
         """Check that the settings of the modules, such as ``frozen``, can be applied to a model.
 
-        Raises:
-            ValueError: If every module is frozen, a module with quantised weights is set to
-                ``trained``, or two modules that share a tensor have different settings.
+        Raises ValueError if every module is frozen, a module with quantised weights is set to
+        ``trained``, or two modules that share a tensor have different settings.
         """
         if all(self.settings.of(name).how == FROZEN for name in self.family.module_patterns):
             raise ValueError(f"{self.where}, modules: every module is frozen; train or adapt one.")

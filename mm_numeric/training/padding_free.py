@@ -89,10 +89,8 @@ def make_padding_free(
 ) -> PaddingFreeCollator:
     """Prepare a model for padding-free batches, and return the collator that makes them.
 
-    ``attention`` is the attention implementation of the model (``model.attention``).
-
-    Raises:
-        ValueError: If layers of the model cannot keep the samples of a row apart.
+    ``attention`` is the attention implementation of the model (``model.attention``). Raises
+    ValueError if layers of the model cannot keep the samples of a row apart.
     """
     text = model.config.get_text_config()
     others = sorted(set(getattr(text, "layer_types", None) or ()) - _LAYERS)

@@ -19,6 +19,7 @@ from transformers.utils import ModelOutput
 from mm_numeric.compat import config_without_source
 from mm_numeric.config.schema import Config
 from mm_numeric.data.image_cache import VisionCache
+from mm_numeric.models.output_head import evaluating
 from mm_numeric.models.parameter_groups import ModelModules
 
 _FEATURES = ("pooler_output", "deepstack_features")
@@ -33,8 +34,7 @@ def make_vision_cache(
 ) -> VisionCache:
     """Make a model read and write the cache ``data.vision_cache``, and return the cache.
 
-    Raises:
-        ValueError: If the vision tower is trained, or the features of the model cannot be cached.
+    Raises ValueError if the vision tower is trained, or its features cannot be cached.
     """
     where = f"{config.title}, data.vision_cache"
     plugin = args.deepspeed_plugin
@@ -112,15 +112,14 @@ def _features(
 ) -> dict[str, Any]:
     """Return what is cached of the images of one row."""
     seen: list[Tensor] = []
-    was_training = inner.training
-    inner.eval()
     known = inspect.signature(inner.get_image_features).parameters
     given = {name: tensor for name, tensor in inputs.items() if name in known}
-    hook = projector and projector.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-    try:
-        output = inner.get_image_features(**given, return_dict=True)
+    with evaluating(inner):
         if projector is None:
+            output = inner.get_image_features(**given, return_dict=True)
             return {name: output[name] for name in _FEATURES if output.get(name) is not None}
+        with projector.register_forward_pre_hook(lambda _, args: seen.append(args[0])):
+            output = inner.get_image_features(**given, return_dict=True)
         pooled = output.pooler_output
         is_list = not isinstance(pooled, Tensor)
         flat = (torch.cat(list(pooled)) if is_list else pooled).flatten()
@@ -128,10 +127,6 @@ def _features(
         if not is_last or output.get("deepstack_features") is not None:
             raise _not_cached(where)
         return {_PROJECTED: seen[0], "is_list": is_list}
-    finally:
-        if hook:
-            hook.remove()
-        inner.train(was_training)
 
 
 @dataclass
