@@ -42,6 +42,8 @@ ONLY: Mapping[str, tuple[Any, str]] = {
     "eval_strategy": ("no", "the section `evaluate` scores answers during training"),
     "load_best_model_at_end": (False, "`evaluate.best` saves the best weights"),
     "enable_jit_checkpoint": (False, "SIGTERM saves a checkpoint anyway"),
+    # transformers halves the batch after an error on one rank, unknown to the others.
+    "auto_find_batch_size": (False, "a step would have other rows than the config says"),
     "resume_from_checkpoint": (None, "there is `mm-numeric train ... --resume`"),
 }
 """Settings with only one allowed value, and why."""

@@ -244,14 +244,6 @@ def training_arguments(config: Config) -> TrainingArguments:
             f"{config.title}, trainer.accelerator_config: each rank must read the same number of "
             "its own batches; remove split_batches, dispatch_batches and even_batches."
         )
-    # transformers would halve the batch after an error on one rank, unknown to the others, to
-    # run.json and to a resumed run.
-    if args.auto_find_batch_size:
-        raise ValueError(
-            f"{config.title}, trainer.auto_find_batch_size: a step would have other rows than the "
-            "config says; remove it, lower per_device_train_batch_size, and raise "
-            "gradient_accumulation_steps by the same factor."
-        )
     validate_report_to(args, f"{config.title}, trainer")
     if args.n_gpu > 1:
         raise ValueError(

@@ -123,6 +123,7 @@ def test_an_unreadable_image_is_named_with_its_row(tmp_path, workers):
         ("label_smoothing_factor=0.1", "the objective is the loss"),
         ("average_tokens_across_devices=false", "counts over all ranks"),
         ("remove_unused_columns=true", "reads examples, not columns"),
+        ("auto_find_batch_size=true", "a step would have other rows"),
         ("resume_from_checkpoint=x", "--resume"),
     ],
 )
@@ -138,7 +139,6 @@ SHARING = r"accelerator_config: each rank must read the same"
     ("setting", "message"),
     [
         ("lr_scheduler_kwargs={nonsense: 1}", r"lr_scheduler_kwargs: .*argument 'nonsense'\.$"),
-        ("auto_find_batch_size=true", r"auto_find_batch_size: a step would have other rows"),
         ("accelerator_config={split_batches: true}", SHARING),
         ("accelerator_config={dispatch_batches: true}", SHARING),
         ("accelerator_config={even_batches: false}", SHARING),
