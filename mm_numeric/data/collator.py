@@ -60,6 +60,9 @@ class Origin:
     skipped: Mapping[str, str]
     """Maps the id of each skipped row to the reason: an unreadable image, or too many tokens."""
 
+    images: int = 0
+    """Number of rows with images, without a dummy image row."""
+
 
 def prompt_batch(
     family: Family, examples: Sequence[Example], *, add_dummy_image_row: bool = False
@@ -178,6 +181,7 @@ class TrainingCollator:
         if any(answer.is_drawn for answer in answers):
             spans = replace(spans, digit_target=_digit_target(answers))
         row_ids = tuple(example.id for example in kept)
+        with_images = sum(example.image is not None for example in kept)
         if not kept or (self.add_dummy_image_row and not _has_image(images)):
             dummy, image = _dummy_row(self.family, examples[0])
             kept, images = [*kept, dummy], [*images, image]
@@ -195,7 +199,7 @@ class TrainingCollator:
         labels = torch.tensor([token for ids in answer_ids for token in ids], dtype=torch.long)
         spans = replace(spans, supervised=supervised.flatten().nonzero().squeeze(1))
         tokens = int(inputs["attention_mask"].sum()) + len(labels) * self.family.encoder_decoder
-        origin = Origin(row_ids, tokens, skipped)
+        origin = Origin(row_ids, tokens, skipped, with_images)
         extra = {"labels": labels, "supervised": supervised, "spans": spans, "origin": origin}
         return {**inputs, **vision, **extra}
 

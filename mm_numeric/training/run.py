@@ -75,7 +75,6 @@ from mm_numeric.training.callbacks.evaluation import (
     evaluation_data,
     with_schedule,
 )
-from mm_numeric.training.callbacks.gradient_check import GradientCheck
 from mm_numeric.training.callbacks.json_log import JsonLog, validate_report_to
 from mm_numeric.training.callbacks.log_lines import LogLines, TrainingBar
 from mm_numeric.training.distil import check_distillation, student_of, teacher_of
@@ -434,7 +433,7 @@ def make_trainer(
             objective=NumericLoss(
                 spec, vocabulary=collator.vocabulary, answers=collator.answer_tree
             ),
-            callbacks=[*callbacks, GradientCheck(modules)],
+            callbacks=callbacks,
             **options,
         )
         trainer.checks_padding_free = config.data.padding_free

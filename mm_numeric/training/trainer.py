@@ -378,6 +378,9 @@ class NumericTrainer(RunTrainer, NumericLossMixin, Trainer):
         if isinstance(examples, list) and examples and isinstance(examples[0], Example):
             self.train_dataset = EpochRows(examples)
             self.add_callback(self.train_dataset)
+        self.gradient_check = None if self.modules is None else GradientCheck(self.modules)
+        if self.gradient_check is not None:
+            self.add_callback(self.gradient_check)
 
     def get_train_dataloader(self) -> Any:
         """Return the training dataloader of a list or of a stream of rows."""
@@ -401,13 +404,6 @@ class NumericTrainer(RunTrainer, NumericLossMixin, Trainer):
         else:
             return super()._get_train_sampler(train_dataset)
         return EpochSampler(order, sampler_seed(args), epoch)
-
-    def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any) -> Any:
-        """Train on one micro-batch, whose supervised positions ``GradientCheck`` needs."""
-        for callback in self.callback_handler.callbacks:
-            if isinstance(callback, GradientCheck):
-                callback.supervised = inputs.get("supervised")
-        return super().training_step(model, inputs, *args)
 
     def facts(self) -> dict[str, Any]:
         """Return the number of extra tokens of a row, for losses of whole answers."""
@@ -456,13 +452,14 @@ class NumericTrainer(RunTrainer, NumericLossMixin, Trainer):
     ) -> tuple[list[Any], Any]:
         """Read the micro-batches of one step, and record their samples."""
         batches = self.read_batches(epoch_iterator, num_batches)
-        for batch in batches:
-            self.skipped_rows.add(batch["origin"].skipped)
-        self.finite.begin_step([batch["origin"].ids for batch in batches])
-        batches, items = super().get_batch_samples(iter(batches), num_batches, device)
-        for batch in batches:
-            self.throughput.count(batch["origin"].tokens, len(batch["origin"].ids))
-        return batches, items
+        origins = [batch["origin"] for batch in batches]
+        for origin in origins:
+            self.skipped_rows.add(origin.skipped)
+            self.throughput.count(origin.tokens, len(origin.ids))
+        self.finite.begin_step([origin.ids for origin in origins])
+        if self.gradient_check is not None:
+            self.gradient_check.begin_step(origins)
+        return super().get_batch_samples(iter(batches), num_batches, device)
 
 
 class BaselineTrainer(NumericTrainer):

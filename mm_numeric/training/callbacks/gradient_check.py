@@ -1,6 +1,6 @@
 """Stop a run in which a trained module receives no gradient."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -10,6 +10,7 @@ from transformers import TrainerCallback
 
 from mm_numeric.compat import local_values
 from mm_numeric.config.modules import FROZEN, MODULE_NAMES
+from mm_numeric.data.collator import Origin
 from mm_numeric.models.parameter_groups import VISION_MODULES, ModelModules
 
 _LAST_STEP = 10
@@ -26,9 +27,6 @@ class GradientCheck(TrainerCallback):
     so that there is none after the tenth step.
     """
 
-    supervised: Tensor | None = None
-    """[b, t] positions with a label in the batch that the model gets next; None if unknown."""
-
     def __init__(self, modules: ModelModules) -> None:
         self.modules = modules
         self._hooks = ExitStack()
@@ -39,16 +37,19 @@ class GradientCheck(TrainerCallback):
     def on_train_begin(
         self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
     ) -> None:
-        """Register hooks that see each batch and, with DeepSpeed, each gradient."""
+        """Find the trained modules. With DeepSpeed, register hooks that see each gradient."""
         present = {self.modules.module_of(name) for name, _ in model.named_parameters()}
         frozen = {module for module in present if self.modules.settings.of(module).how == FROZEN}
         self._waiting = [module for module in MODULE_NAMES if module in present - frozen]
-        hook = model.register_forward_pre_hook(self._inspect_batch, with_kwargs=True)
-        self._hooks.callback(hook.remove)
         if args.deepspeed_plugin is not None:
             for module, parameter in self._trained(model):
                 hook = parameter.register_hook(lambda grad, module=module: self._add(module, grad))
                 self._hooks.callback(hook.remove)
+
+    def begin_step(self, origins: Sequence[Origin]) -> None:
+        """Note which rows the micro-batches of the next step have."""
+        self._seen_image = self._seen_image or any(origin.images for origin in origins)
+        self._seen_answer = self._seen_answer or any(origin.ids for origin in origins)
 
     def on_pre_optimizer_step(
         self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
@@ -87,18 +88,6 @@ class GradientCheck(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Remove the hooks."""
         self._hooks.close()
-
-    def _inspect_batch(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-        if not module.training:  # a trial run of ChunkedHead or an evaluation
-            return
-        mask, decoded = self.supervised, kwargs.get("decoder_input_ids")
-        if not self._seen_image and not {"pixel_values", "vision_rows"}.isdisjoint(kwargs):
-            # A dummy image row is the last one, and none of its positions is supervised. In a
-            # padding-free batch that ends with an answer, the second last position is supervised.
-            self._seen_image = mask is None or bool(mask[-1, 0 if len(mask) > 1 else -2 :].any())
-        if not self._seen_answer:  # a batch without rows has none
-            started = decoded is None or decoded.shape[1] > 1
-            self._seen_answer = started if mask is None else bool(mask.any())
 
     def _add(self, module: str, grad: Tensor) -> None:
         if module not in self._found and bool(grad.any()):
