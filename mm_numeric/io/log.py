@@ -190,16 +190,12 @@ class _StderrHandler(logging.Handler):
         _write(terminal_text(self.format(record)) + "\n", sys.stderr)
 
 
-def _is_for_this_rank(record: logging.LogRecord) -> bool:
-    return rank() == 0 or bool(record.__dict__.get("all_ranks"))
-
-
 if not logger.handlers:
     _handler = _StderrHandler()
     _handler.setFormatter(
         logging.Formatter("%(prefix)s%(message)s", defaults={"prefix": "mm-numeric: "})
     )
-    _handler.addFilter(_is_for_this_rank)
+    _handler.addFilter(lambda record: rank() == 0 or bool(record.__dict__.get("all_ranks")))
     logger.addHandler(_handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False

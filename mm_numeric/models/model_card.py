@@ -194,13 +194,9 @@ def _use(
             f"text = processor.decode(ids).partition({json.dumps(end)})[0]{lead}.strip()",
         ]
     else:
-        answer = "" if family.encoder_decoder else f", {_AFTER_PROMPT}"
         lines += [
             f"tokenizer = AutoTokenizer.from_pretrained({path})",
-            f"prompt = {json.dumps(family.tokenizer.decode(family.question(question, 0)))}",
-            'inputs = tokenizer(prompt, add_special_tokens=False, return_tensors="pt")',
-            *_generation(f"ids = model.generate(**inputs)[0{answer}]", precision),
-            "text = tokenizer.decode(ids, skip_special_tokens=True).strip()",
+            *_text_lines(family, precision, question),
         ]
     imports = [
         *(["import re", ""] if boxes else []),
@@ -210,6 +206,17 @@ def _use(
     ]
     code = "\n".join([*imports, *own, "", *lines, "print(text)", *boxes])
     return f"{text}\n\n{markdown_fence(code, 'python')}"
+
+
+def _text_lines(family: Family, precision: Precision, question: str) -> list[str]:
+    """Return the lines of the program that ask a model that reads text alone."""
+    answer = "" if family.encoder_decoder else f", {_AFTER_PROMPT}"
+    return [
+        f"prompt = {json.dumps(family.tokenizer.decode(family.question(question, 0)))}",
+        'inputs = tokenizer(prompt, add_special_tokens=False, return_tensors="pt")',
+        *_generation(f"ids = model.generate(**inputs)[0{answer}]", precision),
+        "text = tokenizer.decode(ids, skip_special_tokens=True).strip()",
+    ]
 
 
 def _generation(line: str, precision: Precision) -> list[str]:
