@@ -43,7 +43,7 @@ def full_disk(size):
         (["predict", "--model", "run", "--out", "new.jsonl"], 10, "new.jsonl.made_by.json"),
         (["predict", "--model", "run", "--out", "new.jsonl"], 1000, "a file"),
         (["score", "run/predictions.jsonl", "--out", "new"], 10, "new/scores.jsonl"),
-        (["export", "run", "--out", "new"], 10, "a file"),
+        (["export", "run", "--out", "new"], 10, "new"),
         (["export", "run", "--out", "new"], 2000, "a file"),
         (["report", "comparison"], 10, "comparison/report.html"),
         (TRAIN, 10, "new/config.yaml"),

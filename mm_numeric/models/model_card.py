@@ -184,14 +184,13 @@ def _use(
         has_own = kind.generate is not GenerationMixin.generate
         settings = ", generation_config=model.generation_config" * has_own
         lead = f".removeprefix({json.dumps(family.lead)})" if family.lead.strip() else ""
-        end = family.tokenizer.convert_ids_to_tokens(family.stop_ids[0])
         lines += [
             f"processor = AutoProcessor.from_pretrained({path})",
             *_READ_IMAGE,
             f"question = {json.dumps(question, ensure_ascii=False)}",
             *_image_inputs(family),
             *_generation(f"ids = model.generate(**inputs{settings})[0, {answer}]", precision),
-            f"text = processor.decode(ids).partition({json.dumps(end)})[0]{lead}.strip()",
+            f"text = processor.decode(ids).partition({_end(family)})[0]{lead}.strip()",
         ]
     else:
         lines += [
@@ -225,6 +224,10 @@ def _generation(line: str, precision: Precision) -> list[str]:
         return [line]
     dtype = f"torch.{precision.autocast}"
     return [f"with torch.autocast(model.device.type, {dtype}):  # as in training", f"    {line}"]
+
+
+def _end(family: Family) -> str:
+    return json.dumps(family.tokenizer.convert_ids_to_tokens(family.stop_ids[0]))
 
 
 def _image_inputs(family: Family) -> list[str]:
