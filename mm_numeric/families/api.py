@@ -54,14 +54,4 @@ class Api(Family):
 
     def tokenize_question(self, text: str, with_image: bool) -> NoReturn:
         """Raise ValueError, because there is no tokenizer."""
-        raise self._no_tokenizer()
-
-    def image_tokens(self, width: int, height: int) -> NoReturn:
-        """Raise ValueError, because there is no tokenizer."""
-        raise self._no_tokenizer()
-
-    def num_image_features(self, images: Any, config: Any) -> None:
-        """Return None: the number is not known."""
-
-    def _no_tokenizer(self) -> ValueError:
-        return ValueError(f"model.family: {self.name} has no tokenizer; name another family.")
+        raise ValueError(f"model.family: {self.name} has no tokenizer; name another family.")

@@ -105,14 +105,12 @@ class Chat(Family):
         """The chat template of the processor, or else of the tokenizer."""
         return self.template
 
-    # -- prompting ----------------------------------------------------------------------------
-
     def tokenize_question(self, text: str, with_image: bool) -> list[int]:
         """Return a question's token ids, with one placeholder token in place of each image."""
         prompt, bos = self.chat_prompt(text, with_image), self.tokenizer.bos_token
         has_bos = bos is not None and prompt.startswith(bos)
         ids: list[int] = self.tokenizer(prompt, add_special_tokens=not has_bos)["input_ids"]
-        self._check_placeholders(text, ids.count(self.image_id) == with_image * image_count(text))
+        self.check_image_tokens(text, ids, with_image * image_count(text))
         return ids
 
     def prompts(
@@ -123,10 +121,11 @@ class Chat(Family):
     ) -> Prompts:
         """Apply the processor to a batch of questions and their images."""
         for i, text in enumerate(texts):
-            try:
-                self._check_placeholders(text, self.image_token not in text)
-            except ValueError as error:
-                raise ValueError(f"{where[i]}: {error}" if where else str(error)) from error
+            if self.image_token in text:
+                place = f"{where[i]}: " if where else ""
+                raise ValueError(
+                    f"{place}the question {text!r:.80} has {self.image_token}; remove it."
+                )
         ids: list[list[int]] = [[] for _ in texts]
         aligned: dict[str, list[list[int]]] = {}
         tensors: dict[str, Tensor] = {}
@@ -174,14 +173,6 @@ class Chat(Family):
             ) from error
         return encoded
 
-    def _check_placeholders(self, text: str, correct: bool) -> None:
-        if not correct:
-            raise ValueError(
-                f"the question {text!r:.80} has {self.image_token}, or the chat template of "
-                f"{self.tokenizer.name_or_path} does not write it once for each image; correct the "
-                "question or the template."
-            )
-
     def _around_answer(self) -> tuple[str, int | None]:
         """Return the text between a prompt and its answer, and the id of the end token.
 
@@ -194,8 +185,6 @@ class Chat(Family):
             if token in added and added[token].special:
                 return lead, token
         return lead, self.tokenizer.eos_token_id
-
-    # -- image geometry -----------------------------------------------------------------------
 
     def image_tokens(self, width: int, height: int) -> int:
         """Return the number of tokens of an image, including those between and around its tiles."""
@@ -223,12 +212,6 @@ class Chat(Family):
         """Count the tokens of an image by processing a black one of the same size."""
         prompt = self.prompts(["?"], [Image.new("RGB", (width, height))])
         return len(prompt.ids[0]) - len(self.question("?", 1)) + 1
-
-    def num_image_features(self, images: dict[str, Tensor], config: Any) -> int | None:
-        """Return None: the processor writes the image tokens, and the model compares them."""
-        return None
-
-    # -- checkpoint ---------------------------------------------------------------------------
 
     @classmethod
     def load_image_processor(cls, source: str, model: ModelConfig) -> ProcessorMixin:

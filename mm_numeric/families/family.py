@@ -131,6 +131,9 @@ class Family(ABC):
     image_id: int
     """Id of the placeholder token of an image feature, in families that accept images."""
 
+    tokens_per_image: int = 0
+    """Number of placeholder tokens of an image, in families where it is the same for all images."""
+
     decoder_start_id: int
     """Id of the first input token of the decoder, in encoder-decoder families."""
 
@@ -152,6 +155,9 @@ class Family(ABC):
     image_processor_class: ClassVar[Any]
     """Class of the image processor, in families that load it as it is saved."""
 
+    processor_class: ClassVar[Any] = None
+    """Class of ``processor``, in families whose processor has no settings of its own."""
+
     def __init__(self, tokenizer: Any, image_processor: Any, model: ModelConfig) -> None:
         self.tokenizer = tokenizer
         self.image_processor = image_processor
@@ -163,8 +169,6 @@ class Family(ABC):
                 raise ValueError(
                     f"model.image_size.{setting}: {self.name} has no such setting. Known: {known}."
                 )
-
-    # -- prompting -----------------------------------------------------------------------------
 
     @cached_property
     def _questions(self) -> dict[tuple[str, bool], list[int]]:  # cache of tokenize_question
@@ -254,13 +258,15 @@ class Family(ABC):
         ]
         return Tokens(ids=[*tokens["input_ids"], self.stop_ids[0]], offsets=[*offsets, (0, 0)])
 
-    def reject_image_token(self, text: str, ids: Sequence[int], most: int = 0) -> None:
-        """Raise ValueError if a question has more than ``most`` image tokens."""
-        if ids.count(self.image_id) > most:
+    def check_image_tokens(self, text: str, ids: Sequence[int], count: int) -> None:
+        """Raise ValueError if the prompt ``ids`` of a question has not ``count`` image tokens."""
+        found = ids.count(self.image_id)
+        if found != count:
             token = self.tokenizer.convert_ids_to_tokens(self.image_id)
             raise ValueError(
-                f"the prompt {text!r:.80} holds {token}, which is added automatically; remove it "
-                "from the prompt."
+                f"the prompt of the question {text!r:.80} has {found} {token} instead of {count}; "
+                f"remove {token} from the question, or correct the chat template of "
+                f"{self.tokenizer.name_or_path}."
             )
 
     def with_known_tokens(self, text: str, answer: Tokens) -> Tokens:
@@ -317,11 +323,8 @@ class Family(ABC):
     ) -> dict[str, Any]:
         """Return the arguments of the model's ``forward`` for a padded batch.
 
-        Args:
-            input_ids: [b, t] token ids of b samples: a prompt and, in training, its answer.
-            attention_mask: [b, t] 1 at tokens, 0 at padding.
-            answered: [b, t] True at the tokens of an answer, including its end token; else False.
-            images: Output of the image processor (``Prompts.images``).
+        ``answered`` [b, t] is True at the tokens of an answer, including its end token, and
+        ``images`` is ``Prompts.images``.
         """
         return {"input_ids": input_ids, "attention_mask": attention_mask, **images}
 
@@ -372,14 +375,8 @@ class Family(ABC):
             check_image_count(text, len(own))
         return self.question(text, sum(self.image_tokens(*each.size) for each in own))
 
-    # -- image geometry ------------------------------------------------------------------------
-
     def frame(self, width: int, height: int) -> Frame:
-        """Return how an image of this size is resized and how its coordinates are written.
-
-        Raises:
-            ValueError: If the family cannot resize an image of this size.
-        """
+        """Return how an image of this size is resized and how its coordinates are written."""
         return Frame(width, height, self.resize.view(width, height), self.coordinates)
 
     def resize_image(self, image: Image.Image) -> Image.Image:
@@ -416,24 +413,23 @@ class Family(ABC):
                 f"{' and a number' * counts_tokens}; correct model.family."
             )
         self.resize = Resize(kind="squash", side=side)
+        self.tokens_per_image = found.get("image_seq_length", 0)
 
-    @abstractmethod
     def image_tokens(self, width: int, height: int) -> int:
         """Return the number of placeholder tokens for an image of ``width`` x ``height`` pixels."""
+        return self.tokens_per_image
 
     def images(self, shown: Sequence[Image.Image]) -> dict[str, Tensor]:
         """Apply the image processor to one or more images, and return its outputs as a batch."""
         features = self.image_processor(images=list(shown), return_tensors="pt")
         return {name: features[name] for name in self.image_inputs}
 
-    @abstractmethod
     def num_image_features(self, images: dict[str, Tensor], config: Any) -> int | None:
         """Return the number of image features that the model computes for preprocessed images.
 
         None if the family does not know it.
         """
-
-    # -- checkpoint ----------------------------------------------------------------------------
+        return None
 
     @classmethod
     def load(cls, source: str, model: ModelConfig) -> Self:
@@ -508,7 +504,10 @@ class Family(ABC):
         It is saved with every model, so that other tools load it with ``AutoProcessor``. If it is
         None, only the tokenizer and the image processor are saved.
         """
-        return None
+        if self.processor_class is None:
+            return None
+        processor: ProcessorMixin = self.processor_class(self.image_processor, self.tokenizer)
+        return processor
 
     @classmethod
     def make_tiny(cls, folder: Path, seed: int) -> None:

@@ -54,7 +54,6 @@ class Florence2(Family):
         self.stop_ids = [self.token_id("</s>")]
         self.lead = "<s>"
         self.squash_to_square()
-        self.tokens: int = image_processor.image_seq_length
 
     @classmethod
     def load(cls, source: str, model: ModelConfig) -> Self:
@@ -63,21 +62,13 @@ class Florence2(Family):
         family.decoder_start_id = cls.load_config(source, model).text_config.decoder_start_token_id
         return family
 
-    # -- prompting ----------------------------------------------------------------------------
-
     def tokenize_question(self, text: str, with_image: bool) -> list[int]:
         """Return a question's token ids, with one placeholder token in place of the image."""
         processor: Any = self.processor
         _, (prompt,), *_ = processor.prepare_inputs_layout(images=[], text=[text])
         ids: list[int] = self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
-        self.reject_image_token(text, ids, most=1)
+        self.check_image_tokens(text, ids, 1)
         return ids if with_image else ids[1:]
-
-    # -- image geometry -----------------------------------------------------------------------
-
-    def image_tokens(self, width: int, height: int) -> int:
-        """Return the number of tokens of an image, which is the same for every image."""
-        return self.tokens
 
     def num_image_features(self, images: dict[str, Tensor], config: Any) -> int:
         """Return the number of image features: one for each patch, and their mean."""
@@ -88,8 +79,6 @@ class Florence2(Family):
                 edge = -(-edge // stride)
             features *= edge
         return features + count
-
-    # -- checkpoint ---------------------------------------------------------------------------
 
     def make_processor(self, source: str, model: ModelConfig) -> Florence2Processor:
         """Return a Florence2Processor, which writes the prompt of a question."""

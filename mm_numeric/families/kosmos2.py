@@ -35,6 +35,7 @@ class Kosmos2(Family):
     name = "Kosmos-2"
     model_class: ClassVar[Any] = Kosmos2ForConditionalGeneration
     image_processor_class = CLIPImageProcessorPil
+    processor_class = Kosmos2Processor
     default_coordinates = "kosmos2"
     module_patterns: ClassVar[Mapping[str, str]] = {
         "vision": r"vision_model\.",
@@ -52,14 +53,13 @@ class Kosmos2(Family):
         self.stop_ids = [self.token_id("</s>")]
         self.first_feature_id = self.token_id("<unk>") + 1  # as in Kosmos2Processor
         self.squash_to_square(counts_tokens=False)
-
-    # -- prompting ----------------------------------------------------------------------------
+        self.tokens_per_image = 1 + _FEATURES  # <image>, too
 
     def tokenize_question(self, text: str, with_image: bool) -> list[int]:
         """Return a question's token ids, with one placeholder token in place of the image."""
         prompt = f"<s>{'<image></image> ' * with_image}{text.strip()}"
         ids: list[int] = self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
-        self.reject_image_token(text, ids, most=with_image)
+        self.check_image_tokens(text, ids, int(with_image))
         return ids
 
     def question(self, text: str, image_tokens: int) -> list[int]:
@@ -94,21 +94,9 @@ class Kosmos2(Family):
         shown = images or {"image_embeds": torch.zeros(0, 1, 1)}  # of no image
         return super().model_inputs(input_ids, attention_mask, answered, shown)
 
-    # -- image geometry -----------------------------------------------------------------------
-
-    def image_tokens(self, width: int, height: int) -> int:
-        """Return the number of ``<image>`` and of the features, the same for every image."""
-        return 1 + _FEATURES
-
     def num_image_features(self, images: dict[str, Tensor], config: Any) -> int:
         """Return the number of image tokens of a batch of images."""
         return (1 + int(config.latent_query_num)) * len(images["pixel_values"])
-
-    # -- checkpoint ---------------------------------------------------------------------------
-
-    def make_processor(self, source: str, model: ModelConfig) -> Kosmos2Processor:
-        """Return a Kosmos2Processor, which writes the prompt of a question."""
-        return Kosmos2Processor(self.image_processor, self.tokenizer)
 
     def load_model(self, source: str, model: ModelConfig) -> Any:
         """Load a checkpoint from safetensors."""

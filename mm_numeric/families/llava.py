@@ -95,10 +95,9 @@ class Llava(Family):
         # Padding must not be read as an image.
         self.pad_id = self.stop_ids[0] if pad_id in (None, self.image_id) else pad_id
         self.resize = Resize(kind="letterbox", side=image_processor.size["height"])
+        self.tokens_per_image = int(image_processor.image_tokens)
         if not tokenizer.tokenize("(")[0].startswith("▁"):  # the tokenizer writes no space itself
             self.lead, _ = self.text_around_answer()
-
-    # -- prompting ----------------------------------------------------------------------------
 
     def prompt_text(self, text: str, with_image: bool) -> str:
         """Return the text of the prompt for a question, without the BOS token."""
@@ -106,17 +105,9 @@ class Llava(Family):
 
     def tokenize_question(self, text: str, with_image: bool) -> list[int]:
         """Return a question's token ids, with one placeholder token in place of the image."""
-        prompt = self.prompt_text(text, with_image)
-        ids: list[int] = self.tokenizer(prompt)["input_ids"]
-        if ids.count(self.image_id) != with_image:
-            raise ValueError(
-                f"the prompt {prompt!r:.200} has {ids.count(self.image_id)} image placeholders "
-                f"instead of {int(with_image)}; remove {self.image_token} from the question, "
-                "or correct the chat template."
-            )
+        ids: list[int] = self.tokenizer(self.prompt_text(text, with_image))["input_ids"]
+        self.check_image_tokens(text, ids, int(with_image))
         return ids
-
-    # -- image geometry -----------------------------------------------------------------------
 
     def resize_image(self, image: Image.Image) -> Image.Image:
         """Pad an image to a square and resize it, like the image processor."""
@@ -127,16 +118,10 @@ class Llava(Family):
         square.paste(image, ((side - width) // 2, (side - height) // 2))
         return super().resize_image(square)
 
-    def image_tokens(self, width: int, height: int) -> int:
-        """Return the number of placeholder tokens of an image, which is the same for every size."""
-        return int(self.image_processor.image_tokens)
-
     def num_image_features(self, images: dict[str, Tensor], config: Any) -> int:
         """Return the total number of image features that the model computes for a batch."""
         count, _, height, width = images["pixel_values"].shape
         return count * _features_per_image(height, width, config)
-
-    # -- checkpoint ---------------------------------------------------------------------------
 
     @classmethod
     def load_tokenizer(cls, source: str, model: ModelConfig) -> Any:

@@ -34,6 +34,7 @@ class PaliGemma(Family):
     name = "PaliGemma"
     model_class: ClassVar[Any] = PaliGemmaForConditionalGeneration
     image_processor_class = SiglipImageProcessorPil
+    processor_class = PaliGemmaProcessor
     default_coordinates = "paligemma"
     image_prefix = IMAGE_TOKEN
 
@@ -44,14 +45,11 @@ class PaliGemma(Family):
         self.pad_id = self.token_id("<pad>")
         self.stop_ids = [self.token_id("<eos>")]
         self.squash_to_square()
-        self.patches: int = image_processor.image_seq_length
-
-    # -- prompting ----------------------------------------------------------------------------
 
     def tokenize_question(self, text: str, with_image: bool) -> list[int]:
         """Return a question's token ids, with one placeholder token in place of the image."""
         ids: list[int] = self.tokenizer(f"<bos>{text}\n", add_special_tokens=False)["input_ids"]
-        self.reject_image_token(text, ids)
+        self.check_image_tokens(text, ids, 0)
         return [self.image_id] * with_image + ids
 
     def model_inputs(
@@ -61,23 +59,11 @@ class PaliGemma(Family):
         inputs = super().model_inputs(input_ids, attention_mask, answered, images)
         return {**inputs, "token_type_ids": answered.long()}
 
-    # -- image geometry -----------------------------------------------------------------------
-
-    def image_tokens(self, width: int, height: int) -> int:
-        """Return the number of patches, which is the same for every image."""
-        return self.patches
-
     def num_image_features(self, images: dict[str, Tensor], config: Any) -> int:
         """Return the total number of patches of a batch of images."""
         count, _, height, width = images["pixel_values"].shape
         patch = config.vision_config.patch_size
         return count * (height // patch) * (width // patch)
-
-    # -- checkpoint ---------------------------------------------------------------------------
-
-    def make_processor(self, source: str, model: ModelConfig) -> PaliGemmaProcessor:
-        """Return a PaliGemmaProcessor, which writes the prompt of a question."""
-        return PaliGemmaProcessor(self.image_processor, self.tokenizer)
 
     def load_model(self, source: str, model: ModelConfig) -> Any:
         """Load a checkpoint from safetensors, and check that ``model.attention`` is supported."""

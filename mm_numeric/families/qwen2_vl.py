@@ -66,19 +66,11 @@ class Qwen2VL(Family):
         self._check_limits()
         self.chat_prompt("?", False)  # a missing chat template is an error before the weights load
 
-    # -- prompting ----------------------------------------------------------------------------
-
     def tokenize_question(self, text: str, with_image: bool) -> list[int]:
         """Return a question's token ids, with one placeholder token in place of each image."""
         prompt = self.chat_prompt(text, with_image)
         ids: list[int] = self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
-        count = with_image * image_count(text)
-        if ids.count(self.image_id) != count:
-            raise ValueError(
-                f"model.name: the chat template of {self.tokenizer.name_or_path} writes "
-                f"{ids.count(self.image_id)} {IMAGE_TOKEN} instead of {count} for the "
-                f"question {text!r:.60}; correct the question or the template."
-            )
+        self.check_image_tokens(text, ids, with_image * image_count(text))
         return ids
 
     def model_inputs(
@@ -95,8 +87,6 @@ class Qwen2VL(Family):
         if longest is None:  # the others read the boundaries, which they compute from the sizes
             return copied, {}
         return {**copied, "image_cu_seqlens": ends}, {"image_max_seqlen": longest}
-
-    # -- image geometry -----------------------------------------------------------------------
 
     def image_tokens(self, width: int, height: int) -> int:
         """Return the number of image tokens (merged patches) for an image of this size."""
@@ -121,8 +111,6 @@ class Qwen2VL(Family):
                 f"model.image_size: min_pixels {least} is more than max_pixels {most} (the "
                 "checkpoint's value where the config has none); set both, the smaller first."
             )
-
-    # -- checkpoint ---------------------------------------------------------------------------
 
     @classmethod
     def load_tokenizer(cls, source: str, model: ModelConfig) -> Any:

@@ -1,11 +1,8 @@
 """The base class of text-only model families."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self
-
-from PIL import Image
-from torch import Tensor
 
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
@@ -57,18 +54,6 @@ class TextFamily(Family):
     def load_image_processor(cls, source: str, model: ModelConfig) -> None:
         """Return None: there are no images to process."""
         return
-
-    def image_tokens(self, width: int, height: int) -> int:
-        """Return 0: prompts have no image tokens."""
-        return 0
-
-    def images(self, shown: Sequence[Image.Image]) -> dict[str, Tensor]:
-        """Raise ValueError, because the family does not accept images."""
-        raise ValueError(f"{self.name} takes no images; give None for each question.")
-
-    def num_image_features(self, images: dict[str, Tensor], config: Any) -> int:
-        """Return 0: there are no image features."""
-        return 0
 
 
 def _name(baseline: Any) -> Any:

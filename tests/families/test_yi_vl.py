@@ -87,7 +87,7 @@ def test_an_answer_begins_with_the_space_after_the_prompt(family):
 def test_no_text_becomes_the_token_that_stands_for_an_image(family):
     ids = family.prompts(["naïve ☃ 图 \u2603 \x00"], [None]).ids[0]
     assert family.image_id not in ids
-    with pytest.raises(ValueError, match="has 1 image placeholders instead of 0"):
+    with pytest.raises(ValueError, match="has 1 <unk> instead of 0"):
         family.prompts(["What is <unk>?"], [None])
 
 
