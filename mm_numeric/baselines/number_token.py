@@ -170,8 +170,7 @@ class NumberTokenBaseline(Baseline):
         """Return the tokenizer's digit tokens plus [NUM]."""
         digits = super().vocabulary()
         number = NumberToken(self.first_id, 0.0, "[NUM]")
-        tokens = sorted([*digits.tokens, number], key=lambda t: (t.digit_group, t.value, t.id))
-        return NumberVocabulary(tuple(tokens), digits.spelling)
+        return NumberVocabulary((*digits.tokens, number), digits.spelling)
 
     def text(self, ids: Sequence[int]) -> str:
         """Decode generated ids to text. An integer that stores a number becomes a decimal number.

@@ -413,7 +413,7 @@ class Family(ABC):
                 f"{' and a number' * counts_tokens}; correct model.family."
             )
         self.resize = Resize(kind="squash", side=side)
-        self.tokens_per_image = found.get("image_seq_length", 0)
+        self.tokens_per_image = getattr(self.image_processor, "image_seq_length", 0)
 
     def image_tokens(self, width: int, height: int) -> int:
         """Return the number of placeholder tokens for an image of ``width`` x ``height`` pixels."""

@@ -19,7 +19,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 from transformers import DynamicCache
@@ -32,9 +31,7 @@ from mm_numeric.compat import (
     next_model_kwargs,
     takes_attention_functions,
 )
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from mm_numeric.inference.number_distribution import Floats, Ints
 
 _LEAST_SAVED = 256
 """Split a group only if this saves at least this many padding tokens, and an eighth of all tokens

@@ -24,15 +24,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mm_numeric.inference.branch_cache import (
-    Floats,
-    Ints,
-    count_equal_before,
-    download,
-    read_prompts,
-    upload,
-)
+from mm_numeric.inference.branch_cache import count_equal_before, download, read_prompts, upload
 from mm_numeric.inference.constrain import Constraint
+from mm_numeric.inference.number_distribution import Floats, Ints
 from mm_numeric.losses.cross_entropy import chunks, most_likely, to_compute_dtype
 from mm_numeric.losses.term import cumulative_sum
 

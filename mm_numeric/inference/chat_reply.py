@@ -185,10 +185,6 @@ def _is_text(value: Any) -> bool:
 def _check(is_right: bool, name: str, value: Any) -> Any:
     """Return a value of a reply; raise BadReplyError if it is not right."""
     if not is_right:
-        raise BadReplyError(f"the answer is not a chat completion: {name} is {_short(value)}")
+        short = f"{reprlib.repr(value):.60}"  # of a number of 4,000 digits, or of a deep list
+        raise BadReplyError(f"the answer is not a chat completion: {name} is {short}")
     return value
-
-
-def _short(value: Any) -> str:
-    """Return the beginning of a value, which may be a number of 4,000 digits or a deep list."""
-    return f"{reprlib.repr(value):.60}"

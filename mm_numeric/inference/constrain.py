@@ -15,8 +15,8 @@ from mm_numeric.baselines.baseline import Baseline
 from mm_numeric.families.family import Family
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.inference.branch_cache import upload
+from mm_numeric.inference.number_distribution import Ints
 from mm_numeric.inference.token_automaton import ENDED, TokenAutomaton
-from mm_numeric.inference.token_texts import Ints
 from mm_numeric.tasks.base import Task
 
 _MOST_STATES = 50_000  # about 150 MB
@@ -31,11 +31,6 @@ class Constraint(LogitsProcessor):
     """
 
     def __init__(self, automaton: TokenAutomaton, starts: Sequence[int], max_new_tokens: int):
-        """Create the states of a batch, before the first token.
-
-        Raises:
-            ValueError: If ``max_new_tokens`` is too small for an answer.
-        """
         self.automaton, self.left = automaton, max_new_tokens
         self.states = np.array(starts, np.int64)
         needed = max(map(automaton.cost, starts), default=0)
@@ -46,21 +41,12 @@ class Constraint(LogitsProcessor):
             )
         self._has_begun = False
 
-    def allowed(self) -> Tensor:
-        """Return the tokens that may come next, True in [b, v]."""
-        return self.automaton.allowed(self.states, self.left)
-
     def complete(self) -> NDArray[np.bool_]:
         """Return True for rows in which only an end token may come next, [b]."""
         return np.array([self.automaton.is_complete(state) for state in self.states.tolist()], bool)
 
     def advance(self, parents: Sequence[int] | Ints, tokens: Sequence[int] | Ints) -> None:
-        """Append a token to rows, which may be selected, reordered or repeated.
-
-        Args:
-            parents: [k] the row that each of k new rows continues.
-            tokens: [k] the token that is appended to it.
-        """
+        """Append ``tokens`` [k] to the rows ``parents`` [k], which may be reordered or repeated."""
         pairs = zip(self.states[np.asarray(parents, np.int64)].tolist(), tokens, strict=True)
         self.states = np.array([self.automaton.next(s, int(t)) for s, t in pairs], np.int64)
         self.left -= 1
@@ -95,11 +81,6 @@ class Constrainer:
     """Creates the constraint of each batch of a task, and keeps the automaton of its grammars."""
 
     def __init__(self, task: Task, family: Family, device: torch.device | str = "cpu") -> None:
-        """Prepare the tokenizer of a family.
-
-        Raises:
-            ValueError: If the family is a baseline, or if the texts of its tokens are unknown.
-        """
         if isinstance(family, Baseline):
             raise ValueError(
                 f"predict.constrain: {family.name} writes numbers with a baseline, which has no "
@@ -108,24 +89,14 @@ class Constrainer:
         self.task, self.automaton = task, TokenAutomaton(family, device)
 
     def batch(self, frames: Sequence[Frame | None], rows: int, max_new_tokens: int) -> Constraint:
-        """Return the constraint of a batch.
-
-        Args:
-            frames: The frame of each answer's image, or None.
-            rows: Number of rows of the batch; rows after those of ``frames`` stay empty.
-            max_new_tokens: Maximum length of an answer in tokens.
-
-        Raises:
-            ValueError: If the task has no grammar, or ``max_new_tokens`` is too small.
-        """
+        """Return the constraint of a batch of ``rows``; those after ``frames`` stay empty."""
         if len(self.automaton) > _MOST_STATES:
             self.automaton.reset()
-        starts = [self._start(frame) for frame in frames]
+        starts = [
+            self.automaton.start(grammar_of(self.task, frame), self.task.grammar_after(frame))
+            for frame in frames
+        ]
         return Constraint(self.automaton, starts + [ENDED] * (rows - len(starts)), max_new_tokens)
-
-    def _start(self, frame: Frame | None) -> int:
-        grammar = grammar_of(self.task, frame)
-        return self.automaton.start(grammar, self.task.grammar_after(frame))
 
 
 def grammar_of(task: Task, frame: Frame | None) -> str:

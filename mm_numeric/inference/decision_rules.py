@@ -262,12 +262,12 @@ def merge_equal(candidates: Sequence[Candidate]) -> list[Candidate]:
         possible, first_equal([c.answer for c in possible]).tolist(), strict=True
     ):
         groups.setdefault(first, []).append(candidate)
-    return [group[0] if len(group) == 1 else _merged(group) for group in groups.values()]
-
-
-def _merged(group: Sequence[Candidate]) -> Candidate:
-    best = max(group, key=lambda candidate: candidate.probability)
-    return best._replace(probability=math.fsum(candidate.probability for candidate in group))
+    return [
+        max(group, key=lambda own: own.probability)._replace(
+            probability=math.fsum(own.probability for own in group)
+        )
+        for group in groups.values()
+    ]
 
 
 def _of_one_unit(candidates: Sequence[Candidate]) -> Sequence[Candidate]:

@@ -433,9 +433,6 @@ class Abilities:
     fields: dict[str, Any] = field(default_factory=dict)
     """Fields for every request that the server does not reject."""
 
-    token_ids: bool = False
-    """True if it returns the token ids of its answers."""
-
     regex: Callable[[str], dict[str, Any]] | None = None
     """Returns the fields that constrain an answer to a regular expression; None if none does."""
 
@@ -506,7 +503,7 @@ def probe(
         lines["top_logprobs"] = _returned(has_top, "top_logprobs" in accepted)
     for name, text in lines.items():
         logger.info("%s: %s: %s", client.url, name, text)
-    return Abilities(accepted, answer.ids is not None, regex, top_logprobs=has_top)
+    return Abilities(accepted, regex, top_logprobs=has_top)
 
 
 def _token_lines(reply: Reply, accepted: Mapping[str, Any], family: Family) -> dict[str, str]:

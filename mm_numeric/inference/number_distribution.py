@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 _ROUNDING = 1e-9  # allowed rounding error of probabilities, and of distances relative to the values
 

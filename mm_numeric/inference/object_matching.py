@@ -7,7 +7,6 @@ converted once.
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mm_numeric.answers import Instances
 from mm_numeric.evaluation.metrics.polygon_iou import (
@@ -18,8 +17,7 @@ from mm_numeric.evaluation.metrics.polygon_iou import (
     ious,
     overlapping_pairs,
 )
-
-Ints = NDArray[np.int64]
+from mm_numeric.inference.number_distribution import Ints
 
 
 def matched_objects(

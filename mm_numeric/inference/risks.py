@@ -29,7 +29,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mm_numeric.answers import HALF_DAY_MINUTES, Box, ClockTime, Instances, Measurement, Number
 from mm_numeric.evaluation.metrics.number_errors import clipped
@@ -39,13 +38,10 @@ from mm_numeric.evaluation.metrics.polygon_iou import (
     intersection_areas,
     ious,
 )
-from mm_numeric.inference.number_distribution import distance
+from mm_numeric.inference.number_distribution import Floats, Ints, distance
 from mm_numeric.inference.object_matching import matched_objects, owners
 from mm_numeric.registry import RISK_OF_ANSWER, RISKS, choose, load, split_threshold
 from mm_numeric.tasks.base import Task
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 _TIME = re.compile(rb"\s*[0-9]{1,2}:[0-9]{2}")
-_DIGITS = re.compile(rb"[0-9]+")
+_DIGITS, _DIGIT = re.compile(rb"[0-9]+"), re.compile(rb"[0-9]")
 _SPECIAL = re.compile(rb"<\|.+\|>|</s>|<eos>|<end_of_turn>")
 _ANSWER = re.compile(r"\s*(?:[0-9]{1,2}:[0-9]{2}|[-+]?[0-9][0-9.,]*)\s*")
 
@@ -84,7 +84,7 @@ class TextTree:
                 going, ends = self._after(path)
                 found[text] += prob * ends
                 todo += [((*path, token), prob * own) for token, own in going.items()]
-            elif path and _DIGITS.fullmatch(path[-1]) and sum(map(_is_digit, spelled)) > 1:
+            elif path and _DIGITS.fullmatch(path[-1]) and len(_DIGIT.findall(spelled)) > 1:
                 found[text] += prob * self._end_in_place(path)
         return {text: prob for text, prob in found.items() if prob > 0}
 
@@ -106,7 +106,3 @@ class TextTree:
             if own in self._answers and _DIGITS.fullmatch(other) and len(other) == len(last):
                 return self._after(own)[1]
         return 0.0
-
-
-def _is_digit(byte: int) -> bool:
-    return 48 <= byte <= 57

@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from mm_numeric.families.family import Family
-from mm_numeric.inference.branch_cache import upload
 from mm_numeric.inference.expressions import MARK, Expression, Expressions, parse_regex
-from mm_numeric.inference.token_texts import Floats, Ints, TokenTrie, token_texts
+from mm_numeric.inference.number_distribution import Floats, Ints
+from mm_numeric.inference.token_texts import TokenTrie, token_texts
 
 RestOf = Callable[[str], str | None]
 """Function from the beginning of a text to a regular expression of its end, or None."""
@@ -159,15 +159,6 @@ class TokenAutomaton:
             raise ValueError(f"the grammar does not allow token {token} here.")
         return self._number(_State(node, rest_of, written))
 
-    def allowed(self, states: Ints, left: int) -> Tensor:
-        """Return the tokens that may follow, True in [b, v].
-
-        Args:
-            states: [b] a state for each row.
-            left: Number of tokens that may still be written in each row.
-        """
-        return self.masks(*upload(self.device, *self.find_masks(states, left)))
-
     def masks(self, slots: Tensor, new: Tensor) -> Tensor:
         """Return the tokens that may follow, True in [b, v], from what ``find_masks`` returned.
 
@@ -183,7 +174,8 @@ class TokenAutomaton:
     def find_masks(self, states: Ints, left: int) -> tuple[Ints, Ints]:
         """Return the rows of the table of masks for some states [b], and the new elements of it.
 
-        An element is the index of a True in the table, as if that were flat.
+        ``left`` is the number of tokens that may still be written in each row. A new element is the
+        index of a True in the table, as if that were flat.
         """
         keys = [self._key(state, left) for state in states.tolist()]
         missing = [key for key in dict.fromkeys(keys) if key not in self._slots]

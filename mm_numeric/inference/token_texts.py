@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from transformers import ByT5Tokenizer
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from mm_numeric.families.digits import merges_digits
+from mm_numeric.inference.number_distribution import Ints
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _DIGIT = re.compile(rb"[0-9]")
@@ -84,10 +84,6 @@ def _piece(token: str) -> bytes:
     """Return the bytes of a SentencePiece token."""
     byte = _BYTE.fullmatch(token)
     return bytes([int(byte[1], 16)]) if byte else token.replace(_SPACE, " ").encode()
-
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 class TokenTrie:

@@ -111,7 +111,13 @@ class NumericLoss(nn.Module):
         )
         if changes:
             spec = with_changes(spec, changes, "objective")
-        vocabulary = _vocabulary(tokenizer, vocabulary)
+        if vocabulary is None:
+            vocabulary = NumberVocabulary.from_tokenizer(getattr(tokenizer, "tokenizer", tokenizer))
+        if not isinstance(vocabulary, NumberVocabulary):
+            raise ValueError(
+                f"NumericLoss: vocabulary is a NumberVocabulary, not {vocabulary!r:.60}; pass a "
+                "tokenizer as the second argument."
+            )
         if spec.number_tokens == "digits":
             vocabulary = vocabulary.only_digits()
         self.spec = spec
@@ -489,19 +495,3 @@ def _with_answers(
     with full_precision(nodes.device):
         answers = AnswerProbabilities.of(tree, to_compute_dtype(scores), spans)
     return replace(numbers, answers=answers)
-
-
-def _vocabulary(tokenizer: Any, vocabulary: NumberVocabulary | None) -> NumberVocabulary:
-    """Return the number tokens of a ``NumericLoss``, from its arguments."""
-    if vocabulary is None and isinstance(tokenizer, NumberVocabulary):
-        raise ValueError("NumericLoss: pass number tokens as vocabulary=.")
-    if vocabulary is not None and not isinstance(vocabulary, NumberVocabulary):
-        raise ValueError(
-            f"NumericLoss: vocabulary is a NumberVocabulary, not {vocabulary!r:.60}; pass a "
-            "tokenizer as the second argument."
-        )
-    if vocabulary is None:
-        if tokenizer is None:
-            raise ValueError("NumericLoss: pass the tokenizer of the model, or vocabulary=.")
-        return NumberVocabulary.from_tokenizer(getattr(tokenizer, "tokenizer", tokenizer))
-    return vocabulary

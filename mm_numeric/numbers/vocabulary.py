@@ -38,7 +38,7 @@ class NumberVocabulary:
 
     Attributes:
         tokens: The number tokens. Tokens that compete in one softmax, such as the digits 0 to 9,
-            are a digit group. The tuple is sorted by digit group, value and id.
+            are a digit group. They are sorted by digit group, value and id.
         spelling: Maps token id to text for all tokens with a digit, minus, point or comma. Space
             markers (``▁``, ``Ġ``) are replaced by spaces.
         partial: What to do with a number if some of its tokens are not in ``tokens``. True: its
@@ -57,8 +57,8 @@ class NumberVocabulary:
             )
         if not all(math.isfinite(token.value) for token in self.tokens):
             raise ValueError("NumberVocabulary: the value of a token must be finite.")
-        if list(self.tokens) != sorted(self.tokens, key=_order):
-            raise ValueError("NumberVocabulary: sort the tokens by digit_group, value and id.")
+        order = sorted(self.tokens, key=lambda token: (token.digit_group, token.value, token.id))
+        object.__setattr__(self, "tokens", tuple(order))
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Any) -> "NumberVocabulary":
@@ -75,7 +75,8 @@ class NumberVocabulary:
         if not hasattr(tokenizer, "get_vocab"):
             raise ValueError(
                 "NumberVocabulary.from_tokenizer takes a tokenizer, such as that of "
-                f"AutoTokenizer.from_pretrained(...), not {tokenizer!r:.60}."
+                f"AutoTokenizer.from_pretrained(...), not {tokenizer!r:.60}; pass the tokenizer of "
+                "the model, or a NumberVocabulary as vocabulary=."
             )
         vocabulary: dict[str, int] = tokenizer.get_vocab()
         missing = [digit for digit in "0123456789" if digit not in vocabulary]
@@ -100,7 +101,7 @@ class NumberVocabulary:
             if _PIECE.fullmatch(text):
                 digits = "".join(_DIGIT.findall(text))
                 tokens.append(NumberToken(index, float(int(digits)), _DIGIT.sub("0", text), digits))
-        return cls(tuple(sorted(tokens, key=_order)), spelling)
+        return cls(tuple(tokens), spelling)
 
     @classmethod
     def from_tokens(
@@ -129,10 +130,10 @@ class NumberVocabulary:
                 "the tokenizer and the model first, or leave them out."
             )
         group = f"{next(iter(tokens), '')} ..."  # no group of digit tokens has this form
-        found = [
+        found = (
             NumberToken(vocabulary[token], float(value), group) for token, value in tokens.items()
-        ]
-        return cls(tuple(sorted(found, key=_order)))
+        )
+        return cls(tuple(found))
 
     def require_tokenizer(self, tokenizer: Any) -> None:
         """Raise ValueError if a number token is another token in ``tokenizer``.
@@ -160,8 +161,7 @@ class NumberVocabulary:
         spelling = {**self.spelling, **other.spelling}
         for index in [i for i in spelling if i in tokens and not tokens[i].digits]:
             del spelling[index]
-        partial = self.partial or other.partial
-        return NumberVocabulary(tuple(sorted(tokens.values(), key=_order)), spelling, partial)
+        return NumberVocabulary(tuple(tokens.values()), spelling, self.partial or other.partial)
 
     def only_digits(self) -> "NumberVocabulary":
         """Return a vocabulary of the tokens that are one bare digit, ``0`` to ``9``.
@@ -183,10 +183,6 @@ class NumberVocabulary:
 
     def __len__(self) -> int:
         return len(self.tokens)
-
-
-def _order(token: NumberToken) -> tuple[str, float, int]:
-    return token.digit_group, token.value, token.id
 
 
 def _spelled(token: str) -> str:

@@ -123,7 +123,7 @@ def test_label_ids_know_no_roles(term):
 def test_mistakes_are_one_sentence():
     with pytest.raises(ValueError, match="pass a tokenizer as the second argument"):
         NumericLoss("ce", vocabulary=TOKENIZER)
-    with pytest.raises(ValueError, match="pass number tokens as vocabulary="):
+    with pytest.raises(ValueError, match="or a NumberVocabulary as vocabulary="):
         NumericLoss("ce", VOCABULARY)
     with pytest.raises(ValueError, match="pass the tokenizer of the model"):
         NumericLoss("ce")
