@@ -198,10 +198,7 @@ class NumberTokenBaseline(Baseline):
 
     @abstractmethod
     def number_losses(self, numbers: Tensor, ids: Tensor) -> Tensor:
-        """Return the loss [m] of each of m numbers.
-
-        ``numbers`` [m, ...] are the outputs of the number head, ``ids`` [m] the correct value ids.
-        """
+        """Return the loss [m] of outputs of the number head [m, ...], for the value ids [m]."""
 
     def loss(
         self,

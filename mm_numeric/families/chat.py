@@ -28,6 +28,7 @@ from mm_numeric.compat import concrete_classes, num_image_tokens, video_settings
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.chat_template import Shown, default_template, image_count, message
 from mm_numeric.families.family import Family, Prompts
+from mm_numeric.families.model_files import load_weights
 from mm_numeric.geometry.conventions import convention_of
 from mm_numeric.geometry.frames import Resize
 
@@ -253,6 +254,8 @@ class Chat(Family):
                 f"model.name: {source!r} is a {kind.__name__}, and family chat trains models that "
                 "predict the next token after a prompt; choose another model."
             )
-        loaded = super().load_model(source, model)
+        loaded = load_weights(
+            self.model_class, self.name, source, model, ranks=self.tensor_parallel
+        )
         self.dtype = loaded.dtype
         return loaded

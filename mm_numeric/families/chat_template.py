@@ -179,7 +179,6 @@ def _start() -> subprocess.Popen[str]:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End a program, and close its pipes."""
     process.kill()
     process.communicate()
 

@@ -29,6 +29,7 @@ from mm_numeric.families.chat_template import (
 )
 from mm_numeric.families.digits import with_digits
 from mm_numeric.families.model_files import (
+    check_image_token,
     check_model_type,
     check_saved_frame,
     load_weights,
@@ -355,9 +356,7 @@ class Family(ABC):
     ) -> Prompts:
         """Tokenise a batch of questions and preprocess their images.
 
-        ``images`` has one entry per question, which is None for a question without an image, and a
-        list of images of one size for a question with several.
-        ``where`` has the file and line of each question, for error messages.
+        ``images`` and ``where``, the file and line for error messages, have one entry per question.
         """
         ids = []
         for i, (text, image) in enumerate(zip(texts, images, strict=True)):
@@ -425,10 +424,7 @@ class Family(ABC):
         return {name: features[name] for name in self.image_inputs}
 
     def num_image_features(self, images: dict[str, Tensor], config: Any) -> int | None:
-        """Return the number of image features that the model computes for preprocessed images.
-
-        None if the family does not know it.
-        """
+        """Return the number of features of preprocessed images; None if it is not known."""
         return None
 
     @classmethod
@@ -457,6 +453,15 @@ class Family(ABC):
             check_saved_frame(source, resize, family.coordinates, where, revision=model.revision)
         if cls.takes_images:
             family.processor = family.make_processor(source, model)
+        if cls.encoder_decoder:
+            settings = cls.load_config(source, model).get_text_config()
+            start = getattr(settings, "decoder_start_token_id", None)
+            if start is None:
+                raise ValueError(
+                    f"model.name: the config.json of {source!r} has no decoder_start_token_id; add "
+                    "it (0 for T5)."
+                )
+            family.decoder_start_id = start
         return family
 
     def save(self, folder: Path) -> None:
@@ -522,5 +527,7 @@ class Family(ABC):
 
     def load_model(self, source: str, model: ModelConfig) -> Any:
         """Load all weights of a checkpoint from safetensors, or this rank's part of them."""
+        if self.takes_images:
+            check_image_token(self.image_id, self.load_config(source, model), source)
         ranks = self.tensor_parallel
         return load_weights(self.model_class, self.name, source, model, ranks=ranks)

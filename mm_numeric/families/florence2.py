@@ -13,7 +13,7 @@ for code of their own, with other names of the weights.
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from torch import Tensor
 from transformers import (
@@ -24,7 +24,6 @@ from transformers import (
 
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
-from mm_numeric.families.model_files import check_image_token
 
 
 class Florence2(Family):
@@ -55,13 +54,6 @@ class Florence2(Family):
         self.lead = "<s>"
         self.squash_to_square()
 
-    @classmethod
-    def load(cls, source: str, model: ModelConfig) -> Self:
-        """Load tokenizer and processors, and the first decoder token from the config.json."""
-        family = super().load(source, model)
-        family.decoder_start_id = cls.load_config(source, model).text_config.decoder_start_token_id
-        return family
-
     def tokenize_question(self, text: str, with_image: bool) -> list[int]:
         """Return a question's token ids, with one placeholder token in place of the image."""
         processor: Any = self.processor
@@ -86,8 +78,3 @@ class Florence2(Family):
         own = ("num_additional_image_tokens", "post_processor_config")
         options = {name: settings[name] for name in own if name in settings}
         return Florence2Processor(self.image_processor, self.tokenizer, **options)
-
-    def load_model(self, source: str, model: ModelConfig) -> Any:
-        """Load a checkpoint from safetensors."""
-        check_image_token(self.image_id, self.load_config(source, model), source)
-        return super().load_model(source, model)

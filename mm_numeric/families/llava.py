@@ -33,7 +33,7 @@ from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.chat_template import default_template
 from mm_numeric.families.family import Family
 from mm_numeric.families.llava_layout import OriginalLayout, read_raw_config
-from mm_numeric.families.model_files import check_image_token, processor_template
+from mm_numeric.families.model_files import processor_template
 from mm_numeric.geometry.frames import Resize
 
 _IMAGE = "<image>"
@@ -215,7 +215,6 @@ class Llava(Family):
         """Load safetensors weights, saved in the file layout of transformers or of LLaVA's code."""
         original = OriginalLayout.find(source, model.revision)
         if original is None:
-            check_image_token(self.image_id, self.load_config(source, model), source)
             return super().load_model(source, model)
         layers = self.projector_type, self.projector
         return original.load_model(self.model_class, *layers, self.image_id, model)

@@ -171,7 +171,6 @@ def _local_folder(source: str, revision: str) -> Path:
 
 
 def _read_weights(folder: Path, source: str) -> dict[str, Tensor]:
-    """Load the weights in all safetensors files of a folder."""
     index = folder / "model.safetensors.index.json"
     names = {"model.safetensors"}
     if index.is_file():

@@ -23,7 +23,6 @@ from transformers import (
 
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
-from mm_numeric.families.model_files import check_image_token
 
 IMAGE_TOKEN = "<image>"
 
@@ -73,9 +72,8 @@ class PaliGemma(Family):
                 f"model.attention: {model.attention} cannot compute the attention of {self.name} "
                 "(bidirectional over the question, causal over the answer); set sdpa or eager."
             )
-        config = self.load_config(source, model)
-        check_image_token(self.image_id, config, source)
-        if model.attention == "sdpa" and config.get_text_config().model_type == "gemma2":
+        text = self.load_config(source, model).get_text_config()
+        if model.attention == "sdpa" and text.model_type == "gemma2":
             raise ValueError(
                 f"model.attention: sdpa cannot soft-cap the logits of {source!r}, a PaliGemma 2; "
                 "set model.attention to eager."

@@ -27,7 +27,7 @@ from mm_numeric.compat import VideoSettings, video_settings_alone
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.chat_template import default_template, image_count
 from mm_numeric.families.family import Family
-from mm_numeric.families.model_files import check_image_token, processor_template
+from mm_numeric.families.model_files import processor_template
 from mm_numeric.geometry.frames import Resize
 
 IMAGE_TOKEN = "<|image_pad|>"
@@ -139,11 +139,6 @@ class Qwen2VL(Family):
         parts = self.image_processor, self.tokenizer, video
         with video_settings_alone():
             return self.processor_class(*parts, chat_template=self.tokenizer.chat_template)
-
-    def load_model(self, source: str, model: ModelConfig) -> Any:
-        """Load all weights of a checkpoint, and check its image token."""
-        check_image_token(self.image_id, self.load_config(source, model), source)
-        return super().load_model(source, model)
 
     @classmethod
     def make_tiny(cls, folder: Path, seed: int) -> None:

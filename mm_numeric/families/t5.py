@@ -9,11 +9,10 @@ single tokens for 123 and 3.5; ByT5 has one token per digit.
 """
 
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from transformers import AutoModelForSeq2SeqLM, ByT5Tokenizer
 
-from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Tokens
 from mm_numeric.families.text_only import TextFamily
 
@@ -36,19 +35,6 @@ class T5(TextFamily):
         r"(encoder|decoder)\.block\.\d+\.layer\.\d+\."
         r"(\w+Attention\.[qkvo]|DenseReluDense\.(wi(_[01])?|wo))"
     )
-
-    @classmethod
-    def load(cls, source: str, model: ModelConfig) -> Self:
-        """Load a checkpoint's tokenizer, and the first decoder token from its config.json."""
-        family = super().load(source, model)
-        start = getattr(cls.load_config(source, model), "decoder_start_token_id", None)
-        if start is None:
-            raise ValueError(
-                f"model.name: the config.json of {source!r} has no decoder_start_token_id; add it "
-                "(0 for T5)."
-            )
-        family.decoder_start_id = start
-        return family
 
     @classmethod
     def supports(cls, config: Any) -> bool:

@@ -142,11 +142,7 @@ class ClickFormat(CoordinateFormat):
     """A text format of points without labels, for the tasks ``click`` and ``pointing``."""
 
     def write(self, shapes: Sequence[tuple[Sequence[str], str, bool]]) -> Iterator[Piece]:
-        """Yield the text of points in pieces, like ``CoordinateFormat.write``.
-
-        Raises:
-            ValueError: A shape is not a point, or has a label.
-        """
+        """Yield the text of points in pieces, like ``CoordinateFormat.write``."""
         if any(label or is_box or len(numerals) != 2 for numerals, label, is_box in shapes):
             raise ValueError(
                 "this coordinate format has points without labels, for the tasks click and "

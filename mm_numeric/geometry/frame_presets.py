@@ -150,14 +150,9 @@ class FrameRule:
     def named(cls, name: str, limits: AreaLimits = AreaLimits()) -> Self:
         """Return the image resizing and coordinate format of a saved model, or a named format.
 
-        Args:
-            name: The folder of a run or model, the path of its ``frame.json``, or the name of a
-                coordinate format, such as ``pixels_original`` or ``relative_1000``. Formats that
-                belong to a model family are not accepted.
-            limits: Limits of the area, for ``pixels_resized`` only, whose images are resized as by
-                Qwen2-VL and Qwen2.5-VL. It requires a smallest or a largest area.
-
-        The name of a format is not a folder; write ``./internvl`` for a folder of this name.
+        ``name`` is the folder of a run or model, the path of its ``frame.json``, or a coordinate
+        format of no family, such as ``relative_1000``; write ``./internvl`` for a folder of this
+        name. Only ``pixels_resized``, whose images are resized as by Qwen2.5-VL, has ``limits``.
         """
         given = " and ".join(f"--{limit.replace('_', '-')}" for limit in limits.given)
         path = Path(name)

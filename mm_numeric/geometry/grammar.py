@@ -100,11 +100,8 @@ def rest_of_box(frame: Frame, begun: str) -> str | None:
 def list_regex(frame: Frame, *, polygons: bool = False, labels: bool = False) -> str:
     """Return a regular expression of a list of boxes within the image, also of an empty one.
 
-    Args:
-        frame: The image's size and coordinate format.
-        polygons: True if the list may also contain polygons, of at least three points.
-        labels: True if a box or polygon may have a label. Labels have up to ``LABEL_LENGTH``
-            characters, without those that enclose labels and shapes in this format.
+    It may also have ``polygons`` of at least three points, and ``labels`` of up to ``LABEL_LENGTH``
+    characters, without those that enclose labels and shapes in this format.
     """
     text, point = frame.coordinates.text, _point(frame)
     after = f"(?:{escape(text.between_points)}{point})"

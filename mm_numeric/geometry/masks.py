@@ -27,11 +27,8 @@ def mask_of(pixels: NDArray[Any]) -> Mask:
     """Convert pixels to a mask: those with at least half of the largest value are inside.
 
     The values may be 0 and 1, or 0 and 255. Half of the largest value is for JPEG files, whose
-    pixels near the border of a region have other values, too.
-
-    Args:
-        pixels: Values of at least 0, [height, width], or [height, width, channels], of which the
-            first channel counts.
+    pixels near the border of a region have other values, too. Of ``pixels`` [height, width,
+    channels], the first channel counts.
     """
     values = pixels if pixels.ndim == 2 else pixels[..., 0]
     flat = ((values > 0) & (2.0 * values >= values.max(initial=0))).T.ravel()
@@ -190,11 +187,8 @@ def few_corners(region: Any, most: int) -> tuple[Point, ...]:
     An outline of more corners is simplified, first within ``TOLERANCE_PX`` (Douglas and Peucker).
     Then the corner that forms the smallest triangle with its neighbours is left out, until they are
     few enough (Visvalingam and Whyatt, https://doi.org/10.1179/000870493786962263). Holes and other
-    parts are lost. The result is empty if no area is left.
-
-    Args:
-        region: A shapely geometry; a polygon that crosses itself is repaired.
-        most: Largest number of corners, at least 3.
+    parts are lost. The result is empty if no area is left. A polygon that crosses itself is
+    repaired first.
     """
     import shapely
 

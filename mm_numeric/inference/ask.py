@@ -174,7 +174,7 @@ class LoadedRun:
         size = self.config.predict.batch_size
         for start in range(0, len(images), size):
             batch = [self.opened(own, asked) for own in images[start : start + size]]
-            answers = self.loaded.answers([example for _, example in batch], self.explore)
+            answers = self.loaded.answers([[example for _, example in batch]], self.explore)
             for (image, example), own in zip(batch, answers, strict=True):
                 if own.candidates:  # as the greedy answer, which confidences compare them with
                     short = [limits.shortened(given, own.frame) for given in own.candidates]

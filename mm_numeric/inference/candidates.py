@@ -313,12 +313,9 @@ def keep_most(
 ) -> NDArray[np.bool_]:
     """Return True for the continuations to keep, [m]: the least likely ones are left out.
 
-    Args:
-        row: [m] index of the question.
-        weight: [m] probability.
-        always: [m] True for those that are kept in any case; they count as nothing.
-        allowed: [b] largest sum of the probabilities that are left out, of each question.
-        most: Largest number that is kept of each question.
+    ``row`` [m] is the index of the question, and ``weight`` [m] the probability. Those that are
+    ``always`` [m] kept count as nothing. Of each question, at most ``most`` are kept. If fewer are,
+    the probabilities of the others sum to at most ``allowed`` [b].
     """
     optional = np.where(always, 0.0, weight)
     order = np.lexsort((-optional, row))
@@ -405,14 +402,10 @@ def _likely(
 ) -> list[Tensor]:
     """Return the likely continuations of branches: parents, tokens and log-probabilities, [m] each.
 
-    Others may be among them, because a GPU would have to wait for their number.
-
-    Args:
-        scores: [n, v] logits of the next token.
-        least: [n] continuations that are not above this log-probability are left out.
-        count: Largest number of continuations of a branch, except for equally likely ones.
-        needed: Branches [k] and a token of each [k] that is returned in any case.
-        stops: Tokens that are returned together, as they end the same answer.
+    They are above the log-probability ``least`` [n], and at most ``count`` of a branch, besides
+    equally likely ones. Others may be among them: a GPU would have to wait for their number.
+    ``needed`` are branches [k] and a token of each [k] that is returned in any case, and ``stops``
+    are returned together, as they end the same answer.
     """
     find = _above if scores.device.type == "cpu" else _highest
     needs = torch.zeros_like(scores, dtype=torch.bool)

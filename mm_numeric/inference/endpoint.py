@@ -231,7 +231,9 @@ class _Served:
     def answer(self, example: Example) -> Generated:
         """Return the answer to a question."""
         question = self._question(example)
-        fields = {**self.abilities.fields, **self._constraint(question)}
+        fields = dict(self.abilities.fields)
+        if question.grammar is not None and self.abilities.regex is not None:
+            fields |= self.abilities.regex(question.grammar)
         (choice,) = self._ask(question, fields)
         with self.lock:
             found = self._generated(choice, question)
@@ -286,7 +288,6 @@ class _Served:
         return found._replace(candidates=candidates, samples=len(drawn))
 
     def _question(self, example: Example) -> "_Question":
-        """Return the request for the answer to a question."""
         image, frame = load_framed_image(self.family, example)
         content: Any = example.prompt
         if image is not None:
@@ -347,12 +348,6 @@ class _Served:
                 f"{question.where}: the prompt {counts}: the chat template or the size of images "
                 f"is another one. Serve the folder that `mm-numeric export` wrote for this model."
             )
-
-    def _constraint(self, question: "_Question") -> dict[str, Any]:
-        """Return the fields that constrain an answer to the grammar of the task."""
-        if question.grammar is None or self.abilities.regex is None:
-            return {}
-        return self.abilities.regex(question.grammar)
 
     def _generated(self, choice: ServerAnswer, question: "_Question") -> Generated:
         """Return an answer with its text as ``predict`` writes it, up to the end token."""
@@ -536,7 +531,6 @@ def _accepted(
 
 
 def _draws_at_once(client: ChatClient, body: dict[str, Any], count: int) -> bool:
-    """Return True if the server returns ``count`` answers to one request."""
     try:
         reply = replace(client, attempts=2).complete({**body, "n": count}, _as_it_is)
     except (RejectedError, TryAgainError):

@@ -169,8 +169,6 @@ def predict(
 
 
 class _Model(NamedTuple):
-    """A model that answers."""
-
     config: Config
     source: str
     """Folder or hub name of the weights, or of the tokenizer and image processor alone."""
@@ -346,7 +344,7 @@ def _append_answers(
     if not is_greedy_alone(done):
         explore = Explorer(config.predict, family, config.task)
     if endpoint is None:
-        answers = _answers_of_model(model, family, batches, explore, ranks)
+        answers = LoadedModel(model, family, ranks).answers(batches, explore)
         if model.others:
             answers = _answers_of_ensemble(model, answers, batches, ranks)
     else:
@@ -387,30 +385,21 @@ class LoadedModel:
         if config.predict.constrain:
             self.constrainer = Constrainer(config.task, family, self.model.device)
 
-    def answers(self, batch: Sequence[Example], explore: Explorer | None) -> Iterator[Generated]:
-        """Generate an answer to each sample of a batch; see ``generate``."""
-        return generate(
-            self.model,
-            self.family,
-            batch,
-            self.source.config.predict.new_tokens,
-            explore=explore,
-            constrainer=self.constrainer,
-            limits=ListLimits(self.source.config.task, self.source.config.predict),
-            precision=self.source.precision,
-        )
-
-
-def _answers_of_model(
-    source: _Model,
-    family: Family,
-    batches: Sequence[Sequence[Example]],
-    explore: Explorer | None,
-    ranks: int,
-) -> Generator[Generated]:
-    """Load a model, and return a generator of its answers to the samples in ``batches``."""
-    loaded = LoadedModel(source, family, ranks)
-    return (answer for batch in batches for answer in loaded.answers(batch, explore))
+    def answers(
+        self, batches: Sequence[Sequence[Example]], explore: Explorer | None
+    ) -> Generator[Generated]:
+        """Generate an answer to each sample of the batches; see ``generate``."""
+        for batch in batches:
+            yield from generate(
+                self.model,
+                self.family,
+                batch,
+                self.source.config.predict.new_tokens,
+                explore=explore,
+                constrainer=self.constrainer,
+                limits=ListLimits(self.source.config.task, self.source.config.predict),
+                precision=self.source.precision,
+            )
 
 
 def _answers_of_ensemble(
@@ -422,7 +411,7 @@ def _answers_of_ensemble(
         family = load_family(other.config, other.source)
         check_questions(family, rows, other.config.predict.new_tokens)
         explore = Explorer(other.config.predict, family, other.config.task)
-        answers.append(_answers_of_model(other, family, batches, explore, ranks))
+        answers.append(LoadedModel(other, family, ranks).answers(batches, explore))
     for example, *own in zip(rows, *answers, strict=True):
         yield averaged(own, example.where)
 

@@ -30,13 +30,7 @@ _ROUNDING = 1e-9  # allowed rounding error of probabilities, and of distances re
 
 
 def distance(a: Any, b: Any, circle: float | None = None) -> Floats:
-    """Return |a - b| element by element; with ``circle``, the shortest circular distance.
-
-    Args:
-        a: A number or an array; between 0 and ``circle`` on a circle.
-        b: A number or an array that broadcasts with ``a``.
-        circle: Circumference of the circle, such as 720 minutes; None for numbers on a line.
-    """
+    """Return |a - b|, or the shortest distance of numbers between 0 and ``circle`` on a circle."""
     apart: Floats = np.abs(np.subtract(a, b, dtype=np.float64))
     return apart if circle is None else np.minimum(apart, circle - apart)
 

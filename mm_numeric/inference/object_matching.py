@@ -28,9 +28,8 @@ def matched_objects(
     Objects with the same label and an IoU of at least ``threshold`` are matched one-to-one,
     greedily by decreasing IoU, separately for each candidate and truth.
 
-    Returns:
-        Two arrays [m] with one entry per matched pair of objects: the index of the object among
-        the objects of all candidates, and the index of the truth.
+    For each of m pairs, return the index of the object among those of all candidates, and the index
+    of the truth.
     """
     labels = {item.label: None for answer in (*candidates, *truths) for item in answer.items}
     (detections, at), (objects, true_at) = (

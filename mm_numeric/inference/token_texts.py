@@ -25,9 +25,6 @@ def token_texts(tokenizer: Any) -> dict[int, bytes]:
     Left out are special tokens, and tokens that the tokenizer never makes of a text: several digits
     if it makes one token of each digit, and byte tokens such as ``<0x31>`` if ``1`` is a token. The
     name of an added token, such as ``<loc0012>``, is its text.
-
-    Raises:
-        ValueError: If the tokenizer is neither byte-level BPE nor SentencePiece nor ByT5.
     """
     vocabulary: dict[str, int] = tokenizer.get_vocab()
     added = {str(token): index for index, token in tokenizer.added_tokens_decoder.items()}
@@ -81,7 +78,6 @@ def _spelled(byte: int) -> str | None:
 
 
 def _piece(token: str) -> bytes:
-    """Return the bytes of a SentencePiece token."""
     byte = _BYTE.fullmatch(token)
     return bytes([int(byte[1], 16)]) if byte else token.replace(_SPACE, " ").encode()
 

@@ -23,12 +23,7 @@ from mm_numeric.training.integrations import aligned_labels, check_label_smoothi
 
 
 def register(objective: str | Mapping[str, Any] | ObjectiveSpec, name: str = "numeric") -> None:
-    """Add an objective to the losses of ms-swift.
-
-    Args:
-        objective: Name of a preset, or a mapping as in a config.
-        name: The value of ``--loss_type`` that selects this objective.
-    """
+    """Add an objective to the losses of ms-swift; ``--loss_type`` selects it by its ``name``."""
     spec = objective if isinstance(objective, ObjectiveSpec) else read_spec(objective, "register")
     if spec.balance == "running":
         raise ValueError(

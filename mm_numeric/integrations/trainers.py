@@ -14,10 +14,7 @@ KEY = "numeric_loss"
 
 
 def read_objective(value: Any, where: str) -> ObjectiveSpec:
-    """Read the objective of a framework's config: a preset's name, or a mapping.
-
-    ``where`` is the config that error messages name.
-    """
+    """Read the objective of a framework's config: a preset's name, or a mapping."""
     if value is None:
         raise ValueError(
             f"{where} has no {KEY}: add a line such as `{KEY}: ntil`, or train without mm-numeric."

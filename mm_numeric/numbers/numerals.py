@@ -46,10 +46,6 @@ def plain_numbers(text: str, number_format: str = NUMBER_FORMATS[0]) -> str:
 
     What is no number in the format stays: ``12,34`` in the format ``1,234.5``, and ``3.5`` in the
     format ``1.234,5``, where ``3.500`` is 3500.
-
-    Args:
-        text: The text to rewrite.
-        number_format: One of ``NUMBER_FORMATS``.
     """
 
     def plain(match: re.Match[str]) -> str:
