@@ -89,7 +89,7 @@ def test_a_question_that_cannot_be_asked_is_named_with_its_row(collator, clock_e
     example = dataclasses.replace(
         clock_examples[1][0], prompt="What is <|image_pad|>?", where="x, line 3"
     )
-    with pytest.raises(ValueError, match=r"x, line 3: .*correct the question or the template"):
+    with pytest.raises(ValueError, match=r"x, line 3: .*remove .* or correct the chat template"):
         collator([clock_examples[1][1], example])
 
 
