@@ -203,7 +203,7 @@ def test_a_server_that_hangs_is_reported_and_ends(config, tmp_path, monkeypatch,
 
 def test_the_timeout_of_the_command_line_is_that_of_a_request():
     parser = argparse.ArgumentParser()
-    add_endpoint(parser, int)
+    add_endpoint(parser)
     for more, seconds in (([], 600), (["--timeout", "7"], 7)):
         words = ["--endpoint", "http://h/v1", "--served-model", "m", *more]
         others = argparse.Namespace(batch_size=None, tensor_parallel=None, engine="local")
