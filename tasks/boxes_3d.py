@@ -13,7 +13,7 @@ Scorer   mm_numeric.evaluation.metrics.boxes_3d
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from mm_numeric.answers import Box3D, Boxes3D, Example, Unreadable, Written
@@ -23,6 +23,8 @@ from mm_numeric.geometry.grammar import numbers_regex
 from mm_numeric.geometry.row_shapes import finite_numbers, is_text
 from mm_numeric.tasks.base import Rows, image_example
 from mm_numeric.tasks.class_questions import ClassQuestions
+from mm_numeric.tasks.rendering.cuboids import CuboidStyle
+from mm_numeric.tasks.rendering.drawing import RenderedTask
 
 _JSON = replace(
     COORDINATE_FORMATS["json"], open='"bbox_3d": [', polygon_open=None, single_open=None
@@ -32,11 +34,12 @@ _CAMERA = ("fx", "fy", "cx", "cy")
 
 
 @dataclass(frozen=True, kw_only=True)
-class DetectBoxes3D(ClassQuestions):
+class DetectBoxes3D(ClassQuestions, RenderedTask):
     """Task: detect all objects of some classes as boxes in space."""
 
     version: ClassVar[int] = 1
     sampled_answers: ClassVar[int] = 32
+    drawn_by: ClassVar[tuple[str, ...]] = ("cuboids",)
     scorer = "mm_numeric.evaluation.metrics.boxes_3d:BOXES_3D"
 
     prompt: str = (
@@ -51,6 +54,9 @@ class DetectBoxes3D(ClassQuestions):
     decimals: int = 2
     """Largest number of decimals of the numbers in an answer, 1 to 4. As in the answers of
     Qwen3-VL, zeros at the end are left out."""
+
+    cuboids: CuboidStyle = field(default_factory=CuboidStyle)
+    """Options for rendered cuboids."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,4 +1,4 @@
-"""Rows of the tasks that render none, as their users have them."""
+"""Rows of tasks, as their users have them."""
 
 import json
 

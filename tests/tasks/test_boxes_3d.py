@@ -1,13 +1,20 @@
-"""Boxes in space: the published answer of Qwen3-VL, and write and parse as inverses."""
+"""Boxes in space: the published answer of Qwen3-VL, write and parse as inverses, rendered boxes."""
 
+import json
+import random
 import re
 
+import numpy as np
 import pytest
+import shapely
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
+from reference_boxes_3d import SIGNS, corners, half_spaces
 
 from mm_numeric.answers import Box3D, Boxes3D, Unreadable
 from mm_numeric.tasks.boxes_3d import DetectBoxes3D
+from mm_numeric.tasks.rendering.cuboids import CuboidStyle
 
 TASK = DetectBoxes3D()
 CARS = Boxes3D(
@@ -119,3 +126,55 @@ def test_invalid_rows_are_named():
         examples(DetectBoxes3D(prompt="{classes}{camera}"), camera={"fx": 1})
     with pytest.raises(ValueError, match="decimals is 1 to 4, not 0"):
         DetectBoxes3D(decimals=0)
+
+
+def faces(numbers, camera):
+    """The image of each face that a camera sees, from the corners of the box, one by one."""
+    x, y, z = corners(numbers).T
+    points = np.stack(
+        [camera["cx"] + camera["fx"] * x / z, camera["cy"] + camera["fy"] * y / z], axis=1
+    )
+    for i, (_, distance) in enumerate(half_spaces(numbers)):
+        if distance < 0:  # the camera is outside
+            on_face = np.array(SIGNS)[:, i // 2] == (1, -1)[i % 2]
+            yield shapely.MultiPoint(points[on_face]).convex_hull
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_an_answer_projected_by_the_camera_of_its_row_is_drawn(most, tmp_path):
+    task = DetectBoxes3D(cuboids=CuboidStyle(width_px=150, height_px=100, noise=0, most=most))
+    file = task.render(tmp_path, 8, 7)
+    x, y = np.meshgrid(np.arange(150) + 0.5, np.arange(100) + 0.5)
+    shades, boxes = [], 0
+    for line in file.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        (example,) = task.examples([("", row)], training=True)
+        answer = task.parse(task.format(example.answer).text)
+        assert set(answer.items) == set(example.answer.items)
+        pixels = np.asarray(Image.open(tmp_path / row["image"])).astype(int)
+        seen = [own for box in answer.items for own in faces(box.numbers, row["camera"])]
+        silhouettes = shapely.union_all(seen)
+        assert shapely.box(0, 0, 150, 100).contains(silhouettes)
+        assert shapely.get_num_geometries(silhouettes) == len(answer.items)
+        empty = shapely.distance(silhouettes, shapely.points(x, y)) > 1
+        ground = np.where((y < 50)[..., None], pixels[0, 0], pixels[-1, 0])
+        assert (pixels == ground)[empty].all()
+        for face in seen:
+            inside = shapely.contains_xy(face.buffer(-1), x, y)
+            assert len(np.unique(pixels[inside], axis=0)) <= 1
+            assert not (pixels == ground)[inside].all(axis=1).any()
+            shades += np.unique(pixels[inside], axis=0).tolist()
+        boxes += len(answer.items)
+        on_ground = [box.numbers[1] + box.numbers[4] / 2 for box in answer.items]
+        assert on_ground == pytest.approx([1.5] * len(on_ground), abs=0.011)
+    assert (boxes > 8) == (most > 1)
+    assert len({tuple(shade) for shade in shades}) > 1.5 * boxes
+
+
+def test_invalid_settings_of_cuboids_are_named():
+    with pytest.raises(ValueError, match=r"size_m is \[from, to\], 0.1 to 100, not \[2.0, 1.0\]"):
+        CuboidStyle(size_m=(2.0, 1.0))
+    with pytest.raises(ValueError, match="most is at least 1, not 0"):
+        CuboidStyle(most=0)
+    with pytest.raises(ValueError, match=r"no cuboid of size_m \[9.0, 9.0\] at depth_m \[1.0, 2.0"):
+        CuboidStyle(size_m=(9.0, 9.0), depth_m=(1.0, 2.0)).draw(random.Random(0))
