@@ -30,7 +30,10 @@ _OF_THE_FILE = ("rows", "precision", "calibration")  # the rest of its record: t
 
 
 def fit_calibration(config: Config, source: Sources, predictions: Path, rule: str) -> Calibration:
-    """Fit the maps to the answers in a file that ``predict`` wrote with ``calibrates=True``."""
+    """Fit the maps to the answers in a file that ``predict`` wrote with ``calibrates=True``.
+
+    Raises ValueError if the task does not define correct answers, or if there are too few answers.
+    """
     scores = score(predictions, task_name=config.task_name, scorer=config.task.scorer, write=False)
     confidences = scores.confidences
     if confidences is None:

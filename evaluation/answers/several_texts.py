@@ -55,7 +55,7 @@ def decode_texts(
     """Decode the texts of each question into one answer, and write a predictions file.
 
     ``rule`` is ``mean``, ``median`` or ``mbr``; ``risk`` is the name of the risk for ``mbr``, and
-    None for that of the task.
+    None for that of the task. Raises ValueError if they do not fit the answers, or for a wrong row.
     """
     texts = parsed = count = 0
     with atomic_file(out) as file:

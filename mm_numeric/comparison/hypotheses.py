@@ -36,7 +36,8 @@ def make_hypotheses(
     """Return the hypotheses of ``compare.hypotheses``, one for each objective, rule and grid cell.
 
     An objective of a grid has a row for each combination of the other axes, and is compared with
-    the row that has the same values on them.
+    the row that has the same values on them. Raises ValueError if there is no such row or rule, or
+    if a hypothesis is listed twice.
     """
     found = dict[Hypothesis, None]()
     for index, group in enumerate(groups):
