@@ -203,7 +203,8 @@ class CoordinateFormat:
         if self.quoted:
             return self.label_open + json.dumps(label, ensure_ascii=False)[1:-1] + self.label_close
         written = self.label_open + label + self.label_close
-        if label != self._cleaned(label) or self._shape.search(label):
+        cut = not self.label_first and self._begun.search(label)  # at the end of an answer
+        if cut or label != self._cleaned(label) or self._shape.search(label):
             raise ValueError(
                 f"the label {label!r} contains text of the coordinate format; change one of them"
             )
@@ -339,7 +340,7 @@ class CoordinateFormat:
         if self.bins and not self.open:  # only polygons are enclosed, and a box is four tokens
             token = rf"(?:{self.bin_pattern}\s*)"
             return re.compile(
-                rf"(?:{opens})\s*{token}*+(?!{closes})|(?P<open>(?P<is_polygon>{opens})?)"
+                rf"(?:{opens})\s*{token}++(?!{closes})|(?P<open>(?P<is_polygon>{opens})?)"
                 rf"(?(is_polygon){self._body}(?:{closes})|{token}{{4}})"
             )
         if not self.open:  # (x,y),(x,y): points joined by commas, without other text

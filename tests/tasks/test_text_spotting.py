@@ -2,13 +2,14 @@
 
 import random
 import re
+from dataclasses import replace
 
 import pytest
 
 from mm_numeric.answers import Box, Instance, Instances, Polygon
 from mm_numeric.config.decoding import PredictConfig
 from mm_numeric.config.reader import read_config
-from mm_numeric.geometry.coordinates import COORDINATES
+from mm_numeric.geometry.coordinates import COORDINATES, Coordinates
 from mm_numeric.geometry.frames import Frame, Resize
 from mm_numeric.inference.list_limits import ListLimits
 from mm_numeric.rewards import reward
@@ -55,6 +56,21 @@ def test_the_answer_of_qwens_cookbook_is_read():
         "230",
     ]
     assert {written.text[i] for i in written.format_digits} == {"2"}
+
+
+def test_brackets_are_part_of_a_word_written_in_location_tokens():
+    place = replace(
+        frame("relative_1000"),
+        coordinates=Coordinates(max_value=999, format="location", tokens=1000),
+    )
+    quad = {"polygon": QUAD}
+    boxes = ({"box": [0, 0, 9, 9], "text": text} for text in ("[06]", "[]", "a[<1"))
+    words = words_of(*boxes, quad | {"text": "[EXIT]"})
+    written = TASK.format(words, place).text
+    assert [i.label for i in TASK.parse(written, place).items] == ["[06]", "[]", "a[<1", "[EXIT]"]
+    for text in ("a[", "<loc", "b<loc0001>"):  # would be read as the beginning of a shape
+        with pytest.raises(ValueError, match="contains text of the coordinate format"):
+            TASK.format(words_of(quad | {"text": text}), place)
 
 
 def test_the_example_of_florence_2_is_read_and_written():
