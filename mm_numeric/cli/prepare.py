@@ -63,7 +63,9 @@ def _config_lines(prepared: Prepared) -> list[str]:
     source = {"path": str(prepared.out), "images": images}
     rows = {name: value for name, value in source.items() if value}
     settings = {"data.train": rows, "task": {"name": task} if isinstance(task, str) else task or {}}
+    words = prepared.record["counts"].get("texts")
     return [
+        *(["task.name=text_spotting trains the texts of the words, too"] if words else []),
         f"settings to train on these rows: {_overrides(settings)}",
         f"settings to test on these rows: {_overrides({'data.test': rows})}",
     ]

@@ -171,6 +171,9 @@ class _Counted:
         has_shape = any(fields.get(name) is not None for name in _SHAPES)
         counts["instances"] += has_shape + len(instances or ())
         counts["ignored"] += sum(bool(i.get("ignore")) for i in instances or ())
+        if self._task == "text_detection":
+            texts = (i.get("text") and not i.get("ignore") for i in instances or ())
+            counts["texts"] += sum(map(bool, texts))
         counts["rows without instances"] += instances == []
         sentences = fields.get("sentences")  # one text, or a list
         counts["sentences"] += len(sentences) if isinstance(sentences, list) else bool(sentences)

@@ -53,6 +53,7 @@ def test_rows_counts_and_checksums(capsys, tmp_path, gt):
         "rows": 2,
         "instances": 2,
         "ignored": 1,
+        "texts": 1,
         "rows without instances": 1,
         "sentences": 0,
         "outside": 0,
@@ -63,8 +64,8 @@ def test_rows_counts_and_checksums(capsys, tmp_path, gt):
     assert record["output"] == {"path": str(out), "sha256": sums[1]}
     assert record["options"] == {"images": None, "encoding": "utf-8", "clip": False}
     assert (record["format"], record["version"], record["bad_lines"]) == ("icdar2015", 1, [])
-    assert said.startswith("icdar2015: 2 rows, 2 instances, 1 ignored, 1 rows without instances")
-    assert f"sha256 {sums[1]}  {out}\n" in said
+    assert said.startswith("icdar2015: 2 rows, 2 instances, 1 ignored, 1 texts, 1 rows without")
+    assert f"sha256 {sums[1]}  {out}\ntask.name=text_spotting trains the texts" in said
 
 
 def test_the_same_files_give_the_same_bytes(capsys, tmp_path, gt):
