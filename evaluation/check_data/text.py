@@ -118,7 +118,7 @@ def frame_facts(report: DataReport) -> Iterator[tuple[str, str]]:
         "letterbox": f"padded to a square, then {resize.side} x {resize.side} pixels",
         "smart": f"resized to multiples of {resize.factor}, between {resize.min_pixels:,} and "
         f"{resize.max_pixels:,} pixels",
-        "none": "not resized",
+        "none": "resized as the processor of the model does",
     }
     yield "images are", settings[resize.kind]
     yield "coordinates are", _coordinates_text(coordinates)
