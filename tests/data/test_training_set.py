@@ -142,7 +142,6 @@ def test_the_longest_answer_equals_a_loop_over_all(tmp_path, declared):
     assert with_new_tokens(fixed, expected) is fixed
 
 
-@pytest.mark.slow
 def test_answers_of_equal_ids_are_encoded_apart(monkeypatch, clock_examples):
     task, examples = clock_examples
     monkeypatch.setattr(collator, "_MOST_ENCODED", 2)
@@ -154,6 +153,7 @@ def test_answers_of_equal_ids_are_encoded_apart(monkeypatch, clock_examples):
     assert len(collate.encoded) <= 2
 
 
+@pytest.mark.slow
 def test_a_run_predicts_with_what_its_training_answers_need(tmp_path):
     """A time has up to 6 tokens with its end; config.yaml stays as it was."""
     config = small_config(tmp_path)
