@@ -82,11 +82,14 @@ def sample_metrics(
 
     Each resample has the same rows for all runs, and for all metrics of the same rows.
 
-    Args: reported: The metrics, and the test rows over which they are computed. runs: Maps the name
-    of an objective, or (name, decoding rule), to the columns of its runs, one for each training
-    seed, in the same order of seeds. groups: The group of each test row; each row is one of its own
-    when None. resamples: Number of resamples; None: 2,000 for the percentiles of a single training
-    seed, and 500 for the variances of several. seed: Seed of the bootstrap's random generator.
+    Args:
+        reported: The metrics, and the test rows over which they are computed.
+        runs: Maps the name of an objective, or (name, decoding rule), to the columns of its runs,
+            one for each training seed, in the same order of seeds.
+        groups: The group of each test row; each row is one of its own when None.
+        resamples: Number of resamples; None: 2,000 for the percentiles of a single training seed,
+            and 500 for the variances of several.
+        seed: Seed of the bootstrap's random generator.
 
     Returns:
         For each metric, a sample for each key of ``runs``.
