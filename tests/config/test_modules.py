@@ -209,11 +209,13 @@ class TextOnly:
 
 
 @pytest.mark.parametrize(("most", "waiting"), [(3, ["vision", "projector"]), (2, [])])
-def test_a_vision_tower_without_an_image_is_waited_for(tmp_path, monkeypatch, most, waiting):
+def test_a_vision_tower_without_an_image_is_waited_for(
+    tmp_path, monkeypatch, logged, most, waiting
+):
     from mm_numeric.data.examples import load_examples
     from mm_numeric.training.run import fit
 
-    monkeypatch.setattr("mm_numeric.training.callbacks.gradient_check._LAST_STEP", most)
+    monkeypatch.setattr("mm_numeric.training.callbacks.gradient_check._MOST_CHECKS", most)
     config = small_config(tmp_path, "trainer.max_steps=2", "trainer.save_strategy='no'")
     config.output_dir.mkdir(parents=True)
     examples = load_examples(
@@ -226,6 +228,8 @@ def test_a_vision_tower_without_an_image_is_waited_for(tmp_path, monkeypatch, mo
     trainer.data_collator = TextOnly(trainer.data_collator)
     fit(trainer, None)
     assert trainer.gradient_check._waiting == waiting
+    given_up = "modules.vision: not checked for a gradient, as the first 2 steps trained no image."
+    assert (given_up in logged.getvalue()) == (not waiting)
 
 
 def test_the_table_counts_what_is_trained():

@@ -11,9 +11,10 @@ from transformers import TrainerCallback
 from mm_numeric.compat import local_values
 from mm_numeric.config.modules import FROZEN, MODULE_NAMES
 from mm_numeric.data.collator import Origin
+from mm_numeric.io.log import logger
 from mm_numeric.models.parameter_groups import VISION_MODULES, ModelModules
 
-_LAST_STEP = 10
+_MOST_CHECKS = 10
 
 
 class GradientCheck(TrainerCallback):
@@ -24,7 +25,7 @@ class GradientCheck(TrainerCallback):
     checked at the first step with an image. A step whose samples were all skipped is not checked.
     The vision tower has no gradient yet while a weight of the projector is zero, as in a new
     Gemma 3; it is then checked again at later steps. Each check makes the host wait for the device,
-    so that there is none after the tenth step.
+    so that there are at most ten. Modules that could not be checked in these steps are logged.
     """
 
     def __init__(self, modules: ModelModules) -> None:
@@ -33,6 +34,7 @@ class GradientCheck(TrainerCallback):
         self._waiting: list[str] = []
         self._found: set[str] = set()
         self._seen_image = self._seen_answer = False
+        self._checks_left = _MOST_CHECKS
 
     def on_train_begin(
         self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
@@ -81,7 +83,15 @@ class GradientCheck(TrainerCallback):
                 f"{state.global_step + 1} left no gradient in any of its parameters; freeze it, or "
                 "find out why it has no gradient (use_reentrant in gradient_checkpointing_kwargs?)."
             )
-        self._waiting = missing if state.global_step + 1 < _LAST_STEP else []
+        self._waiting = missing
+        self._checks_left -= 1
+        if missing and not self._checks_left:
+            logger.info(
+                "modules.%s: not checked for a gradient, as the first %d steps trained no image.",
+                missing[0],
+                _MOST_CHECKS,
+            )
+            self._waiting = []
         if not self._waiting:
             self._hooks.close()
 
