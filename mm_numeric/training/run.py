@@ -47,6 +47,7 @@ from mm_numeric.losses.term import make_term
 from mm_numeric.models.adapters import add_adapters
 from mm_numeric.models.loading import (
     device_type,
+    find_damage,
     load_family,
     load_model,
     model_source,
@@ -340,6 +341,10 @@ def _open_checkpoint(checkpoint: Path, args: TrainingArguments, trust_remote_cod
     """Check the files of a checkpoint. Convert a ZeRO checkpoint if the number of ranks changed."""
     check_files(checkpoint, deepspeed=args.deepspeed_plugin is not None)
     require_tensor_files(checkpoint, trust_remote_code=trust_remote_code)
+    if damage := find_damage(checkpoint):  # of files that are too large for a checksum
+        raise ValueError(
+            f"{damage}; delete this checkpoint and resume from the previous one with --resume."
+        )
     make_universal(args, checkpoint, trust_remote_code=trust_remote_code)
 
 

@@ -89,6 +89,13 @@ def test_a_checkpoint_that_is_damaged_is_one_sentence(tmp_path, name):
     file.write_bytes(file.read_bytes()[:1000])
     with pytest.raises(ValueError, match=rf"checkpoint-4: {name} is not as saved, .*; restore the"):
         train(config, resume=True)
+    write_manifest(file.parent)  # as if the file were too large for a checksum
+    message = {
+        "model.safetensors": r"model\.safetensors: not a whole file of weights \(.*\); delete",
+        "optimizer.pt": r"optimizer\.pt: it cannot be read as tensors \(RuntimeError: .*\); delete",
+    }
+    with pytest.raises(ValueError, match=message[name]):
+        train(config, resume=True)
 
 
 def test_a_run_that_failed_before_a_step_does_not_block_its_correction(tmp_path):
