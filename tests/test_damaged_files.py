@@ -73,6 +73,12 @@ def sentence(capsys, words):
         (RESUME, "checkpoint/log.jsonl", b"\x80", "not UTF-8"),
         (REPORT, "comparison/summary.json", DEEP, "nested too deep"),
         (REPORT, "comparison/summary.json", b"\x80", "not UTF-8"),
+        (
+            [*REPORT, "--summary"],
+            "comparison/summary.json",
+            '{"version": 1, "table": {}, "warm_start": {}, "other_warm_starts": {}, "hypotheses": []}',
+            f"{DAMAGED} (KeyError: 'rows'); run `mm-numeric compare` again",
+        ),
         (REPORT, f"{COMPARED}/digits.json", '{"means": 1}', DAMAGED),
         (REPORT, f"{COMPARED}/log.jsonl", "null", "expected an object"),
         (REPORT, f"{COMPARED}/log.jsonl", DEEP, "not JSON"),

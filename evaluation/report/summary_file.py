@@ -30,6 +30,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
             own |= {metric: _known(cell) for metric, cell in own.items()}
         for own in summary["hypotheses"]:
             own["difference"] = _known(own["difference"])
+        _ = summary["rows"], summary["rows_due"]
     return summary
 
 

@@ -16,7 +16,7 @@ from mm_numeric.evaluation.report.report import (
     table_text,
 )
 from mm_numeric.evaluation.report.results import read_comparison
-from mm_numeric.evaluation.report.summary_file import SUMMARY
+from mm_numeric.evaluation.report.summary_file import DAMAGED, SUMMARY
 from mm_numeric.io.files import stored_content
 from mm_numeric.io.log import show
 from mm_numeric.runs.folder import CONFIG
@@ -51,8 +51,10 @@ def show_report(
     Results of a part of the test rows are an error without ``partial``.
     """
     compared = is_comparison(folder)
-    with stored_content(
-        folder / (SUMMARY if compared else CONFIG), "restore it and what is next to it"
+    with (
+        stored_content(folder / SUMMARY, DAMAGED)
+        if compared
+        else stored_content(folder / CONFIG, "restore it and what is next to it")
     ):
         check_all_answered(folder, partial=partial)
         if compared:
