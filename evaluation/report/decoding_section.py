@@ -80,9 +80,12 @@ def decoding_tables(comparison: Comparison) -> list[Table]:
     """Return the tables of the first metric: of single runs, and of ensembles if there are any."""
     found, metric = comparison.summary, comparison.metrics[0]
     rules = list(next(iter(found["decoding"].values()), {}))
-    tables = [_table(comparison, found["decoding"], rules, metric)] if rules else []
+    tables = []
+    if rules:
+        title = f"{metric.label}, by decoding rule; Δ to {GREEDY} decoding"
+        tables.append(_table(comparison, found["decoding"], rules, metric, title=title))
     if found["ensembles"]:
-        title = f"{metric.label}, of ensembles"
+        title = f"{metric.label}, of ensembles; Δ to their single runs"
         tables.append(_table(comparison, found["ensembles"], rules[1:], metric, title=title))
     return tables
 

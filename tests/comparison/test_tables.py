@@ -156,7 +156,8 @@ def test_the_terminal_has_a_second_table_of_rules(tmp_path):
     write_summary(comparison(tmp_path, RUNS), tmp_path)
     second = terminal_text(read_comparison(tmp_path)).split("\n\n")[1].splitlines()
     words = [" ".join(line.split()) for line in second]
-    assert words[:2] == ["within 5 min, by decoding rule", "objective greedy ↑ median ↑"]
+    title = "within 5 min, by decoding rule; Δ to greedy decoding"
+    assert words[:2] == [title, "objective greedy ↑ median ↑"]
     assert words[3].startswith("ce 62.5% (")
     assert "75.0% (" in words[3]
     assert "; Δ +12.5 points (" in words[3]
@@ -179,7 +180,8 @@ def test_an_ensemble_is_compared_with_its_single_runs(tmp_path):
     assert better["difference"]["value"] == pytest.approx(0.75 - single["value"])
     third = terminal_text(read_comparison(tmp_path)).split("\n\n")[2].splitlines()
     words = [" ".join(line.split()) for line in third]
-    assert words[:2] == ["within 5 min, of ensembles", "objective median ↑"]
+    title = "within 5 min, of ensembles; Δ to their single runs"
+    assert words[:2] == [title, "objective median ↑"]
     assert [line.partition(";")[2][:10] for line in words[3:5]] == [" Δ 0.0 poi", " Δ +12.5 p"]
     report(tmp_path)
     page = (tmp_path / "report.md").read_text(encoding="utf-8")
