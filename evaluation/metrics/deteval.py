@@ -30,7 +30,8 @@ focused text). Thresholds: area recall 0.8, area precision 0.4. Credit: 1 for on
 the version in which both shapes of a one-to-one match have no other overlap, and sums are rounded
 to four decimals; older versions give other scores. The script also limits the distance between the
 centres. This test is omitted, because overlapping boxes always pass it. Shapes are replaced by
-their upright bounding boxes, which include the last pixel.
+their upright bounding boxes, which include the last pixel. This was tested once against a copy of
+the script, and not against the competition's server.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -9,7 +9,7 @@ extracted again:
 ``rules_agree``     share of rows where the rules below give the same answer as the judge
 
 Without a judge, the rules of ``mm_numeric.evaluation.metrics.answer_extraction`` extract the answer
-from the response, of which ``rules`` and ``rules_2023`` are the same scores.
+from the response; ``rules`` and ``rules_2023`` are the two scores of this answer.
 
 On the published responses of seven systems, the rules agree with the extraction of GPT-4 on 835 to
 1,000 of 1,000 rows (LLaVAR 874, GPT-4 with program of thought 835). Compare published scores with

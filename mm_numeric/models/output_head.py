@@ -87,7 +87,10 @@ def replaced_forward(head: nn.Module, forward: Callable[[Tensor], Tensor]) -> It
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Set a model to evaluation mode in the context: without dropout, which draws numbers."""
+    """Set a model to evaluation mode in the context.
+
+    Dropout would change the random numbers of the training.
+    """
     was_training = model.training
     model.eval()
     try:
