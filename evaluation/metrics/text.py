@@ -171,8 +171,8 @@ def _shares_by_question(
 ) -> list[float]:
     """Return the precision or recall of each row's question.
 
-    It is the number of rows in ``part`` (prediction and target are yes) divided by that in ``whole``
-    (the prediction is yes; for recall, the target is yes), or 1 if there are none.
+    It is the number of rows in ``part`` (prediction and target are yes) divided by that in
+    ``whole`` (the prediction is yes; for recall, the target is yes), or 1 if there are none.
     """
     parts, wholes = Counter[str](), Counter[str]()
     for name, is_part, is_whole in zip(names, part, whole, strict=True):
