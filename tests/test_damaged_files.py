@@ -76,7 +76,7 @@ def sentence(capsys, words):
         (
             [*REPORT, "--summary"],
             "comparison/summary.json",
-            '{"version": 1, "table": {}, "warm_start": {}, "other_warm_starts": {}, "hypotheses": []}',
+            '{"version":1, "table":{}, "warm_start":{}, "other_warm_starts":{}, "hypotheses":[]}',
             f"{DAMAGED} (KeyError: 'rows'); run `mm-numeric compare` again",
         ),
         (REPORT, f"{COMPARED}/digits.json", '{"means": 1}', DAMAGED),

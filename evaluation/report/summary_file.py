@@ -17,7 +17,10 @@ DAMAGED = "run `mm-numeric compare` again to write it"
 def read_summary(folder: Path) -> dict[str, Any]:
     """Read ``summary.json`` in the folder of a comparison; a cell without a value is None."""
     path = folder / SUMMARY
-    summary: dict[str, Any] = read_json(path)
+    try:
+        summary: dict[str, Any] = read_json(path)
+    except ValueError as error:
+        raise ValueError(f"{str(error).removesuffix('.')}; {DAMAGED}.") from error
     check_version(summary, path, DAMAGED)
     with stored_content(path, DAMAGED):
         optional = ("decoding", "ensembles", "calibration", "tuning", "guesses")

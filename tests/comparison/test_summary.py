@@ -368,8 +368,8 @@ def test_the_table_of_a_terminal(tmp_path):
 
 
 def test_a_summary_that_is_not_there_or_broken(tmp_path):
-    with pytest.raises(ValueError, match=r"summary\.json: there is no such file"):
+    with pytest.raises(ValueError, match=r"summary\.json: there is no such file; run `mm-num"):
         read_summary(tmp_path)
     (tmp_path / "summary.json").write_text("{", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"summary\.json: not valid or not complete JSON"):
+    with pytest.raises(ValueError, match=r"summary\.json: not valid .*; run `mm-numeric comp"):
         read_summary(tmp_path)
