@@ -157,7 +157,7 @@ def test_scores_and_reports_need_no_torch(finished_runs, tmp_path):
     codes, errors = run_without(missing, COMMANDS, commands, cwd=tmp_path)
     assert codes == [0, 0, 0, 0, 0, 2, 2], errors
     assert errors[-1].endswith(
-        "transformers is not installed; run `pip install 'mm-numeric[train]'`."
+        "huggingface_hub is not installed; run `pip install 'mm-numeric[train]'`."
     )
 
 
