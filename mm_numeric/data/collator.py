@@ -41,8 +41,6 @@ from mm_numeric.tasks.base import Task, reads_boxes
 BATCH_KEYS = ("labels", "supervised", "spans", "origin")
 """Entries of a training batch that are not passed to the model."""
 
-_MOST_ENCODED = 2000  # answers that are kept, of 160 bytes per token
-
 _DUMMY_IMAGE = Image.new("RGB", (64, 64))
 _DUMMY_QUESTION = "?"
 
@@ -100,6 +98,39 @@ class TrainedAnswer(NamedTuple):
     """Maps the position of a token in ``tokens`` to the target probabilities of the digits 0-9."""
 
 
+class EncodedAnswers:
+    """Answers that were encoded to measure their samples, kept for the batches.
+
+    So each answer is formatted and tokenised once in an epoch. Answers with more than
+    ``max_tokens`` tokens in total are not kept, to limit the memory (160 bytes per token of long
+    answers, and 260 of answers of five tokens).
+    """
+
+    def __init__(self, max_tokens: int = 1_000_000) -> None:
+        self._free = max_tokens
+        self._kept: dict[str, tuple[Any, Frame | None, EncodedAnswer]] = {}
+        self._latest: tuple[str, Any, Frame | None, EncodedAnswer] | None = None
+
+    def find(self, example: Example, frame: Frame | None) -> EncodedAnswer | None:
+        """Return the answer of a sample as written in this frame, if it is known."""
+        # Compared, too: streamed rows may repeat an id.
+        wanted = example.id, example.answer, frame
+        if self._latest is not None and self._latest[:3] == wanted:
+            return self._latest[3]
+        *own, encoded = self._kept.get(example.id, (None, None, None))
+        return encoded if own == [*wanted[1:]] else None
+
+    def add(self, example: Example, frame: Frame | None, encoded: EncodedAnswer) -> None:
+        """Keep an answer until the next one is added."""
+        self._latest = example.id, example.answer, frame, encoded
+
+    def keep(self, example: Example, frame: Frame | None, encoded: EncodedAnswer) -> None:
+        """Keep an answer for the batches of all epochs, if there is space for it."""
+        if self._free > 0 and example.id not in self._kept:
+            self._free -= len(encoded.tokens.ids)
+            self._kept[example.id] = example.answer, frame, encoded
+
+
 @dataclass(frozen=True)
 class TrainingCollator:
     """Collates examples into training batches: prompts followed by answers, padded on the right.
@@ -147,11 +178,7 @@ class TrainingCollator:
     nothing to the loss. A batch whose rows are all skipped gets this row in any case."""
 
     length_limit: LengthLimit | None = None
-    encoded: dict[Any, tuple[Any, EncodedAnswer]] = field(
-        default_factory=dict, repr=False, compare=False
-    )
-    """The latest encoded answers, by the ids and frames of their examples."""
-
+    encoded: EncodedAnswers = field(default_factory=EncodedAnswers, repr=False, compare=False)
     image_cache: ImageCache | None = None
     """Cache of resized images; None to decode every image."""
 
@@ -240,16 +267,14 @@ class TrainingCollator:
 
     def encode(self, example: Example, frame: Frame | None) -> EncodedAnswer:
         """Return an example's answer as text, and its tokens with the end token."""
-        answer, found = self.encoded.get((example.id, frame), (None, None))
-        if found is None or answer != example.answer:  # streamed rows may repeat an id
+        found = self.encoded.find(example, frame)
+        if found is None:
             try:
                 written = self.task.format(example.answer, frame)
                 found = EncodedAnswer(written, self.family.answer(written.text))
             except ValueError as error:
                 raise ValueError(f"{example.where}: {error}") from error
-            if len(self.encoded) >= _MOST_ENCODED:
-                self.encoded.clear()
-            self.encoded[example.id, frame] = example.answer, found
+            self.encoded.add(example, frame, found)
         return found
 
     def lengths(self, examples: Sequence[Example]) -> list[int]:
@@ -268,8 +293,9 @@ class TrainingCollator:
     def measure(self, example: Example) -> SampleTokens | None:
         """Count the tokens of an example, without decoding its image if possible.
 
-        The image size is taken from the example or, if missing, read from the image file. With
-        ``skip_unreadable_images``, None is returned for an example with an unreadable image.
+        The image size is taken from the example or, if missing, read from the image file. The
+        encoded answer is kept for the batches. With ``skip_unreadable_images``, None is returned
+        for an example with an unreadable image.
         """
         frame = None
         if example.image is not None:
@@ -281,7 +307,10 @@ class TrainingCollator:
                 message = f"{example.where}: {error}; replace it or remove its row."
                 raise UnreadableImageError(message) from error
             frame = compute_frame(self.family, example, size)
-        return self.count(example, self.fitted_frame(example, frame))
+        frame = self.fitted_frame(example, frame)
+        tokens = self.count(example, frame)
+        self.encoded.keep(example, frame, self.encode(example, frame))
+        return tokens
 
     def fitted_frame(self, example: Example, frame: Frame | None) -> Frame | None:
         """Return the frame with which an example has at most ``data.max_tokens`` tokens."""

@@ -21,7 +21,12 @@ from mm_numeric.config.data import listed
 from mm_numeric.config.schema import Config
 from mm_numeric.config.trainer_settings import find_deepspeed
 from mm_numeric.data.augment import make_augmenter
-from mm_numeric.data.collator import TrainingCollator, has_mixed_modalities, make_collator
+from mm_numeric.data.collator import (
+    EncodedAnswers,
+    TrainingCollator,
+    has_mixed_modalities,
+    make_collator,
+)
 from mm_numeric.data.examples import ONLY_KNOWN, load_examples, only_known_questions
 from mm_numeric.data.framing import load_framed_image
 from mm_numeric.data.images import UnreadableImageError
@@ -406,8 +411,8 @@ def make_trainer(
     tree, augment = make_answer_tree(config, family), make_augmenter(config, known)
     collator = replace(collator, add_dummy_image_row=mixed, answer_tree=tree, augment=augment)
     if isinstance(family, Baseline):
-        family.fit(config.task, known)
-        collator.encoded.clear()  # answers may now have other tokens than when measured
+        family.fit(config.task, known)  # answers may now have other tokens than when measured
+        collator = replace(collator, encoded=EncodedAnswers())
     modules = ModelModules(family, config.modules, args.learning_rate, config.title)
     difficulties = difficulties_of(known, config, collator) if config.data.order else ()
     transformers.set_seed(args.seed)

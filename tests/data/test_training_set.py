@@ -12,10 +12,10 @@ from PIL import Image
 from tiny_models import examples_of, small_config, tiny_family
 
 from mm_numeric.config.data import DataConfig, DataSource
-from mm_numeric.data import collator
-from mm_numeric.data.collator import make_collator
+from mm_numeric.data.collator import EncodedAnswers, TrainingCollator, make_collator
 from mm_numeric.data.examples import load_examples
 from mm_numeric.data.framing import compute_frame
+from mm_numeric.data.images import image_size
 from mm_numeric.data.lengths import new_tokens_for, with_new_tokens
 from mm_numeric.data.training_set import TrainingRows, difficulties_of, mixed_epoch
 from mm_numeric.families.qwen2_vl import Qwen2VL
@@ -142,15 +142,21 @@ def test_the_longest_answer_equals_a_loop_over_all(tmp_path, declared):
     assert with_new_tokens(fixed, expected) is fixed
 
 
-def test_answers_of_equal_ids_are_encoded_apart(monkeypatch, clock_examples):
+def test_answers_beyond_the_memory_are_encoded_again(tmp_path, clock_examples):
     task, examples = clock_examples
-    monkeypatch.setattr(collator, "_MOST_ENCODED", 2)
-    collate = collator.TrainingCollator(tiny_family(), task, tiny_family().vocabulary())
-    same = [dataclasses.replace(example, id="1") for example in examples[:3]]
-    for _ in range(2):
-        for own in (*same, *examples[:3]):
-            assert collate.encode(own, None).written.text == str(own.answer)
-    assert len(collate.encoded) <= 2
+    small = EncodedAnswers(max_tokens=1)
+    collate = TrainingCollator(tiny_family(), task, tiny_family().vocabulary(), encoded=small)
+    lengths = collate.lengths(examples[:3])
+    first, second, third = (
+        small.find(example, tiny_family().frame(*image_size(example.image)))
+        for example in examples[:3]
+    )
+    assert first.written.text == str(examples[0].answer)
+    assert second is None  # there was space for one
+    assert third is not None  # the latest
+    changed = dataclasses.replace(examples[0], answer=examples[1].answer)
+    assert small.find(changed, None) is None
+    assert collate.lengths(examples[:3]) == lengths
 
 
 @pytest.mark.slow
