@@ -227,6 +227,7 @@ RISKS: Mapping[str, str] = {
     "exact": "mm_numeric.inference.risks:EXACT",
     "f1_at_T": "mm_numeric.inference.risks:f1_at",
     "iou": "mm_numeric.inference.risks:IOU",
+    "panoptic_quality": "mm_numeric.inference.risks:PANOPTIC_QUALITY",
     "quantile_T": "mm_numeric.inference.risks:quantile",
     "relative": "mm_numeric.inference.risks:RELATIVE",
     "within_T_minutes": "mm_numeric.inference.risks:within_minutes",
@@ -236,7 +237,7 @@ RISKS: Mapping[str, str] = {
 
 RISK_OF_ANSWER: Mapping[type, str] = {
     Box: "iou",
-    Instances: "f1_at_0.5",
+    Instances: "panoptic_quality",
     ClockTime: "circular_minutes",
     Number: "absolute",
 }

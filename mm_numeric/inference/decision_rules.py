@@ -76,6 +76,9 @@ or that another answer is equal, such as points; for a list of objects it is the
 _SPLITS = 32
 """Number of random splits of the samples into those that choose and those that judge."""
 
+_FINER = 1e-6
+"""Weight of the finer risk, which only decides between candidates that are equally good."""
+
 _FRACTION_DECIMALS = 6  # of a mean whose candidates include a fraction, such as 2/7
 
 
@@ -142,8 +145,8 @@ def decide(
     Args:
         rule: One of ``DECODE_RULES``.
         candidates: The parseable answers that were explored, in any order; equal ones may repeat.
-        risk: The cost that ``mbr`` minimises. Of equally good candidates, the most probable is
-            chosen, then the first.
+        risk: The cost that ``mbr`` minimises. Of equally good candidates, the best under
+            ``Risk.finer`` is chosen, then the most probable, then the first.
         greedy: The greedy answer, which the rule ``greedy`` returns; None if it is unparseable. Its
             probability is not used.
         samples: Number of texts that were drawn at random, also unparseable ones, if the
@@ -191,6 +194,9 @@ class _Pool:
                 f"for {len(answers)} candidates and {len(answers)} truths; return one cost for "
                 "each pair."
             )
+        self.compared = self.costs
+        if risk.finer is not None:
+            self.compared = self.costs + _FINER * risk.finer.costs(answers, answers)
 
 
 def _judged(
@@ -211,7 +217,7 @@ def _judged(
         probs = (samples * probs - (np.arange(len(probs)) == own)) / max(1, samples - 1)
     objects = None
     if isinstance(answer, Instances) and not has_points:  # points have no IoU
-        matched, truth = matched_objects([answer], truths, OBJECT_IOU)
+        matched, truth, _ = matched_objects([answer], truths, OBJECT_IOU)
         sums = np.bincount(matched, probs[truth], minlength=len(answer.items))
         objects = tuple(sums.clip(0, 1).tolist())
     return replace(
@@ -244,7 +250,7 @@ def _held_out(pool: _Pool, measure: Risk, samples: int) -> float:
         for side in (order[:, :held], order[:, held:])
     )
     # Of equally good candidates, the most frequent one.
-    expected = np.where(choose > 0, choose @ costs.T - 1e-9 * choose, np.inf)
+    expected = np.where(choose > 0, choose @ pool.compared.T - 1e-9 * choose, np.inf)
     best = expected.argmin(axis=1)
     found = (rights[best] * judge).sum(axis=1) / held * choose.any(axis=1)
     return float(found.mean())
@@ -292,7 +298,7 @@ def _probabilities(candidates: Sequence[Candidate]) -> tuple[Floats, float]:
 
 def _least_expected_cost(pool: _Pool) -> tuple[Any, str]:
     probs, _ = _probabilities(pool.candidates)
-    expected = pool.costs @ probs
+    expected = pool.compared @ probs
     equally_good = np.flatnonzero(np.isclose(expected, expected.min(), rtol=1e-9, atol=1e-12))
     best = pool.candidates[equally_good[np.argmax(probs[equally_good])]]
     return best.answer, best.text

@@ -17,19 +17,19 @@ from mm_numeric.evaluation.metrics.polygon_iou import (
     ious,
     overlapping_pairs,
 )
-from mm_numeric.inference.number_distribution import Ints
+from mm_numeric.inference.number_distribution import Floats, Ints
 
 
 def matched_objects(
     candidates: Sequence[Instances], truths: Sequence[Instances], threshold: float
-) -> tuple[Ints, Ints]:
+) -> tuple[Ints, Ints, Floats]:
     """Match the objects of each candidate with those of each truth, as the detection scorer does.
 
     Objects with the same label and an IoU of at least ``threshold`` are matched one-to-one,
     greedily by decreasing IoU, separately for each candidate and truth.
 
-    For each of m pairs, return the index of the object among those of all candidates, and the index
-    of the truth.
+    For each of m pairs, return the index of the object among those of all candidates, the index of
+    the truth, and the IoU.
     """
     labels = {item.label: None for answer in (*candidates, *truths) for item in answer.items}
     (detections, at), (objects, true_at) = (
@@ -38,7 +38,8 @@ def matched_objects(
     found = overlapping_pairs(detections, objects)
     iou = ious(detections, objects, found)
     order = np.argsort(-iou, kind="stable")
-    found = found.select(order[iou[order] >= threshold])
+    order = order[iou[order] >= threshold]
+    found = found.select(order)
     pairs = Pairs(at[found.detection], true_at[found.truth], found.intersection)
     candidate, truth = owners(candidates)[pairs.detection], owners(truths)[pairs.truth]
     # An object can be matched once in each (candidate, truth), hence one index for each of these.
@@ -48,7 +49,7 @@ def matched_objects(
         pairs.intersection,
     )
     matched = greedy_one_to_one(slots)
-    return pairs.detection[matched], truth[matched]
+    return pairs.detection[matched], truth[matched], iou[order][matched]
 
 
 def _by_label(answers: Sequence[Instances], labels: Iterable[str]) -> tuple[Shapes, Ints]:

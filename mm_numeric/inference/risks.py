@@ -12,6 +12,8 @@ those of the metrics in results.json:
     accuracy_at_T       1 if the IoU is below T, as accuracy_at_0.5
     f1_at_T             1 - F1 of two lists of objects. Objects with the same label are matched
                         one-to-one, greedily by decreasing IoU, if their IoU is at least T
+    panoptic_quality    1 - PQ of two lists of objects: in F1 at IoU 0.5, each match counts its IoU
+                        (arXiv:1801.00868)
     quantile_T          the pinball loss of numbers and times, T > 0 and < 1: T per unit that the
                         right answer is larger or later, 1 - T per unit that it is smaller or
                         earlier. The T-quantile has the least expected cost: 0.5 is the median
@@ -56,6 +58,10 @@ class Risk:
     costs: Callable[[Sequence[Any], Sequence[Any]], Floats]
     """Function from c candidates and t truths to the cost of each candidate if a truth is right,
     [c, t]; at least 0."""
+
+    finer: "Risk | None" = None
+    """The risk that decides between equally good candidates: all samples of a sure model can be
+    within the threshold of each other. Its costs are at most 1,000; None: none."""
 
     def fits(self, answer: Any) -> bool:
         """Return True if answers of this type have this cost."""
@@ -110,12 +116,17 @@ def iou_matrix(candidates: Sequence[Box], truths: Sequence[Box]) -> Floats:
 
 
 def _f1_costs(
-    candidates: Sequence[Instances], truths: Sequence[Instances], *, threshold: float
+    candidates: Sequence[Instances],
+    truths: Sequence[Instances],
+    *,
+    threshold: float,
+    by_iou: bool = False,
 ) -> Floats:
     shape = len(candidates), len(truths)
-    matched, truth = matched_objects(candidates, truths, threshold)
+    matched, truth, iou = matched_objects(candidates, truths, threshold)
     cells = np.ravel_multi_index((owners(candidates)[matched], truth), shape)
-    paired = np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape)
+    counts = np.bincount(cells, iou if by_iou else None, minlength=shape[0] * shape[1])
+    paired = counts.reshape(shape)
     a, b = (np.array([len(own.items) for own in side]) for side in (candidates, truths))
     total = (a[:, None] + b).astype(np.float64)
     # Two empty lists agree.
@@ -128,7 +139,8 @@ def within_minutes(t: float) -> Risk:
     def costs(candidates: Sequence[ClockTime], truths: Sequence[ClockTime]) -> Floats:
         return (_circular_costs(candidates, truths) > t).astype(np.float64)
 
-    return Risk(f"within_{t:g}_minute{'' if t == 1 else 's'}", (ClockTime,), costs)
+    name = f"within_{t:g}_minute{'' if t == 1 else 's'}"
+    return Risk(name, (ClockTime,), costs, CIRCULAR_MINUTES)
 
 
 def accuracy_at(t: float) -> Risk:
@@ -138,13 +150,14 @@ def accuracy_at(t: float) -> Risk:
     def costs(candidates: Sequence[Box], truths: Sequence[Box]) -> Floats:
         return (iou_matrix(candidates, truths) < t).astype(np.float64)
 
-    return Risk(f"accuracy_at_{t:g}", (Box,), costs)
+    return Risk(f"accuracy_at_{t:g}", (Box,), costs, IOU)
 
 
 def f1_at(t: float) -> Risk:
     """Return the risk ``f1_at_T``: 1 - F1 of two lists of objects, which match from IoU ``t``."""
     _check_iou(t)
-    return Risk(f"f1_at_{t:g}", (Instances,), partial(_f1_costs, threshold=t))
+    costs = partial(_f1_costs, threshold=t)
+    return Risk(f"f1_at_{t:g}", (Instances,), costs, PANOPTIC_QUALITY)
 
 
 def quantile(t: float) -> Risk:
@@ -180,6 +193,9 @@ CIRCULAR_MINUTES = Risk("circular_minutes", (ClockTime,), _circular_costs)
 ABSOLUTE = Risk("absolute", (Number,), _absolute_costs)
 RELATIVE = Risk("relative", (Number,), _relative_costs)
 IOU = Risk("iou", (Box,), lambda candidates, truths: 1 - iou_matrix(candidates, truths))
+PANOPTIC_QUALITY = Risk(
+    "panoptic_quality", (Instances,), partial(_f1_costs, threshold=0.5, by_iou=True)
+)
 EXACT = Risk("exact", (object,), _exact_costs)
 
 

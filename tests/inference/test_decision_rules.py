@@ -207,6 +207,15 @@ def test_the_medoid_of_lists_equals_the_scorer_on_one_row_files():
         assert len(found.object_confidences) == len(found.answer.items)
 
 
+@pytest.mark.parametrize("listed", [False, True])
+def test_of_equally_good_candidates_the_middle_one_is_chosen(listed):
+    """All samples are within the threshold of each other, so that it decides nothing."""
+    boxes = [Box(x, 0, x + 20, 20) for x in (4, 0, 1, 2, 3)]
+    answers = [Instances((Instance(box),)) for box in boxes] if listed else boxes
+    candidates = [Candidate(a, str(i), 0.2) for i, a in enumerate(answers)]
+    assert run("mbr", candidates, "f1_at_0.5" if listed else "accuracy_at_0.5").answer == answers[3]
+
+
 def test_the_confidence_of_an_object_is_the_share_of_lists_that_have_it():
     left, right, far = Box(0, 0, 10, 10), Box(20, 0, 30, 10), Box(50, 50, 60, 60)
     near = Box(0, 0, 10, 9)

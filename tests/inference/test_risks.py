@@ -110,6 +110,10 @@ def test_lists_cost_what_the_scorer_measures(t, polygons):
     assert 1 - costs(f"f1_at_{t}", a, b) == pytest.approx(np.where(empty, 1.0, expected))
     assert (expected > 0).mean() > 0.1
     assert (expected == 0).any()
+    if t == 0.5:
+        iou = np.nan_to_num(metric_by_scorer(LABELLED_DETECTION, "mean_iou_of_pairs", a, b))
+        quality = np.where(empty, 1.0, expected * iou)
+        assert 1 - costs("panoptic_quality", a, b) == pytest.approx(quality)
 
 
 def test_two_empty_lists_agree_and_an_empty_one_matches_nothing():
