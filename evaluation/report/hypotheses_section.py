@@ -7,7 +7,7 @@ from mm_numeric.config.decoding import GREEDY
 from mm_numeric.evaluation.metrics.intervals import ENOUGH_SEEDS
 from mm_numeric.evaluation.report.page import Section, note
 from mm_numeric.evaluation.report.results import SIGNIFICANT, Comparison, ReportedMetric
-from mm_numeric.evaluation.table import Table
+from mm_numeric.evaluation.table import Table, p_value
 
 
 def hypotheses_section(comparison: Comparison) -> Section:
@@ -50,7 +50,7 @@ def _row(comparison: Comparison, own: Mapping[str, Any]) -> list[str]:
         quantity = metric.change(difference)
         change = f"{quantity} ({quantity.interval})" if quantity.interval else str(quantity)
     if difference and difference.get("p_holm") is not None:
-        p = f"{difference['p_holm']:.3f}"
+        p = p_value(difference["p_holm"]).removeprefix("p ")
     return [
         f"{_answers(own['better'])} against {_answers(own['other'])}",
         metric.label,

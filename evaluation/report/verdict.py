@@ -232,10 +232,12 @@ def _clear(comparison: Comparison, rivals: Sequence[_Pair]) -> Iterator[str]:
         yield _clear_rule(comparison, rule, list(filter(None, changes)))
     if comparison.has_p_values and greedy:
         trends = [metric.trend(pair.difference) for pair in greedy]
-        better = trends.count("better")
+        better, base = trends.count("better"), _references(greedy)
+        if better != 1:
+            base = base.replace("its reference", "their references")
         yield (
             f"{better} of {len(greedy)} objectives {'is' if better == 1 else 'are'} better than "
-            f"{_references(greedy)} and {trends.count('worse')} worse, at p ≤ {SIGNIFICANT} after "
+            f"{base} and {trends.count('worse')} worse, at p ≤ {SIGNIFICANT} after "
             f"Holm's correction over {family_text(comparison.summary, 'table')}. The best of "
             "several is chosen after seeing the results, so its gain is slightly overestimated."
         )
