@@ -42,7 +42,7 @@ from mm_numeric.answers import (
 )
 from mm_numeric.config.decoding import DECODE_RULES, MBR
 from mm_numeric.evaluation.metrics.number_errors import clipped
-from mm_numeric.inference.number_distribution import Floats, NumberDistribution
+from mm_numeric.inference.number_distribution import Floats, Ints, NumberDistribution
 from mm_numeric.inference.object_matching import matched_objects
 from mm_numeric.inference.risks import (
     EXACT,
@@ -75,9 +75,6 @@ or that another answer is equal, such as points; for a list of objects it is the
 
 _SPLITS = 32
 """Number of random splits of the samples into those that choose and those that judge."""
-
-_FINER = 1e-6
-"""Weight of the finer risk, which only decides between candidates that are equally good."""
 
 _FRACTION_DECIMALS = 6  # of a mean whose candidates include a fraction, such as 2/7
 
@@ -194,9 +191,23 @@ class _Pool:
                 f"for {len(answers)} candidates and {len(answers)} truths; return one cost for "
                 "each pair."
             )
-        self.compared = self.costs
-        if risk.finer is not None:
-            self.compared = self.costs + _FINER * risk.finer.costs(answers, answers)
+        self.finer = None if risk.finer is None else risk.finer.costs(answers, answers)
+
+    def best(self, weights: Floats) -> Ints:
+        """Return the index of the candidate of least expected cost for each of s weightings, [s].
+
+        ``weights`` are probabilities or numbers of samples, [s, candidates]. Of equally good
+        candidates, the best under the finer risk is chosen, then the one with the largest weight,
+        then the first. Candidates of weight 0 are not chosen.
+        """
+        left = weights > 0
+        for costs in (self.costs, self.finer):
+            if costs is not None:
+                expected = np.where(left, weights @ costs.T, np.inf)
+                least = expected.min(axis=1, keepdims=True)
+                left &= np.isclose(expected, least, rtol=1e-9, atol=1e-12)
+        chosen: Ints = np.where(left, weights, -1).argmax(axis=1)
+        return chosen
 
 
 def _judged(
@@ -249,10 +260,7 @@ def _held_out(pool: _Pool, measure: Risk, samples: int) -> float:
         np.stack([np.bincount(own, minlength=number + 1)[:number] for own in side])
         for side in (order[:, :held], order[:, held:])
     )
-    # Of equally good candidates, the most frequent one.
-    expected = np.where(choose > 0, choose @ pool.compared.T - 1e-9 * choose, np.inf)
-    best = expected.argmin(axis=1)
-    found = (rights[best] * judge).sum(axis=1) / held * choose.any(axis=1)
+    found = (rights[pool.best(choose)] * judge).sum(axis=1) / held * choose.any(axis=1)
     return float(found.mean())
 
 
@@ -298,9 +306,7 @@ def _probabilities(candidates: Sequence[Candidate]) -> tuple[Floats, float]:
 
 def _least_expected_cost(pool: _Pool) -> tuple[Any, str]:
     probs, _ = _probabilities(pool.candidates)
-    expected = pool.compared @ probs
-    equally_good = np.flatnonzero(np.isclose(expected, expected.min(), rtol=1e-9, atol=1e-12))
-    best = pool.candidates[equally_good[np.argmax(probs[equally_good])]]
+    best = pool.candidates[pool.best(probs[None])[0]]
     return best.answer, best.text
 
 

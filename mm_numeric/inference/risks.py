@@ -60,8 +60,8 @@ class Risk:
     [c, t]; at least 0."""
 
     finer: "Risk | None" = None
-    """The risk that decides between equally good candidates: all samples of a sure model can be
-    within the threshold of each other. Its costs are at most 1,000; None: none."""
+    """The risk that decides between candidates with the same expected cost, for answers of the same
+    types. It is needed for a threshold: all samples of a sure model can be within it."""
 
     def fits(self, answer: Any) -> bool:
         """Return True if answers of this type have this cost."""

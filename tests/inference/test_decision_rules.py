@@ -216,6 +216,13 @@ def test_of_equally_good_candidates_the_middle_one_is_chosen(listed):
     assert run("mbr", candidates, "f1_at_0.5" if listed else "accuracy_at_0.5").answer == answers[3]
 
 
+def test_the_finer_risk_does_not_outweigh_a_small_difference():
+    """At 12:00 the answer is most probably within 5 minutes; from 3:00 it is nearer on average."""
+    candidates = times((0, 0.40001), (180, 0.4), (240, 0.19999))
+    assert str(run("mbr", candidates, "within_5_minutes").answer) == "12:00"
+    assert str(run("mbr", candidates, "circular_minutes").answer) == "3:00"
+
+
 def test_the_confidence_of_an_object_is_the_share_of_lists_that_have_it():
     left, right, far = Box(0, 0, 10, 10), Box(20, 0, 30, 10), Box(50, 50, 60, 60)
     near = Box(0, 0, 10, 9)
