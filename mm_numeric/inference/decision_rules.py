@@ -193,7 +193,7 @@ class _Pool:
             )
         self.finer = None if risk.finer is None else risk.finer.costs(answers, answers)
 
-    def best(self, weights: Floats) -> Ints:
+    def best(self, weights: Floats | Ints) -> Ints:
         """Return the index of the candidate of least expected cost for each of s weightings, [s].
 
         ``weights`` are probabilities or numbers of samples, [s, candidates]. Of equally good
