@@ -442,11 +442,6 @@ CLAIMS = (
         "grounding_evidence", "distilled", "ce",
     ),
     Claim(
-        "With noisy boxes, `mbr` finds more at IoU 0.75 than greedy decoding of CE, in one of "
-        "three experiments",
-        "grounding_evidence", "ce, mbr", "ce",
-    ),
-    Claim(
         "A tiny model that learns exact boxes as location tokens finds more than one that learns "
         "digits, both with CE, greedily",
         "location_tokens", "tokens_exact", "ce_exact",
