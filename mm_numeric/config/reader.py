@@ -274,6 +274,13 @@ def _check_model(config: Config, where: str) -> None:
                 f"{where}, model.coordinates: answers of the task {config.task_name!r} are no "
                 "coordinates, so that location tokens would never be trained; remove tokens."
             )
+        written = read_coordinates(model.coordinates, f"{where}, model.coordinates")
+        if written.text.points and not isinstance(config.task, task_class("text_spotting", where)):
+            raise ValueError(
+                f"{where}, model.coordinates: format {written.format!r} only writes words with "
+                "their corners, for the task text_spotting, and the task is "
+                f"{config.task_name!r}; set format to florence2."
+            )
     elif model.family == API and needs_frame(config.task):
         raise ValueError(
             f"{where}, model.coordinates: answers of the task {config.task_name!r} are "

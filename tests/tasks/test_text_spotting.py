@@ -137,6 +137,13 @@ def test_each_family_is_asked_as_it_was_trained(family, prompt, shape, tmp_path)
     assert config.task.shape == shape
 
 
+def test_a_format_of_words_alone_is_for_no_other_task():
+    written = "model.coordinates={preset: florence2, format: florence2_words}"
+    read_config("text_detection_tiny", [written, "task=text_spotting"])
+    with pytest.raises(ValueError, match=r"only .* text_spotting.* 'text_detection'; .* florence2"):
+        read_config("text_detection_tiny", [written])
+
+
 @pytest.mark.parametrize("preset", ["qwen3_vl", "gemma3", "relative_1000", "glm_v"])
 def test_any_text_is_written_and_parsed_again(preset):
     draw, task = random.Random(preset), TextSpotting(order="rows")
