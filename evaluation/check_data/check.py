@@ -200,7 +200,7 @@ def _check_example(
     source.examples.append(encoded)
     written = encoded.written
     _check_answer(source, encoded, written.text, answer)
-    _count_numbers(source, collator, written, answer, numbers)
+    _count_numbers(source, encoded, written, answer, numbers)
 
 
 def _size(source: SourceReport, example: Example, *, decode: bool) -> tuple[int, int]:
@@ -374,7 +374,7 @@ def _texts_of_objects(encoded: EncodedExample, answer: Any) -> Counter[str]:
 
 def _count_numbers(
     source: SourceReport,
-    collator: TrainingCollator,
+    encoded: EncodedExample,
     written: Written,
     answer: Tokens,
     numbers: Sequence[TokenNumber],
@@ -383,7 +383,7 @@ def _count_numbers(
 
     The statistics count how often each token occurs, how many digits get no numeric loss, and how
     many tokens of numbers have several digits. Digits of the text format, such as the 2 in
-    ``bbox_2d``, are not counted.
+    ``bbox_2d``, and of labels and transcriptions are not counted.
     """
     source.tokens.update(answer.ids[:-1])
     # By character, because T5 gives the token of a space the offset of the digit after it.
@@ -393,10 +393,11 @@ def _count_numbers(
         for position in number.positions
         for character in range(*answer.offsets[position])
     }
-    source.unmarked_digits += sum(
-        character.isdigit() for i, character in enumerate(written.text) if i not in known
-    )
-    tokens = collator.vocabulary.tokens
+    if not isinstance(encoded.example.answer, Objects):  # whose other digits are in labels
+        source.unmarked_digits += sum(
+            character.isdigit() for i, character in enumerate(written.text) if i not in known
+        )
+    tokens = encoded.collator.vocabulary.tokens
     source.wide_tokens += sum(len(tokens[j].digits) > 1 for n in numbers for j in n.targets)
 
 
