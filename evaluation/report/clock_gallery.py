@@ -56,7 +56,10 @@ Answers = Mapping[tuple[str, int], Mapping[str, ScoredRow]]
 def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
     """Return the report sections for clock reading, or [] if no answer was scored."""
     pooled = results.pooled_rows(styles, scores)
-    return [_deviations(pooled), _gallery(folder, styles, scores)] if pooled else []
+    if not pooled:
+        return []
+    seeds = results.seeds_text(scores)
+    return [_deviations(pooled, seeds), _gallery(folder, styles, scores)]
 
 
 def minutes_of(text: object) -> int | None:
@@ -122,7 +125,7 @@ def _hour_errors(pooled: Pooled) -> str:
     )
 
 
-def _deviations(pooled: Pooled) -> Section:
+def _deviations(pooled: Pooled, seeds: str) -> Section:
     longest = max(
         (share for rows in pooled.values() for at, share in sector_shares(rows).items() if at),
         default=1.0,
@@ -146,7 +149,7 @@ def _deviations(pooled: Pooled) -> Section:
     return Section.of(
         "deviations",
         "Deviations",
-        f"{_hour_errors(pooled)} All seeds together.",
+        f"{_hour_errors(pooled)}{seeds}",
         heading("Signed deviations on the dial"),
         note(dials),
         group("roses", [_rose(style, rows, longest) for style, rows in pooled.items()]),

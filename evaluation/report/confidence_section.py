@@ -44,8 +44,10 @@ def confidence_section(comparison: Comparison) -> Section | None:
     shown = {
         name: style for name, style in styles.items() if any(name in e for e in entries.values())
     }
+    seeds = " These four are means over seeds; charts and thresholds are of all seeds together."
+    seeds *= len(comparison.summary["seeds"]) > 1
     blocks: list[Content] = [
-        note(_definitions(entry["correct"], per_object=entry["per_object"])),
+        note(_definitions(entry["correct"], per_object=entry["per_object"]) + seeds),
         legend(shown.values()),
         heading("Reliability"),
         note(
@@ -95,8 +97,7 @@ def _definitions(correct: str, *, per_object: bool) -> str:
         f"overconfident. {unparseable}ECE is the expected calibration error, the "
         "mean difference between confidence and share correct; 0 is best. AUROC is the probability "
         f"that a correct {what} has more confidence than a wrong one; 0.5 is random, 1 is best. "
-        f"AURC is the mean share of wrong {what}s over all coverages; lower is better. These four "
-        "are means over seeds; charts and thresholds are of all seeds together."
+        f"AURC is the mean share of wrong {what}s over all coverages; lower is better."
     )
 
 

@@ -24,9 +24,12 @@ Matched = Mapping[SeriesStyle, Sequence[MatchedShapes]]
 """Maps the style of each objective to the matched shapes of its rows."""
 
 
-def detection_section(rows: Pooled, matched: Matched) -> Section | None:
-    """Return the section on classes, confidences and duplicates; None if there are none of them."""
-    blocks = repeat_blocks(rows)
+def detection_section(rows: Pooled, matched: Matched, seeds: str) -> Section | None:
+    """Return the section on classes, confidences and duplicates; None if there are none of them.
+
+    ``seeds`` is that of ``results.seeds_text``.
+    """
+    blocks = repeat_blocks(rows, seeds)
     curves = {style: precision_recall(rows[style], own) for style, own in matched.items()}
     if drawn := {style: points for style, points in curves.items() if points}:
         blocks += [
@@ -41,7 +44,7 @@ def detection_section(rows: Pooled, matched: Matched) -> Section | None:
     return Section.of("objects", "Classes and duplicates", *blocks) if blocks else None
 
 
-def repeat_blocks(rows: Pooled) -> list[Content]:
+def repeat_blocks(rows: Pooled, seeds: str) -> list[Content]:
     """Return a table of duplicates, long runs and truncated answers of each objective.
 
     It is empty if rows lack the columns of ``columns_of``, as those of other protocols do.
@@ -66,10 +69,10 @@ def repeat_blocks(rows: Pooled) -> list[Content]:
         )
     header = ["objective", "predicted shapes", "duplicates", "share", "per answer", "longest run"]
     text = (
-        "All seeds together. A duplicate is a predicted shape whose IoU with an earlier one of "
+        "A duplicate is a predicted shape whose IoU with an earlier one of "
         f"the same label and answer is at least {DUPLICATE_IOU:g}, or whose coordinates are equal. "
         "A run is a row of shapes that each repeat the one before; a truncated answer reached the "
-        "token limit."
+        f"token limit.{seeds}"
     )
     return [note(text), Table.of([*header, "truncated"], lines, title="Duplicates")]
 

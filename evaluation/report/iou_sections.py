@@ -144,16 +144,19 @@ _BARS = (
 )
 
 
-def iou_section(found: _Statistics, answer: Instance | None, *, single: bool) -> Section:
+def iou_section(
+    found: _Statistics, answer: Instance | None, seeds: str, *, single: bool
+) -> Section:
     """Return the section on the IoU of true and predicted shapes: curves, a table and histograms.
 
     The last of ``found`` are those of always predicting the mean box, ``answer``, if there are true
-    shapes. ``single`` is True if each answer is exactly one shape.
+    shapes. ``seeds`` is that of ``results.seeds_text``. ``single`` is True if each answer is
+    exactly one shape.
     """
     share = "Acc" if single else "recall"
     labels = [f"{share}@{t:g}" for t in THRESHOLDS] + ["mean IoU"]
     labels += _LEFT if single else [f"precision@{FOUND_IOU:g}", *_LEFT]
-    text = f"{_definition(answer, single=single)} All seeds together. "
+    text = f"{_definition(answer, single=single)}{seeds} "
     text += _mean_box_text(found, answer, single=single)
     top = max(max(own.bins()[2:]) for own in found) or 1.0
     shares = zip([*_LEFT, *_RANGES], *(map(percent, own.bins()) for own in found), strict=True)

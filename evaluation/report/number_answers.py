@@ -41,14 +41,16 @@ def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
     pooled = results.pooled_rows(styles, scores)
     if not pooled:
         return []
-    return [_errors_section(pooled), _buckets_section(pooled), questions_section(styles, scores)]
+    seeds = results.seeds_text(scores)
+    errors, buckets = _errors_section(pooled, seeds), _buckets_section(pooled, seeds)
+    return [errors, buckets, questions_section(styles, scores)]
 
 
-def _errors_section(pooled: Pooled) -> Section:
+def _errors_section(pooled: Pooled, seeds: str) -> Section:
     shares = {style: _shares(rows) for style, rows in pooled.items()}
     text = (
-        "Errors as shares of the true number, all seeds together; where it is 0, every wrong "
-        "answer is farther off. The curve shows the share of answers up to an absolute error."
+        "Errors as shares of the true number; where it is 0, every wrong answer is farther off. "
+        f"The curve shows the share of answers up to an absolute error.{seeds}"
     )
     table = bar_table(
         "the answer is", [*WITHIN, "farther off", "unreadable"], shares, "Answers by error"
@@ -90,8 +92,8 @@ def _curves(pooled: Pooled) -> Block:
     return share_chart(curves, x, text)
 
 
-def _buckets_section(pooled: Pooled) -> Section:
-    text = "Correct answers, all seeds together; in brackets the number of answers of all seeds."
+def _buckets_section(pooled: Pooled, seeds: str) -> Section:
+    text = f"Correct answers; in brackets the number of answers.{seeds}"
     tables = []
     for kind, labels in _buckets(next(iter(pooled.values()))).items():
         shares = {style: _accuracies(rows, kind, labels) for style, rows in pooled.items()}

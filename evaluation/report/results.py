@@ -334,3 +334,8 @@ def pooled_rows(styles: Styles, scores: Scores) -> Pooled:
     for (name, _), rows in scores.items():
         pooled[styles[name]] += rows
     return {style: rows for style, rows in pooled.items() if rows}
+
+
+def seeds_text(scores: Scores) -> str:
+    """Return `` All seeds together.`` for the text of a section if there are several seeds."""
+    return " All seeds together." if len({seed for _, seed in scores}) > 1 else ""

@@ -209,14 +209,14 @@ def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
         for style in pooled
     }
     found = [statistics_of(style, rows, matched[style]) for style, rows in pooled.items()]
-    first = next(iter(scores))
+    first, seeds = next(iter(scores)), results.seeds_text(scores)
     mean = mean_box_statistics(scores[first], paired[first])
     if mean is not None:
         found.append(mean[1])
     chapters = [
-        iou_sections.iou_section(found, mean and mean[0], single=single),
+        iou_sections.iou_section(found, mean and mean[0], seeds, single=single),
         iou_sections.size_section(found, pooled, single=single),
-        None if single else detection_section(pooled, matched),
+        None if single else detection_section(pooled, matched, seeds),
         _gallery(folder, styles, scores, paired, "shapes"),
         iou_sections.invalid_answers_section(pooled),
     ]
@@ -240,7 +240,7 @@ def point_sections(folder: Path, styles: Styles, scores: Scores) -> list[Section
                 {**row, **dict(zip(COUNTS, own, strict=True))}
                 for row, own in zip(kept, counts, strict=True)
             ]
-    blocks = repeat_blocks(results.pooled_rows(styles, scores))
+    blocks = repeat_blocks(results.pooled_rows(styles, scores), results.seeds_text(scores))
     found = [Section.of("objects", "Duplicates", *blocks)] if scores and blocks else []
     return [*found, *([_gallery(folder, styles, counted, paired, "points")] if counted else [])]
 

@@ -161,6 +161,13 @@ def test_a_threshold_of_the_report_keeps_the_answers_that_have_it(tmp_path):
     assert "50.0%, from 0.290000" in twin
 
 
+@pytest.mark.parametrize("seeds", [(0,), (0, 1)])
+def test_seeds_are_only_together_if_there_are_several(tmp_path, seeds):
+    _, twin = written(tmp_path, decoded_folder(tmp_path, seeds=seeds))
+    for text in ("All seeds together.", "charts and thresholds are of all seeds together."):
+        assert twin.count(text) == len(seeds) - 1
+
+
 @pytest.mark.parametrize(
     ("per_object", "text"),
     [

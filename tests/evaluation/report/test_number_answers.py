@@ -64,6 +64,7 @@ def test_a_report_without_images_shows_the_texts(runs, tmp_path, task):
     for text in ("Question 5?", "-1000000", "“x”", "2/6"):
         assert text in page
     assert "<img" not in page
+    assert "All seeds" not in twin
 
 
 def test_what_a_model_writes_is_harmless(tmp_path):

@@ -275,6 +275,7 @@ def test_pages_without_words_and_one_objective(tmp_path):
     rows.append(counted(row | {"id": "unread", "parsed": None, "reason": "empty answer"}))
     page, twin = compared(tmp_path, "text_detection", {("ce", 4): rows})
     assert "There are no true shapes in these images." in twin
+    assert "All seeds" not in twin
     assert "By object size" not in twin
     assert "nothing to be found, 1 too many" in page
     assert table(page, "overlap")[1:] == [["ce", "–", "–", "–", "–", "0.0%", "0.0%", "0.0%"]]
