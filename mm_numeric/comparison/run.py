@@ -57,7 +57,7 @@ from mm_numeric.comparison.selection import (
     write_failure,
     write_source,
 )
-from mm_numeric.comparison.summary import write_summary
+from mm_numeric.comparison.summary import SUMMARY, write_summary
 from mm_numeric.config.compare import Resources
 from mm_numeric.config.data import DataSource
 from mm_numeric.config.decoding import GREEDY
@@ -163,6 +163,7 @@ def compare(
     with locked(folder):
         _claim(folder, config, config.comparison.seeds)
         # Seeds and objectives may be added; claim has rejected other changes.
+        _warn_of_replaced_rows(config, folder)
         write_config(folder, config)
         logger.info("%s", overview(config, config.comparison.seeds))
         while left := open_runs(config, config.comparison.seeds):
@@ -180,6 +181,27 @@ def _claim(folder: Path, config: Config, seeds: Sequence[int]) -> None:
         for run in seed_runs(config, seed):
             check_run(run)
     record_hypotheses(folder, stated_hypotheses(config))
+
+
+def _warn_of_replaced_rows(config: Config, folder: Path) -> None:
+    """Log a warning if the folder has the summary of rows or seeds that the config does not list.
+
+    They may be those of another experiment, whose config names the same folder.
+    """
+    if not (folder / SUMMARY).is_file():
+        return
+    before = read_comparison(folder / CONFIG)
+    names = {row.name for row in compared_rows(config)}
+    lost = [row.name for row in compared_rows(before) if row.name not in names]
+    seeds = [seed for seed in before.comparison.seeds if seed not in config.comparison.seeds]
+    lost += [f"seed {seed}" for seed in seeds]
+    if lost:
+        logger.warning(
+            "%s: its %s and report have %s, which this config does not list, and are written again "
+            "without. The runs are kept; `mm-numeric compare` with the config that lists them "
+            "writes both files for them again. To keep both, choose another compare.output_dir.",
+            *(folder, SUMMARY, ", ".join(lost)),
+        )
 
 
 def execute_here(runs: Sequence[Run]) -> None:

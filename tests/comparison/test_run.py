@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from finished_comparison import GOOD, POOR, comparison, settings
 from PIL import Image
 from processes import Job
 from safetensors.torch import load_file
@@ -74,6 +75,21 @@ def test_a_finished_row_does_not_have_the_answers_of_other_predict_settings(tmp_
     message = r"seed0/long contains another run: predict\.max_new_tokens is 8 there and 16 here\."
     with pytest.raises(ValueError, match=message):
         compare(of(16), seeds=seeds)
+
+
+def test_rows_of_another_config_leave_the_summary_with_a_warning(tmp_path, capsys):
+    folder, few = tmp_path / "both", ["data.train.render=4", "data.test.render=4"]
+    few += ["compare.decode=[greedy]"]
+    both = comparison(folder, {"ce": (GOOD, POOR), "emd": (POOR, GOOD)}, overrides=few)
+    for run in folder.glob("seed*/*"):
+        (run / "results.json").touch()
+    write_config(folder, both)
+    compare(both)
+    compare(both)
+    assert "summary.json" not in capsys.readouterr().err
+    compare(settings(folder, ["emd"], seeds=[5], overrides=few))
+    assert "both: its summary.json and report have ce, seed 3, which" in capsys.readouterr().err
+    assert read_summary(folder)["objectives"] == ["emd"]
 
 
 @pytest.mark.parametrize("key", ["data.test", "compare.select_on"])
