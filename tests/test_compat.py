@@ -196,6 +196,7 @@ def test_adapted_model():
     )
 
 
+@pytest.mark.slow
 def test_unwrapped_name():
     plain = {name for name, _ in small_gpt2().named_parameters()}
     own = {n for n, _ in adapted().named_parameters() if not compat.is_adapter(n)}

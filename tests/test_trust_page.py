@@ -190,6 +190,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.slow
 def test_commands_write_to_the_given_paths_and_connect_to_nothing(
     folder, connections, tmp_path, monkeypatch, capsys
 ):

@@ -192,6 +192,7 @@ def counting(monkeypatch, owner, name, counts):
     monkeypatch.setattr(owner, name, counted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [

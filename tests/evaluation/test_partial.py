@@ -35,6 +35,7 @@ def cut(path, rows):
     Path(path).write_text("".join(lines[:rows]), encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_part_of_the_rows_is_scored_and_reported_only_if_asked(folder, capsys, monkeypatch):
     for path in folder.glob("run/*s.json*"):
         path.unlink()
@@ -76,6 +77,7 @@ def report(capsys, *options):
     return error, Path("run/report.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_part_of_the_rows_is_compared_only_if_asked(folder, capsys):
     predictions = sorted(Path("comparison").glob("seed*/*/predictions.jsonl"))
     for path in predictions:

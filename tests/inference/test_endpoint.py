@@ -180,6 +180,7 @@ def test_answers_without_text_are_no_empty_answers(config, tmp_path):
     assert not out.exists() or rows(out) == []
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_is_reported_and_ends(config, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("mm_numeric.io.log.WAITING_S", 0.05)
     ended = threading.Event()

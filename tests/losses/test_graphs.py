@@ -129,6 +129,7 @@ def test_an_objective_is_one_graph(name):
     compared(NumericLoss(SPECS[name], vocabulary=VOCABULARY, terms=terms), "aot_eager", seeds=(1,))
 
 
+@pytest.mark.slow
 def test_weights_of_roles_are_compiled_without_a_warning():
     terms = (TermSpec(name="emd", roles={"free": 2.75}),)
     made = NumericLoss("ce", vocabulary=VOCABULARY, terms=terms)

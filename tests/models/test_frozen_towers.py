@@ -30,6 +30,7 @@ def counted(model, batch, vocabulary):
     return loss, found, counter.get_total_flops()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "lora"),
     marked((name, lora) for name in DIFFERENTIATED + OTHERS for lora in (True, False)),

@@ -177,6 +177,7 @@ def test_clean_labels_stay_as_they_are(task, training):
     assert set(shifts(task, training=training).values()) == {0}
 
 
+@pytest.mark.slow
 def test_label_noise_depends_on_the_id_and_the_seed_alone():
     first = shifts(Clock(label_noise_minutes=5.0))
     assert shifts(Clock(label_noise_minutes=5.0), ROWS[::-1]) == first
@@ -206,6 +207,7 @@ def test_exponential_noise_makes_labels_late():
     assert statistics.median(found) == pytest.approx(5 * 0.693, abs=0.6)
 
 
+@pytest.mark.slow
 def test_outliers_are_random_times_and_leave_the_other_labels_as_they_are():
     found = shifts(Clock(label_outliers=0.1))
     moved = [shift for shift in found.values() if shift]

@@ -109,6 +109,7 @@ def test_a_bad_setting_is_one_sentence(options, message):
         MultiRC(**options)
 
 
+@pytest.mark.slow
 def test_both_kinds_are_scored_from_a_file(tmp_path):
     options = {"task": "multirc", "task_options": {"answer": "yes_no"}}
     task = MultiRC(answer="yes_no")

@@ -121,6 +121,7 @@ def robopoint(point, pixels):
     return 0 <= x < pixels.shape[1] and 0 <= y < pixels.shape[0] and bool(pixels[y, x])
 
 
+@pytest.mark.slow
 @given(
     rows=st.integers(1, 6).flatmap(
         lambda width: st.lists(st.lists(st.booleans(), min_size=width, max_size=width), min_size=1)

@@ -217,6 +217,7 @@ def test_a_judge_waits_as_long_as_the_server_says(tmp_path, monkeypatch):
     assert waits == [7.0, 2.0]
 
 
+@pytest.mark.slow
 def test_a_judge_that_hangs_is_reported_and_ends(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("mm_numeric.io.log.WAITING_S", 0.05)
     ended = threading.Event()

@@ -123,6 +123,7 @@ def test_the_names_of_groups_do_not_change_an_interval():
     assert interval(columns(1), value, groups=10 - GROUPS) == found
 
 
+@pytest.mark.slow
 def test_an_interval_over_groups_covers_as_often_as_it_says():
     """100 images with 1 to 5 rows, half of whose variance is that of the image."""
     rng, covered = np.random.default_rng(0), np.zeros(2)

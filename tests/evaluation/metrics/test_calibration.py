@@ -138,6 +138,7 @@ def test_a_table_by_hand():
     assert error == pytest.approx((0.25 + 0.275) / 2)
 
 
+@pytest.mark.slow
 def test_the_gap_is_the_mean_of_the_runs_and_its_interval_contains_it():
     """60 rows of 1 to 3 answers, which are right or wrong together, and two runs: true gap 0.1."""
     draw, inside, files = np.random.default_rng(0), 0, 60

@@ -254,6 +254,7 @@ def test_a_stored_run_of_a_built_in_task_adds_nothing_to_the_import_path(run, tm
     assert sys.path == before
 
 
+@pytest.mark.slow
 def test_a_browser_leaves_the_default_port_out_of_the_host_name(monkeypatch):
     server = report_module.page_server(lambda: "a page", 0)
     thread = threading.Thread(target=server.serve_forever, daemon=True)

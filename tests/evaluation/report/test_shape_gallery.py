@@ -155,6 +155,7 @@ def test_cut_and_malformed_answers_are_counted(tmp_path, monkeypatch):
     assert "1 of 1 found, 1 malformed" in page
 
 
+@pytest.mark.slow
 def test_every_image_is_in_the_page_once_worst_first_and_the_best_last(tmp_path):
     keys = {("ce", 0): 3, ("ce", 1): 0, ("emd", 0): 2, ("rps", 0): 1}
     runs = scenes(tmp_path, keys, count=40)

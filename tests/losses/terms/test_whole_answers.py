@@ -61,6 +61,7 @@ def apart(values, a, b):
     return min(found, 720 - found) if values is TIMES else found
 
 
+@pytest.mark.slow
 @each_tree
 @pytest.mark.parametrize("cap", [None, 10.0])
 def test_crps_equals_loops(name, cap):
