@@ -232,9 +232,8 @@ def _clear(comparison: Comparison, rivals: Sequence[_Pair]) -> Iterator[str]:
         yield _clear_rule(comparison, rule, list(filter(None, changes)))
     if comparison.has_p_values and greedy:
         trends = [metric.trend(pair.difference) for pair in greedy]
-        better, base = trends.count("better"), _references(greedy)
-        if better != 1:
-            base = base.replace("its reference", "their references")
+        better = trends.count("better")
+        base = _references(greedy, "its reference" if better == 1 else "their references")
         yield (
             f"{better} of {len(greedy)} objectives {'is' if better == 1 else 'are'} better than "
             f"{base} and {trends.count('worse')} worse, at p ≤ {SIGNIFICANT} after "
@@ -320,9 +319,9 @@ def _trials(comparison: Comparison) -> list[str]:
     ]
 
 
-def _references(rivals: Sequence[_Pair]) -> str:
+def _references(rivals: Sequence[_Pair], several: str = "its reference") -> str:
     found = list(dict.fromkeys(pair.reference for pair in rivals))
-    return found[0] if len(found) == 1 else "its reference"
+    return found[0] if len(found) == 1 else several
 
 
 def _difference(difference: dict[str, Any] | None, metric: ReportedMetric) -> str:
