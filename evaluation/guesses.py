@@ -95,7 +95,7 @@ class GuessedRows:
     def _parse(self, text: str, row: int) -> Any:
         key = text, self.frames[row]
         if key not in self.parsed:
-            self.parsed[key] = self.task.parse(*key)
+            self.parsed[key] = self.task.read(*key)
         return self.parsed[key]
 
     def judge(self, rows: Sequence[int], answers: Sequence[str]) -> RowColumns:

@@ -61,6 +61,7 @@ def section_of(scores: Scores) -> ProtocolResults:
         "rules": {
             **scores.scorer.protocols,
             **(scores.scorer.ranked.protocol if scores.scorer.ranked and scores.ranking else {}),
+            **({"answer": dict(scores.text_rules)} if scores.text_rules else {}),
         },
         "counts": scores.counts(),
         "metrics": metrics,
@@ -110,6 +111,9 @@ def results_table(scores: Scores) -> str:
         lines.append(indented_table(rows))
     if missing:
         lines.append(f"metrics without a value: {'; '.join(map(plain, missing))}")
+    if scores.text_rules:
+        read = (f"{plain(rule)} {count:,}" for rule, count in scores.text_rules.items())
+        lines.append(f"answers that are a part of their text: {', '.join(read)}")
     lines += guess_lines(scores)
     lines += label_lines(scores)
     if scores.confidences:

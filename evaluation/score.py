@@ -227,6 +227,7 @@ def scores_of(read: AnswerRows, scorer: Scorer) -> Scores:
         bucket_labels=labels,
         categories=categories,
         failures=dict(failures.most_common()),
+        text_rules=dict(read.text_rules.most_common()),
         confidences=confidences,
         labels=counted,
         source=read.head,

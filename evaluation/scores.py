@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -61,6 +61,9 @@ class Scores:
 
     failures: Mapping[str, int]
     """Reason -> number of answers that could not be parsed for it, the most frequent one first."""
+
+    text_rules: Mapping[str, int] = field(default_factory=dict)
+    """Rules of ``tasks.answer_part`` that chose a part of a text -> number of rows."""
 
     confidences: Confidences | None = None
     """Confidences of the answers, and whether these are correct; None if there are none."""
@@ -205,8 +208,13 @@ def merge_scores(parts: Sequence[Scores]) -> Scores:
         guessed=first.guessed
         and first.guessed.spread(*(own.guessed for own in others if own.guessed)),
         rows_due=max((own.rows_due for own in parts if own.rows_due), default=None),
-        failures=dict(sum((Counter(own.failures) for own in parts), Counter[str]()).most_common()),
+        failures=_total(own.failures for own in parts),
+        text_rules=_total(own.text_rules for own in parts),
     )
+
+
+def _total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    return dict(sum(map(Counter, counts), Counter[str]()).most_common())
 
 
 def row_groups(rows: Sequence[Mapping[str, Any]], scorer: Scorer, targets: Sequence[Any]) -> Groups:

@@ -71,7 +71,7 @@ def parse_answers(file: Path) -> None:
         task = load(path, "fuzz")()
         for frame in FRAMES if "frame" in task.parse.__code__.co_varnames else [None]:
             with contextlib.suppress(ValueError):
-                task.parse(text, frame)
+                task.read(text, frame)
 
 
 def read_and_write_config(file: Path) -> None:

@@ -52,7 +52,7 @@ def _ceiling(rows: list[dict[str, object]], points: int, coordinates: str) -> li
         frame = Frame(*size, Resize(kind="none").view(*size), COORDINATES[coordinates])
         text = task.format(example.answer, frame).text
         targets.append(example.answer)
-        answers.append(task.parse(text, frame))
+        answers.append(task.read(text, frame))
         characters += len(text)
     columns = LABELLED_DETECTION.judge(answers, targets)
     found = {metric.name: float(metric.value(columns)) for metric in LABELLED_DETECTION.metrics}

@@ -11,9 +11,18 @@ from inspect import isfunction
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from mm_numeric.answers import Box, Example, Instance, Instances, Written
+from mm_numeric.answers import (
+    Box,
+    Example,
+    Instance,
+    Instances,
+    Objects,
+    Unreadable,
+    Written,
+)
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.registry import REPORT_SECTIONS, TASKS, choose, unknown
+from mm_numeric.tasks.answer_part import AnswerPart, answer_part
 from mm_numeric.tasks.class_counts import ClassCounts
 
 Rows = Iterable[tuple[str, Mapping[str, Any]]]
@@ -98,7 +107,34 @@ class Task(Protocol):
 
     @abstractmethod
     def parse(self, text: str, frame: Frame | None = None) -> Any:
-        """Return the answer in a generated text without special tokens, or ``Unreadable``."""
+        """Return the answer in a text without special tokens, or ``Unreadable``.
+
+        The text is what ``answer_part`` leaves of a generated one. Call ``read`` to parse
+        generated texts.
+        """
+
+    reads_whole_text: ClassVar[bool] = False
+    """True if ``parse`` gets generated texts as they are, thoughts included, because its metrics
+    are equal to a published script that does."""
+
+    def answer_part(self, text: str) -> AnswerPart:
+        """Return the part of a generated text that ``parse`` gets."""
+        return AnswerPart(text) if self.reads_whole_text else answer_part(text)
+
+    def read(self, text: str, frame: Frame | None = None) -> Any:
+        """Return the answer in a generated text without special tokens, or ``Unreadable``.
+
+        Thoughts and text around answer tags are not parsed; see ``answer_part``. The spans of
+        objects are those in the whole text.
+        """
+        part = self.answer_part(text)
+        if part.failure:
+            return Unreadable(part.failure)
+        answer = self.parse(part.text, frame)
+        if part.start and isinstance(answer, Objects):
+            spans = ((start + part.start, end + part.start) for start, end in answer.spans)
+            return replace(answer, spans=tuple(spans))
+        return answer
 
     def text_frame(self, frame: Frame) -> Frame:
         """Return the frame of answers as texts, in the coordinate format that the task writes."""
@@ -210,7 +246,7 @@ def reads_boxes(task: Task, frame: Frame) -> bool:
     """Return True if the task parses boxes, which its answers may then have."""
     x, y = frame.width_px / 2, frame.height_px / 2
     written = frame.write([Instance(Box(x / 5, y / 5, x, y))]).text
-    return isinstance(task.parse(written, frame), Box | Instances)
+    return isinstance(task.read(written, frame), Box | Instances)
 
 
 def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
@@ -273,7 +309,7 @@ def one_per_phrase(example: Example, phrases: Sequence[str]) -> Iterator[Example
 def needs_frame(task: Task) -> bool:
     """Return True if the task needs the frame of an image to parse a text with coordinates."""
     try:
-        task.parse("", None)
+        task.read("", None)
     except ValueError:
         return True
     return False

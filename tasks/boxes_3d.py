@@ -37,7 +37,7 @@ _CAMERA = ("fx", "fy", "cx", "cy")
 class DetectBoxes3D(ClassQuestions, RenderedTask):
     """Task: detect all objects of some classes as boxes in space."""
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     sampled_answers: ClassVar[int] = 32
     drawn_by: ClassVar[tuple[str, ...]] = ("cuboids",)
     scorer = "mm_numeric.evaluation.metrics.boxes_3d:BOXES_3D"

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from mm_numeric.answers import ClockTime, Example, Mark, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
+from mm_numeric.tasks.answer_part import AnswerPart, number_part
 from mm_numeric.tasks.base import Rows, image_example
 from mm_numeric.tasks.clock_text import lenient_time
 from mm_numeric.tasks.rendering.clock_faces import FaceStyle, render_faces
@@ -30,6 +31,7 @@ _TIME = re.compile(r"(?<![0-9:])([0-9]{1,2}):([0-9]{2})(?![0-9:])")
 class Clock(RenderedTask):
     """Task: read the time shown by an analogue clock."""
 
+    version: ClassVar[int] = 2
     report_sections: ClassVar[tuple[str, ...]] = ("clock",)
     drawn_by: ClassVar[tuple[str, ...]] = ("face",)
 
@@ -98,6 +100,10 @@ class Clock(RenderedTask):
         colon = text.index(":")
         hour, minute = Mark(0, colon, "hour", 0), Mark(colon + 1, len(text), "minute", 0)
         return Written(text, (hour, minute))
+
+    def answer_part(self, text: str) -> AnswerPart:
+        """Return the part of a generated text whose last time is the answer."""
+        return number_part(text)
 
     def parse(self, text: str, frame: Frame | None = None) -> ClockTime | Unreadable:
         """Return the last clock time, such as ``7:05``, in a generated text.

@@ -17,7 +17,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from mm_numeric.answers import ClockReading, Example, Mark, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
@@ -33,6 +33,8 @@ _NO_TIME = re.compile(r"\b(?:invalid|impossible|not (?:a )?valid|no valid)\b", r
 @dataclass(frozen=True, kw_only=True)
 class ClockBench(BaseTask):
     """Task: read a clock with seconds and date, or recognise that it shows no valid time."""
+
+    reads_whole_text: ClassVar[bool] = True
 
     prompt: str = (
         "What time does the clock show? Answer as a JSON object with the fields valid (false if no "

@@ -39,7 +39,7 @@ class Detection(ClassQuestions, NoisyBoxTask, ShapeListTask, RenderedTask):
     """Task: detect all objects of some classes in an image."""
 
     # 2: []; 3: one label for several boxes, and text around its tags; 4: rendered polygons
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     labels: ClassVar[bool] = True
     augmentations: ClassVar[tuple[str, ...]] = ("crop", "flip", "mosaic", "rotate", "scale")
     drawn_by: ClassVar[tuple[str, ...]] = ("scene", "shape")

@@ -50,7 +50,7 @@ class Grounding(NoisyBoxTask, RenderedTask):
 
     # 2: coordinates are rounded from the original pixels; 3: answers without special tokens
     # 4: several boxes within one pair of tags; 5: lenient metrics read any four numbers in brackets
-    version: ClassVar[int] = 5
+    version: ClassVar[int] = 6
 
     report_sections: ClassVar[tuple[str, ...]] = ("shapes",)
 

@@ -56,6 +56,8 @@ class Solution(Number):
 class GSM8K(Numbers):
     """Task: solve a word problem in steps, and end with the final number."""
 
+    version: ClassVar[int] = 3
+    reads_whole_text: ClassVar[bool] = True
     sampled_answers: ClassVar[int] = 32
     scorer = "mm_numeric.evaluation.metrics.number_errors:GSM8K"
     risk = "exact"  # the answer with the most samples wins, as in self-consistency

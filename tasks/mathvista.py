@@ -51,6 +51,7 @@ class MathVista(BaseTask):
     """Task: answer a question about an image with a choice, a number or a list."""
 
     version: ClassVar[int] = 2  # 2: metrics of answers that rules extract are named so
+    reads_whole_text: ClassVar[bool] = True
 
     prompt: str = "{query}"
     """Prompt; ``{query}`` is replaced by MathVista's hint, question and choices."""

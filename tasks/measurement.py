@@ -32,7 +32,8 @@ from mm_numeric.answers import (
 )
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.geometry.row_shapes import finite_numbers
-from mm_numeric.numbers.numerals import plain_numbers
+from mm_numeric.numbers.numerals import plain_numbers, without_latex
+from mm_numeric.tasks.answer_part import BOXED, AnswerPart
 from mm_numeric.tasks.base import Rows
 from mm_numeric.tasks.number_questions import ApproximateNumbers, last_numeral, with_numerals
 from mm_numeric.tasks.rendering.drawing import RenderedTask
@@ -44,6 +45,10 @@ _WORD = rf"(?:[A-Za-z^][0-9]|{_CHARACTER}){{1,20}}"
 _UNIT = rf"{_WORD}(?: {_WORD}){{0,3}}"
 _TIME = r"[0-9]{1,2}:[0-5][0-9](?::[0-5][0-9])?"
 _LAST_TIME = re.compile(rf"(?<![0-9:.]){_TIME}(?![0-9:]|\.[0-9])")
+_AFTER_BOX = re.compile(r"\}[ \t$]{0,4}([^0-9\n$.,;][^\n$.,;]{0,60})")
+_CLOCK = re.compile(
+    r"\b(?:time|clock|watch|dial|hours?|minutes?|seconds?)\b|时间|时钟|时针|分针", re.IGNORECASE
+)
 _AFTER_NUMBER = re.compile(rf"[ \t]*({_UNIT})")
 
 
@@ -51,7 +56,7 @@ _AFTER_NUMBER = re.compile(rf"[ \t]*({_UNIT})")
 class ReadInstrument(ApproximateNumbers, RenderedTask):
     """Task: read the number and the unit that an instrument shows."""
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     reads_by: ClassVar[tuple[str, ...]] = ("write_unit", "number_format")
     bucket_fields: ClassVar[tuple[str, ...]] = ("category", "instrument")
     drawn_by: ClassVar[tuple[str, ...]] = ("style",)
@@ -111,20 +116,29 @@ class ReadInstrument(ApproximateNumbers, RenderedTask):
         digits = frozenset(i for i in range(len(number.text), len(text)) if text[i].isdigit())
         return Written(text, number.marks, digits)
 
+    def answer_part(self, text: str) -> AnswerPart:
+        """Return the part of a text with the answer; a unit may follow ``boxed`` in LaTeX."""
+        part = super().answer_part(text)
+        if part.rules[-1:] != (BOXED,):
+            return part
+        unit = _AFTER_BOX.match(text, part.start + len(part.text))
+        return part._replace(text=f"{part.text} {unit[1]}") if unit else part
+
     def parse(self, text: str, frame: Frame | None = None) -> Measurement | Unreadable:
         """Return the last number in a text, and the words after it as its unit.
 
         Digits in a unit, such as the 2 of ``m/s2``, are not numbers. ``10:09`` and ``10:09:30`` are
-        times, which need no unit.
+        times, which need no unit. The last time is the answer if no number with a unit is after it,
+        or if the text is about a clock: numbers after it are then those of its dial.
         """
-        text = plain_numbers(text, self.number_format)
+        text = plain_numbers(without_latex(text), self.number_format)
         found, end = last_numeral(text, within_words=False)
+        unit = _AFTER_NUMBER.match(text, end) if end else None
         times = list(_LAST_TIME.finditer(text))
-        if times and times[-1].end() >= end:
+        if times and (times[-1].end() >= end or unit is None or _CLOCK.search(text)):
             return Measurement(str(seconds_of(times[-1][0], "")), is_time=True)
         if isinstance(found, Unreadable):
             return found
-        unit = _AFTER_NUMBER.match(text, end)
         if unit is None:
             return Measurement(found.text, ("",) if self.write_unit else ())
         return Measurement(found.text, (unit[1].rstrip("\"'") or unit[1],))

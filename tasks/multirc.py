@@ -33,6 +33,7 @@ _YES_NO = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
 class MultiRC(BaseTask):
     """Task: read a passage and answer a question about it, with a short text or with yes or no."""
 
+    version: ClassVar[int] = 2
     reads_by: ClassVar[tuple[str, ...]] = ("answer",)
 
     prompt: str = "{passage}\n\nQuestion: {question}"

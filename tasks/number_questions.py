@@ -17,7 +17,13 @@ from typing import Any, ClassVar
 from mm_numeric.answers import Example, Mark, Number, Tolerance, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.geometry.grammar import number_regex
-from mm_numeric.numbers.numerals import NUMBER_FORMATS, find_numerals, plain_numbers
+from mm_numeric.numbers.numerals import (
+    NUMBER_FORMATS,
+    find_numerals,
+    plain_numbers,
+    without_latex,
+)
+from mm_numeric.tasks.answer_part import AnswerPart, number_part
 from mm_numeric.tasks.base import BaseTask, Rows, buckets, check_choice, check_placeholders
 
 LONGEST = 250
@@ -29,13 +35,14 @@ _BEGINS_WITH_POINT = r"(?<![^\s$+-])\.[0-9]+"
 _NUMBER = re.compile(
     rf"(?<![0-9.])-?(?:[0-9]+/[0-9]+|{_DECIMAL}{_EXPONENT}|{_BEGINS_WITH_POINT})", re.ASCII
 )
+_EXPONENT_OF_UNIT = re.compile(r"(?<=[A-Za-z])\^-?[0-9]+")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers(BaseTask):
     """Task: answer a question with a number."""
 
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     reads_by: ClassVar[tuple[str, ...]] = ("number_format",)
     report_sections: ClassVar[tuple[str, ...]] = ("numbers",)
 
@@ -87,9 +94,13 @@ class Numbers(BaseTask):
         """Return the text of an answer with the position of each number (``2/7`` has two)."""
         return with_numerals(answer.text)
 
+    def answer_part(self, text: str) -> AnswerPart:
+        """Return the part of a generated text whose last number is the answer."""
+        return AnswerPart(text) if self.reads_whole_text else number_part(text)
+
     def parse(self, text: str, frame: Frame | None = None) -> Number | Unreadable:
-        """Return the last number in a generated text; earlier ones may repeat the question."""
-        return last_number(text, self.number_format)
+        """Return the last number in a text; earlier ones may repeat the question."""
+        return last_number(_EXPONENT_OF_UNIT.sub("", without_latex(text)), self.number_format)
 
     def grammar(self, frame: Frame | None = None) -> str:
         """Return a regular expression of a number: ``-12``, ``3.50``, ``2/7`` or ``1.5e3``.

@@ -65,7 +65,7 @@ class PointTask(RenderedTask):
     """
 
     # 2: several boxes within one pair of tags, [] in a code fence; 3: actions on a screen
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     report_sections: ClassVar[tuple[str, ...]] = ("points",)
     risk = "exact"
 

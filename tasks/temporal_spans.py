@@ -51,7 +51,7 @@ _ONE_TIME = re.compile(rf"(?<![0-9.:]){_TIME}{_END}")
 class FindSpans(RenderedTask):
     """Task: find the spans of a video in which a described event happens."""
 
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     reads_by: ClassVar[tuple[str, ...]] = ("number_format",)
     report_sections: ClassVar[tuple[str, ...]] = ("spans",)
     drawn_by: ClassVar[tuple[str, ...]] = ("clip",)

@@ -25,7 +25,7 @@ class TextDetection(ShapeListTask, RenderedTask):
 
     # 2: coordinates are rounded from the original pixels; crossing polygons as in the RRC script
     # 3: answers without special tokens; 4: several boxes within one pair of tags, fenced []
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     augmentations: ClassVar[tuple[str, ...]] = ("crop", "rotate", "scale")  # no mirrored words
     drawn_by: ClassVar[tuple[str, ...]] = ("page",)
 

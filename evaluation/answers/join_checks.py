@@ -179,11 +179,11 @@ def _targets(
         label = value_at(answer.row, fields.target)
         if not isinstance(label, str) or not label:
             return _Evidence("correct answer", [], [], _is_close)
-        parsed = task.parse(without_end_tokens(label), frame)
+        parsed = task.read(without_end_tokens(label), frame)
         found = None if isinstance(parsed, Unreadable) else _comparable(parsed, task)
         answers.append((found, 2 * max(frame.step_px) if frame else 0.0))
         try:  # with the task's own changes, such as boxes clipped to the image
-            target = task.parse(task.format(example.answer, frame).text, frame)
+            target = task.read(task.format(example.answer, frame).text, frame)
         except ValueError:  # a box outside the image cannot be written
             target = example.answer
         target = example.answer if isinstance(target, Unreadable) else target

@@ -113,10 +113,11 @@ def _parse_into(read: AnswerRows, row: Mapping[str, Any], where: str) -> None:
     task = read.task
     try:
         frame = None if row.get("frame") is None else Frame.from_dict(row["frame"])
-        answer, target = task.parse(row["text"], frame), task.recorded(row["target"])
+        answer, target = task.read(row["text"], frame), task.recorded(row["target"])
     except ValueError as error:
         raise ValueError(f"{where}: {str(error).rstrip('.')}.") from error
     failed = isinstance(answer, Unreadable)
+    read.text_rules.update(task.answer_part(row["text"]).rules)
     scored = {
         "id": row["id"],
         "image": row.get("image"),
@@ -182,9 +183,7 @@ def other_frame(read: AnswerRows, scorer: Scorer) -> str:
         return ""
 
     def value(own: Sequence[Frame]) -> float:
-        answers = [
-            read.task.parse(text, frame) for (text, *_), frame in zip(rows, own, strict=True)
-        ]
+        answers = [read.task.read(text, frame) for (text, *_), frame in zip(rows, own, strict=True)]
         found = float(main.value(scorer.judge(answers, [target for *_, target in rows])))
         return -1.0 if math.isnan(found) else found
 

@@ -82,7 +82,7 @@ def _decoded(joined: Joined, rule: str, risk: str | None) -> dict[str, Any]:
     text, entries, scores, _ = decode(
         task, frame, likeliest, candidates, rule, risk, samples=samples
     )
-    answer = task.parse(text, frame)
+    answer = task.read(text, frame)
     if scores is None and isinstance(answer, Objects):  # points, or no complete answer
         scores = [0.0] * len(answer.items)
     unreadable = isinstance(answer, Unreadable)

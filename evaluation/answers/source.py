@@ -1,5 +1,6 @@
 """What is scored: where answers are found, and their rows when they are read."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -64,10 +65,13 @@ class AnswerRows:
     numbers_due: set[int] = field(default_factory=set)
     """Numbers of rows of the data, as far as rows have them (``rows_due``)."""
 
+    text_rules: Counter[str] = field(default_factory=Counter)
+    """Rules that chose the part of a text that is the answer -> number of rows."""
+
     def next_part(self) -> "AnswerRows":
         """Return an empty part of the same file."""
         lists: Any = {name: [] for name in ("rows", "answers", "targets", "sizes_px", "frames")}
-        return replace(self, **lists, responses=[])
+        return replace(self, **lists, responses=[], text_rules=Counter())
 
     @property
     def rows_due(self) -> int | None:

@@ -249,7 +249,7 @@ def _encoded(
         image_tokens=image_tokens,
         answer_tokens=len(answer.ids),
         number_tokens=sum(len(number.positions) for number in numbers),
-        parsed=collator.task.parse(family.text(answer.ids), frame),
+        parsed=collator.task.read(family.text(answer.ids), frame),
     )
     return encoded, answer, numbers
 

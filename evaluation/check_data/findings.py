@@ -57,7 +57,7 @@ class EncodedExample:
         """Return the answer that is parsed from its first ``limit`` tokens; None: from all."""
         if limit is None or self.answer_tokens <= limit:
             return self.parsed
-        return self.collator.task.parse(self.text_within(limit), self.frame)
+        return self.collator.task.read(self.text_within(limit), self.frame)
 
     def text_within(self, limit: int | None) -> str:
         """Return the text of its first ``limit`` tokens; None: of all."""

@@ -143,7 +143,7 @@ def _figures(encoded: EncodedExample, augment: Augmenter) -> list[_Figure]:
         assert size is not None
         frame = compute_frame(collator.family, own, size)
         answer = collator.answer(own, frame).tokens
-        parsed = collator.task.parse(collator.family.text(answer.ids), frame)
+        parsed = collator.task.read(collator.family.text(answer.ids), frame)
         about = f"epoch {epoch}: {', '.join(found.applied) or 'unchanged'}"
         if own.prompt != example.prompt:
             about += f"; {plain(own.prompt, 120)}"

@@ -206,7 +206,7 @@ class Scorer:
 
     from_text: Callable[[Sequence[str], Sequence[Any]], RowColumns] | None = None
     """Function from generated texts and targets to further columns, for published scripts that read
-    a text in another way than ``Task.parse``."""
+    a text in another way than ``Task.read``."""
 
     judge_rules: JudgeRules | None = None
     """How answers are scored that a judge extracted; None if the benchmark has no judge."""
@@ -229,7 +229,7 @@ class Scorer:
         columns, ``lenient_...``.
 
         Args:
-            answers: Results of ``Task.parse``; ``Unreadable`` or None for parse failures.
+            answers: Results of ``Task.read``; ``Unreadable`` or None for parse failures.
             targets: The true answers, in the same order.
             sizes_px: Width and height of each image in pixels, or None.
             texts: The generated texts; if None, there are no columns of ``from_text``.

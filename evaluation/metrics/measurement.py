@@ -264,13 +264,13 @@ MEASUREMENTS = replace(
         percentage(
             "error_of_range", "error of full scale", part_of("error_of_range", "ranged"), good=False
         ),
-        *APPROXIMATE_NUMBERS.metrics[1:],
+        *(m for m in APPROXIMATE_NUMBERS.metrics[1:] if m.name != "lenient_accuracy"),
         percentage("another_unit", "another unit", good=False),
         percentage(
             "outside_range", "outside the range", part_of("outside_range", "ranged"), good=False
         ),
         percentage("lenient_within_tolerance", "within tolerance, any unit"),
-        percentage("lenient_accuracy", "accuracy, any unit", mean_of("lenient_exact")),
+        percentage("lenient_accuracy", "accuracy, any unit", mean_of("lenient_nearly_exact")),
     ),
     buckets={"unit": _unit_bucket, **APPROXIMATE_NUMBERS.buckets},
     by_category=("within_tolerance", "measurebench", "mae", "error_of_range"),
@@ -295,7 +295,10 @@ MEASUREMENTS = replace(
             "denominator": "the range of the instrument, in the rows that have one",
             "unreadable answer": "1, the largest value",
         },
-        "lenient_*": {"variant": "the number alone: the unit may be missing or another one"},
+        "lenient_*": {
+            "variant": "the number alone: the unit may be missing or another one; "
+            "lenient_accuracy to 1e-9"
+        },
     },
 )
 """Scorer for ``Measurement`` answers."""

@@ -10,7 +10,7 @@ Numbers are clipped to +-1e150 so that sums of squares are finite, and ratios to
 
 ``GSM8K`` scores the final number of a solution, which follows ``####`` or ``answer is``, or is the
 whole text. The last number of a text without a final number counts in ``lenient_accuracy``, as in
-``flexible-extract`` of lm-evaluation-harness.
+``flexible-extract`` of lm-evaluation-harness. ``lenient_accuracy`` accepts errors of float sums.
 
 ``COUNTS`` adds ``within_1`` and ``mra``, the mean relative accuracy of VSI-Bench (arXiv
 2412.14171), as in lmms-eval, tasks/vsibench/utils.py, ``mean_relative_accuracy``. The paper writes
@@ -54,6 +54,7 @@ WeightedMetric = Callable[[Columns, Any], Any]
 
 _LARGEST = 1e150
 _LARGEST_RATIO = 1e300  # as of squared errors and the variance of tiny targets
+_NOISE = Fraction(1, 10**9)
 _PLACES = ("units", "tens", "hundreds", "thousands")
 
 
@@ -75,6 +76,7 @@ def score_numbers(predictions: Sequence[Number | None], targets: Sequence[Number
     log_wanted, log_given = _signed_log(wanted), _signed_log(given)
     columns = {
         "exact": np.array([p is not None and p == t for p, t in pairs], dtype=np.float64),
+        "nearly_exact": np.array([_is_nearly_exact(p, t) for p, t in pairs], dtype=np.float64),
         "is_close": _is_close(pairs, given, wanted) * read,
         "unreadable": 1 - read,
         "target_value": wanted,
@@ -87,6 +89,15 @@ def score_numbers(predictions: Sequence[Number | None], targets: Sequence[Number
         "log_error": np.abs(log_given - log_wanted),
     }
     return columns | _digit_columns(pairs)
+
+
+def _is_nearly_exact(answer: Number | None, target: Number) -> bool:
+    """Return True if an answer is the target, or a decimal number next to it, as of float sums."""
+    if answer is None or answer == target:
+        return answer is not None
+    if answer.exact.denominator == 1:  # a whole number has no rounding errors
+        return False
+    return abs(answer.exact - target.exact) <= _NOISE * max(abs(target.exact), Fraction(1))
 
 
 def digits_by_place(number: Number) -> tuple[int, str]:
@@ -264,6 +275,7 @@ NUMBERS = Scorer(
     columns=score_numbers,
     metrics=(
         percentage("accuracy", "accuracy", mean_of("exact")),
+        percentage("lenient_accuracy", "accuracy, to 1e-9", mean_of("nearly_exact")),
         *_error_metrics(parsed_only=False),
         percentage("is_close", "close"),
         percentage("digit_accuracy", "digits right", part_of("right_digits", "digits")),
@@ -280,6 +292,10 @@ NUMBERS = Scorer(
             "reading": "1,234 and 2/7 are one number, 1e3 is 1000; the published evaluation of the "
             "number token loss reads 234, 7 and 3",
             "unreadable answer": "wrong",
+        },
+        "lenient_accuracy": {
+            "variant": "as accuracy; a number with decimals may differ by 1e-9 of the target, "
+            "or by 1e-9: 5.000000000000002 is 5",
         },
         "is_close": {
             "variant": "numpy.isclose, as the published evaluation of the number token loss",
@@ -309,8 +325,8 @@ GSM8K = replace(
     NUMBERS,
     metrics=(
         NUMBERS.metrics[0],
-        percentage("lenient_accuracy", "accuracy, last number", mean_of("lenient_exact")),
-        *NUMBERS.metrics[1:],
+        percentage("lenient_accuracy", "accuracy, last number", mean_of("lenient_nearly_exact")),
+        *NUMBERS.metrics[2:],
     ),
     protocols={
         **NUMBERS.protocols,
@@ -319,7 +335,7 @@ GSM8K = replace(
             "unreadable answer": "wrong",
         },
         "lenient_accuracy": {
-            "variant": "the last number of the text, if no final number is marked",
+            "variant": "the last number of the text, if no final number is marked; to 1e-9",
         },
     },
     lenient=unchanged,
@@ -356,9 +372,9 @@ COUNTS = replace(
     metrics=(
         NUMBERS.metrics[0],
         percentage("within_1", "within 1"),
-        NUMBERS.metrics[1],
+        *NUMBERS.metrics[1:3],
         percentage("mra", "MRA"),
-        *NUMBERS.metrics[2:],
+        *NUMBERS.metrics[3:],
     ),
     buckets={"count": count_bucket},
     by_category=("accuracy", "within_1", "mae", "mra"),

@@ -206,7 +206,7 @@ SPANS = Scorer(
             "thresholds": list(AP_THRESHOLDS),
             "rank": "the score of a span in JSON; without scores, the order of the text",
             "answer": f"the first {MOST_SPANS} spans",
-            "unreadable answer": "0; the script leaves rows without spans out",
+            "unreadable answer": "0, by our rule: the script ends with an error",
         },
         "map_short, map_middle, map_long, length": {
             "variant": "moment_detr, standalone_eval: get_data_by_range",

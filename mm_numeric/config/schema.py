@@ -139,7 +139,7 @@ class GrpoConfig:
     ``mm_numeric.rewards.rules``; a name may also be the import path of a rule."""
 
     answer_after: str | None = None
-    """Text that precedes the answer, such as ``</think>``; null: the whole text is the answer."""
+    """Text that must precede the answer, such as ``</think>``; null: no text must."""
 
     trainer: Mapping[str, Any] = field(default_factory=dict)
     """Settings of ``trl.GRPOConfig``, such as ``num_generations``, ``beta`` or ``use_vllm``. They

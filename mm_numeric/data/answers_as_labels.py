@@ -144,7 +144,7 @@ def _parsed(where: str, line: Mapping[str, Any], task: Task) -> Any:
     """
     try:
         frame = None if line.get("frame") is None else Frame.from_dict(line["frame"])
-        answer = task.parse(line["text"], frame)
+        answer = task.read(line["text"], frame)
     except ValueError as error:
         raise ValueError(f"{where}: {str(error).rstrip('.')}.") from error
     if isinstance(answer, Objects) and (answer.cut or answer.malformed):

@@ -52,13 +52,11 @@ _COORDS = re.compile(r'\bcoords="([0-9\t:;, .]*+)"')
 _INDEXED_POINT = re.compile(r"(?<![0-9.])[0-9]{1,9} ([0-9]{3,4}) ([0-9]{3,4})(?![0-9.])")
 _TOKENS = re.compile(r"(?:<[0-9]{1,3}>){2,}+")
 
-_ENDS_OF_THOUGHTS = ("</think>", "◁/think▷")
-
 
 def find_points(text: str) -> tuple[ShapeText, ...]:
     """Find the points in a text that is an action on a screen or has tags of points.
 
-    These are read, wherever they are in the text after the thoughts of a reasoning model:
+    These are read, wherever they are in the text:
 
     - tool calls ``computer_use`` and ``mobile_use`` of Qwen2.5-VL and Qwen3-VL, and other JSON
       objects with ``coordinate``, or with ``action`` and ``point``;
@@ -73,19 +71,18 @@ def find_points(text: str) -> tuple[ShapeText, ...]:
         clicks among several actions, only the clicks. A click without a point is at the point of
         the action before it. Empty if the text has nothing of this kind.
     """
-    begin = max((text.rfind(end) + len(end) for end in _ENDS_OF_THOUGHTS if end in text), default=0)
     plain = text.replace('\\"', ' "')  # arguments as a JSON text, as in answers of OpenAI's API
     for read, written in ((_actions, text), (_actions, plain), (_tags, text), (_tokens, text)):
-        if points := tuple(read(written, begin)):
+        if points := tuple(read(written)):
             return points
     return ()
 
 
-def _actions(text: str, begin: int) -> Iterable[ShapeText]:
+def _actions(text: str) -> Iterable[ShapeText]:
     clicks: list[ShapeText] = []
     others: list[ShapeText] = []
     pointer: ShapeText | None = None
-    for match in _ACTION.finditer(text, begin):
+    for match in _ACTION.finditer(text):
         if match["function"]:
             name, numerals = match["function"], _numerals_of_call(match["arguments"])
         else:
@@ -124,16 +121,16 @@ def _numerals_of_call(arguments: str) -> tuple[str, ...]:
     return next((numerals for numerals in boxes if len(numerals) in (2, 4)), ())
 
 
-def _tags(text: str, begin: int) -> Iterable[ShapeText]:
-    for match in _TAGS.finditer(text, begin):
+def _tags(text: str) -> Iterable[ShapeText]:
+    for match in _TAGS.finditer(text):
         yield ShapeText(tuple(filter(None, match.groups())), "", match.span())
-    for tag in _COORDS.finditer(text, begin):
+    for tag in _COORDS.finditer(text):
         for match in _INDEXED_POINT.finditer(text, *tag.span(1)):
             yield ShapeText(match.groups(), "", match.span())
 
 
-def _tokens(text: str, begin: int) -> Iterable[ShapeText]:
-    for match in _TOKENS.finditer(text, begin):
+def _tokens(text: str) -> Iterable[ShapeText]:
+    for match in _TOKENS.finditer(text):
         yield ShapeText(tuple(_NUMBERS.findall(match.group())), "", match.span())
 
 

@@ -200,7 +200,7 @@ class LoadedRun:
             rule,
             calibration=fitted.calibrations.get(rule),
         )
-        answer = self.config.task.parse(line["text"], generated.frame)
+        answer = self.config.task.read(line["text"], generated.frame)
         confidence = (line.get("decode") or {}).get("confidence")
         return Answer(answer, in_words(answer, line), confidence, labels_of(answer, line))
 

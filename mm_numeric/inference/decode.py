@@ -111,14 +111,14 @@ class Explorer:
 
     def _parse(self, tokens: tuple[int, ...], frame: Frame | None) -> tuple[str, Any]:
         text = self.family.text(tokens)
-        return text, self.task.parse(text, frame)
+        return text, self.task.read(text, frame)
 
 
 def candidates_of_texts(
     task: Task, frame: Frame | None, probabilities: Mapping[str, float]
 ) -> list[Candidate]:
     """Parse texts with their probabilities; leave out those that cannot be parsed."""
-    parsed = ((task.parse(text, frame), text, prob) for text, prob in probabilities.items())
+    parsed = ((task.read(text, frame), text, prob) for text, prob in probabilities.items())
     return [Candidate(*own) for own in parsed if not isinstance(own[0], Unreadable)]
 
 
@@ -217,7 +217,7 @@ def decode(
             probabilities of the model.
         calibration: The map to apply to the confidences; None to leave them as they are.
     """
-    own = task.parse(greedy, frame)
+    own = task.read(greedy, frame)
     first = None if isinstance(own, Unreadable) else Candidate(own, greedy, 0.0)
     risk = _risk(task, candidates, risk_name)
     found = decide(rule, candidates, risk, greedy=first, samples=samples)

@@ -533,7 +533,7 @@ def prediction(
     """
     text, frame, candidates = generated.text, generated.frame, generated.candidates
     task = config.task
-    answer = task.parse(text, frame)
+    answer = task.read(text, frame)
     spans = answer.spans if isinstance(answer, Objects) else ()
     scores: dict[str, Any] = {}
     if spans and generated.probabilities:
@@ -555,7 +555,7 @@ def prediction(
         )
         if with_support:
             entries["decode"]["support"] = support
-        answer = answer if text == generated.text else task.parse(text, frame)
+        answer = answer if text == generated.text else task.read(text, frame)
         if certain is None and isinstance(answer, Objects):  # points, or no complete answer
             certain = [0.0] * len(answer.items)
         if certain is not None:

@@ -66,7 +66,7 @@ class ListLimits:
 
         The last shape of an unfinished text does not count: its label or its end may be missing.
         """
-        answer = self.task.parse(text, frame)
+        answer = self.task.read(text, frame)
         return isinstance(answer, Instances) and self.kept(answer.items[:-1])[1] is not None
 
     def shorten(self, text: str, answer: Any, frame: Frame | None) -> Shortened | None:
@@ -79,11 +79,16 @@ class ListLimits:
         kept, ended_by = self.kept(answer.items)
         if len(kept) == len(answer.items):
             return None
+        part = self.task.answer_part(text)
+        spans = [
+            (begin - part.start, end - part.start)
+            for begin, end in (answer.spans[index] for index in kept)
+        ]
         try:
-            shorter = self.task.text_frame(frame).rewritten(
-                text, [answer.spans[index] for index in kept]
-            )
-            found = self.task.parse(shorter, frame)
+            written = self.task.text_frame(frame).rewritten(part.text, spans)
+            end = part.start + len(part.text)
+            shorter = text[: part.start] + written + text[end:]
+            found = self.task.read(shorter, frame)
         except ValueError:  # the format has no text for such a shape or label
             found = None
         if getattr(found, "items", None) != tuple(answer.items[index] for index in kept):

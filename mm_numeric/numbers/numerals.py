@@ -56,6 +56,44 @@ def plain_numbers(text: str, number_format: str = NUMBER_FORMATS[0]) -> str:
     return _FORMATS[number_format].sub(plain, text)
 
 
+_FRACTION = re.compile(
+    r"(?:([0-9]{1,300})\s{0,4})?\\[dtc]?frac\s{0,4}"
+    r"(?:\{\s{0,4}(-?[0-9]{1,300})\s{0,4}\}|([0-9]))\s{0,4}(?:\{\s{0,4}([0-9]{1,300})\s{0,4}\}|([0-9]))"
+)
+_LATEX = tuple(
+    (re.compile(pattern), written)
+    for pattern, written in (
+        (r"\{,\}", ","),
+        (r"(?<=[0-9])\\[,!](?=[0-9])", ""),
+        (r"\s{0,4}(?:\\times|\\cdot)\s{0,4}10\^\{?(-?[0-9]{1,3})\}?", r"e\1"),
+        (r"\^\{?\\circ\}?", "°"),
+        (r"\\(?:text|textbf|mathrm|mathbf|mbox)\s{0,4}\{([^{}]{0,200})\}", r"\1"),
+        (r"\^\{(-?[0-9]{1,9})\}", r"^\1"),
+        (r"\\([%$])", r"\1"),
+        (r"\\[,;:! ]|~", " "),
+    )
+)
+
+
+def without_latex(text: str) -> str:
+    r"""Rewrite the numbers and units of LaTeX in a text: ``\frac{13}{2}`` becomes ``13/2``.
+
+    Also ``6\frac{1}{2}`` (``13/2``), ``1{,}234`` (``1,234``), ``1.5 \times 10^{3}`` (``1.5e3``),
+    ``36^{\circ}`` (``36°``) and ``12\mathrm{~cm}^{2}`` (``12 cm^2``).
+    """
+    if "\\" not in text and "{" not in text:
+        return text
+
+    def fraction(match: re.Match[str]) -> str:
+        whole, above, below = match[1], match[2] or match[3], match[4] or match[5]
+        return f"{int(whole or 0) * int(below) + int(above)}/{below}"
+
+    text = _FRACTION.sub(fraction, text)
+    for pattern, written in _LATEX:
+        text = pattern.sub(written, text)
+    return text
+
+
 class Numeral(NamedTuple):
     """A number that was found in a text, and its position."""
 

@@ -57,7 +57,7 @@ class Reward:
     them, which is usually without special tokens."""
 
     answer_after: str | None = None
-    """Text that precedes the answer, such as ``</think>``; None: the whole text is the answer."""
+    """Text that must precede the answer, such as ``</think>``; None: no text must."""
 
     _reasons: set[str] = field(default_factory=set, compare=False, repr=False)
 
@@ -83,12 +83,13 @@ class Reward:
             if not found:
                 return Scored(0.0, f"no {self.answer_after}")
         frame = self.frame if frame is None else frame
-        answer = self.task.parse(text, frame)
+        answer = self.task.read(text, frame)
         if isinstance(answer, Unreadable):
             return Scored(0.0, answer.reason)
         with _naming_extra(self.rule.name):
             scorer = scorer_of(self.task, self.task_name, target, "reward")
-        value = self.rule.value(ParsedAnswer(text, answer, target, frame, self.task, scorer))
+        part = Task.answer_part(self.task, text).text  # not what else a task leaves out
+        value = self.rule.value(ParsedAnswer(part, answer, target, frame, self.task, scorer))
         return Scored(0.0, value) if isinstance(value, str) else Scored(value, None)
 
     def check(self, target: Any) -> None:
@@ -238,8 +239,9 @@ def reward(
             or the task has no coordinates.
         tokenizer: Tokenizer of the model, to decode ``completion_ids`` with special tokens. It is
             needed with trainers that remove them from texts if coordinates are special tokens.
-        answer_after: Text that precedes the answer, such as ``</think>``. What is before its last
-            occurrence is not parsed, and a text without it is unparseable.
+        answer_after: Text that must precede the answer, such as ``</think>``. What is before its
+            last occurrence is not parsed, and a text without it is unparseable. Thoughts that end
+            are never parsed: see ``mm_numeric.tasks.answer_part``.
 
     Raises:
         ValueError: If there is no such rule or task.

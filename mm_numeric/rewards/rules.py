@@ -13,8 +13,8 @@
     time             clock time       1 - (circular deviation in minutes) / 360
     relative_error   number           1 - |answer - target| / |target|, at least 0
     correct          all but lists    1 if the task's scorer counts the answer as correct
-    format           all              1 if the text is an answer in the format of the task, and
-                                      nothing else
+    format           all              1 if the text after thoughts, within answer tags, is an answer
+                                      in the format of the task, and nothing else
 
 All values but those of ``point_gaussian`` and ``format`` are computed from the columns of the
 task's scorer. An answer without objects has the value 1 if there are none to find.
@@ -53,6 +53,8 @@ class ParsedAnswer:
     """A generated text whose answer could be parsed, and the target to compare it with."""
 
     text: str
+    """The generated text after the thoughts, within answer tags."""
+
     answer: Any
     target: Any
     frame: Frame | None

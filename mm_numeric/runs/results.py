@@ -8,7 +8,9 @@ protocols           name of each protocol -> its section; ``task`` is the scorer
 A section has
     metrics   name -> ``value``, ``low`` and ``high`` (ends of the 95 % interval, null without one),
               and ``label``, ``unit`` and ``higher_is_better``; the first is the main metric
-    rules     names of metrics -> how they are computed: thresholds, matching, unparseable answers
+    rules     names of metrics -> how they are computed: thresholds, matching, unparseable answers;
+              and ``answer``: rules that chose a part of a text as the answer, such as ``after the
+              thoughts`` -> number of rows, if there were any
     rows      number of scored rows
     rows_due  number of rows of the data, null if not known; answers are missing if it is larger
     guesses   kind of guess -> name of a metric -> its value, computed without the questions

@@ -117,7 +117,7 @@ PIXELS = frame_of(COORDINATES["pixels_original"])
 
 def clicked(text, frame=PIXELS):
     """Return the point of the first click in a text, or the reason why there is none."""
-    found = Click().parse(text, frame)
+    found = Click().read(text, frame)
     return found.reason if isinstance(found, Unreadable) else found.items[0].shape.points[0]
 
 

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from intervals import interval
 from result_files import section, write_lines
 
-from mm_numeric.answers import Number, Tolerance
+from mm_numeric.answers import Number, Tolerance, Unreadable
 from mm_numeric.evaluation.metrics.base import Scorer
 from mm_numeric.evaluation.metrics.number_errors import (
     APPROXIMATE_NUMBERS,
+    GSM8K,
     NUMBERS,
     digit_count,
     digits_by_place,
@@ -400,3 +401,23 @@ def test_what_is_no_tolerance_is_one_sentence(value):
     if not isinstance(value, list):
         with pytest.raises(ValueError, match=r"^tolerance: a tolerance is"):
             ApproximateNumbers(tolerance=value)
+
+
+@pytest.mark.parametrize(
+    ("answer", "target", "is_right"),
+    [
+        ("5.000000000000002", "5", True),
+        ("0.30000000000000004", "0.3", True),
+        ("5.00000001", "5", False),
+        ("-5.000000000000002", "5", False),
+        ("12345678901", "12345678902", False),  # whole numbers have no rounding errors
+        ("0.0000000001", "0", True),
+        ("5", "5.0", True),
+    ],
+)
+def test_noise_of_floats_is_right_under_the_lenient_accuracy(answer, target, is_right):
+    columns = NUMBERS.judge([Number(answer)], [Number(target)])
+    found = {m.name: m.value(columns) for m in NUMBERS.metrics[:2]}
+    assert found == {"accuracy": Number(answer) == Number(target), "lenient_accuracy": is_right}
+    columns = GSM8K.judge([Unreadable("", Number(answer))], [Number(target)])
+    assert GSM8K.metrics[1].value(columns) == is_right

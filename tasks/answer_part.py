@@ -1,0 +1,146 @@
+r"""Find the part of a generated text that is the answer, before a task parses it.
+
+thoughts    what follows the last end of a thought, such as ``</think>``. A thought that begins
+            after it and does not end leaves no answer
+tags        the content of the last ``<answer>...</answer>``; without the end tag, which servers
+            remove from texts that end with it, all that follows the last ``<answer>``
+numbers     the last ``<|begin_of_box|>...<|end_of_box|>`` of GLM-4.1V and GLM-4.5V; in it, the rest
+            after the last ``Answer:`` or ``####`` with a number; then the content of the last
+            ``\boxed{...}`` with a number; then the last code block that is JSON, or else the text
+            without its code blocks, unless nothing else has a number
+
+Markers of thoughts: ``<think>`` of DeepSeek-R1, Qwen3 and GLM, ``<thinking>``, ``<thought>``,
+``<reasoning>``, ``<seed:think>`` of Seed-OSS, ``◁think▷`` of Kimi-VL, ``[THINK]`` of Magistral,
+``<|begin_of_thought|>`` of Sky-T1, and the channels of gpt-oss, of which ``final`` has the answer.
+"""
+
+import json
+import re
+from typing import NamedTuple
+
+_NAMES = "(?i:(?:seed:)?(?:think|thinking|thoughts?|reasoning))"
+_THOUGHT = re.compile(
+    rf"<{_NAMES}>|◁think▷|\[THINK\]|<\|begin_of_thought\|>"
+    r"|<\|channel\|>(?:analysis|commentary)\b"
+)
+_END_OF_THOUGHT = re.compile(
+    rf"</{_NAMES}>|◁/think▷|\[/THINK\]|<\|end_of_thought\|>"
+    r"|<\|channel\|>final\b[^<>]{0,20}(?:<\|constrain\|>\w{0,20})?<\|message\|>"
+)
+_ANSWER = re.compile("(?i:<answer>)"), re.compile("(?i:</answer>)"), "<answer>"
+_GLM_ANSWER = re.compile(r"<\|begin_of_box\|>"), re.compile(r"<\|end_of_box\|>"), "<|begin_of_box|>"
+BOXED = r"in \boxed"
+NO_END = "thoughts without an end"
+"""Reason of the parse failure of a text that ends within a thought."""
+
+_MARKER = re.compile(
+    r"(?:(?i:\banswer)|答案)[*_ ]{0,4}[:：][*_ ]{0,4}"
+    r"|####(?=[ \t]{0,4}-?\$?[ \t]?-?[0-9][0-9.,]{0,99}[ \t]*(?:\n|\Z))"
+)
+_ONE_NUMBER = re.compile(
+    r"\s*+[-+$\\({ ]{0,8}[0-9][0-9.,]*+(?!(?:(?<=\.)|\))[ \t]+\S)[^0-9\n]*+(?=\n|\Z)"
+)
+"""A line with one number at its beginning, and not the first item of a list."""
+
+_BOXED = re.compile(r"\\f?boxed\s{0,4}\{")
+_BRACE = re.compile(r"[{}]")
+_CODE = re.compile(r"```(?:([^\n`]*)\n)?((?s:.*?))(?:```|\Z)")
+_DIGIT = re.compile("[0-9]")
+
+
+class AnswerPart(NamedTuple):
+    """The part of a generated text that is the answer."""
+
+    text: str
+    """The answer. Characters within it that do not count are replaced by spaces."""
+
+    start: int = 0
+    """Index of its first character in the generated text."""
+
+    rules: tuple[str, ...] = ()
+    """The rules that chose the part, such as ``after the thoughts``; empty for the whole text."""
+
+    failure: str | None = None
+    """Why the text has no answer; None if it may have one."""
+
+    def narrowed(self, start: int, end: int, rule: str) -> "AnswerPart":
+        """Return the characters ``start`` to ``end`` of this part, chosen by a further rule."""
+        return AnswerPart(self.text[start:end], self.start + start, (*self.rules, rule))
+
+
+def answer_part(text: str) -> AnswerPart:
+    """Return what follows the thoughts of a reasoning model and is within its answer tags."""
+    part = AnswerPart(text)
+    ends = [match.end() for match in _END_OF_THOUGHT.finditer(text)]
+    if ends:
+        part = part.narrowed(ends[-1], len(text), "after the thoughts")
+    if _THOUGHT.search(part.text):
+        return AnswerPart("", len(text), (*part.rules,), NO_END)
+    return _in_tags(part, *_ANSWER)
+
+
+def _in_tags(
+    part: AnswerPart, begin: re.Pattern[str], end: re.Pattern[str], name: str
+) -> AnswerPart:
+    begins = [match.end() for match in begin.finditer(part.text)]
+    ends = [match.start() for match in end.finditer(part.text)]
+    if not begins:
+        return part
+    closed = [start for start in begins if ends and start <= ends[-1]]
+    start = (closed or begins)[-1]
+    return part.narrowed(
+        start, next((at for at in ends if at >= start), len(part.text)), f"in {name}"
+    )
+
+
+def number_part(text: str) -> AnswerPart:
+    """Return the part of a text whose last number or time is the answer."""
+    part = answer_part(text)
+    if part.failure:
+        return part
+    part = _in_box(_after_marker(_in_tags(part, *_GLM_ANSWER)))
+    return _without_code(part) if "```" in part.text else part
+
+
+def _after_marker(part: AnswerPart) -> AnswerPart:
+    last = max(map(part.text.rfind, "0123456789"))
+    markers = [match for match in _MARKER.finditer(part.text) if match.end() <= last]
+    if not markers:
+        return part
+    start = markers[-1].end()
+    line = _ONE_NUMBER.match(part.text, start)
+    name = "####" if markers[-1][0] == "####" else "Answer:"
+    return part.narrowed(start, line.end() if line else len(part.text), f"after {name}")
+
+
+def _in_box(part: AnswerPart) -> AnswerPart:
+    r"""Return the content of the last ``\boxed{...}``, whose braces may be nested."""
+    boxes = list(_BOXED.finditer(part.text))
+    if not boxes:
+        return part
+    start, end, depth = boxes[-1].end(), len(part.text), 1
+    for brace in _BRACE.finditer(part.text, start):
+        depth += 1 if brace[0] == "{" else -1
+        if not depth:
+            end = brace.start()
+            break
+    return part.narrowed(start, end, BOXED) if _DIGIT.search(part.text, start, end) else part
+
+
+def _without_code(part: AnswerPart) -> AnswerPart:
+    blocks = list(_CODE.finditer(part.text))
+    for block in reversed(blocks):
+        if _DIGIT.search(block[2]) and ((block[1] or "").strip() == "json" or _is_json(block[2])):
+            return part.narrowed(*block.span(2), "in a JSON code block")
+    rest = _CODE.sub(lambda block: " " * len(block[0]), part.text)
+    if rest == part.text or not _DIGIT.search(rest):
+        return part
+    return part._replace(text=rest, rules=(*part.rules, "without code blocks"))
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
