@@ -47,7 +47,7 @@ def test_a_file_of_another_engine_is_scored(tmp_path):
     scores = score(path, task_name="clock", out=tmp_path / "new" / "scores")
     results = section(tmp_path / "new" / "scores")
     assert results["task"] == "clock"
-    assert results["task_version"] == 1
+    assert results["task_version"] == 2
     stored = json.loads((tmp_path / "new" / "scores" / "results.json").read_text("utf-8"))
     assert (stored["version"], stored["predictions"]) == (1, str(path))
     assert results["rows"] == 5

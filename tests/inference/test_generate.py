@@ -126,6 +126,22 @@ def test_shapes_have_the_mean_probability_of_their_tokens(tmp_path):
     assert "scores" not in prediction(config, family, example, answer._replace(text="none"))
 
 
+def test_a_shape_after_thoughts_has_the_mean_probability_of_its_own_tokens(tmp_path):
+    config = small_config(tmp_path, "task=text_detection")
+    family = load_family(config, model_source(config, config.output_dir))
+    shape = "<|box_start|>(10,20),(300,400)<|box_end|>"
+    text = f"<think>{shape}</think> <answer>{shape}</answer>"
+    ids = family.tokenizer(text)["input_ids"]
+    tokens = family.tokenizer.convert_ids_to_tokens(ids)
+    start = [i for i, token in enumerate(tokens) if token == "<|box_start|>"][1]
+    end = [i for i, token in enumerate(tokens) if token == "<|box_end|>"][1]
+    probs = [0.8 if start <= i <= end else 0.1 for i in range(len(ids))]
+    example = Example(id="1", image=None, prompt="", answer=Instances(()), where="")
+    line = prediction(config, family, example, Generated(text, Frame.from_dict(FRAME), ids, probs))
+    assert line["text"] == text
+    assert (len(line["parsed"]), line["scores"]) == (1, [0.8])
+
+
 def test_a_decoded_answer_has_a_score_for_each_of_its_points(tmp_path):
     config = small_config(tmp_path, "task=pointing")
     family = load_family(config, model_source(config, config.output_dir))

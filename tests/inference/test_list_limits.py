@@ -173,6 +173,18 @@ def test_a_constrained_model_stops_with_the_answer_that_it_has_without_a_stop(tm
     assert any(stopped < plain for plain, stopped in lengths)
 
 
+def test_thoughts_are_kept_and_their_shapes_are_not_in_the_list():
+    task, frame, limits = Detection(), POINTS, limits_of(Detection(), 0.9)
+    item, other = (Instance(Box(x, 0, x + 80, 60), "cat") for x in (0, 100))
+    thoughts = f"<think>{frame.write([item, item, item, item]).text}</think>"
+    text = f"{thoughts}<answer>{frame.write([item, other, item]).text}</answer> or so"
+    assert not limits.is_decided(f"{thoughts[:-8]}", frame)
+    short = limits.shorten(text, task.read(text, frame), frame)
+    written = frame.write([item, other]).text
+    assert short.text == f"{thoughts}<answer>{written}</answer> or so"
+    assert short.kept == [0, 1]
+
+
 def test_an_answer_that_cannot_be_written_again_is_kept():
     task, text = Pointing(), "pyautogui.click(x=1, y=2) pyautogui.click(x=1, y=2)"
     answer = task.parse(text, POINTS)
