@@ -75,7 +75,7 @@ def answer_part(text: str) -> AnswerPart:
     if ends:
         part = part.narrowed(ends[-1], len(text), "after the thoughts")
     if _THOUGHT.search(part.text):
-        return AnswerPart("", len(text), (*part.rules,), NO_END)
+        return AnswerPart("", len(text), part.rules, NO_END)
     return _in_tags(part, *_ANSWER)
 
 

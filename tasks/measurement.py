@@ -47,7 +47,7 @@ _TIME = r"[0-9]{1,2}:[0-5][0-9](?::[0-5][0-9])?"
 _LAST_TIME = re.compile(rf"(?<![0-9:.]){_TIME}(?![0-9:]|\.[0-9])")
 _AFTER_BOX = re.compile(r"\}[ \t$]{0,4}([^0-9\n$.,;][^\n$.,;]{0,60})")
 _CLOCK = re.compile(
-    r"\b(?:time|clock|watch|dial|hours?|minutes?|seconds?)\b|时间|时钟|时针|分针", re.IGNORECASE
+    r"\b(?:time|clock|watch|hands?|hours?|minutes?|seconds?)\b|时间|时钟|时针|分针", re.IGNORECASE
 )
 _AFTER_NUMBER = re.compile(rf"[ \t]*({_UNIT})")
 
