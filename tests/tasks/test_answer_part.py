@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from examples import examples
+from hypothesis import given
+from hypothesis import strategies as st
 from import_graph import ROOT
 from result_files import section, write_lines
 
@@ -17,7 +20,7 @@ from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frames import Frame, Resize
 from mm_numeric.inference.decode import candidates_of_texts
 from mm_numeric.rewards import reward
-from mm_numeric.tasks.answer_part import NO_END, answer_part
+from mm_numeric.tasks.answer_part import NO_END, answer_part, number_part
 from mm_numeric.tasks.clock import Clock
 from mm_numeric.tasks.clockbench import ClockBench
 from mm_numeric.tasks.detection import Detection
@@ -234,3 +237,19 @@ def test_a_repeated_piece_takes_linear_time(piece):
         task.read(text)
         task.read(text + "1")
     assert answer_part(text).text is not None
+
+
+PIECES = r"12 3.5 <think> </think> <answer> </answer> \boxed{ } { #### ``` json 10:09 cm \frac a é"
+
+
+@given(st.lists(st.sampled_from([*PIECES.split(" "), "Answer: ", " ", "\n"]), max_size=12))
+@examples(200)
+def test_the_part_lies_in_the_text(pieces):
+    text = "".join(pieces)
+    for part in (answer_part(text), number_part(text)):
+        written = text[part.start : part.start + len(part.text)]
+        kept = [(a, b) for a, b in zip(part.text, written, strict=True) if a != " "]
+        assert all(a == b for a, b in kept)
+        assert part.rules or part.text == text or part.failure
+    for task in (Numbers(), Clock(), ReadInstrument()):
+        task.read(text)

@@ -50,7 +50,21 @@ PIECES = [
     *WORDS.split(" "),
     *WHOLE,
     *ACTIONS,
-    *("none", "[]", " ", "\n", "\ud800", "\x00", "9" * 30, "label", "bbox_2d"),
+    *(
+        "<think>",
+        "</think>",
+        "<answer>",
+        "</answer>",
+        "none",
+        "[]",
+        " ",
+        "\n",
+        "\ud800",
+        "\x00",
+        "9" * 30,
+        "label",
+        "bbox_2d",
+    ),
 ]
 
 
@@ -73,12 +87,12 @@ def test_any_text_has_an_answer_or_a_reason(name):
     for _ in range(40_000 // len(COORDINATES) // len(PARSERS) + 1):
         text = random_text(rng)
         for task, kind in PARSERS.values():
-            found = task.parse(text, frame)
+            found = task.read(text, frame)
             assert isinstance(found, kind | Unreadable)
             assert not isinstance(found, Unreadable) or found.reason
             read += not isinstance(found, Unreadable)
             if isinstance(found, Instances):
-                assert found == task.parse(text, frame)
+                assert found == task.read(text, frame)
     assert read > 40  # not all of it is noise
 
 
@@ -87,7 +101,7 @@ def test_any_text_has_an_answer_or_a_reason(name):
 def test_any_unicode_is_read(text):
     for name in ("qwen2_vl", "qwen3_vl", "paligemma", "llava", "yi_vl"):
         for task, kind in PARSERS.values():
-            assert isinstance(task.parse(text, frame_of(name)), kind | Unreadable)
+            assert isinstance(task.read(text, frame_of(name)), kind | Unreadable)
 
 
 shapes = st.one_of(
