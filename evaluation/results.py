@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -161,7 +162,40 @@ def label_lines(scores: Scores) -> list[str]:
             for row in rows
         ]
         lines.append(Table.of(columns, cells).to_terminal(indent=2))
+    if scores.labels is not None and (found := similar_labels(rows)):
+        named = (f"{plain(own)} (of {count:,} objects) for {plain(true)}"
+                 for own, (true, count) in found.items())  # fmt: skip
+        lines.append(f"labels that no row has and that count as wrong: {', '.join(named)}")
     return lines
+
+
+def similar_labels(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, int]]:
+    """Return labels of answers that are a true label but for case, plural, spaces and the like.
+
+    Args:
+        rows: The ``name`` of each label, and how many ``truths`` and ``detections`` have it.
+
+    Returns:
+        Label that no row has -> (the true label, number of detections).
+    """
+    true: dict[str, str] = {}
+    for row in rows:
+        for form in _forms(row["name"]) if row["truths"] else ():
+            true.setdefault(form, row["name"])
+    found = {}
+    for row in rows:
+        near = next((true[form] for form in _forms(row["name"]) if form in true), None)
+        if near is not None and row["detections"] and not row["truths"]:
+            found[row["name"]] = (near, row["detections"])
+    return found
+
+
+def _forms(label: str) -> list[str]:
+    """Return a label in small letters without spaces and underscores, and what its singular is."""
+    bare = re.sub(r"[\s_-]+", "", label.casefold())
+    endings = {"ies": "y", "es": "", "s": ""}
+    return [bare, *(bare.removesuffix(end) + own for end, own in endings.items()
+                    if bare.endswith(end) and bare != end)]  # fmt: skip
 
 
 def indented_table(rows: Sequence[Sequence[str]]) -> str:

@@ -6,6 +6,7 @@ parsed from the generated text, so that a score depends only on the text, the ve
 parser, and the scorer.
 """
 
+import logging
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ from mm_numeric.evaluation.metrics.ranking import RANKING, no_ranking
 from mm_numeric.evaluation.metrics.repeats import TRUNCATED
 from mm_numeric.evaluation.results import section_of, write_rows
 from mm_numeric.evaluation.scores import NO_LABEL, Scores, merge_scores, row_groups
+from mm_numeric.geometry.layouts import key_notes
 from mm_numeric.io.log import logger
 from mm_numeric.registry import PROTOCOLS, RANK_FIELDS, choose, scorer_of
 from mm_numeric.runs.results import TASK, read_sections, results_path, scores_path, write_section
@@ -130,7 +132,7 @@ def _scored_parts(
     There is one part if the scores of a row depend on other rows. With ``check_frame``, a warning
     is logged if coordinates seem to be in another frame. ``folder`` is for the answers of a judge.
     """
-    predictions = source.predictions
+    predictions, warns = source.predictions, check_frame
     if source.truth is not None:
         read, scorer = read_truth_files(source, source.truth, protocol)
         yield scores_of(read, scorer)
@@ -143,8 +145,14 @@ def _scored_parts(
         joins_rows = scorer.joins_rows or scorer.judge_rules or scorer.labels or scorer.ranked
         return None if joins_rows or "decode" in read.rows[0] else PART_ROWS
 
+    notes, frames = Counter[tuple[str, bool]](), 0
     for read in read_predictions(source, part_rows):
         scorer = scorers[0]
+        if warns:
+            for row, frame in zip(read.rows, read.frames, strict=True):
+                text = read.task.answer_part(row["text"]).text
+                notes.update(key_notes(text, frame.coordinates) if frame else ())
+                frames += frame is not None
         if check_frame:
             # Those of a protocol that only ranks are no share of correct answers.
             by_task = scorer if scorer.metrics else _chosen_scorer(read, None, str(predictions))
@@ -163,6 +171,9 @@ def _scored_parts(
         for row in read.rows:
             row["reason"] = None  # of the response; scores_of sets that of the extraction
         yield replace(scores_of(read, scorer), guessed=None)  # no judge reads guesses
+    for (note, is_mistake), count in notes.items():
+        level = logging.WARNING if is_mistake else logging.INFO
+        logger.log(level, "%s: in %d of %d answers, %s.", predictions, count, frames, note)
 
 
 def _chosen_scorer(read: AnswerRows, protocol: str | Rules | None, where: str) -> Scorer:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from mm_numeric.answers import Box3D, Boxes3D, Example, Unreadable, Written
-from mm_numeric.geometry.coordinates import COORDINATE_FORMATS
+from mm_numeric.geometry.coordinates import JSON
 from mm_numeric.geometry.frames import Frame, write_pieces
 from mm_numeric.geometry.grammar import numbers_regex
 from mm_numeric.geometry.row_shapes import finite_numbers, is_text
@@ -27,7 +27,11 @@ from mm_numeric.tasks.rendering.cuboids import CuboidStyle
 from mm_numeric.tasks.rendering.drawing import RenderedTask
 
 _JSON = replace(
-    COORDINATE_FORMATS["json"], open='"bbox_3d": [', polygon_open=None, single_open=None
+    JSON,
+    open='"bbox_3d": [',
+    polygon_open=None,
+    single_open=None,
+    keys="bbox_3d",
 )
 _FARTHEST = 1e6
 _CAMERA = ("fx", "fy", "cx", "cy")

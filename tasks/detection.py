@@ -24,7 +24,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
 
-from mm_numeric.answers import Box, Example, Instance, Instances, Polygon
+from mm_numeric.answers import Box, Example, Instance, Instances, Polygon, Unreadable
+from mm_numeric.geometry.frames import Frame
 from mm_numeric.geometry.masks import check_masks, few_corners, mask_region, polygon_mask
 from mm_numeric.geometry.row_shapes import corners, from_topmost, read_image, read_instances
 from mm_numeric.tasks.base import Rows, image_example
@@ -39,6 +40,7 @@ class Detection(ClassQuestions, NoisyBoxTask, ShapeListTask, RenderedTask):
     """Task: detect all objects of some classes in an image."""
 
     # 2: []; 3: one label for several boxes, and text around its tags; 4: rendered polygons
+    # 5: other layouts than that of the frame; labels of several lines are malformed
     version: ClassVar[int] = 5
     labels: ClassVar[bool] = True
     augmentations: ClassVar[tuple[str, ...]] = ("crop", "flip", "mosaic", "rotate", "scale")
@@ -112,6 +114,28 @@ class Detection(ClassQuestions, NoisyBoxTask, ShapeListTask, RenderedTask):
             return super().moved_answer(answer)
         items = (replace(i, shape=from_topmost(i.shape.points)) for i in answer.items)
         return replace(answer, items=tuple(items))
+
+    def parse(self, text: str, frame: Frame | None = None) -> Instances | Unreadable:
+        """Parse all shapes in a generated text; one whose label is no name of a class is malformed.
+
+        That is a label of several lines, or one that begins like JSON, unless it is one of
+        ``classes``.
+        """
+        found = super().parse(text, frame)
+        if isinstance(found, Unreadable):
+            return found
+        pairs = zip(found.items, found.spans, strict=True) if found.items else ()
+        kept = [(item, span) for item, span in pairs if self._is_class(item.label)]
+        if len(kept) == len(found.items):
+            return found
+        if not kept:
+            return Unreadable("a label of several lines or of JSON")
+        items, spans = zip(*kept, strict=True)
+        malformed = found.malformed + len(found.items) - len(kept)
+        return replace(found, items=items, spans=spans, malformed=malformed)
+
+    def _is_class(self, label: str) -> bool:
+        return label in self.classes or not (label.startswith('[{"') or "\n" in label)
 
     def draw(self, rng: random.Random) -> Drawing:
         """Return a scene of coloured shapes, all of which are in the row."""

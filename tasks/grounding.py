@@ -10,7 +10,6 @@ Scorer   mm_numeric.evaluation.metrics.boxes
 """
 
 import random
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -38,18 +37,13 @@ from mm_numeric.tasks.rendering.drawing import Drawing, RenderedTask
 from mm_numeric.tasks.rendering.scenes import SceneStyle, phrase_row
 from mm_numeric.tasks.shape_lists import NoisyBoxTask
 
-_GROUP = re.compile(r"[(\[]([-\d.,\s]*)[)\]]", re.ASCII)
-"""Numbers in parentheses or brackets: ``(358,24,486,249)``, ``[358 24]``."""
-
-_NUMBER = re.compile(r"-?(?:\d+(?:\.\d+)?|\.\d+)", re.ASCII)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Grounding(NoisyBoxTask, RenderedTask):
     """Task: locate one object in an image."""
 
     # 2: coordinates are rounded from the original pixels; 3: answers without special tokens
-    # 4: several boxes within one pair of tags; 5: lenient metrics read any four numbers in brackets
+    # 4: several boxes within one pair of tags; 6: boxes in other layouts than that of the frame
     version: ClassVar[int] = 6
 
     report_sections: ClassVar[tuple[str, ...]] = ("shapes",)
@@ -100,16 +94,11 @@ class Grounding(NoisyBoxTask, RenderedTask):
         return frame.write([Instance(shape)])
 
     def parse(self, text: str, frame: Frame | None = None) -> Box | Unreadable:
-        """Parse the first box in a generated text.
-
-        If the text has no coordinates in the format of the frame, but four numbers in parentheses
-        or brackets, return ``Unreadable`` with them as ``lenient``.
-        """
+        """Parse the first box in a generated text, in whatever layout the text has."""
         frame = frame_of_image(frame)
         found = frame.read(text)
         if isinstance(found, Unreadable):
-            is_other = found.reason == "no coordinates"
-            return replace(found, lenient=_box_in_prose(text, frame) if is_other else None)
+            return found
         boxes = [item.shape for item in found.items if isinstance(item.shape, Box)]
         if not boxes:
             return Unreadable("no box")
@@ -139,30 +128,3 @@ class Grounding(NoisyBoxTask, RenderedTask):
     def draw(self, rng: random.Random) -> Drawing:
         """Return a scene of coloured shapes, and a phrase about one of them with its box."""
         return self.scene.draw(rng, phrase_row)
-
-
-def _box_in_prose(text: str, frame: Frame) -> Box | None:
-    """Return the first box in a text of any format, in the coordinates of the frame, or None.
-
-    A box is ``(x1, y1, x2, y2)`` or two points next to each other, in parentheses or brackets. Any
-    other number of points is not one. Location tokens have no numbers.
-    """
-    if frame.coordinates.bins:
-        return None
-    runs: list[list[list[str]]] = []
-    end = 0
-    for match in _GROUP.finditer(text):
-        numerals = _NUMBER.findall(match[1])
-        if runs and not text[end : match.start()].strip(" \n,()[]"):
-            runs[-1].append(numerals)
-        else:
-            runs.append([numerals])
-        end = match.end()
-    for run in runs:
-        if len(run[0]) == 4 or [len(numerals) for numerals in run] == [2, 2]:
-            numerals = run[0] if len(run[0]) == 4 else run[0] + run[1]
-            written = frame.coordinates.text.write([(numerals, "", True)])
-            found = frame.read("".join(piece.text for piece in written))
-            shapes = [] if isinstance(found, Unreadable) else [i.shape for i in found.items]
-            return next((shape for shape in shapes if isinstance(shape, Box)), None)
-    return None

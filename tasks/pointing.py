@@ -65,6 +65,7 @@ class PointTask(RenderedTask):
     """
 
     # 2: several boxes within one pair of tags, [] in a code fence; 3: actions on a screen
+    # 4: lists of pairs, and other layouts than that of the frame
     version: ClassVar[int] = 4
     report_sections: ClassVar[tuple[str, ...]] = ("points",)
     risk = "exact"
@@ -111,9 +112,9 @@ class PointTask(RenderedTask):
     def parse(self, text: str, frame: Frame | None = None) -> Instances | Unreadable:
         """Parse all points in a generated text; boxes and polygons are read as their centres.
 
-        Actions on a screen are read, too, such as tool calls: see ``Frame.read_points``.
+        Actions on a screen, such as tool calls, and lists of pairs are read: see ``Frame.read``.
         """
-        found = frame_of_image(frame).read_points(text)
+        found = frame_of_image(frame).read(text, points=True)
         if isinstance(found, Unreadable):
             return found
         items = (replace(item, shape=Polygon((centre(item.shape),))) for item in found.items)

@@ -25,6 +25,7 @@ class TextDetection(ShapeListTask, RenderedTask):
 
     # 2: coordinates are rounded from the original pixels; crossing polygons as in the RRC script
     # 3: answers without special tokens; 4: several boxes within one pair of tags, fenced []
+    # 5: other layouts than that of the frame
     version: ClassVar[int] = 5
     augmentations: ClassVar[tuple[str, ...]] = ("crop", "rotate", "scale")  # no mirrored words
     drawn_by: ClassVar[tuple[str, ...]] = ("page",)

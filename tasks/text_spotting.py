@@ -26,7 +26,7 @@ from mm_numeric.tasks.text_detection import TextDetection
 class TextSpotting(TextDetection):
     """Task: read the words in an image, and outline them."""
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 2  # other layouts than that of the frame
     labels: ClassVar[bool] = True
     # None that moves words: a box may be clipped, and a part of a word has another text.
     augmentations: ClassVar[tuple[str, ...]] = ()

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -13,7 +14,8 @@ from mm_numeric.evaluation.answers.source import AnswerRows, AnswerSource
 from mm_numeric.evaluation.metrics.base import Scorer
 from mm_numeric.evaluation.metrics.repeats import TRUNCATED
 from mm_numeric.evaluation.results import in_unit
-from mm_numeric.geometry.frame_presets import published_frames
+from mm_numeric.geometry.coordinates import Coordinates
+from mm_numeric.geometry.frame_presets import FrameRule, published_frames
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.io.log import progress
 from mm_numeric.registry import TASKS
@@ -189,7 +191,7 @@ def other_frame(read: AnswerRows, scorer: Scorer) -> str:
 
     declared = [frame for _, frame, _ in rows]
     now, best, option = value(declared), -1.0, ""
-    for name, rule in published_frames().items() if now < 1 - _MARGIN else ():
+    for name, rule in _ranges(declared[0].coordinates).items() if now < 1 - _MARGIN else ():
         try:
             found = value([rule.frame(frame.width_px, frame.height_px) for frame in declared])
         except ValueError:  # this family accepts no image of such a size
@@ -203,3 +205,19 @@ def other_frame(read: AnswerRows, scorer: Scorer) -> str:
         f"{in_unit(max(now, 0.0), main.unit)} in the declared one, and {in_unit(best, main.unit)} "
         f"with {option}; check --family, --frame or the field frame of the answers."
     )
+
+
+def _ranges(declared: Coordinates) -> dict[str, FrameRule]:
+    """Return published frames with the declared text format, one for each range and order.
+
+    The layout of a text is read in any frame, and only what a text does not tell is compared. Of
+    several frames, that with the text format of the declared one is named.
+    """
+    found: dict[FrameRule, str] = {}
+    rules = published_frames().items()
+    for name, rule in sorted(rules, key=lambda pair: pair[1].coordinates.format != declared.format):
+        if not rule.coordinates.bins and not declared.bins:
+            coordinates = replace(rule.coordinates, format=declared.format)
+            rule = replace(rule, coordinates=coordinates)
+        found.setdefault(rule, name)
+    return {name: rule for rule, name in found.items()}

@@ -119,7 +119,7 @@ BOXES = Scorer(
             "variant": "RefCOCO, RefCOCO+, RefCOCOg: Acc@t over sentences",
             "thresholds": list(THRESHOLDS),
             "comparison": "IoU >= t",
-            "matching": "the first box of the answer",
+            "matching": "the first box of the answer (VLM-R1's script takes the last one)",
             "clipping": "none",
             "reversed corners": "an unparseable answer",
             "unreadable answer": "IoU 0; it stays in the mean",
@@ -127,8 +127,6 @@ BOXES = Scorer(
         "mean_iou_at_success": {"variant": "mean IoU of the rows with IoU >= 0.5"},
         "lenient_*": {
             "variant": "the same, for a lenient reading of the answer",
-            "accepted": "four numbers in parentheses or brackets, such as (358,24,486,249), in the "
-            "coordinates of the frame",
             "clipping": "to the image, if its size is stored with the prediction",
             "reversed corners": "swapped",
         },

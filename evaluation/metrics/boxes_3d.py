@@ -1,4 +1,4 @@
-"""Metrics of boxes in space: precision, recall and F1 of pairs, centre error, and Omni3D's AP.
+"""Metrics of boxes in space: precision, recall and F1 of pairs, centre error, and AP as in Omni3D.
 
 f1_at_0.25       Boxes of one label in an image are paired one-to-one, greedily by decreasing IoU,
                  from 0.25 on. An unpaired detection with this IoU with an ignored box of its label
@@ -13,6 +13,9 @@ box fits. Boxes with a negative depth are ignored, as in the script, if they are
 Qwen3-VL's report has ``ap_15`` of boxes that all have the confidence 1. AP then depends on the
 order of the images, so that boxes of equal confidence are averaged here (``ties`` of ``coco_ap``).
 Boxes without confidences are ranked as equal. A box with a size of 0 or less has the IoU 0.
+
+For two of its data sets, Omni3D's script also ignores detections that are far from every true box;
+that is not done here.
 
 Source: https://github.com/facebookresearch/omni3d, cubercnn/evaluation/omni3d_evaluation.py
 (Omni3Deval). Its IoU of 32-bit numbers (PyTorch3D) is computed here with 64 bits, to 1e-6.
@@ -175,7 +178,7 @@ def rank_boxes(
     targets: Sequence[Boxes3D],
     scores: Sequence[Sequence[float | None] | None],
 ) -> Ranking:
-    """Compute Omni3D's AP of boxes, which are ranked by ``scores``."""
+    """Compute AP as in Omni3D of boxes, which are ranked by ``scores``."""
     flat = list(flat_scores(scores, [() if own is None else own.items for own in predictions]))
     detections, truths, labels, iou, _ = _compare(predictions, targets)
     if flat:
@@ -206,6 +209,8 @@ BOXES_3D = base.Scorer(
             "omni3d_ap": {
                 **OMNI3D.protocol("of the rows (predict: mean probability of tokens)"),
                 "variant": "Omni3D, omni3d_evaluation.py: AP3D; areas are depths in metres",
+                "detections far from every truth": "wrong; the script ignores them for two of its "
+                "data sets",
                 "shapes": "turned boxes in space",
                 "ignored regions": "matched once, if no other box fits; neither correct nor wrong",
             }

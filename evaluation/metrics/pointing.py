@@ -6,7 +6,8 @@ Points at several objects (PixMo-Points) or in a region (Where2Place, RefSpatial
     least sum of distances. A point is right if it is in the region of its object. Means over the
     rows; ``PointingEval`` of Molmo (allenai/molmo, olmo/eval/evaluators.py)
 ``in_region``  share of the answered points of a row that are in any of the regions, mean over the
-    rows; robopoint/eval/summarize_vqa.py of RoboPoint, on Where2Place
+    rows; robopoint/eval/summarize_vqa.py of RoboPoint, on Where2Place, for answers that are points.
+    Of a box, (x1, y1, x2, y2), the script takes each pixel, and here its centre counts
 ``count_accuracy``, ``count_mae``  number of answered points next to the number of objects
 
 A region is closed, in pixels that are not rounded (the scripts read a mask at a rounded pixel). Of
@@ -222,6 +223,7 @@ POINTS = Scorer(
         },
         "in_region": {
             "variant": "RoboPoint's summarize_vqa.py on Where2Place",
+            "boxes": "their centre; the script takes each pixel of a box",
             "masks": "the pixel that contains the point; grey pixels of a JPEG are in or out",
             "unreadable answer": "0; the script leaves it out",
         },

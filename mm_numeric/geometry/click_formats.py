@@ -151,7 +151,7 @@ class ClickFormat(CoordinateFormat):
         """Return True if a text without points ends with the answer without points."""
         return super().is_nothing(text) or text.strip().endswith(self.nothing)
 
-    def read_answer(self, text: str) -> Reading:
+    def read_answer(self, text: str, *, points: bool = False) -> Reading:
         """Parse the points in an answer: an action, tags of points, or else ``(1,2)``."""
         shapes = find_points(text) or self.read(text).shapes
         rest = text[shapes[-1].span[1] :] if shapes else text

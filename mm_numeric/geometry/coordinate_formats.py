@@ -16,23 +16,29 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
-_FIELD = re.compile(
-    r'"(?:label|text_content)"\s*:\s*("(?:[^"\\]|\\.)*+")|"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|\{',
-    re.DOTALL,
-)
-"""Pattern of a JSON label (group 1 is its string), any other JSON string, or an opening brace.
+_STRING = r"""(?:"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|'(?:[^'\\]|\\.)*+(?:'|\\?\Z))"""
+"""Pattern of a string of JSON or Python. An unclosed string matches up to the end of the text.
 
-An unclosed string matches up to the end of the text. Otherwise each quote in it would start a new
-search to the end, which takes quadratic time.
+Otherwise each quote in it would start a new search to the end, which takes quadratic time.
 """
+
+_JSON_TOKEN = re.compile(rf"([\[{{,:])\s*+({_STRING})?", re.DOTALL)
+"""A sign of JSON and the string that follows it. The apostrophe of ``The man's`` begins none."""
+
+_ESCAPED_OR_QUOTE = re.compile(r'\\.|"', re.DOTALL)
 
 _SPECIAL_TOKEN = re.compile(r"<[^<>\s]+>")  # as in Qwen's <|box_start|> and InternVL's <box>
 
 _NUMBERS = r"[-0-9.,()\s]"  # characters of coordinates
 
 _POINT_SEPARATOR = re.compile(r"\)(\s*,\s*)\(")
+
+_INNER_GROUP = re.compile(r"[\[(]([-0-9.,\s]*+)[\])]")  # as in [(1, 2), (3, 4)]
+
+NUMERAL = re.compile(r"-?(?:[0-9]+(?:\.[0-9]+)?|(?<![0-9])\.[0-9]+)")  # .5 is 0.5, not 5
+"""Pattern of a coordinate that is written with digits."""
 
 
 class Piece(NamedTuple):
@@ -107,7 +113,7 @@ class CoordinateFormat:
     list_close: str = ""
     """Text before and after the list of shapes, also if the list has only one shape."""
 
-    quoted: bool = False
+    quoted: ClassVar[bool] = False
     """True if labels are written as JSON strings."""
 
     bins: int | None = None
@@ -200,8 +206,6 @@ class CoordinateFormat:
         return int(token[len(self.bin_open) : -1])
 
     def _label(self, label: str) -> str:
-        if self.quoted:
-            return self.label_open + json.dumps(label, ensure_ascii=False)[1:-1] + self.label_close
         written = self.label_open + label + self.label_close
         cut = not self.label_first and self._begun.search(label)  # at the end of an answer
         if cut or label != self._cleaned(label) or self._shape.search(label):
@@ -210,8 +214,11 @@ class CoordinateFormat:
             )
         return written
 
-    def read(self, text: str) -> Reading:
-        """Parse all boxes, polygons and points in a text, and detect an incomplete last one."""
+    def read(self, text: str, *, points: bool = False) -> Reading:
+        """Parse all boxes, polygons and points in a text, and detect an incomplete last one.
+
+        With ``points``, several pairs of numbers in one pair of brackets are points, not a shape.
+        """
         found = [match for match in self._shape.finditer(text) if match["open"] is not None]
         starts = [*(match.start() for match in found), len(text)]
         ends = [0, *(match.end() for match in found)]
@@ -221,7 +228,7 @@ class CoordinateFormat:
             label, first = self._read_label(before, after), match.end("open")
             if shapes and self._shares_labels and not before.strip(" \n,;"):
                 label = shapes[-1].label
-            gaps = [gap.span() for gap in self._gap.finditer(text, first, match.end())]
+            gaps = self._gaps(match, points=points)
             begins = [match.start(), *(gap_end for _, gap_end in gaps)]
             stops = [*(gap_start for gap_start, _ in gaps), match.end()]
             for span in zip(begins, stops, strict=True):
@@ -241,6 +248,19 @@ class CoordinateFormat:
         cut = begun is not None
         return Reading(tuple(shapes), cut)
 
+    def _gaps(self, match: re.Match[str], *, points: bool) -> list[tuple[int, int]]:
+        """Return the spans between the shapes that one match has, such as several in brackets."""
+        first = match.end("open")
+        if self.within:
+            return [gap.span() for gap in self._gap.finditer(match.string, first, match.end())]
+        if not self.open.endswith("["):
+            return []
+        groups = list(_INNER_GROUP.finditer(match.string, first, match.end()))
+        counts = {len(NUMERAL.findall(group[1])) for group in groups}
+        if len(groups) < 2 or (min(counts) < 4 and not (points and counts == {2})):
+            return []
+        return [(a.end(), b.start()) for a, b in pairwise(groups)]
+
     def is_nothing(self, text: str) -> bool:
         """Return True if a text is the answer without shapes, in a code fence or after a label."""
         unfenced = text.strip().removeprefix("```json").removesuffix("```").strip()
@@ -249,16 +269,16 @@ class CoordinateFormat:
             unfenced = unfenced.rpartition(closed)[2].strip()
         return unfenced in (self.nothing, _SPECIAL_TOKEN.sub("", self.nothing).strip())
 
-    def read_answer(self, text: str) -> Reading:
+    def read_answer(self, text: str, *, points: bool = False) -> Reading:
         """Parse an answer like ``read``, also if its special tokens were removed by an engine.
 
         A group of numbers without its special tokens may be a box, a part of a label, several
         shapes, or the first points of a truncated polygon. ``ambiguous`` is True if a group has
-        neither two nor four points, if its points have different separators, or if the last group
-        is shorter than all others. It is not possible to detect a quadrilateral that is truncated
-        after two points and therefore looks like a box, if it is the only shape or another shape
-        is a box. For the same reason, the first four points of a longer polygon are a
-        quadrilateral.
+        neither two nor four points (nor one, with ``points``), if its points have different
+        separators, or if the last group is shorter than all others. It is not possible to detect a
+        quadrilateral that is truncated after two points and therefore looks like a box, if it is
+        the only shape or another shape is a box. For the same reason, the first four points of a
+        longer polygon are a quadrilateral.
         """
         tokens, plain = self._without_special_tokens
         is_whole = not tokens or any(token in text for token in tokens)
@@ -266,8 +286,8 @@ class CoordinateFormat:
             reading = self.read(text) if is_whole or not self.open else plain.read(text)
             return reading._replace(ambiguous=self.bin_open not in text)
         if is_whole:
-            return self.read(text)
-        reading = plain.read(text)
+            return self.read(text, points=points)
+        reading = plain.read(text, points=points)
         counts = [len(shape.numerals) for shape in reading.shapes]
         is_last_shorter = (
             len(counts) > 1
@@ -276,8 +296,19 @@ class CoordinateFormat:
         )
         groups = (text[slice(*shape.span)] for shape in reading.shapes)
         is_mixed = any(len(set(_POINT_SEPARATOR.findall(group))) > 1 for group in groups)
-        ambiguous = is_last_shorter or is_mixed or not {4, 8}.issuperset(counts)
+        known = {2, 4, 8} if points else {4, 8}
+        ambiguous = is_last_shorter or is_mixed or not known.issuperset(counts)
         return reading._replace(ambiguous=ambiguous)
+
+    @property
+    def is_plain(self) -> bool:
+        """Return True if shapes are numbers in brackets, without special tokens or keys."""
+        return not re.search(r"\w", f"{self.open}{self.single_open or ''}{self.bin_open}")
+
+    @property
+    def special_tokens(self) -> frozenset[str]:
+        """Return the tokens that enclose labels and shapes, such as ``<|box_start|>``."""
+        return self._without_special_tokens[0]
 
     @cached_property
     def _without_special_tokens(self) -> tuple[frozenset[str], "CoordinateFormat"]:
@@ -311,8 +342,7 @@ class CoordinateFormat:
 
     @cached_property
     def _numeral(self) -> re.Pattern[str]:
-        digits = r"-?(?:[0-9]+(?:\.[0-9]+)?|(?<![0-9])\.[0-9]+)"  # .5 is 0.5, not 5
-        return re.compile(self.bin_pattern if self.bins else digits)
+        return re.compile(self.bin_pattern) if self.bins else NUMERAL
 
     @cached_property
     def _body(self) -> str:
@@ -377,19 +407,7 @@ class CoordinateFormat:
 
     def _read_label(self, before: str, after: str) -> str:
         """Parse the label of a box or polygon from the text before or after its coordinates."""
-        if not self.quoted:
-            return self._cleaned(before if self.label_first else after)
-        label = ""
-        for field in _FIELD.finditer(before):  # "label" may be before the shape in its object
-            label = "" if field.group() == "{" else field.group(1) or label
-        for field in _FIELD.finditer(after):
-            if field.group() == "{":
-                break
-            label = field.group(1) or label
-        try:
-            return str(json.loads(label)) if label else ""
-        except ValueError:  # a character that JSON does not allow
-            return ""
+        return self._cleaned(before if self.label_first else after)
 
     def _cleaned(self, text: str) -> str:
         opened, closed = self.label_open.strip(), self.label_close.strip()
@@ -402,5 +420,81 @@ class CoordinateFormat:
         for literal in (self.between.strip(), self.before.strip(), self.after.strip()):
             text = text.removeprefix(literal).removesuffix(literal).strip()
         if self.label_first and not self.label_open:  # [[1, 2, 3, 4], [5, 6, 7, 8]] of other tools
-            return "" if text == "[" else text.removeprefix(",").strip()
+            return "" if text == "[" else text.lstrip(",; \n")
         return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsonFormat(CoordinateFormat):
+    """Objects of JSON: numbers with a key such as ``bbox_2d``, and a label.
+
+    Every key of ``keys`` is read, also in single quotes, as Python prints an object. A key says
+    neither the range of numbers nor whether x is first.
+    """
+
+    quoted: ClassVar[bool] = True
+
+    keys: str = r"(?:bbox|box|bounding_box|points?|poly|polygons?|coordinates?)(?:_2d)?"
+    """Regular expression of the keys of numbers."""
+
+    label_keys: tuple[str, ...] = ("label", "category", "name", "text_content")
+    """Keys of labels. The key that the format writes comes first, and then the first of these."""
+
+    def _label(self, label: str) -> str:
+        written = json.dumps(label, ensure_ascii=False)[1:-1]
+        if self._shape.search(label) or self._begun.search(label):  # 'box': [1, 2]
+            written = written.replace("'", "\\u0027")
+        return self.label_open + written + self.label_close
+
+    @cached_property
+    def _shape(self) -> re.Pattern[str]:
+        inner = rf"(?:\[{_NUMBERS}*+\]{_NUMBERS}*+)*+"
+        return re.compile(rf"(?P<open>{self._key}){_NUMBERS}*+{inner}\]")
+
+    @cached_property
+    def _begun(self) -> re.Pattern[str]:
+        return re.compile(rf"{self._key}(?:{_NUMBERS}|[\[\]])*+$")
+
+    @property
+    def _key(self) -> str:
+        return rf"""(?P<quote>["'])(?P<key>{self.keys})(?P=quote)\s*+:\s*+\["""
+
+    def _gaps(self, match: re.Match[str], *, points: bool) -> list[tuple[int, int]]:
+        is_box = match["key"].startswith("b")
+        return super()._gaps(match, points=points and not is_box)
+
+    def _read_label(self, before: str, after: str) -> str:
+        """Parse the label from the fields of an object before and after its coordinates."""
+        fields = _fields(before, {})
+        fields = _fields(after, fields, stops=True)
+        own = self.label_open.split('"')[1]
+        label = next((fields[key] for key in (own, *self.label_keys) if key in fields), '""')
+        if label[0] == "'":
+            body = _ESCAPED_OR_QUOTE.sub(_in_double_quotes, label[1:-1])
+            label = f'"{body}"'
+        try:
+            return str(json.loads(label, strict=False))
+        except ValueError:  # an escape that JSON does not allow
+            return ""
+
+
+def _fields(text: str, fields: dict[str, str], *, stops: bool = False) -> dict[str, str]:
+    """Return the texts of an object by their keys, with quotes; ``fields`` are those before.
+
+    Each brace begins another object, and ends the search with ``stops``.
+    """
+    key = ""
+    for sign, string in _JSON_TOKEN.findall(text):
+        if sign == "{":
+            if stops:
+                break
+            fields = {}
+        if sign == ":" and key and string:
+            fields[key] = string
+        key = "" if sign == ":" else string[1:-1]
+    return fields
+
+
+def _in_double_quotes(match: re.Match[str]) -> str:
+    """Return a part of a string in single quotes as it is written in double quotes."""
+    return {"\\'": "'", '"': '\\"'}.get(match[0], match[0])

@@ -16,13 +16,13 @@ from functools import cache
 from typing import Self
 
 from mm_numeric.geometry.click_formats import ClickFormat, MolmoFormat
-from mm_numeric.geometry.coordinate_formats import CoordinateFormat
+from mm_numeric.geometry.coordinate_formats import CoordinateFormat, JsonFormat
 from mm_numeric.settings import check_choices
 
 _INVERSE_TOLERANCE = 10**9  # of sums of floats: one billionth of their value
 
 
-_JSON = CoordinateFormat(
+JSON = JsonFormat(
     open='"bbox_2d": [',
     close="]",
     polygon_open='"poly_2d": [',
@@ -35,9 +35,9 @@ _JSON = CoordinateFormat(
     between=", ",
     list_open="[",
     list_close="]",
-    quoted=True,
     nothing="[]",
 )
+"""The JSON of Qwen2.5-VL and Qwen3-VL."""
 
 
 def _tool(name: str, action: str) -> ClickFormat:
@@ -112,9 +112,9 @@ COORDINATE_FORMATS: Mapping[str, CoordinateFormat] = {
         label_close=" ",
         within="], [",
     ),
-    "json": _JSON,
-    "json_box_2d": replace(_JSON, open='"box_2d": [', single_open='"point": ['),
-    "json_words": replace(_JSON, label_open=', "text_content": "'),
+    "json": JSON,
+    "json_box_2d": replace(JSON, open='"box_2d": [', single_open='"point": ['),
+    "json_words": replace(JSON, label_open=', "text_content": "'),
     "loc": CoordinateFormat(
         between_numerals="",
         between_points="",

@@ -10,7 +10,7 @@ size and the family's settings, and is saved with every prediction. Pixel positi
 
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, Self
@@ -26,9 +26,9 @@ from mm_numeric.answers import (
     Unreadable,
     Written,
 )
-from mm_numeric.geometry.click_formats import ClickFormat, find_points
-from mm_numeric.geometry.coordinate_formats import Piece, Reading
+from mm_numeric.geometry.coordinate_formats import Piece
 from mm_numeric.geometry.coordinates import Coordinates, integer_ratio
+from mm_numeric.geometry.layouts import find_shapes, has_location_tokens, is_nothing
 from mm_numeric.settings import read_dataclass
 
 MAX_ASPECT_RATIO = 200
@@ -39,6 +39,9 @@ TOKENS_REMOVED = "special tokens were removed; decode with skip_special_tokens=F
 
 NO_LOCATION_TOKENS = f"no location tokens: none were generated, or {TOKENS_REMOVED}"
 """Reason of a parse failure: nothing is left of coordinates that are tokens of their own."""
+
+LOCATION_TOKENS = "location tokens, which the declared frame does not have"
+"""Reason of a parse failure: a token has the range of its model, which the frame does not name."""
 
 _SLACK_PX = 1.0  # rounded annotations may be outside the image by this much; they are clamped
 _LARGEST_EDGE_PX = 1_000_000  # Pillow opens no image that is wider and has a usable height
@@ -276,61 +279,35 @@ class Frame:
         text = self.coordinates.text
         return write_pieces(text.write(shapes), "" if text.columns else self.coordinates.order)
 
-    def read(self, text: str) -> Instances | Unreadable:
+    def read(self, text: str, *, points: bool = False) -> Instances | Unreadable:
         """Parse the boxes and polygons in a text. A single point becomes a polygon of one point.
+
+        The layout of the text need not be that of the frame (``geometry.layouts``), but its numbers
+        have the range and the order of the frame. With ``points``, pairs of numbers in a list are
+        points, and actions on a screen are read.
 
         Returns:
             The boxes and polygons in pixels of the original image, in the order of the text. They
             are not corrected: boxes may have swapped corners, and points may be outside the image.
             If the text cannot be parsed, ``Unreadable`` with the reason.
         """
-        if not text.strip() and not self.coordinates.bins:
-            return Unreadable("empty answer")
-        return self._instances(text, self.coordinates.text.read_answer(text))
-
-    def rewritten(self, text: str, spans: Container[tuple[int, int]]) -> str:
-        """Write those shapes of a text again that have one of the ``spans`` that ``read`` returns.
-
-        Numerals and labels are those of the text. Raises ValueError as ``CoordinateFormat.write``.
-        """
-        form = self.coordinates.text
-        box = 2 * form.numerals_per_point
-        shapes = [
-            (shape.numerals, shape.label, len(shape.numerals) == box)
-            for shape in form.read_answer(text).shapes
-            if shape.span in spans
-        ]
-        return "".join(piece.text for piece in form.write(shapes))
-
-    def read_points(self, text: str) -> Instances | Unreadable:
-        """Parse points like ``read``, also if they are written as an action on a screen.
-
-        Actions and tags of points (``click_formats.find_points``) are read in every text format
-        with digits. Their numbers have the range of this frame, and x is before y.
-        """
         coordinates = self.coordinates
-        found = None
-        if not coordinates.bins and not isinstance(coordinates.text, ClickFormat):
-            found = find_points(text)
-        if not found:
-            return self.read(text)
-        frame = replace(self, coordinates=replace(coordinates, order="xy"))
-        return frame._instances(text, Reading(found, cut=False))
-
-    def _instances(self, text: str, reading: Reading) -> Instances | Unreadable:
-        """Convert what was parsed in ``text`` to pixels of the original image."""
-        shapes, cut, ambiguous = reading
-        if not shapes and self.coordinates.text.is_nothing(text):
+        if not text.strip() and not coordinates.bins:
+            return Unreadable("empty answer")
+        shapes, cut, ambiguous = find_shapes(text, coordinates, points=points)
+        if not any(shape.numerals for shape in shapes) and is_nothing(text, coordinates.text):
             return Instances(())
         if ambiguous:
-            return Unreadable(NO_LOCATION_TOKENS if self.coordinates.bins else TOKENS_REMOVED)
+            return Unreadable(NO_LOCATION_TOKENS if coordinates.bins else TOKENS_REMOVED)
+        if not shapes and not coordinates.bins and has_location_tokens(text):
+            return Unreadable(LOCATION_TOKENS)
         problem = "cut off within a shape" if cut else "no coordinates"
         instances, spans = [], []
         for numerals, label, span in shapes:
-            if len(numerals) % self.coordinates.text.numerals_per_point:
+            if len(numerals) % coordinates.text.numerals_per_point:
                 problem = "an odd number of coordinates"
                 continue
-            levels = self.coordinates.read_numerals(numerals)
+            levels = coordinates.read_numerals(numerals)
             if any(abs(level) > _LARGEST_LEVEL for point in levels for level in point):
                 problem = "a coordinate beyond any image"
             elif levels:
@@ -340,6 +317,22 @@ class Frame:
             malformed = len(shapes) - len(instances)
             return Instances(tuple(instances), cut, malformed, spans=tuple(spans))
         return Unreadable(problem)
+
+    def rewritten(
+        self, text: str, spans: Container[tuple[int, int]], *, points: bool = False
+    ) -> str:
+        """Write those shapes of a text again that have one of the ``spans`` that ``read`` returns.
+
+        Numerals and labels are those of the text. Raises ValueError as ``CoordinateFormat.write``.
+        """
+        form = self.coordinates.text
+        box = 2 * form.numerals_per_point
+        shapes = [
+            (shape.numerals, shape.label, len(shape.numerals) == box)
+            for shape in find_shapes(text, self.coordinates, points=points).shapes
+            if shape.span in spans
+        ]
+        return "".join(piece.text for piece in form.write(shapes))
 
     def _shape(self, levels: Sequence[tuple[float, float]]) -> Shape:
         if len(levels) == 2 and self.coordinates.rounding == "cells":

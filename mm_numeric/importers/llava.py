@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import Annotated, Any
 
 from mm_numeric.answers import Box, Instances
+from mm_numeric.geometry.coordinate_formats import JsonFormat
 from mm_numeric.geometry.coordinates import COORDINATES, Coordinates
 from mm_numeric.geometry.frames import Frame, Resize
 from mm_numeric.importers.conversations import read_images, read_turns, strip_image_token
@@ -188,8 +189,11 @@ class LlavaImporter(SizedImageImporter):
                     "box", f"a box needs {needed} numbers, not {len(shape.numerals)}: {text!r:.60}."
                 )
             found += shape.numerals
-        begun = re.findall(rf"{re.escape(form.open or form.point_open)}[(\s]*[-.]?[0-9]", text)
-        if not form.bins and len(begun) != len(found) // (4 if form.open else 2):
+        opened = re.escape(form.open or form.point_open)
+        if isinstance(form, JsonFormat):
+            opened = rf"""["'](?:{form.keys})["']\s*:\s*\["""
+        begun = re.findall(rf"(?:{opened})[(\s]*[-.]?[0-9]", text)
+        if not form.bins and len(begun) > len(found) // (4 if form.open else 2):
             raise InvalidRowError("box", f"incomplete box: {text!r:.60}.")
         top, step = self._coordinates.max_value, 10**self._coordinates.decimals
         if form.columns:  # the format has no token outside of the image

@@ -80,12 +80,13 @@ class ListLimits:
         if len(kept) == len(answer.items):
             return None
         part = self.task.answer_part(text)
+        are_points = all(len(item.shape.points) == 1 for item in answer.items)
         spans = [
             (begin - part.start, end - part.start)
             for begin, end in (answer.spans[index] for index in kept)
         ]
         try:
-            written = self.task.text_frame(frame).rewritten(part.text, spans)
+            written = self.task.text_frame(frame).rewritten(part.text, spans, points=are_points)
             end = part.start + len(part.text)
             shorter = text[: part.start] + written + text[end:]
             found = self.task.read(shorter, frame)

@@ -11,6 +11,7 @@ from tiny_models import TINY, tiny_folder
 from mm_numeric.answers import Box, Example, Instance, Instances, Polygon
 from mm_numeric.config.decoding import PredictConfig
 from mm_numeric.evaluation.metrics.repeats import find_duplicates
+from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frame_presets import published_frames
 from mm_numeric.inference.constrain import Constrainer
 from mm_numeric.inference.decode import check_rules
@@ -185,11 +186,24 @@ def test_thoughts_are_kept_and_their_shapes_are_not_in_the_list():
     assert short.kept == [0, 1]
 
 
-def test_an_answer_that_cannot_be_written_again_is_kept():
+@pytest.mark.parametrize("order", ["xy", "yx"])
+def test_a_list_in_another_layout_is_shortened_in_that_of_the_frame(order):
     task, text = Pointing(), "pyautogui.click(x=1, y=2) pyautogui.click(x=1, y=2)"
-    answer = task.parse(text, POINTS)
+    frame = replace(POINTS, coordinates=replace(POINTS.coordinates, order=order))
+    answer = task.parse(text, frame)
     assert len(answer.items) == 2
-    assert limits_of(task, 0.9).shorten(text, answer, POINTS) is None
+    short = limits_of(task, 0.9).shorten(text, answer, frame)
+    assert short.text == f'[{{"point_2d": {[1, 2] if order == "xy" else [2, 1]}}}]'
+    assert short.answer.items == answer.items[:1]
+
+
+def test_an_answer_that_cannot_be_written_again_is_kept():
+    item = '{"bbox_2d": [100, 0, 180, 60]}'  # after a label, Qwen2-VL cannot write one without
+    text = f'[{{"bbox_2d": [0, 0, 80, 60], "label": "a"}}, {item}, {item}]'
+    frame = replace(POINTS, coordinates=COORDINATES["qwen2_vl"])
+    answer = Detection().parse(text, frame)
+    assert len(answer.items) == 3
+    assert limits_of(Detection(), 0.9).shorten(text, answer, frame) is None
 
 
 @pytest.mark.parametrize(

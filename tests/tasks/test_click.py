@@ -58,7 +58,9 @@ def test_a_box_is_read_as_its_centre_and_a_label_is_kept():
     assert found == Instance(Polygon(((30, 80),)), "OK")
     fenced = '```json\n[\n\t{"point_2d": [30, 80], "label": "OK"}\n]\n```'
     assert Click().parse(fenced, PIXELS).items == (found,)
-    assert Click().parse("click (30, 80)", PIXELS) == Unreadable("no coordinates")
+    (found,) = Click().parse("click (30, 80)", PIXELS).items
+    assert found.shape == Polygon(((30, 80),))
+    assert Click().parse("scrolled(30, 80)", PIXELS) == Unreadable("no coordinates")
 
 
 def test_a_concave_element_is_clicked_inside():

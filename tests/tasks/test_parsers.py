@@ -191,13 +191,16 @@ PIXELS = "qwen2_5_vl"
         ("paligemma", "(1,2,3,4)", None),
     ],
 )
-def test_a_box_in_prose_is_read_for_the_lenient_metrics_alone(name, text, box):
+def test_a_box_in_prose_is_read_in_the_coordinates_of_the_frame(name, text, box):
     size = (640, 480)
     resize = Resize(kind="letterbox" if name == "llava" else "none", side=336)
     frame = Frame(*size, resize.view(*size), COORDINATES[name])
     found = Grounding().parse(text, frame)
-    assert isinstance(found, Unreadable)
-    lenient = (
-        None if found.lenient is None else (*found.lenient.points[0], *found.lenient.points[1])
-    )
-    assert lenient == (None if box is None else pytest.approx(box))
+    if box is None:
+        assert isinstance(found, Unreadable)
+        assert found.lenient is None
+    elif box[0] > box[2]:
+        assert found == Unreadable("reversed box")
+        assert found.lenient == Box(*box)
+    else:
+        assert (*found.points[0], *found.points[1]) == pytest.approx(box)

@@ -193,4 +193,4 @@ def test_the_lenient_accuracy_is_that_of_a_script_that_reads_prose():
     strict, lenient = (columns[f"{kind}accuracy_at_0.5"].mean() for kind in ("", "lenient_"))
     assert columns["lenient_iou"] == pytest.approx(ious)
     assert lenient == np.mean(np.array(ious) >= 0.5)
-    assert strict < lenient - 0.05
+    assert strict < lenient  # by the reversed boxes alone
