@@ -449,7 +449,8 @@ class JsonFormat(CoordinateFormat):
     @cached_property
     def _shape(self) -> re.Pattern[str]:
         inner = rf"(?:\[{_NUMBERS}*+\]{_NUMBERS}*+)*+"
-        return re.compile(rf"(?P<open>{self._key}){_NUMBERS}*+{inner}\]")
+        values = rf"(?<=\[){_NUMBERS}*+{inner}\]|(?<=\()[-0-9.,\s]*+\)"  # [1, 2], [[1, 2]], (1, 2)
+        return re.compile(rf"(?P<open>{self._key})(?:{values})")
 
     @cached_property
     def _begun(self) -> re.Pattern[str]:
@@ -457,7 +458,7 @@ class JsonFormat(CoordinateFormat):
 
     @property
     def _key(self) -> str:
-        return rf"""(?P<quote>["'])(?P<key>{self.keys})(?P=quote)\s*+:\s*+\["""
+        return rf"""(?P<quote>["'])(?P<key>{self.keys})(?P=quote)\s*+:\s*+[\[(]"""
 
     def _gaps(self, match: re.Match[str], *, points: bool) -> list[tuple[int, int]]:
         is_box = match["key"].startswith("b")

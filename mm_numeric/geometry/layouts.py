@@ -146,7 +146,7 @@ def has_location_tokens(text: str) -> bool:
 
 
 _READ_AS = {"xy": "with x first", "yx": "with y first"}
-_KEYS = re.compile(r"""["'](bbox|bbox_2d|box_2d)["']\s*+:\s*+\[""")
+_KEYS = re.compile(r"""["'](bbox|bbox_2d|box_2d)["']\s*+:\s*+[\[(]""")
 _WRITTEN = {"box_2d": ("yx", "Gemini and Gemma write"), "bbox_2d": ("xy", "Qwen writes")}
 
 

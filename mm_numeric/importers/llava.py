@@ -191,7 +191,7 @@ class LlavaImporter(SizedImageImporter):
             found += shape.numerals
         opened = re.escape(form.open or form.point_open)
         if isinstance(form, JsonFormat):
-            opened = rf"""["'](?:{form.keys})["']\s*:\s*\["""
+            opened = rf"""["'](?:{form.keys})["']\s*:\s*[\[(]"""
         begun = re.findall(rf"(?:{opened})[(\s]*[-.]?[0-9]", text)
         if not form.bins and len(begun) > len(found) // (4 if form.open else 2):
             raise InvalidRowError("box", f"incomplete box: {text!r:.60}.")

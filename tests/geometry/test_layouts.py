@@ -53,7 +53,7 @@ CAT, DOG = ("cat", 10, 20, 110, 220), ("dog", 30, 40, 300, 400)
     [
         ('[{"bbox_2d": [10, 20, 110, 220], "label": "cat"}]', [CAT]),
         ("[{'bbox_2d': [10, 20, 110, 220], 'label': 'cat'}]", [CAT]),
-        ("[{'label': \"cat\", 'bbox': (10, 20, 110, 220)}]", []),  # no list
+        ("[{'label': \"cat\", 'bbox': (10, 20, 110, 220)}]", [CAT]),
         ("Here's the man's cat:\n[{'name': 'cat', 'box': [10, 20, 110, 220]}]", [CAT]),
         ('{"objects": [{"category": "cat", "bbox": [10, 20, 110, 220], "id": 3}]}', [CAT]),
         ('{"name": "cat", "coordinates": [[10, 20], [110, 220]]}', [CAT]),
@@ -87,8 +87,6 @@ CAT, DOG = ("cat", 10, 20, 110, 220), ("dog", 30, 40, 300, 400)
 )  # fmt: skip
 @pytest.mark.parametrize("name", ["pixels_original", "pixels_resized", "qwen2_5_vl"])
 def test_the_layout_of_a_text_is_detected(text, boxes, name):
-    if text.endswith("(10, 20, 110, 220)}]"):
-        boxes = boxes or [("label': \"cat\", 'bbox", *CAT[1:])]
     assert boxes_of(text, frame_of(name)) == boxes
 
 
@@ -127,7 +125,7 @@ WORDS = st.sampled_from(["a", "red car", "naïve 図", "7 dogs", "x-y", "it's"])
 
 @pytest.mark.parametrize("written_as", LAYOUTS)
 @given(drawn=st.lists(st.builds(Instance, SHAPES, WORDS), max_size=4))
-@examples(8)
+@examples(6)
 def test_what_is_written_in_one_format_is_read_in_every_frame(written_as, drawn):
     task = Detection(shape="polygon", order="rows")
     for name in FRAMES:
@@ -314,7 +312,16 @@ def test_an_odd_number_of_tokens_is_a_parse_failure_in_any_order():
 
 PIECES = [
     *("(", "[", "{", '"', "'", '"\\', "'\\", "\\", "<box>", "<ref>", "(1,", "[1, ", "(1,2),"),
-    *("(1,2)", "[1, 2]", '"box": ', '"box": [', "'box': [1, ", '"box": [1, 2, [3, ', "<loc0001>"),
+    *(
+        "(1,2)",
+        "[1, 2]",
+        '"box": ',
+        '"box": [',
+        "'box': [1, ",
+        "'box': (1, ",
+        '"box": [1, 2, [3, ',
+        "<loc0001>",
+    ),
     *(
         '"label": "',
         "'label': '",
