@@ -8,7 +8,7 @@ with the same settings.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache, cached_property
 from math import isfinite
@@ -23,6 +23,7 @@ from mm_numeric.families.family import Family
 from mm_numeric.families.model_files import BASELINE, load_weights
 from mm_numeric.losses.normalization import Counts
 from mm_numeric.losses.numeric_loss import NumericLoss, ObjectiveResult
+from mm_numeric.losses.term import LossSum
 from mm_numeric.numbers.numerals import Numeral, find_numerals
 from mm_numeric.numbers.spans import NumberSpans
 from mm_numeric.numbers.vocabulary import NumberVocabulary
@@ -130,6 +131,11 @@ class Baseline(Family):
             counts: Counts of the optimiser step, by which sums are divided; None for the batch.
         """
         raise NotImplementedError(f"{type(self).__name__} has no loss of its own")
+
+    def mean_loss(self, sums: Mapping[str, LossSum]) -> Tensor:
+        """Return the loss, given the sum and count of each component of ``loss``."""
+        (only,) = sums.values()
+        return only.mean
 
     @cached_property
     def _digits(self) -> NumberVocabulary:

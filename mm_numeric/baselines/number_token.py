@@ -7,7 +7,7 @@ predicted.
 
 import re
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -218,3 +218,7 @@ class NumberTokenBaseline(Baseline):
         loss = result.loss + self.settings.weight * total / (counts or here).numbers.clamp(min=1)
         sums = {**result.sums, self.loss_name: LossSum(total.detach(), here.numbers)}
         return replace(result, loss=loss, sums=sums)
+
+    def mean_loss(self, sums: Mapping[str, LossSum]) -> Tensor:
+        """Return mean cross-entropy plus the weighted mean loss of the numbers."""
+        return sums["ce"].mean + self.settings.weight * sums[self.loss_name].mean

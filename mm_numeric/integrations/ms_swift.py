@@ -86,7 +86,8 @@ class SwiftLoss(BaseLoss):
         log = self.trainer.custom_metrics["train" if self.trainer.model.training else "eval"]
         for name, component in result.sums.items():
             if component.items:
-                log[f"loss/{name}"].update(component.mean.detach())
+                # The log has the mean of all values that it gets: one for each token or number.
+                log[f"loss/{name}"].update(component.mean.detach().expand(int(component.items)))
         if num_items_in_batch is None:
             return result.loss
         return result.loss * (labels != IGNORE_INDEX).sum() / num_items_in_batch

@@ -388,6 +388,20 @@ class NumberSpans:
         found = cls.build(numbers, rows, supervised)
         return found if labels.device.type == "cpu" else found.to(labels.device)
 
+    def first(self, samples: int, supervised: int) -> "NumberSpans":
+        """Return the spans of the first samples alone, which have ``supervised`` labels."""
+        numbers = int((self.sample < samples).sum())
+        tokens = int((self.number < numbers).sum())
+        of_token = ("position", "target", "place", "from_right", "worth", "number")
+        sizes = dict.fromkeys((*of_token, "digit_target"), tokens)
+        sizes |= dict.fromkeys(("value", "sign", "role", "group", "sample"), numbers)
+        sizes["supervised"] = supervised
+        whole = {f.name: getattr(self, f.name) for f in fields(self)}
+        cut = {name: whole[name][:n] for name, n in sizes.items() if whole[name] is not None}
+        for name in ("boxes", "times"):
+            cut[name] = whole[name][(whole[name] < numbers).all(dim=1)]
+        return NumberSpans(**cut, samples=self.samples.clamp(max=samples))
+
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "NumberSpans":
         """Return a copy on a device, which is copied as one tensor."""
         return self._with(self._packed().to(device, non_blocking))

@@ -10,6 +10,7 @@ import functools
 import inspect
 import logging
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -32,8 +33,15 @@ from mm_numeric.losses.term import LossSum
 from mm_numeric.models.frozen_towers import stop_gradients_at_frozen_towers
 from mm_numeric.models.output_head import selecting
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
+from mm_numeric.registry import unknown
 from mm_numeric.training.answer_nodes import WithNodes, with_nodes
 from mm_numeric.training.chunked_head import ChunkedHead
+from mm_numeric.training.evaluation_sums import (
+    ROW_TOKENS,
+    EvaluationSums,
+    count_row_tokens,
+    without_repeated_rows,
+)
 from mm_numeric.training.integrations import (
     added_sums,
     aligned_labels,
@@ -96,7 +104,11 @@ class NumericLossMixin(_Trainer):
     ``numbers/accuracy`` and ``numbers/error/ROLE`` (such as ``x``) come from ``number_metrics``.
     ``entropy``, ``mean_token_accuracy`` and ``num_tokens`` of SFTTrainer are not logged, because
     this class replaces ``SFTTrainer.compute_loss``; set ``include_num_input_tokens_seen`` to count
-    tokens. In ``evaluate``, the loss of each batch is the mean over that batch on one rank.
+    tokens.
+
+    ``evaluate`` returns ``eval_loss``, ``eval_loss/NAME`` and ``eval_numbers/NAME``: exact means
+    over all tokens and numbers of the data set, whatever the batches and ranks.
+    ``metric_for_best_model="eval_loss/emd"`` chooses a checkpoint by a component.
     ``Seq2SeqTrainer`` with ``predict_with_generate`` reports the model's own loss.
     """
 
@@ -123,6 +135,7 @@ class NumericLossMixin(_Trainer):
         elif hasattr(tokenizer, "convert_ids_to_tokens"):
             objective.vocabulary.require_tokenizer(tokenizer)
         self.objective = objective
+        self._logged: set[str] = set()
         self._validate_settings()
         self._is_encoder_decoder = getattr(self.model.config, "is_encoder_decoder", False)
         base = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
@@ -139,7 +152,8 @@ class NumericLossMixin(_Trainer):
         self._component_names: list[str] = []
         self._seen: list[Tensor] = []  # totals and counts of the components since the last log
         self._metric_sums: Tensor | None = None
-        self._logged: set[str] = set()
+        self._evaluation: EvaluationSums | None = None  # during an evaluation
+        self._needs_logits = True  # of an evaluation
         text_config = getattr(self.model.config, "get_text_config", lambda: None)()
         size = getattr(text_config, "vocab_size", None)
         self._guessing = math.log(size) if size else math.inf  # if all tokens are equally likely
@@ -204,10 +218,16 @@ class NumericLossMixin(_Trainer):
         counts = self._counts if model.training else None
         with masks:
             outputs, result = self._forward(
-                model, batch, labels, spans, supervised, counts, return_outputs
+                model,
+                batch,
+                labels,
+                spans,
+                supervised,
+                counts,
+                return_outputs and self._needs_logits,
             )
         loss = result.loss
-        if result.metric_sums is not None:
+        if counts is not None and result.metric_sums is not None:
             before = self._metric_sums
             self._metric_sums = (
                 result.metric_sums if before is None else before + result.metric_sums
@@ -221,6 +241,8 @@ class NumericLossMixin(_Trainer):
         if aux_loss is not None:  # a mean over one micro-batch, as in transformers and TRL
             steps = 1 if counts is None else self.current_gradient_accumulation_steps
             loss = loss + router.router_aux_loss_coef * aux_loss / steps
+        if counts is None and self._evaluation is not None:
+            self._evaluation.add(result, loss)
         return (loss, outputs) if return_outputs else loss
 
     def _model_inputs(
@@ -300,8 +322,8 @@ class NumericLossMixin(_Trainer):
             labels = labels.flatten()[positions]
         if nodes is not None:
             positions = nodes.positions
-        is_training = counts is not None and not return_outputs
-        if is_training and self._head.is_chunked(positions, self.objective, self.chunked_from):
+        is_chunked = self._head.is_chunked(positions, self.objective, self.chunked_from)
+        if is_chunked and not return_outputs:
             return self._head.loss_in_chunks(
                 model, batch, self.objective, labels, spans, counts, positions, count
             )
@@ -338,16 +360,59 @@ class NumericLossMixin(_Trainer):
         self, outputs: Any, labels: Tensor, spans: NumberSpans | None, counts: Counts | None
     ) -> ObjectiveResult:
         """Return the loss and the metrics of the model's outputs."""
-        metrics = counts is not None
+        metrics = counts is not None or self._evaluation is not None
         return self.objective(
             outputs.logits, labels, spans, shift=False, counts=counts, metrics=metrics
         )
 
-    def prediction_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+    def evaluation_loop(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> Any:
+        """Evaluate a data set; its losses are means over all tokens and numbers."""
+        if self.accelerator.num_processes > 1:
+            count_row_tokens(dataloader)
+        self._evaluation = evaluation = EvaluationSums()
+        try:
+            output = super().evaluation_loop(
+                dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
+            )
+        finally:
+            self._evaluation = None
+        output.metrics.update(
+            evaluation.metrics(self._loss_of_sums, metric_key_prefix, self.accelerator)
+        )
+        return output
+
+    def _loss_of_sums(self, sums: Mapping[str, LossSum]) -> Tensor:
+        """Return the loss, given the sum and count of each component."""
+        items = {name: part.items for name, part in sums.items()}
+        return self.objective.balance.total(sums, items)
+
+    def prediction_step(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
         """Evaluate a batch; ``predict_with_generate`` passes all of its entries to the model."""
+        dropped = {ROW_TOKENS}
         if getattr(self.args, "predict_with_generate", False):
-            inputs = {name: value for name, value in inputs.items() if name != "spans"}
-        return super().prediction_step(model, inputs, *args, **kwargs)
+            dropped.add("spans")
+        elif self._evaluation is not None and inputs.get("labels") is not None:
+            inputs = without_repeated_rows(inputs, self.accelerator)
+        inputs = {name: value for name, value in inputs.items() if name not in dropped}
+        self._needs_logits = not prediction_loss_only
+        try:
+            return super().prediction_step(model, inputs, prediction_loss_only, *args, **kwargs)
+        finally:
+            self._needs_logits = True
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """Train on one micro-batch; if it ends the step, update the running means of the losses."""
@@ -490,6 +555,7 @@ class NumericLossMixin(_Trainer):
                 f"one process sees {args.n_gpu} GPUs, but an objective requires one process per "
                 "GPU: start with torchrun or accelerate launch, or set CUDA_VISIBLE_DEVICES."
             )
+        self._check_best_metric()
         sizes = [getattr(self, name, lambda: 1)() for name in ("get_cp_size", "get_sp_size")]
         if max(sizes) > 1:  # transformers 4.57 has neither
             raise ValueError(
@@ -498,6 +564,23 @@ class NumericLossMixin(_Trainer):
             )
         if packed and self.objective.spec.reduction == "samples":
             raise ValueError(_PACKED_SAMPLES)
+
+    def _check_best_metric(self) -> None:
+        """Check ``metric_for_best_model`` if it is a loss component or a number metric.
+
+        The smallest loss or error is the best, but transformers only knows this of names that end
+        with ``loss``, and takes the largest of all others.
+        """
+        metric = self.args.metric_for_best_model or ""
+        found = re.search(r"(?:^|_)(loss|numbers)/(.+)", metric)
+        if found is None:
+            return
+        kind, name = found.groups()
+        if kind == "loss" and name not in ("ce", *self.objective.terms):
+            raise unknown(name, ("ce", *self.objective.terms), "loss", "metric_for_best_model")
+        if name != "accuracy" and self.args.greater_is_better:
+            self.args.greater_is_better = False
+            self._log_once(logging.INFO, f"metric_for_best_model: the smallest {metric} is best.")
 
 
 def _decoder_inputs(model: Any, labels: Tensor) -> Tensor:

@@ -475,3 +475,9 @@ class BaselineTrainer(NumericTrainer):
     ) -> ObjectiveResult:
         assert spans is not None
         return self.baseline.loss(self.objective, outputs, labels, spans, counts)
+
+    def _loss_of_sums(self, sums: Mapping[str, LossSum]) -> Tensor:
+        return self.baseline.mean_loss(sums)
+
+    def _check_best_metric(self) -> None:
+        """Check nothing: the components are those of the baseline."""

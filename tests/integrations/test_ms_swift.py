@@ -12,6 +12,7 @@ from tiny_llama import TOKENIZER
 
 from mm_numeric import NumericLoss
 from mm_numeric.losses.presets import read_spec
+from mm_numeric.training.integrations import added_sums
 
 PLUGIN = blocks("docs/frameworks.md", "python")[0]
 
@@ -40,10 +41,17 @@ def swift():
 
 
 class Metric:
-    """Keeps the last value."""
+    """The mean of all values that it gets, as MeanMetric of ms-swift 4.6.0."""
 
-    def update(self, value):
-        self.value = value
+    total, count = 0.0, 0
+
+    def update(self, state):
+        self.total += state.sum().item()
+        self.count += state.shape[0] if state.ndim else 1
+
+    @property
+    def value(self):
+        return self.total / self.count
 
 
 class Log(dict):
@@ -86,7 +94,21 @@ def test_the_loss_is_ours_times_its_share_of_the_tokens(swift):
     torch.testing.assert_close(found, result.loss * share)
     logged = made.custom_metrics["train"]
     assert logged.keys() == {f"loss/{name}" for name in result.components}
-    torch.testing.assert_close(logged["loss/emd_exp"].value, result.components["emd_exp"])
+    assert logged["loss/emd_exp"].value == pytest.approx(result.components["emd_exp"].item())
+
+
+def test_an_evaluation_logs_means_over_tokens_and_not_over_batches(swift):
+    compute, made = loss(swift)
+    made.model.training = False
+    sums, loss_of = {}, NumericLoss("ntil", TOKENIZER)
+    for text in ("a 12 or 7, 40 and 1234", "x 5", "no"):
+        labels = torch.tensor([TOKENIZER(text, add_special_tokens=False).input_ids])
+        logits = torch.randn(*labels.shape, len(TOKENIZER))
+        compute(types.SimpleNamespace(logits=logits), labels, trainer=made)
+        sums = added_sums(sums, loss_of(logits, labels, shift=True).sums)
+    for name, part in sums.items():
+        logged = made.custom_metrics["eval"][f"loss/{name}"]
+        assert logged.value == pytest.approx(part.mean.item(), rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,13 @@
 import pytest
 import torch
 from tiny_llama import TOKENIZER, model
-from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainingArguments
+from transformers import (
+    DataCollatorForSeq2Seq,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    Trainer,
+    TrainingArguments,
+)
 
 from mm_numeric import NumericLoss
 from mm_numeric.integrations.trainers import (
@@ -33,6 +39,33 @@ class FrameworkSeq2SeqTrainer(Seq2SeqTrainer):
 
     def compute_loss(self, model, inputs, *args, **kwargs):
         return super().compute_loss(model, inputs, *args, **kwargs)
+
+    def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None, **options):
+        return super().prediction_step(
+            model, inputs, prediction_loss_only=prediction_loss_only, ignore_keys=ignore_keys
+        )
+
+
+def test_an_evaluation_in_a_framework_is_a_mean_over_tokens(tmp_path):
+    rows = [
+        {"input_ids": ids, "labels": ids}
+        for text in ("it is 12 or 7", "5", "no number", "1234 5")
+        for ids in [TOKENIZER(text, add_special_tokens=False).input_ids]
+    ]
+    found = []
+    for size in (1, 3):
+        arguments = Seq2SeqTrainingArguments(
+            str(tmp_path), per_device_eval_batch_size=size, use_cpu=True, report_to=[]
+        )
+        collator = DataCollatorForSeq2Seq(TOKENIZER)
+        spec = NumericLoss("emd", TOKENIZER).spec
+        trainer = trainer_with_objective(FrameworkSeq2SeqTrainer, spec)(
+            model=model().float(), args=arguments, eval_dataset=rows, data_collator=collator,
+            processing_class=TOKENIZER,
+        )  # fmt: skip
+        found.append(trainer.evaluate())
+    for name in ("loss", "loss/ce", "loss/emd", "numbers/accuracy", "numbers/error/free"):
+        assert found[0][f"eval_{name}"] == pytest.approx(found[1][f"eval_{name}"], rel=1e-5), name
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,26 @@ def test_the_supervised_rows_are_found_again():
     assert torch.equal(spans.supervised, expected)
 
 
+@pytest.mark.parametrize("samples", range(5))
+def test_the_first_samples_alone(samples):
+    labels = labels_of("__12", "ab__", "_-3.5", "7", width=5)
+    whole = NumberSpans.from_labels(labels, VOCABULARY)
+    whole = replace(
+        whole,
+        boxes=torch.tensor([[0, 0, 1, 1], [1, 1, 2, 2]]),
+        times=torch.tensor([[0, 1]]),
+        digit_target=torch.rand(len(whole.target), 10),
+    )
+    kept = labels[:samples]
+    found = whole.first(samples, int((kept != IGNORE_INDEX).sum()))
+    expected = NumberSpans.from_labels(kept, VOCABULARY)
+    for name in {f.name for f in fields(NumberSpans)} - {"boxes", "times", "digit_target"}:
+        assert torch.equal(getattr(found, name), getattr(expected, name)), name
+    assert torch.equal(found.digit_target, whole.digit_target[: len(expected.target)])
+    assert len(found.boxes) == max(0, samples - 2)
+    assert len(found.times) == (samples > 2)
+
+
 def test_thousands_are_a_choice():
     labels = labels_of("1,234.5", "12,345,678", "1,23", "0,123")
     plain = NumberSpans.from_labels(labels, VOCABULARY)
