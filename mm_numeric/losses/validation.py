@@ -13,6 +13,11 @@ from torch import Tensor
 from mm_numeric.losses.normalization import Counts, supervised_weights
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans, shifted
 
+_MORE = (
+    "the model adds tokens that the labels do not have, such as virtual tokens (prompt tuning of "
+    "PEFT) or image features (GIT). Select the positions of the labels."
+)
+
 
 class FlatBatch(NamedTuple):
     """The inputs of the loss, flattened to one axis of positions."""
@@ -81,6 +86,10 @@ def flat_supervised(
         if supervised is None:
             supervised = (labels != IGNORE_INDEX).flatten().nonzero().squeeze(1)
         labels = labels.flatten()[supervised]
+    elif is_whole and labels.shape == (len(inputs), labels.shape[-1]) < inputs.shape[:2]:
+        raise ValueError(
+            f"the {what} have {inputs.shape[1]} positions, the labels {labels.shape[1]}: {_MORE}"
+        )
     elif (
         shift
         or spans is None

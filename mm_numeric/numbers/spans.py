@@ -37,10 +37,13 @@ def shifted(labels: Tensor) -> Tensor:
 def document_ids(position_ids: Tensor, *, shift: bool) -> Tensor:
     """Return for each label [b, t] the index of its document, in rows of packed documents.
 
-    A document starts where ``position_ids`` [b, t] do not increase by one. With ``shift`` the
-    result is for labels that are shifted left by one, as for decoder-only models.
+    A document starts where ``position_ids`` [b, t] fall, or stay 0 after a document of one token.
+    They may jump or stay within a document. With ``shift`` the result is for labels that are
+    shifted left by one, as for decoder-only models.
     """
-    starts = torch.nn.functional.pad(position_ids.diff(dim=1) != 1, (1, 0))
+    step = position_ids.diff(dim=1)
+    falls = (step < 0) | ((step == 0) & (position_ids[:, 1:] == 0))
+    starts = torch.nn.functional.pad(falls, (1, 0))
     return aligned_documents(starts.cumsum(dim=1), shift=shift)
 
 

@@ -1,5 +1,6 @@
 """Use an objective (CE plus numeric losses) with Trainer, accelerate or your own training loop."""
 
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -45,7 +46,8 @@ def loss_func(loss_of: NumericLoss, *, shift: bool) -> Callable[..., Tensor]:
         ValueError: If the objective weights its losses by running means (``balance: running``).
             The means must be updated after each step, but this function cannot detect its end. If
             the outputs of the model show that it requires the other ``shift``. If the Trainer has
-            a ``label_smoothing_factor``, which it ignores when it has a ``compute_loss_func``.
+            a ``label_smoothing_factor``, which it ignores when it has a ``compute_loss_func``. If
+            the model adds tokens that the labels do not have (prompt tuning of PEFT, GIT).
     """
     if loss_of.spec.balance == "running":
         raise ValueError(
@@ -60,6 +62,11 @@ def loss_func(loss_of: NumericLoss, *, shift: bool) -> Callable[..., Tensor]:
         trainer = sys._getframe(1).f_locals.get("self")
         check_label_smoothing(getattr(trainer, "args", None))
         _check_shift_of(outputs, shift)
+        if has_virtual_tokens(getattr(trainer, "model", None)):
+            raise ValueError(
+                "prompt tuning (PEFT) adds virtual tokens before each row, which the labels do not "
+                "have: use NumericLossMixin, which leaves them out, in place of loss_func."
+            )
         labels = aligned_labels(labels, shift)
         loss = loss_of(outputs.logits, labels, shift=False).loss
         if num_items_in_batch is None:
@@ -116,7 +123,7 @@ def check_shift(collator: Any, shift: bool) -> None:
 def packed_documents(batch: Mapping[str, Any], *, shift: bool) -> Tensor | None:
     """Return for each label [b, t] the index of its document, if a row has several (packing).
 
-    Documents are known from ``position_ids`` [b, t], which start again with each document, or from
+    Documents are known from ``position_ids`` [b, t], which fall where the next one begins, or from
     an ``attention_mask`` [b, t] that numbers the documents, with 0 for padding. None if neither is
     present. ``shift`` is True for labels that are shifted left by one, as for decoder-only models.
     """
@@ -137,8 +144,19 @@ def check_label_smoothing(args: Any) -> None:
         )
 
 
+def has_virtual_tokens(model: Any) -> bool:
+    """Return True if PEFT puts virtual tokens before each row: more logits than labels.
+
+    Prefix tuning puts keys and values there, and an encoder-decoder has the tokens in its encoder.
+    """
+    peft: Any = getattr(model, "active_peft_config", None)
+    if not getattr(peft, "is_prompt_learning", False) or peft.peft_type == "PREFIX_TUNING":
+        return False
+    return not getattr(model.config, "is_encoder_decoder", False)
+
+
 def check_base(trainer: type, mixin: type) -> None:
-    """Raise ValueError if ``mixin`` would replace another loss than cross-entropy.
+    """Raise ValueError if ``mixin`` would replace another loss than cross-entropy, or none.
 
     ``trainer`` is a class that combines ``NumericLossMixin`` (``mixin``) with a trainer.
     """
@@ -150,6 +168,15 @@ def check_base(trainer: type, mixin: type) -> None:
             f"{mixin.__name__} would replace; combine the mixin with Trainer, Seq2SeqTrainer, "
             "SFTTrainer or a subclass that does not override compute_loss."
         )
+    for cls in after:
+        step = inspect.unwrap(vars(cls)["training_step"]) if "training_step" in vars(cls) else None
+        calls = {"compute_loss", "training_step"}  # its own, or that of its parent class
+        if inspect.isfunction(step) and not calls.intersection(step.__code__.co_names):
+            raise ValueError(
+                f"{trainer.__name__}: the training_step of {cls.__name__} does not call "
+                f"compute_loss, so that the objective would not be trained; combine "
+                f"{mixin.__name__} with another trainer."
+            )
 
 
 def _check_shift_of(outputs: Any, shift: bool) -> None:

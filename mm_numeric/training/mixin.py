@@ -49,6 +49,7 @@ from mm_numeric.training.integrations import (
     check_label_smoothing,
     check_shift,
     count_numbers,
+    has_virtual_tokens,
     packed_documents,
     sums_over_ranks,
     total_counts,
@@ -139,10 +140,7 @@ class NumericLossMixin(_Trainer):
         self._validate_settings()
         self._is_encoder_decoder = getattr(self.model.config, "is_encoder_decoder", False)
         base = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
-        # Prompt tuning of PEFT puts virtual tokens before each row: more logits than labels.
-        peft = getattr(self.model, "active_peft_config", None)
-        is_prompted = getattr(peft, "is_prompt_learning", False)
-        self._has_virtual_tokens = is_prompted and not self._is_encoder_decoder
+        self._has_virtual_tokens = has_virtual_tokens(self.model)
         parameters = inspect.signature(base.forward).parameters
         takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
         self._takes_use_cache = takes_any or "use_cache" in parameters
@@ -564,6 +562,12 @@ class NumericLossMixin(_Trainer):
             )
         if packed and self.objective.spec.reduction == "samples":
             raise ValueError(_PACKED_SAMPLES)
+        peft: Any = getattr(self.model, "active_peft_config", None)
+        if packed and getattr(peft, "is_prompt_learning", False):
+            raise ValueError(
+                f"PEFT ignores position_ids under {peft.peft_type.name}, so that packed documents "
+                "would see each other: remove packing and padding_free."
+            )
 
     def _check_best_metric(self) -> None:
         """Check ``metric_for_best_model`` if it is a loss component or a number metric.

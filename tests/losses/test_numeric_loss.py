@@ -310,7 +310,8 @@ def test_sums_carry_no_gradient():
 @pytest.mark.parametrize(
     ("shape", "labels_shape", "arguments"),
     [
-        ((2, 5, SIZE), (2, 4), {}),
+        ((2, 5, SIZE), (2, 6), {}),
+        ((2, 5, SIZE), (1, 4), {}),
         ((2, 5, SIZE), (10,), {}),
         ((10, SIZE), (2, 5), {}),
         ((10, SIZE), (9,), {"spans": True}),

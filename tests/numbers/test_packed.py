@@ -44,6 +44,23 @@ def test_numbers_end_with_their_document(documents, joined, apart, shift):
     assert counts[2] == len(apart)
 
 
+@pytest.mark.parametrize(
+    ("positions", "found"),
+    [
+        ([0, 2, 4, 6], [1234]),  # jumps, as of every second token of a text
+        ([0, 1, 1, 1], [1234]),  # a patch of an image may have the position of another
+        ([5, 6, 7, 9], [1234]),
+        ([0, 2, 0, 3], [12, 34]),
+        ([4, 6, 1, 2], [12, 34]),  # after left padding, for example
+        ([0, 0, 1, 0], [1, 23, 4]),  # two documents have one token
+    ],
+)
+def test_documents_begin_where_positions_fall(positions, found):
+    ids = document_ids(torch.tensor([positions]), shift=False)
+    spans = NumberSpans.from_labels(labels_of("1234"), VOCABULARY, documents=ids)
+    assert spans.value.tolist() == found
+
+
 def test_documents_of_another_shape_are_rejected():
     labels, _ = packed("12", "34")
     with pytest.raises(ValueError, match=r"documents must have the shape of the labels, \[1, 4\]"):
