@@ -110,6 +110,8 @@ def test_every_python_example_runs(page, hub, tmp_path, capsys):
             assert printed == {"ce", "emd_exp", "relative", "magnitude"}
         if "spans.{name" in example:  # the batch of CONTRIBUTING.md
             assert capsys.readouterr().out.endswith(blocks(page, "text")[0])
+        if "normalise_places" in example:
+            assert capsys.readouterr().out.endswith(blocks(page, "text")[0])
         if "number_distribution" in example:
             assert names["found"] is None or 0 < names["found"].covered <= 1
         if "from_hidden" in example:

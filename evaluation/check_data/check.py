@@ -51,6 +51,7 @@ from mm_numeric.families.chat_template import listed
 from mm_numeric.families.family import Tokens
 from mm_numeric.geometry.row_shapes import clipped_answer
 from mm_numeric.io.log import progress
+from mm_numeric.losses.place_weights import MANY_DIGITS
 from mm_numeric.models.loading import family_class, load_family, quiet_unless_terminal
 from mm_numeric.numbers.spans import TokenNumber
 from mm_numeric.registry import scorer_of
@@ -398,7 +399,10 @@ def _count_numbers(
             character.isdigit() for i, character in enumerate(written.text) if i not in known
         )
     tokens = encoded.collator.vocabulary.tokens
-    source.wide_tokens += sum(len(tokens[j].digits) > 1 for n in numbers for j in n.targets)
+    for number in numbers:
+        digits = [len(tokens[j].digits) for j in number.targets]
+        source.wide_tokens += sum(count > 1 for count in digits)
+        source.long_numbers += sum(digits) > MANY_DIGITS
 
 
 def _inside(encoded: EncodedExample) -> Any:
@@ -470,6 +474,25 @@ def _label_noise(config: Config) -> Iterator[str]:
         )
 
 
+def _number_notes(sources: Sequence[SourceReport]) -> Iterator[str]:
+    """Yield one sentence for each property of the numbers in answers that losses depend on."""
+    if unmarked := sum(source.unmarked_digits for source in sources):
+        yield (
+            f"{unmarked} digits of answers are in no marked number: cross-entropy alone trains "
+            "them. objective.numbers: all includes every number in the tokens."
+        )
+    if wide := sum(source.wide_tokens for source in sources):
+        yield (
+            f"{wide} number tokens hold more than one digit: digit losses include each of the "
+            "digits, but only cross-entropy trains how many digits a token has."
+        )
+    if long := sum(source.long_numbers for source in sources):
+        yield (
+            f"{long} numbers of answers have more than {MANY_DIGITS} digits: in emd_exp, ntil, "
+            "ntil_soft and del they can have most of the gradient, unless normalise_places is true."
+        )
+
+
 def notes(report: DataReport) -> Iterator[str]:
     """Yield one sentence for each property of the data that a user may not expect."""
     sources, tokenizer = report.sources, report.family.tokenizer
@@ -488,16 +511,7 @@ def notes(report: DataReport) -> Iterator[str]:
         kept = sum(num_objects(e.example.answer) for e in sources[0].examples)
         lost = f" with {objects:,} of {objects + kept:,} objects" if objects else ""
         yield f"{dropped} rows have more than {most} tokens, and are dropped{lost}."
-    if unmarked := sum(source.unmarked_digits for source in sources):
-        yield (
-            f"{unmarked} digits of answers are in no marked number: cross-entropy alone trains "
-            "them. objective.numbers: all includes every number in the tokens."
-        )
-    if wide := sum(source.wide_tokens for source in sources):
-        yield (
-            f"{wide} number tokens hold more than one digit: digit losses include each of the "
-            "digits, but only cross-entropy trains how many digits a token has."
-        )
+    yield from _number_notes(sources)
     for source in sources:
         if rows := list(source.one_colour.values()):
             yield (

@@ -124,6 +124,9 @@ class SourceReport:
     wide_tokens: int = 0
     """Number of answer tokens that hold more than one digit of a number."""
 
+    long_numbers: int = 0
+    """Number of numbers in answers with more than nine digits."""
+
     ceiling: dict[str, float] = field(default_factory=dict)
     """Maps the name of each metric to the highest value that a model can reach."""
 

@@ -45,7 +45,7 @@ class Balance(nn.Module):
             numeric = self.factor(sums, own) * sum(weighted[1:], weighted[0])
         if "ce" not in sums:
             assert numeric is not None  # there is no cross-entropy only if there are terms
-            return numeric.to(weighted[0])
+            return numeric
         cross_entropy = _times(self.spec.ce_weight, means["ce"])
         return cross_entropy if numeric is None else cross_entropy + numeric.to(cross_entropy)
 

@@ -30,6 +30,7 @@ from mm_numeric.losses.normalization import (
     term_losses,
 )
 from mm_numeric.losses.number_metrics import named_metrics, number_metrics
+from mm_numeric.losses.place_weights import MANY_DIGITS
 from mm_numeric.losses.presets import read_spec, with_changes
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.losses.term import LossSum, NumberClasses, NumberLogits, Term, make_term
@@ -89,8 +90,8 @@ class NumericLoss(nn.Module):
             logits [n, v] of the n supervised positions, or their hidden states, are then followed
             by those of the nodes of the tree, row by row: [n + r * u, v].
         **changes: Fields of ``ObjectiveSpec`` that replace those of ``objective``, such as
-            ``numeric_weight=0.8``; if the objective has one term, also options of this term, such
-            as ``squash=3``.
+            ``numeric_weight=0.8``, and options that only one of its terms has, such as
+            ``squash=3``.
     """
 
     if TYPE_CHECKING:
@@ -131,6 +132,7 @@ class NumericLoss(nn.Module):
         self._ids = torch.tensor([token.id for token in vocabulary.tokens])
         self._largest_id = max(token.id for token in vocabulary.tokens)
         self._tables: dict[tuple[torch.device, torch.dtype], tuple[Tensor, NumberClasses]] = {}
+        self._warned_of_digits = False
         self._check_terms()
         self._warn_of_large_values()
 
@@ -253,6 +255,34 @@ class NumericLoss(nn.Module):
                 largest,
             )
 
+    @property
+    def favours_long_numbers(self) -> bool:
+        """Return True if a trained term gives the digits of long numbers more weight."""
+        return any(getattr(self.terms[n], "favours_long_numbers", False) for n in self._trained)
+
+    def longest_number(self, spans: NumberSpans) -> Tensor:
+        """Return the digits and the value of the number with the most digits, [2], float64."""
+        _, classes = self._table(spans.worth, self._largest_id + 1)
+        digits = (spans.from_right + classes.width[spans.target]).double()
+        values = spans.value[spans.number]
+        digits, values = (torch.nn.functional.pad(each, (1, 0)) for each in (digits, values))
+        return torch.stack([digits, values])[:, digits.argmax()]
+
+    def warn_of_long_number(self, digits: float, value: float) -> None:
+        """Warn once if a number has more than nine digits: it can have most of the gradient."""
+        if digits <= MANY_DIGITS or self._warned_of_digits:
+            return
+        self._warned_of_digits = True
+        names = [n for n in self.terms if getattr(self.terms[n], "favours_long_numbers", False)]
+        logger.warning(
+            "a label has a number of %d digits (%g): the weights of %s grow with each digit, so "
+            "that such a number can have most of the gradient. Set normalise_places: true, which "
+            "gives the digits of each number the mean weight 1.",
+            digits,
+            value,
+            ", ".join(names),
+        )
+
     def _select(
         self, logits: Tensor, labels: Tensor, spans: NumberSpans, supervised: Tensor | None
     ) -> tuple[Tensor | None, NumberLogits, Tensor]:
@@ -367,7 +397,10 @@ class NumericLoss(nn.Module):
         """
         if labels.dim() != 2:
             raise ValueError(f"labels must be [b, t], not {list(labels.shape)}.")
-        return self.span_finder()(labels, documents=documents)
+        spans = self.span_finder()(labels, documents=documents)
+        if labels.device.type == "cpu" and self.favours_long_numbers:
+            self.warn_of_long_number(*self.longest_number(spans).tolist())
+        return spans
 
     def span_finder(self) -> Callable[..., NumberSpans]:
         """Return the function that ``spans`` calls, which can be sent to other processes."""
@@ -414,7 +447,8 @@ class NumericLoss(nn.Module):
             names = {"ce": "supervised", **{name: self._count_of(name) for name in self.terms}}
             step = here if counts is None or counts.is_batch else counts
             divisors = {name: getattr(step, count) for name, count in names.items()}
-            loss = self.balance.total(sums, divisors)
+            # Terms of whole numbers are computed in float64.
+            loss = self.balance.total(sums, divisors).to(numbers.logits.dtype)
             metric_sums = None
             if written is not None:
                 metric_sums = number_metrics(numbers, spans, written, labels[spans.position])

@@ -9,6 +9,9 @@ from torch import Tensor
 from mm_numeric.numbers.spans import NumberSpans
 
 PLACES = ("exponential", "linear", "powers", "none")
+MANY_DIGITS = 9
+"""Where weights grow with the number of digits, longer numbers can own most of the gradient."""
+
 _LARGEST_WEIGHT = 1e30  # below the float32 maximum, so that sums stay finite; 1.2 ** 379
 
 
@@ -42,3 +45,16 @@ def place_weights(from_right: Tensor, places: str, growth: float) -> Tensor:
 def sum_by_number(values: Tensor, spans: NumberSpans) -> Tensor:
     """Return the sum of ``values`` [k] (one per number token) for each of the m numbers, [m]."""
     return values.new_zeros(len(spans.value)).index_add(0, spans.number, values)
+
+
+def normalised(weights: Tensor, totals: Tensor, digits: Tensor, spans: NumberSpans) -> Tensor:
+    """Return loss weights [k] divided so that the digits of each number have the mean weight 1.
+
+    Args:
+        weights: [k] weight of each number token.
+        totals: [k] sum of the weights of the digits of each number token, float64.
+        digits: [k] number of digits of each number token, float64.
+        spans: The numbers that the tokens belong to.
+    """
+    mean = sum_by_number(totals, spans) / sum_by_number(digits, spans)
+    return weights / mean[spans.number]

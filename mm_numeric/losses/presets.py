@@ -105,8 +105,8 @@ def read_spec(value: Any, where: str) -> ObjectiveSpec:
     """Read the settings of an objective from the name of a preset or from a mapping.
 
     The mapping may have ``preset`` (default ``ce``), and settings such as ``numeric_weight``, which
-    replace those of the preset. If the objective has a single term, the mapping may also have
-    options of this term, such as ``scale: published``.
+    replace those of the preset. The mapping may also have options that only one of the terms has,
+    such as ``scale: published``.
 
     Args:
         value: The name, or the mapping.
@@ -130,7 +130,7 @@ def read_spec(value: Any, where: str) -> ObjectiveSpec:
 def with_changes(base: ObjectiveSpec, changes: Mapping[str, Any], where: str) -> ObjectiveSpec:
     """Return an objective's settings with changes, such as ``ce_weight=0`` or ``squash=2``.
 
-    An option of a numeric loss, such as ``squash``, is only known if it is the only one.
+    An option of a numeric loss, such as ``squash``, is only known if no other loss has it.
     """
     known = {field.name for field in fields(ObjectiveSpec)}
     settings = {**vars(base), **{name: changes[name] for name in changes if name in known}}
@@ -139,22 +139,26 @@ def with_changes(base: ObjectiveSpec, changes: Mapping[str, Any], where: str) ->
         terms = [vars(term) if isinstance(term, TermSpec) else term for term in terms]
     options = {name: value for name, value in changes.items() if name not in known}
     if options:
-        names = _option_names(terms)
-        for name in options:
-            if name not in names:
-                error = unknown(name, [*known, *names], "setting", where)
+        owners = _option_owners(terms)
+        for name, value in options.items():
+            if name not in owners:
+                error = unknown(name, [*known, *owners], "setting", where)
                 raise ValueError(
                     f"{error} Options of one of several terms belong to its entry in terms, as "
                     "{name: emd_exp, options: {growth: 1.5}}."
                 )
-        terms = [{**terms[0], "options": {**terms[0].get("options", {}), **options}}]
+            term = terms[owners[name]]
+            terms[owners[name]] = {**term, "options": {**term.get("options", {}), name: value}}
     spec: ObjectiveSpec = read_dataclass(ObjectiveSpec, {**settings, "terms": terms}, where)
     return spec
 
 
-def _option_names(terms: Any) -> list[str]:
-    """Return the names of the options of the only term in ``terms``; [] if there are several."""
-    if len(terms) != 1 or not isinstance(terms[0], Mapping) or terms[0].get("name") not in TERMS:
-        return []
-    cls = choose(terms[0]["name"], TERMS, "loss term", "")
-    return [field.name for field in fields(cls)] if is_dataclass(cls) else []
+def _option_owners(terms: Any) -> dict[str, int]:
+    """Return the index of the term that has an option, for options that no other term has."""
+    found: dict[str, list[int]] = {}
+    for i, term in enumerate(terms if isinstance(terms, list) else ()):
+        name = str(term.get("name")) if isinstance(term, Mapping) else ""
+        cls = choose(name, TERMS, "loss term", "") if name in TERMS else None
+        for option in fields(cls) if is_dataclass(cls) else ():
+            found.setdefault(option.name, []).append(i)
+    return {name: owners[0] for name, owners in found.items() if len(owners) == 1}

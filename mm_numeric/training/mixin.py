@@ -150,6 +150,7 @@ class NumericLossMixin(_Trainer):
         self._component_names: list[str] = []
         self._seen: list[Tensor] = []  # totals and counts of the components since the last log
         self._metric_sums: Tensor | None = None
+        self._longest: Tensor | None = None  # number since the last log: its digits and its value
         self._evaluation: EvaluationSums | None = None  # during an evaluation
         self._needs_logits = True  # of an evaluation
         text_config = getattr(self.model.config, "get_text_config", lambda: None)()
@@ -160,7 +161,7 @@ class NumericLossMixin(_Trainer):
         """Reset the running means of the losses and the values that are not logged, then train."""
         check_shift(self.data_collator, not self._is_encoder_decoder)
         self.objective.balance.reset()
-        self._seen, self._metric_sums = [], None
+        self._seen, self._metric_sums, self._longest = [], None, None
         self._head = None  # another model may have been loaded
         return super().train(*args, **kwargs)
 
@@ -174,6 +175,11 @@ class NumericLossMixin(_Trainer):
                 self.objective, labels, batch.get("spans"), documents=self._documents(batch)
             )
             counted.append(counts)
+            if self.objective.favours_long_numbers:
+                longest, before = self.objective.longest_number(batch["spans"]), self._longest
+                if before is not None:
+                    longest = torch.where(longest[0] > before[0], longest, before)
+                self._longest = longest
         self._counts = total_counts(counted, self.accelerator) if counted else None
         if self._counts is not None and len(batches) * self.accelerator.num_processes == 1:
             self._counts = self._counts._replace(is_batch=True)
@@ -449,7 +455,16 @@ class NumericLossMixin(_Trainer):
                 return {f"numbers/{n}": s.mean.item() for n, s in each.items() if s.items}
 
             found.append(Unread([self.accelerator.reduce(metric_sums, reduction="sum")], metrics))
-        self._seen, self._metric_sums = [], None
+        if self._longest is not None:
+
+            def warn(longest: list[float]) -> dict[str, float]:
+                if self.is_world_process_zero():
+                    pairs = zip(longest[::2], longest[1::2], strict=True)
+                    self.objective.warn_of_long_number(*max(pairs))
+                return {}
+
+            found.append(Unread([self.accelerator.gather(self._longest)], warn))
+        self._seen, self._metric_sums, self._longest = [], None, None
         return found
 
     def _warn_of_components(self, components: Mapping[str, float]) -> None:

@@ -83,11 +83,17 @@ def test_an_option_of_the_only_term():
     assert kept.options == {"squash": 2, "reweigh": True}
 
 
+def test_an_option_that_one_of_several_terms_has():
+    spec = read_spec({"preset": "ntil_soft", "normalise_places": True}, "objective")
+    assert [term.options for term in spec.terms] == [{"normalise_places": True}, {}, {}]
+    assert NumericLoss("ntil_soft", vocabulary=VOCABULARY, normalise_places=True).spec == spec
+
+
 @pytest.mark.parametrize(
     ("name", "option", "message"),
     [
         ("ntl_was", {"squish": 3}, "squish.*squash"),
-        ("ntil", {"growth": 1.5}, "no setting 'growth'.* Options of one of several terms belong"),
+        ("ntil", {"temperature": 1.5}, "no setting 'temperature'.* Options of one of several te"),
         ("ce", {"squash": 3}, "no setting 'squash'"),
         ("emd_exp", {"growth": 0.0}, "growth must be > 0, not 0"),
         ("emd_exp", {"places": "linear", "growth": 0.5}, "growth must be >= 1 where places is lin"),

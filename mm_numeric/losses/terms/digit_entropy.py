@@ -9,11 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from mm_numeric.losses.place_weights import (
-    check_place_weights,
-    place_weights,
-    sum_by_number,
-)
+from mm_numeric.losses.place_weights import check_place_weights, normalised, place_weights
 from mm_numeric.losses.term import NumberLogits, one_hot
 from mm_numeric.numbers.spans import NumberSpans
 
@@ -42,10 +38,9 @@ class PlaceWeightedCrossEntropy:
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss of each number token, [k]."""
         weights = place_weights(spans.from_right, self.places, self.growth)
-        share = weights / sum_by_number(weights, spans)[spans.number]
-        tokens = sum_by_number(torch.ones_like(weights), spans)[spans.number]
+        weights = normalised(weights, weights, torch.ones_like(weights), spans)
         wanted = numbers.logits.gather(1, spans.target[:, None]).squeeze(1)
-        return (share * tokens).to(wanted) * (numbers.log_normaliser - wanted)
+        return weights.to(wanted) * (numbers.log_normaliser - wanted)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +56,18 @@ class DigitEntropy:
         place_weights: True uses the weights w of the published code: ``2 (i + 1)`` for the digit of
             10 ** i (2 for units, 4 for tens), and ``1.02 ** -(i + 1)`` for the i-th digit after the
             decimal point. False: w is 1.
+        normalise_places: True divides w by its mean over the tokens of a number, as ``digit_ce``
+            does. Else the tokens of long numbers have larger weights than those of short ones.
     """
 
     per: ClassVar[Literal["token"]] = "token"
     place_weights: bool = True
+    normalise_places: bool = False
+
+    @property
+    def favours_long_numbers(self) -> bool:
+        """Return True if the mean weight of a number grows with its digits."""
+        return self.place_weights and not self.normalise_places
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss of each number token, [k]."""
@@ -78,4 +81,7 @@ class DigitEntropy:
         if not self.place_weights:
             return losses
         place = spans.place.to(losses)
-        return losses * torch.where(place < 0, 1.02 ** (place - 1), 2 * (place.clamp(min=0) + 1))
+        weights = torch.where(place < 0, 1.02 ** (place - 1), 2 * (place.clamp(min=0) + 1))
+        if self.normalise_places:
+            weights = normalised(weights, weights, torch.ones_like(weights), spans)
+        return losses * weights

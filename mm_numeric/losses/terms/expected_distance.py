@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from mm_numeric.losses.place_weights import check_place_weights, place_weights
+from mm_numeric.losses.place_weights import check_place_weights, normalised, place_weights
 from mm_numeric.losses.term import (
     NumberClasses,
     NumberLogits,
@@ -236,24 +236,42 @@ class PlaceWeightedDistance:
         places: Weight of a digit that has i digits to its right. ``exponential``: ``growth ** i``.
             ``linear``: ``1 + (growth - 1) i``. ``powers``: ``10 ** i``. ``none``: 1, which is EMD.
         growth: 1 + sigma of arXiv 2505.13077. With 1.2 each digit weighs 20 % more than the next.
+        normalise_places: True divides the weights by their mean over the digits of a number, so
+            that a digit of a long number has the same weight on average as one of a short number.
+            False as published: the weights of 17 digits add up to 106, those of three to 3.6.
     """
 
     per: ClassVar[Literal["token"]] = "token"
     places: str = "exponential"
     growth: float = 1.2
+    normalise_places: bool = False
 
     def __post_init__(self) -> None:
         check_place_weights("emd_exp", self.places, self.growth)
+
+    @property
+    def favours_long_numbers(self) -> bool:
+        """Return True if the mean weight of a number grows with its digits."""
+        grows = self.places == "powers" or (self.places != "none" and self.growth > 1)
+        return grows and not self.normalise_places
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss of each number token, [k]."""
         digits, probs = numbers.classes.digits, numbers.probs
         from_right = spans.from_right
+        weights = [
+            place_weights(from_right + i if i else from_right, self.places, self.growth)
+            for i in range(digits.shape[1])
+        ]
+        if self.normalise_places:
+            width = numbers.classes.width[spans.target].clamp(min=1)  # a location token is a digit
+            inside = [weight * (width > i) for i, weight in enumerate(weights)]
+            total = sum(inside[1:], inside[0])
+            weights = [normalised(weight, total, width.double(), spans) for weight in weights]
         losses = []
-        for i, digit in enumerate(digits.unbind(dim=1)):
+        for digit, weight in zip(digits.unbind(dim=1), weights, strict=True):
             miss = (digit - digit[spans.target][:, None]).abs()
-            weights = place_weights(from_right + i if i else from_right, self.places, self.growth)
-            losses.append((probs * miss).sum(dim=-1) * weights.to(probs))
+            losses.append((probs * miss).sum(dim=-1) * weight.to(probs))
         return sum(losses[1:], losses[0])
 
 

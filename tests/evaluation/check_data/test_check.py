@@ -283,6 +283,19 @@ class Says(BaseTask):
         return Box(*value[0], *value[1])
 
 
+@pytest.mark.parametrize(("digits", "count"), [(9, 0), (10, 2)])
+def test_long_numbers_are_counted(tmp_path, digits, count):
+    """One in the training data and one in the test data."""
+    rows = tmp_path / "rows.jsonl"
+    lines = [{"id": f"{n}", "question": f"{n}?", "answer": int("1" * n)} for n in (2, digits)]
+    rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    model = {"family": "causal_lm", "name": "tiny", "dtype": "float32"}
+    report = check_data(config_of(tmp_path, rows, task="numbers", model=model))
+    assert sum(source.long_numbers for source in report.sources) == count
+    told = f"{count} numbers of answers have more than 9 digits" in report_text(report)
+    assert told == bool(count)
+
+
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
