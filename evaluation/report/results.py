@@ -92,11 +92,10 @@ class ReportedMetric:
         """Return whether a training loss is better or worse than the baseline, or unclear.
 
         It is unclear unless the p-value, corrected for its family, is at most 0.05.
-        Only the first metric of a comparison with enough seeds has such a p-value, and no
-        difference counts between different numbers of trials.
+        Only the first metric of a comparison with enough seeds has such a p-value.
         """
         p = difference.get("p_holm") if difference else None
-        if not difference or p is None or p > SIGNIFICANT or "uneven_trials" in difference:
+        if not difference or p is None or p > SIGNIFICANT:
             return "unclear"
         return "better" if (difference["value"] > 0) == self.higher_is_better else "worse"
 
@@ -162,12 +161,10 @@ class Comparison:
                 f"Without corrected p-values ({ENOUGH_SEEDS} seeds or more), nothing is coloured."
             )
         label = self.metrics[0].label
-        uneven = " Nor are differences between different numbers of trials coloured."
-        uneven *= any(map(self.uneven_trials, self.styles))
         return (
             f"For {label}, Δ is coloured if its p-value is at most {SIGNIFICANT} after Holm's "
             f"correction over {corrected}, and the best mean is highlighted; the control, warm "
-            f"starts and other metrics are not coloured.{uneven}"
+            f"starts and other metrics are not coloured."
         )
 
     def cell(self, objective: str, metric: ReportedMetric) -> dict[str, Any] | None:
@@ -201,17 +198,6 @@ class Comparison:
         better = metric.higher_is_better
         return best_guess(self.summary["guesses"], metric.name, higher_is_better=better)
 
-    def uneven_trials(self, objective: str) -> str:
-        """Return the numbers of trials of an objective and its reference; "" if they are the same.
-
-        Trials are tested with the weights they were chosen for, so the best of more looks better.
-        """
-        trials = Counter(t["objective"] for t in self.summary["tuning"].get("trials", ()))
-        reference = self.reference(objective)
-        if not reference or trials[objective] == trials[reference]:
-            return ""
-        return f"{objective} has {trials[objective]} and {reference} has {trials[reference]}"
-
     def ranked(self) -> list[str]:
         """Return the objectives, the best in the first metric first, and the control last."""
         metric = self.metrics[0]
@@ -241,14 +227,7 @@ def read_comparison(folder: Path) -> Comparison:
     summary = read_summary(folder)
     metrics = [ReportedMetric(**metric) for metric in summary["metrics"]]
     styles = _row_styles(summary)
-    comparison = Comparison(folder=folder, summary=summary, metrics=metrics, styles=styles)
-    for name in filter(comparison.uneven_trials, styles):
-        decoded = summary["decoding"].get(name, {}).values()
-        changes = [cell["difference"] for cell in summary["table"][name].values() if cell]
-        changes += [cell["from_reference"] for own in decoded for cell in own.values() if cell]
-        for change in filter(None, changes):
-            change["uneven_trials"] = True  # for ReportedMetric.trend
-    return comparison
+    return Comparison(folder=folder, summary=summary, metrics=metrics, styles=styles)
 
 
 def numeric_axes(settings: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -322,7 +301,7 @@ def read_starts(comparison: Comparison) -> Runs:
     """Read the log of each run's warm start: the earlier training that the run continues."""
     starts: Runs = {}
     for run in comparison.summary["runs"]:
-        if run["objective"] in comparison.styles:
+        if run["objective"] in comparison.styles and run["warm_start"]:
             log = comparison.folder / run["warm_start"] / LOG
             starts[run["objective"], run["seed"]] = read_lines(log)
     return starts

@@ -26,7 +26,7 @@ def tuning_section(comparison: Comparison) -> Section | None:
         return None
     metric, trials = ReportedMetric(**tuning["metric"]), trials_by_objective(comparison)
     blocks: list[Content] = [note(_explanation(comparison, metric)), _chosen_table(comparison)]
-    blocks += [note(line) for line in _remarks(tuning["settings"], trials)]
+    blocks += [note(line) for line in _remarks(trials)]
     for sweep in tuning_sweeps(comparison):
         chart = sweep_chart(sweep, metric)
         if chart:
@@ -52,28 +52,16 @@ def _chosen(trials: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 def _explanation(comparison: Comparison, metric: ReportedMetric) -> str:
     tuning = comparison.summary["tuning"]
     return (
-        f"Each objective was trained with several values of {' and '.join(tuning['settings'])}, "
-        "from the same warm starts. The trial with the best mean of "
-        f"{metric.label} over the seeds, decoded greedily, was chosen; the next metric decided "
-        f"between equal means. The selection rows, {tuning['select_on']}, are not test rows. The "
-        "results on test rows are those of the chosen trial. It was chosen and tested with "
-        "the same weights, so these results are slightly too good, more so with more trials."
+        f"Each objective was trained with several values of {' and '.join(tuning['settings'])}. "
+        f"The trial with the best mean of {metric.label} over the seeds "
+        f"{', '.join(map(str, tuning['seeds']))}, decoded greedily, was chosen; the next metric "
+        f"decided between equal means. The selection rows, {tuning['select_on']}, are not test "
+        "rows."
     )
 
 
-def _remarks(settings: Sequence[str], trials: Trials) -> list[str]:
-    counts = {name: len(own) for name, own in trials.items()}
-    most = max(counts.values())
+def _remarks(trials: Trials) -> list[str]:
     lines = []
-    for path in settings:
-        others = [name for name, own in trials.items() if path not in own[0]["settings"]]
-        if others:
-            finer = all(counts[name] == most for name in others)
-            instead = "; more values of another setting were tried instead" * finer
-            lines.append(f"{path} has no effect on {', '.join(others)}{instead}.")
-    few = [f"{name} has {count}" for name, count in counts.items() if count < most]
-    if few:
-        lines.append(f"The number of trials differs: {', '.join(few)}, others have {most}.")
     tied = [
         name
         for name, own in trials.items()
@@ -119,7 +107,7 @@ def trials_table(comparison: Comparison) -> Table:
     """Return the table of all trials and their metric on the selection rows, or why they failed."""
     tuning = comparison.summary["tuning"]
     metric = ReportedMetric(**tuning["metric"])
-    seeds = comparison.summary["seeds"]
+    seeds = tuning["seeds"]
     any_failed = any(trial.get("failed") for trial in tuning["trials"])
     rows = [
         [

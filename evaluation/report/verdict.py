@@ -42,8 +42,7 @@ def verdict(comparison: Comparison) -> list[str]:
     """Return sentences: first the decision, then what is clear, what limits it, and what is next.
 
     The decision of a comparison with ``compare.hypotheses`` is what became of them. Without
-    corrected p-values, as with few seeds, no objective is called better than another, nor is one
-    with another number of trials than its reference.
+    corrected p-values, as with few seeds, no objective is called better than another.
     """
     summary, metric = comparison.summary, comparison.metrics[0]
     base = comparison.cell(summary["baseline"], metric)
@@ -71,7 +70,6 @@ def verdict(comparison: Comparison) -> list[str]:
     if guess is not None:
         lines.append(_guess(comparison, guess))
     if rivals:
-        lines += _trials(comparison)
         lines.append(_control(comparison))
     found = (summary["facts"].get(name) for name in ("headline", "varied"))
     return lines + [f"{fact[0].upper()}{fact[1:]}." for fact in found if fact]
@@ -305,18 +303,6 @@ def _more_seeds(best: _Pair, count: int) -> str:
         f"Next: about {seeds} seeds would make a difference as large as that of {best.text} clear, "
         "if it is no accident."
     )
-
-
-def _trials(comparison: Comparison) -> list[str]:
-    """Explain why objectives with another number of trials than their reference are undecided."""
-    names = [name for name in comparison.ranked() if name != comparison.summary["control"]]
-    uneven = list(filter(None, map(comparison.uneven_trials, names)))
-    if not uneven or not comparison.has_p_values:
-        return []
-    return [
-        f"The number of trials differs: {', '.join(uneven)}. The best of more trials looks better "
-        "even if no objective is, so these are called neither better nor worse."
-    ]
 
 
 def _references(rivals: Sequence[_Pair], several: str = "its reference") -> str:

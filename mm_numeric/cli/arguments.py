@@ -331,7 +331,7 @@ def _add_calibrate(add: _Add) -> None:
 
 
 def _add_compare(add: _Add) -> None:
-    compare = add("compare", "compare objectives from one warm start over several seeds")
+    compare = add("compare", "compare objectives over several seeds")
     _add_config(compare)
     compare.add_argument(
         "--seeds",

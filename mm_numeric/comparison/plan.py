@@ -45,55 +45,70 @@ class Run(NamedTuple):
         return is_current and all(path.is_file() for path in results)
 
 
+def all_seeds(config: Config) -> list[int]:
+    """Return the seeds in the order of execution: those of ``compare.tune``, then the others."""
+    compare = config.comparison
+    return [*(compare.tune_seeds if compare.tune else ()), *compare.seeds]
+
+
 def open_runs(config: Config, seeds: Sequence[int]) -> list[Run]:
     """Return the unfinished runs of some seeds, in the order of execution.
 
-    If settings are tuned, these are all trials, which answer the rows of ``compare.select_on``. If
-    the trials of all seeds are finished, they are the chosen ones, which answer the test rows.
+    Trials, which answer the rows of ``compare.select_on``, come first: as long as any of ``seeds``
+    is not finished, no other run is returned. Raises ValueError if there are other seeds, and
+    trials of seeds that are not among ``seeds`` are unfinished.
     """
-    runs = first_runs(config, seeds)
-    left = [run for run in runs if not run.is_finished()]
-    if left or config.comparison.select_on is None:
+    tuned = [seed for seed in seeds if seed not in config.comparison.seeds]
+    if left := [run for run in planned_runs(config, tuned) if not run.is_finished()]:
         return left
-    chosen = {row.folder for row in chosen_rows(config)}
-    runs = [
-        run._replace(rules=decoding_rules(config, run.config), select_on=None)
-        for run in runs
-        if run.config.output_dir.name in chosen
-    ]
-    return [run for run in runs if not run.is_finished()]
+    seeds = [seed for seed in seeds if seed in config.comparison.seeds]
+    if seeds and not chosen_rows(config):
+        raise ValueError(
+            f"{config.title}, compare.tune: the trials of the seeds "
+            f"{list(config.comparison.tune_seeds)} choose the settings of the other seeds, and "
+            f"are not finished in {config.comparison.output_dir}; run them first, with --seeds."
+        )
+    return [run for run in planned_runs(config, seeds) if not run.is_finished()]
 
 
-def first_runs(config: Config, seeds: Sequence[int]) -> list[Run]:
-    """Return the runs of some seeds in the order of execution, before trials are chosen."""
-    select_on = config.comparison.select_on
-    runs = []
-    for own in (own for seed in seeds for own in seed_runs(config, seed)):
-        is_trial = select_on is not None and not own.output_dir.name.startswith(WARM_START)
-        rules = (GREEDY,) if is_trial else decoding_rules(config, own)
-        runs.append(Run(own, rules, select_on if is_trial else None))
-    return _in_order(runs)
-
-
-def seed_runs(config: Config, seed: int) -> list[Config]:
-    """Return the configs of all training runs with one seed, in the order of execution.
+def planned_runs(config: Config, seeds: Sequence[int]) -> list[Run]:
+    """Return all runs with some seeds in the order of execution; trials for ``tune_seeds``.
 
     Each warm start (a model trained with cross-entropy) comes before the runs that continue from
-    its weights. ``model.name`` of these runs is the folder with the weights.
+    its weights. ``model.name`` of these runs is the folder with the weights. Before the settings of
+    ``compare.tune`` are chosen, other runs than trials have those of the config.
     """
-    folder, vary = Path(config.comparison.output_dir) / f"seed{seed}", config.comparison.vary
+    rows = compared_rows(config)
+    chosen = chosen_rows(config) or rows
+    own = ((seed, chosen if seed in config.comparison.seeds else rows) for seed in seeds)
+    return _in_order([run for seed, entries in own for run in _seed_runs(config, seed, entries)])
+
+
+def _seed_runs(config: Config, seed: int, rows: Sequence[ComparisonRow]) -> list[Run]:
+    compare = config.comparison
+    folder, vary = Path(compare.output_dir) / f"seed{seed}", compare.vary
+    is_tuned = seed not in compare.seeds
     warm_objective = read_objective("ce", "compare.warm_start")
-    runs: dict[str, Config] = {}
-    for row in compared_rows(config):
-        start = folder / row.warm_start
-        if row.warm_start not in runs:
-            warm = replace(row.config, objective=warm_objective, distil=None, grpo=None)
-            warm = replace(warm, trainer=row.warm_trainer)
-            runs[row.warm_start] = run_of_seed(warm, seed, vary, start)
-        model = replace(row.config.model, name=str(start / "model"), revision="main")
-        for trial in row.trials:
-            own = replace(trial.config, model=model)
-            runs[trial.name] = run_of_seed(own, seed, vary, folder / trial.name)
+    runs: dict[str, Run] = {}
+
+    def add(name: str, own: Config, *, is_trial: bool = False) -> None:
+        rules = (GREEDY,) if is_trial else decoding_rules(config, own)
+        on = compare.select_on if is_trial else None
+        runs[name] = Run(run_of_seed(own, seed, vary, folder / name), rules, on)
+
+    for row in rows:
+        model = row.config.model
+        if row.warm_start is not None:
+            if row.warm_start not in runs:
+                warm = replace(row.config, objective=warm_objective, distil=None, grpo=None)
+                add(row.warm_start, replace(warm, trainer=row.warm_trainer))
+            weights = str(folder / row.warm_start / MODEL)
+            model = replace(model, name=weights, revision="main")
+        if is_tuned:
+            for trial in row.trials:
+                add(trial.name, replace(trial.config, model=model), is_trial=True)
+        else:
+            add(row.name, replace(row.config, model=model))
     return list(runs.values())
 
 
@@ -146,16 +161,14 @@ def _in_order(runs: Sequence[Run]) -> list[Run]:
 
 def ensemble_folder(row: ComparisonRow, config: Config, folder: Path) -> Path:
     """Return the folder of the answers of an objective's runs of all seeds together."""
-    return folder / "ensembles" / row.folder / "_".join(map(str, config.comparison.seeds))
+    return folder / "ensembles" / row.name / "_".join(map(str, config.comparison.seeds))
 
 
 def check_seeds(config: Config, seeds: Sequence[int] | None) -> None:
     """Raise ValueError if one of ``seeds`` is not a seed of the comparison."""
     for seed in seeds or ():
-        if seed not in config.comparison.seeds:
-            raise ValueError(
-                f"compare.seeds: {seed} is not one of {list(config.comparison.seeds)}."
-            )
+        if seed not in all_seeds(config):
+            raise ValueError(f"compare.seeds: {seed} is not one of {all_seeds(config)}.")
 
 
 def check_run(config: Config) -> None:
@@ -171,17 +184,18 @@ def check_run(config: Config) -> None:
 
 def overview(config: Config, seeds: Sequence[int]) -> str:
     """Return a sentence with the number of runs of a comparison, and what they are."""
-    rows, runs = compared_rows(config), first_runs(config, seeds)
-    starts = len({row.warm_start for row in rows})
+    rows, runs = compared_rows(config), planned_runs(config, seeds)
+    starts = len({row.warm_start for row in rows} - {None})
     names = [row.name for row in rows]
     if config.comparison.control:
         names[1] += " as a control (compare.control=null leaves it out)"
+    warm = f"{starts} warm start{'s' * (starts > 1)} and " if starts else ""
+    tuned = [seed for seed in seeds if seed not in config.comparison.seeds]
     trials = sum(len(row.trials) for row in rows)
-    each = f"{trials} trials of " if trials > len(rows) else ""
+    first = f"for each of {len(tuned)} seeds {warm}{trials} trials; " if tuned else ""
     return (
-        f"{len(runs)} runs: for each of {len(seeds)} seeds {starts} warm start"
-        f"{'s' * (starts > 1)} and {each}{', '.join(names)}; "
-        f"{sum(run.is_finished() for run in runs)} are finished."
+        f"{len(runs)} runs: {first}for each of {len(seeds) - len(tuned)} seeds {warm}"
+        f"{', '.join(names)}; {sum(run.is_finished() for run in runs)} are finished."
     )
 
 
@@ -189,7 +203,7 @@ def plan_text(config: Config, seeds: Sequence[int] | None = None) -> str:
     """Format the runs of all or some seeds, what each waits for, and the resources it asks for."""
     check_seeds(config, seeds)
     config = with_resolved_vary(config, Path(config.comparison.output_dir))
-    runs = first_runs(config, seeds or config.comparison.seeds)
+    runs = planned_runs(config, seeds or all_seeds(config))
     waits = waits_for(runs)
     cells, problems = [("run", "waits for", "state")], list[str]()
     for run in runs:
@@ -202,9 +216,8 @@ def plan_text(config: Config, seeds: Sequence[int] | None = None) -> str:
         cells.append((run.name, ", ".join(waits[run.name]) or "-", state))
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["  ".join(c.ljust(w) for c, w in zip(own, widths, strict=True)) for own in cells]
-    if config.comparison.tune:
-        rows = ", ".join(row.name for row in compared_rows(config))
-        lines += [f"then, for each seed: the best trial of {rows} answers the test rows"]
+    if config.comparison.tune and not chosen_rows(config):
+        lines += ["when all trials are finished, the settings of the other runs are the best ones"]
     asked = config.comparison.resources
     unset = "compare.resources is not set (--engine ray and --engine slurm use it)"
     lines += [f"each run asks for {asked}" if asked else unset, *problems[:1]]

@@ -9,10 +9,11 @@
 This grid has 2 x 2 x 2 rows. The name of its first row is ``ntl_was_weight_0.15_slow``. Each entry
 of the grid is a dotted setting with a list of values, or with a mapping from names to values.
 
-Rows share a warm start (a model trained with CE) unless they change what it is trained with: the
-model, the task, the data, or settings of ``compare.warm_start``. Settings of ``trainer`` that a row
-changes, such as the learning rate, do not apply to its warm start, nor do ``distil`` and ``grpo``,
-which train on its own answers afterwards. Does not import torch.
+With ``compare.warm_start``, rows share a warm start (a model trained with CE) unless they change
+what it is trained with: the model, the task, the data, or settings of ``compare.warm_start``.
+Settings of ``trainer`` that a row changes, such as the learning rate, do not apply to its warm
+start, nor do ``distil`` and ``grpo``, which train on its own answers afterwards. Does not import
+torch.
 """
 
 import itertools
@@ -55,20 +56,21 @@ class ComparisonRow:
     """Value of this row on each axis of the grid (the name of an objective or of a value, or a
     number); empty for a row that is not of the grid."""
 
-    warm_start: str
-    """Folder name of the run whose weights this row starts from: a model trained with CE."""
+    warm_start: str | None
+    """Folder name of the run whose weights this row starts from: a model trained with CE. None: it
+    starts from the model of its config."""
 
-    warm_trainer: Mapping[str, Any]
+    warm_trainer: Mapping[str, Any] | None
     """Section ``trainer`` of the warm start, except its seed and output folder."""
 
     reference: str | None
     """Name of the row that this row is compared with; None: it is not compared with any row."""
 
     trials: Sequence[Trial]
-    """Training runs of this row: one, or one for each combination of ``compare.tune``."""
+    """One training run for each combination of ``compare.tune``; empty if nothing is tuned."""
 
-    folder: str
-    """Name of the run folder with the results of this row: that of its trial, if it has one."""
+    chosen: Mapping[str, Any] = field(default_factory=dict)
+    """The tuned settings of ``config``; empty before they are chosen, or if nothing is tuned."""
 
     @property
     def name(self) -> str:
@@ -95,7 +97,7 @@ class _Parsed:
 
     draft: _Draft
     config: Config
-    warm_settings: Mapping[str, Any]
+    warm_settings: Mapping[str, Any] | None
 
 
 def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
@@ -121,11 +123,6 @@ def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
         drafts.insert(1, control)
     parsed = [_parse(config, draft) for draft in drafts]
     tuned = tuned_axes(config.comparison.tune, where)
-    if config.comparison.control and "objective.ce_weight" in tuned:
-        raise ValueError(
-            f"{where}.tune: objective.ce_weight is what the control changes; remove it, or set "
-            "compare.control to null."
-        )
     for own in parsed:
         check_selection(own.config, config.comparison, where)
     for path in tuned:
@@ -143,10 +140,11 @@ def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
             settings=own.draft.settings,
             axes=own.draft.axes,
             warm_start=start,
-            warm_trainer={**config.trainer, **own.warm_settings},
+            warm_trainer=None
+            if own.warm_settings is None
+            else {**config.trainer, **own.warm_settings},
             reference=reference,
             trials=runs,
-            folder=runs[0].name,
         )
         for own, start, reference, runs in zip(
             parsed, _warm_starts(config, parsed, where), references, trials, strict=True
@@ -264,8 +262,8 @@ _NOT_OF_WARM_STARTS = ("trainer", "predict")
 """Config sections whose settings in a row do not change the row's warm start."""
 
 
-def _warm_starts(config: Config, rows: Sequence[_Parsed], where: str) -> list[str]:
-    """Return the folder name of the warm start of each row.
+def _warm_starts(config: Config, rows: Sequence[_Parsed], where: str) -> list[str | None]:
+    """Return the folder name of the warm start of each row; None for a row without one.
 
     Rows share one if they differ only in the objective and in ``_NOT_OF_WARM_STARTS``.
     """
@@ -276,9 +274,13 @@ def _warm_starts(config: Config, rows: Sequence[_Parsed], where: str) -> list[st
         key = _key({**own.to_dict(), **unused, "trainer": {**config.trainer, **changed}})
         return names.setdefault(key, name)
 
-    start(config, config.comparison.warm_start, WARM_START)
-    found = []
+    if config.comparison.warm_start is not None:
+        start(config, config.comparison.warm_start, WARM_START)
+    found: list[str | None] = []
     for row in rows:
+        if row.warm_settings is None:
+            found.append(None)
+            continue
         name, labels = row.config.objective.name, row.draft.labels
         if labels is not None:
             sections = {axis: axis.partition(".")[0] for axis in labels}

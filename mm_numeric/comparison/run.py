@@ -1,26 +1,30 @@
 """Compare objectives: train each from the same weights on the same batches, for several seeds.
 
 Each seed has its own initialisation, data order, label noise and rendered rows (``compare.vary``).
-For each seed, a model is first trained with cross-entropy (the warm start). Then each objective is
-trained from those weights with the same data order, and evaluated on the same test samples. Each
-objective is a row of the result table. An objective may also change other settings, such as the
-model. It then has its own warm start, with these settings and the same number of steps; settings of
-the trainer, such as the learning rate, do not change the warm start. A model with its own loss,
-such as a regression head with squared error, also uses this loss in its warm start. Output:
+For each seed, each objective is trained from the same weights with the same data order, and
+evaluated on the same test samples. Each objective is a row of the result table. An objective may
+also change other settings, such as the model.
+
+With ``compare.warm_start``, a model is first trained with cross-entropy, and the objectives
+continue from its weights. An objective that changes the model, the task or the data has a warm
+start of its own, with these settings and the same number of steps; settings of the trainer, such as
+the learning rate, do not change it. A model with its own loss, such as a regression head with
+squared error, also uses this loss in its warm start. Output:
 
     summary.json, report.html, report.md
     seedS/warm_start*/, seedS/ROW/    run folders with predictions, scores and results
     ensembles/ROW/SEEDS/              answers of the runs of all seeds together, if there are any
-    seedS/ROW_SETTINGS/               instead of seedS/ROW/ if ``compare.tune`` has settings
+    seedS/ROW_SETTINGS/               trials of ``compare.tune``, for the seeds ``tune_seeds``
 
 Finished runs are not repeated. An interrupted run resumes from its last checkpoint. If a decoding
 rule is added to ``compare.decode``, finished runs answer the test samples again, without training.
 Several processes may execute the runs of one folder: each leaves out what another executes.
 
-With ``compare.tune``, each row is trained with each combination of the settings (a trial). Trials
-answer the rows of ``compare.select_on``. When those of all seeds have done so, the best trial of
-each row answers the test samples. A trial fails if its loss diverges, or if it has no parseable
-answers of its own to be trained on; it is not repeated, and is never the best one.
+With ``compare.tune``, each row is first trained with each combination of the settings (a trial) and
+each of ``compare.tune_seeds``. Trials answer the rows of ``compare.select_on``. When all have done
+so, the rows are trained with the settings of their best trials. A trial fails if its loss diverges,
+or if it has no parseable answers of its own to be trained on; it is not repeated, and is never the
+best one.
 """
 
 import os
@@ -33,12 +37,13 @@ from pathlib import Path
 from mm_numeric.comparison.hypotheses import record_hypotheses
 from mm_numeric.comparison.plan import (
     Run,
+    all_seeds,
     check_run,
     check_seeds,
     ensemble_folder,
     open_runs,
     overview,
-    seed_runs,
+    planned_runs,
     training_settings,
     waits_for,
 )
@@ -161,12 +166,12 @@ def compare(
             execute_here(left)
         return folder
     with locked(folder):
-        _claim(folder, config, config.comparison.seeds)
+        _claim(folder, config, all_seeds(config))
         # Seeds and objectives may be added; claim has rejected other changes.
         _warn_of_replaced_rows(config, folder)
         write_config(folder, config)
-        logger.info("%s", overview(config, config.comparison.seeds))
-        while left := open_runs(config, config.comparison.seeds):
+        logger.info("%s", overview(config, all_seeds(config)))
+        while left := open_runs(config, all_seeds(config)):
             execute(config, folder, left)
         with without_repeats():
             answer_ensembles(config, folder)
@@ -177,9 +182,8 @@ def compare(
 def _claim(folder: Path, config: Config, seeds: Sequence[int]) -> None:
     """Prepare the folder, check the runs that it contains, and record the hypotheses."""
     claim(folder, config, ignore=_MAY_DIFFER, key=_KEY)
-    for seed in seeds:
-        for run in seed_runs(config, seed):
-            check_run(run)
+    for run in planned_runs(config, seeds):
+        check_run(run.config)
     record_hypotheses(folder, stated_hypotheses(config))
 
 
@@ -251,7 +255,7 @@ def execute_one(folder: Path, name: str, cpus: int, *_: None) -> None:
 
     torch.set_num_threads(cpus)
     config = with_resolved_vary(read_comparison(folder / CONFIG), folder)
-    for run in open_runs(config, config.comparison.seeds):
+    for run in open_runs(config, all_seeds(config)):
         deadline = time.monotonic() + _LOCK_WAIT_S
         waiting = Waiting(f"{name}, which another process executes")
         while run.name == name and not run.is_finished():
@@ -408,7 +412,7 @@ def answer_ensembles(config: Config, folder: Path) -> None:
 
     for row in chosen_rows(config) if config.comparison.ensemble else ():
         if rules := tuple(decoding_rules(config, row.config)[1:]):
-            runs = [folder / f"seed{seed}" / row.folder for seed in config.comparison.seeds]
+            runs = [folder / f"seed{seed}" / row.name for seed in config.comparison.seeds]
             logger.info("answering with the ensemble of %s", row.name)
             out = ensemble_folder(row, config, folder) / decoded_name(PREDICTIONS, rules[0])
             predict(runs, None, out, trust_remote_code=True, rules=rules)
@@ -438,7 +442,10 @@ def _load_data_once(config: Config, seed: int) -> None:
     from mm_numeric.training.distil import check_distillation
 
     rows = compared_rows(config)
-    unlike = {f"{row.warm_start} {row.config.predict} {row.config.distil}": row for row in rows}
+    own = [
+        (row.config.task, row.config.data, row.config.predict, row.config.distil) for row in rows
+    ]
+    unlike = dict(zip(map(repr, own), rows, strict=True))
     for row in unlike.values():
         own = run_of_seed(row.config, seed, config.comparison.vary, row.config.output_dir)
         if own.distil:

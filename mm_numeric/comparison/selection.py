@@ -1,7 +1,6 @@
 """Choose the trial of each comparison row by its answers to the rows of ``compare.select_on``.
 
-The run folder of a trial has these answers in ``selection/``, or the reason why it failed. Answers
-to the test rows are in the run folder itself, and only a chosen trial has them.
+The run folder of a trial has these answers in ``selection/``, or the reason why it failed.
 """
 
 import math
@@ -94,7 +93,7 @@ def read_selection(config: Config, rows: Sequence[ComparisonRow]) -> SelectionRe
     Returns None if nothing is tuned, or if a trial neither has results nor failed for some seed.
     Raises ValueError if all trials of a row failed.
     """
-    seeds = config.comparison.seeds
+    seeds = config.comparison.tune_seeds
     if not config.comparison.tune:
         return None
     folders = {
@@ -163,7 +162,7 @@ def _values(folder: Path, metrics: Sequence[Metric]) -> list[float]:
 
 
 def chosen_rows(config: Config) -> list[ComparisonRow]:
-    """Return the rows of a comparison with the config and run folder of their chosen trials.
+    """Return the rows of a comparison with the config and the settings of their chosen trials.
 
     Returns [] if settings are tuned and not all trials have answered the rows to choose on.
     """
@@ -175,6 +174,6 @@ def chosen_rows(config: Config) -> list[ComparisonRow]:
         return []
     best = [selection.best(row.trials) for row in rows]
     return [
-        replace(row, config=trial.config, folder=trial.name)
+        replace(row, config=trial.config, chosen=trial.settings)
         for row, trial in zip(rows, best, strict=True)
     ]

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from mm_numeric.comparison.hypotheses import tested_hypotheses, withdrawn_fact
-from mm_numeric.comparison.plan import ensemble_folder
+from mm_numeric.comparison.plan import all_seeds, ensemble_folder, planned_runs
 from mm_numeric.comparison.rows import ComparisonRow, decoding_rules, stated_hypotheses
 from mm_numeric.comparison.seeds import describe_seeds, run_of_seed
 from mm_numeric.comparison.selection import chosen_rows, read_selection
@@ -25,10 +25,7 @@ from mm_numeric.config.decoding import GREEDY
 from mm_numeric.config.schema import Config
 from mm_numeric.evaluation.metrics.base import Metric
 from mm_numeric.evaluation.metrics.intervals import ENOUGH_SEEDS, correct_p_values, families_text
-from mm_numeric.evaluation.results import (
-    drawn_units,
-    training_rows,
-)
+from mm_numeric.evaluation.results import drawn_units, in_unit, training_rows
 from mm_numeric.evaluation.score import score
 from mm_numeric.evaluation.scores import Scores, finite
 from mm_numeric.io.files import read_json, write_json
@@ -48,14 +45,14 @@ def write_summary(config: Config, folder: Path, *, partial: bool = False) -> dic
     runs without the answers to some test rows.
     """
     entries, seeds = chosen_rows(config), config.comparison.seeds
-    starts = list(dict.fromkeys(row.warm_start for row in entries))
+    starts = list(dict.fromkeys(row.warm_start for row in entries if row.warm_start))
     runs = read_runs(config, entries, folder, partial=partial)
     ensembles = read_ensembles(config, entries, folder, partial=partial)
     first = runs[entries[0].name, GREEDY][0]
     references = {row.name: row.reference for row in entries}
     tables = metric_tables(runs, references, stated_hypotheses(config))
     table = tables.table
-    warm, *other_warms = [table.pop(name) for name in starts]
+    warm, *other_warms = [table.pop(name) for name in starts] or [None]
     summary: dict[str, Any] = {
         "version": VERSION,
         "title": config.title,
@@ -98,8 +95,8 @@ def _runs(rows: Sequence[ComparisonRow], seeds: Sequence[int]) -> list[dict[str,
         {
             "objective": row.name,
             "seed": seed,
-            "folder": f"seed{seed}/{row.folder}",
-            "warm_start": f"seed{seed}/{row.warm_start}",
+            "folder": f"seed{seed}/{row.name}",
+            "warm_start": row.warm_start and f"seed{seed}/{row.warm_start}",
         }
         for seed in seeds
         for row in rows
@@ -124,13 +121,14 @@ def _tuning(config: Config, rows: Sequence[ComparisonRow]) -> dict[str, Any] | N
     seeds = {name: values[:, 0].tolist() for name, values in selection.values.items()}
     return {
         "settings": list(config.comparison.tune),
+        "seeds": list(config.comparison.tune_seeds),
         "select_on": f"{selection.rows:,} ({_source(config.comparison.select_on)})",
         "metric": _metric(selection.metrics[0]),
         "trials": [
             {
                 "objective": row.name,
                 "settings": dict(trial.settings),
-                "chosen": trial.name == row.folder,
+                "chosen": trial.settings == row.chosen,
                 "folder": trial.name,
                 "failed": selection.failures.get(trial.name),
                 "value": finite(fmean(seeds[trial.name])),
@@ -165,19 +163,17 @@ def _facts(
     seeds = config.comparison.seeds
     # A row with settings of its own, such as more steps or a larger model, is not like the others.
     typical = min(rows, key=lambda row: (bool(row.settings), row.warm_start != WARM_START))
-    names = dict.fromkeys(
-        name for row in rows for name in (row.warm_start, *(trial.name for trial in row.trials))
-    )
+    planned = [run.config.output_dir for run in planned_runs(config, all_seeds(config))]
     runs = {
-        (seed, name): read_json(path)
-        for seed in seeds
-        for name in names
-        if (path := folder / f"seed{seed}" / name / FINISHED).is_file()  # no trial that failed
+        (own.parent.name, own.name): read_json(own / FINISHED)
+        for own in planned
+        if (own / FINISHED).is_file()  # no trial that failed
     }
-    failed = len(seeds) * len(names) - len(runs)
+    failed = len(planned) - len(runs)
     drawn = [run_of_seed(typical.config, seed, config.comparison.vary, folder) for seed in seeds]
-    seed, model = seeds[0], typical.config.model
-    warm, run = runs[seed, typical.warm_start], runs[seed, typical.folder]
+    seed, model = f"seed{seeds[0]}", typical.config.model
+    run = runs[seed, typical.name]
+    warm = runs[seed, typical.warm_start] if typical.warm_start else None
     trained = run.get("teacher", run)  # on the labels
     sources = _source(*(seed_run.data.train for seed_run in drawn))
     minutes = sum(r["seconds"] for r in runs.values()) / 60
@@ -190,10 +186,10 @@ def _facts(
         "model": f"{model.family} {model.name}, {run['parameters']:,} parameters",
         "training rows": f"{training_rows(trained['rows'])} ({sources})",
         "test rows": f"{len(tested.rows):,}{of} ({_source(config.data.test)})",
-        "warm start": f"{warm['steps']:,} steps of {warm['batch_rows']} rows, with CE, each seed",
-        "each objective": f"{trained['steps']:,} steps of {run['batch_rows']} rows from there: the "
-        "same rows in the same order",
-        **_own_answers({row.name: runs[seed, row.folder] for row in rows}),
+        "warm start": _warm_start(warm, trained["steps"]),
+        "each objective": f"{trained['steps']:,} steps of {run['batch_rows']} rows, the same rows "
+        "in the same order",
+        **_own_answers({row.name: runs[seed, row.name] for row in rows}),
         **({"other settings": others} if others else {}),
         **_control(config, rows),
         "seeds": ", ".join(map(str, seeds)),
@@ -206,6 +202,17 @@ def _facts(
         + f", {config.comparison.jobs} at a time",
         **_origin(runs.values()),
     }
+
+
+def _warm_start(warm: Mapping[str, Any] | None, steps: int) -> str:
+    """Describe the warm start, given its run.json and the number of steps that follow it."""
+    if warm is None:
+        return "none: each objective acts from the first step"
+    share = in_unit(warm["steps"] / (warm["steps"] + steps), "%")
+    return (
+        f"{warm['steps']:,} steps of {warm['batch_rows']} rows, with CE, each seed: {share} of all "
+        "steps"
+    )
 
 
 def _own_answers(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
@@ -267,7 +274,8 @@ def _other_settings(rows: Sequence[ComparisonRow]) -> str:
     for row in rows:
         if row.settings:
             text = ", ".join(f"{path}: {json.dumps(value)}" for path, value in row.settings.items())
-            found.setdefault(f"{text}, from {row.warm_start}", []).append(row.name)
+            text += f", from {row.warm_start}" * bool(row.warm_start)
+            found.setdefault(text, []).append(row.name)
     return "; ".join(f"{', '.join(names)} ({text})" for text, names in found.items())
 
 
@@ -298,18 +306,19 @@ def read_runs(
     Raises ValueError if runs answer different rows, or lack columns of the first one, or if those
     of equal tasks have different targets, or if answers are missing and ``partial`` is False.
     """
-    own = {row.name: (row.folder, row.config) for row in entries}
+    own = {row.name: row.config for row in entries}
     for row in entries:
-        own.setdefault(row.warm_start, (row.warm_start, row.config))
+        if row.warm_start:
+            own.setdefault(row.warm_start, row.config)
     runs: dict[tuple[str, str], list[Scores]] = {}
     known: dict[str, tuple[str, list[Any]]] = {}
     keys = (
-        (name, run, trained, rule)
-        for name, (run, trained) in own.items()
+        (name, trained, rule)
+        for name, trained in own.items()
         for rule in decoding_rules(config, trained)
     )
-    for (name, run, trained, rule), seed in product(keys, config.comparison.seeds):
-        place, task = f"seed{seed}/{run}", trained.task
+    for (name, trained, rule), seed in product(keys, config.comparison.seeds):
+        place, task = f"seed{seed}/{name}", trained.task
         scores = read_run_scores(folder / place, trained, rule=rule, partial=partial)
         runs.setdefault((name, rule), []).append(scores)
         first = runs[entries[0].name, GREEDY][0]

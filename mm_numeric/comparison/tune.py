@@ -1,13 +1,12 @@
 """Trials of a comparison row: one training run for each combination of values of ``compare.tune``.
 
-    tune: {trainer.learning_rate: [3.0e-4, 1.0e-3, 3.0e-3], objective.numeric_weight: [0.1, 0.3, 1]}
+    tune: {trainer.learning_rate: [3.0e-4, 1.0e-3, 3.0e-3], trainer.warmup_steps: [20, 100]}
 
-Here an objective with numeric terms has 9 trials. Plain cross-entropy has no terms to weight: to
-be tuned as hard, it is trained with 9 learning rates from 3.0e-4 to 3.0e-3. Does not import torch.
+Here each row has 6 trials. Settings of objectives are not tuned, because cross-entropy has none: it
+would be tuned less than the others. Does not import torch.
 """
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,10 +18,9 @@ from mm_numeric.config.data import DataSource, listed
 from mm_numeric.config.reader import config_from_dict
 from mm_numeric.config.schema import Config
 from mm_numeric.io.files import matching_files
-from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.settings import with_setting
 
-_NOT_TUNED = ("", "seed", "data_seed", "output_dir", "name", "preset")
+_NOT_TUNED = ("", "seed", "data_seed", "output_dir")
 
 Axis = list[tuple[str, Any]]
 """Label and value of each setting to try."""
@@ -74,10 +72,10 @@ def tuned_axes(tune: Mapping[str, Any], where: str) -> dict[str, Axis]:
     """Read ``compare.tune``: map each tuned setting to its values. Empty: nothing is tuned."""
     for path in tune:
         room, _, name = str(path).partition(".")
-        if room not in ("trainer", "objective") or name in _NOT_TUNED:
+        if room != "trainer" or name in _NOT_TUNED:
             raise ValueError(
-                f"{where}.tune: {path!r} cannot be tuned; tune settings of trainer or objective, "
-                "such as trainer.learning_rate. Compare other settings in a grid."
+                f"{where}.tune: {path!r} cannot be tuned; tune settings of trainer, such as "
+                "trainer.learning_rate, and compare others in a grid."
             )
     return {path: axis_values(path, tune[path], list(tune), f"{where}.tune") for path in tune}
 
@@ -89,7 +87,10 @@ def check_selection(row: Config, compare: CompareConfig, where: str) -> None:
     train = [
         replace(source, seed=source.seed + RENDER_STRIDE * seed)
         for source in listed(row.data.train)
-        for seed in (0, *(compare.seeds if draws_rows(compare.vary) else ()))
+        for seed in (
+            0,
+            *((*compare.tune_seeds, *compare.seeds) if draws_rows(compare.vary) else ()),
+        )
     ]
     for name, others in (("test", [row.data.test]), ("train", train)):
         if any(_overlap(compare.select_on, other) for other in others):
@@ -127,15 +128,11 @@ def _files(source: DataSource) -> set[Path]:
 
 
 def make_trials(row: Config, axes: Mapping[str, Axis], where: str) -> list[Trial]:
-    """Return the trials of a row, at least one, in the order of ``itertools.product``."""
+    """Return the trials of a row in the order of ``itertools.product``; [] if nothing is tuned."""
     name = row.objective.name
-    if not axes:
-        return [Trial(name=name, config=row, settings={})]
-    used = {path: axis for path, axis in axes.items() if has_effect(path, row.objective.spec)}
-    used = _with_budget(used, math.prod(map(len, axes.values())))
     trials = []
-    for combination in itertools.product(*used.values()):
-        settings = {path: value for path, (_, value) in zip(used, combination, strict=True)}
+    for combination in itertools.product(*axes.values()) if axes else ():
+        settings = {path: value for path, (_, value) in zip(axes, combination, strict=True)}
         raw = row.to_dict()
         for path, value in settings.items():
             raw = with_setting(raw, path, value, f"{where}, {path}")
@@ -143,57 +140,3 @@ def make_trials(row: Config, axes: Mapping[str, Axis], where: str) -> list[Trial
         label = "_".join([name, *(label for label, _ in combination)])
         trials.append(Trial(name=label, config=config, settings=settings))
     return trials
-
-
-def has_effect(path: str, objective: ObjectiveSpec) -> bool:
-    """Return whether a tuned setting can change what is trained.
-
-    The settings of terms, such as ``objective.numeric_weight``, have no effect without terms.
-    """
-    is_of_terms = path.startswith("objective.") and path != "objective.ce_weight"
-    return bool(objective.terms) or not is_of_terms
-
-
-def _with_budget(axes: Mapping[str, Axis], budget: int) -> dict[str, Axis]:
-    """Add values to the first axis of numbers, so that there are at least ``budget`` trials.
-
-    Without an axis of two different numbers or more, no value is added.
-    """
-    count = math.prod(map(len, axes.values()))
-    for path, axis in axes.items():
-        values = sorted({value for _, value in axis if type(value) in (int, float)})
-        if count < budget and len(values) == len(axis) > 1:
-            wanted = math.ceil(budget * len(axis) / count)
-            known = {value: label for label, value in axis}
-            finer = [
-                (known.get(value, value_name(path, value, list(axes))), value)
-                for value in _between(values, wanted)
-            ]
-            return {**axes, path: finer}
-    return dict(axes)
-
-
-def _between(values: Sequence[float], wanted: int) -> list[float]:
-    """Return at least ``wanted`` values: the given ones, and as many between each two of them.
-
-    ``values`` are sorted. The new ones are spaced by equal factors if the given ones are positive,
-    else by equal differences. They have few digits, as far as they differ. Between integers, they
-    are rounded to integers, of which there may be fewer.
-    """
-    parts = math.ceil((wanted - 1) / (len(values) - 1))
-    exact = [
-        low ** (1 - part / parts) * high ** (part / parts)
-        if values[0] > 0
-        else low + part / parts * (high - low)
-        for low, high in itertools.pairwise(values)
-        for part in range(1, parts)
-    ]
-    if all(type(value) is int for value in values):
-        return sorted({*values, *map(round, exact)})
-    found: set[float] = set()
-    for digits in (3, 6, 17):
-        rounded = (float(f"{value:.{digits}g}") for value in exact)
-        found = {*values, *(value for value in rounded if values[0] < value < values[-1])}
-        if len(found) == len(values) + len(exact):
-            break
-    return sorted(found)

@@ -104,10 +104,8 @@ class HypothesisGroup:
 class CompareConfig:
     """Config section ``compare``: a comparison of training objectives.
 
-    Each row of the result table is an objective, optionally with other changed settings. A model is
-    first trained with cross-entropy (the warm start). All rows then continue from it on the same
-    batches. A row that changes the model, the task or the data has its own warm start with these
-    settings; changed settings of ``trainer`` do not apply to the warm start.
+    Each row of the result table is an objective, optionally with other changed settings. All rows
+    train from the same weights on the same batches, each with its loss from the first step.
     """
 
     output_dir: str
@@ -126,8 +124,9 @@ class CompareConfig:
 
     ``name``: name of the row.
     ``preset`` and fields of ``ObjectiveSpec``: the objective.
-    ``with``: settings outside the objective, such as ``{model.name: my/large}``. Settings of the
-    row's warm start are also possible: ``{compare.warm_start.max_steps: 900}``.
+    ``with``: settings outside the objective, such as ``{model.name: my/large}``. A warm start for
+    this row alone, or other settings of it, are also possible:
+    ``{compare.warm_start.max_steps: 900}``.
     ``baseline``: ``baseline: xval`` is short for ``with: {model.baseline: xval}``.
 
     The first objective is the reference that all others are compared with, in a grid under the same
@@ -143,14 +142,22 @@ class CompareConfig:
     """Preset of the control objective; null: no control. The default is CE times 1.3: Adam
     hardly notices the scale of a loss, so this shows how much two runs of one objective differ."""
 
-    warm_start: Mapping[str, Any] = field(default_factory=dict)
-    """Changed ``trainer`` settings for the warm start, which is trained with cross-entropy."""
+    warm_start: Mapping[str, Any] | None = None
+    """Changed ``trainer`` settings of a warm start: a model that is first trained with
+    cross-entropy, and that all rows continue from. A row that changes the model, the task or the
+    data has a warm start of its own; settings of ``trainer`` that a row changes do not apply to it.
+    null: no warm start, so that each loss acts from the first step. A warm start hides what a loss
+    does: the share of the steps that it takes is in the table."""
 
     tune: Mapping[str, Any] = field(default_factory=dict)
-    """Maps settings of ``trainer`` or ``objective``, such as ``trainer.learning_rate``, to a list
-    of values. Every row, also the reference and the control, is trained with each combination from
-    the same warm start. The combination with the best first metric on ``select_on`` (mean over the
-    seeds; of equals, with the best next metric) is reported on the test rows. Empty: no tuning."""
+    """Maps settings of ``trainer``, such as ``learning_rate``, to a list of values. Every row, also
+    the reference and the control, is trained with each combination and each of ``tune_seeds``. The
+    combination with the best first metric on ``select_on`` (mean over these seeds; of equals, with
+    the best next metric) is then trained with ``seeds``, and answers the test rows. Empty: no
+    tuning."""
+
+    tune_seeds: tuple[int, ...] = (1000, 1001)
+    """Seeds of the runs that choose the values of ``tune``; none of ``seeds``."""
 
     select_on: DataSource | None = None
     """Rows to choose the tuned settings on, such as ``{render: 500, seed: 3}``; not those of
@@ -191,6 +198,11 @@ class CompareConfig:
             raise ValueError("objectives must name at least one preset if there is no grid")
         if bool(self.tune) != (self.select_on is not None):
             raise ValueError("tune and select_on are set together; set both or none")
+        if self.tune and (not self.tune_seeds or set(self.tune_seeds) & set(self.seeds)):
+            raise ValueError(
+                f"tune_seeds lists one or more seeds that are not in seeds, {list(self.seeds)}, "
+                f"not {list(self.tune_seeds)}"
+            )
         if self.select_on is not None:
             check_not_training(self.select_on, "select_on")
         check_at_least_1(self, "jobs")

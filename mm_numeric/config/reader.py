@@ -235,7 +235,7 @@ def config_from_dict(raw: Mapping[str, Any], *, where: str, title: str) -> Confi
     if config.grpo:
         _check_grpo(config, config.grpo, f"{where}, grpo")
     if config.compare:
-        check_trainer_settings(config.compare.warm_start, f"{where}, compare.warm_start")
+        check_trainer_settings(config.compare.warm_start or {}, f"{where}, compare.warm_start")
     return config
 
 

@@ -11,13 +11,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from planned import seed_configs
 from tiny_models import small_config
 from train_runs import same
 
 from mm_numeric.cli import main as cli
 from mm_numeric.comparison.engines.local import share_done
 from mm_numeric.comparison.engines.slurm import execute as execute_jobs
-from mm_numeric.comparison.plan import open_runs, overview, seed_runs
+from mm_numeric.comparison.plan import open_runs, overview
 from mm_numeric.comparison.run import compare, execute_one, required_resources, run_failed
 from mm_numeric.config.compare import Resources
 from mm_numeric.distributed.ray import map_tasks
@@ -161,8 +162,9 @@ def test_the_plan_names_the_runs_in_order_and_what_they_wait_for(tmp_path, capsy
     ]
     assert cli.main(["compare", str(file), "--plan", *tune, "compare.resources=null"]) == 0
     text = capsys.readouterr().out
-    assert "seed3/plain_learning_rate_0.002" in text
-    assert "for each seed: the best trial of emd, distilled, plain answers the test rows" in text
+    assert "seed1001/plain_learning_rate_0.002" in text
+    assert "seed3/plain " in text
+    assert "trials are finished, the settings of the other runs are the best ones\n" in text
     assert text.endswith("compare.resources is not set (--engine ray and --engine slurm use it)\n")
     assert cli.main(["compare", str(file), "compare.seeds=[3, 4]", "--plan", "--seeds", "4"]) == 0
     text = capsys.readouterr().out
@@ -176,7 +178,7 @@ def test_the_plan_names_the_runs_in_order_and_what_they_wait_for(tmp_path, capsy
     other = small_config(
         tmp_path, *SMALL, rows, "compare.seeds=[3]", "trainer.seed=9", "task.prompt=When"
     )
-    warm = seed_runs(other, 3)[0].output_dir
+    warm = seed_configs(other, 3)[0].output_dir
     claim(warm, other)
     (warm / "run.json").touch()
     assert cli.main(["compare", str(file), "--plan"]) == 0

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from finished_comparison import NONE, TARGETS, comparison
+from planned import seed_configs
 
 from mm_numeric.comparison.hypotheses import (
     Hypothesis,
@@ -12,7 +13,6 @@ from mm_numeric.comparison.hypotheses import (
     record_hypotheses,
     recorded_hypotheses,
 )
-from mm_numeric.comparison.plan import seed_runs
 from mm_numeric.comparison.rows import read_comparison, stated_hypotheses
 from mm_numeric.comparison.summary import write_summary
 from mm_numeric.config.compare import HypothesisGroup
@@ -136,5 +136,5 @@ def test_the_report_says_what_was_planned_and_confirmed(finished):
 
 def test_finished_runs_stay_valid_if_hypotheses_change():
     stated = "compare.hypotheses=[{family: A, metric: exact, objectives: [emd], against: ce}]"
-    before, after = (seed_runs(read_comparison("clock_tiny", own), 0) for own in ([], [stated]))
+    before, after = (seed_configs(read_comparison("clock_tiny", own), 0) for own in ([], [stated]))
     assert [run.to_dict() for run in before] == [run.to_dict() for run in after]

@@ -8,10 +8,10 @@ import yaml
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from planned import seed_configs
 from tiny_models import small_config
 
 from mm_numeric.comparison.rows import compared_rows
-from mm_numeric.comparison.run import seed_runs
 from mm_numeric.config.reader import config_from_dict
 from mm_numeric.losses.presets import PRESETS
 
@@ -30,7 +30,7 @@ def config_of(folder, objectives="[]", *, control="null", grid=None, **axes):
     """Return the config of a comparison with a grid; ``__`` stands for a point."""
     axes = grid or {name.replace("__", "."): values for name, values in axes.items()}
     written = yaml.safe_dump(axes, default_flow_style=True, width=999, sort_keys=False)
-    compare = f"control: {control}, grid: {written}"
+    compare = f"control: {control}, warm_start: {{}}, grid: {written}"
     where = f"output_dir: {folder / 'compare'}, objectives: {objectives}"
     config = small_config(folder, f"compare={{{where}, {compare}}}")
     compared_rows(config, "clock_tiny.yaml")
@@ -58,7 +58,7 @@ def test_a_grid_is_rows_with_the_names_of_what_differs(tmp_path):
 def test_rows_are_evaluated_during_training_if_the_config_says_so(tmp_path, override, every):
     objectives = "[ce, {preset: emd, with: {task.label_noise_minutes: 1}}]"
     config = small_config(tmp_path, f"compare.objectives={objectives}", *filter(None, [override]))
-    for run in seed_runs(config, 0):
+    for run in seed_configs(config, 0):
         assert (run.evaluate and run.evaluate.every_steps) == every
 
 
@@ -149,7 +149,7 @@ def test_a_learning_rate_axis_shares_warm_starts(tmp_path):
     }
     grid["model.attention"] = ["sdpa", "eager"]
     config = config_of(tmp_path, grid=grid)
-    runs = [run for seed in (0, 1) for run in seed_runs(config, seed)]
+    runs = [run for seed in (0, 1) for run in seed_configs(config, seed)]
     warm = [run for run in runs if run.output_dir.name.startswith("warm_start")]
     assert (len(runs), len(warm)) == (4 + 2 * 24, 4)
     assert {run.trainer["learning_rate"] for run in warm} == {1.0e-3}

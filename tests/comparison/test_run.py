@@ -15,13 +15,14 @@ import pytest
 import torch
 from finished_comparison import GOOD, POOR, comparison, settings
 from PIL import Image
+from planned import seed_configs
 from processes import Job
 from safetensors.torch import load_file
 from tiny_models import small_config
 
 from mm_numeric.cli import main as cli
 from mm_numeric.comparison.engines import local
-from mm_numeric.comparison.plan import open_runs, seed_runs
+from mm_numeric.comparison.plan import open_runs
 from mm_numeric.comparison.run import compare, execute_here
 from mm_numeric.distributed.ranks import EveryRankError
 from mm_numeric.evaluation.report.comparison_page import terminal_text
@@ -49,7 +50,7 @@ def test_a_launcher_is_rejected_before_anything_is_written(tmp_path, monkeypatch
 
 
 def test_every_objective_starts_from_the_warm_start_of_its_seed(tmp_path):
-    warm, *runs = seed_runs(small_config(tmp_path, "compare.seeds=[3]"), 3)
+    warm, *runs = seed_configs(small_config(tmp_path, "compare.seeds=[3]"), 3)
     assert [run.objective.name for run in runs] == ["ce", "ce_times_1.3", "emd", "ntl_was", "ntil"]
     assert warm.objective.name == "ce"
     assert warm.trainer["max_steps"] == 700
@@ -69,7 +70,7 @@ def test_a_finished_row_does_not_have_the_answers_of_other_predict_settings(tmp_
 
     (tmp_path / "compare").mkdir()
     write_config(tmp_path / "compare", of(8))
-    for run in seed_runs(of(8), 0):
+    for run in seed_configs(of(8), 0):
         claim(run.output_dir, run)
         (run.output_dir / "run.json").touch()
     message = r"seed0/long contains another run: predict\.max_new_tokens is 8 there and 16 here\."

@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 import torch
+from planned import seed_configs
 from tiny_models import examples_of, small_config, tiny_checkpoint, tiny_family
 
-from mm_numeric.comparison.run import seed_runs
 from mm_numeric.comparison.seeds import describe_seeds, with_resolved_vary
 from mm_numeric.config.data import listed
 from mm_numeric.data.collator import make_collator
@@ -25,9 +25,9 @@ def drawn(config, seed):
             run.task.label_noise_seed,
             tuple(source.seed for source in listed(run.data.train)),
         )
-        for run in seed_runs(config, seed)
+        for run in seed_configs(config, seed)
     }
-    assert {run.data.test.seed for run in seed_runs(config, seed)} == {2}
+    assert {run.data.test.seed for run in seed_configs(config, seed)} == {2}
     (own,) = found  # the same for the warm start and all rows
     return own
 
@@ -110,15 +110,15 @@ def test_seeds_of_a_checkpoint_do_not_differ_in_its_weights(tmp_path):
 def test_answers_to_the_rows_of_one_seed_are_not_those_of_another(tmp_path):
     answers = {"render": 9, "seed": 1, "answers": "training_answers.jsonl"}
     config = small_config(tmp_path, SEEDS, f"data.train={answers}")
-    seed_runs(config, 0)
+    seed_configs(config, 0)
     with pytest.raises(ValueError, match=r"training_answers\.jsonl has answers to the rows of one"):
-        seed_runs(config, 3)
+        seed_configs(config, 3)
 
 
 def test_no_seed_trains_on_the_test_rows(tmp_path):
     config = small_config(tmp_path, SEEDS, "data.test.seed=3001")
     with pytest.raises(ValueError, match=r"rows of seed 3 are rendered with the seed 3001, as the"):
-        seed_runs(config, 3)
+        seed_configs(config, 3)
 
 
 def test_a_folder_is_continued_with_what_its_runs_vary(tmp_path):
@@ -143,7 +143,7 @@ def test_a_folder_is_continued_with_what_its_runs_vary(tmp_path):
 def test_a_run_of_an_old_folder_is_not_taken_for_one_with_rows_of_its_own(tmp_path):
     """The check of each run is the second lock: claim compares the drawn settings, too."""
     old, new = (
-        seed_runs(small_config(tmp_path, f"compare.vary={vary}"), 1)[1]
+        seed_configs(small_config(tmp_path, f"compare.vary={vary}"), 1)[1]
         for vary in ("[weights, order]", "null")
     )
     claim(old.output_dir, old)
@@ -154,7 +154,9 @@ def test_a_run_of_an_old_folder_is_not_taken_for_one_with_rows_of_its_own(tmp_pa
 
 def test_ce_trained_for_longer_is_a_control_from_the_same_warm_start(tmp_path):
     longer = "{name: ce_longer, preset: ce, with: {trainer.max_steps: 1000}}"
-    warm, *runs = seed_runs(small_config(tmp_path, f"compare.objectives=[ce, {longer}, ntil]"), 1)
+    warm, *runs = seed_configs(
+        small_config(tmp_path, f"compare.objectives=[ce, {longer}, ntil]"), 1
+    )
     assert {run.model.name for run in runs} == {str(warm.output_dir / "model")}
     steps = {run.objective.name: run.trainer["max_steps"] for run in runs}
     assert steps == {"ce": 6, "ce_times_1.3": 6, "ce_longer": 1000, "ntil": 6}

@@ -261,7 +261,7 @@ def test_what_the_summary_says_about_the_comparison(tmp_path):
     assert facts["training rows"] == "12,000 (rendered, seeds 3001, 5001)"
     assert facts["test rows"] == "4 (rendered, seed 2)"
     assert facts["warm start"].startswith("800 steps of 64 rows, with CE")
-    assert facts["each objective"].startswith("500 steps of 64 rows from there")
+    assert facts["each objective"].startswith("500 steps of 64 rows, the same rows")
     assert facts["seeds"] == "3, 5"
     assert facts["varied"].startswith("each seed draws its own random initialisation, data order")
     assert facts["training time"] == "12 min for 8 runs, 2 at a time"
@@ -280,7 +280,7 @@ def test_the_facts_are_those_of_a_row_without_settings_of_its_own(tmp_path):
     file.write_text(json.dumps({**json.loads(file.read_text()), "parameters": 7_000_000_000}))
     facts = write_summary(config, tmp_path)["facts"]
     assert facts["model"] == "qwen2_vl tiny, 1,234,567 parameters"
-    assert facts["each objective"].startswith("500 steps of 64 rows from there")
+    assert facts["each objective"].startswith("500 steps of 64 rows, the same rows")
     assert facts["other settings"].startswith('large (model.name: "my/large", trainer.max_steps: 1')
 
 

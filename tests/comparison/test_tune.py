@@ -1,4 +1,4 @@
-"""Tuning: the same number of trials for every row, chosen on rows that are not test rows."""
+"""Tuning: the same trials for every row, chosen on other seeds and rows than the results."""
 
 import csv
 import json
@@ -7,16 +7,15 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
-from examples import examples
-from hypothesis import given
-from hypothesis import strategies as st
+from planned import seed_configs
 from tiny_models import small_config
 
+from mm_numeric.comparison.plan import open_runs
 from mm_numeric.comparison.rows import compared_rows
-from mm_numeric.comparison.run import compare, seed_runs
+from mm_numeric.comparison.run import compare
 from mm_numeric.comparison.selection import SelectionResults, chosen_rows, write_source
 from mm_numeric.comparison.summary import write_summary
-from mm_numeric.comparison.tune import Trial, _between
+from mm_numeric.comparison.tune import Trial
 from mm_numeric.config.data import DataSource
 from mm_numeric.evaluation.metrics.clock import TIMES
 from mm_numeric.evaluation.report.report import write_report
@@ -29,16 +28,15 @@ TARGETS = {"a": "7:05", "b": "12:58", "c": "3:00", "d": "6:30"}
 GOOD = TARGETS | {"d": "6:50"}
 POOR = TARGETS | {"a": "1:00", "b": "2:00"}
 BAD = dict.fromkeys(TARGETS, "?")
-RATES = "tune: {trainer.learning_rate: [1.0e-3, 2.0e-3]}"
+RATES = "tune_seeds: [7], tune: {trainer.learning_rate: [1.0e-3, 2.0e-3]}"
 ON = "select_on: {render: 8, seed: 3}"
 
 
 def tuned(folder, compare=f"{RATES}, {ON}", *more):
     """Return a comparison of ce and ntl_was with a section ``compare``."""
     objectives = "objectives: [ce, ntl_was], control: null, seeds: [0, 1]"
-    start = "warm_start: {max_steps: 2}"
     where = f"output_dir: {folder / 'compare'}"
-    config = small_config(folder, f"compare={{{where}, {objectives}, {start}, {compare}}}", *more)
+    config = small_config(folder, f"compare={{{where}, {objectives}, {compare}}}", *more)
     compared_rows(config, "clock_tiny.yaml")
     return config
 
@@ -66,70 +64,55 @@ def write_run(folder, selection=None, test=None):
         write_answers(folder, test)
 
 
-def test_every_row_has_the_same_number_of_trials_from_one_warm_start(tmp_path):
-    tune = (
-        "{trainer.learning_rate: [1.0e-4, 1.0e-3, 1.0e-2], objective.numeric_weight: [0.1, 0.3, 1]}"
-    )
-    config = tuned(tmp_path, f"tune: {tune}, {ON}")
-    ce, ntl = compared_rows(config)
-    assert len(ce.trials) == len(ntl.trials) == 9
-    rates = [trial.config.trainer["learning_rate"] for trial in ce.trials]
-    assert rates == pytest.approx(
-        [1.0e-4, 1.78e-4, 3.16e-4, 5.62e-4, 1.0e-3, 1.78e-3, 3.16e-3, 5.62e-3, 1.0e-2]
-    )
-    assert [list(trial.settings) for trial in ce.trials] == [["trainer.learning_rate"]] * 9
-    pairs = {
-        (t.config.trainer["learning_rate"], t.config.objective.spec.numeric_weight)
-        for t in ntl.trials
-    }
-    assert pairs == {(rate, weight) for rate in (1e-4, 1e-3, 1e-2) for weight in (0.1, 0.3, 1.0)}
-    assert ntl.trials[1].name == "ntl_was_learning_rate_0.0001_numeric_weight_0.3"
-    assert {trial.config.objective.name for trial in ntl.trials} == {"ntl_was"}
-    warm, *trials = seed_runs(config, 1)
-    assert len(trials) == 18
-    assert {trial.model.name for trial in trials} == {str(warm.output_dir / "model")}
-    assert warm.trainer["learning_rate"] == config.trainer["learning_rate"]
-    only_weight = tuned(tmp_path, f"tune: {{objective.numeric_weight: [0.1, 0.3]}}, {ON}")
-    assert [len(row.trials) for row in compared_rows(only_weight)] == [1, 2]
+def test_every_row_has_the_same_trials_of_the_tuning_seeds(tmp_path):
+    tune = "{trainer.learning_rate: [1.0e-4, 1.0e-3, 1.0e-2], trainer.warmup_steps: [0, 2]}"
+    config = tuned(tmp_path, f"tune: {tune}, tune_seeds: [7, 8], {ON}")
+    rows = compared_rows(config)
+    for row in rows:
+        settings = [tuple(trial.settings.values()) for trial in row.trials]
+        assert settings == [(rate, steps) for rate in (1e-4, 1e-3, 1e-2) for steps in (0, 2)]
+        assert {trial.config.objective.name for trial in row.trials} == {row.name}
+    assert rows[1].trials[1].name == "ntl_was_learning_rate_0.0001_warmup_steps_2"
+    trials, others = seed_configs(config, 7), seed_configs(config, 1)
+    assert [run.output_dir.name for run in trials] == [t.name for row in rows for t in row.trials]
+    assert {run.trainer["seed"] for run in trials} == {7}
+    assert [run.output_dir.name for run in others] == ["ce", "ntl_was"]
+    assert {run.model.name for run in (*trials, *others)} == {"tiny"}
 
 
-@examples(50)
-@given(
-    values=st.lists(st.integers(-20, 5000), min_size=2, max_size=5, unique=True),
-    scale=st.sampled_from([1, 0.001]),
-    wanted=st.integers(2, 40),
-)
-def test_values_between_contain_the_given_ones(values, scale, wanted):
-    values = sorted(value * scale for value in values)
-    found = _between(values, wanted)
-    assert found == sorted(set(found))
-    assert set(values) <= set(found)
-    assert (found[0], found[-1]) == (values[0], values[-1])
-    assert len(found) >= wanted or (scale == 1 and len(found) >= len(values))
-    assert {type(value) for value in found} == {type(scale)}
-
-
-def test_settings_are_chosen_on_the_selection_rows_where_the_test_rows_disagree(tmp_path):
-    """On the selection rows 0.001 is better, on the test rows 0.002 would be."""
+def test_settings_are_chosen_on_the_selection_rows_of_other_seeds(tmp_path):
+    """On the selection rows 0.001 is better."""
     folder = tmp_path / "compare"
-    config = tuned(tmp_path)
+    rates = RATES.replace("[7]", "[7, 8]")
+    config = tuned(tmp_path, f"{rates}, {ON}")
+    with pytest.raises(ValueError, match=r"seeds \[7, 8\] choose .* not finished .* with --seeds"):
+        open_runs(config, [0])
     assert chosen_rows(config) == []
     slow, fast = "learning_rate_0.001", "learning_rate_0.002"
+    for at, seed in enumerate((7, 8)):
+        write_run(folder / f"seed{seed}" / f"ce_{slow}", GOOD)
+        write_run(folder / f"seed{seed}" / f"ce_{fast}", (POOR, GOOD)[at])
+        write_run(folder / f"seed{seed}" / f"ntl_was_{slow}", (TARGETS, BAD)[at])
+        write_run(folder / f"seed{seed}" / f"ntl_was_{fast}", POOR)
+    runs = open_runs(config, [0, 1])
+    assert [(run.name, run.config.trainer["learning_rate"]) for run in runs] == [
+        ("seed0/ce", 1.0e-3),
+        ("seed0/ntl_was", 2.0e-3),
+        ("seed1/ce", 1.0e-3),
+        ("seed1/ntl_was", 2.0e-3),
+    ]  # fmt: skip  (the means of ntl_was are equal, and also within 1 minute, and exact)
     for seed in (0, 1):
-        write_run(folder / f"seed{seed}" / "warm_start", test=POOR)
-        write_run(folder / f"seed{seed}" / f"ce_{slow}", GOOD, BAD)
-        write_run(folder / f"seed{seed}" / f"ce_{fast}", (POOR, GOOD)[seed], TARGETS)
-        write_run(folder / f"seed{seed}" / f"ntl_was_{slow}", (TARGETS, BAD)[seed], BAD)
-        write_run(folder / f"seed{seed}" / f"ntl_was_{fast}", POOR, GOOD)
-    ce, ntl = chosen_rows(config)
-    assert (ce.folder, ce.config.trainer["learning_rate"]) == (f"ce_{slow}", 1.0e-3)
-    assert ntl.folder == f"ntl_was_{fast}"  # equal means, and also within 1 minute, and exact
+        write_run(folder / f"seed{seed}" / "ce", test=BAD)
+        write_run(folder / f"seed{seed}" / "ntl_was", test=GOOD)
     summary = write_summary(config, folder)
     assert summary["table"]["ce"]["within_5_minutes"]["seeds"] == [0.0, 0.0]
     assert summary["table"]["ntl_was"]["within_5_minutes"]["seeds"] == [0.75, 0.75]
-    assert summary["runs"][0]["folder"] == f"seed0/ce_{slow}"
+    assert summary["runs"][0] == {
+        "objective": "ce", "seed": 0, "folder": "seed0/ce", "warm_start": None
+    }  # fmt: skip
     tuning = summary["tuning"]
     assert tuning["select_on"] == "4 (rendered, seed 3)"
+    assert tuning["seeds"] == [7, 8]
     assert tuning["metric"]["name"] == "within_5_minutes"
     found = [(t["objective"], t["chosen"], t["value"], t["seeds"]) for t in tuning["trials"]]
     assert found == [
@@ -138,7 +121,8 @@ def test_settings_are_chosen_on_the_selection_rows_where_the_test_rows_disagree(
         ("ntl_was", False, 0.5, [1.0, 0.0]),
         ("ntl_was", True, 0.5, [0.5, 0.5]),
     ]
-    assert summary["facts"]["training time"].endswith("for 10 runs, 1 at a time")
+    assert summary["facts"]["training time"].endswith("for 12 runs, 1 at a time")
+    assert summary["facts"]["warm start"] == "none: each objective acts from the first step"
     page, twin, data = (path.read_text("utf-8") for path in write_report(folder))
     assert "Chosen at an end of the tried values: ntl_was (trainer.learning_rate 0.002)" in page
     assert "| `ce` | 0.001 | 2 | 75.0% | 0.0% (0.0 to 60.2) |" in twin
@@ -147,21 +131,6 @@ def test_settings_are_chosen_on_the_selection_rows_where_the_test_rows_disagree(
     rows = list(csv.DictReader(data.splitlines()))
     assert rows[0]["objective"] == "ntl_was"
     assert len(rows) == 4
-
-
-def test_a_row_without_the_tuned_setting_has_one_trial(tmp_path):
-    config = tuned(
-        tmp_path, f"tune: {{objective.numeric_weight: [0.1, 0.3]}}, {ON}", "compare.seeds=[0]"
-    )
-    folder = tmp_path / "compare" / "seed0"
-    write_run(folder / "warm_start", test=POOR)
-    write_run(folder / "ce", GOOD, GOOD)
-    write_run(folder / "ntl_was_numeric_weight_0.1", BAD)
-    write_run(folder / "ntl_was_numeric_weight_0.3", POOR, GOOD)
-    write_summary(config, folder.parent)
-    page = write_report(folder.parent)[0].read_text("utf-8")
-    assert "objective.numeric_weight has no effect on ce." in page
-    assert "The number of trials differs: ce has 1, others have 2." in page
 
 
 def test_equal_means_do_not_depend_on_the_order_of_the_seeds():
@@ -188,7 +157,7 @@ def test_a_killed_tuning_is_resumed_and_other_selection_rows_are_answered_anew(
 
     def count_train(config, **more):
         trained.append(config.output_dir.name)
-        if len(trained) == 3:
+        if len(trained) == 2:
             raise KeyboardInterrupt
         return train(config, **more)
 
@@ -199,22 +168,21 @@ def test_a_killed_tuning_is_resumed_and_other_selection_rows_are_answered_anew(
     with pytest.raises(KeyboardInterrupt):
         compare(config)
     trials = ["ce_learning_rate_0.001", "ce_learning_rate_0.002"]
-    assert trained == ["warm_start", *trials]
+    assert trained == trials
     folder = compare(config)
-    assert trained[3:] == trials[1:]
-    assert answered[:3] == [("warm_start", None), *((name, 3) for name in trials)]
-    tuning = read_summary(folder)["tuning"]
-    (chosen,) = [trial["folder"] for trial in tuning["trials"] if trial["chosen"]]
-    assert answered[3:] == [(chosen, None)]
-    found = {path.parent.name for path in folder.glob("seed0/*/results.json")}
-    assert found == {"warm_start", chosen}
-    count = len(answered)
+    assert trained[2:] == [trials[1], "ce"]
+    assert answered == [*((name, 3) for name in trials), ("ce", None)]
+    (result,) = folder.glob("seed*/*/results.json")
+    assert result.parent == folder / "seed0" / "ce"
+    assert sum(trial["chosen"] for trial in read_summary(folder)["tuning"]["trials"]) == 1
     compare(config)
-    assert len(answered) == count
-    compare(tuned(tmp_path, f"{RATES}, select_on: {{render: 6, seed: 4}}", *short))
-    assert answered[count : count + 2] == [(name, 4) for name in trials]
-    assert len(trained) == 4
-    rows = (folder / "seed0" / trials[0] / "selection" / "predictions.jsonl").read_text("utf-8")
+    assert (len(answered), len(trained)) == (3, 4)
+    other = tuned(tmp_path, f"{RATES}, select_on: {{render: 6, seed: 4}}", *short)
+    assert [run.name for run in open_runs(other, [7, 0])] == [f"seed7/{name}" for name in trials]
+    compare(other)
+    assert answered[3:5] == [(name, 4) for name in trials]
+    assert trained[4:] == []
+    rows = (folder / "seed7" / trials[0] / "selection" / "predictions.jsonl").read_text("utf-8")
     assert rows.count("\n") == 6
 
 
@@ -223,10 +191,10 @@ def test_trials_that_are_all_within_5_minutes_are_chosen_by_the_next_metric(tmp_
     folder = tmp_path / "compare"
     near = {"a": "7:04", "b": "12:57", "c": "3:00", "d": "6:30"}
     config = tuned(tmp_path, f"{RATES}, {ON}", "compare.seeds=[0]")
-    write_run(folder / "seed0" / "warm_start", test=POOR)
     for name in ("ce", "ntl_was"):
-        write_run(folder / "seed0" / f"{name}_learning_rate_0.001", near)
-        write_run(folder / "seed0" / f"{name}_learning_rate_0.002", TARGETS, TARGETS)
+        write_run(folder / "seed7" / f"{name}_learning_rate_0.001", near)
+        write_run(folder / "seed7" / f"{name}_learning_rate_0.002", TARGETS)
+        write_run(folder / "seed0" / name, test=TARGETS)
     tuning = write_summary(config, folder)["tuning"]
     assert tuning["metric"]["name"] == "exact"
     found = [(t["chosen"], t["value"]) for t in tuning["trials"]]
@@ -243,13 +211,13 @@ def test_a_failed_trial_is_the_worst_of_its_row_and_is_not_repeated(tmp_path, mo
         return train(config, **more)
 
     monkeypatch.setattr(training, "train", count_train)
-    rates = f"tune: {{trainer.learning_rate: [1.0e+30, 1.0e-3]}}, {ON}"
+    rates = f"{RATES}, {ON}".replace("[1.0e-3, 2.0e-3]", "[1.0e+30, 1.0e-3]")
     short = ("compare.seeds=[0]", "trainer.max_steps=2", "trainer.warmup_steps=0")
     short += ("predict={max_new_tokens: 2, branches: 4}", "compare.jobs=1")
     folder = compare(tuned(tmp_path, rates, *short, "compare.objectives=[ce]"))
     failed, chosen = read_summary(folder)["tuning"]["trials"]
     assert (failed["chosen"], failed["value"], failed["seeds"]) == (False, None, [None])
-    assert failed["failed"].startswith("seed 0: step 2: ce is not finite, in a batch with")
+    assert failed["failed"].startswith("seed 7: step 2: ce is not finite, in a batch with")
     assert (chosen["chosen"], chosen["failed"]) == (True, None)
     assert not list(folder.rglob("checkpoint-*"))
     facts = read_summary(folder)["facts"]
@@ -258,7 +226,7 @@ def test_a_failed_trial_is_the_worst_of_its_row_and_is_not_repeated(tmp_path, mo
     assert "| failed |" in twin
     assert "step 2: ce is not finite, in a batch with" in page
     rows = list(csv.DictReader((folder / "trials.csv").read_text("utf-8").splitlines()))
-    assert [row["why it failed"][:23] for row in rows] == ["seed 0: step 2: ce is n", ""]
+    assert [row["why it failed"][:23] for row in rows] == ["seed 7: step 2: ce is n", ""]
 
     distilled = "{name: own, preset: ce, with: {distil: {decode: median, rows: 8}}}"
     both = tuned(tmp_path, rates, *short, f"compare.objectives=[ce, {distilled}]")
@@ -267,7 +235,7 @@ def test_a_failed_trial_is_the_worst_of_its_row_and_is_not_repeated(tmp_path, mo
             compare(both)
     assert len(trained) == 5
     for rate, why in (("1e+30", "is not finite"), ("0.001", "has no answer to keep for any of")):
-        file = folder / "seed0" / f"own_learning_rate_{rate}" / "selection" / "failed.json"
+        file = folder / "seed7" / f"own_learning_rate_{rate}" / "selection" / "failed.json"
         assert why in json.loads(file.read_text("utf-8"))["reason"]
 
 
@@ -278,12 +246,13 @@ def test_a_failed_trial_is_the_worst_of_its_row_and_is_not_repeated(tmp_path, mo
         (ON, r"compare: tune and select_on are set together"),
         (f"{RATES}, select_on: {{render: 9, seed: 2}}", r"be chosen on rows of data\.test; choose"),
         (f"{RATES}, select_on: {{render: 9, seed: 1}}", r"would be chosen on rows of data\.train"),
-        (f"{RATES}, select_on: {{render: 9, seed: 1001}}", r"be chosen on rows of data\.train"),
+        (f"{RATES}, select_on: {{render: 9, seed: 7001}}", r"be chosen on rows of data\.train"),
         (f"tune: {{model.dtype: [auto]}}, {ON}", r"tune: 'model\.dtype' cannot be tuned; tune"),
         (f"tune: {{trainer.seed: [1]}}, {ON}", r"tune: 'trainer\.seed' cannot be tuned"),
         (f"tune: {{trainer.learning_rate: 1}}, {ON}", r"learning_rate: expected a list of values"),
         (f"tune: {{trainer.learning_rat: [1]}}, {ON}", r"no setting of tr.* 'learning_rat'"),
-        (f"tune: {{objective.numeric_weight: [-1]}}, {ON}", "objective: numeric_weight must"),
+        (f"tune: {{objective.numeric_weight: [1]}}, {ON}", r"cannot be tuned; .* others in a grid"),
+        (f"{RATES.replace('7', '1')}, {ON}", r"tune_seeds lists .* not in seeds, \[0, 1\], not"),
         (
             f"{RATES}, {ON}, grid: {{trainer.learning_rate: [1.0e-3]}}",
             r"tune: 'trainer\.learning_rate' is also set by a row or the grid; remove one\.",

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 import rank_runs
+from planned import seed_configs
 from tiny_models import CACHE, small_config
 from train_runs import cut_off, same
 
 from mm_numeric.cli import main as cli
 from mm_numeric.comparison.rows import compared_rows
-from mm_numeric.comparison.run import compare, link_teacher, seed_runs
+from mm_numeric.comparison.run import compare, link_teacher
 from mm_numeric.data.collator import make_collator
 from mm_numeric.data.examples import load_examples
 from mm_numeric.evaluation.report.summary_file import read_summary
@@ -182,7 +183,7 @@ ROWS = f"[ce, {{name: ce_distilled, preset: ce, with: {{distil: {DISTIL}}}}}]"
 def test_a_row_of_a_comparison_starts_from_the_shared_warm_start(tmp_path):
     config = small_config(tmp_path, f"compare.objectives={ROWS}", "compare.control=null")
     assert {row.warm_start for row in compared_rows(config)} == {"warm_start"}
-    warm, plain, distilled = seed_runs(config, 0)
+    warm, plain, distilled = seed_configs(config, 0)
     assert (warm.distil, plain.distil) == (None, None)
     assert distilled.distil.rows == 30
     assert distilled.model.name == plain.model.name == str(warm.output_dir / "model")
@@ -203,7 +204,7 @@ def test_a_comparison_reports_the_cost_and_resumes(tmp_path):
     assert not list(row.rglob("checkpoint-*"))
     facts = read_summary(folder)["facts"]
     assert facts["distillation"] == f"ce_distilled: 4 more steps on {KEPT} of its own answers"
-    assert facts["each objective"].startswith("4 steps of 4 rows from there")
+    assert facts["each objective"].startswith("4 steps of 4 rows, the same rows")
     whole = shutil.copytree(row, tmp_path / "whole")
     shutil.rmtree(row / "model")
     for name in ("run.json", "results.json", "predictions.jsonl"):

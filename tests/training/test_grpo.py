@@ -9,6 +9,7 @@ import pytest
 import torch
 import yaml
 from each_family import marked
+from planned import seed_configs
 from processes import Job
 from safetensors.torch import load_file
 from train_runs import cut_off, same
@@ -16,7 +17,6 @@ from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLVisionBlock
 
 from mm_numeric.answers import IMAGE
 from mm_numeric.cli import main as cli
-from mm_numeric.comparison.plan import seed_runs
 from mm_numeric.comparison.rows import compared_rows
 from mm_numeric.config.reader import config_from_dict
 from mm_numeric.data.collator import make_collator, padded_inputs
@@ -216,7 +216,7 @@ def test_a_row_of_a_comparison_starts_from_the_shared_warm_start(tmp_path):
              for row in compared_rows(config)]  # fmt: skip
     assert names == [("ce", "warm_start", False), ("ce_times_1.3", "warm_start", False),
                      ("grpo", "warm_start", True)]  # fmt: skip
-    warm, *others = seed_runs(config, 0)
+    warm, *others = seed_configs(config, 0)
     assert warm.grpo is None
     assert warm.trainer["max_steps"] == 7
     assert {own.model.name for own in others} == {str(tmp_path / "seed0/warm_start/model")}

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from mm_numeric.comparison.plan import Run
+from mm_numeric.comparison.plan import Run, all_seeds
 from mm_numeric.comparison.run import RunFailedError, execute_here
 from mm_numeric.config.schema import Config
 from mm_numeric.io.atomic_files import append_to
@@ -39,7 +39,7 @@ def _in_processes(config: Config, folder: Path, left: Sequence[Run]) -> None:
     # unless it is a checkout of this library that is not installed.
     safe = ["-P"] if Path.cwd() != Path(__file__).parents[3] else []
     command = [sys.executable, *safe, "-m", "mm_numeric", "compare", str(folder / CONFIG)]
-    command += ["--seeds", *map(str, config.comparison.seeds)]
+    command += ["--seeds", *map(str, all_seeds(config))]
     running = dict[Path, subprocess.Popen[bytes]]()
     bar = progress(desc="comparing", unit="run", total=len(left))
     try:

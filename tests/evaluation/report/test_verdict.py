@@ -197,34 +197,6 @@ def test_an_objective_beats_a_guess_by_its_interval_or_by_each_of_a_few_seeds(
     assert ReportedMetric(**METRICS[metric]).beats(own, guess) == beats
 
 
-def test_the_best_of_more_trials_than_its_reference_has_is_not_called_better(tmp_path):
-    def tuned(folder, *trials):
-        summary = compare_folder(tmp_path / folder, objectives=("ce", "emd"), seeds=range(5))
-        metric = METRICS[0]
-        own = [
-            {"objective": name, "settings": {"trainer.learning_rate": rate}, "chosen": rate == 1,
-             "folder": f"{name}_{rate}", "value": 0.7, "seeds": [0.7] * 5}
-            for name, count in zip(("ce", "emd"), trials, strict=True)
-            for rate in range(1, count + 1)
-        ]  # fmt: skip
-        tuning = {"settings": ["trainer.learning_rate"], "select_on": "8", "metric": metric}
-        summary["tuning"] = {**tuning, "trials": own}
-        text = said(tmp_path / folder, summary)
-        return text, written(tmp_path / folder, summary)[0]
-
-    text, page = tuned("same", 3, 3)
-    assert text.startswith("emd beats ce: ")
-    assert 'class="better"' in page
-    assert "The results on test rows are those of the chosen trial." in page
-    text, page = tuned("more", 1, 3)
-    assert "beats" not in text
-    assert text.startswith("No objective is clearly better than ce")
-    assert "0 of 1 objectives are better than ce and 0 worse" in text
-    assert "The number of trials differs: emd has 3 and ce has 1. The best of more trials" in text
-    assert 'class="better"' not in page
-    assert "Nor are differences between different numbers of trials coloured." in page
-
-
 def test_verdict_of_a_clear_gain(tmp_path):
     summary = compare_folder(tmp_path, seeds=range(5))
     summary["facts"]["varied"] = "each seed draws its own order"
