@@ -22,7 +22,9 @@ def hypotheses_section(comparison: Comparison) -> Section:
     text = (
         "Each row is a hypothesis of the config: the first answers are better than the second. "
         f"It is confirmed if its p-value is at most {SIGNIFICANT} after Holm's correction over its "
-        f"table, which takes {ENOUGH_SEEDS} seeds. Results that are in no table were not planned."
+        f"table, which takes {ENOUGH_SEEDS} seeds. Findable is the smallest difference that 80 % "
+        "of such comparisons confirm: one that is not clear may be as large. Results that are in "
+        "no table were not planned."
     )
     return Section.of("hypotheses", "Planned results", note(text), *tables)
 
@@ -35,7 +37,15 @@ def hypotheses_tables(comparison: Comparison) -> list[Table]:
     tables = []
     for name, members in families.items():
         rows = [_row(comparison, own) for own in members]
-        header = ["hypothesis", "metric", "difference", "corrected p", "result", "stated"]
+        header = [
+            "hypothesis",
+            "metric",
+            "difference",
+            "findable",
+            "corrected p",
+            "result",
+            "stated",
+        ]
         title = f"Family {name}: {len(members)} hypotheses"
         tables.append(Table.of(header, rows, title=title, align="left"))
     return tables
@@ -45,16 +55,18 @@ def _row(comparison: Comparison, own: Mapping[str, Any]) -> list[str]:
     metric = next(m for m in comparison.metrics if m.name == own["metric"])
     before, difference = own["runs_before"], own["difference"]
     stated = "not recorded" if before is None else f"after {before:,} finished runs"
-    change = p = "-"
+    change = p = findable = "-"
     if difference and difference["value"] is not None:
         quantity = metric.change(difference)
         change = f"{quantity} ({quantity.interval})" if quantity.interval else str(quantity)
+        findable = metric.findable(difference) or "-"
     if difference and difference.get("p_holm") is not None:
         p = p_value(difference["p_holm"]).removeprefix("p ")
     return [
         f"{_answers(own['better'])} against {_answers(own['other'])}",
         metric.label,
         change,
+        findable,
         p,
         _result(metric, difference),
         "before the first run" if before == 0 else stated,

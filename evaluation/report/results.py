@@ -119,11 +119,21 @@ class ReportedMetric:
         change, evidence = self.change(difference), self.evidence(difference)
         return f"{change} ({'; '.join(filter(None, (change.interval or 'no interval', evidence)))})"
 
+    def findable(self, difference: Mapping[str, Any]) -> str:
+        """Return the smallest difference that 80 % of such comparisons find; "" if unknown."""
+        value = difference.get("findable")  # not in summaries of earlier commits
+        unit = "points" if self.unit == "%" else self.unit
+        return "" if value is None else str(self._quantity({"value": value}, unit))
+
     def evidence(self, difference: Mapping[str, Any]) -> str:
-        """Return the corrected p-value of a difference or, with few seeds, that of each seed."""
+        """Return the corrected p-value of a difference or, with few seeds, that of each seed.
+
+        The smallest difference that the comparison could have found follows the p-value.
+        """
         p, seeds = difference.get("p_holm"), difference["seeds"]
         if p is not None:
-            return f"corrected {p_value(p)}"
+            findable = self.findable(difference)
+            return f"corrected {p_value(p)}" + f", findable {findable}" * bool(findable)
         if not 1 < len(seeds) < ENOUGH_SEEDS:
             return ""
         return f"seeds {', '.join(str(self.change({'value': seed})) for seed in seeds)}"

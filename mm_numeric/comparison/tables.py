@@ -16,7 +16,11 @@ from mm_numeric.evaluation.answers.confidence import Confidences, thresholds
 from mm_numeric.evaluation.metrics import calibration
 from mm_numeric.evaluation.metrics.base import Metric
 from mm_numeric.evaluation.metrics.bootstrap import MetricSample, sample_metrics
-from mm_numeric.evaluation.metrics.intervals import metric_interval
+from mm_numeric.evaluation.metrics.intervals import (
+    metric_interval,
+    smallest_effect,
+    standard_error,
+)
 from mm_numeric.evaluation.results import in_unit
 from mm_numeric.evaluation.scores import Scores
 from mm_numeric.registry import unknown
@@ -232,14 +236,21 @@ def _entry(
 ) -> dict[str, Any]:
     """Return the mean of a metric, its interval, and the paired difference to ``reference``."""
     own = _estimate(samples[key])
-    del own["p"]
-    return {**own, "difference": reference and _estimate(samples[key] - samples[reference])}
+    return {
+        **{name: own[name] for name in ("value", "low", "high", "seeds")},
+        "difference": reference and _estimate(samples[key] - samples[reference]),
+    }
 
 
 def _estimate(sample: MetricSample) -> dict[str, Any]:
+    """Describe a difference. ``findable`` is the smallest that 80 % of such comparisons find."""
     low, high, p = metric_interval(sample)
     value, seeds = float(sample.values.mean()), sample.values.tolist()
-    found = {"value": value, "low": low, "high": high, "p": p, "seeds": seeds}
+    error, freedom = standard_error(sample.values, sample.draws)
+    found = {
+        "value": value, "low": low, "high": high, "p": p, "seeds": seeds, "error": error,
+        "freedom": freedom, "findable": smallest_effect(error, freedom),
+    }  # fmt: skip
     return {key: _json(value) for key, value in found.items()}
 
 

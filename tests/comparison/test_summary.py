@@ -14,7 +14,7 @@ from mm_numeric.comparison.summary import (
     write_summary,
 )
 from mm_numeric.config.reader import read_config
-from mm_numeric.evaluation.metrics.intervals import holm, seed_interval
+from mm_numeric.evaluation.metrics.intervals import holm, seed_interval, smallest_effect
 from mm_numeric.evaluation.report.comparison_page import terminal_text
 from mm_numeric.evaluation.report.results import read_comparison
 from mm_numeric.evaluation.report.summary_file import read_summary
@@ -134,7 +134,10 @@ def test_five_seeds_have_corrected_p_values_for_the_first_metric_only(tmp_path):
         others = [own for m, own in summary["table"][name].items() if m != "within_5_minutes"]
         assert not any("p_holm" in own["difference"] for own in others)
     line = " ".join(terminal_text(read_comparison(tmp_path)).splitlines()[4].split())
-    assert line.endswith(f"; corrected p {found['emd']['p_holm']:.3f})")
+    last = found["ntil"]
+    assert last["findable"] == smallest_effect(last["error"], last["freedom"], hypotheses=2)
+    shown = f"findable {100 * last['findable']:.1f} points)"
+    assert line.endswith(f"; corrected p {last['p_holm']:.3f}, {shown}")
     assert "seeds +" not in line
 
 
@@ -311,7 +314,8 @@ def test_what_is_nothing_is_null(tmp_path):
     assert "NaN" not in (tmp_path / "summary.json").read_text(encoding="utf-8")
     parsed_only = summary["table"]["emd"]["mean_deviation_minutes_parsed_only"]
     nothing = {"value": None, "low": None, "high": None, "seeds": [None, None]}
-    assert parsed_only == {**nothing, "difference": {**nothing, "p": None}}
+    unknown = dict.fromkeys(("p", "error", "freedom", "findable"))
+    assert parsed_only == {**nothing, "difference": {**nothing, **unknown}}
     half = summary["table"]["ce"]["mean_deviation_minutes_parsed_only"]
     assert half["seeds"] == [None, pytest.approx(64 / 3)]
     assert half["value"] is None

@@ -2,14 +2,15 @@
 
     python tests/helpers/interval_coverage.py    # from the repository root, with PYTHONPATH=.
 
-prints the coverage of three kinds of intervals. Each row of a comparison is right under one of the
+prints the coverage of three kinds of intervals, and how often three hypotheses without any effect
+have a corrected p-value of at most .05. Each row of a comparison is right under one of the
 objectives only (+1 or -1) in a share of the cases, which depends on a difference of
 3 points, the seed (normal, 3 points), and how much the row itself favours an objective.
 """
 
 import numpy as np
 
-from mm_numeric.evaluation.metrics.intervals import seed_interval, student_quantile
+from mm_numeric.evaluation.metrics.intervals import holm, seed_interval, student_quantile
 
 TRUE, ROWS, BETWEEN_SEEDS = 0.03, 500, 0.03
 SETTINGS = {
@@ -20,7 +21,7 @@ SETTINGS = {
 """Share of rows that only one objective answers correctly, and the spread of it between rows."""
 
 
-def simulated(seeds, repetitions, *, discordant, row_effect, between=BETWEEN_SEEDS):
+def simulated(seeds, repetitions, *, discordant, row_effect, between=BETWEEN_SEEDS, true=TRUE):
     """Yield (differences of the seeds, [seeds]; differences on resampled rows, [seeds, 300])."""
     rng = np.random.default_rng(0)
     # How often each resample draws each row: the same resamples for every comparison, for speed.
@@ -28,7 +29,7 @@ def simulated(seeds, repetitions, *, discordant, row_effect, between=BETWEEN_SEE
     shares = counts.T / ROWS
     for _ in range(repetitions):
         of_seed = rng.normal(0, between, (seeds, 1))
-        mean = TRUE + of_seed + rng.choice([-row_effect, row_effect], ROWS)
+        mean = true + of_seed + rng.choice([-row_effect, row_effect], ROWS)
         drawn = rng.random((seeds, ROWS))
         gained, lost = drawn < (discordant + mean) / 2, drawn > 1 - (discordant - mean) / 2
         differences = gained.astype(float) - lost
@@ -59,8 +60,18 @@ def coverage(interval, seeds, repetitions, **setting):
     return np.mean([low <= TRUE <= high for low, high in found])
 
 
+def family_error(seeds, families, *, hypotheses=3, **setting):
+    """Return the share of families of hypotheses without any effect that have a clear one."""
+    runs = simulated(seeds, families * hypotheses, true=0.0, **setting)
+    wrong = 0
+    for _ in range(families):
+        p = {at: seed_interval(*next(runs)).p for at in range(hypotheses)}
+        wrong += min(holm(p).values()) <= 0.05
+    return wrong / families
+
+
 def main():
-    """Print the coverage of each interval for 2, 3, 5 and 10 seeds."""
+    """Print the coverage of each interval for 2, 3, 5 and 10 seeds, and the error of families."""
     for name, setting in SETTINGS.items():
         for seeds in (2, 3, 5, 10):
             shares = [
@@ -68,6 +79,10 @@ def main():
                 for interval in (bootstrap, student, chosen)
             ]
             print(f"{name}, {seeds} seeds: {', '.join(shares)}")
+        for seeds in (5, 10):
+            for between in (0.0, BETWEEN_SEEDS):
+                error = family_error(seeds, 1000, between=between, **setting)
+                print(f"{name}, {seeds} seeds of spread {between}: family error {error:.3f}")
 
 
 if __name__ == "__main__":

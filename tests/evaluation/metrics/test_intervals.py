@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from interval_coverage import SETTINGS, chosen, coverage
+from interval_coverage import SETTINGS, chosen, coverage, family_error, simulated
 
 from mm_numeric.evaluation.metrics.clock import TIMES
 from mm_numeric.evaluation.metrics.intervals import (
@@ -17,6 +17,8 @@ from mm_numeric.evaluation.metrics.intervals import (
     correct_p_values,
     holm,
     seed_interval,
+    smallest_effect,
+    standard_error,
     student_quantile,
 )
 
@@ -31,6 +33,27 @@ def test_an_interval_over_seeds_covers_as_often_as_it_says(setting, seeds):
 @pytest.mark.parametrize("seeds", [2, 3])
 def test_with_few_seeds_it_covers_at_least_as_often(seeds):
     assert coverage(chosen, seeds, 400, **SETTINGS["seeds alone"]) >= 0.94
+
+
+@pytest.mark.slow
+def test_families_without_an_effect_are_wrong_in_about_5_percent():
+    """Of 1,000 families; the standard error of .05 is .007."""
+    assert 0.03 <= family_error(5, 1000, **SETTINGS["seeds alone"]) <= 0.07
+
+
+@pytest.mark.slow
+def test_the_smallest_findable_effect_is_found_in_80_percent():
+    setting = SETTINGS["seeds alone"]
+    runs = list(simulated(10, 400, true=0.0, **setting))
+    effect = np.mean([smallest_effect(*standard_error(*own)) for own in runs])
+    found = [seed_interval(values + effect, draws + effect).p <= 0.05 for values, draws in runs]
+    assert 0.74 <= np.mean(found) <= 0.86
+
+
+def test_the_smallest_effect_grows_with_the_number_of_hypotheses():
+    """With 9 degrees of freedom: 2.2622 + .8834, and for three hypotheses 2.9333 + .8834."""
+    assert smallest_effect(2.0, 9) == pytest.approx(2 * (2.2622 + 0.8834), abs=2e-3)
+    assert smallest_effect(2.0, 9, 3) == pytest.approx(2 * (2.9333 + 0.8834), abs=2e-3)
 
 
 @pytest.mark.parametrize(
