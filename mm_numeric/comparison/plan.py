@@ -98,7 +98,7 @@ def _seed_runs(config: Config, seed: int, rows: Sequence[ComparisonRow]) -> list
 
     for row in rows:
         model = row.config.model
-        if row.warm_start is not None:
+        if row.warm_start is not None and row.warm_trainer is not None:
             if row.warm_start not in runs:
                 warm = replace(row.config, objective=warm_objective, distil=None, grpo=None)
                 add(row.warm_start, replace(warm, trainer=row.warm_trainer))

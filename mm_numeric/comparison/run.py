@@ -441,13 +441,10 @@ def _load_data_once(config: Config, seed: int) -> None:
     from mm_numeric.inference.decode import check_rules
     from mm_numeric.training.distil import check_distillation
 
-    rows = compared_rows(config)
-    own = [
-        (row.config.task, row.config.data, row.config.predict, row.config.distil) for row in rows
-    ]
-    unlike = dict(zip(map(repr, own), rows, strict=True))
-    for row in unlike.values():
-        own = run_of_seed(row.config, seed, config.comparison.vary, row.config.output_dir)
+    configs = [row.config for row in compared_rows(config)]
+    unlike = {repr((own.task, own.data, own.predict, own.distil)): own for own in configs}
+    for of_row in unlike.values():
+        own = run_of_seed(of_row, seed, config.comparison.vary, of_row.output_dir)
         if own.distil:
             check_distillation(own)
         cache = Path(own.data.cache)

@@ -52,7 +52,7 @@ def write_summary(config: Config, folder: Path, *, partial: bool = False) -> dic
     references = {row.name: row.reference for row in entries}
     tables = metric_tables(runs, references, stated_hypotheses(config))
     table = tables.table
-    warm, *other_warms = [table.pop(name) for name in starts] or [None]
+    warms = [table.pop(name) for name in starts]
     summary: dict[str, Any] = {
         "version": VERSION,
         "title": config.title,
@@ -66,8 +66,8 @@ def write_summary(config: Config, folder: Path, *, partial: bool = False) -> dic
         "of_categories": sum(rows is not None for _, rows in first.metrics_on_rows),
         "table": table,
         "guesses": first.guesses,
-        "warm_start": warm,
-        "other_warm_starts": dict(zip(starts[1:], other_warms, strict=True)),
+        "warm_start": warms[0] if warms else None,
+        "other_warm_starts": dict(zip(starts[1:], warms[1:], strict=True)),
         "decoding": tables.decoding,
         "ensembles": ensemble_tables(runs, ensembles),
         "hypotheses": tested_hypotheses(tables.hypotheses, folder),
