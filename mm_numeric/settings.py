@@ -5,6 +5,7 @@ import types
 import typing
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +176,7 @@ def read_dataclass(cls: type, raw: Any, where: str) -> Any:
         hint = f" Write {{{names[0]}: {raw:.60}}}." if isinstance(raw, str) and names else ""
         listed = ", ".join(names)
         raise ValueError(f"{where}: expected settings ({listed}), found {raw!r:.60}.{hint}")
-    hints = typing.get_type_hints(cls)
+    hints = _type_hints(cls)
     known = {f.name: f for f in fields(cls)}
     for key in raw:
         if key not in known:
@@ -188,6 +189,10 @@ def read_dataclass(cls: type, raw: Any, where: str) -> Any:
         return cls(**values)
     except ValueError as error:
         raise ValueError(f"{where}: {str(error).rstrip('.')}.") from error
+
+
+# It evaluates all annotations at each call, and a file of answers has a frame in each row.
+_type_hints = cache(typing.get_type_hints)
 
 
 def check_choices(settings: Any, **choices: Collection[str]) -> None:

@@ -2,7 +2,7 @@
 
     python scripts/publish_results.py runs/clock_noise docs/results/clock_noise
     python scripts/publish_results.py --redraw docs/results/*/
-    python scripts/publish_results.py --recompute docs/results/clock_noise
+    python scripts/publish_results.py --recompute docs/results/clock_evidence
 
 summary.json    means, intervals and the value of each seed, machine and commit; five digits
 sweeps.csv      the numbers of the figure, if the grid has an axis of numbers
@@ -12,16 +12,22 @@ answers.tar.xz  the config and the answer of each run to each test row, without 
 The config is scripts/experiments/NAME.yaml, where NAME is the name of the folder.
 `mm-numeric report docs/results/NAME` writes the page, without what only runs have, such as learning
 curves. ``--redraw`` draws the figures again from summary.json. ``--recompute`` scores the answers
-again, and fails unless each mean, interval and p-value is that of summary.json.
+again, and fails unless each mean, interval, p-value and fact of the runs is that of summary.json.
+It uses the library of the commit that scored them, ``scored_at`` in summary.json, in a worktree of
+git: parsers, metrics and intervals may have changed since. With ``--here`` it uses this library,
+and reads no config, so that neither removed losses nor removed settings are needed.
 """
 
 import argparse
 import io
 import json
 import math
+import os
+import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +35,16 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, whether i
 
 from svg import image, placed, words
 
+from mm_numeric.comparison.hypotheses import Hypothesis, withdrawn_fact
 from mm_numeric.comparison.selection import SELECTION
-from mm_numeric.comparison.summary import SUMMARY, write_summary
-from mm_numeric.config.reader import read_config
+from mm_numeric.comparison.summary import (
+    SUMMARY,
+    origin_facts,
+    read_run_scores,
+    summary_results,
+)
+from mm_numeric.comparison.tables import Runs
+from mm_numeric.config.decoding import GREEDY
 from mm_numeric.evaluation.report.charts import SeriesStyle
 from mm_numeric.evaluation.report.comparison_page import SWEEPS
 from mm_numeric.evaluation.report.decoding_section import decoding_charts
@@ -39,7 +52,7 @@ from mm_numeric.evaluation.report.results import Comparison, read_comparison
 from mm_numeric.evaluation.report.summary_file import read_summary
 from mm_numeric.evaluation.report.sweeps import grid_sweeps, sweep_chart, sweeps_data
 from mm_numeric.io.files import read_json, read_rows, write_text
-from mm_numeric.runs.folder import CONFIG, FINISHED, STATED
+from mm_numeric.runs.folder import CONFIG, FINISHED, STATED, source_commit
 
 FIGURE = "figure.svg"
 WIDTH, PANEL = 860, 420
@@ -54,10 +67,13 @@ def main() -> None:
     again = parser.add_mutually_exclusive_group()
     again.add_argument("--redraw", action="store_true", help="draw the figures of these folders")
     again.add_argument("--recompute", action="store_true", help="check summary.json by the answers")
+    parser.add_argument("--here", action="store_true", help="recompute with this library")
     args = parser.parse_args()
+    if args.here and not args.recompute:
+        parser.error("--here belongs to --recompute")
     if args.redraw or args.recompute:
         for folder in args.folders:
-            draw(folder) if args.redraw else recompute(folder)
+            draw(folder) if args.redraw else recompute(folder, here=args.here)
         return
     if len(args.folders) != 2:
         parser.error("give the folder of a comparison, and the folder to write")
@@ -68,6 +84,12 @@ def publish(comparison: Path, target: Path) -> None:
     """Write the files of ``target`` from the output folder of a comparison."""
     read_summary(comparison)  # raises ValueError if it is not valid
     summary = _rounded(read_json(comparison / SUMMARY))
+    summary["scored_at"] = source_commit()
+    if "-dirty" in summary["facts"]["commit"]:
+        sys.exit(
+            f"{comparison}: runs of a changed tree ({summary['facts']['commit']}) cannot be made "
+            "again; commit the changes, and run these again."
+        )
     # The folder of the runs is another one on each machine.
     summary["facts"]["command"] = f"mm-numeric compare scripts/experiments/{target.name}.yaml"
     target.mkdir(parents=True, exist_ok=True)
@@ -111,23 +133,127 @@ def _add(archive: tarfile.TarFile, name: Path, content: bytes) -> None:
     archive.addfile(member, io.BytesIO(content))
 
 
-def recompute(target: Path) -> None:
-    """Score the published answers again; exit with an error if a result is another one."""
+def recompute(target: Path, *, here: bool) -> None:
+    """Score the published answers again; exit with an error if a result is another one.
+
+    ``here`` means with this library, instead of that of the commit that scored them.
+    """
     if not (target / ANSWERS).is_file():
         sys.exit(f"{target}: was published without {ANSWERS}, so that it cannot be recomputed.")
+    summary = read_json(target / SUMMARY)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with tarfile.open(target / ANSWERS) as archive:
             archive.extractall(folder, filter="data")
-        config = read_config(folder / CONFIG, [f"compare.output_dir={folder}"])
-        write_summary(config, folder)
-        found = _values(read_json(folder / SUMMARY))
-    published = _values(read_json(target / SUMMARY))
-    wrong = [key for key in published | found if not _is_same(found.get(key), published.get(key))]
-    if wrong:
-        sys.exit(f"{target}: {len(wrong):,} of {len(published):,} values differ, first {wrong[0]}.")
+        facts = run_facts(summary, folder)
+        if not here:
+            _compare(target, facts, {own: summary["facts"].get(own) for own in facts})
+            _recompute_at(summary["scored_at"], target)
+            return
+        found, published = _values(rescored(summary, folder)), _values(summary)
+    # Metrics that have been added since are not compared.
+    _compare(target, found, published)
     p_values = sum(key.endswith((".p", ".p_holm")) for key in published)
     print(f"{target}: {len(published):,} values are equal, {p_values:,} p-values among them.")
+
+
+def _compare(target: Path, found: Mapping[str, Any], published: Mapping[str, Any]) -> None:
+    wrong = [key for key, own in published.items() if not _is_same(found.get(key), own)]
+    if wrong:
+        sys.exit(
+            f"{target}: {len(wrong):,} of {len(published):,} values differ, first {wrong[0]}: "
+            f"{published[wrong[0]]} is published, and {found.get(wrong[0])} recomputed."
+        )
+
+
+_LAYOUT = ("baseline", "control", "objectives", "references", "seeds")
+_REWORDED = {"1392b90b1284": "979500f76c0e"}
+"""Commits of runs whose subject was reworded afterwards: the recorded hash, and that of today."""
+
+
+def scored_runs(summary: Mapping[str, Any], folder: Path) -> tuple[Runs, Runs]:
+    """Score unpacked answers; return the scores of the runs, and those of the ensembles.
+
+    The summary says which runs and decoding rules there are. Each answer has its target, and names
+    its task.
+    """
+    folders = {own["objective"]: own["folder"] for own in summary["runs"]}
+    starts = [own["warm_start"] for own in summary["runs"] if own["warm_start"]]
+    folders |= {own.partition("/")[2]: own for own in starts}
+    runs = {
+        (name, rule): [
+            read_run_scores(folder / f"seed{seed}" / own.partition("/")[2], rule=rule)
+            for seed in summary["seeds"]
+        ]
+        for name, own in folders.items()
+        for rule in summary["decoding"].get(name, [GREEDY])
+    }
+    seeds = "_".join(map(str, summary["seeds"]))
+    ensembles = {
+        (name, rule): [read_run_scores(folder / "ensembles" / name / seeds, rule=rule)]
+        for name, rules in summary["ensembles"].items()
+        for rule in rules
+    }
+    return runs, ensembles
+
+
+def rescored(summary: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Compute the results of a summary.json again from its unpacked answers."""
+    runs, ensembles = scored_runs(summary, folder)
+    stated = _stated(summary)
+    layout = {name: summary[name] for name in _LAYOUT}
+    return summary_results(layout, runs, ensembles, stated, folder)
+
+
+def run_facts(summary: Mapping[str, Any], folder: Path) -> dict[str, str]:
+    """Return the facts of a summary.json that run.json and the recorded hypotheses decide."""
+    first = [own for own in summary["runs"] if own["seed"] == summary["seeds"][0]]
+    names = [own[key] for own in first for key in ("warm_start", "folder") if own[key]]
+    files = [
+        folder / f"seed{seed}" / name / FINISHED
+        for seed in summary["seeds"]
+        for name in dict.fromkeys(name.partition("/")[2] for name in names)
+    ]
+    runs = [read_json(path) for path in files]
+    for run in runs:
+        run["commit"] = _REWORDED.get(run["commit"], run["commit"])
+    stated = _stated(summary)
+    return {
+        "seeds": ", ".join(map(str, summary["seeds"])),
+        **origin_facts(runs),
+        **withdrawn_fact(stated, folder),
+    }
+
+
+def _stated(summary: Mapping[str, Any]) -> list[Hypothesis]:
+    return [
+        Hypothesis(own["family"], own["metric"], tuple(own["better"]), tuple(own["other"]))
+        for own in summary["hypotheses"]
+    ]
+
+
+def _recompute_at(commit: str, target: Path) -> None:
+    """Recompute with the script and the library of another commit, in a worktree of its own."""
+    root = Path(__file__).parents[1]
+    with tempfile.TemporaryDirectory() as name:
+        tree = Path(name) / "tree"
+        git = ["git", "-C", str(root), "worktree"]
+        added = subprocess.run([*git, "add", "--quiet", "--detach", str(tree), commit], check=False)
+        if added.returncode:
+            sys.exit(
+                f"{target}: was scored at {commit}, which git does not have here; get the history "
+                "(git fetch --unshallow), or recompute with this library (--here)."
+            )
+        try:
+            script = tree / "scripts" / Path(__file__).name
+            command = [sys.executable, str(script), "--recompute", str(target.resolve())]
+            if '"--here"' in script.read_text(encoding="utf-8"):
+                command.append("--here")
+            done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(tree)}, check=False)
+        finally:
+            subprocess.run([*git, "remove", "--force", str(tree)], check=True)
+    if done.returncode:
+        sys.exit(done.returncode)
 
 
 def _is_same(found: Any, published: Any) -> bool:
@@ -148,20 +274,20 @@ _RECOMPUTED = (
 )
 
 
-def _values(summary: dict[str, Any]) -> dict[str, Any]:
+def _values(summary: Mapping[str, Any]) -> dict[str, Any]:
     """Return the results in a summary.json by their dotted names."""
     found: dict[str, Any] = {}
 
     def collect(value: Any, name: str) -> None:
         items = value.items() if isinstance(value, dict) else enumerate(value)
         for key, own in items:
-            if isinstance(own, dict | list):
+            if isinstance(own, dict | list | tuple):
                 collect(own, f"{name}.{key}")
             else:
                 found[f"{name}.{key}"] = own
 
     for name in _RECOMPUTED:
-        collect(summary[name], name)
+        collect(summary[name] or {}, name)
     return found
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from mm_numeric.comparison.hypotheses import tested_hypotheses, withdrawn_fact
+from mm_numeric.comparison.hypotheses import Hypothesis, tested_hypotheses, withdrawn_fact
 from mm_numeric.comparison.plan import all_seeds, ensemble_folder, planned_runs
 from mm_numeric.comparison.rows import ComparisonRow, decoding_rules, stated_hypotheses
 from mm_numeric.comparison.seeds import describe_seeds, run_of_seed
@@ -45,26 +45,56 @@ def write_summary(config: Config, folder: Path, *, partial: bool = False) -> dic
     runs without the answers to some test rows.
     """
     entries, seeds = chosen_rows(config), config.comparison.seeds
-    starts = list(dict.fromkeys(row.warm_start for row in entries if row.warm_start))
     runs = read_runs(config, entries, folder, partial=partial)
     ensembles = read_ensembles(config, entries, folder, partial=partial)
     first = runs[entries[0].name, GREEDY][0]
-    references = {row.name: row.reference for row in entries}
-    tables = metric_tables(runs, references, stated_hypotheses(config))
-    table = tables.table
-    warms = [table.pop(name) for name in starts]
+    stated, layout = stated_hypotheses(config), {**_rows(config, entries), "seeds": list(seeds)}
     summary: dict[str, Any] = {
         "version": VERSION,
         "title": config.title,
         "task": config.task_name,
         "description": _description(config, entries),
-        **_rows(config, entries),
-        "rows": len(first.rows),
         "rows_due": first.rows_due,
-        "seeds": list(seeds),
+        **summary_results(layout, runs, ensembles, stated, folder),
+        "tuning": _tuning(config, entries),
+        "runs": _runs(entries, seeds),
+    }
+    summary["facts"] = {
+        **headline_fact(summary, runs),
+        **_facts(config, entries, folder, first),
+        **withdrawn_fact(stated, folder),
+    }
+    if families := families_text(summary):
+        summary["facts"]["interval"] += (
+            f", p-values of {summary['metrics'][0]['label']} corrected by Holm's method over "
+            f"{families}; other metrics, the control and warm starts are in no family"
+        )
+    write_json(folder / SUMMARY, summary, indent=1)
+    return summary
+
+
+def summary_results(
+    layout: Mapping[str, Any],
+    runs: Runs,
+    ensembles: Runs,
+    stated: Sequence[Hypothesis],
+    folder: Path,
+) -> dict[str, Any]:
+    """Return what summary.json has of the answers alone, and ``layout``.
+
+    ``layout`` has the names of the rows, the row that each is compared with, and the seeds. The
+    other runs are warm starts. ``folder`` records when the hypotheses were stated.
+    """
+    first = runs[layout["baseline"], GREEDY][0]
+    tables = metric_tables(runs, layout["references"], stated)
+    starts = [name for name in tables.table if name not in layout["references"]]
+    warms = [tables.table.pop(name) for name in starts]
+    found = {
+        **layout,
+        "rows": len(first.rows),
         "metrics": [_metric(metric) for metric in tables.metrics],
         "of_categories": sum(rows is not None for _, rows in first.metrics_on_rows),
-        "table": table,
+        "table": tables.table,
         "guesses": first.guesses,
         "warm_start": warms[0] if warms else None,
         "other_warm_starts": dict(zip(starts[1:], warms[1:], strict=True)),
@@ -72,22 +102,9 @@ def write_summary(config: Config, folder: Path, *, partial: bool = False) -> dic
         "ensembles": ensemble_tables(runs, ensembles),
         "hypotheses": tested_hypotheses(tables.hypotheses, folder),
         "calibration": calibration_table(runs),
-        "tuning": _tuning(config, entries),
-        "facts": {
-            **headline_fact(tables, runs),
-            **_facts(config, entries, folder, first),
-            **withdrawn_fact(tables.hypotheses, folder),
-        },
-        "runs": _runs(entries, seeds),
     }
-    correct_p_values(summary)
-    if families := families_text(summary):
-        summary["facts"]["interval"] += (
-            f", p-values of {tables.metrics[0].label} corrected by Holm's method over {families}; "
-            "other metrics, the control and warm starts are in no family"
-        )
-    write_json(folder / SUMMARY, summary, indent=1)
-    return summary
+    correct_p_values(found)
+    return found
 
 
 def _runs(rows: Sequence[ComparisonRow], seeds: Sequence[int]) -> list[dict[str, Any]]:
@@ -200,7 +217,7 @@ def _facts(
         "training time": f"{minutes:.0f} min for {len(runs)} runs{last}"
         + (f" and not counting {failed} that failed" if failed else "")
         + f", {config.comparison.jobs} at a time",
-        **_origin(runs.values()),
+        **origin_facts(runs.values()),
     }
 
 
@@ -230,7 +247,8 @@ def _own_answers(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     return {name: "; ".join(texts) for name, texts in found.items() if texts}
 
 
-def _origin(runs: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+def origin_facts(runs: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the machines, commits and versions of runs, given their run.json."""
     found: dict[str, dict[str, None]] = {"machine": {}, "commit": {}, "versions": {}}
     for run in runs:
         found["machine"][run["machine"]] = None

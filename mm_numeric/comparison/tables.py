@@ -161,11 +161,11 @@ def _is_saturated(metric: Metric, means: Sequence[float | None]) -> bool:
     return max(known) < SATURATED or min(known) > 1 - SATURATED
 
 
-def headline_fact(tables: MetricTables, runs: Runs) -> dict[str, str]:
+def headline_fact(summary: Mapping[str, Any], runs: Runs) -> dict[str, str]:
     """Explain why the main metric of the task shows no differences; {} if it may show some."""
-    scores = [own for name in tables.table for own in runs[name, GREEDY]]
-    main = scores[0].metrics_on_rows[0][0]
-    means = [entry[main.name]["value"] for entry in tables.table.values()]
+    scores = [own for name in summary["table"] for own in runs[name, GREEDY]]
+    main, first = scores[0].metrics_on_rows[0][0], summary["metrics"][0]
+    means = [entry[main.name]["value"] for entry in summary["table"].values()]
     if not _is_saturated(main, means):
         return {}
     is_low = max(means) < SATURATED
@@ -174,8 +174,8 @@ def headline_fact(tables: MetricTables, runs: Runs) -> dict[str, str]:
         f"{main.label} is {end} for every objective, so close to its limit that it cannot show "
         "differences"
     )
-    if tables.metrics[0].name != main.name:
-        text += f"; the first metric is {tables.metrics[0].label} instead"
+    if first["name"] != main.name:
+        text += f"; the first metric is {first['label']} instead"
     reasons = sum((Counter(own.failures) for own in scores), Counter[str]())
     if is_low and reasons:
         share = reasons.total() / sum(own.count for own in scores)

@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from mm_numeric.cli import main as cli
 from mm_numeric.comparison.hypotheses import record_hypotheses
 from mm_numeric.comparison.rows import stated_hypotheses
 from mm_numeric.comparison.summary import write_summary
+from mm_numeric.evaluation.scores import finite
 from mm_numeric.runs.folder import write_config
 
 pytestmark = pytest.mark.slow  # each starts the script
@@ -20,6 +23,7 @@ pytestmark = pytest.mark.slow  # each starts the script
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "publish_results.py"
 PUBLISHED = sorted(path.parent for path in ROOT.glob("docs/results/*/summary.json"))
+ANSWERS = sorted(path.parent for path in ROOT.glob("docs/results/*/answers.tar.xz"))
 
 
 def test_the_committed_figures_are_drawn_from_the_committed_results(tmp_path):
@@ -81,7 +85,7 @@ def test_results_are_rounded_and_name_no_folder_of_the_machine(runs, tmp_path):
 def test_the_published_answers_have_the_published_results(runs, tmp_path):
     target = tmp_path / "mine"
     assert python(SCRIPT, runs, target).returncode == 0
-    again = python(SCRIPT, "--recompute", target)
+    again = python(SCRIPT, "--recompute", "--here", target)
     assert again.returncode == 0, again.stderr
     count, p_values = map(
         int, re.findall(r"(\d+) (?:values|p-values)", again.stdout.replace(",", ""))
@@ -91,10 +95,113 @@ def test_the_published_answers_have_the_published_results(runs, tmp_path):
     summary = json.loads((target / "summary.json").read_text(encoding="utf-8"))
     summary["hypotheses"][0]["difference"]["p_holm"] *= 0.99
     (target / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
-    changed = python(SCRIPT, "--recompute", target)
+    changed = python(SCRIPT, "--recompute", "--here", target)
     assert changed.returncode == 1
     assert "1 of" in changed.stderr
     assert "hypotheses.0.difference.p_holm" in changed.stderr
+
+
+def test_the_facts_of_the_runs_are_compared(runs, tmp_path):
+    target = tmp_path / "mine"
+    assert python(SCRIPT, runs, target).returncode == 0
+    summary = json.loads((target / "summary.json").read_text(encoding="utf-8"))
+    summary["facts"] |= {"commit": "abcdef012345", "versions": "torch 1"}
+    (target / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+    changed = python(SCRIPT, "--recompute", target)
+    assert changed.returncode == 1
+    assert "2 of 5 values differ, first commit: abcdef012345 is published, and 0123456789ab " in (
+        changed.stderr
+    )
+
+
+def test_results_of_removed_losses_and_settings_are_recomputed(runs, tmp_path):
+    """No config is read: neither the one in the archive, nor that of the script's folder."""
+    target, unpacked = tmp_path / "mine", tmp_path / "unpacked"
+    assert python(SCRIPT, runs, target).returncode == 0
+    with tarfile.open(target / "answers.tar.xz") as archive:
+        archive.extractall(unpacked, filter="data")
+    (unpacked / "config.yaml").write_text("task: {name: removed, drawn: true}\nobjective: gone\n")
+    with tarfile.open(target / "answers.tar.xz", "w:xz") as archive:
+        archive.add(unpacked, ".")
+    again = python(SCRIPT, "--recompute", "--here", target)
+    assert again.returncode == 0, again.stderr
+
+
+@pytest.mark.parametrize("folder", ANSWERS, ids=lambda folder: folder.name)
+def test_the_answers_of_one_seed_have_their_published_values(folder, tmp_path, monkeypatch):
+    """--recompute, without the intervals, which take minutes: each run and rule of a seed."""
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    seed = summary["seeds"][0]
+    with tarfile.open(folder / "answers.tar.xz") as archive:
+        archive.extractall(
+            tmp_path,
+            filter=lambda own, to: own if f"seed{seed}/" in own.name else None,
+        )
+    monkeypatch.syspath_prepend(SCRIPT.parent)
+    from publish_results import scored_runs
+
+    runs, _ = scored_runs(summary | {"seeds": [seed], "ensembles": {}}, tmp_path)
+    cells = {
+        (name, rule): cell
+        for name, own in summary["decoding"].items()
+        for rule, cell in own.items()
+    }
+    cells |= {(name, "greedy"): cell for name, cell in summary["table"].items()}
+    assert cells.keys() <= runs.keys()
+    compared = 0
+    for key, cell in cells.items():
+        (scores,) = runs[key]
+        known = {metric.name: (metric, rows) for metric, rows in scores.metrics_on_rows}
+        for name, entry in cell.items():
+            metric, rows = known[name]
+            columns = scores.columns
+            if rows is not None:
+                columns = {column: own[rows] for column, own in columns.items()}
+            published = entry["seeds"][0]
+            found = finite(metric.value(columns))
+            assert found == pytest.approx(published, rel=1e-4, abs=1e-9), (key, metric.name)
+            compared += 1
+    assert compared >= 50
+
+
+def git(*words):
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["clock_distilled", "grounding_ensembles"])
+def test_published_results_are_recomputed_at_their_commit(name):
+    """The archives with distillation and with ensembles; the others take minutes each."""
+    target = ROOT / "docs/results" / name
+    summary = json.loads((target / "summary.json").read_text(encoding="utf-8"))
+    if git("cat-file", "-e", summary["scored_at"]).returncode:
+        pytest.skip("needs a checkout with its history")
+    done = python(SCRIPT, "--recompute", target)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r": [\d,]{5,} values are equal", done.stdout)
+    assert "/tree " not in git("worktree", "list").stdout
+
+
+def test_results_of_an_unknown_commit_are_one_sentence(runs, tmp_path):
+    target = tmp_path / "mine"
+    assert python(SCRIPT, runs, target).returncode == 0
+    summary = json.loads((target / "summary.json").read_text(encoding="utf-8"))
+    (target / "summary.json").write_text(json.dumps(summary | {"scored_at": "no-such-commit"}))
+    done = python(SCRIPT, "--recompute", target)
+    assert done.returncode == 1
+    assert "was scored at no-such-commit, which git does not have here" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_runs_of_a_changed_tree_are_not_published(runs, tmp_path):
+    copy = shutil.copytree(runs, tmp_path / "runs")
+    text = (copy / "summary.json").read_text(encoding="utf-8")
+    (copy / "summary.json").write_text(text.replace("0123456789ab", "0123456789ab-dirty"))
+    done = python(SCRIPT, copy, tmp_path / "results")
+    assert done.returncode == 1
+    assert "runs of a changed tree (0123456789ab-dirty) cannot be made again" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "results").exists()
 
 
 def test_results_without_answers_cannot_be_recomputed():
@@ -105,9 +212,20 @@ def test_results_without_answers_cannot_be_recomputed():
 
 def test_published_results_say_how_to_make_them_again():
     assert PUBLISHED
+    page = (ROOT / "docs/results/README.md").read_text(encoding="utf-8")
+    again = re.search(r"git worktree add \S+ ([0-9a-f]{8,})", page)
     for folder in PUBLISHED:
-        facts = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["facts"]
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        facts = summary["facts"]
         assert facts["command"] == f"mm-numeric compare scripts/experiments/{folder.name}.yaml"
-        assert (ROOT / "scripts" / "experiments" / f"{folder.name}.yaml").is_file()
+        config = f"scripts/experiments/{folder.name}.yaml"
+        commit, found = again.group(1), (ROOT / config).is_file()
+        # A config that has been removed since is in the commit that the page names.
+        has_history = not git("cat-file", "-e", commit).returncode
+        assert (
+            found or not has_history or not git("cat-file", "-e", f"{commit}:{config}").returncode
+        )
         assert len(facts["commit"]) >= 12
+        if folder in ANSWERS:
+            assert re.fullmatch(r"[0-9a-f]{12}", summary["scored_at"])
         assert "cores" in facts["machine"]
