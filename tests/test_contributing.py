@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from files_walked import config_walk, row_walk
 from import_graph import ROOT
 from PIL import Image
 
@@ -177,12 +176,3 @@ def test_a_mean_instead_of_losses_is_an_error(pasted, capsys):
     assert "it returned a tensor of shape []; return one loss for each number" in (
         capsys.readouterr().err
     )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("walk", "most"), [(config_walk, 25), (row_walk, 37)])
-def test_a_reader_of_one_row_or_config_opens_few_files(tmp_path, walk, most, capsys):
-    """A new file that runs for every row needs a reason."""
-    files = walk(tmp_path)
-    assert len(files) <= most, files
-    assert ("mm_numeric/config/reader.py" in files) != ("mm_numeric/data/collator.py" in files)

@@ -1,21 +1,18 @@
-"""List the files of the library that run for one row, or for a config, in the order of their calls.
+"""List the files of the library that run for one row, answer or config, in order of their calls.
 
-PYTHONPATH=tests/helpers python tests/helpers/files_walked.py
+python tests/helpers/files_walked.py row|answer|config
+
+The budget has the number of files in a fresh process: one name for each process.
 """
 
+import json
 import os
 import sys
 import tempfile
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from import_graph import ROOT
-from tiny_models import small_config
-
-from mm_numeric.cli import main as cli
-from mm_numeric.data.collator import make_collator
-from mm_numeric.data.training_set import TrainingRows
-from mm_numeric.models.loading import load_family, model_source
-from mm_numeric.training import run
 
 ROOMS = tuple(f"{ROOT / room}{os.sep}" for room in ("mm_numeric", "tasks", "evaluation"))
 
@@ -47,6 +44,13 @@ def row_walk(folder):
     The config trains with ``ntil``, and has a limit of tokens. The model, the collator and the
     trainer are made before.
     """
+    from tiny_models import small_config
+
+    from mm_numeric.data.collator import make_collator
+    from mm_numeric.data.training_set import TrainingRows
+    from mm_numeric.models.loading import load_family, model_source
+    from mm_numeric.training import run
+
     config = small_config(folder, "objective=ntil", "data.max_tokens=200")
     source = model_source(config, folder)
     args = run.training_arguments(config)
@@ -68,6 +72,9 @@ def row_walk(folder):
 
 def config_walk(folder):
     """Return the files that run from the command ``train`` to its config."""
+    from mm_numeric.cli import main as cli
+    from mm_numeric.training import run
+
     found = []
 
     def stop(config, **_):
@@ -85,7 +92,22 @@ def config_walk(folder):
     return list(walk.files)
 
 
+def answer_walk(folder):
+    """Return the files that run to score a predictions file with one answer of a clock."""
+    from mm_numeric.evaluation.score import score
+
+    path = folder / "predictions.jsonl"
+    row = {"id": "1", "task": "clock", "text": "7:05", "target": "7:06"}
+    path.write_text(json.dumps(row), encoding="utf-8")
+    with FilesWalked() as walk:
+        score(path)
+    return list(walk.files)
+
+
+WALKS = {"row": row_walk, "answer": answer_walk, "config": config_walk}
+
 if __name__ == "__main__":
-    for walk in (config_walk, row_walk):
-        files = walk(Path(tempfile.mkdtemp()))
-        print(f"{walk.__name__}: {len(files)} files", *files, sep="\n  ")
+    for name in sys.argv[1:] or WALKS:
+        with redirect_stdout(sys.stderr):
+            files = WALKS[name](Path(tempfile.mkdtemp()))
+        print(*files, sep="\n")
