@@ -11,7 +11,8 @@ IN_TORCH_2_6 = ROOT / "tests" / "helpers" / "torch_2_6.txt"
 
 def test_the_oldest_torch_is_2_6():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    assert "torch>=2.6" in project["dependencies"]
+    lines = [*project["dependencies"], *project["optional-dependencies"]["train"]]
+    assert [line for line in lines if line.startswith("torch")] == 2 * ["torch>=2.6,<2.14"]
 
 
 def test_torch_2_6_has_every_name_that_is_used():

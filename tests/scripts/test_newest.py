@@ -16,13 +16,10 @@ PRIVATE = ("accelerate", "datasets", "deepspeed", "peft", "torch", "transformers
 
 
 def declared():
-    """Return the requirements of the extras in pyproject.toml, by name.
-
-    The losses have no extra and no upper bounds: they work with any torch.
-    """
+    """Return the requirements in pyproject.toml, of the losses and of the extras, by name."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"]
-    lines = [line for name in extras for line in extras[name]]
+    lines = [*project["dependencies"], *(line for name in extras for line in extras[name])]
     return [(r.name, r.specifier) for r in map(Requirement, lines)]
 
 
