@@ -101,6 +101,13 @@ class ObjectiveSpec:
     """What to do if the loss is NaN or infinite. ``keep``: return it. ``error``: raise an error
     that names the faulty component; this synchronises the device at every step."""
 
+    own_loss: str = "stop"
+    """What to do with losses that a model adds to cross-entropy in its own loss, in
+    ``NumericLossMixin`` and ``loss_func``. ``stop``: train the router and z-losses that the model
+    reports, and raise an error if it adds any other; this is checked once, at the first batch.
+    ``keep``: train others too; the model then computes its logits at all positions. ``ignore``:
+    train none of them."""
+
     def __str__(self) -> str:
         terms = " + ".join(
             term.name if term.weight == 1 else f"{term.weight:g} {term.name}" for term in self.terms
@@ -118,6 +125,7 @@ class ObjectiveSpec:
             numbers=("task", "all"),
             number_tokens=("all", "digits"),
             on_nan=("keep", "error"),
+            own_loss=("stop", "keep", "ignore"),
         )
         check_weight("numeric_weight", self.numeric_weight)
         check_weight("ce_weight", self.ce_weight)

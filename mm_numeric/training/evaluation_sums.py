@@ -27,18 +27,22 @@ class EvaluationSums:
 
     sums: dict[str, LossSum] = field(default_factory=dict)
     metric_sums: Tensor | None = None
+    own_names: tuple[str, ...] = ()
+    """Names of the losses besides the objective."""
 
-    def add(self, result: ObjectiveResult, loss: Tensor) -> None:
-        """Add a batch. ``loss`` is its whole loss, such as with the router loss of a model.
+    def add(self, result: ObjectiveResult, own: Mapping[str, Tensor]) -> None:
+        """Add a batch. ``own`` are the losses that are added to that of the objective.
 
-        What it has besides the objective is only known for the batch, and weighted by its tokens.
+        They are known for the batch only, and weighted by its tokens.
         """
         tokens = next(iter(result.sums.values())).items
-        other = (loss - result.loss).detach().double() * tokens
         here = {
             name: LossSum(part.total.double(), part.items) for name, part in result.sums.items()
         }
-        self.sums = added_sums(self.sums, {**here, "": LossSum(other, tokens)})
+        self.own_names = tuple(own)
+        for name, loss in own.items():
+            here[name] = LossSum(loss.detach().double().to(tokens.device) * tokens, tokens)
+        self.sums = added_sums(self.sums, here)
         if result.metric_sums is not None:
             before = self.metric_sums
             self.metric_sums = result.metric_sums if before is None else before + result.metric_sums
@@ -54,8 +58,9 @@ class EvaluationSums:
         if not self.sums:
             return {}
         sums, _ = sums_over_ranks(self.sums, accelerator)
-        other = sums.pop("")
-        found = {f"{prefix}_loss": (total(sums) + other.mean).item()}
+        own = [sums[name].mean for name in self.own_names]
+        objective = {name: part for name, part in sums.items() if name not in self.own_names}
+        found = {f"{prefix}_loss": sum(own, total(objective)).item()}
         found |= {f"{prefix}_loss/{n}": s.mean.item() for n, s in sums.items() if s.items}
         if self.metric_sums is not None:
             pairs = accelerator.reduce(self.metric_sums, reduction="sum")

@@ -1,7 +1,9 @@
 """Use an objective (CE plus numeric losses) with Trainer, accelerate or your own training loop."""
 
 import inspect
+import logging
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mm_numeric.io.log import logger
 from mm_numeric.losses.normalization import Counts, supervised_weights
 from mm_numeric.losses.numeric_loss import NumericLoss, ObjectiveResult
 from mm_numeric.losses.term import LossSum
@@ -19,6 +22,7 @@ from mm_numeric.numbers.spans import (
     document_ids,
     shifted,
 )
+from mm_numeric.training.own_loss import base_model, probe_own_loss, router_loss
 
 _REPLACED_LOSSES = (
     "transformers.trainer.Trainer",
@@ -34,8 +38,11 @@ def loss_func(loss_of: NumericLoss, *, shift: bool) -> Callable[..., Tensor]:
     Each micro-batch is weighted by its fraction of the supervised tokens in the step. Cross-entropy
     is therefore the exact mean over the step, also with gradient accumulation and several ranks.
     Numeric losses are not: each is a mean over the numbers of one micro-batch, so a number weighs
-    more in a micro-batch with few numbers. ``NumericLossMixin`` computes exact means. The router
-    loss of a mixture of experts is not included, as with any ``compute_loss_func``.
+    more in a micro-batch with few numbers. ``NumericLossMixin`` computes exact means.
+
+    In a Trainer, the router losses of a mixture of experts are added, unless ``own_loss`` is
+    ``ignore``: the mean over the micro-batches and ranks. Other losses of a model cannot be added,
+    because it does not get labels: use ``NumericLossMixin``.
 
     Args:
         loss_of: The loss to train on.
@@ -47,7 +54,8 @@ def loss_func(loss_of: NumericLoss, *, shift: bool) -> Callable[..., Tensor]:
             The means must be updated after each step, but this function cannot detect its end. If
             the outputs of the model show that it requires the other ``shift``. If the Trainer has
             a ``label_smoothing_factor``, which it ignores when it has a ``compute_loss_func``. If
-            the model adds tokens that the labels do not have (prompt tuning of PEFT, GIT).
+            the model adds tokens that the labels do not have (prompt tuning of PEFT, GIT). If its
+            own loss has more than cross-entropy and router losses.
     """
     if loss_of.spec.balance == "running":
         raise ValueError(
@@ -55,11 +63,14 @@ def loss_func(loss_of: NumericLoss, *, shift: bool) -> Callable[..., Tensor]:
             "use NumericLossMixin, or another balance."
         )
 
+    router_losses = _RouterLosses(loss_of.spec.own_loss, shift)
+
     def compute_loss(
         outputs: Any, labels: Tensor | None, num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
         # Trainer passes no settings to a compute_loss_func, but it is the caller.
-        trainer = sys._getframe(1).f_locals.get("self")
+        caller = sys._getframe(1).f_locals
+        trainer = caller.get("self")
         check_label_smoothing(getattr(trainer, "args", None))
         _check_shift_of(outputs, shift)
         if has_virtual_tokens(getattr(trainer, "model", None)):
@@ -69,11 +80,73 @@ def loss_func(loss_of: NumericLoss, *, shift: bool) -> Callable[..., Tensor]:
             )
         labels = aligned_labels(labels, shift)
         loss = loss_of(outputs.logits, labels, shift=False).loss
-        if num_items_in_batch is None:
-            return loss
-        return loss * (labels != IGNORE_INDEX).sum() / num_items_in_batch
+        if num_items_in_batch is not None:
+            loss = loss * (labels != IGNORE_INDEX).sum() / num_items_in_batch
+        router = router_losses.of(outputs, labels, caller, num_items_in_batch is not None)
+        return loss if router is None else loss + router.to(loss.device)
 
     return compute_loss
+
+
+class _RouterLosses:
+    """The router losses of the model of a Trainer, whose own loss is probed at the first batch."""
+
+    def __init__(self, policy: str, shift: bool) -> None:
+        self.policy, self.shift = policy, shift
+        self._probed: Any = lambda: None  # a weak reference to the model
+        self._logged: set[str] = set()
+
+    def of(
+        self, outputs: Any, labels: Tensor, caller: Mapping[str, Any], is_counted: bool
+    ) -> Tensor | None:
+        """Return the router loss that is added to that of a micro-batch.
+
+        ``labels`` [b, t] are aligned with the logits, and ``caller`` has the variables of
+        ``Trainer.compute_loss``, which multiplies the loss by the number of ranks if the tokens of
+        the step are counted (``is_counted``).
+        """
+        if self.policy == "ignore":
+            return None
+        trainer: Any = caller.get("self")
+        model, inputs = caller.get("model"), caller.get("inputs")
+        if model is None or inputs is None or not hasattr(trainer, "accelerator"):
+            self._log(
+                logging.INFO,
+                "loss_func is not called by a Trainer, so that losses which the model adds to its "
+                "own loss, such as router losses, are neither found nor trained.",
+            )
+            return None
+        args, accelerator = trainer.args, trainer.accelerator
+        whole = base_model(accelerator.unwrap_model(model))
+        if self._probed() is not whole:
+            own = probe_own_loss(
+                model,
+                {n: v for n, v in inputs.items() if n not in ("labels", "num_items_in_batch")},
+                labels,
+                shift=self.shift,
+                policy=self.policy,
+                accelerator=accelerator,
+                log=self._log,
+                is_compiled=args.torch_compile,
+            )
+            if own is not None and own.needs_labels:
+                raise ValueError(
+                    "own_loss: the model needs labels to compute what it adds to its loss, and a "
+                    "compute_loss_func cannot give it any: use NumericLossMixin, or set own_loss "
+                    "to ignore, to train the objective alone."
+                )
+            if own is not None:
+                self._probed = weakref.ref(whole)
+        router = router_loss(outputs, whole, getattr(args, "router_aux_loss_coef", None))
+        if router is None or not whole.training:
+            return router
+        ranks = accelerator.num_processes if is_counted else 1
+        return router / (trainer.current_gradient_accumulation_steps * ranks)
+
+    def _log(self, level: int, message: str) -> None:
+        if message not in self._logged:
+            logger.log(level, message)
+        self._logged.add(message)
 
 
 @dataclass(frozen=True)

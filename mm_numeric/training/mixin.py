@@ -54,6 +54,14 @@ from mm_numeric.training.integrations import (
     sums_over_ranks,
     total_counts,
 )
+from mm_numeric.training.own_loss import (
+    OwnLoss,
+    aligned,
+    base_model,
+    model_labels,
+    probe_own_loss,
+    with_a_label,
+)
 from mm_numeric.training.unread import Unread, read
 
 BALANCE_FILE = "objective_balance.json"  # in a checkpoint
@@ -139,12 +147,13 @@ class NumericLossMixin(_Trainer):
         self._logged: set[str] = set()
         self._validate_settings()
         self._is_encoder_decoder = getattr(self.model.config, "is_encoder_decoder", False)
-        base = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+        base = base_model(self.model)
         self._has_virtual_tokens = has_virtual_tokens(self.model)
         parameters = inspect.signature(base.forward).parameters
         takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
         self._takes_use_cache = takes_any or "use_cache" in parameters
         self._head: ChunkedHead | None = None
+        self._own_loss = OwnLoss() if self.objective.spec.own_loss == "ignore" else None
         self._counts: Counts | None = None
         self._step_sums: dict[str, LossSum] = {}
         self._component_names: list[str] = []
@@ -163,6 +172,8 @@ class NumericLossMixin(_Trainer):
         self.objective.balance.reset()
         self._seen, self._metric_sums, self._longest = [], None, None
         self._head = None  # another model may have been loaded
+        if self.objective.spec.own_loss != "ignore":
+            self._own_loss = None
         return super().train(*args, **kwargs)
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
@@ -215,9 +226,8 @@ class NumericLossMixin(_Trainer):
             # A batch of PaddingFreeCollator, which has no padding.
             if "sample_boundaries" in batch and len(inputs["origin"].ids) > 1:
                 masks = packed_samples()
-        router = self.model.config.get_text_config()
-        has_router_loss = getattr(router, "output_router_logits", False)
-        if has_router_loss:
+        keeps = self.objective.spec.own_loss != "ignore"
+        if keeps and getattr(self.model.config.get_text_config(), "output_router_logits", False):
             batch["output_router_logits"] = True  # VLMs do not read it from the config
         counts = self._counts if model.training else None
         with masks:
@@ -236,18 +246,34 @@ class NumericLossMixin(_Trainer):
             self._metric_sums = (
                 result.metric_sums if before is None else before + result.metric_sums
             )
-        if counts is not None:
-            self._step_sums = added_sums(self._step_sums, result.sums)
-            if self.accelerator.num_processes > 1:
-                # Data parallelism averages gradients over ranks, but the counts are over all.
-                loss = loss * self.accelerator.num_processes
-        aux_loss = getattr(outputs, "aux_loss", None) if has_router_loss else None
-        if aux_loss is not None:  # a mean over one micro-batch, as in transformers and TRL
+        if counts is not None and self.accelerator.num_processes > 1:
+            # Data parallelism averages gradients over ranks, but the counts are over all.
+            loss = loss * self.accelerator.num_processes
+        sums = dict(result.sums)
+        own = self._own_losses(outputs, labels, supervised)
+        for name, each in own.items():
+            # A mean over one micro-batch, which is averaged over those of the step, as in TRL.
             steps = 1 if counts is None else self.current_gradient_accumulation_steps
-            loss = loss + router.router_aux_loss_coef * aux_loss / steps
-        if counts is None and self._evaluation is not None:
-            self._evaluation.add(result, loss)
+            loss = loss + each.to(loss.device) / steps
+            total = each.detach().to(loss)
+            sums[name] = LossSum(total, torch.ones_like(total))
+        if counts is not None:
+            self._step_sums = added_sums(self._step_sums, sums)
+        elif self._evaluation is not None:
+            self._evaluation.add(result, own)
         return (loss, outputs) if return_outputs else loss
+
+    def _own_losses(
+        self, outputs: Any, labels: Tensor, supervised: Tensor | None
+    ) -> dict[str, Tensor]:
+        """Return the losses of the model's outputs that are added to that of the objective."""
+        if self.objective.spec.own_loss == "ignore":
+            return {}
+        own_loss = self._own_loss or OwnLoss()
+        if own_loss.has_others:
+            labels = with_a_label(aligned(labels, supervised))
+        weight = getattr(self.args, "router_aux_loss_coef", None)  # of SFTConfig
+        return own_loss.losses(outputs, base_model(self.model), labels, weight)
 
     def _model_inputs(
         self, model: torch.nn.Module, inputs: Mapping[str, Any]
@@ -290,6 +316,9 @@ class NumericLossMixin(_Trainer):
 
         The outputs have logits at all positions for ``return_outputs`` with labels [b, t].
         """
+        if self._needs_labels(model, batch, labels, supervised):
+            outputs = self._with_labels(model, batch, aligned(labels, supervised))
+            return outputs, self._result(outputs, labels, spans, counts)
         if self._has_virtual_tokens:
             outputs = model(**batch)
             outputs.logits = outputs.logits[:, -batch["input_ids"].shape[1] :]
@@ -335,6 +364,42 @@ class NumericLossMixin(_Trainer):
             outputs = model(**batch)
         outputs.logits = outputs.logits.flatten(0, -2)
         return outputs, self._result(outputs, labels, spans, counts)
+
+    def _needs_labels(
+        self,
+        model: torch.nn.Module,
+        batch: Mapping[str, Any],
+        labels: Tensor,
+        supervised: Tensor | None,
+    ) -> bool:
+        """Return True if the model needs labels for a loss that is trained.
+
+        The first micro-batch is probed.
+        """
+        if self._own_loss is None:
+            self._own_loss = probe_own_loss(
+                model,
+                batch,
+                aligned(labels, supervised),
+                shift=not self._is_encoder_decoder,
+                policy=self.objective.spec.own_loss,
+                accelerator=self.accelerator,
+                log=self._log_once,
+                is_compiled=self.args.torch_compile,
+            )
+        return self._own_loss is not None and self._own_loss.needs_labels
+
+    def _with_labels(self, model: torch.nn.Module, batch: dict[str, Any], labels: Tensor) -> Any:
+        """Run the model with labels [b, t], which are aligned with the logits."""
+        if self.objective.has_whole_answers:
+            raise ValueError(
+                "own_loss: the model needs labels to compute what it adds to its loss, but losses "
+                "of whole answers add tokens without labels; set own_loss to ignore."
+            )
+        labels = with_a_label(labels)
+        outputs = model(**batch, labels=model_labels(labels, not self._is_encoder_decoder))
+        outputs.logits = outputs.logits[:, -labels.shape[1] :]  # without virtual tokens
+        return outputs
 
     def _with_nodes(
         self, model: torch.nn.Module, batch: dict[str, Any], spans: NumberSpans, supervised: Tensor
@@ -484,7 +549,9 @@ class NumericLossMixin(_Trainer):
                 f"the model. Lower the learning rate (now {self.args.learning_rate:g}), or check "
                 "the data."
             )
-        elif self.objective.terms and not components.keys() - {"loss/ce"}:
+        elif self.objective.terms and components.keys().isdisjoint(
+            f"loss/{name}" for name in self.objective.terms
+        ):
             message = (
                 "the labels since the last log have no number, so that the loss is cross-entropy "
                 "alone: are the answers in the labels, and the vocabulary that of the tokenizer?"

@@ -34,7 +34,7 @@ def first_step(folder, *overrides):
             if name.endswith((f"{tower}.blocks.0.mlp", f"{tower}.layers.0.mlp")):
 
                 def count(*_, tower=tower):
-                    calls[tower] += trainer.model.training
+                    calls[tower] += trainer.model.training and torch.is_grad_enabled()
 
                 module.register_forward_pre_hook(count)
     own = trainer._get_grad_norm

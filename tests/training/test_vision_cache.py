@@ -99,8 +99,8 @@ def test_a_run_computes_the_features_of_an_image_once(tmp_path, monkeypatch):
     assert trained("second", cache) == (0, losses)
     files = list((tmp_path / "cache").rglob("*.pt"))
     # Once for each image, and once for the dummy image of rows without one; the first micro-batch
-    # also in the trial run of ChunkedHead.
-    assert len(files) <= first <= len(files) + 2
+    # also in the trial runs of ChunkedHead and of the model's own loss.
+    assert len(files) <= first <= len(files) + 4
     assert trained("free", cache, "data.padding_free=true")[1] == pytest.approx(wanted, rel=1e-5)
 
 

@@ -1,0 +1,315 @@
+"""What a model adds to cross-entropy in its own loss, such as the router loss of its experts.
+
+Axes    b samples, t positions, n supervised positions (those with a label), v vocabulary
+
+An objective computes its loss from logits, and a model without labels computes no loss. Router
+losses are outputs of a model. What else a model adds, such as a loss of its hidden states, is only
+known as a difference: its own loss with labels, less cross-entropy and router losses.
+"""
+
+import inspect
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, pad
+
+from mm_numeric.losses.cross_entropy import to_compute_dtype
+from mm_numeric.models.output_head import at_positions, output_head, replaced_forward
+from mm_numeric.numbers.spans import IGNORE_INDEX
+
+COMPARED_TOKENS = 64
+"""Largest number of supervised tokens whose loss is compared."""
+
+TOLERANCE, TOLERANCE_16_BIT = 1e-4, 1e-2
+"""Relative difference of losses that are equal; the second if the model rounds its loss to 16 bits.
+A loss below 1 may differ by as much as a loss of 1."""
+
+_ROUTER_LOSSES = {
+    ("aux_loss", "encoder_aux_loss", "decoder_aux_loss"): (
+        "router_aux_loss_coef",
+        "aux_loss_coef",
+        "moe_loss_weight",
+    ),
+    ("encoder_z_loss", "decoder_z_loss"): ("router_z_loss_coef",),
+}
+"""Outputs of models of transformers, and the names of their weight in a model or its config."""
+
+_UNLABELLED, _EQUAL, _FAILED, _DIFFERENT = range(4)
+
+Log = Callable[[int, str], None]
+
+
+@dataclass(frozen=True)
+class OwnLoss:
+    """Which losses of a model are trained besides those of the objective."""
+
+    needs_labels: bool = False
+    """Whether the model computes them only if it gets labels, and so at all positions."""
+
+    has_others: bool = False
+    """Whether there are others than router losses."""
+
+    def losses(
+        self, outputs: Any, model: Any, labels: Tensor, router_weight: float | None = None
+    ) -> dict[str, Tensor]:
+        """Return these losses of a micro-batch with their weights: ``router``, and ``own``.
+
+        ``labels`` [b, t] are those of ``with_a_label``. ``router_weight`` replaces the weight of
+        the load balancing losses in the model or its config.
+        """
+        router = router_loss(outputs, model, router_weight)
+        found = {} if router is None else {"router": router}
+        if self.has_others:
+            added = router_loss(outputs, model)
+            expected = _mean_cross_entropy(outputs.logits, labels)
+            found["own"] = outputs.loss - (expected if added is None else expected + added)
+        return found
+
+
+def router_loss(outputs: Any, model: Any, weight: float | None = None) -> Tensor | None:
+    """Return the weighted router losses in the outputs of a ``model``; None if there are none.
+
+    ``weight`` replaces that of the load balancing losses in the model or its config.
+    """
+    total = None
+    for names, weights in _ROUTER_LOSSES.items():
+        losses = [loss for n in names if isinstance(loss := getattr(outputs, n, None), Tensor)]
+        if losses:
+            own = _weight(model, weights) if weight is None or "aux_loss" not in names else weight
+            part = own * sum(losses[1:], losses[0])
+            total = part if total is None else total + part
+    return total
+
+
+def aligned(labels: Tensor, supervised: Tensor | None) -> Tensor:
+    """Return labels [b, t] that are aligned with the logits.
+
+    Labels [n] are those at the positions of the mask ``supervised`` [b, t]; it is None for labels
+    [b, t].
+    """
+    if supervised is None:
+        return labels
+    ignored = torch.full(supervised.shape, IGNORE_INDEX, device=labels.device)
+    return ignored.masked_scatter(supervised, labels)
+
+
+def with_a_label(labels: Tensor) -> Tensor:
+    """Return labels [b, t]; without any, the first one is token 0, as no mean of none is defined.
+
+    Its loss is a part of the model's own loss and of the cross-entropy that is subtracted.
+    """
+    if (labels != IGNORE_INDEX).any():
+        return labels
+    return pad(labels.flatten()[1:], (1, 0)).reshape(labels.shape)
+
+
+def model_labels(labels: Tensor, shift: bool) -> Tensor:
+    """Return the labels [b, t] of a model that shifts them itself, if ``shift``."""
+    return pad(labels, (1, -1), value=IGNORE_INDEX) if shift else labels
+
+
+@torch.no_grad()
+def probe_own_loss(
+    model: nn.Module,
+    inputs: Mapping[str, Any],
+    labels: Tensor,
+    *,
+    shift: bool,
+    policy: str,
+    accelerator: Any,
+    log: Log,
+    is_compiled: bool = False,
+) -> OwnLoss | None:
+    """Compare the own loss of a model with cross-entropy and router losses.
+
+    Args:
+        model: The model in its training mode, also with a DDP or DeepSpeed wrapper. It is run once
+            or twice on the micro-batch, so that all ranks must call this together. Its buffers and
+            the random states stay as they are.
+        inputs: Its arguments without labels.
+        labels: [b, t] aligned with the logits. The first ``COMPARED_TOKENS`` are compared.
+        shift: True for decoder-only models, which shift their labels.
+        policy: ``ObjectiveSpec.own_loss``, but not ``ignore``.
+        accelerator: The ``accelerate.Accelerator``.
+        log: Called with the level of a message and the message.
+        is_compiled: True if torch.compile would compile the model again for its labels.
+
+    Returns:
+        What is trained besides the objective. None if no rank has a label: probe another batch.
+
+    Raises:
+        ValueError: On all ranks, if the losses differ on one, and the policy is ``stop``.
+    """
+    whole = base_model(accelerator.unwrap_model(model))
+    parameters = inspect.signature(whole.forward).parameters
+    if "labels" not in parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return OwnLoss()
+    probe = _Probe(model, whole, inputs, labels, shift)
+    status, own, expected, error = _FAILED, math.nan, math.nan, ""
+    # An import of the compiler takes seconds.
+    eager = torch.compiler.set_stance("force_eager") if is_compiled else nullcontext()
+    with _unchanged(model), eager:
+        for is_selected in (True, False) if output_head(whole) else (False,):
+            try:
+                status, own, expected = probe.compare(is_selected)
+                break
+            except Exception as reason:  # of any code
+                error = f"{type(reason).__name__}: {reason}"
+    found = torch.tensor([[status, own, expected]], device=accelerator.device)
+    found = found if accelerator.num_processes == 1 else accelerator.gather(found)
+    status, own, expected = max(found.tolist())
+    if status == _UNLABELLED:
+        return None
+    if status == _FAILED:
+        log(
+            logging.WARNING,
+            "it is not known whether the model adds a loss of its own to cross-entropy, because "
+            f"its loss with labels could not be computed ({error or 'on another rank'}); router "
+            "losses among its outputs are trained, and others are not.",
+        )
+        return OwnLoss()
+    if status == _EQUAL:
+        return OwnLoss(probe.needs_labels, probe.has_z_loss)
+    numbers = (
+        f"the model's own loss is {own:.6g} in the first batch, but cross-entropy and its router "
+        f"losses are {expected:.6g}"
+    )
+    if policy == "stop":
+        raise ValueError(
+            f"own_loss: {numbers}, so that an objective would not train what the model adds; set "
+            "own_loss to keep, to train it too, or to ignore, to train the objective alone."
+        )
+    log(logging.INFO, f"{numbers}: the difference is trained (own_loss: {policy}).")
+    return OwnLoss(needs_labels=True, has_others=True)
+
+
+def base_model(model: Any) -> Any:
+    """Return the model of transformers in a model of PEFT, or the model itself."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+class _Probe:
+    """Computes the own loss of a model and what it should be, from the same forward pass."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        whole: Any,
+        inputs: Mapping[str, Any],
+        labels: Tensor,
+        shift: bool,
+    ) -> None:
+        self.model, self.whole, self.inputs, self.shift = model, whole, inputs, shift
+        self.size = labels.shape
+        flat = labels.flatten()
+        positions = (flat != IGNORE_INDEX).nonzero().squeeze(1)[:COMPARED_TOKENS]
+        self.is_labelled = len(positions) > 0
+        # Without a label, the model still runs, because other ranks may wait for it.
+        self.positions = positions if self.is_labelled else positions.new_zeros(1)
+        self.labels = flat[self.positions]
+        self.z_weight = getattr(whole.config.get_text_config(), "z_loss_coefficient", None) or 0.0
+        self.has_z_loss, self.needs_labels = bool(self.z_weight), bool(self.z_weight)
+
+    def compare(self, is_selected: bool) -> tuple[int, float, float]:
+        """Return whether the losses are equal, the own loss, and what it should be.
+
+        If ``is_selected``, the output head computes logits at the compared positions only.
+        """
+        outputs, logits = self._selected() if is_selected else self._whole()
+        if getattr(outputs, "loss", None) is None:
+            return _EQUAL, 0.0, 0.0  # there is nothing to add
+        router = router_loss(outputs, self.whole)
+        if router is not None and router_loss(self._outputs(is_selected), self.whole) is None:
+            self.needs_labels = True
+        expected = cross_entropy(to_compute_dtype(logits), self.labels.to(logits.device))
+        if self.z_weight:
+            scale = to_compute_dtype(outputs.logits).logsumexp(dim=-1).square().mean()
+            expected = expected + self.z_weight * scale
+        wanted = expected.item() + (0.0 if router is None else router.item())
+        own = to_compute_dtype(outputs.loss)
+        is_rounded = any(own == own.to(dtype) for dtype in (torch.bfloat16, torch.float16))
+        if not self.is_labelled:
+            return _UNLABELLED, 0.0, 0.0
+        if not math.isfinite(own.item() - wanted):
+            raise ValueError(f"the loss is {own.item()}")
+        allowed = (TOLERANCE_16_BIT if is_rounded else TOLERANCE) * max(1.0, abs(wanted))
+        is_equal = abs(own.item() - wanted) <= allowed
+        return _EQUAL if is_equal else _DIFFERENT, own.item(), wanted
+
+    def _selected(self) -> tuple[Any, Tensor]:
+        """Return outputs with logits [1, m, v] at the compared positions, and those with a label.
+
+        A model that shifts its labels compares the logits of each position with the next label. So
+        it gets another label before the others, and another position, whose logits are not used.
+        """
+        count, labels = len(self.positions), self.labels
+        if self.shift:
+            labels = pad(labels, (1, 0), value=IGNORE_INDEX)
+        outputs = self._outputs(True, labels=labels[None])
+        logits = outputs.logits.flatten(0, -2)
+        if len(logits) != len(labels):
+            raise ValueError("the model does not return the logits of its output head")
+        return outputs, logits[:count]
+
+    def _whole(self) -> tuple[Any, Tensor]:
+        """Return outputs with logits at all positions, and the logits [n, v] with a label."""
+        labels = torch.full(self.size, IGNORE_INDEX, device=self.labels.device)
+        labels.flatten()[self.positions] = self.labels
+        outputs = self._outputs(False, labels=model_labels(labels, self.shift))
+        # Without those of virtual tokens, which precede them.
+        return outputs, outputs.logits[:, -self.size[1] :].flatten(0, 1)[self.positions]
+
+    def _outputs(self, is_selected: bool, **labels: Tensor) -> Any:
+        if not is_selected:
+            return self.model(**self.inputs, **labels)
+        head: Any = output_head(self.whole)
+        compute, positions = head.forward, self.positions
+        if self.shift:
+            positions = torch.cat([positions, positions[-1:]])
+
+        def selected(hidden: Tensor) -> Tensor:
+            # In float32: a model in bf16 would compute its loss in bf16.
+            return to_compute_dtype(
+                compute(at_positions(hidden, positions, self.size.numel())[None])
+            )
+
+        with replaced_forward(head, selected):
+            return self.model(**self.inputs, **labels)
+
+
+def _mean_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean cross-entropy of labels [b, t] that are aligned with logits [b, t, v]."""
+    flat = labels.to(logits.device).flatten()
+    positions = (flat != IGNORE_INDEX).nonzero().squeeze(1)
+    return cross_entropy(to_compute_dtype(logits.flatten(0, -2)[positions]), flat[positions])
+
+
+def _weight(model: Any, names: tuple[str, ...]) -> float:
+    """Return the weight of router losses that a model, or else its config, has by a name."""
+    text = model.config.get_text_config()
+    found = (getattr(owner, name, None) for owner in (model, text) for name in names)
+    return next((float(weight) for weight in found if weight is not None), 0.0)
+
+
+@contextmanager
+def _unchanged(model: nn.Module) -> Iterator[None]:
+    """Restore the random states and the buffers of a model after the context."""
+    buffers = [
+        (module, name, buffer, buffer.clone())
+        for module in model.modules()
+        for name, buffer in module.named_buffers(recurse=False)
+    ]
+    devices = {p.device for p in model.parameters() if p.device.type not in ("cpu", "meta")}
+    kind = next((device.type for device in devices), "cuda")
+    try:
+        with torch.random.fork_rng([device.index or 0 for device in devices], device_type=kind):
+            yield
+    finally:
+        for module, name, buffer, before in buffers:
+            setattr(module, name, buffer.copy_(before))  # it may have been replaced, too
