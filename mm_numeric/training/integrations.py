@@ -126,7 +126,7 @@ class _RouterLosses:
                 shift=self.shift,
                 policy=self.policy,
                 accelerator=accelerator,
-                log=self._log,
+                log=self._log if accelerator.is_main_process else lambda *_: None,
                 is_compiled=args.torch_compile,
             )
             if own is not None and own.needs_labels:
