@@ -67,6 +67,7 @@ def section_of(scores: Scores) -> ProtocolResults:
         "counts": scores.counts(),
         "metrics": metrics,
         "guesses": scores.guesses,
+        **(scores.coverage.results() if scores.coverage else {}),
         **({"calibration": scores.confidences.results()} if scores.confidences else {}),
         **({"labels": label_entries(scores.label_rows())} if scores.has_labels else {}),
         "failures": dict(scores.failures),
@@ -98,6 +99,8 @@ def results_table(scores: Scores) -> str:
     lines = [f"{number}, {what} {scores.task}; 95 % bootstrap intervals over {drawn}"]
     if counts := scores.counts():
         lines.append(", ".join(f"{name} {count:,}" for name, count in counts.items()))
+    if scores.coverage:
+        lines.append(scores.coverage.line())
     rows, missing = [], []
     is_grouped = scores.group_count < scores.count
     reason = f"the rows do not differ{' or are one group' * is_grouped}"

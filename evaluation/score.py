@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from mm_numeric.answers import Instances, Objects
-from mm_numeric.evaluation.answers.confidence import collect_confidences
+from mm_numeric.evaluation.answers.confidence import collect_confidences, collect_coverage
 from mm_numeric.evaluation.answers.judge import Judge, judged_answers
 from mm_numeric.evaluation.answers.predictions import other_frame, read_predictions
 from mm_numeric.evaluation.answers.prepared_rows import PreparedRows
@@ -25,7 +25,6 @@ from mm_numeric.evaluation.answers.source import AnswerRows, AnswerSource
 from mm_numeric.evaluation.answers.truth_files import COCO_AP, default_protocol, read_truth_files
 from mm_numeric.evaluation.guesses import GuessedRows
 from mm_numeric.evaluation.metrics.base import CATEGORY, THRESHOLDS, Scorer
-from mm_numeric.evaluation.metrics.calibration import low_coverage
 from mm_numeric.evaluation.metrics.coco_ap import Rules, coco_scorer
 from mm_numeric.evaluation.metrics.ranking import RANKING, no_ranking
 from mm_numeric.evaluation.metrics.repeats import TRUNCATED
@@ -158,8 +157,8 @@ def _scored_parts(
             by_task = scorer if scorer.metrics else _chosen_scorer(read, None, str(predictions))
             if hint := other_frame(read, by_task):
                 logger.warning("%s: %s", predictions, hint)
-            covered = [row["decode"].get("covered") for row in read.rows if "decode" in row]
-            if warning := low_coverage([own for own in covered if own is not None]):
+            coverage = collect_coverage(read.rows)
+            if coverage is not None and (warning := coverage.warning()):
                 logger.warning("%s: %s.", predictions, warning)
             check_frame = False
         place = folder or predictions.parent
@@ -215,6 +214,8 @@ def scores_of(read: AnswerRows, scorer: Scorer) -> Scores:
         )
     groups = row_groups(rows, scorer, targets)
     confidences = collect_confidences(scorer, rows, answers, targets, columns, groups)
+    if (coverage := collect_coverage(rows)) is not None:
+        coverage.check_rule(rows[0]["decode"]["rule"], read.where)
     for i, row in enumerate(rows):
         if scorer.reason is not None and row["reason"] is None:
             row["reason"] = scorer.reason(answers[i], targets[i])
@@ -240,6 +241,7 @@ def scores_of(read: AnswerRows, scorer: Scorer) -> Scores:
         failures=dict(failures.most_common()),
         text_rules=dict(read.text_rules.most_common()),
         confidences=confidences,
+        coverage=coverage,
         labels=counted,
         source=read.head,
         rows_due=read.rows_due,

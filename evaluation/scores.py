@@ -24,6 +24,7 @@ from mm_numeric.evaluation.metrics.base import (
     select_rows,
 )
 from mm_numeric.evaluation.metrics.bootstrap import sample_metrics
+from mm_numeric.evaluation.metrics.calibration import Coverage
 from mm_numeric.evaluation.metrics.intervals import metric_interval
 from mm_numeric.evaluation.metrics.ranking import RANKING, Ranking
 
@@ -67,6 +68,9 @@ class Scores:
 
     confidences: Confidences | None = None
     """Confidences of the answers, and whether these are correct; None if there are none."""
+
+    coverage: Coverage | None = None
+    """How much of their distributions the answers were chosen from; None for greedy answers."""
 
     labels: LabelCounts | None = None
     """Counts of each label; None if the scorer does not compare labels."""

@@ -121,7 +121,8 @@ def _short(row: dict[str, Any], numbers: dict[str, str]) -> dict[str, Any]:
     """Return a row without what its score does not depend on; an image becomes a group."""
     kept = {key: value for key, value in row.items() if key not in _LEFT_OUT}
     if row.get("decode"):
-        kept["decode"] = {key: row["decode"].get(key) for key in ("rule", "confidence")}
+        names = ("rule", "confidence", "covered", "drawn")
+        kept["decode"] = {key: row["decode"].get(key) for key in names}
     if "group" not in row and row.get("image"):
         kept["group"] = numbers.setdefault(row["image"], f"image {len(numbers):06}")
     return kept

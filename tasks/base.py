@@ -48,8 +48,12 @@ class Task(Protocol):
     or import paths such as ``my_package.my_report:sections``."""
 
     sampled_answers: ClassVar[int] = 0
-    """Number of answers to draw for decoding rules such as ``median``. 0: short answers, such as
-    times, are not drawn, but enumerated with their probabilities."""
+    """Number of answers to draw at random for decoding rules such as ``median``. 0: short answers,
+    such as times, are enumerated with their probabilities."""
+
+    is_enumerated: ClassVar[bool] = False
+    """True for ``sampled_answers`` of a server alone: a loaded model enumerates its answers, which
+    are one box or another short list of numbers, and draws systematically what is left."""
 
     augmentations: ClassVar[tuple[str, ...]] = ()
     """Operations of ``data.augment`` that move objects and keep answers of this task right, such as

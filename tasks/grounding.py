@@ -49,6 +49,7 @@ class Grounding(NoisyBoxTask, RenderedTask):
     report_sections: ClassVar[tuple[str, ...]] = ("shapes",)
 
     sampled_answers: ClassVar[int] = 32
+    is_enumerated: ClassVar[bool] = True
     augmentations: ClassVar[tuple[str, ...]] = ("crop", "flip", "rotate", "scale")
 
     drawn_by: ClassVar[tuple[str, ...]] = ("scene",)

@@ -199,6 +199,19 @@ def collect_confidences(
     )
 
 
+def collect_coverage(rows: Sequence[Mapping[str, Any]]) -> calibration.Coverage | None:
+    """Return how much of the distributions was explored and drawn; None if no row says it."""
+    found = [row["decode"] for row in rows if row.get("decode", {}).get("covered") is not None]
+    if not found:
+        return None
+    covered, drawn = (
+        np.array([own.get(name) or 0.0 for own in found], dtype=np.float64)
+        for name in ("covered", "drawn")
+    )
+    is_completed = all(own.get("drawn") is not None for own in found)
+    return calibration.Coverage(covered, drawn, is_completed)
+
+
 def decode_fields(row: Mapping[str, Any], answer: Any, where: str) -> dict[str, Any]:
     """Validate and return the fields of a row of a predictions file that are about confidence.
 
@@ -244,7 +257,7 @@ def _checked_decode(decode: dict[str, Any], where: str) -> dict[str, Any]:
             f"{where}: decode.rule is {decode['rule']!r:.60}; write the name of a rule, such as "
             '"median", or remove the field "decode".'
         )
-    for name in ("confidence", "confidence_raw", "covered"):
+    for name in ("confidence", "confidence_raw", "covered", "drawn"):
         if decode.get(name) is not None:
             _check_probabilities([decode[name]], f"{where}: decode.{name}")
     return decode

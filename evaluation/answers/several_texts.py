@@ -79,9 +79,12 @@ def _decoded(joined: Joined, rule: str, risk: str | None) -> dict[str, Any]:
     candidates = candidates_of_texts(task, frame, probabilities)
     likeliest = max(probabilities, key=lambda text: probabilities[text])
     samples = len(texts) if field is None else 0
+    is_partial = field == "logprobs"
     text, entries, scores, _ = decode(
-        task, frame, likeliest, candidates, rule, risk, samples=samples
+        task, frame, likeliest, candidates, rule, risk, samples=samples, is_partial=is_partial
     )
+    if field == "weights":  # numbers of texts that were drawn
+        entries["decode"] |= {"covered": 0.0, "drawn": entries["decode"]["covered"]}
     answer = task.read(text, frame)
     if scores is None and isinstance(answer, Objects):  # points, or no complete answer
         scores = [0.0] * len(answer.items)

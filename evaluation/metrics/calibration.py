@@ -28,6 +28,9 @@ Array = NDArray[np.float64]
 LEAST_COVERED = 0.9
 """Probability of the explored answers from which a confidence says enough about all answers."""
 
+LEAST_EXPLORED = 0.5
+"""Probability of the explored answers below which their mean and median say nothing."""
+
 _RESAMPLES = 1000
 
 BINS = 10
@@ -139,19 +142,66 @@ def share_interval(right: float, count: int) -> tuple[float, float]:
     return (right + z2 / 2 - half) / (1 + z2), (right + z2 / 2 + half) / (1 + z2)
 
 
-def low_coverage(covered: Sequence[float]) -> str:
-    """Return a warning if the explored answers of half of the rows have a probability below 0.9.
+class Coverage(NamedTuple):
+    """How much of the distribution over answers decoding rules have seen, in n rows."""
 
-    ``covered`` is that of each row; the text is empty if there is nothing to warn of.
-    """
-    if not len(covered) or (median := float(np.median(covered))) >= LEAST_COVERED:
-        return ""
-    return (
-        f"the explored answers have a probability of {median:.3f} (median of decode.covered), and "
-        "the rest counts as wrong in every confidence. Raise predict.branches (--branches) and "
-        "predict.mass (--mass) to explore more; if few of the texts can be parsed, predict with "
-        "--constrain, or train for longer"
-    )
+    covered: Array
+    """[n] probability of the parseable answers that were explored exactly."""
+
+    drawn: Array
+    """[n] estimated probability of the parseable answers that were drawn."""
+
+    is_completed: bool
+    """True if what was not explored was drawn. False for a server, which returns a part."""
+
+    def results(self) -> dict[str, dict[str, float]]:
+        """Return the median and the tenth percentile of each over the rows, for results.json."""
+        return {
+            name: {
+                "median": float(np.median(values)),
+                "tenth_percentile": float(np.quantile(values, 0.1)),
+            }
+            for name, values in (("covered", self.covered), ("drawn", self.drawn))
+        }
+
+    def line(self) -> str:
+        """Format both as one line for a terminal or a report."""
+        found = self.results()
+        covered, drawn = (
+            f"{found[name]['median']:.3f} (tenth percentile {found[name]['tenth_percentile']:.3f})"
+            for name in ("covered", "drawn")
+        )
+        return (
+            f"probability of the parseable answers, median of rows: explored exactly {covered}, "
+            f"drawn {drawn}"
+        )
+
+    def warning(self) -> str:
+        """Return what is wrong if half of the rows have seen less than 0.9; else an empty text."""
+        if (median := float(np.median(self.covered + self.drawn))) >= LEAST_COVERED:
+            return ""
+        cure = "if few of the texts can be parsed, predict with --constrain, or train for longer"
+        if not self.is_completed:
+            cure = (
+                "what was left out was not drawn. Predict again, or raise predict.branches "
+                f"(--branches) and predict.mass (--mass); {cure}"
+            )
+        return (
+            f"the answers that were explored or drawn have a probability of {median:.3f} (median "
+            "of decode.covered + decode.drawn), and the rest counts as wrong in every confidence; "
+            f"{cure}"
+        )
+
+    def check_rule(self, rule: str, where: str) -> None:
+        """Raise ValueError for means and medians of distributions that are mostly unknown."""
+        median = float(np.median(self.covered + self.drawn))
+        if not self.is_completed and rule in ("mean", "median") and median < LEAST_EXPLORED:
+            raise ValueError(
+                f"{where}: the {rule} was computed from {median:.3f} of the probability (median of "
+                "decode.covered), and what was left out was not drawn, so that it is not the "
+                f"{rule} of the model's answers; predict again, which draws it, or decode the rows "
+                "by greedy or mbr."
+            )
 
 
 def auroc(confidence: Array, right: Array) -> float | None:

@@ -56,6 +56,24 @@ def decoding_section(comparison: Comparison) -> Section | None:
     )
     first, *others = comparison.metrics[:_METRICS]
     blocks: list[Content] = [note(text)]
+    if seen := comparison.summary.get("coverage"):
+        entries = [own for rules in seen.values() for own in rules.values()]
+        covered, drawn = (
+            " to ".join(
+                dict.fromkeys(
+                    f"{f(own[name]['median'] for own in entries):.3f}" for f in (min, max)
+                )
+            )
+            for name in ("covered", "drawn")
+        )
+        least = min(own["covered"]["tenth_percentile"] for own in entries)
+        blocks.append(
+            note(
+                "Of the probability of all answers, the candidates that could be parsed have "
+                f"{covered} exactly (median of rows, of all objectives and rules; tenth "
+                f"percentile at least {least:.3f}), and {drawn} was drawn."
+            )
+        )
     for title, chart in decoding_charts(comparison, first):
         blocks.append(figure(chart, Cell(content=title) if title else None, css="panels wide"))
     blocks.append(_table(comparison, decoding, rules, first))

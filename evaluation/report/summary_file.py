@@ -23,7 +23,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{str(error).removesuffix('.')}; {DAMAGED}.") from error
     check_version(summary, path, DAMAGED)
     with stored_content(path, DAMAGED):
-        optional = ("decoding", "ensembles", "calibration", "tuning", "guesses")
+        optional = ("decoding", "ensembles", "calibration", "coverage", "tuning", "guesses")
         summary |= {name: summary.get(name) or {} for name in optional}
         cells = [*summary["table"].values(), summary["warm_start"] or {}]
         cells += summary["other_warm_starts"].values()

@@ -16,6 +16,7 @@ from mm_numeric.comparison.selection import chosen_rows, read_selection
 from mm_numeric.comparison.tables import (
     Runs,
     calibration_table,
+    coverage_table,
     ensemble_tables,
     headline_fact,
     metric_tables,
@@ -102,6 +103,7 @@ def summary_results(
         "ensembles": ensemble_tables(runs, ensembles),
         "hypotheses": tested_hypotheses(tables.hypotheses, folder),
         "calibration": calibration_table(runs),
+        "coverage": coverage_table(runs),
     }
     correct_p_values(found)
     return found

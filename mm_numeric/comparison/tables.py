@@ -197,6 +197,18 @@ def calibration_table(runs: Runs) -> dict[str, Entries]:
     return table
 
 
+def coverage_table(runs: Runs) -> dict[str, Entries]:
+    """Return ``coverage[name][rule]``: how much of the distributions was explored and drawn."""
+    table: dict[str, Entries] = {}
+    for (name, rule), seeds in runs.items():
+        found = [own.coverage for own in seeds if own.coverage is not None]
+        if len(found) == len(seeds):
+            covered, drawn = (np.concatenate(own) for own in list(zip(*found, strict=True))[:2])
+            whole = calibration.Coverage(covered, drawn, all(own.is_completed for own in found))
+            table.setdefault(name, {})[rule] = whole.results()
+    return table
+
+
 def calibration_entry(seeds: Sequence[Confidences]) -> dict[str, Any]:
     """Summarize the confidences of one objective and rule, over all seeds.
 

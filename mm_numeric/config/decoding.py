@@ -69,7 +69,8 @@ class PredictConfig:
     ``accuracy_at_0.5``. ``mbr`` alone uses the risk of the task."""
 
     mass: float = 0.99
-    """Answers are explored until they have this probability, above 0 and at most 1."""
+    """Answers are explored until they have this probability, above 0 and at most 1. What does not
+    fit into ``branches`` is drawn."""
 
     branches: int = 64
     """Largest number of different beginnings of the answer to one question, at least 1. They share
@@ -77,8 +78,12 @@ class PredictConfig:
 
     samples: int | None = None
     """Number of answers to draw at random, in place of ``mass`` and ``branches``. null: as the task
-    says, which is 32 for boxes and lists of objects, and none for short answers such as times. The
-    KV cache grows with batch size x samples x tokens: use small batches for long answers."""
+    says, which is 32 for lists of objects and worked solutions, and none for one number, time, box
+    or point. The KV cache grows with batch size x samples x tokens: use small batches for long
+    answers."""
+
+    seed: int = 0
+    """Seed of all answers that are drawn, together with the id of the row, at least 0."""
 
     def __post_init__(self) -> None:
         check_at_least_1(self, "batch_size", "max_new_tokens", "branches")
@@ -88,6 +93,8 @@ class PredictConfig:
             raise ValueError(f"mass is a probability above 0 and at most 1, not {self.mass!r}")
         check_decode(self.decode)
         check_at_least_1(self, "max_objects")
+        if self.seed < 0:
+            raise ValueError(f"seed is at least 0, not {self.seed!r}")
         if self.stop_duplicates is not None and not 0 < self.stop_duplicates <= 1:
             raise ValueError(
                 f"stop_duplicates is an IoU above 0 and at most 1, not {self.stop_duplicates!r}"

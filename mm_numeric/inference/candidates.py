@@ -4,7 +4,8 @@ Greedy decoding gives one answer, but a decoding rule such as the median needs a
 answers to a batch of questions are explored together, token by token, as branches (different
 beginnings of an answer). A question runs through the model once; its branches share the KV cache.
 
-``PrefixTree``  keeps the most likely beginnings, until the answers have most of the probability
+``PrefixTree``  keeps the most likely beginnings, until the answers have most of the probability; if
+                these are too many, it draws some of the less likely ones
 ``Samples``     draws answers at random; equal beginnings share a branch
 
 The loop runs inside ``model.generate`` (``custom_generate``), which prepares images, encoder
@@ -14,6 +15,7 @@ Axes    b questions, n branches of all questions together, m their continuations
 """
 
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -23,27 +25,94 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from transformers import GenerationConfig
 
 from mm_numeric.inference.branch_cache import count_equal_before, download, read_prompts, upload
 from mm_numeric.inference.constrain import Constraint
 from mm_numeric.inference.number_distribution import Floats, Ints
 from mm_numeric.losses.cross_entropy import chunks, most_likely, to_compute_dtype
 from mm_numeric.losses.term import cumulative_sum
+from mm_numeric.numbers.vocabulary import NumberVocabulary
 
-PLAIN_SETTINGS = {
-    "do_sample": False,
-    "num_beams": 1,
-    "repetition_penalty": 1.0,
-    "no_repeat_ngram_size": 0,
-    "forced_bos_token_id": None,
-    "forced_eos_token_id": None,
-    "use_cache": True,
+KEPT_SETTINGS = frozenset(
+    {"bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"}
+    | {"max_length", "max_new_tokens", "transformers_version", "_from_model_config"}
+)
+"""Fields of a generation config that are no settings of decoding, or that are always given."""
+
+_PLAIN = {
     "cache_implementation": "dynamic",
+    "do_sample": False,
+    "early_stopping": False,
+    "encoder_no_repeat_ngram_size": 0,
+    "encoder_repetition_penalty": 1.0,
+    "diversity_penalty": 0.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "length_penalty": 1.0,
+    "min_length": 0,
+    "no_repeat_ngram_size": 0,
+    "num_beam_groups": 1,
+    "num_beams": 1,
+    "num_return_sequences": 1,
+    "output_attentions": False,
+    "output_hidden_states": False,
+    "output_logits": False,
+    "output_scores": False,
+    "remove_invalid_values": False,
+    "renormalize_logits": False,
+    "repetition_penalty": 1.0,
+    "return_dict_in_generate": False,
+    "temperature": 1.0,
+    "token_healing": False,
+    "top_k": 50,
+    "top_p": 1.0,
+    "typical_p": 1.0,
+    "use_cache": True,
 }
-"""Arguments of ``model.generate`` that override the generation settings of a checkpoint."""
+
+PLAIN_SETTINGS: dict[str, Any] = {
+    name: _PLAIN.get(name) for name in GenerationConfig().to_dict() if name not in KEPT_SETTINGS
+}
+"""Arguments of ``model.generate`` that override all generation settings of a checkpoint: those of
+``generation_config.json`` would change greedy answers, and explored ones have no logits processors.
+"""
+
+_OF_SAMPLING = frozenset(
+    {"do_sample", "temperature", "top_k", "top_p", "min_p", "top_h", "typical_p"}
+    | {"epsilon_cutoff", "eta_cutoff", "use_cache", "cache_implementation", "cache_config"}
+)
+"""Settings that nobody expects of greedy answers, or that change none."""
+
+
+def unused_settings(stored: GenerationConfig) -> list[str]:
+    """Return the settings of a checkpoint that would change answers, and that are not used."""
+    found = stored.to_dict()
+    return sorted(
+        name
+        for name, plain in PLAIN_SETTINGS.items()
+        if name not in _OF_SAMPLING and found.get(name) not in (None, plain, False, [], {})
+    )
+
+
+_BELOW_1 = 1 - 2**-40  # so that rounding draws nothing impossible
+
+_LEAST_TOKENS = 64
+"""Number of tokens besides number tokens that are looked at after each branch, at least."""
 
 _NEGLIGIBLE = 1e-4
 """A continuation is dropped first if its probability is below this part of ``1 - mass``."""
+
+
+class InvalidLogitsError(ValueError):
+    """A model has computed logits that are no numbers, for the question ``row`` of a batch."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(
+            "the logits of the model are nan: its weights are not finite, or it overflows in its "
+            "precision. Load another checkpoint, or one in bfloat16 or float32."
+        )
+        self.row = row
 
 
 @dataclass
@@ -52,6 +121,9 @@ class Explored:
 
     probabilities: dict[tuple[int, ...], float] = field(default_factory=dict)
     """Maps each complete answer to its probability, or to its share of the samples."""
+
+    drawn: set[tuple[int, ...]] = field(default_factory=set)
+    """The answers that a ``PrefixTree`` has drawn: their probabilities are estimates."""
 
     greedy: tuple[int, ...] = ()
     """The greedy answer, which may be incomplete."""
@@ -75,9 +147,14 @@ class _Branches(NamedTuple):
     greedy: NDArray[np.bool_]
     """[n] True if every token so far is the most likely one."""
 
+    code: Floats
+    """[n] what chooses the next token of a branch that was drawn, 0 to 1; nan for others."""
+
     def select(self, at: NDArray[np.bool_]) -> "_Branches":
         """Return the branches that are True in ``at`` [n]."""
-        return _Branches(self.row[at], self.tokens[at], self.weight[at], self.greedy[at])
+        return _Branches(
+            self.row[at], self.tokens[at], self.weight[at], self.greedy[at], self.code[at]
+        )
 
 
 class _Continuations(NamedTuple):
@@ -92,12 +169,15 @@ class _Continuations(NamedTuple):
     weight: Floats
     """[m] probability of the branch with this token, or share of the samples."""
 
+    code: Floats
+    """[m] as ``_Branches.code``."""
+
 
 class Exploration(ABC):
     """The decoding loop, for ``model.generate(custom_generate=...)``.
 
     ``generate`` then returns one ``Explored`` per question. ``stop_ids`` end an answer. Logits
-    processors, such as ``suppress_tokens`` of a generation config, are not applied.
+    processors are not applied.
     ``constraint`` excludes the tokens that the grammar of the task does not allow; probabilities
     are then those among the allowed tokens.
     """
@@ -155,7 +235,11 @@ class Exploration(ABC):
         steps = generation_config.max_length - length
         explored = [Explored() for _ in range(rows)]
         branches = _Branches(
-            np.arange(rows), np.empty((rows, 0), np.int64), np.ones(rows), np.ones(rows, np.bool_)
+            np.arange(rows),
+            np.empty((rows, 0), np.int64),
+            np.ones(rows),
+            np.ones(rows, np.bool_),
+            np.full(rows, np.nan),
         )
         self._start(rows, steps)
         scores, cache = read_prompts(model, input_ids, model_kwargs)
@@ -200,17 +284,18 @@ class Exploration(ABC):
         greedy_tokens, probs, *found = download(chosen, greedy_probs, *seen)
         likeliest = np.full(len(branches.row), -1)
         likeliest[branches.greedy] = greedy_tokens
-        for row, prob in zip(branches.row[branches.greedy], probs, strict=True):
-            explored[row].greedy_probabilities += (float(prob),)
-        parent, token, weight = self._continue(branches, found, likeliest)
+        for row, prob in zip(branches.row[branches.greedy].tolist(), probs.tolist(), strict=True):
+            if math.isnan(prob):
+                raise InvalidLogitsError(row)
+            explored[row].greedy_probabilities += (prob,)
+        parent, token, weight, code = self._continue(branches, found, likeliest)
         greedy = branches.greedy[parent] & (token == likeliest[parent])
         ends = np.isin(token, self.stop_ids)
-        ended = parent[ends]
-        _record(explored, branches.row[ended], branches.tokens[ended], weight[ends], greedy[ends])
-        going = ~ends
-        parent = parent[going]
-        tokens = np.column_stack([branches.tokens[parent], token[going]])
-        return parent, _Branches(branches.row[parent], tokens, weight[going], greedy[going])
+        whole = _Branches(branches.row[parent], branches.tokens[parent], weight, greedy, code)
+        _record(explored, *whole.select(ends))
+        going = whole.select(~ends)
+        tokens = np.column_stack([going.tokens, token[~ends]])
+        return parent[~ends], going._replace(tokens=tokens)
 
     def _end_complete(
         self,
@@ -240,14 +325,18 @@ def _record(
     tokens: Ints,
     weight: Floats,
     greedy: NDArray[np.bool_],
+    code: Floats,
 ) -> None:
-    """Add k complete answers, with their tokens [k, t] and probabilities [k]."""
-    for found, answer, prob, is_greedy in zip(
-        row.tolist(), map(tuple, tokens.tolist()), weight.tolist(), greedy.tolist(), strict=True
+    """Add k complete answers; the arguments are the fields of their ``_Branches``."""
+    answers, drawn = map(tuple, tokens.tolist()), ~np.isnan(code)
+    for found, answer, prob, is_greedy, is_drawn in zip(
+        row.tolist(), answers, weight.tolist(), greedy.tolist(), drawn.tolist(), strict=True
     ):
         if prob > 0:
             known = explored[found].probabilities
             known[answer] = known.get(answer, 0.0) + prob
+            if is_drawn:
+                explored[found].drawn.add(answer)
         if is_greedy:
             explored[found].greedy = answer
 
@@ -255,8 +344,19 @@ def _record(
 class PrefixTree(Exploration):
     """Explores the answers of highest probability, until they have the probability ``mass``.
 
-    ``width`` is the largest number of branches per question, besides the greedy one. It limits
-    memory and time, so the probability that is reached can be smaller than ``mass``.
+    ``width`` is the largest number of branches per question, besides the greedy one. Beginnings
+    that do not fit into it are drawn without bias: those of high probability are kept with it, and
+    an odd number of the others represent all of them with equal weights (Fearnhead and Clifford
+    2003, https://doi.org/10.1111/1467-9868.00421). These are drawn systematically, from the
+    cumulative distribution in the order of their texts. From then on, a branch that was drawn has
+    one continuation besides its end, which a code from 0 to 1 chooses by inverse transform sampling
+    (arithmetic sampling, Vilnis et al. 2023, arXiv 2210.15458). The codes of a question are spread
+    evenly at each token, in random order, so that later coordinates are drawn systematically too
+    (Latin hypercube sampling).
+
+    ``ids`` are the ids of the questions: with ``seed``, they determine the draws, which depend on
+    no other question of the batch. ``vocabulary`` orders number tokens by their digits; None: by
+    their ids.
     """
 
     def __init__(
@@ -266,16 +366,43 @@ class PrefixTree(Exploration):
         *,
         mass: float = 0.99,
         width: int = 64,
+        ids: Sequence[str] = (),
+        seed: int = 0,
+        vocabulary: NumberVocabulary | None = None,
     ) -> None:
         super().__init__(stop_ids, constraint)
-        self.mass, self.width = mass, width
+        self.mass, self.width, self.ids, self.seed = mass, width, ids, seed
+        self.vocabulary = vocabulary
+        more = 0 if vocabulary is None else len(vocabulary.tokens)
+        self.count = max(width, _LEAST_TOKENS) + more
+        """Largest number of tokens that are looked at after a branch that was not drawn."""
+        self.order: Ints | None = None
+        """[v] ids of the tokens in the order of their texts."""
 
     def _start(self, rows: int, steps: int) -> None:
         self.spare = np.full(rows, 1.0 - self.mass)
         """[b] probability that may still be left out."""
+        self.random = np.zeros((rows, steps, 2 + self.width))
+        """[b, steps, 2 + width] random numbers of each question and token: the offset of new draws,
+        that of the codes, and what determines the order of the codes."""
+        for own, name in zip(self.random, self.ids, strict=False):  # not of a dummy image row
+            own[:] = _random(name, self.seed).random(own.shape)
 
     def _inputs(self, branches: _Branches, width: int) -> list[Ints | Floats]:
-        return [self._least(branches), self.stop_ids[self.stop_ids < width]]
+        if self.order is None:
+            self.order = _text_order(self.vocabulary, width)
+            self.rank = np.argsort(self.order)
+            self.is_sorted = bool((np.diff(self.order) > 0).all())
+        drawn = ~np.isnan(branches.code)
+        order = np.arange(0) if self.is_sorted or not drawn.any() else self.order
+        return [
+            np.flatnonzero(~drawn),
+            self._least(branches)[~drawn],
+            np.flatnonzero(drawn),
+            branches.code[drawn],
+            self.stop_ids[self.stop_ids < width],
+            order,
+        ]
 
     def _least(self, branches: _Branches) -> Floats:
         """Return the logarithm of the least probability of a next token that is not negligible."""
@@ -285,56 +412,142 @@ class PrefixTree(Exploration):
     def _look(
         self, scores: Tensor, likeliest: tuple[Tensor, Tensor], inputs: Sequence[Tensor]
     ) -> list[Tensor]:
-        least, stops = inputs
-        return _likely(scores, least, self.width, likeliest, stops)
+        exact, least, drawn, code, stops, order = inputs
+        likely = _likely(scores, exact, least, self.count, likeliest, stops)
+        return [*likely, *_follow(scores, drawn, code, stops, order)]
 
     def _continue(
         self, branches: _Branches, found: Sequence[Floats], likeliest: Ints
     ) -> _Continuations:
-        parent, token, logs = found[0].astype(np.int64), found[1].astype(np.int64), found[2]
+        is_exact = np.isnan(branches.code)
+        (exact,), (drawn,) = np.nonzero(is_exact), np.nonzero(~is_exact)
+        parent, token, logs = exact[found[0].astype(np.int64)], found[1].astype(np.int64), found[2]
         ends, likely = np.isin(token, self.stop_ids), logs > self._least(branches)[parent]
         likely |= ends & np.isin(parent, parent[ends & likely])
         chosen = (token >= 0) & (likely | (token == likeliest[parent]))
-        parent, token, weight = parent[chosen], token[chosen], np.exp(logs[chosen])
+        parent, token, probs = parent[chosen], token[chosen], np.exp(logs[chosen])
+        next_token, ended = found[3:]
+        stop = np.full(len(drawn), self.stop_ids[0])
+        every = [
+            (parent, token, probs, np.full(len(parent), np.nan)),
+            (drawn, stop, ended, np.zeros(len(drawn))),
+            (drawn, next_token.astype(np.int64), 1 - ended, np.zeros(len(drawn))),
+        ]
+        parent, token, weight, code = (np.concatenate(own) for own in zip(*every, strict=True))
         weight *= branches.weight[parent]
-        row, needed = branches.row[parent], token == likeliest[parent]
-        needed |= np.isin(token, self.stop_ids)
-        # Half of what may be left out is for later tokens. Not less than a part of it, if the width
-        # has cut more off: the rest is then not worth the time.
+        least = (1.0 - self.mass) * _NEGLIGIBLE
+        sort = np.lexsort((self.rank[token], parent))
+        sort = sort[np.isnan(code[sort]) | (weight[sort] > least)]
+        parent, token, weight, code = parent[sort], token[sort], weight[sort], code[sort]
+        row, ends = branches.row[parent], np.isin(token, self.stop_ids)
+        needed = ends | (token == likeliest[parent])
+        # Half of what may be left out is for later tokens. Not less than a part of it, if more was
+        # left out: the rest is then not worth the time.
         least = (1.0 - self.mass) / 16
-        keep = keep_most(row, weight, needed, np.maximum(self.spare / 2, least), self.width)
+        keep = keep_most(row, weight, needed, np.maximum(self.spare / 2, least))
+        counts = np.bincount(row[keep & ~needed], minlength=len(self.spare))
+        random = self.random[:, branches.tokens.shape[1]]
+        for question in np.flatnonzero(counts > self.width).tolist():
+            (at,) = np.nonzero((row == question) & ~needed & (weight > 0))
+            if self.constraint is not None:  # complete answers need no branch
+                whole = self.constraint.completed_by(parent[at], token[at])
+                keep[at[whole]], at = True, at[~whole]
+                if len(at) <= self.width:
+                    continue
+            own, weights, is_drawn = draw_some(weight[at], self.width, random[question, 0])
+            keep[at] = False
+            at = at[own]
+            keep[at], weight[at] = True, weights
+            code[at[is_drawn]] = 0.0
         np.subtract.at(self.spare, branches.row, branches.weight)
         np.add.at(self.spare, row[keep], weight[keep])
-        return _Continuations(parent[keep], token[keep], weight[keep])
+        going = keep & ~ends & ~np.isnan(code)
+        for question in np.unique(row[going]).tolist():
+            (at,) = np.nonzero(going & (row == question))
+            even = np.argsort(random[question, 2 : 2 + len(at)]) / len(at)
+            code[at] = (even + random[question, 1]) % 1
+        return _Continuations(parent[keep], token[keep], weight[keep], code[keep])
+
+
+def _random(name: str, seed: int) -> np.random.Generator:
+    """Return the random numbers of a question, which depend on its id and the seed alone."""
+    number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])
+    return np.random.default_rng(number + seed)
+
+
+def _text_order(vocabulary: NumberVocabulary | None, width: int) -> Ints:
+    """Return the ids below ``width``, in which number tokens are in the order of their digits.
+
+    10 is between 1 and 11. Numbers of equal length are then in the order of their values. All other
+    tokens keep their places.
+    """
+    order = np.arange(width)
+    tokens = () if vocabulary is None else vocabulary.tokens
+    keys = {
+        own.id: (own.digits == "", own.digit_group.split("0")[0], own.digits, own.value)
+        for own in tokens
+        if own.id < width
+    }
+    order[sorted(keys)] = sorted(keys, key=lambda own: keys[own])
+    return order
 
 
 def keep_most(
-    row: Ints, weight: Floats, always: NDArray[np.bool_], allowed: Floats, most: int
+    row: Ints, weight: Floats, always: NDArray[np.bool_], allowed: Floats
 ) -> NDArray[np.bool_]:
     """Return True for the continuations to keep, [m]: the least likely ones are left out.
 
     ``row`` [m] is the index of the question, and ``weight`` [m] the probability. Those that are
-    ``always`` [m] kept count as nothing. Of each question, at most ``most`` are kept. If fewer are,
-    the probabilities of the others sum to at most ``allowed`` [b].
+    ``always`` [m] kept count as nothing. Of each question, the probabilities of those that are left
+    out sum to at most ``allowed`` [b].
     """
     optional = np.where(always, 0.0, weight)
-    order = np.lexsort((-optional, row))
+    order = np.lexsort((optional, row))
     rows, sorted_weights = row[order], optional[order]
-    total = np.bincount(rows, sorted_weights, minlength=len(allowed))
-    first = np.searchsorted(rows, rows, side="left")
-    before = np.cumsum(sorted_weights) - sorted_weights
-    rest = total[rows] - (before - before[first])  # this one and all that are less likely
-    is_early = np.arange(len(rows)) - first < most
+    sums = np.cumsum(sorted_weights)
+    before = sums - sorted_weights
+    up_to_here = sums - before[np.searchsorted(rows, rows, side="left")]
     keep = np.empty(len(row), np.bool_)
-    keep[order] = (rest > allowed[rows]) & is_early & (sorted_weights > 0)
+    keep[order] = (up_to_here > allowed[rows]) & (sorted_weights > 0)
     return keep | always
+
+
+def draw_some(weights: Floats, count: int, offset: float) -> tuple[Ints, Floats, NDArray[np.bool_]]:
+    """Reduce more than ``count`` weights [m] to ``count`` or one less, k, without bias.
+
+    Those above a threshold are kept. Of the others, an odd number are drawn systematically in their
+    order: their median is then one of them. Each has the same new weight; all weights keep their
+    sum.
+
+    Args:
+        weights: [m], above 0.
+        count: Largest number to keep.
+        offset: Random number, 0 to 1.
+
+    Returns:
+        [k] their indices, ascending, [k] their weights and [k] True for those that were drawn.
+    """
+    ordered = np.sort(weights)[::-1]
+    rest = np.cumsum(ordered[::-1])[::-1][:count] / np.arange(count, 0, -1)
+    threshold = rest[np.argmax(ordered[:count] <= rest)]  # of the last one, it always is
+    (kept,), (light,) = np.nonzero(weights > threshold), np.nonzero(weights <= threshold)
+    draws = max(1, (count - len(kept) - 1) // 2 * 2 + 1)
+    ends = np.cumsum(weights[light])
+    step = ends[-1] / draws
+    grid = (np.arange(draws) + offset) * step
+    hit = np.minimum(np.searchsorted(ends, grid, side="right"), len(light) - 1)
+    hit, times = np.unique(hit, return_counts=True)
+    found = np.concatenate([kept, light[hit]])
+    order = np.argsort(found)
+    new = np.concatenate([weights[kept], step * times])
+    return found[order], new[order], order >= len(kept)
 
 
 class Samples(Exploration):
     """Draws ``count`` answers to each question from the model's distribution.
 
-    ``ids`` are the ids of the questions. They are the seeds: an answer does not depend on the other
-    questions of the batch.
+    ``ids`` are the ids of the questions. With ``seed``, they determine the draws: an answer does
+    not depend on the other questions of the batch.
     """
 
     def __init__(
@@ -344,9 +557,10 @@ class Samples(Exploration):
         *,
         count: int,
         ids: Sequence[str],
+        seed: int = 0,
     ) -> None:
         super().__init__(stop_ids, constraint)
-        self.count, self.ids = count, ids
+        self.count, self.ids, self.seed = count, ids, seed
 
     def _start(self, rows: int, steps: int) -> None:
         self.branch = np.repeat(np.arange(rows)[:, None], self.count, axis=1)
@@ -354,8 +568,7 @@ class Samples(Exploration):
         self.branch[len(self.ids) :] = -1  # a dummy image row has no samples
         self.random = np.empty((rows, steps, self.count))
         for own, name in zip(self.random, self.ids, strict=False):
-            seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])
-            own[:] = np.random.default_rng(seed).random(own.shape)
+            own[:] = _random(name, self.seed).random(own.shape)
 
     def _inputs(self, branches: _Branches, width: int) -> list[Ints | Floats]:
         self.vocabulary, step = width, branches.tokens.shape[1]
@@ -383,7 +596,7 @@ class Samples(Exploration):
         parent, token = unique // vocabulary, unique % vocabulary
         ends = np.isin(token, self.stop_ids)
         self.branch[going] = np.where(ends, -1, np.cumsum(~ends) - 1)[index[: len(branch)]]
-        return _Continuations(parent, token, weight)
+        return _Continuations(parent, token, weight, np.full(len(parent), np.nan))
 
     def _drop(self, going: NDArray[np.bool_]) -> None:
         after = np.where(going, np.cumsum(going) - 1, -1)
@@ -398,24 +611,60 @@ def _probabilities(scores: Tensor, at: Tensor, tokens: Tensor) -> Tensor:
 
 
 def _likely(
-    scores: Tensor, least: Tensor, count: int, needed: tuple[Tensor, Tensor], stops: Tensor
+    scores: Tensor,
+    at: Tensor,
+    least: Tensor,
+    count: int,
+    needed: tuple[Tensor, Tensor],
+    stops: Tensor,
 ) -> list[Tensor]:
     """Return the likely continuations of branches: parents, tokens and log-probabilities, [m] each.
 
-    They are above the log-probability ``least`` [n], and at most ``count`` of a branch, besides
+    The branches are the rows ``at`` [k] of the logits [n, v]; a parent is an index of ``at``. The
+    tokens are above the log-probability ``least`` [k], and at most ``count`` of a branch, besides
     equally likely ones. Others may be among them: a GPU would have to wait for their number.
-    ``needed`` are branches [k] and a token of each [k] that is returned in any case, and ``stops``
-    are returned together, as they end the same answer.
+    ``needed`` are rows and a token of each that is returned in any case, and ``stops`` are returned
+    together, as they end the same answer.
     """
     find = _above if scores.device.type == "cpu" else _highest
     needs = torch.zeros_like(scores, dtype=torch.bool)
     needs[needed] = True
     found = []
-    for chunk in chunks(len(scores), scores.shape[-1], scores.device):
-        piece = to_compute_dtype(scores[chunk])
+    for chunk in chunks(len(at), scores.shape[-1], scores.device):
+        own = at[chunk]
+        piece = to_compute_dtype(scores[own])
         piece = piece - piece.logsumexp(dim=-1, keepdim=True)
-        parent, token = find(piece, least[chunk, None].to(piece), count, needs[chunk], stops)
+        parent, token = find(piece, least[chunk, None].to(piece), count, needs[own], stops)
         found.append((parent + chunk.start, token, piece[parent, token.clamp(min=0)]))
+    return [torch.cat(parts) for parts in zip(*found, strict=True)]
+
+
+def _follow(scores: Tensor, at: Tensor, code: Tensor, stops: Tensor, order: Tensor) -> list[Tensor]:
+    """Return the next tokens of branches that were drawn, by inverse transform sampling.
+
+    Args:
+        scores: [n, v] logits.
+        at: [k] rows of the branches.
+        code: [k] uniform random numbers, 0 to 1, as float64.
+        stops: Ids of the end tokens, which are not drawn.
+        order: [v] the ids in the order of the cumulative distribution; empty: ascending.
+
+    Returns:
+        [k] the tokens, and [k] the probability that the answer ends instead.
+    """
+    found = []
+    for chunk in chunks(len(at), scores.shape[-1], scores.device):
+        probs = to_compute_dtype(scores[at[chunk]]).softmax(dim=-1).double()
+        ends = probs[:, stops].sum(dim=-1)
+        probs[:, stops] = 0
+        if len(order):
+            probs = probs[:, order]
+        cumulative = cumulative_sum(probs)
+        wanted = (code[chunk] * _BELOW_1)[:, None] * cumulative[:, -1:]
+        place = torch.searchsorted(cumulative, wanted, right=True)
+        place = place.clamp(max=scores.shape[-1] - 1)
+        token = order[place] if len(order) else place
+        found.append((token[:, 0], ends))
     return [torch.cat(parts) for parts in zip(*found, strict=True)]
 
 

@@ -45,6 +45,11 @@ class Constraint(LogitsProcessor):
         """Return True for rows in which only an end token may come next, [b]."""
         return np.array([self.automaton.is_complete(state) for state in self.states.tolist()], bool)
 
+    def completed_by(self, parents: Ints, tokens: Ints) -> NDArray[np.bool_]:
+        """Return True for tokens [k], after rows ``parents`` [k], that complete the answer."""
+        automaton, pairs = self.automaton, zip(self.states[parents].tolist(), tokens, strict=True)
+        return np.array([automaton.is_complete(automaton.next(s, int(t))) for s, t in pairs], bool)
+
     def advance(self, parents: Sequence[int] | Ints, tokens: Sequence[int] | Ints) -> None:
         """Append ``tokens`` [k] to the rows ``parents`` [k], which may be reordered or repeated."""
         pairs = zip(self.states[np.asarray(parents, np.int64)].tolist(), tokens, strict=True)

@@ -91,6 +91,9 @@ class Candidate(NamedTuple):
     probability: float
     """Probability of the text, or its share of the samples, 0 to 1."""
 
+    drawn: float = 0.0
+    """The part of ``probability`` that was not explored, but estimated by systematic draws."""
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -104,10 +107,13 @@ class Decision:
     ``Task.format`` writes as text."""
 
     covered: float
-    """Sum of the candidates' probabilities, 0 to 1."""
+    """Sum of the candidates' probabilities, 0 to 1, with those that were drawn."""
 
     candidates: int
     """Number of different answers among the candidates."""
+
+    drawn: float = 0.0
+    """The part of ``covered`` that was drawn: all of it, if the candidates are samples."""
 
     interval: tuple[Any, Any] | None = None
     """The shortest interval with 90 % of the probability, of clock times (as texts: ``("11:58",
@@ -116,7 +122,7 @@ class Decision:
 
     confidence: float | None = None
     """See ``CONFIDENCE``, 0 to ``covered``; None without an answer or without candidates. Of
-    samples that ``mbr`` chose from, it is a mean over random splits: three quarters of the samples
+    draws that ``mbr`` chose from, it is a mean over random splits: three quarters of the draws
     choose an answer, and the others judge it."""
 
     object_confidences: tuple[float, ...] | None = None
@@ -156,6 +162,7 @@ def decide(
         raise unknown(rule, DECODE_RULES, "rule", "decode")
     merged = merge_equal(candidates)
     _, covered = _probabilities(merged)
+    drawn = covered if samples else min(covered, math.fsum(own.drawn for own in merged))
     chosen: tuple[Any, str | None] | None
     pool = None
     if rule == "greedy":
@@ -168,11 +175,11 @@ def decide(
     else:
         chosen = _computed(rule, _of_one_unit(merged))
     if chosen is None:
-        return Decision(None, None, covered, len(merged))
-    found = Decision(*chosen, covered, len(merged))
+        return Decision(None, None, covered, len(merged), drawn)
+    found = Decision(*chosen, covered, len(merged), drawn)
     if not merged:
         return found
-    found = _judged(found, merged, pool if samples else None, samples)
+    found = _judged(found, merged, pool if drawn else None, samples)
     return replace(found, support=None) if samples else found
 
 
@@ -213,7 +220,7 @@ class _Pool:
 def _judged(
     found: Decision, merged: Sequence[Candidate], pool: _Pool | None, samples: int
 ) -> Decision:
-    """Add interval and confidences; ``pool`` is that of the samples that have chosen the answer."""
+    """Add interval and confidences; ``pool`` is that of the draws that have chosen the answer."""
     answer, truths = found.answer, [candidate.answer for candidate in merged]
     probs = _probabilities(merged)[0] * found.covered
     has_points = isinstance(answer, Instances) and any(
@@ -224,6 +231,7 @@ def _judged(
     confidence = rights @ probs
     if pool is not None:
         confidence = _held_out(pool, measure, samples)
+    if pool is not None and samples:
         own = next(i for i, truth in enumerate(truths) if truth is answer)
         probs = (samples * probs - (np.arange(len(probs)) == own)) / max(1, samples - 1)
     objects = None
@@ -241,26 +249,34 @@ def _judged(
 
 
 def _held_out(pool: _Pool, measure: Risk, samples: int) -> float:
-    """Return the confidence of an answer that ``mbr`` chooses, judged by samples it did not see.
+    """Return the confidence of an answer that ``mbr`` chooses, judged by draws it did not see.
 
-    Samples that judge their own choice are too confident, as noise has made it the best. Of fewer
-    than two samples, none is left to judge: the confidence is 0.
+    Draws that judge their own choice are too confident, as noise has made it the best. Exact
+    probabilities choose and judge. Of fewer than two samples, none is left to judge: the confidence
+    is 0.
     """
-    if samples < 2:
+    if samples == 1:
         return 0.0
     answers, costs, number = pool.answers, pool.costs, len(pool.answers)
     rights = 1 - (costs if measure.name == pool.risk.name else measure.costs(answers, answers))
-    shares = [candidate.probability for candidate in pool.candidates]
-    counts = np.rint(samples * np.array(shares)).astype(np.int64)
-    # Unparseable texts, and those of other units, choose nothing and find every answer wrong.
-    drawn = np.repeat([*range(number), number], [*counts, samples - counts.sum()])
+    probs = np.array([candidate.probability for candidate in pool.candidates])
+    if samples:
+        counts = np.rint(samples * probs).astype(np.int64)
+        # Unparseable texts, and those of other units, choose nothing and find every answer wrong.
+        drawn = np.repeat([*range(number), number], [*counts, samples - counts.sum()])
+        weights, exact = np.append(np.full(number, 1 / samples), 0), np.zeros(number)
+    else:
+        estimated = np.array([candidate.drawn for candidate in pool.candidates])
+        drawn, weights, exact = np.flatnonzero(estimated), estimated, probs - estimated
     order = np.random.default_rng(0).permuted(np.tile(drawn, (_SPLITS, 1)), axis=1)
-    held = max(1, samples // 4)
+    held = max(1, len(drawn) // 4)
     judge, choose = (
-        np.stack([np.bincount(own, minlength=number + 1)[:number] for own in side])
+        np.stack([np.bincount(own, weights[own], number)[:number] for own in side])
+        * (len(drawn) / max(1, side.shape[1]))
+        + exact
         for side in (order[:, :held], order[:, held:])
     )
-    found = (rights[pool.best(choose)] * judge).sum(axis=1) / held * choose.any(axis=1)
+    found = (rights[pool.best(choose)] * judge).sum(axis=1) * choose.any(axis=1)
     return float(found.mean())
 
 
@@ -278,7 +294,8 @@ def merge_equal(candidates: Sequence[Candidate]) -> list[Candidate]:
         groups.setdefault(first, []).append(candidate)
     return [
         max(group, key=lambda own: own.probability)._replace(
-            probability=math.fsum(own.probability for own in group)
+            probability=math.fsum(own.probability for own in group),
+            drawn=math.fsum(own.drawn for own in group),
         )
         for group in groups.values()
     ]

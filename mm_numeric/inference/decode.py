@@ -4,7 +4,10 @@ Added to a line of predictions.jsonl if answers were explored:
     greedy   the greedy text; ``text`` is that of the chosen answer
     decode   rule         greedy, mean, median, mbr or raft
              for          name of the risk, for mbr; null without candidates
-             covered      probability of the parseable answers that were explored
+             covered      probability of the parseable answers that were explored exactly
+             drawn        that of the parseable answers that were drawn, as an estimate: of the
+                          beginnings that do not fit into ``branches``, or all of it of samples;
+                          null if the rest was not drawn, but left out
              candidates   number of different ones
              interval     shortest interval with 90 % of the probability; null for other answers
                           than numbers and times
@@ -18,7 +21,7 @@ Added to a line of predictions.jsonl if answers were explored:
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,6 +42,7 @@ if TYPE_CHECKING:  # `mm-numeric decode` needs no torch
     from mm_numeric.families.family import Family
     from mm_numeric.inference.candidates import Exploration, Explored
     from mm_numeric.inference.constrain import Constraint
+    from mm_numeric.numbers.vocabulary import NumberVocabulary
 
 _MOST_KNOWN = 20_000  # parsed answers, about 100 MB if they are long
 
@@ -64,8 +68,8 @@ def check_rules(
 class Explorer:
     """Creates the exploration of each batch of examples, and reads what it has found.
 
-    Answers are drawn at random if the settings or the task set their number; otherwise the likely
-    ones are enumerated.
+    Answers are drawn at random if the settings or, for lists, the task set their number; otherwise
+    the likely ones are enumerated, and the others drawn systematically.
     """
 
     def __init__(self, settings: PredictConfig, family: "Family", task: Task) -> None:
@@ -82,7 +86,7 @@ class Explorer:
                 "answers without a distribution over texts; use greedy."
             )
         self.settings, self.family, self.task = settings, family, task
-        self.count = settings.samples or task.sampled_answers
+        self.count = settings.samples or (0 if task.is_enumerated else task.sampled_answers)
         # Rows with the same frame have many answers in common.
         self._parsed = lru_cache(_MOST_KNOWN)(self._parse)
 
@@ -94,20 +98,35 @@ class Explorer:
         from mm_numeric.inference.candidates import PrefixTree, Samples
 
         ends = {*self.family.stop_ids, self.family.pad_id}  # the text ends at either
+        ids, settings = [example.id for example in batch], self.settings
         if self.count:
-            ids = [example.id for example in batch]
-            return Samples(ends, constraint, count=self.count, ids=ids)
-        return PrefixTree(ends, constraint, mass=self.settings.mass, width=self.settings.branches)
+            return Samples(ends, constraint, count=self.count, ids=ids, seed=settings.seed)
+        return PrefixTree(
+            ends,
+            constraint,
+            mass=settings.mass,
+            width=settings.branches,
+            ids=ids,
+            seed=settings.seed,
+            vocabulary=self.vocabulary,
+        )
+
+    @cached_property
+    def vocabulary(self) -> "NumberVocabulary":
+        """The number tokens of a loaded model."""
+        return self.family.vocabulary()
 
     def candidates(self, explored: "Explored", frame: Frame | None) -> list[Candidate]:
         """Parse the explored answers to a question; leave out those that cannot be parsed."""
-        texts: dict[str, tuple[Any, float]] = {}
+        texts: dict[str, Candidate] = {}
         for tokens, prob in explored.probabilities.items():
             text, answer = self._parsed(tokens, frame)
             if not isinstance(answer, Unreadable):
                 # Several sequences of tokens may be the same text.
-                texts[text] = answer, prob + (texts[text][1] if text in texts else 0.0)
-        return [Candidate(answer, text, prob) for text, (answer, prob) in texts.items()]
+                known = texts.get(text, Candidate(answer, text, 0.0))
+                drawn = known.drawn + prob * (tokens in explored.drawn)
+                texts[text] = Candidate(answer, text, known.probability + prob, drawn)
+        return [*texts.values()]
 
     def _parse(self, tokens: tuple[int, ...], frame: Frame | None) -> tuple[str, Any]:
         text = self.family.text(tokens)
@@ -149,6 +168,9 @@ class Generated(NamedTuple):
     is_truncated: bool = False
     """True if a server says that the token limit has ended ``text``."""
 
+    is_partial: bool = False
+    """True if the candidates are a part of the distribution, and the rest was not drawn."""
+
     def mean_probability(self, family: "Family", span: tuple[int, int]) -> float:
         """Return the mean probability of the tokens that spell ``text[span[0]:span[1]]``."""
         counts = range(1, len(self.lengths or self.ids) + 1)
@@ -174,7 +196,9 @@ def averaged(answers: Sequence[Generated], where: str) -> Generated:
             "one family, with equal coordinates and image sizes."
         )
     candidates = [
-        candidate._replace(probability=candidate.probability / len(answers))
+        candidate._replace(
+            probability=candidate.probability / len(answers), drawn=candidate.drawn / len(answers)
+        )
         for own in answers
         for candidate in own.candidates or ()
     ]
@@ -202,6 +226,7 @@ def decode(
     risk_name: str | None,
     *,
     samples: int = 0,
+    is_partial: bool = False,
     calibration: Calibration | None = None,
 ) -> Decoded:
     """Choose an answer.
@@ -215,6 +240,7 @@ def decode(
         risk_name: Name of the risk for ``mbr``; None for that of the task.
         samples: Number of texts that were drawn at random; 0 if the candidates have the
             probabilities of the model.
+        is_partial: True if what the candidates leave out was not drawn.
         calibration: The map to apply to the confidences; None to leave them as they are.
     """
     own = task.read(greedy, frame)
@@ -226,6 +252,8 @@ def decode(
         answer = _inside(found.answer, frame)
         text = greedy if answer is None else task.format(answer, frame).text
     entry, scores = _entry(rule, risk, found), found.object_confidences
+    if is_partial:
+        entry["drawn"] = None
     support = None
     if found.support is not None:
         support = found.support[0].tolist(), found.support[1].tolist()
@@ -266,7 +294,8 @@ def _entry(rule: str, risk: Risk, found: Decision) -> dict[str, Any]:
     return {
         "rule": rule,
         **({"for": risk.name if found.candidates else None} if rule == MBR else {}),
-        "covered": rounded(found.covered),
+        "covered": rounded(found.covered - found.drawn),
+        "drawn": rounded(found.drawn),
         "candidates": found.candidates,
         "interval": None if found.interval is None else list(found.interval),
         "confidence": rounded(found.confidence),

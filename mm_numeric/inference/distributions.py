@@ -7,9 +7,12 @@ inputs of ``model.generate``.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from mm_numeric.answers import Number
 from mm_numeric.inference.candidates import PLAIN_SETTINGS, Explored, PrefixTree
 from mm_numeric.inference.number_distribution import NumberDistribution
+from mm_numeric.numbers.vocabulary import NumberVocabulary
 
 
 def read_number(text: str) -> float | None:
@@ -33,7 +36,8 @@ def number_distribution(
     """Return the distribution of the answered number for each prompt of a batch.
 
     The likely answers are enumerated after the prompt, which is read once, until they have the
-    probability ``mass``. Texts with the same number are added up, such as ``7`` and ``7.0``.
+    probability ``mass``. What does not fit into ``branches`` is drawn systematically, with the
+    prompt as the seed. Texts with the same number are added up, such as ``7`` and ``7.0``.
 
     Args:
         model: A model with ``generate``: a causal, multimodal or encoder-decoder model, or a PEFT
@@ -45,6 +49,7 @@ def number_distribution(
             be minutes, for example.
         mass: Probability to explore, above 0 and at most 1.
         branches: Largest number of different beginnings of an answer, which limits the memory.
+            Of more, the less likely ones are drawn.
         max_new_tokens: Longest answer, in tokens.
 
     Returns:
@@ -52,15 +57,34 @@ def number_distribution(
         probability of the texts with a number.
     """
     stop_ids = _stop_ids(model, tokenizer)
+    mask = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"]))
+    prompts = [
+        str(ids[seen > 0].tolist()) for ids, seen in zip(inputs["input_ids"], mask, strict=True)
+    ]
+    tree = PrefixTree(
+        stop_ids,
+        mass=mass,
+        width=branches,
+        ids=prompts,
+        vocabulary=_number_tokens(tokenizer),
+    )
     found: Sequence[Explored] = model.generate(
         **inputs,
-        custom_generate=PrefixTree(stop_ids, mass=mass, width=branches),
+        custom_generate=tree,
         max_new_tokens=max_new_tokens,
         **PLAIN_SETTINGS,
         eos_token_id=stop_ids,
         pad_token_id=stop_ids[0] if tokenizer.pad_token_id is None else tokenizer.pad_token_id,
     )
     return [_distribution(explored, tokenizer, answer) for explored in found]
+
+
+def _number_tokens(tokenizer: Any) -> NumberVocabulary | None:
+    """Return the number tokens; None if there are none that the order of draws could follow."""
+    try:
+        return NumberVocabulary.from_tokenizer(tokenizer)
+    except ValueError:  # such as WordPiece, whose tokens continue words
+        return None
 
 
 def _stop_ids(model: Any, tokenizer: Any) -> list[int]:

@@ -280,7 +280,8 @@ class _Served:
                 )
             probabilities = tree.probabilities()
             return found._replace(
-                candidates=candidates_of_texts(self.task, question.frame, probabilities)
+                candidates=candidates_of_texts(self.task, question.frame, probabilities),
+                is_partial=True,
             )
         texts = [self._generated(own, question).text for own in drawn if own.is_complete]
         shares = {own: number / len(drawn) for own, number in Counter(texts).items()}

@@ -20,6 +20,7 @@ More fields, of rules other than greedy decoding, are in ``mm_numeric.inference.
 """
 
 import json
+import math
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, closing, nullcontext
@@ -45,7 +46,7 @@ from mm_numeric.distributed.ranks import EveryRankError, Ranks, num_ranks
 from mm_numeric.distributed.ray import map_tasks, parallel_tasks
 from mm_numeric.families.family import Family
 from mm_numeric.inference.calibrate import Calibration, check_settings, read_calibration
-from mm_numeric.inference.candidates import PLAIN_SETTINGS
+from mm_numeric.inference.candidates import PLAIN_SETTINGS, InvalidLogitsError, unused_settings
 from mm_numeric.inference.constrain import Constrainer, Constraint
 from mm_numeric.inference.decode import Explorer, Generated, averaged, check_rules, decode
 from mm_numeric.inference.endpoint import Endpoint, endpoint_answers
@@ -381,6 +382,13 @@ class LoadedModel:
             share_weights(family, source.source, config.model, ranks)
         self.model = load_model(config, family, source.source)
         self.model.to(device_type()).eval()
+        if unused := unused_settings(self.model.generation_config):
+            logger.info(
+                "%s: generation_config.json sets %s, which are not used: answers are those of the "
+                "model's own distribution.",
+                source.source,
+                ", ".join(unused),
+            )
         self.constrainer = None
         if config.predict.constrain:
             self.constrainer = Constrainer(config.task, family, self.model.device)
@@ -465,9 +473,13 @@ def generate(
     computing = nullcontext() if precision is None else precision.computing(model.device)
     if explore is not None:
         with computing:
-            found = generate_tokens(
-                model, family, inputs, max_new_tokens, custom_generate=explore(examples, constraint)
-            )
+            exploration = explore(examples, constraint)
+            try:
+                found = generate_tokens(
+                    model, family, inputs, max_new_tokens, custom_generate=exploration
+                )
+            except InvalidLogitsError as error:
+                raise ValueError(f"{_where(examples, error.row)}: {error}") from error
         for each, frame in zip(found, frames, strict=False):  # without the dummy image row
             candidates = explore.candidates(each, frame)
             text = family.text(each.greedy)
@@ -492,8 +504,14 @@ def generate(
     answers = written[:, prompt_length:].tolist()
     probs = torch.stack(probability.steps, dim=1).tolist()
     # Not strict, to drop the dummy image row, which is last.
-    for ids, own, frame in zip(answers, probs, frames, strict=False):
+    for row, (ids, own, frame) in enumerate(zip(answers, probs, frames, strict=False)):
+        if any(map(math.isnan, own[: len(family.before_end(ids)) + 1])):
+            raise ValueError(f"{_where(examples, row)}: {InvalidLogitsError(row)}")
         yield Generated(family.text(ids), frame, ids, own)
+
+
+def _where(examples: Sequence[Example], row: int) -> str:
+    return examples[row].where if row < len(examples) else "the dummy image row"
 
 
 def generate_tokens(
@@ -501,8 +519,8 @@ def generate_tokens(
 ) -> Any:
     """Call ``model.generate`` with the prompts ``inputs`` for greedy decoding.
 
-    The checkpoint's generation settings are overridden: a repetition penalty, for example, would
-    hinder answers such as 11:11.
+    All generation settings of the checkpoint are overridden (``PLAIN_SETTINGS``): a repetition
+    penalty, for example, would hinder answers such as 11:11.
     """
     start = {"decoder_start_token_id": family.decoder_start_id} if family.encoder_decoder else {}
     return model.generate(
@@ -551,6 +569,7 @@ def prediction(
             rule,
             config.predict.risk,
             samples=generated.samples,
+            is_partial=generated.is_partial,
             calibration=calibration,
         )
         if with_support:

@@ -44,7 +44,8 @@ def made_with(settings: PredictConfig, rule: str, rules: Sequence[str]) -> dict[
     if not is_greedy_alone(rules):
         risk = {"for": settings.risk} if rule == MBR else {}
         sizes = {"mass": settings.mass, "branches": settings.branches, "samples": settings.samples}
-        found["decode"] = {"rule": rule, **risk, **sizes}
+        # Version 2: what does not fit into the branches is drawn.
+        found["decode"] = {"version": 2, "rule": rule, **risk, **sizes, "seed": settings.seed}
     return found
 
 

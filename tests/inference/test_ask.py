@@ -21,12 +21,12 @@ from mm_numeric.training.run import train
 
 @pytest.fixture(scope="module")
 def run():
-    """Return a run whose answers are all times, with few explored answers."""
-    return LoadedRun(clock_run(), constrain=True, branches=4, batch_size=2)
+    """Return a run whose answers are all times, and are all explored."""
+    return LoadedRun(clock_run(), constrain=True, branches=80, batch_size=2)
 
 
 def test_answers_and_confidences_are_those_of_predict(run, tmp_path):
-    settings = {"constrain": True, "branches": 4, "batch_size": 2}
+    settings = {"constrain": True, "branches": 80, "batch_size": 2}
     found = list(run.answer(clock_images(), compare_rules=True))
     own = predict(clock_run(), None, tmp_path / "own.jsonl", limit=3, decode="median", **settings)
     assert len(found) == len(own.rows) == 3

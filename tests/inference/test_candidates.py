@@ -212,7 +212,7 @@ def test_the_probabilities_are_those_of_a_model_with_another_attention(
         **PLAIN_SETTINGS,
         eos_token_id=[1],
         pad_token_id=0,
-        custom_generate=PrefixTree(range(10), mass=1.0, width=19),
+        custom_generate=PrefixTree(range(10), mass=1.0, width=99),
     )
     assert shared == [can_share]
     for prompt, each in zip(prompts, found, strict=True):

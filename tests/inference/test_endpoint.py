@@ -288,7 +288,7 @@ def test_drawn_answers_are_decoded_by_a_rule(config, tmp_path):
     row = rows(out)[0]
     assert (row["greedy"], row["text"]) == ("7", "9")
     assert row["decode"]["candidates"] == 2
-    assert row["decode"]["covered"] == 1.0
+    assert (row["decode"]["covered"], row["decode"]["drawn"]) == (0.0, 1.0)
     for ignores, text in (("return_token_ids", "9"), ("n", "7")):
         with serving(ignores=(ignores,)) as (endpoint, _):
             path = tmp_path / f"{ignores}.jsonl"

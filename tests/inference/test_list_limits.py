@@ -13,6 +13,7 @@ from mm_numeric.config.decoding import PredictConfig
 from mm_numeric.evaluation.metrics.repeats import find_duplicates
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frame_presets import published_frames
+from mm_numeric.inference.candidates import PLAIN_SETTINGS
 from mm_numeric.inference.constrain import Constrainer
 from mm_numeric.inference.decode import check_rules
 from mm_numeric.inference.generate import generate
@@ -144,11 +145,13 @@ def test_rows_of_a_batch_stop_by_themselves(name):
 
 
 @pytest.mark.slow
-def test_a_constrained_model_stops_with_the_answer_that_it_has_without_a_stop(tmp_path):
+def test_a_constrained_model_stops_with_the_answer_that_it_has_without_a_stop(
+    tmp_path, monkeypatch
+):
     family, settings, folder = loaded("qwen2_vl")
     torch.manual_seed(0)
     model = family.load_model(folder, settings).eval()
-    model.generation_config.min_new_tokens = 160  # a list of several objects
+    monkeypatch.setitem(PLAIN_SETTINGS, "min_new_tokens", 160)  # a list of several objects
     examples = []
     for i, size in enumerate(((64, 48), (48, 64))):
         Image.new("RGB", size, (90 * i, 9, 9)).save(tmp_path / f"{i}.png")

@@ -248,9 +248,9 @@ def test_a_report_is_written_without_the_module_of_its_task(tmp_path):
 BASE = "from dataclasses import dataclass\nfrom mm_numeric.tasks.base import BaseTask\n"
 REST = (
     "answer_part, augmentations, categories, count_classes, describe, examples, format, grammar, "
-    "grammar_after, moved_answer, options, parse, read, reads_by, reads_whole_text, record, "
-    "recorded, render, render_settings, report_sections, risk, sampled_answers, scorer, "
-    "text_frame, version, with_noise_of"
+    "grammar_after, is_enumerated, moved_answer, options, parse, read, reads_by, "
+    "reads_whole_text, record, recorded, render, render_settings, report_sections, risk, "
+    "sampled_answers, scorer, text_frame, version, with_noise_of"
 )
 
 

@@ -93,7 +93,7 @@ def test_results_have_the_calibration_of_the_answers(tmp_path):
 def test_confidences_before_a_calibration_are_kept_and_compared(tmp_path):
     rows = clock_rows()
     for row, raw in zip(rows, (0.99, 0.9, None, 0.8), strict=True):
-        row["decode"] |= {"confidence_raw": raw, "covered": 0.42}
+        row["decode"] |= {"confidence_raw": raw, "covered": 0.42, "drawn": 0.5}
     scores = score(write(tmp_path, rows))
     assert scores.confidences.raw.tolist() == [0.99, 0.9, 0, 0.8]
     found = section(tmp_path)["calibration"]["raw"]
@@ -116,12 +116,36 @@ def test_a_file_whose_answers_were_hardly_explored_is_warned_of(tmp_path, capsys
     file = str(write(tmp_path, rows))
     assert cli.main(["score", file]) == 0
     warning = capsys.readouterr().err
-    assert "have a probability of 0.845 (median of decode.covered)" in warning
+    assert "have a probability of 0.845 (median of decode.covered + decode.drawn)" in warning
     assert "predict.branches (--branches) and predict.mass (--mass)" in warning
     rows[1]["decode"]["covered"] = 0.95
     write(tmp_path, rows)
     assert cli.main(["score", file]) == 0
     assert "covered" not in capsys.readouterr().err
+
+
+def test_a_median_of_a_small_part_of_the_distribution_is_an_error(tmp_path, capsys):
+    rows = clock_rows()
+    for row in rows:
+        row["decode"]["covered"] = 0.02
+    file = str(write(tmp_path, rows))
+    assert cli.main(["score", file]) == 2
+    error = capsys.readouterr().err
+    assert "the median was computed from 0.020 of the probability" in error
+    assert "predict again, which draws it" in error
+    for row in rows:  # what was not explored was drawn: few texts can be parsed
+        row["decode"]["drawn"] = 0.1
+    write(tmp_path, rows)
+    assert cli.main(["score", file]) == 0
+    seen = capsys.readouterr()
+    assert "have a probability of 0.120" in seen.err
+    assert "explored exactly 0.020 (tenth percentile 0.020), drawn 0.100" in seen.out
+    assert section(tmp_path)["covered"] == {"median": 0.02, "tenth_percentile": 0.02}
+    assert section(tmp_path)["drawn"]["median"] == pytest.approx(0.1)
+    write(tmp_path, [
+        {**row, "decode": {**row["decode"], "rule": "mbr", "drawn": None}} for row in rows
+    ])  # fmt: skip
+    assert cli.main(["score", file]) == 0
 
 
 def test_a_file_of_a_rule_is_scored_into_files_of_that_rule(tmp_path):

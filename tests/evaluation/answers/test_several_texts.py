@@ -135,7 +135,8 @@ def test_five_sampled_answers_are_decoded_as_by_the_definition(tmp_path, task):
             shares = shares_of(texts[i], given and given[i])
             total = sum(given[i]) if given else 5
             assert row["text"] == (definition(shares) if shares else texts[i][0])
-            assert row["decode"]["covered"] == pytest.approx(sum(shares.values()) / total, abs=1e-6)
+            assert row["decode"]["drawn"] == pytest.approx(sum(shares.values()) / total, abs=1e-6)
+            assert row["decode"]["covered"] == 0
             assert row["decode"]["candidates"] == len(shares)
             assert row["decode"]["texts"] == 5
             assert row["decode"]["parsed"] == sum(text in shares for text in texts[i])
