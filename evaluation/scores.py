@@ -109,7 +109,7 @@ class Scores:
 
     @cached_property
     def metrics_on_rows(self) -> list[MetricOnRows]:
-        """List the metrics to report: first those of single categories, then those of all rows."""
+        """List the metrics to report, the main metric first; see ``metrics_by_category``."""
         return metrics_by_category(self.scorer, self.categories)
 
     @property

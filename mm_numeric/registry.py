@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from importlib.machinery import ModuleSpec, PathFinder
 from types import FrameType
@@ -345,7 +346,8 @@ def choose(name: str, table: Mapping[str, Any], what: str, where: str) -> Any:
 def scorer_of(task: Any, name: str, answer: Any, where: str) -> Any:
     """Return the ``Scorer`` that a config names, or else the task, or else the type of ``answer``.
 
-    If there is no scorer, the error message has ``name`` (the task) and ``where`` (its file).
+    Its main metric is of the category that the task names. If there is no scorer, the error message
+    has ``name`` (the task) and ``where`` (its file).
     """
     path = task.scorer or type(task).scorer or SCORERS.get(type(answer))
     if path is None:
@@ -353,7 +355,7 @@ def scorer_of(task: Any, name: str, answer: Any, where: str) -> Any:
     scorer = load(path, where)
     if not hasattr(scorer, "metrics"):  # evaluation.metrics.base.Scorer, which loads numpy
         raise ValueError(f"{where}: {path!r} is no Scorer; see docs/extending.md for one.")
-    return scorer
+    return replace(scorer, main_category=task.main_category) if task.main_category else scorer
 
 
 class _Plugins:

@@ -36,6 +36,7 @@ class GeneratedNumbers(Numbers):
     """
 
     categories: ClassVar[tuple[str, ...]] = ("interpolation", "extrapolation")
+    main_category: ClassVar[str | None] = "interpolation"
 
     @property
     def render_settings(self) -> dict[str, Any]:

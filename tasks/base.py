@@ -43,6 +43,10 @@ class Task(Protocol):
     categories: ClassVar[tuple[str, ...]] = ()
     """Categories of rows that ``render`` can generate, such as ``extrapolation``."""
 
+    main_category: ClassVar[str | None] = None
+    """Category of test rows that decides comparisons and comes first in tables, such as the one
+    that resembles the training rows. None: the main metric is that of all rows."""
+
     report_sections: ClassVar[tuple[str, ...]] = ()
     """Additional sections of this task's report: keys of ``mm_numeric.registry.REPORT_SECTIONS``
     or import paths such as ``my_package.my_report:sections``."""

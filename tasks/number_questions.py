@@ -197,6 +197,7 @@ class Mathematics(Numbers):
     """
 
     bucket_fields: ClassVar[tuple[str, ...]] = ("category", "module")
+    main_category: ClassVar[str | None] = "interpolation"
 
 
 def read_tolerance(value: Any, where: str) -> Tolerance:

@@ -163,6 +163,9 @@ class Scorer:
     the columns for its metrics. Only needed if a bucket has another target for the same row, such
     as the true spans of one length."""
 
+    main_category: str | None = None
+    """Category of the rows of the main metric; see ``Task.main_category``. None: all rows."""
+
     by_category: tuple[str, ...] = ()
     """Names of the metrics that are also reported per category of rows, such as interpolation and
     extrapolation. If empty, only the main metric is."""
@@ -263,13 +266,14 @@ class MetricOnRows(NamedTuple):
 
 
 def metrics_by_category(scorer: Scorer, categories: Sequence[str]) -> list[MetricOnRows]:
-    """List the metrics to report: first for each category of rows, then for all rows.
+    """List the metrics to report: first the main metric, then those of single categories of rows.
 
-    If all rows have the same category, there are no metrics per category. ``categories`` has one
-    for each row, ``none`` for a row without one.
+    The main metric decides comparisons and is the first one everywhere. It is the first metric of
+    the scorer, over all rows or over those of ``scorer.main_category``. If all rows have the same
+    category, there are no metrics per category. ``categories`` has one for each row, ``none`` for a
+    row without one.
     """
-    # The category that resembles the training rows comes first.
-    names = sorted(set(categories), key=lambda name: (name != "interpolation", name))
+    names = sorted(set(categories), key=lambda name: (name != scorer.main_category, name))
     chosen = scorer.by_category or (scorer.metrics[0].name,)
     measured = []
     for category in names if len(names) > 1 else ():
@@ -279,7 +283,10 @@ def metrics_by_category(scorer: Scorer, categories: Sequence[str]) -> list[Metri
                 label = f"{'no category' if category == 'none' else category} {metric.label}"
                 own = replace(metric, name=f"{metric.name}_{category}", label=label)
                 measured.append(MetricOnRows(own, rows))
-    return measured + [MetricOnRows(metric, None) for metric in scorer.metrics]
+    overall = [MetricOnRows(metric, None) for metric in scorer.metrics]
+    if measured and scorer.main_category == names[0] and scorer.metrics[0].name in chosen:
+        return measured + overall
+    return [*overall[:1], *measured, *overall[1:]]
 
 
 def select_rows(columns: Columns, rows: NDArray[np.int64] | None) -> Columns:

@@ -191,12 +191,13 @@ def metrics_table(
 def terminal_text(comparison: Comparison) -> str:
     """Return the most important tables of a comparison as plain text.
 
-    There is a column for each of the first five metrics, or for all that are of a single category
-    of samples if these are more. Only the first metric has intervals and differences.
+    There is a column for each of the first five metrics, or for the first one and all that are of a
+    single category of samples if these are more. Only the first one has intervals and differences.
     """
     summary, metrics = comparison.summary, comparison.metrics
     first = metrics[0]
-    table = metrics_table(comparison, metrics[: max(5, summary.get("of_categories", 0))], "Metrics")
+    count = max(5, 1 + summary.get("of_categories", 0))
+    table = metrics_table(comparison, metrics[:count], "Metrics")
     lines = []
     for row in table.rows:
         label, head, *others = row.cells

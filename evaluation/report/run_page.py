@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -374,7 +375,7 @@ def _metrics_section(run: RunFiles, table: Table) -> Section:
         title = f"Metrics of the protocol {name}, on {own['rows']:,} rows"
         blocks.append(Table.of(["metric", "value"], lines, title=title))
     groups = [
-        _bucket_table(kind, own, run.metrics[:_BUCKET_METRICS])
+        _bucket_table(kind, own, run.metrics)
         for kind, own in (results.get("buckets") or {}).items()
     ]
     return Section.of(
@@ -383,7 +384,8 @@ def _metrics_section(run: RunFiles, table: Table) -> Section:
 
 
 def _bucket_table(kind: str, buckets: Mapping[str, Any], metrics: list[ReportedMetric]) -> Table:
-    shown = [m for m in metrics if any(m.name in own["metrics"] for own in buckets.values())]
+    known = (m for m in metrics if any(m.name in own["metrics"] for own in buckets.values()))
+    shown = list(islice(known, _BUCKET_METRICS))
     rows = [
         [label, f"{own['rows']:,}", *(_value(metric, own) for metric in shown)]
         for label, own in buckets.items()

@@ -299,8 +299,8 @@ def _train_and_score(run: Run) -> None:
         for rule in run.rules
     ]
     _delete_checkpoints(folder)  # the model is saved, and a comparison has many runs
-    headline = scores[0].scorer.metrics[0]
-    values = [in_unit(float(headline.value(own.columns)), headline.unit) for own in scores]
+    headline = scores[0].metrics_on_rows[0].metric
+    values = [in_unit(own.metrics()[headline.name]["value"], headline.unit) for own in scores]
     others = [f"   {rule} {value:>8}" for rule, value in zip(run.rules, values, strict=True)][1:]
     text = f"{name:<22} {headline.label} {values[0]:>8}{''.join(others)}"
     show(f"{text}   {time.monotonic() - started:4.0f} s")

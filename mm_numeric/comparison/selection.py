@@ -16,7 +16,7 @@ from mm_numeric.comparison.tables import headline_first
 from mm_numeric.comparison.tune import Trial
 from mm_numeric.config.data import DataSource
 from mm_numeric.config.schema import Config, plain
-from mm_numeric.evaluation.metrics.base import Metric
+from mm_numeric.evaluation.metrics.base import Metric, MetricOnRows
 from mm_numeric.evaluation.score import score
 from mm_numeric.evaluation.scores import finite
 from mm_numeric.io.files import read_json, write_json
@@ -131,7 +131,7 @@ def read_selection(config: Config, rows: Sequence[ComparisonRow]) -> SelectionRe
         scorer=config.task.scorer,
         write=False,
     )
-    metrics = _ordered([metric for metric, _ in scores.metrics_on_rows], folders, failures)
+    metrics = _ordered(scores.metrics_on_rows, folders, failures)
     values = {
         name: np.array([_values(folder, metrics) for folder in own])
         for name, own in folders.items()
@@ -140,9 +140,17 @@ def read_selection(config: Config, rows: Sequence[ComparisonRow]) -> SelectionRe
 
 
 def _ordered(
-    metrics: Sequence[Metric], folders: Mapping[str, Sequence[Path]], failures: Mapping[str, str]
+    reported: Sequence[MetricOnRows],
+    folders: Mapping[str, Sequence[Path]],
+    failures: Mapping[str, str],
 ) -> list[Metric]:
-    """Return the metrics, first the first one that can show differences between trials."""
+    """Return the metrics, first the first one that can show differences between trials.
+
+    Those of other rows than the main metric, such as a small category, decide last.
+    """
+    main_rows = reported[0].rows
+    reported = sorted(reported, key=lambda own: own.rows is not main_rows)
+    metrics = [metric for metric, _ in reported]
     trials = [
         np.mean([_values(folder, metrics) for folder in own], axis=0).tolist()
         for name, own in folders.items()
@@ -150,7 +158,7 @@ def _ordered(
     ]
     names = [metric.name for metric in metrics]
     columns = zip(names, zip(*trials, strict=True), strict=True)
-    return headline_first(metrics, {name: [finite(m) for m in own] for name, own in columns})
+    return headline_first(reported, {name: [finite(m) for m in own] for name, own in columns})
 
 
 def _values(folder: Path, metrics: Sequence[Metric]) -> list[float]:

@@ -14,7 +14,7 @@ from mm_numeric.comparison.hypotheses import Hypothesis
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.evaluation.answers.confidence import Confidences, thresholds
 from mm_numeric.evaluation.metrics import calibration
-from mm_numeric.evaluation.metrics.base import Metric
+from mm_numeric.evaluation.metrics.base import Metric, MetricOnRows
 from mm_numeric.evaluation.metrics.bootstrap import MetricSample, sample_metrics
 from mm_numeric.evaluation.metrics.intervals import (
     metric_interval,
@@ -105,7 +105,7 @@ def metric_tables(
         if own not in tested:
             raise unknown(own.metric, [metric.name for metric in metrics], "metric", own.family)
     ordered = {own: tested[own] for own in stated}
-    return MetricTables(table, decoding, ordered, headline_first(metrics, means))
+    return MetricTables(table, decoding, ordered, headline_first(reported, means))
 
 
 def ensemble_tables(runs: Runs, ensembles: Runs) -> dict[str, Entries]:
@@ -138,19 +138,21 @@ def ensemble_tables(runs: Runs, ensembles: Runs) -> dict[str, Entries]:
 
 
 def headline_first(
-    metrics: Sequence[Metric], means: Mapping[str, Sequence[float | None]]
+    reported: Sequence[MetricOnRows], means: Mapping[str, Sequence[float | None]]
 ) -> list[Metric]:
     """Return metrics in their order, but first the first one that can show differences, if any.
 
-    A metric without a value for some objective does not take the place of the first.
-    ``means`` maps the name of a metric to its means for all objectives that are compared.
+    A metric of other rows than the main metric, or without a value for some objective, does not
+    take the place of the first. ``means`` maps the name of a metric to its means for all objectives
+    that are compared.
     """
-    headline = metrics[0]
+    headline, rows = reported[0]
     if _is_saturated(headline, means[headline.name]):
-        known = (metric for metric in metrics if None not in means[metric.name])
+        same_rows = (metric for metric, own in reported if own is rows)
+        known = (metric for metric in same_rows if None not in means[metric.name])
         found = (metric for metric in known if not _is_saturated(metric, means[metric.name]))
         headline = next(found, headline)
-    return [headline, *(metric for metric in metrics if metric != headline)]
+    return [headline, *(metric for metric, _ in reported if metric != headline)]
 
 
 def _is_saturated(metric: Metric, means: Sequence[float | None]) -> bool:

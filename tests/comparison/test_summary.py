@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from finished_comparison import GOOD, NONE, POOR, TARGETS, comparison, settings, write_run
+from result_files import write_lines
 
 from mm_numeric.comparison import summary as summary_module
 from mm_numeric.comparison.rows import compared_rows
@@ -158,6 +159,43 @@ def test_a_metric_at_its_limit_gives_way_to_the_next(tmp_path):
     assert summary["facts"]["headline"] == said
     assert f"; {said}." in terminal_text(read_comparison(tmp_path))
     assert f"{said[0].upper()}{said[1:]}." in verdict(read_comparison(tmp_path))
+
+
+def with_categories(folder, kinds):
+    """Add a category to the answers of all runs: ``{"a": "aardvark"}``, and ``zebra`` to others."""
+    for path in folder.glob("seed*/*/predictions.jsonl"):
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        for row in rows:
+            row["buckets"] = {"category": kinds.get(row["id"], "zebra")}
+        write_lines(path, rows)
+
+
+def test_a_small_category_that_comes_first_by_name_decides_nothing(tmp_path):
+    config = comparison(tmp_path, {"ce": (POOR, GOOD), "emd": (GOOD, GOOD)})
+    with_categories(tmp_path, {"d": "aardvark"})
+    summary = write_summary(config, tmp_path)
+    names = [metric["name"] for metric in summary["metrics"]]
+    assert names[:3] == [f"within_5_minutes{own}" for own in ("", "_aardvark", "_zebra")]
+    read = read_comparison(tmp_path)
+    assert verdict(read)[0].startswith("emd has the best mean of 2 seeds: 75.0% within 5 min ")
+    assert not any("aardvark" in line for line in verdict(read))
+    assert "aardvark within 5 min" in terminal_text(read).splitlines()[1]
+
+
+def test_a_metric_at_its_limit_gives_way_to_one_of_the_same_rows(tmp_path):
+    """One of 100 answers is within 5 minutes, and it is the only one of its category."""
+    config = comparison(tmp_path, {"ce": [NONE] * 2, "emd": [NONE] * 2})
+    for path in tmp_path.glob("seed*/*/predictions.jsonl"):
+        row = {"task": "clock", "target": "7:05", "text": "1:00"}
+        rows = [{**row, "id": str(i), "image": f"{i}.png"} for i in range(100)]
+        rows[0]["text"] = "7:05"
+        write_lines(path, rows)
+    with_categories(tmp_path, {"0": "aardvark", "1": "aardvark"})
+    summary = write_summary(config, tmp_path)
+    assert summary["table"]["ce"]["within_5_minutes_aardvark"]["value"] == 0.5
+    first = summary["metrics"][0]["name"]
+    assert first == "mean_deviation_minutes"
+    assert f"the first metric is {summary['metrics'][0]['label']}" in summary["facts"]["headline"]
 
 
 def test_without_a_parseable_answer_the_metric_stays_and_the_reason_is_named(tmp_path):

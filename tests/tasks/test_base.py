@@ -9,7 +9,7 @@ import pytest
 import thermometer
 import yaml
 from clock_reports import compare_folder, written
-from result_files import section
+from result_files import section, write_lines
 from rows_of_tasks import ROWS, written_rows
 
 from mm_numeric.answers import Unreadable
@@ -20,11 +20,13 @@ from mm_numeric.data.examples import load_examples
 from mm_numeric.evaluation.check_data.check import check_data
 from mm_numeric.evaluation.check_data.text import report_text
 from mm_numeric.evaluation.metrics.base import Scorer
+from mm_numeric.evaluation.results import results_table
 from mm_numeric.evaluation.score import score
 from mm_numeric.geometry.coordinates import Coordinates
 from mm_numeric.geometry.frames import Frame, Resize
 from mm_numeric.registry import REPORT_SECTIONS, TASKS, choose, scorer_of
 from mm_numeric.tasks.base import BaseTask, Task, task_class
+from mm_numeric.training.callbacks.evaluation import evaluation_metrics
 
 EVERY = [*TASKS, thermometer.NAME]
 CHAPTERS = {
@@ -160,6 +162,44 @@ def test_answers_in_a_file_replace_the_labels(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", EVERY)
+def test_the_main_metric_is_of_all_rows_or_of_the_category_of_the_task(name, tmp_path):
+    """The first category by name has the worst answers, and the main metric is not its own."""
+    task, file = task_of(name), predictions_of(name, tmp_path)
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    main = task.main_category or "zebra"
+    kinds = ["aardvark", main] * len(rows)
+    for row, kind in zip(rows, kinds, strict=False):
+        row["buckets"] = {"category": kind}
+        row["text"] = "" if kind == "aardvark" else row["text"]
+    write_lines(file, rows)
+    scores = score(file, task_name=name)
+    scorer = scores.scorer
+    first, of_rows = scores.metrics_on_rows[0]
+    headline = scorer.metrics[0]
+    wanted = f"{headline.name}_{main}" if task.main_category else headline.name
+    assert (first.name, of_rows is None) == (wanted, not task.main_category)
+    value = scores.metrics()[first.name]["value"]
+    if task.main_category:
+        assert value == 1
+    else:
+        assert value == float(headline.value(scores.columns))
+        assert value not in (0, 1)
+    # Each report begins with the metric of the scores, which has the value of its own rows.
+    assert next(iter(section(tmp_path)["metrics"])) == wanted
+    examples = [
+        replace(example, buckets=row["buckets"])
+        for example, row in zip(examples_of(name, tmp_path), rows, strict=True)
+    ]
+    config = config_from_dict(raw_config(name, tmp_path), where="test", title="test")
+    assert evaluation_metrics(config, examples)[0].name == wanted
+    table = results_table(scores).splitlines()
+    shown = [line for line in table if line.startswith("  ")][0]
+    assert shown.split("  ")[1] == first.label
+    guess = [line for line in table if line.startswith("guessing has")]
+    assert all(line.startswith(f"guessing has {first.label} ") for line in guess)
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_right_answers_score_as_right(name, tmp_path):
     example = examples_of(name, tmp_path)[0]
     scorer = scorer_of(task_of(name), name, example.answer, "test")
@@ -248,7 +288,7 @@ def test_a_report_is_written_without_the_module_of_its_task(tmp_path):
 BASE = "from dataclasses import dataclass\nfrom mm_numeric.tasks.base import BaseTask\n"
 REST = (
     "answer_part, augmentations, categories, count_classes, describe, examples, format, grammar, "
-    "grammar_after, is_enumerated, moved_answer, options, parse, read, reads_by, "
+    "grammar_after, is_enumerated, main_category, moved_answer, options, parse, read, reads_by, "
     "reads_whole_text, record, recorded, render, render_settings, report_sections, risk, "
     "sampled_answers, scorer, text_frame, version, with_noise_of"
 )

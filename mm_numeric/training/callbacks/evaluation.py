@@ -137,7 +137,7 @@ def evaluated_rows(config: Config, examples: list[Example]) -> list[Example]:
                 f"{example.where}: the row has no answer, and `evaluate` compares with it; add "
                 "one, or set evaluate.data to other rows."
             )
-    names = [metric.name for metric in _metrics(config, examples)]
+    names = [metric.name for metric in evaluation_metrics(config, examples)]
     if settings.best is not None and settings.best not in names:
         raise unknown(settings.best, names, "metric", f"{config.title}, evaluate.best")
     return examples
@@ -173,7 +173,7 @@ class EvaluationCallback(TrainerCallback):
         if config.predict.constrain:  # reads the whole vocabulary: once, not at each evaluation
             self.constrainer = Constrainer(config.task, family, trainer.args.device)
         self.higher_is_better = {
-            metric.name: metric.higher_is_better for metric in _metrics(config, examples)
+            metric.name: metric.higher_is_better for metric in evaluation_metrics(config, examples)
         }
         self.folder = config.output_dir / BEST
         self.unfinished = self.folder.with_name(f"{BEST}.unfinished")
@@ -341,7 +341,8 @@ class EvaluationCallback(TrainerCallback):
         self.unfinished.rename(self.folder)
 
 
-def _metrics(config: Config, examples: Sequence[Example]) -> list[Metric]:
+def evaluation_metrics(config: Config, examples: Sequence[Example]) -> list[Metric]:
+    """Return the metrics of each evaluation during training, the main metric first."""
     where = f"{config.title}, task"
     scorer = scorer_of(config.task, config.task_name, examples[0].answer, where)
     categories = [example.buckets.get(CATEGORY, "none") for example in examples]

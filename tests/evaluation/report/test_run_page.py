@@ -126,6 +126,16 @@ def test_a_scored_run_has_its_metrics_and_answers_the_worst_first(run):
     assert "<script" not in page
 
 
+def test_the_metrics_by_category_and_the_verdict_are_those_of_all_rows(run):
+    kinds = ["zebra", "aardvark", "zebra", "aardvark", "aardvark", "zebra"]
+    rows = [{**row, "buckets": {"category": k}} for row, k in zip(answers(), kinds, strict=True)]
+    write_lines(run / "predictions.jsonl", rows)
+    score(run / "predictions.jsonl")
+    _, twin = report(run)
+    assert "clearly better than guessing: within 5 min 33.3% (95%" in twin
+    assert re.search(r"\| zebra \| 3 \| 66.7% \| [\d.]+% \| [\d.]+% \|", twin)
+
+
 def test_a_page_has_the_metrics_of_all_protocols(run):
     """Whatever the protocol that was scored first."""
     write_config(run, read_config("text_detection_tiny", [f"trainer.output_dir={run}"]))
