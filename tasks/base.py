@@ -252,9 +252,24 @@ def task_class(name: str, where: str) -> type[Task]:
 
 def reads_boxes(task: Task, frame: Frame) -> bool:
     """Return True if the task parses boxes, which its answers may then have."""
+    return isinstance(_parsed_box(task, frame), Box | Instances)
+
+
+def reads_labels(task: Task, frame: Frame) -> bool:
+    """Return True if the task parses boxes with labels, such as the class of an object.
+
+    A list of shapes may also be one whose answers have no labels, such as words without their text.
+    """
+    if not getattr(task, "labels", True):
+        return False
+    found = _parsed_box(task, frame, "a")
+    return isinstance(found, Instances) and [item.label for item in found.items] == ["a"]
+
+
+def _parsed_box(task: Task, frame: Frame, label: str = "") -> Any:
     x, y = frame.width_px / 2, frame.height_px / 2
-    written = frame.write([Instance(Box(x / 5, y / 5, x, y))]).text
-    return isinstance(task.read(written, frame), Box | Instances)
+    written = task.text_frame(frame).write([Instance(Box(x / 5, y / 5, x, y), label)])
+    return task.read(written.text, frame)
 
 
 def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:

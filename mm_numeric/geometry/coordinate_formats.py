@@ -150,7 +150,7 @@ class CoordinateFormat:
         if not shapes:
             yield Piece(self.nothing)
             return
-        if self._shares_labels:
+        if self.shares_labels:
             for (_, before, _), (_, label, _) in pairwise(shapes):
                 if before and not label:
                     raise ValueError(
@@ -193,7 +193,7 @@ class CoordinateFormat:
         return 1 if self.columns else 2
 
     @property
-    def _shares_labels(self) -> bool:
+    def shares_labels(self) -> bool:
         """Return True if a shape directly after another one has its label, as in Florence-2."""
         return self.label_first and not (self.between or self.before)
 
@@ -226,7 +226,7 @@ class CoordinateFormat:
         for i, match in enumerate(found):
             before, after = text[ends[i] : starts[i]], text[ends[i + 1] : starts[i + 1]]
             label, first = self._read_label(before, after), match.end("open")
-            if shapes and self._shares_labels and not before.strip(" \n,;"):
+            if shapes and self.shares_labels and not before.strip(" \n,;"):
                 label = shapes[-1].label
             gaps = self._gaps(match, points=points)
             begins = [match.start(), *(gap_end for _, gap_end in gaps)]

@@ -18,11 +18,12 @@ from mm_numeric.config.data import listed, named
 from mm_numeric.config.schema import Config
 from mm_numeric.data.images import FORMATS
 from mm_numeric.families.family import Family
+from mm_numeric.geometry.coordinate_formats import CoordinateFormat
 from mm_numeric.io.escaping import markdown_code, markdown_fence, markdown_text
 from mm_numeric.models.parameter_groups import table_text
 from mm_numeric.models.precision import Precision
 from mm_numeric.runs.results import TASK, ProtocolResults, rows_text
-from mm_numeric.tasks.base import reads_boxes
+from mm_numeric.tasks.base import reads_boxes, reads_labels
 
 CARD = "README.md"
 
@@ -198,6 +199,7 @@ def _use(
             *_text_lines(family, precision, question),
         ]
     imports = [
+        *(["import json"] if any("json." in line for line in boxes) else []),
         *(["import re", ""] if boxes else []),
         *([] if precision.autocast is None else ["import torch"]),
         *(["from PIL import Image, ImageOps"] if family.takes_images else []),
@@ -252,23 +254,53 @@ def _image_inputs(family: Family) -> list[str]:
 def _boxes(config: Config, family: Family) -> list[str]:
     """Return the lines of the program that print the boxes in ``text``, in pixels of ``image``.
 
-    They are empty if answers of the task have no boxes.
+    Each box is printed with its label, if answers of the task have labels. There are no lines if
+    answers of the task have no boxes, or polygons that cannot be told from boxes.
     """
-    if not family.takes_images or not reads_boxes(config.task, family.frame(640, 480)):
+    frame = family.frame(640, 480)
+    if not family.takes_images or not reads_boxes(config.task, frame):
         return []
-    coordinates = family.coordinates
-    pattern = coordinates.text.box_pattern
-    quote = "'" if '"' in pattern else '"'
+    text = config.task.text_frame(frame).coordinates.text
+    has_polygons = getattr(config.task, "shape", "box") != "box"
+    if text.points or (has_polygons and text.bins and not text.open):
+        return []
+    count = 2 * text.numerals_per_point
     left, top = (" - left", " - top") if _is_padded(family) else ("", "")
+    box = f"[x1 * step_x{left}, y1 * step_y{top}, x2 * step_x{left}, y2 * step_y{top}]"
+    label = _label(text, count) if reads_labels(config.task, frame) else []
     return [
         "",
-        "# Boxes in pixels of the image: x1, y1, x2, y2",
+        f"# Boxes in pixels of the image: {'label, ' * bool(label)}x1, y1, x2, y2",
         "width, height = image.size",
         *_steps(family),
-        f"for box in re.findall(r{quote}{pattern}{quote}, text):",
-        *(f"    {line}" for line in _levels(family)),
-        f"    print([x1 * step_x{left}, y1 * step_y{top}, x2 * step_x{left}, y2 * step_y{top}])",
+        f"parts = re.split({_raw(text.box_pattern)}, text)  # text, {count} numbers, text, ...",
+        *(['label = ""'] if text.shares_labels and label else []),
+        f"for i in range(1, len(parts), {count + 1}):",
+        f"    box = parts[i : i + {count}]",
+        *(f"    {line}" for line in (*label, *_levels(family))),
+        f"    print({'label, ' * bool(label)}{box})",
     ]
+
+
+def _label(text: CoordinateFormat, count: int) -> list[str]:
+    """Return the lines that find ``label`` in the text next to ``box``, of ``count`` numbers."""
+    part = "parts[i - 1]" if text.label_first else f"parts[i + {count}]"
+    opened, closed = text.label_open.strip(), text.label_close.strip()
+    if text.quoted:  # the opening text ends with the quotation mark of the label
+        pattern = re.escape(opened.lstrip(", ")[:-1]).replace("\\ ", " ") + r'("(?:[^"\\]|\\.)*")'
+        return [
+            f"found = re.search({_raw(pattern)}, {part})",
+            'label = json.loads(found[1]) if found else ""',
+        ]
+    if opened and closed:
+        part += f".rpartition({json.dumps(opened)})[2].partition({json.dumps(closed)})[0]"
+    return [f'label = {part}.strip("[]; ,\\n"){" or label" * text.shares_labels}']
+
+
+def _raw(pattern: str) -> str:
+    """Return a regular expression as a raw string of Python."""
+    quote = "'" if '"' in pattern else '"'
+    return f"r{quote}{pattern}{quote}"
 
 
 def _is_padded(family: Family) -> bool:

@@ -60,7 +60,7 @@ def answers(code, found, asked):
         if image:
             shutil.copy(image, "image.png")
         printed = []
-        found["print"] = printed.append
+        found["print"] = lambda *values: printed.append(values[-1])
         exec(code.replace(json.dumps(asked["prompt"])[1:-1], json.dumps(prompt)[1:-1]), found)
         yield [printed[0], printed[1:]]
 

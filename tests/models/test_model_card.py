@@ -8,7 +8,7 @@ import pytest
 from result_files import sections
 from tiny_models import small_config
 
-from mm_numeric.answers import Box, Instance
+from mm_numeric.answers import Box, Instance, Polygon
 from mm_numeric.evaluation.score import score
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frames import Frame, Resize
@@ -16,6 +16,8 @@ from mm_numeric.models.model_card import CardResults, _boxes, _metadata
 from mm_numeric.tasks.clock import Clock
 from mm_numeric.tasks.detection import Detection
 from mm_numeric.tasks.grounding import Grounding
+from mm_numeric.tasks.text_detection import TextDetection
+from mm_numeric.tasks.text_spotting import TextSpotting
 
 RESIZES = {
     "squash": Resize(kind="squash", side=448),
@@ -38,6 +40,61 @@ class Sees:
         return Frame(width, height, self.resize.view(width, height), self.coordinates)
 
 
+def printed_by(task, family, text, width, height):
+    """Return what the program of a card prints for a text: a list of arguments for each box."""
+    frame = family.frame(width, height)
+    rows, columns = frame.view.height_px // 14, frame.view.width_px // 14
+    grid = SimpleNamespace(tolist=lambda size=(1, rows, columns): size)
+    printed = []
+    found = {
+        "text": text,
+        "image": SimpleNamespace(size=(width, height)),
+        "inputs": {"image_grid_thw": [grid]},
+        "print": lambda *values: printed.append(values),
+    }
+    code = "\n".join(_boxes(SimpleNamespace(task=task), family))
+    exec(f"import json, re\n{code}", found)
+    return printed
+
+
+LABELS = ["red 7", "", "a cat", "a cat", 'the "big" one', "naïve"]
+
+
+@pytest.mark.parametrize(
+    "task", [Detection(), TextSpotting(shape="box"), TextDetection(shape="box"), Grounding()]
+)
+@pytest.mark.parametrize("preset", COORDINATES)
+def test_the_program_prints_labels_with_their_boxes(task, preset):
+    family = Sees(RESIZES["none"], COORDINATES[preset])
+    frame = task.text_frame(family.frame(640, 480))
+    text_format = frame.coordinates.text
+    labels = [own for own in LABELS if own or not text_format.shares_labels]
+    boxes = [Box(64 * i, 48, 64 * i + 32, 480 - 32 * i) for i in range(len(labels))]
+    if isinstance(task, Grounding):
+        labels, boxes = [""], boxes[:1]
+    elif isinstance(task, TextDetection):
+        labels = [""] * len(boxes)
+    items = [Instance(*pair) for pair in zip(boxes, labels, strict=True)]
+    text = frame.write(items).text
+    printed = printed_by(task, family, text, 640, 480)
+    if text_format.points:  # a word has four corners, and no box
+        assert printed == []
+        return
+    assert len(printed) == len(boxes)
+    if isinstance(task, Detection | TextSpotting):
+        parsed = task.parse(text, family.frame(640, 480))
+        assert [label for label, _ in printed] == [item.label for item in parsed.items] == labels
+    else:
+        assert all(len(values) == 1 for values in printed)
+
+
+def test_polygons_of_location_tokens_are_not_printed_as_boxes():
+    family = Sees(RESIZES["none"], COORDINATES["paligemma"])
+    corners = Polygon(((10, 10), (90, 10), (90, 50), (10, 50)))
+    text = family.frame(640, 480).write([Instance(corners)]).text
+    assert printed_by(TextDetection(), family, text, 640, 480) == []
+
+
 @pytest.mark.parametrize(("kind", "preset"), itertools.product(RESIZES, COORDINATES))
 def test_the_program_prints_the_boxes_that_the_task_parses(kind, preset):
     family = Sees(RESIZES[kind], COORDINATES[preset])
@@ -45,17 +102,9 @@ def test_the_program_prints_the_boxes_that_the_task_parses(kind, preset):
         frame = family.frame(width, height)
         boxes = [Box(10.2, 20, 300.7, 400), Box(0, 0, width, height), Box(31, 7, 60, 80)]
         text = frame.write([Instance(box, "red 7") for box in boxes]).text
-        rows, columns = frame.view.height_px // 14, frame.view.width_px // 14
-        grid = SimpleNamespace(tolist=lambda size=(1, rows, columns): size)
-        printed = []
-        found = {
-            "text": text,
-            "image": SimpleNamespace(size=(width, height)),
-            "inputs": {"image_grid_thw": [grid]},
-            "print": printed.append,
-        }
-        code = "\n".join(_boxes(SimpleNamespace(task=Detection()), family))
-        exec(f"import re\n{code}", found)
+        values = printed_by(Detection(), family, text, width, height)
+        assert [label for label, _ in values] == ["red 7"] * 3
+        printed = [box for _, box in values]
         parsed = [instance.shape for instance in frame.read(text).items]
         assert len(printed) == len(parsed) == 3
         steps = frame.step_px  # parsing moves what is less than half a step outside to the edge

@@ -193,7 +193,7 @@ def test_the_main_metric_is_of_all_rows_or_of_the_category_of_the_task(name, tmp
     config = config_from_dict(raw_config(name, tmp_path), where="test", title="test")
     assert evaluation_metrics(config, examples)[0].name == wanted
     table = results_table(scores).splitlines()
-    shown = [line for line in table if line.startswith("  ")][0]
+    shown = next(line for line in table if line.startswith("  "))
     assert shown.split("  ")[1] == first.label
     guess = [line for line in table if line.startswith("guessing has")]
     assert all(line.startswith(f"guessing has {first.label} ") for line in guess)
