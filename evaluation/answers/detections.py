@@ -20,6 +20,7 @@ annotations are ignored regions.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -28,7 +29,8 @@ from typing import Any
 from mm_numeric.answers import Box, Instance, Instances, Polygon, Shape
 from mm_numeric.geometry.row_shapes import finite_numbers, finite_xywh
 from mm_numeric.io.archives import is_wanted, zipped_files
-from mm_numeric.io.files import read_json
+from mm_numeric.io.files import listed_rows, read_json
+from mm_numeric.io.log import logger
 
 LINES = ("box", "quad", "polygon", "polygon_yx")
 """Shapes that a line of a text file can hold; ``polygon_yx`` has y before x."""
@@ -185,26 +187,109 @@ def read_coco_truth(path: Path, *, masks: bool = False) -> dict[str, Any]:
             has_id = isinstance(row, dict) and type(row.get("id")) in (int, str)
             if name != "annotations" and not has_id:
                 raise ValueError(f'{path}, {name}, {number}: no "id" in {row!r:.60}.')
-    known = {image["id"] for image in found["images"]}
     for number, row in enumerate(found["annotations"], start=1):
-        where = f"{path}, annotation {number}"
-        _check_coco_row(row, where, masks)
+        _check_coco_row(row, f"{path}, annotation {number}", masks)
+    annotations = _with_known_ids(found["annotations"], found, path)
+    known = {image["id"] for image in found["images"]}
+    for number, row in enumerate(annotations, start=1):
         if row["image_id"] not in known:
-            raise ValueError(f"{where}: the image {row['image_id']!r} is not among the images.")
-    return found
+            raise ValueError(
+                f"{path}, annotation {number}: the image {row['image_id']!r} is not among the "
+                "images."
+            )
+    return {**found, "annotations": annotations}
 
 
-def read_coco_results(path: Path, *, masks: bool = False) -> list[dict[str, Any]]:
-    """Read and validate COCO results: detections with boxes, or with masks if ``masks``."""
+def read_coco_results(
+    path: Path, dataset: Mapping[str, Any], *, masks: bool = False
+) -> list[dict[str, Any]]:
+    """Read and validate COCO results: detections with boxes, or with masks if ``masks``.
+
+    Their images and categories become those of ``dataset``, the truth: an ``image_id`` may also be
+    the name of its file, with or without its folder and its ending, as Ultralytics writes it.
+    """
     found = read_json(path)
-    if not isinstance(found, list):
+    rows = listed_rows(found, path) if found else found
+    if not isinstance(rows, list):
         raise ValueError(f"{path}: expected a list of results, [{{...}}, ...].")
-    for number, row in enumerate(found, start=1):
+    for number, row in enumerate(rows, start=1):
         where = f"{path}, result {number}"
         _check_coco_row(row, where, masks)
         if row.get("score") is not None:
             finite_numbers([row["score"]], f"{where}, score")
-    return found
+    rows = _with_known_ids(rows, dataset, path)
+    images = {image["id"]: image.get("file_name") for image in dataset["images"]}
+    for number, row in enumerate(rows, start=1):
+        if row["image_id"] not in images:
+            such = "".join(f", such as {own!r} of {images[own]!r}" for own in list(images)[:1])
+            raise ValueError(
+                f"{path}, result {number}: the image {row['image_id']!r} is not in the ground "
+                f"truth, neither as an id nor as the name of a file{such}; remove it, or add its "
+                "ground truth."
+            )
+    _warn_of_categories(rows, dataset, path)
+    return rows
+
+
+def _with_known_ids(
+    rows: list[dict[str, Any]], dataset: Mapping[str, Any], path: Path
+) -> list[dict[str, Any]]:
+    """Return COCO entries with the image and category ids of the data set, if all can be found.
+
+    Ids of another type (0 and "0") and names of image files are recognised, and one line says so.
+    """
+    names = [_file_names(image) for image in dataset["images"]]
+    images = [(image["id"], {str(image["id"])}) for image in dataset["images"]]
+    files = [(image["id"], own) for image, own in zip(dataset["images"], names, strict=True)]
+    categories = [(own["id"], {str(own["id"])}) for own in dataset["categories"]]
+    for field, ways in (
+        ("image_id", {"ids of another type": images, "names of image files": files}),
+        ("category_id", {"ids of another type": categories}),
+    ):
+        used = dict.fromkeys(row[field] for row in rows)
+        if used.keys() <= {own for own, _ in next(iter(ways.values()))}:
+            continue
+        for what, known in ways.items():
+            counts = Counter(name for _, own in known for name in own)
+            found = {name: own for own, texts in known for name in texts if counts[name] == 1}
+            if all(str(value) in found for value in used):
+                first = next(iter(used))
+                message = "%s: %s has %s, such as %r for %r."
+                logger.info(message, path, field, what, first, found[str(first)])
+                rows = [{**row, field: found[str(row[field])]} for row in rows]
+                break
+    return rows
+
+
+def _file_names(image: Mapping[str, Any]) -> set[str]:
+    """Return the names of an image: 000000000042.jpg, 000000000042 and 42, as Ultralytics writes.
+
+    The folder may be part of them.
+    """
+    file = PurePosixPath(str(image.get("file_name") or "").replace("\\", "/"))
+    if not file.name:
+        return set()
+    stem = {str(int(file.stem))} if file.stem.isdecimal() else set()
+    return {str(file), str(file.with_suffix("")), file.name, file.stem, *stem}
+
+
+def _warn_of_categories(
+    rows: Sequence[Mapping[str, Any]], dataset: Mapping[str, Any], path: Path
+) -> None:
+    known = {own["id"] for own in dataset["categories"]}
+    unknown = sorted({row["category_id"] for row in rows} - known, key=str)[:5]
+    if not unknown:
+        return
+    cause = ""
+    if 0 in unknown and 0 not in known and 1 in known:
+        cause = (
+            "; they begin at 0, and those of the truth at 1: if the score is near 0, add 1 to each "
+            "category_id"
+        )
+    logger.warning(
+        "%s: categories that the truth does not have: %s%s.",
+        path, ", ".join(map(str, unknown)), cause,
+    )  # fmt: skip
 
 
 def coco_detections(dataset: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Detections:

@@ -4,9 +4,12 @@
     any             .jsonl, .json, .csv, .tsv, .xlsx            text, texts          id
     ms-swift        infer_result/*.jsonl                        response             id, if kept
     LLaMA-Factory   generated_predictions.jsonl                 predict              none
-    lmms-eval       *_samples_*.jsonl (--log_samples)           resps,               doc_id
-                                                                filtered_resps
+    lmms-eval,      *_samples_*.jsonl (--log_samples)           resps,               doc_id
+    lm-eval                                                     filtered_resps
     VLMEvalKit      MODEL_DATASET.xlsx, .tsv or .json           prediction           index
+    MathVista       output_*.json                               response             pid
+    LLaVA           answers*.jsonl                              text                 question_id
+    VLM-R1          rec_results_*.json                          model_output         none
     OpenAI batch    .jsonl; also of vLLM (run-batch)            response.body...     custom_id
     TRL             completions/*.parquet (log_completions)     completion           id, if logged
 
@@ -18,12 +21,14 @@ with ``log_extra("id", ids)``. The fields can also be named, for files of any ot
 
 Sources: modelscope/ms-swift, swift/pipelines/infer/infer.py; hiyouga/LLaMA-Factory,
 scripts/vllm_infer.py and src/llamafactory/train/sft/trainer.py; EvolvingLMMs-Lab/lmms-eval,
-lmms_eval/loggers/evaluation_tracker.py; open-compass/VLMEvalKit, vlmeval/inference.py and
+lmms_eval/loggers/evaluation_tracker.py; EleutherAI/lm-evaluation-harness, lm_eval/evaluator.py;
+lupantech/MathVista, evaluation/generate_response.py; haotian-liu/LLaVA, llava/eval/model_vqa.py;
+om-ai-lab/VLM-R1, src/eval/test_rec_r1.py; open-compass/VLMEvalKit, vlmeval/inference.py and
 vlmeval/smp/file.py; vllm-project/vllm, vllm/entrypoints/openai/run_batch.py; huggingface/trl,
 trl/trainer/grpo_trainer.py.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, count
 from pathlib import Path
@@ -57,7 +62,10 @@ class AnswerFields:
     """Name of the field with the prompt, a text or messages, if the file has it."""
 
     target: str = ""
-    """Name of the field with the correct answer as text, if the file has it."""
+    """Name of the field with the correct answer, if the file has it."""
+
+    marks: tuple[str, ...] = ()
+    """Fields that tell this program from others with the same field for the text."""
 
 
 LLAMA_FACTORY = "LLaMA-Factory"
@@ -68,14 +76,24 @@ TOOLS = (
     AnswerFields(tool=LLAMA_FACTORY, text=("predict",), target="label"),
     # lmms-eval leaves out the raw responses of a row if its filters have not changed them.
     AnswerFields(
-        tool="lmms-eval",
+        tool="lmms-eval or lm-eval",
         text=("resps", "filtered_resps"),
         id="doc_id",
         id_is_position=True,
         prompt="input",
         target="target",
     ),
-    AnswerFields(tool="VLMEvalKit", text=("prediction",), id="index"),
+    AnswerFields(tool="VLMEvalKit", text=("prediction",), id="index", target="answer"),
+    AnswerFields(
+        tool="MathVista",
+        text=("response",),
+        id="pid",
+        prompt="query",
+        target="answer",
+        marks=("pid", "question_type"),
+    ),
+    AnswerFields(tool="LLaVA", text=("text",), id="question_id", marks=("question_id",)),
+    AnswerFields(tool="VLM-R1", text=("model_output",), prompt="question", target="ground_truth"),
     AnswerFields(
         tool="OpenAI batch",
         text=("response.body.choices.0.message.content",),
@@ -116,15 +134,18 @@ def read_answer_file(
     *,
     id_field: str | None = None,
     text_field: str | None = None,
+    list_field: str | None = None,
     several: bool = False,
 ) -> tuple[AnswerFields, Iterator[GeneratedText]]:
     """Read the generated texts in a result file, for example one that lmms-eval wrote.
 
     Returns the names of the fields with text and id, and an iterator over the generated texts.
     ``id_field`` and ``text_field`` are names or paths, such as ``doc.id``; None to detect them.
+    ``list_field`` is the field of a .json file with the list of answers, if it has several lists.
     Rows with more than one text are an error unless ``several``.
     """
-    rows = {".xlsx": read_sheet, ".parquet": _parquet_rows}.get(path.suffix, read_rows)(path)
+    readers = {".xlsx": read_sheet, ".parquet": _parquet_rows}
+    rows = readers[path.suffix](path) if path.suffix in readers else read_rows(path, list_field)
     first = next(rows, None)
     if first is None:
         raise ValueError(f"{path}: no answers to score.")
@@ -132,8 +153,16 @@ def read_answer_file(
     has_ids = id_field is not None or value_at(first[1], fields.id) is not None
     return fields, (
         _generated(where, row, fields, has_ids=has_ids, several=several)
-        for where, row in chain([first], rows)
+        for where, row in _of_one_filter(chain([first], rows), first[1])
     )
+
+
+def _of_one_filter(
+    rows: Iterable[tuple[str, dict[str, Any]]], first: Mapping[str, Any]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the rows of the first filter of lm-eval, which writes the raw responses for each."""
+    has_raw = "filter" in first and "resps" in first
+    return (own for own in rows if not has_raw or own[1].get("filter") == first["filter"])
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -195,10 +224,19 @@ def text_id(value: Any) -> str | None:
 def _fields(
     where: str, row: Mapping[str, Any], id_field: str | None, text_field: str | None
 ) -> AnswerFields:
-    found = [tool for tool in TOOLS if isinstance(_raw_text(row, tool), str | list)]
+    found = [
+        tool
+        for tool in TOOLS
+        if isinstance(_raw_text(row, tool), str | list) and row.keys() >= set(tool.marks)
+    ]
+    if text_field is None:
+        found = [tool for tool in found if tool.marks] or found
     if text_field is not None:
         named = AnswerFields(tool="named field", text=(text_field,))
-        fields = next((tool for tool in found if text_field in tool.text), named)
+        known = (
+            tool for tool in sorted(found, key=lambda t: not t.marks) if text_field in tool.text
+        )
+        fields = next(known, named)
         fields = replace(fields, text=(text_field,))
     elif len(found) == 1:
         fields = found[0]

@@ -18,6 +18,7 @@ from mm_numeric.evaluation.answers.files import (
     value_at,
     without_end_tokens,
 )
+from mm_numeric.evaluation.answers.own_targets import image_name
 from mm_numeric.evaluation.answers.prepared_rows import Question
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.io.log import logger
@@ -118,10 +119,7 @@ def _images(pairs: Sequence[tuple[GeneratedText, Question]]) -> _Evidence:
 
 
 def _image_name(answer: GeneratedText) -> str:
-    """Return the name of an image file; ms-swift stores a path, or {"path": ..., "bytes": ...}."""
-    image = value_at(answer.row, "images.0")
-    image = image.get("path") if isinstance(image, Mapping) else image
-    return image.replace("\\", "/").rpartition("/")[2] if isinstance(image, str) else ""
+    return image_name(answer.row).rpartition("/")[2]
 
 
 def _prompts(pairs: Sequence[tuple[GeneratedText, Question]], fields: AnswerFields) -> _Evidence:

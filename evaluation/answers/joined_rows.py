@@ -22,6 +22,7 @@ from mm_numeric.evaluation.answers.files import (
     without_end_tokens,
 )
 from mm_numeric.evaluation.answers.join_checks import check_positions
+from mm_numeric.evaluation.answers.own_targets import own_questions, own_target
 from mm_numeric.evaluation.answers.prepared_rows import (
     PreparedRows,
     Question,
@@ -117,11 +118,19 @@ def joined_answers(
     """
     predictions = source.predictions
     name, task = read_task(rows, source.task_name)
-    questions = read_questions(task, rows)
-    fields, answers = read_answer_file(
-        predictions, id_field=rows.id_field, text_field=rows.text_field, several=several
+    questions = read_questions(task, rows) if rows.target_field is None else {}
+    fields, found_answers = read_answer_file(
+        predictions,
+        id_field=rows.id_field,
+        text_field=rows.text_field,
+        list_field=rows.list_field,
+        several=several,
     )
-    pairs = _matched(list(answers), questions, predictions, rows.path, partial=source.partial)
+    answers = list(found_answers)
+    if rows.target_field is None:
+        pairs = _matched(answers, questions, predictions, rows.path, partial=source.partial)
+    else:
+        pairs = own_questions(answers, fields, rows)
     _warn_of_truncated_texts(predictions, [text for answer, _ in pairs for text in answer.texts])
     if source.keep != "last" and not several:
         _check_duplicates(pairs)
@@ -129,13 +138,16 @@ def joined_answers(
     areas = [width * height for _, (_, size, _) in pairs for width, height in [size or (0, 0)]]
     _log_sizes(rows.frame, fields.tool, max(areas))
     framed = frames_of([question for _, question in pairs], task, name, rows)
-    if not isinstance(pairs[0][0].id, str):
+    if rows.target_field is None and not isinstance(pairs[0][0].id, str):
         check_positions(pairs, fields, task, framed, rows.path)
     reads_by = {option: task.options()[option] for option in task.reads_by}
     framed_pairs = zip(pairs, framed, strict=True)
     for _, group in groupby(framed_pairs, key=lambda own: own[0][1].example.id):
         own = list(group)
-        ((_, (example, *_)), frame), found = own[0], [answer for (answer, _), _ in own]
+        ((first, (example, *_)), frame), found = own[0], [answer for (answer, _), _ in own]
+        target = example.answer
+        if rows.target_field is not None:
+            target = own_target(first, task, name, frame, rows.target_field)
         row = {
             "id": example.id,
             "image": _image_path(example.image),
@@ -144,11 +156,11 @@ def joined_answers(
             **({"task_options": reads_by} if reads_by else {}),
             **({"buckets": dict(example.buckets)} if example.buckets else {}),
             "prompt": example.prompt,
-            "target": task.record(example.answer),
+            "target": task.record(target),
             "frame": None if frame is None else frame.to_dict(),
-            "rows_due": len(questions),
+            "rows_due": len(questions) or len({own.example.id for _, own in pairs}),
         }
-        yield Joined(found, task, example.answer, frame, row)
+        yield Joined(found, task, target, frame, row)
 
 
 def _image_path(image: ImageSource | None) -> str | None:
@@ -161,6 +173,10 @@ def _image_path(image: ImageSource | None) -> str | None:
 def _log_reading(
     predictions: Path, rows: PreparedRows, fields: AnswerFields, *, has_ids: bool
 ) -> None:
+    if rows.target_field is not None:
+        message = "%s: read as of %s (%s), with the correct answers in %s."
+        logger.info(message, predictions, fields.tool, " or ".join(fields.text), rows.target_field)
+        return
     by = f"{'position' if fields.id_is_position else 'id'} ({fields.id})"
     message = "%s: read as of %s (%s); answers are matched to %s by %s."
     logger.info(

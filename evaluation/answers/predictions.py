@@ -72,12 +72,14 @@ def _check_prediction(row: Mapping[str, Any], where: str, seen: set[str]) -> Non
         if not isinstance(row.get(key), str):
             raise ValueError(
                 f'{where}: no "{key}" (a text) in the fields {", ".join(row)}; a prediction needs '
-                "id, text, target. For files of other tools, name the file of the rows with --rows."
+                "id, text, target. For files of other tools, name the file of the rows with "
+                "--rows, or the field of the correct answers with --target."
             )
     if row.get("target") is None:
         raise ValueError(
             f'{where}: no "target"; a prediction needs id, text, target. To take targets from the '
-            "rows that were answered, name their file with --rows."
+            "rows that were answered, name their file with --rows; from another field, name it "
+            "with --target."
         )
     if row["id"] in seen:
         raise ValueError(

@@ -43,6 +43,12 @@ class PreparedRows:
     text_field: str | None = None
     """Field of the answers with the generated text; detected if None."""
 
+    list_field: str | None = None
+    """Field of a .json file with the list of answers, if it has several lists."""
+
+    target_field: str | None = None
+    """Field of the answers with the correct answer, if ``path`` is the file of answers itself."""
+
     def record(self) -> dict[str, Any]:
         """Return the path of the rows and the coordinate format, to store them in results.json."""
         frame = None if self.frame is None else self.frame.to_dict()
@@ -67,7 +73,8 @@ def read_task(rows: PreparedRows, task_name: str | None) -> tuple[str, Task]:
         )
     if task_name is None:
         raise ValueError(f"{rows.path}: the rows do not contain the task; name it with --task.")
-    if task_name in ("grounding", "detection") and "answer" not in rows.options:
+    has_rows = rows.target_field is None
+    if has_rows and task_name in ("grounding", "detection") and "answer" not in rows.options:
         _, first = next(read_rows(rows.path), ("", {}))
         task_name = task_of_row(first) or task_name
     task: Task = read_dataclass(task_class(task_name, str(rows.path)), rows.options, "--option")
@@ -131,7 +138,8 @@ def frames_of(
                 "(such as pixels_original, or the folder of the model)."
             )
         return [None] * len(questions)
-    unsized = [q for q in questions if q.size_px is None and q.example.image is not None]
+    has_image = [q.example.image is not None or q.problem for q in questions]
+    unsized = [q for q, own in zip(questions, has_image, strict=True) if q.size_px is None and own]
     if unsized and needed:
         raise ValueError(
             f"{unsized[0].example.where}: no image size ({unsized[0].problem.rstrip('.')}), and so "
@@ -142,7 +150,7 @@ def frames_of(
 
 
 def _frame(question: Question, rule: FrameRule) -> Frame | None:
-    if question.example.image is None or question.size_px is None:
+    if question.size_px is None:
         return None
     try:
         return rule.frame(*question.size_px)

@@ -77,7 +77,7 @@ def _coco_rows(read: AnswerRows, predictions: Path, truth: Path, rules: Rules) -
     """
     masks = rules.iou == "segm"
     dataset = formats.read_coco_truth(truth, masks=masks)
-    results = formats.read_coco_results(predictions, masks=masks)
+    results = formats.read_coco_results(predictions, dataset, masks=masks)
     for image in sorted_ids({row["id"] for row in dataset["images"]}):
         read.rows.append({"id": str(image), "image": None, "reason": None})
         read.answers.append(Instances(()))
@@ -117,7 +117,8 @@ def _read(
         wanted = formats.read_text_files(truth, truth=True, lines=lines)
         found = formats.read_text_files(predictions, truth=False, lines=lines)
     else:
-        dataset, results = formats.read_coco_truth(truth), formats.read_coco_results(predictions)
+        dataset = formats.read_coco_truth(truth)
+        results = formats.read_coco_results(predictions, dataset)
         wanted = formats.coco_detections(dataset, dataset["annotations"])
         found = formats.coco_detections(dataset, results)
     for image in found.instances:

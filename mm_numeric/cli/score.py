@@ -22,8 +22,8 @@ _COCO = {
 """Options of the protocol coco_ap, and the fields of ``metrics.coco_ap.Rules`` that they set."""
 
 _REQUIRED = {
-    "--rows, the file of the rows that were answered": (
-        "family", "frame", *SIZES, "images", "option", "id", "text"
+    "--rows, the file of the rows that were answered, or --target": (
+        "family", "frame", *SIZES, "images", "option", "id", "text", "list"
     ),
     "--truth, the true shapes": ("lines",),
     "--extract-with, the URL of a judge": ("extract_model", "timeout"),
@@ -123,8 +123,9 @@ def add_joined_rows(parser: argparse.ArgumentParser, *, required: bool = False) 
     joined = parser.add_argument_group(
         "answers of other tools",
         "Targets and image sizes come from the rows that were answered. Files of ms-swift, "
-        "LLaMA-Factory, lmms-eval, VLMEvalKit (.xlsx, .tsv, .json), OpenAI batches and TRL "
-        "(.parquet) are recognised; --id and --text name the fields of other files.",
+        "LLaMA-Factory, lmms-eval, lm-eval, VLMEvalKit (.xlsx, .tsv, .json), MathVista, LLaVA, "
+        "VLM-R1, OpenAI batches and TRL (.parquet) are recognised; --id and --text name the fields "
+        "of other files.",
     )
     joined.add_argument(
         "--rows",
@@ -133,6 +134,13 @@ def add_joined_rows(parser: argparse.ArgumentParser, *, required: bool = False) 
         metavar="FILE",
         help="rows that were answered, in the order asked",
     )
+    if not required:
+        joined.add_argument(
+            "--target",
+            metavar="FIELD",
+            help="field of the answers with the correct answer, in place of --rows: a text as the "
+            "model writes it, or a value such as a box in pixels",
+        )
     add_family(joined, "whose coordinates the answers have", "that wrote them")
     add_sizes(joined)
     joined.add_argument(
@@ -144,6 +152,11 @@ def add_joined_rows(parser: argparse.ArgumentParser, *, required: bool = False) 
         "--id", metavar="FIELD", help="field of the answers with the id of the row; a.b is b in a"
     )
     joined.add_argument("--text", metavar="FIELD", help="field of the answers with the text")
+    joined.add_argument(
+        "--list",
+        metavar="FIELD",
+        help="field of a .json file with the list of answers, if it has several lists",
+    )
 
 
 def add_family(group: argparse._ArgumentGroup, whose: str, which: str) -> None:
@@ -274,8 +287,9 @@ def score_answers(arguments: argparse.Namespace) -> None:
     _check_options(arguments)
     _check_predictions(predictions)
     is_ranked = arguments.protocol == "coco_ap"
+    rows_are_missing = arguments.rows is None and arguments.target is None
     is_foreign = is_text or (is_ranked and predictions.suffix != ".jsonl")
-    if is_foreign and truth is None and arguments.rows is None:
+    if is_foreign and truth is None and rows_are_missing:
         raise ValueError(f"{predictions}: files of other tools require --truth.")
     rows = prepared_rows(arguments)
     from mm_numeric.evaluation.answers.judge import Judge
@@ -339,7 +353,7 @@ def _check_options(arguments: argparse.Namespace) -> None:
     def flag(name: str) -> str:
         return f"--{name.replace('_', '-')}"
 
-    missing = [arguments.rows, arguments.truth, arguments.extract_with]
+    missing = [arguments.rows or arguments.target, arguments.truth, arguments.extract_with]
     missing.append(arguments.protocol if arguments.protocol == "coco_ap" else None)
     for (other, names), value in zip(_REQUIRED.items(), missing, strict=True):
         for name in filter(given, names if value is None else ()):
@@ -349,8 +363,10 @@ def _check_options(arguments: argparse.Namespace) -> None:
             f"{arguments.predictions}: --truth is for detections, which are text files or COCO "
             "JSON; the rows of a .jsonl file of answers have a target."
         )
-    if given("rows") and given("truth"):
-        raise ValueError("--rows and --truth both name the correct answers; remove one of them.")
+    sources = [flag(name) for name in ("rows", "target", "truth") if given(name)]
+    if len(sources) > 1:
+        both = " and ".join(sources)
+        raise ValueError(f"{both} name the correct answers; keep one of them.")
     for name in _ONLY_JSONL:
         if given("truth") and given(name):
             raise ValueError(
@@ -375,19 +391,22 @@ def _check_predictions(path: Path) -> None:
 
 
 def prepared_rows(arguments: argparse.Namespace) -> Any:
-    """Return the values of ``--rows`` and its related options, or None without ``--rows``."""
-    if arguments.rows is None:
+    """Return the values of ``--rows`` or ``--target`` and related options; None without both."""
+    target = getattr(arguments, "target", None)
+    if arguments.rows is None and target is None:
         return None
     from mm_numeric.evaluation.answers.prepared_rows import PreparedRows
 
     frame, options = read_family(arguments)
     return PreparedRows(
-        path=arguments.rows,
+        path=arguments.rows or arguments.predictions,
         frame=frame,
         options=options,
         images=arguments.images,
         id_field=arguments.id,
         text_field=arguments.text,
+        list_field=arguments.list,
+        target_field=target,
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.importers.importer import InvalidRowError, parse_text
 
 _SPEAKERS = {"human": "user", "gpt": "assistant"}
@@ -42,6 +43,15 @@ def read_images(row: Mapping[str, Any]) -> list[str]:
     raw = row.get("images") if row.get("image") is None else row["image"]
     items = raw if isinstance(raw, list) else [] if raw is None else [raw]
     return [parse_text(i.get("path") if isinstance(i, Mapping) else i, "an image") for i in items]
+
+
+def format_of_tokens(text: str) -> str | None:
+    """Return the name of a coordinate format with tokens around boxes that a text has; or None."""
+    for name, coordinates in COORDINATES.items():
+        form = coordinates.text
+        if (form.bins or form.open.startswith("<")) and form.read(text).shapes:
+            return name
+    return None
 
 
 def strip_image_token(text: str) -> str:

@@ -20,7 +20,12 @@ from mm_numeric.answers import Box, Instances
 from mm_numeric.geometry.coordinate_formats import JsonFormat
 from mm_numeric.geometry.coordinates import COORDINATES, Coordinates
 from mm_numeric.geometry.frames import Frame, Resize
-from mm_numeric.importers.conversations import read_images, read_turns, strip_image_token
+from mm_numeric.importers.conversations import (
+    format_of_tokens,
+    read_images,
+    read_turns,
+    strip_image_token,
+)
 from mm_numeric.importers.importer import (
     ImportedItem,
     InvalidRowError,
@@ -143,6 +148,14 @@ class LlavaImporter(SizedImageImporter):
     ) -> dict[str, Any] | SkippedLine:
         """Convert an answer; skip it if it has no box."""
         if not self._numerals(text):
+            if "<bbox>" in text and raw.get("objects"):
+                raise InvalidRowError(
+                    "placeholders", "the boxes of <bbox> are in objects; use `prepare swift`."
+                )
+            if (name := format_of_tokens(text)) is not None:
+                raise InvalidRowError(
+                    "box", f"boxes of another format, {text!r:.80}; use --coordinates {name}."
+                )
             return SkippedLine("answers without a box")
         if len(images) != 1:
             raise InvalidRowError("image", f"a box, but {len(images)} images; expected one.")

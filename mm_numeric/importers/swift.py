@@ -18,7 +18,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
-from mm_numeric.importers.conversations import read_images, read_turns, strip_image_token
+from mm_numeric.importers.conversations import (
+    format_of_tokens,
+    read_images,
+    read_turns,
+    strip_image_token,
+)
 from mm_numeric.importers.importer import (
     ImageFolder,
     ImportedItem,
@@ -71,6 +76,14 @@ class Swift(SizedImageImporter):
         """Yield one row per phrase with its box, or with ``--per image`` one row per image."""
         objects = raw.get("objects")
         if not objects:
+            turns = read_turns(raw) if raw.get("messages") or raw.get("conversations") else ()
+            written = (turn.text for turn in turns if turn.role == "assistant")
+            for name in filter(None, map(format_of_tokens, written)):
+                raise InvalidRowError(
+                    "objects",
+                    "boxes are written in the answers, and not in objects; use `mm-numeric prepare "
+                    f"llava --coordinates {name}`.",
+                )
             yield SkippedLine("rows without objects")
             return
         if not isinstance(objects, Mapping):

@@ -41,21 +41,23 @@ def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _DECODER = json.JSONDecoder(object_pairs_hook=_without_repeated_keys)
 
 
-def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_rows(path: Path, field: str | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the location (for error messages) and the fields of each row in a file.
 
     The file is .jsonl, .json, .csv or .tsv, optionally compressed (.gz). A .json file has a list of
-    rows, or an object with a list of rows in ``data_list`` (the format of MMOCR) or ``qa_pairs``
-    (PlotQA). The fields of a table are separated as in its header: by commas, semicolons or tabs. A
-    .jsonl file is read line by line, so it need not fit in memory.
+    rows, an object with one list of rows (``field`` chooses one of several), or an object with a
+    row for each id. The fields of a table are separated as in its header: by commas, semicolons or
+    tabs. A .jsonl file is read line by line, so it need not fit in memory.
     """
-    for row in rows_or_errors(path):
+    for row in rows_or_errors(path, field):
         if isinstance(row, ValueError):
             raise row
         yield row
 
 
-def rows_or_errors(path: Path) -> Iterator[tuple[str, dict[str, Any]] | ValueError]:
+def rows_or_errors(
+    path: Path, field: str | None = None
+) -> Iterator[tuple[str, dict[str, Any]] | ValueError]:
     """Yield rows like ``read_rows``, but yield (not raise) a ValueError for an invalid row."""
     is_packed = path.suffix == ".gz"
     ending = Path(path.stem).suffix if is_packed else path.suffix
@@ -88,7 +90,7 @@ def rows_or_errors(path: Path) -> Iterator[tuple[str, dict[str, Any]] | ValueErr
     if ending in _DELIMITERS:
         yield from _csv_rows(text, path, _DELIMITERS[ending])
     else:
-        yield from _json_rows(text, path)
+        yield from _json_rows(text, path, field)
 
 
 def _jsonl_rows(
@@ -106,7 +108,9 @@ def _jsonl_rows(
                 yield ValueError(f"{where}: not JSON ({error}).{_LIST if line[0] == '[' else ''}")
 
 
-def _json_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, Any]] | ValueError]:
+def _json_rows(
+    text: str, path: Path, field: str | None
+) -> Iterator[tuple[str, dict[str, Any]] | ValueError]:
     try:
         found = _DECODER.decode(text)
     except _RepeatedKeyError as error:
@@ -115,16 +119,51 @@ def _json_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, Any]] | V
     except (ValueError, RecursionError) as error:
         yield ValueError(f"{path}: not JSON ({error}).")
         return
-    rows = found.get("data_list", found.get("qa_pairs")) if isinstance(found, dict) else found
-    if not isinstance(rows, list):
-        keys = f", found {', '.join(found):.60}" if found and isinstance(found, dict) else ""
-        yield ValueError(
-            f"{path}: expected a list of rows, or one as data_list{keys}. `mm-numeric prepare` "
-            "converts other formats, such as COCO."
-        )
+    try:
+        rows = listed_rows(found, path, field)
+    except ValueError as error:
+        yield error
         return
     for number, row in enumerate(rows, start=1):
         yield _object(row, f"{path}, row {number}")
+
+
+def listed_rows(found: Any, path: Path, field: str | None = None) -> list[Any]:
+    """Return the list of rows in the content of a JSON file.
+
+    It is the whole content, the only list of objects in an object (``{"accuracy": 0.5, "results":
+    [...]}``; ``field`` chooses one of several), or the values of an object, which get its keys as
+    ``id`` (``{"1": {...}, "2": {...}}``).
+    """
+    if isinstance(found, list):
+        return found
+    fields = found if isinstance(found, dict) else {}
+    lists: dict[str, list[Any]] = {
+        name: value
+        for name, value in fields.items()
+        if isinstance(value, list) and any(isinstance(item, dict) for item in value)
+    }
+    if field is not None:
+        if field not in lists:
+            names = ", ".join(lists) or "none"
+            raise ValueError(f"{path}: {field!r} is no list of objects; there is {names:.80}.")
+        return lists[field]
+    if len(lists) == 1:
+        return next(iter(lists.values()))
+    if lists:
+        raise ValueError(
+            f"{path}: several lists of objects ({', '.join(lists):.80}); name that of the answers "
+            "with --list (`score`, `decode`), or write it to a file of its own. `mm-numeric "
+            "prepare` converts other formats, such as COCO."
+        )
+    rows = list(fields.values())
+    if rows and all(isinstance(row, dict) for row in rows) and set.intersection(*map(set, rows)):
+        return [{"id": name, **row} for name, row in fields.items()]
+    keys = f", found {', '.join(fields):.60}" if fields else ""
+    raise ValueError(
+        f"{path}: expected a list of rows, or an object with one list of rows{keys}. `mm-numeric "
+        "prepare` converts other formats, such as COCO."
+    )
 
 
 def matching_files(name: str) -> list[Path]:

@@ -5,7 +5,7 @@ The program is plain transformers and Python: an image in, the answer and boxes 
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -199,14 +199,18 @@ def _use(
             *_text_lines(family, precision, question),
         ]
     imports = [
-        *(["import json"] if any("json." in line for line in boxes) else []),
-        *(["import re", ""] if boxes else []),
+        *_standard_imports(boxes),
         *([] if precision.autocast is None else ["import torch"]),
         *(["from PIL import Image, ImageOps"] if family.takes_images else []),
         f"from transformers import {', '.join(sorted(autos))}",
     ]
     code = "\n".join([*imports, *own, "", *lines, "print(text)", *boxes])
     return f"{text}\n\n{markdown_fence(code, 'python')}"
+
+
+def _standard_imports(lines: Sequence[str]) -> list[str]:
+    used = [name for name in ("json", "re") if any(f"{name}." in line for line in lines)]
+    return [*(f"import {name}" for name in used), *[""] * bool(used)]
 
 
 def _text_lines(family: Family, precision: Precision, question: str) -> list[str]:

@@ -222,7 +222,7 @@ def test_a_json_file_holds_a_list_of_rows(tmp_path, text):
     ("text", "message"),
     [
         ("{", r"rows\.json: not JSON \("),
-        ("{}", r"rows\.json: expected a list of rows, or one as data_list\."),
+        ("{}", r"rows\.json: expected a list of rows, or an object with one list of rows\."),
         ("[7]", r"rows\.json, row 1: expected an object"),
     ],
 )

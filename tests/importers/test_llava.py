@@ -202,3 +202,11 @@ def test_the_task_reads_it(tmp_path):
     (example,) = examples(LlavaImporter(**LLAVA), [path], tmp_path)
     assert example.prompt == "Locate: a"
     assert example.answer == Box(64, 112, 320, 304)
+
+
+def test_boxes_of_another_format_name_the_option_that_reads_them(tmp_path):
+    text = "<|object_ref_start|>man<|object_ref_end|><|box_start|>(493,169),(539,297)<|box_end|>"
+    done = llava(tmp_path, talk("Where?", text, "And here?", "<box>[[1, 2, 3, 4]]</box>"))
+    assert "use --coordinates qwen2_vl." in done.bad[0].why
+    done = llava(tmp_path, talk("Where?", "<bbox>", objects={"ref": [], "bbox": [[1, 2, 3, 4]]}))
+    assert "use `prepare swift`" in done.bad[0].why

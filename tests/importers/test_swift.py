@@ -139,3 +139,12 @@ def test_the_task_reads_rows_of_swift(tmp_path):
     path = json_file(tmp_path / "a.json", [swift_row("Find <ref-object>", "<bbox>", ["b"], [DOG])])
     (example,) = examples(Swift(), [path], tmp_path)
     assert example.prompt == "Locate: b"
+
+
+@pytest.mark.parametrize("field", ["messages", "conversations"])
+def test_boxes_as_text_name_the_importer_that_reads_them(tmp_path, field):
+    text = "<|object_ref_start|>man<|object_ref_end|><|box_start|>(493,169),(539,297)<|box_end|>"
+    row = swift_row("<image>Where?", text)
+    turns = row.pop("messages")
+    done = swift(tmp_path, {**row, field: turns, "objects": None})
+    assert "`mm-numeric prepare llava --coordinates qwen2_vl`" in done.bad[0].why

@@ -16,8 +16,10 @@ from PIL import Image, ImageOps
 from result_files import section
 from safetensors.torch import load_file
 from tiny_models import tiny_folder
+from transformers import Qwen2VLProcessor
 
 from mm_numeric.cli.main import main
+from mm_numeric.config.reader import read_config
 from mm_numeric.data.examples import examples_to_answer
 from mm_numeric.data.images import upright_rgb
 from mm_numeric.data.training_set import TrainingRows
@@ -270,6 +272,50 @@ def test_the_dtype_of_the_weights_stays(tmp_path, parts):
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert "Weights are bfloat16." in card
     assert "Not scored: " in card
+
+
+def test_the_program_of_a_detector_prints_labels_with_boxes_in_pixels(tmp_path, monkeypatch):
+    """The model has learnt four images, so that its answers have boxes."""
+    rows = "{render: 4, seed: 0}"
+    config = read_config(
+        "detection_tiny",
+        [
+            f"trainer.output_dir={tmp_path / 'run'}",
+            f"data.cache={tmp_path / 'cache'}",
+            f"data.train={rows}",
+            f"data.test={rows}",
+            "trainer.per_device_train_batch_size=4",
+            "trainer.max_steps=60",
+            "trainer.warmup_steps=5",
+            "trainer.learning_rate=3.0e-3",
+            "trainer.save_strategy='no'",
+            "evaluate=null",
+        ],
+    )
+    train(config)
+    run = config.output_dir
+    predict(run, None, run / "predictions.jsonl")
+    export(run, tmp_path / "out")
+    (code,) = re.findall("```python\n(.*?)```", (tmp_path / "out" / "README.md").read_text(), re.S)
+    load, begin, ask = code.partition("image = ")
+    parts = ["image_processor", "tokenizer"]  # the video processor needs torchvision
+    monkeypatch.setattr(Qwen2VLProcessor, "get_attributes", classmethod(lambda _: parts))
+    monkeypatch.chdir(tmp_path)
+    found = {}
+    exec(load, found)
+    labels = []
+    for row in map(json.loads, (run / "predictions.jsonl").open(encoding="utf-8")):
+        printed = []
+        found["print"] = lambda *values, to=printed: to.append(values)
+        shutil.copy(row["image"], "image.png")
+        exec((begin + ask).replace("circle, square", row["prompt"]), found)
+        assert printed[0] == (row["text"].strip(),)
+        wanted = row["parsed"] or []
+        assert [label for label, _ in printed[1:]] == [item["label"] for item in wanted]
+        for (_, box), item in zip(printed[1:], wanted, strict=True):
+            assert box == pytest.approx(item["box"])
+        labels += [label for label, _ in printed[1:]]
+    assert {*labels} >= {"circle"}
 
 
 def test_the_program_computes_in_the_precision_of_the_training(tmp_path, monkeypatch):

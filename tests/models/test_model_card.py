@@ -12,7 +12,7 @@ from mm_numeric.answers import Box, Instance, Polygon
 from mm_numeric.evaluation.score import score
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frames import Frame, Resize
-from mm_numeric.models.model_card import CardResults, _boxes, _metadata
+from mm_numeric.models.model_card import CardResults, _boxes, _metadata, _standard_imports
 from mm_numeric.tasks.clock import Clock
 from mm_numeric.tasks.detection import Detection
 from mm_numeric.tasks.grounding import Grounding
@@ -53,7 +53,8 @@ def printed_by(task, family, text, width, height):
         "print": lambda *values: printed.append(values),
     }
     code = "\n".join(_boxes(SimpleNamespace(task=task), family))
-    exec(f"import json, re\n{code}", found)
+    imports = "\n".join(_standard_imports(code.splitlines()))
+    exec(f"{imports}\n{code}", found)
     return printed
 
 

@@ -283,7 +283,9 @@ def test_coco_files_are_read_by_image(tmp_path):
         "7": Instances((Instance(Box(0, 0, 10, 10), "cat"),)),
         "8": Instances((Instance(Box(0, 0, 10, 10), "cat", ignore=True),)),
     }
-    found = coco_detections(dataset, read_coco_results(as_json(tmp_path / "r.json", [RESULT])))
+    found = coco_detections(
+        dataset, read_coco_results(as_json(tmp_path / "r.json", [RESULT]), dataset)
+    )
     assert found.instances["7"] == Instances((Instance(Box(0, 0, 10, 9), "cat"),))
     assert (found.instances["8"], found.scores["7"]) == (Instances(()), [0.5])
     scores = score(tmp_path / "r.json", truth=tmp_path / "truth.json")
@@ -311,7 +313,7 @@ def test_coco_files_are_read_by_image(tmp_path):
 )
 def test_a_bad_result_is_one_sentence(tmp_path, change, message):
     with pytest.raises(ValueError, match=message):
-        read_coco_results(as_json(tmp_path / "r.json", [{**RESULT, **change}]))
+        read_coco_results(as_json(tmp_path / "r.json", [{**RESULT, **change}]), DATASET)
     if "score" not in change:
         rows = [{**DATASET["annotations"][0], **change}]
         truth = as_json(tmp_path / "t.json", {**DATASET, "annotations": rows})
@@ -339,7 +341,7 @@ def test_a_bad_instances_file_is_one_sentence(tmp_path, content, message):
     with pytest.raises(ValueError, match=r"truth\.json: not readable JSON .*nested too deep"):
         read_coco_truth(tmp_path / "truth.json")
     with pytest.raises(ValueError, match="expected a list of results"):
-        read_coco_results(as_json(tmp_path / "r.json", {}))
+        read_coco_results(as_json(tmp_path / "r.json", {}), DATASET)
 
 
 def test_ap_of_coco_files_and_of_text_files(tmp_path):

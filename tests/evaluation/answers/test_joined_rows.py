@@ -153,7 +153,7 @@ TEXTS = ["1:30", "2:35", "nothing", "4:30"]
 TOOLS = {
     "ms-swift": lambda i, text: {"response": text, "images": [{"path": f"/data/{i}.png"}]},
     "LLaMA-Factory": lambda i, text: {"prompt": "?", "predict": text, "label": f"{i + 1}:30</s>"},
-    "lmms-eval": lambda i, text: {"doc_id": i, "filtered_resps": [text]},
+    "lmms-eval or lm-eval": lambda i, text: {"doc_id": i, "filtered_resps": [text]},
     "VLMEvalKit": lambda i, text: {"index": i + 1, "prediction": text},
     "OpenAI batch": lambda i, text: {
         "custom_id": str(i + 1),
@@ -369,7 +369,7 @@ def test_options_that_do_not_fit_together_are_one_sentence(words, message, capsy
 
 def test_rows_and_truth_both_name_the_targets(capsys):
     assert cli.main(["score", "a.json", "--rows", "r.jsonl", "--truth", "t.json"]) == 2
-    message = "--rows and --truth both name the correct answers; remove one of them."
+    message = "--rows and --truth name the correct answers; keep one of them."
     assert message in capsys.readouterr().err
 
 

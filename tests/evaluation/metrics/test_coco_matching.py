@@ -92,7 +92,7 @@ def test_boxes_of_nan_are_an_error_though_pycocotools_pays_for_them(tmp_path):
     path = tmp_path / "results.json"
     path.write_text(json.dumps(spoiled))
     with pytest.raises(ValueError, match=r"result 1: bbox: nan is not a finite number"):
-        read_coco_results(path)
+        read_coco_results(path, dataset)
 
 
 @pytest.mark.parametrize(
