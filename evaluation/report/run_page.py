@@ -1,5 +1,7 @@
 """The report page of a single run: progress, metrics, answers, parse failures, learning curves."""
 
+import json
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,10 +23,11 @@ from mm_numeric.evaluation.results import drawn_units, section_of, training_rows
 from mm_numeric.evaluation.score import score
 from mm_numeric.evaluation.table import Cell, Quantity, Table
 from mm_numeric.inference.calibrate import read_calibration
-from mm_numeric.io.files import read_json
+from mm_numeric.io.files import read_json, stored_content
 from mm_numeric.io.markup import element, joined
 from mm_numeric.runs.folder import (
     CONFIG,
+    EVALUATING,
     EVALUATION,
     FINISHED,
     LOG,
@@ -58,6 +61,9 @@ class RunFiles:
 
     finished: Mapping[str, Any] | None
     """run.json, which is written when training ends."""
+
+    evaluating: Mapping[str, Any] | None
+    """evaluation/progress.json while an evaluation during training is in progress."""
 
     results: Mapping[str, ProtocolResults]
     """Maps each decoding rule to the results of the task's own scorer or, without these, of another
@@ -139,6 +145,7 @@ def read_run_files(folder: Path, *, trust_remote_code: bool) -> RunFiles:
         settings=settings,
         log=read_lines(folder / LOG, cure="Delete the line."),
         finished=read_json(finished) if finished.is_file() else None,
+        evaluating=None if finished.is_file() else _read_evaluating(folder),
         results=results,
         protocols={
             name if rule == GREEDY else f"{name}, decoded by {rule}": section
@@ -153,6 +160,20 @@ def read_run_files(folder: Path, *, trust_remote_code: bool) -> RunFiles:
     )
 
 
+def _read_evaluating(folder: Path) -> Mapping[str, Any] | None:
+    """Return the progress of an evaluation; None if there is none, or its process was killed."""
+    path = folder / EVALUATING
+    try:
+        text, age = path.read_text(encoding="utf-8"), time.time() - path.stat().st_mtime
+    except FileNotFoundError:  # it is deleted at the end of the evaluation
+        return None
+    with stored_content(path, "delete it"):
+        found = json.loads(text)
+        values = {name: int(found[name]) for name in ("step", "rows", "answered", "tokens")}
+        left = found["seconds_left"]
+        return None if age > _STALLED_S else {**values, "seconds_left": left and float(left)}
+
+
 def read_results(folder: Path) -> dict[str, dict[str, ProtocolResults]]:
     """Read results.json of each decoding rule; those of greedy decoding come first."""
     others = sorted(path.name.split(".")[1] for path in folder.glob("results.*.json"))
@@ -163,6 +184,7 @@ def read_results(folder: Path) -> dict[str, dict[str, ProtocolResults]]:
 _SHOWN = 8  # metrics that are not folded
 _BUCKET_METRICS = 3  # in the tables of categories
 _TEXTS = 24  # shown unparseable answers
+_STALLED_S = 120.0  # the progress of an evaluation is written every few seconds
 _PACE_LINES = 20  # last lines of the log, from which the time left is estimated
 _ANSWERS = 16  # shown answers of a task without sections of its own
 
@@ -285,8 +307,15 @@ def _progress(run: RunFiles) -> Iterator[str]:
     """Yield sentences on what the folder has, and on the commands that make the rest."""
     if run.finished is not None:
         seconds = run.finished.get("seconds")
-        time = f" in {_duration(seconds)}" if seconds is not None else ""
-        yield f"Training finished: {run.finished['steps']:,} steps{time}."
+        took = f" in {_duration(seconds)}" if seconds is not None else ""
+        yield f"Training finished: {run.finished['steps']:,} steps{took}."
+    elif run.evaluating is not None:
+        own, left = run.evaluating, run.evaluating["seconds_left"]
+        yield (
+            f"Evaluating at step {own['step']:,}: {own['answered']:,} of {own['rows']:,} rows are "
+            f"answered, {own['tokens']:,} tokens generated"
+            f"{'' if left is None else f', about {_duration(left)} left'}."
+        )
     else:
         step, total = _steps(run)
         of = "" if total is None else f" of {total:,}"

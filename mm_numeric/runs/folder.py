@@ -6,7 +6,9 @@ curves.svg, .png  learning curves, drawn again at each evaluation and at the end
 checkpoint-N/     checkpoints of transformers.Trainer
 model/            weights (only the adapters if there are any), tokenizer and image processor
 run.json          written last: steps, number of training samples, machine, versions, commit
-evaluation/       predictions.jsonl of the last evaluation during training, if configured
+evaluation/       of the evaluation during training, if configured: predictions.jsonl of the last
+                  one, rows.json with the number of rows of each one, and progress.json while one
+                  is in progress
 best/             run folder with the weights of the best evaluation during training, if configured
 teacher/          with the config section ``distil``: run folder of the first training; the other
                   files are those of the training on its answers
@@ -47,6 +49,7 @@ from mm_numeric.settings import read_yaml, setting_at
 
 CONFIG, LOG, MODEL, FINISHED = "config.yaml", "log.jsonl", "model", "run.json"
 EVALUATION, BEST, TEACHER = "evaluation", "best", "teacher"
+EVALUATED_ROWS, EVALUATING = "evaluation/rows.json", "evaluation/progress.json"
 PREDICTIONS, SCORES, RESULTS = "predictions.jsonl", "scores.jsonl", "results.json"
 ENSEMBLE = "ensemble.jsonl"  # answers of this run and of others together
 TRAINING_ANSWERS = "training_answers.jsonl"

@@ -82,6 +82,24 @@ def test_a_run_that_trains_shows_its_curves_and_the_last_evaluation(run):
     assert "Answers on the dial" in page
 
 
+def test_a_run_that_evaluates_says_how_far_it_is(run):
+    (run / "evaluation").mkdir()
+    file = run / "evaluation" / "progress.json"
+    entries = {"step": 100, "answered": 48, "rows": 200, "tokens": 3412}
+    file.write_text(json.dumps({**entries, "seconds_left": 83.2}))
+    _, twin = report(run)
+    told = "- Evaluating at step 100: 48 of 200 rows are answered, 3,412 tokens generated"
+    assert f"{told}, about 1 min 23 s left." in twin
+    assert "Not finished" not in twin
+    assert "--resume" not in twin
+    file.write_text(json.dumps({**entries, "seconds_left": None}))
+    assert f"{told}.\n" in report(run)[1]
+    os.utime(file, (time.time() - 3600,) * 2)  # the process was killed
+    assert "- Not finished: the log ends at step 100 of " in report(run)[1]
+    file.write_text("{}")
+    assert main(["report", str(run)]) == 2
+
+
 def test_a_trained_run_names_its_settings_and_the_command_that_makes_the_rest(run):
     adapted = ["modules={language: adapted}", "lora={rank: 4, alpha: 8}", "objective=ntil"]
     batch = ["trainer.per_device_train_batch_size=2", "trainer.gradient_accumulation_steps=4"]
