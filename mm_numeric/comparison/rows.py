@@ -26,7 +26,7 @@ from typing import Any
 from mm_numeric.comparison.hypotheses import Hypothesis, Row, make_hypotheses
 from mm_numeric.comparison.tune import Trial, axis_values, check_selection, make_trials, tuned_axes
 from mm_numeric.config.compare import row_name
-from mm_numeric.config.data import EvaluateConfig
+from mm_numeric.config.data import MOST_EVALUATED_ROWS, EvaluateConfig
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.config.reader import config_from_dict, find_config, read_config, read_objective
 from mm_numeric.config.schema import Config, check_baseline, plain
@@ -107,10 +107,14 @@ def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
     experiment: the settings of the first one, with the loss ``compare.control``. Its default, 1.3
     times cross-entropy, shows how much two runs of the same objective differ.
 
-    Runs are evaluated during training only if the config says so: all are evaluated afterwards.
+    Runs are evaluated during training only if the config says so, all on the same number of rows:
+    all are evaluated afterwards.
     """
     if config.evaluate == EvaluateConfig():
         config = replace(config, evaluate=None)
+    elif config.evaluate is not None and config.evaluate.rows is None:
+        evaluate = replace(config.evaluate, rows=MOST_EVALUATED_ROWS)
+        config = replace(config, evaluate=evaluate)
     where = f"{where}, compare"
     listed = enumerate(config.comparison.objectives)
     drafts = [_listed(value, f"{where}.objectives.{i}") for i, value in listed]

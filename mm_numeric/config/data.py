@@ -272,6 +272,10 @@ class DataConfig:
             )
 
 
+MOST_EVALUATED_ROWS = 200
+"""Largest number of rows that are evaluated during training without ``evaluate.rows``."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class EvaluateConfig:
     """Config section ``evaluate``: score the same samples periodically during training.
@@ -288,8 +292,11 @@ class EvaluateConfig:
     ten evaluations, and only the last one if all would answer more than a tenth as many rows as are
     trained on."""
 
-    rows: int | None = 200
-    """Number of rows to evaluate, from the start of the data, at least 1; null: all rows."""
+    rows: int | None = None
+    """Number of rows to evaluate, from the start of the data, at least 1; all rows if there are
+    fewer. null: 200, or as many as take a quarter of the time of training between two evaluations,
+    but at least 50; the first evaluation of a run chooses this number for all of them. In
+    ``compare``, null is 200."""
 
     data: DataSource | None = None
     """Source of the rows to evaluate; null: ``data.test``."""

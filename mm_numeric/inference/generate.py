@@ -61,8 +61,9 @@ from mm_numeric.inference.predictions_file import (
     merge_ranks,
     open_batches,
 )
+from mm_numeric.inference.progress import AnswerProgress
 from mm_numeric.io.atomic_files import append_to
-from mm_numeric.io.log import logger, progress
+from mm_numeric.io.log import logger
 from mm_numeric.models.loading import (
     device_type,
     load_family,
@@ -344,14 +345,15 @@ def _append_answers(
     explore = None
     if not is_greedy_alone(done):
         explore = Explorer(config.predict, family, config.task)
+    shown = AnswerProgress("answering", len(rows), config.predict.new_tokens)
     if endpoint is None:
-        answers = LoadedModel(model, family, ranks).answers(batches, explore)
+        inside = None if model.others else shown  # of an ensemble, all models answer a batch
+        answers = LoadedModel(model, family, ranks).answers(batches, explore, inside)
         if model.others:
             answers = _answers_of_ensemble(model, answers, batches, ranks)
     else:
         answers = endpoint_answers(endpoint, config, family, rows, explore)
-    bar = progress(desc="answering", unit="row", total=len(rows))
-    with closing(answers), bar, ExitStack() as stack:
+    with closing(answers), shown, ExitStack() as stack:
         opened = {r: stack.enter_context(append_to(f)) for r, f in files.items()}
         for number, (example, answer) in enumerate(zip(rows, answers, strict=True), start=1):
             for rule, file in opened.items():
@@ -370,7 +372,8 @@ def _append_answers(
                     file.flush()
                 if number % config.predict.batch_size == 0:
                     os.fsync(file.fileno())
-            bar.update()
+            if endpoint is not None or model.others:
+                shown.advance()
 
 
 class LoadedModel:
@@ -394,11 +397,17 @@ class LoadedModel:
             self.constrainer = Constrainer(config.task, family, self.model.device)
 
     def answers(
-        self, batches: Sequence[Sequence[Example]], explore: Explorer | None
+        self,
+        batches: Sequence[Sequence[Example]],
+        explore: Explorer | None,
+        shown: AnswerProgress | None = None,
     ) -> Generator[Generated]:
-        """Generate an answer to each sample of the batches; see ``generate``."""
+        """Generate an answer to each sample of the batches, and show the progress.
+
+        See ``generate``.
+        """
         for batch in batches:
-            yield from generate(
+            answers = generate(
                 self.model,
                 self.family,
                 batch,
@@ -408,6 +417,10 @@ class LoadedModel:
                 limits=ListLimits(self.source.config.task, self.source.config.predict),
                 precision=self.source.precision,
             )
+            if shown is not None:
+                with shown.batch(self.model, len(batch)):
+                    answers = iter(list(answers))
+            yield from answers
 
 
 def _answers_of_ensemble(

@@ -60,6 +60,8 @@ def test_rows_are_evaluated_during_training_if_the_config_says_so(tmp_path, over
     config = small_config(tmp_path, f"compare.objectives={objectives}", *filter(None, [override]))
     for run in seed_configs(config, 0):
         assert (run.evaluate and run.evaluate.every_steps) == every
+        # All runs on the same rows, however fast each of them is.
+        assert run.evaluate is None or run.evaluate.rows == 200
 
 
 def test_an_objective_of_a_grid_may_change_other_settings(tmp_path):

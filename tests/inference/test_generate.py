@@ -23,6 +23,7 @@ from mm_numeric.inference.candidates import Explored
 from mm_numeric.inference.decision_rules import Candidate
 from mm_numeric.inference.decode import Explorer
 from mm_numeric.inference.generate import Generated, generate, predict, prediction
+from mm_numeric.inference.progress import AnswerProgress
 from mm_numeric.models.loading import load_family, load_model, model_source
 from mm_numeric.runs.folder import read_run
 from mm_numeric.tasks.clock import Clock
@@ -186,6 +187,24 @@ def test_another_model_s_answers_are_not_mixed_in(run, tmp_path):
         predict(run, DataSource(render=3, seed=9), out)
     with pytest.raises(ValueError, match="max_new_tokens is 8 there and 3 here"):
         predict(run, None, out, max_new_tokens=3)
+
+
+@pytest.mark.parametrize("rule", ["greedy", "median"])
+def test_the_progress_has_rows_and_tokens_within_a_batch(run, tmp_path, monkeypatch, rule):
+    seen = []
+
+    class Noted(AnswerProgress):
+        def __init__(self, *arguments):
+            super().__init__(*arguments, lambda own: seen.append((own.answered, own.tokens)))
+
+    monkeypatch.setattr("mm_numeric.inference.generate.AnswerProgress", Noted)
+    predict(run, None, tmp_path / "p.jsonl", batch_size=6, max_new_tokens=4, rules=(rule,))
+    within = [tokens for answered, tokens in seen if answered == 0]
+    assert within[:2] == [0, 6]
+    assert len(set(within)) > 2
+    assert seen[-1][0] == 12
+    if rule == "greedy":
+        assert within == [0, 6, 12, 18, 24]
 
 
 def test_a_corrected_label_is_not_scored_on_the_old_one(run, tmp_path):

@@ -8,6 +8,9 @@ as a mean over zero answers. After a resume, the trainer's log tells which evalu
 Files in the run folder:
     evaluation/predictions.jsonl    predictions of the last evaluation; their ``rows_due`` is the
                                     number of evaluated rows, because no others are to be answered
+    evaluation/rows.json            number of evaluated rows, the same in all evaluations of the run
+    evaluation/progress.json        how far an evaluation is: step, rows, answered rows, generated
+                                    tokens, seconds left; deleted at its end
     best/                           run folder with the best weights: model/, config.yaml, run.json
 """
 
@@ -15,6 +18,7 @@ import importlib
 import json
 import math
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -27,7 +31,7 @@ from transformers import TrainerCallback, TrainingArguments
 
 from mm_numeric.answers import Example, Instance, Instances, Shape
 from mm_numeric.compat import save_without_push
-from mm_numeric.config.data import EvaluateConfig
+from mm_numeric.config.data import MOST_EVALUATED_ROWS, EvaluateConfig
 from mm_numeric.config.decoding import PredictConfig, is_greedy_alone
 from mm_numeric.config.schema import Config
 from mm_numeric.data.collator import has_mixed_modalities
@@ -51,12 +55,15 @@ from mm_numeric.inference.decode import (
 from mm_numeric.inference.draw import ANSWER_COLOUR, TRUE_COLOUR, draw_shapes
 from mm_numeric.inference.generate import generate, prediction
 from mm_numeric.inference.list_limits import ListLimits
-from mm_numeric.io.files import read_json, stored_content, write_text
-from mm_numeric.io.log import NO_PREFIX, ONCE, logger, progress
+from mm_numeric.inference.progress import AnswerProgress
+from mm_numeric.io.files import read_json, stored_content, write_json, write_text
+from mm_numeric.io.log import NO_PREFIX, ONCE, logger
 from mm_numeric.models.precision import Precision
 from mm_numeric.registry import SCORERS, scorer_of, unknown
 from mm_numeric.runs.folder import (
     BEST,
+    EVALUATED_ROWS,
+    EVALUATING,
     EVALUATION,
     FINISHED,
     MODEL,
@@ -70,6 +77,9 @@ FAILURES = "eval_failures"
 
 
 _EVALUATIONS, _TRAINED_PER_ASKED = 10, 10  # most evaluations, and fewest trained rows for each row
+_FEWEST_ROWS = 50  # without ``evaluate.rows``
+_TIME_SHARE = 0.25  # most time of an evaluation, in relation to the training before it
+_WRITTEN_S = 2.0  # seconds between two writes of the progress
 
 
 class Best(NamedTuple):
@@ -102,7 +112,7 @@ def with_schedule(
     settings = config.evaluate
     if settings is None or settings.every_steps is not None:
         return config
-    asked = loaded[: settings.rows]
+    asked = loaded[: settings.rows or MOST_EVALUATED_ROWS]
     batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     batch = max(1, batch // getattr(args, "num_generations", 1))  # of one prompt, with GRPO
     steps = args.max_steps
@@ -117,8 +127,9 @@ def with_schedule(
     count = min(_EVALUATIONS, max(1, steps * batch // (_TRAINED_PER_ASKED * len(asked))))
     every = math.ceil(steps / count)
     logger.info(
-        "evaluation: %d of %d rows every %d of %d steps; set evaluate.rows or evaluate.every_steps "
-        "to change it, evaluate=null to switch it off",
+        "evaluation: %s%d of %d rows every %d of %d steps; set evaluate.rows or "
+        "evaluate.every_steps to change it, evaluate=null to switch it off",
+        "up to " if settings.rows is None and len(asked) > _FEWEST_ROWS else "",
         *(len(asked), len(loaded), every, steps),
         extra={**NO_PREFIX, **ONCE},
     )
@@ -130,7 +141,7 @@ def evaluated_rows(config: Config, examples: list[Example]) -> list[Example]:
     settings = config.evaluate
     if settings is None:
         return []
-    examples = examples[: settings.rows]
+    examples = examples[: settings.rows or MOST_EVALUATED_ROWS]
     for example in examples:
         if example.answer is None:
             raise ValueError(
@@ -177,6 +188,9 @@ class EvaluationCallback(TrainerCallback):
         }
         self.folder = config.output_dir / BEST
         self.unfinished = self.folder.with_name(f"{BEST}.unfinished")
+        self.progress_file = config.output_dir / EVALUATING
+        self.written = -math.inf
+        self.begun: tuple[float, int] | None = None
         if trainer.args.should_save and (self.unfinished / FINISHED).is_file():
             self._replace_best()  # the process was killed while it did
         trainer.evaluation = self
@@ -190,6 +204,12 @@ class EvaluationCallback(TrainerCallback):
                 "the ranks, which ZeRO-3 and FSDP do not permit; use greedy, DDP or ZeRO-2."
             )
         return Explorer(settings, self.family, self.config.task)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Remember the time and the step, and delete the progress of a killed evaluation."""
+        self.begun = time.monotonic(), state.global_step
+        if args.should_save:
+            self.progress_file.unlink(missing_ok=True)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Request an evaluation every ``evaluate.every_steps`` steps and after the last step."""
@@ -216,6 +236,8 @@ class EvaluationCallback(TrainerCallback):
         broadcast_object_list(metrics)
         logged: dict[str, float] = metrics[0]
         trainer.log(logged)
+        if trainer.args.should_save:
+            self.progress_file.unlink(missing_ok=True)
         best = self.best(trainer.state.log_history)
         if best is not None and best.step == trainer.state.global_step:
             self._save_best(best)
@@ -266,8 +288,9 @@ class EvaluationCallback(TrainerCallback):
         """
         trainer, length = self.trainer, self.config.predict.new_tokens
         rank, ranks = trainer.args.process_index, trainer.args.world_size
+        training_s = self._training_seconds()
+        is_known = self._read_rows()
         size = min(self.config.predict.batch_size, math.ceil(len(self.examples) / ranks))
-        starts = range(0, len(self.examples), size)
         mine = []
         mixed = ranks > 1 and has_mixed_modalities(self.family, self.examples)
         model = trainer.accelerator.unwrap_model(trainer.model)
@@ -276,31 +299,99 @@ class EvaluationCallback(TrainerCallback):
         precision = Precision.of_trainer(trainer)
         was_training = model.training
         model.eval()
-        for first in progress(range(0, len(starts), ranks), desc="evaluating", unit="batch"):
-            number = first + rank
-            start = starts[min(number, len(starts) - 1)]
-            batch = self.examples[start : start + size]
-            found = generate(
-                model,
-                self.family,
-                batch,
-                length,
-                add_dummy_image_row=mixed,
-                explore=self.explore,
-                constrainer=self.constrainer,
-                limits=ListLimits(self.config.task, self.config.predict),
-                precision=precision,
-            )
-            answers = list(found)
-            if number < len(starts):
-                pairs = zip(batch, answers, strict=True)
-                config, rule = self.answer_config, self.answer_config.predict.rule
-                lines = [prediction(config, self.family, *pair, rule) for pair in pairs]
-                for line in lines:
-                    line["rows_due"] = len(self.examples)
-                mine.append((number, lines))
+        began, self.written = time.monotonic(), -math.inf
+        with AnswerProgress(
+            "evaluating", len(self.examples), length, self._write_progress
+        ) as shown:
+            while shown.answered < len(self.examples):
+                number = shown.answered // size + rank
+                last = math.ceil(len(self.examples) / size) - 1
+                start = min(number, last) * size
+                batch = self.examples[start : start + size]
+                with shown.batch(model, min(ranks * size, shown.total - shown.answered)):
+                    found = generate(
+                        model,
+                        self.family,
+                        batch,
+                        length,
+                        add_dummy_image_row=mixed,
+                        explore=self.explore,
+                        constrainer=self.constrainer,
+                        limits=ListLimits(self.config.task, self.config.predict),
+                        precision=precision,
+                    )
+                    answers = list(found)
+                if number <= last:
+                    pairs = zip(batch, answers, strict=True)
+                    config, rule = self.answer_config, self.answer_config.predict.rule
+                    mine.append(
+                        (number, [prediction(config, self.family, *pair, rule) for pair in pairs])
+                    )
+                if not is_known:
+                    per_row = (time.monotonic() - began) / shown.answered
+                    self._choose_rows(per_row, training_s, multiple=size * ranks)
+                    is_known = True
+                    shown.set_total(len(self.examples))
         model.train(was_training)
-        return [line for _, lines in sorted(gather_object(mine)) for line in lines]
+        lines = [line for _, own in sorted(gather_object(mine)) for line in own]
+        return [{**line, "rows_due": len(self.examples)} for line in lines]
+
+    def _training_seconds(self) -> float | None:
+        """Return the time of the training between two evaluations; None if it is not known."""
+        steps = 0 if self.begun is None else self.trainer.state.global_step - self.begun[1]
+        if self.begun is None or steps < 1 or self.settings.every_steps is None:
+            return None
+        return (time.monotonic() - self.begun[0]) / steps * self.settings.every_steps
+
+    def _read_rows(self) -> bool:
+        """Keep the rows of the first evaluation of the run; return False if this is the first."""
+        file = self.config.output_dir / EVALUATED_ROWS
+        known: list[int | None] = [None]
+        if self.trainer.args.should_save:
+            file.parent.mkdir(exist_ok=True)
+            if file.is_file():
+                with stored_content(file, "delete it"):
+                    known = [int(read_json(file)["rows"])]
+        broadcast_object_list(known)
+        self.examples = self.examples[: known[0]]
+        return known[0] is not None
+
+    def _choose_rows(self, per_row: float, training_s: float | None, *, multiple: int) -> None:
+        """Choose the number of rows of all evaluations of the run, and store it.
+
+        ``per_row`` is the time in which a row is answered, ``training_s`` that of the training
+        between two evaluations, both in seconds. The number is a ``multiple`` of the rows that are
+        answered at once.
+        """
+        chosen = [len(self.examples)]
+        if self.trainer.args.should_save:
+            if self.settings.rows is None and training_s is not None:
+                fitting = max(_FEWEST_ROWS, math.floor(_TIME_SHARE * training_s / per_row))
+                chosen = [min(len(self.examples), math.ceil(fitting / multiple) * multiple)]
+            write_json(self.config.output_dir / EVALUATED_ROWS, {"rows": chosen[0]})
+            if chosen[0] < len(self.examples):
+                logger.info(
+                    "evaluation: %d of %d rows each time, because a row takes about %.2g s and "
+                    "the training between two evaluations %.0f s; set evaluate.rows to change it",
+                    *(chosen[0], len(self.examples), per_row, training_s),
+                    extra=NO_PREFIX,
+                )
+        broadcast_object_list(chosen)
+        self.examples = self.examples[: chosen[0]]
+
+    def _write_progress(self, shown: AnswerProgress) -> None:
+        """Write progress.json, unless it was written just before."""
+        now = time.monotonic()
+        if self.trainer.args.should_save and now - self.written >= _WRITTEN_S:
+            self.written = now
+            entries = {
+                "step": self.trainer.state.global_step,
+                "rows": shown.total,
+                "answered": shown.answered,
+                "tokens": shown.tokens,
+                "seconds_left": shown.seconds_left(),
+            }
+            write_json(self.progress_file, entries)
 
     def _score(self, lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         """Save the predictions to predictions.jsonl, score them, and return ``eval_*`` metrics."""

@@ -22,13 +22,16 @@ from transformers import Qwen2VLForConditionalGeneration
 from mm_numeric.answers import Box, Instance
 from mm_numeric.config.data import EvaluateConfig
 from mm_numeric.data.examples import load_examples
+from mm_numeric.evaluation.report.run_page import run_page
 from mm_numeric.evaluation.score import score
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frames import Frame, Resize
 from mm_numeric.inference.digit_distribution import write_digit_distribution
 from mm_numeric.inference.generate import predict
+from mm_numeric.io.files import write_json
 from mm_numeric.runs.folder import last_checkpoint
 from mm_numeric.settings import read_yaml
+from mm_numeric.training.callbacks import evaluation as module
 from mm_numeric.training.callbacks.evaluation import (
     EvaluationCallback,
     evaluated_rows,
@@ -306,6 +309,89 @@ def test_a_training_of_an_epoch_shows_a_metric_and_how_to_switch_it_off(tmp_path
     assert re.search(r"\nstep 2/2  evaluation  within_5_minutes \S+  within_1_minute \S+  ex", said)
     assert list(evaluations(run)) == [2]
     assert read_yaml(run / "config.yaml")["evaluate"]["every_steps"] is None
+
+
+@pytest.mark.slow
+def test_an_evaluation_in_one_batch_shows_how_far_it_is(tmp_path, monkeypatch):
+    written, pages = [], []
+    monkeypatch.setattr(module, "_WRITTEN_S", 0.0)
+    file = tmp_path / "run" / "evaluation" / "progress.json"
+
+    def note(path, value):
+        write_json(path, value)
+        if path == file:
+            written.append(value)
+
+    def score_noted(*arguments, **options):
+        pages.append(run_page(tmp_path / "run", trust_remote_code=True).caveats)
+        return score(*arguments, **options)
+
+    monkeypatch.setattr(module, "write_json", note)
+    monkeypatch.setattr(module, "score", score_noted)
+    train(job(tmp_path, "every_steps: 6", f"predict.batch_size={ROWS}"))
+    passes = len(written) - 2  # besides the start and the end of the batch
+    assert passes > 1
+    tokens = [own["tokens"] for own in written]
+    assert tokens == [*range(0, (passes + 1) * ROWS, ROWS), passes * ROWS]
+    assert [own["answered"] for own in written] == [0] * (passes + 1) + [ROWS]
+    assert {(own["step"], own["rows"]) for own in written} == {(6, ROWS)}
+    left = [own["seconds_left"] for own in written]
+    assert left[0] is None
+    assert left[-1] == 0
+    assert min(left[1:-1]) > 0
+    answered = f"Evaluating at step 6: {ROWS} of {ROWS} rows are answered, {tokens[-1]} tokens"
+    assert pages[0][0] == f"{answered} generated, about 0 min 0 s left."
+    assert not file.exists()
+
+
+@pytest.mark.slow
+def test_the_number_of_rows_is_chosen_once_for_all_evaluations_of_a_run(
+    tmp_path, monkeypatch, capsys
+):
+    """Whatever the time that later ones, or a resumed training, would have."""
+    monkeypatch.setattr(module, "_FEWEST_ROWS", 5)
+    monkeypatch.setattr(module, "_TIME_SHARE", 0.0)
+    config = job(tmp_path, "", "evaluate={every_steps: 2}")
+    train(config, draw=lambda _: monkeypatch.setattr(module, "_TIME_SHARE", 1e9))
+    run = tmp_path / "run"
+    assert (
+        "\nevaluation: 6 of 12 rows each time, because a row takes about "
+        in capsys.readouterr().err
+    )
+    assert json.loads((run / "evaluation" / "rows.json").read_text()) == {"rows": 6}
+    known = timeless(run)
+    for step in (2, 4):
+        cut(run, step)
+        train(config, resume=True)
+        assert timeless(run) == known
+        assert [line["rows_due"] for line in lines(run / "evaluation" / "predictions.jsonl")] == [
+            6
+        ] * 6
+
+
+@pytest.mark.parametrize(
+    ("rows", "training_s", "per_row", "chosen"),
+    [
+        (None, 400.0, 1.0, 104),  # 100 fit into a quarter, in batches of 8
+        (None, 100.0, 1.0, 56),  # at least 50
+        (None, 400.0, 0.1, 200),
+        (None, None, 1.0, 200),  # before the first step
+        (200, 100.0, 1.0, 200),  # set by the user
+    ],
+)
+def test_the_number_of_rows_fits_into_a_quarter_of_the_training(
+    tmp_path, rows, training_s, per_row, chosen
+):
+    (tmp_path / "evaluation").mkdir()
+    callback = SimpleNamespace(
+        trainer=SimpleNamespace(args=SimpleNamespace(should_save=True)),
+        config=SimpleNamespace(output_dir=tmp_path),
+        settings=EvaluateConfig(rows=rows),
+        examples=list(range(200)),
+    )
+    EvaluationCallback._choose_rows(callback, per_row, training_s, multiple=8)
+    assert callback.examples == list(range(chosen))
+    assert json.loads((tmp_path / "evaluation" / "rows.json").read_text()) == {"rows": chosen}
 
 
 def test_what_cannot_be_scored_is_said_before_anything_is_written(tmp_path):

@@ -1,0 +1,96 @@
+"""Show how far a model is in answering rows, also within a batch, which may take minutes.
+
+The bar counts rows: those that are answered, and the estimated part of the batch in progress. It
+also has the number of generated tokens and the time left.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+
+from mm_numeric.io.log import progress
+
+
+class AnswerProgress:
+    """A progress bar of answered rows and generated tokens.
+
+    Args:
+        desc: What the bar is of, such as ``answering``.
+        rows: Number of rows.
+        max_new_tokens: Most tokens of an answer. It is the expected number of forward passes of
+            the first batch; later ones are expected to take as many as the longest one so far.
+        on_change: Is called with this object before and after each batch, and after each forward
+            pass.
+    """
+
+    def __init__(
+        self,
+        desc: str,
+        rows: int,
+        max_new_tokens: int,
+        on_change: Callable[["AnswerProgress"], None] = lambda _: None,
+    ) -> None:
+        self.bar = progress(desc=desc, unit="row", total=rows)
+        self.on_change = on_change
+        self.total, self.answered, self.tokens = rows, 0, 0
+        self._shown, self._expected, self._longest = 0.0, max_new_tokens, 0
+        self._began = time.monotonic()
+
+    def __enter__(self) -> "AnswerProgress":
+        """Return this object; the bar is closed at the end of the context."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the bar."""
+        self.bar.close()
+
+    @contextmanager
+    def batch(self, model: Any, rows: int) -> Iterator[None]:
+        """Return a context in which ``model`` generates the answers to the next ``rows`` rows."""
+        passes = 0
+
+        def count(head: Any, inputs: Any, logits: Tensor) -> None:
+            nonlocal passes
+            passes += 1
+            # The first pass reads the prompts, and generates one token of each.
+            self.tokens += len(logits) if passes == 1 else math.prod(logits.shape[:-1])
+            self._show(self.answered + rows * min(1.0, passes / (self._expected + 1)))
+
+        # Not the model: a wrapper such as PEFT's is not called, nor one with a text model inside.
+        head = model.get_output_embeddings()
+        self._show(self.answered)
+        hook = None if head is None else head.register_forward_hook(count)
+        try:
+            yield
+        finally:
+            if hook is not None:
+                hook.remove()
+        self._longest = max(self._longest, passes)
+        self._expected = self._longest
+        self.advance(rows)
+
+    def advance(self, rows: int = 1) -> None:
+        """Count rows as answered."""
+        self.answered += rows
+        self._show(self.answered)
+
+    def set_total(self, rows: int) -> None:
+        """Change the number of rows."""
+        self.total = self.bar.total = rows
+
+    def seconds_left(self) -> float | None:
+        """Return the estimated time left; None if nothing has been generated."""
+        if not self._shown:
+            return None
+        return (time.monotonic() - self._began) * (self.total / self._shown - 1)
+
+    def _show(self, rows: float) -> None:
+        self._shown = max(self._shown, rows)
+        if self.tokens:
+            self.bar.set_postfix_str(f"{self.tokens:,} tokens", refresh=False)
+        self.bar.update(math.floor(self._shown) - self.bar.n)
+        self.on_change(self)
