@@ -547,6 +547,20 @@ def generate_tokens(
     )
 
 
+def _question(config: Config, example: Example) -> dict[str, Any]:
+    """Return the entries of a line of predictions.jsonl that describe the question."""
+    reads_by = {name: config.task.options()[name] for name in config.task.reads_by}
+    return {
+        "id": example.id,
+        "image": None if example.image is None else str(example.image.resolve()),
+        **({"group": example.group} if example.group else {}),
+        "task": config.task_name,
+        **({"task_options": reads_by} if reads_by else {}),
+        **({"buckets": dict(example.buckets)} if example.buckets else {}),
+        "prompt": example.prompt,
+    }
+
+
 def prediction(
     config: Config,
     family: Family,
@@ -594,16 +608,8 @@ def prediction(
             tokens = {"token_scores": scores["scores"]} if scores and rule == GREEDY else {}
             scores = {"scores": [round(value, 6) for value in certain], **tokens}
     unreadable = isinstance(answer, Unreadable)
-    reads_by = {name: task.options()[name] for name in task.reads_by}
-    group = example.group
     return {
-        "id": example.id,
-        "image": None if example.image is None else str(example.image.resolve()),
-        **({"group": group} if group else {}),
-        "task": config.task_name,
-        **({"task_options": reads_by} if reads_by else {}),
-        **({"buckets": dict(example.buckets)} if example.buckets else {}),
-        "prompt": example.prompt,
+        **_question(config, example),
         "text": text,
         **entries,
         "parsed": None if unreadable else task.record(answer),

@@ -74,6 +74,6 @@ def test_an_order_that_a_key_contradicts_is_a_warning_with_the_remedy(tmp_path, 
     assert "'box_2d'" not in said
 
 
-def test_a_box_of_coco_is_said_to_be_read_as_two_corners(tmp_path, capsys):
+def test_a_box_of_coco_is_read_as_two_corners_with_a_line_that_names_it(tmp_path, capsys):
     said = scored(tmp_path, capsys, ['{"bbox": [10, 20, 110, 220], "label": "nut"}'], ORIGINAL).err
     assert "in 1 of 1 answers, 'bbox' is read as two corners, not as x, y, width, height" in said

@@ -27,7 +27,7 @@ def explored(known, ids, width=64, mass=0.99, seed=0):
 
 
 def check(known, median, mean, seeds=4, **more):
-    """Medians and means are within so many percent of the spread."""
+    """Largest error of medians and means, in percent of the spread."""
     found = script.errors(known, 64, seeds, **more)
     assert found["covered"] + found["drawn"] > 0.985
     assert found["median"] <= median
