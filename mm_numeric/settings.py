@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from mm_numeric.io.archives import require_file
 from mm_numeric.io.files import not_utf8
 from mm_numeric.registry import unknown
 
@@ -110,6 +111,7 @@ def parse_yaml(text: str, where: str) -> Any:
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML file of settings and return its top-level mapping as a dictionary."""
+    require_file(path)
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

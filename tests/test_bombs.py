@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import re
 import resource
 import zipfile
@@ -9,6 +10,8 @@ import zipfile
 import pytest
 from importing import make_image, outcome, text_folder
 
+from mm_numeric.cli import main as cli
+from mm_numeric.data.images import open_upright
 from mm_numeric.evaluation.answers.files import read_answer_file
 from mm_numeric.evaluation.scores import _natural
 from mm_numeric.importers.cvat import Cvat
@@ -17,7 +20,7 @@ from mm_numeric.importers.scene_text import CTW1500, Icdar2015
 from mm_numeric.importers.yolo import Yolo
 from mm_numeric.io import archives
 from mm_numeric.io.archives import UNPACKED_LIMIT, zipped_files
-from mm_numeric.io.files import read_rows
+from mm_numeric.io.files import read_json, read_rows, sha256_of
 from mm_numeric.runs.tensor_files import require_tensor_files
 from mm_numeric.settings import parse_yaml, read_yaml
 
@@ -150,3 +153,31 @@ def test_a_second_document_of_a_yaml_file_is_named_with_its_line(tmp_path, name)
     message = f"{path}, line 2: found another document. A config is one YAML document; delete the "
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         read_yaml(path)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda path: next(read_rows(path.with_suffix(".jsonl"))),
+        lambda path: next(read_rows(path.with_suffix(".jsonl.gz"))),
+        lambda path: next(zipped_files(path, [".txt"])),
+        read_json,
+        read_yaml,
+        sha256_of,
+        open_upright,
+    ],
+    ids=["rows", "packed rows", "zip", "json", "yaml", "checksum", "image"],
+)
+def test_a_named_pipe_is_not_waited_for(tmp_path, read):
+    for name in ("pipe", "pipe.jsonl", "pipe.jsonl.gz"):
+        os.mkfifo(tmp_path / name)
+    with pytest.raises(ValueError, match=r"pipe[.a-z]*: it is a pipe or a device; write its"):
+        read(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize("words", [["pipe.jsonl"], ["pipe.zip", "--truth", "pipe.zip"]])
+def test_a_named_pipe_of_answers_is_one_sentence(tmp_path, monkeypatch, capsys, words):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo(words[0])
+    assert cli.main(["score", *words]) == 2
+    assert f"{words[0]}: it is a pipe or a device;" in capsys.readouterr().err

@@ -16,6 +16,8 @@ import yaml
 from finished_runs import copy_and_enter
 from hypothesis import example, given
 from hypothesis import strategies as st
+from processes import python
+from safetensors.torch import load_file, save_file
 
 from mm_numeric.cli import main as cli
 from mm_numeric.io.escaping import (
@@ -210,3 +212,60 @@ def test_markdown_of_any_text(text):
     assert is_inert(re.sub(r"\\.|`[^`]*`", "c", sentence))
     assert list(outside_of_fences(f"{markdown_fence(text)}\nafter")) == ["after"]
     assert terminal_text(text).count("\n") == text.count("\n")
+
+
+UNCAUGHT = f"""
+import logging, sys, threading, warnings
+from mm_numeric.io.log import escape_libraries
+escape_libraries()
+logging.getLogger("library").error("of a logger %s", {ESCAPES!r})
+warnings.warn("of a warning {ESCAPES!r}".replace("'", ""))
+thread = threading.Thread(target=int, args=[{ESCAPES!r}], name={ESCAPES!r})
+thread.start()
+thread.join()
+class Unraisable:
+    def __del__(self):
+        raise ValueError("of an object " + {ESCAPES!r})
+Unraisable()
+try:
+    raise ValueError("of the program " + {ESCAPES!r})
+except ValueError:
+    sys.excepthook(*sys.exc_info())
+"""
+
+PREDICT = """
+import sys
+from mm_numeric.cli.main import main
+try:
+    sys.exit(main(["predict", "--model", "run", "--data", "test.jsonl", "--out", "new.jsonl"]))
+except Exception:
+    sys.excepthook(*sys.exc_info())
+"""
+
+
+def test_what_libraries_log_warn_of_and_raise_is_escaped(tmp_path):
+    found = python("-c", UNCAUGHT, cwd=tmp_path).stderr
+    for kind in ("of a logger ", "of a warning ", "in thread ", "of an object ", "of the program "):
+        assert kind + terminal_text(ESCAPES) in found, found
+    assert re.sub("[\n\t]", "", found).isprintable()
+
+
+def test_names_in_a_checkpoint_do_not_act_in_a_terminal(finished_runs, tmp_path, monkeypatch):
+    """transformers logs the names of tensors that it does not use, and other values as errors."""
+    copy_and_enter(finished_runs, tmp_path / "files", monkeypatch)
+    file = Path("run/model/model.safetensors")
+    tensors = load_file(file)
+    unused = tensors["transformer.wpe.weight"].clone()
+    save_file({**tensors, ESCAPES: unused}, file, {"format": "pt"})
+    found = python("-c", PREDICT)
+    assert found.returncode == 0, found.stderr
+    monkeypatch.setenv("MM_NUMERIC_DEBUG", "1")
+    config = json.loads(Path("run/model/config.json").read_text())
+    config["dtype"] = ESCAPES
+    Path("run/model/config.json").write_text(json.dumps(config))
+    Path("new.jsonl").unlink()
+    failed = python("-c", PREDICT)
+    assert "Traceback" in failed.stderr
+    for text in (found.stderr, failed.stderr):
+        assert terminal_text(ESCAPES)[:12] in text
+        assert re.sub("[\n\t]", "", text).isprintable()

@@ -65,16 +65,24 @@ TESTS = {
     # What is read
     "Files of somebody else are data with limits: YAML without aliases that expand and without "
     "deep nesting, archives up to `--max-unpacked` (256 MiB; the lines of a `.jsonl.gz`, which are "
-    "read one by one, up to 200 times its size if that is more), images up to Pillow's limit of "
-    "pixels, JSON lines up to the same limit as archives.":
+    "read one by one, up to 200 times its size if that is more), images up to "
+    "`data.largest_image` (128 million pixels, of WebP a third), models up to 64 times the weights "
+    "in the files of their checkpoint, JSON lines up to the same limit as archives.":
         "test_bombs.py::test_yaml "
         "io/test_archives.py::test_a_zip_bomb_is_rejected_by_its_sizes_without_unpacking "
         "test_bombs.py::test_a_packed_json_lines_file_of_blank_lines "
         "evaluation/check_data/test_check.py::"
         "test_an_image_that_is_too_large_to_be_decoded_is_one_fault "
+        "models/test_checkpoint_values.py::"
+        "test_a_model_of_other_sizes_is_not_made_before_it_is_rejected "
         "test_bombs.py::test_a_line_of_a_json_lines_file_is_limited",
     "A file that breaks one is one error message with its name.":
         "test_damaged_files.py::test_a_damaged_file_is_named",
+    "A value in the JSON files of a checkpoint that no model has is one error message with its "
+    "file and key.":
+        "models/test_checkpoint_values.py::test_an_impossible_value_is_one_sentence",
+    "A named pipe or device is an error.":
+        "test_bombs.py::test_a_named_pipe_is_not_waited_for",
     "Images are JPEG, PNG, WebP, BMP, TIFF, GIF or PPM files, whatever their names end with, and "
     "PostScript is not executed.": "data/test_images.py::test_no_postscript_is_executed",
     "Paths in rows may lead out of their folder, as those of your own rows do.": ADVICE,
@@ -104,11 +112,20 @@ TESTS = {
         "test_hostile_text.py::test_html_has_no_element_of_a_text "
         "test_hostile_text.py::test_markdown_has_no_heading_list_link_or_tag_of_a_text "
         "test_hostile_text.py::test_no_cell_is_a_formula_and_no_text_is_a_latex_command",
+    "What libraries log, warn of and raise in a command is escaped for the terminal, too, such as "
+    "the names of tensors.":
+        "test_hostile_text.py::test_what_libraries_log_warn_of_and_raise_is_escaped "
+        "test_hostile_text.py::test_names_in_a_checkpoint_do_not_act_in_a_terminal",
+    "Their progress bars are not.": ADVICE,
     # What is sent where
     "`model.name`, `data.*.dataset` that is no local folder: Its name and revision, to the Hugging "
     "Face hub.":
         "test_trust_page.py::test_commands_write_to_the_given_paths_and_connect_to_nothing",
     "`HF_HUB_OFFLINE=1` forbids it.": "test_trust_page.py::test_offline_no_model_is_asked_for",
+    "The client of the hub adds your token and the versions of packages, and uses the proxies of "
+    "the environment.": ADVICE,
+    "`push RUN REPO`: The exported model and its card, to the Hugging Face hub.":
+        "models/test_export.py::test_a_run_is_pushed_to_the_hub",
     "`predict --endpoint URL`: Questions and images, and `MM_NUMERIC_API_KEY`, to that server "
     "only.":
         "inference/test_endpoint.py::test_the_api_key_is_sent_and_nowhere_written",
@@ -117,6 +134,19 @@ TESTS = {
     "`score --extract-with URL`: Questions and answers, and `OPENAI_API_KEY`, to that server only.":
         "evaluation/answers/test_judge.py::test_a_judge_is_asked_as_the_published_script_asks "
         "inference/test_endpoint.py::test_the_key_of_openai_is_not_sent_to_other_servers",
+    "`--proxy env` with one of these two: The same, through the proxy of `http_proxy` or "
+    "`https_proxy`, which can read all that is sent to an `http://` URL.":
+        "inference/test_chat_client.py::test_a_proxy_that_does_not_connect_is_named",
+    "Without it, proxies of the environment get nothing.":
+        "inference/test_chat_client.py::"
+        "test_a_proxy_of_the_environment_gets_nothing_unless_it_is_asked_for",
+    "`demo`, `report --watch`: Pages, to the browsers of this machine.":
+        "evaluation/report/test_demo.py::test_the_page_and_an_answer",
+    "Other host names and pages of websites get an error.":
+        "evaluation/report/test_demo.py::test_other_hosts_and_pages_of_websites_get_nothing",
+    "A request has 30 s, and there are at most 32 connections.":
+        "io/test_local_server.py::test_a_request_that_does_not_arrive_is_ended "
+        "io/test_local_server.py::test_there_are_not_more_connections_than_permitted",
     "`trainer.report_to`, `trainer.push_to_hub`: What those services of transformers send.": ADVICE,
     "The default is nothing.": "test_trust_page.py::test_nothing_is_reported_by_default",
     "`--engine ray`, `--engine slurm`, several ranks: Configs and rows, within your cluster.":

@@ -28,7 +28,7 @@ from typing import Any
 
 from mm_numeric.answers import Box, Instance, Instances, Polygon, Shape
 from mm_numeric.geometry.row_shapes import finite_numbers, finite_xywh
-from mm_numeric.io.archives import is_wanted, zipped_files
+from mm_numeric.io.archives import is_wanted, require_file, zipped_files
 from mm_numeric.io.files import listed_rows, read_json
 from mm_numeric.io.log import logger
 
@@ -93,6 +93,8 @@ def text_files(path: Path) -> Iterator[tuple[str, str, list[tuple[int, str]]]]:
     files: Iterable[tuple[str, str, bytes]]
     if path.is_dir():
         found = sorted(file for file in path.iterdir() if is_wanted(file.name, (".txt",)))
+        for file in found:
+            require_file(file)
         files = ((str(file), file.name, file.read_bytes()) for file in found)
     else:
         zipped = zipped_files(path, (".txt",))

@@ -101,6 +101,8 @@ def _with_task(row: Mapping[str, Any], where: str, source: AnswerSource) -> Answ
             f"if you trust the module {name.partition(':')[0]}, add --task {name}."
         )
     options = row.get("task_options") or {}
+    if not isinstance(options, dict):
+        raise ValueError(f"{where}: task_options is an object, not {options!r:.60}; correct it.")
     if "scorer" in options:
         raise ValueError(
             f"{where}: task_options names a scorer, and a data file may not import code; remove "

@@ -34,7 +34,7 @@ from mm_numeric.data.examples import (
     only_known_questions,
 )
 from mm_numeric.data.framing import check_sizes, compute_frame
-from mm_numeric.data.images import image_size, open_image
+from mm_numeric.data.images import image_size, open_sized
 from mm_numeric.data.lengths import TooLongError, count_image_tokens, row_tokens
 from mm_numeric.evaluation.check_data.coordinate_range import shapes_of
 from mm_numeric.evaluation.check_data.findings import (
@@ -218,13 +218,13 @@ def _image_size(source: SourceReport, example: Example, *, decode: bool) -> tupl
     """
     assert example.image is not None
     if not decode:
-        with suppress(ValueError):  # open_image raises it with the row in its message
+        with suppress(ValueError):  # open_sized raises it with the row in its message
             return image_size(example.image)
-    image = open_image(example)
+    image, size = open_sized(example)
     if colours := image.getcolors(maxcolors=1):
         ((_, rgb),) = colours
         source.one_colour.setdefault(example.image, f"{example.where}, rgb{rgb}")
-    return image.size
+    return size
 
 
 def _encoded(

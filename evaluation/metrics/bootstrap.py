@@ -236,6 +236,11 @@ class _ResampledColumn(NDArrayOperatorsMixin):
             return self._sums
         return self._array.sum(axis=axis, **options)
 
+    @property
+    def weighted(self) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        """The values before resampling, [n], and how often each is drawn, [resamples, n]."""
+        return self._values, self._block.weights
+
     def mean(self, axis: int | None = None, **options: Any) -> Any:
         """Return the mean of each resample if ``axis`` is -1; see ``numpy.ndarray.mean``."""
         if axis == -1 and not options:

@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -175,7 +175,10 @@ def _r2(columns: Columns, counts: Any, *, prefix: str = "") -> Any:
     """Return R²: 1 - (sum of squared errors) / (sum of squared deviations from the mean target)."""
     target, answer = columns[f"{prefix}target_value"], columns[f"{prefix}answer_value"]
     error = ((answer - target) ** 2 * counts).sum(axis=-1)
-    return 1 - _ratio(error, (_centred(target, counts) ** 2).sum(axis=-1))
+    drawn = _drawn(counts, target)
+    if drawn is None:
+        return 1 - _ratio(error, (_centred(target, counts) ** 2).sum(axis=-1))
+    return 1 - _ratio(error, _products(drawn.weights, *drawn.values, *drawn.values)[0])
 
 
 def _pearson(columns: Columns, counts: Any) -> Any:
@@ -184,6 +187,9 @@ def _pearson(columns: Columns, counts: Any) -> Any:
 
 
 def _spearman(columns: Columns, counts: Any) -> Any:
+    drawn = _drawn(counts, columns["answer_value"], columns["target_value"])
+    if drawn is not None:
+        return _nan_if_unparseable(columns, _drawn_spearman(drawn.weights, *drawn.values))
     given, wanted = (
         _ranks(np.where(counts > 0, columns[name], np.inf))
         for name in ("answer_value", "target_value")
@@ -193,12 +199,88 @@ def _spearman(columns: Columns, counts: Any) -> Any:
 
 def _nan_if_unparseable(columns: Columns, values: Any) -> Any:
     """Replace correlations by nan if not a single answer could be parsed."""
-    return np.where((columns["unreadable"] == 0).any(axis=-1), values, np.nan)
+    return np.where((columns["unreadable"] == 0).sum(axis=-1) > 0, values, np.nan)
 
 
 def _correlation(x: Any, y: Any, counts: Any) -> Any:
+    drawn = _drawn(counts, x, y)
+    if drawn is not None:
+        xy, xx, yy = _products(drawn.weights, *drawn.values)
+        return _ratio(xy, np.sqrt(xx) * np.sqrt(yy))
     x, y = (_centred(values / max(np.abs(values).max(), 1.0), counts) for values in (x, y))
     return _ratio((x * y).sum(-1), np.sqrt((x * x).sum(-1) * (y * y).sum(-1)))
+
+
+class _Drawn(NamedTuple):
+    """Columns of which a bootstrap draws rows."""
+
+    values: Sequence[Array]
+    """The values of each column, [n]."""
+
+    weights: Array
+    """How often each row is in each resample, [resamples, n]."""
+
+
+def _drawn(counts: Any, *columns: Any) -> _Drawn | None:
+    """Return columns with the weights of their rows; None if they are not resampled.
+
+    The rows where ``counts`` is 0 are left out. From the weights, the correlations of 2,000
+    resamples are one product of matrices; the rows of each resample are not needed.
+    """
+    if not all(hasattr(column, "weighted") for column in (counts, *columns)):
+        return None
+    is_counted, weights = counts.weighted
+    values = [column.weighted[0] for column in columns]
+    kept = np.flatnonzero(is_counted > 0)
+    if len(kept) < len(is_counted):
+        values, weights = [own[kept] for own in values], weights[:, kept]
+    return _Drawn(values, weights)
+
+
+_CANCELLED = 1e-6
+"""Share of a sum of squares below which its difference from the square of a sum is not exact."""
+
+
+def _products(weights: Array, x: Array, y: Array) -> tuple[Array, Array, Array]:
+    """Return the sums over rows of the deviations from the mean: xy, xx and yy, [resamples]."""
+    if not x.size:
+        return (np.zeros(len(weights)),) * 3
+    (x, x_scale), (y, y_scale) = map(_scaled, (x, y))
+    sums = weights @ np.stack([x, y, x * y, x * x, y * y], axis=-1)
+    mean_x, mean_y = (sums[:, :2] / weights.sum(axis=-1, keepdims=True).clip(min=1)).T
+    of_means = [mean_x * sums[:, 1], mean_x * sums[:, 0], mean_y * sums[:, 1]]
+    found = sums[:, 2:] - np.stack(of_means, axis=-1)
+    # Rows of one value have the variance 0, without rounding errors.
+    is_cancelled = (sums[:, 3:] > 0) & (found[:, 1:] <= _CANCELLED * sums[:, 3:])
+    for i in np.flatnonzero(is_cancelled.any(axis=-1)):
+        drawn = weights[i].astype(np.int64)
+        a, b = (_centred(np.repeat(own, drawn), np.ones(drawn.sum())) for own in (x, y))
+        found[i] = (a * b).sum(), (a * a).sum(), (b * b).sum()
+    found *= np.array([x_scale * y_scale, x_scale**2, y_scale**2])
+    return found[:, 0], found[:, 1], found[:, 2]
+
+
+def _scaled(values: Array) -> tuple[Array, float]:
+    """Return values minus one near their middle, divided by the largest; return that, too."""
+    shifted = values - np.partition(values, len(values) // 2)[len(values) // 2]
+    scale = float(np.abs(shifted).max()) or 1.0
+    return shifted / scale, scale
+
+
+def _drawn_spearman(weights: Array, x: Array, y: Array) -> Array:
+    """Return Spearman's correlation of each resample: equal values of it share their mean rank."""
+    rows = weights.sum(axis=-1, keepdims=True)
+    ranks, squares = [], []
+    for values in (x, y):
+        _, group, equal = np.unique(values, return_inverse=True, return_counts=True)
+        ordered, firsts = weights[:, np.argsort(group)], np.cumsum(equal) - equal
+        sizes = np.add.reduceat(ordered, firsts, axis=-1) if len(firsts) else weights
+        # Ranks are whole or half numbers, so that all sums are exact.
+        centred = np.cumsum(sizes, axis=-1) - sizes + (sizes - rows) / 2
+        ranks.append(centred[:, group])
+        squares.append((sizes * centred**2).sum(axis=-1))
+    products = np.einsum("ij,ij,ij->i", weights, *ranks)
+    return _ratio(products, np.sqrt(squares[0]) * np.sqrt(squares[1]))
 
 
 def _centred(values: Any, counts: Any) -> Any:

@@ -48,13 +48,15 @@ def demo_server(run: LoadedRun, port: int) -> ThreadingHTTPServer:
                 if not length.isdecimal() or int(length) > LIMIT_MB * 10**6:
                     raise ValueError(f"the image is larger than {LIMIT_MB} MB; use a smaller one.")
                 asked = parse_qs(url.query).get("ask", [""])[0]
-                data = self.rfile.read(int(length))
+                data = self.body(int(length))
                 with lock:
                     text = answer_html(run, data, asked)
             except ValueError as error:
                 self.close_connection = True
                 self.reply(HTTPStatus.BAD_REQUEST, "plain", str(error), _HEADERS)
                 return
+            except ConnectionError:
+                raise
             except Exception as error:  # such as a GPU without memory: the next image may fit
                 logger.exception("an image could not be answered:")
                 reason = f"{type(error).__name__}: {plain(str(error), 300)}"

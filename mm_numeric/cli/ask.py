@@ -13,7 +13,7 @@ from mm_numeric.io.log import logger, show
 
 _OTHERS = (
     "data", "images", "training_rows", "out", "endpoint", "served_model", "concurrency", "timeout",
-    "resources", "tensor_parallel", "limit",
+    "proxy", "resources", "tensor_parallel", "limit",
 )  # fmt: skip
 
 

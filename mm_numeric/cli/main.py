@@ -20,8 +20,21 @@ from mm_numeric.cli.score import decode_answers, score_answers
 from mm_numeric.distributed.ranks import EveryRankError, is_lost_rank
 from mm_numeric.io.archives import set_limit
 from mm_numeric.io.atomic_files import atomic_file
-from mm_numeric.io.files import disk_full_message, is_disk_full
-from mm_numeric.io.log import ALL_RANKS, logger, rank, set_verbosity, show, user_warnings_only
+from mm_numeric.io.files import (
+    disk_full_message,
+    is_disk_full,
+    is_memory_full,
+    memory_full_message,
+)
+from mm_numeric.io.log import (
+    ALL_RANKS,
+    escape_libraries,
+    logger,
+    rank,
+    set_verbosity,
+    show,
+    user_warnings_only,
+)
 from mm_numeric.registry import missing_package
 
 
@@ -35,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # The imports of a command make a million objects that stay; with Python's threshold of 700 new
     # objects, a tenth of the time until it starts goes into looking for garbage among them.
     gc.set_threshold(max(20_000, gc.get_threshold()[0]), *gc.get_threshold()[1:])
+    escape_libraries()
     parser = make_parser(
         {
             "ls": _ls,
@@ -94,6 +108,8 @@ def _exit_code(error: BaseException) -> int:
         raise error
     if is_disk_full(error):
         message = disk_full_message(error, "repeat the command; finished work is kept")
+    elif is_memory_full(error):
+        message = memory_full_message(error)
     elif is_lost_rank(error):
         message = f"rank {rank()}: another rank has ended or cannot be reached; see its messages. "
         message += "Finished work is kept: repeat the command (train: with --resume)."

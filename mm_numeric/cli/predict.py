@@ -88,11 +88,17 @@ def add_endpoint(predict: argparse.ArgumentParser) -> None:
         metavar="N",
         help="number of rows that --endpoint gets at the same time (default: 8)",
     )
-    add_timeout(predict, "--endpoint", 600)
+    add_connection(predict, "--endpoint", 600)
 
 
-def add_timeout(parser: argparse._ActionsContainer, option: str, default_s: int) -> None:
-    """Add the time limit of the server that ``option`` names."""
+def add_connection(parser: argparse._ActionsContainer, option: str, default_s: int) -> None:
+    """Add the time limit of the server that ``option`` names, and the way to it."""
+    parser.add_argument(
+        "--proxy",
+        choices=["env"],
+        help=f"ask {option} through the proxy of http_proxy or https_proxy, which can read all "
+        "that is sent to an http:// URL (default: no proxy)",
+    )
     parser.add_argument(
         "--timeout",
         type=positive,
@@ -102,17 +108,21 @@ def add_timeout(parser: argparse._ActionsContainer, option: str, default_s: int)
     )
 
 
+def connection_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the given options of ``add_connection`` as settings of a ``ChatClient``."""
+    given = {"timeout_s": arguments.timeout, "use_proxy": None if arguments.proxy is None else True}
+    return {name: value for name, value in given.items() if value is not None}
+
+
 def endpoint_of(arguments: argparse.Namespace) -> "Endpoint | None":
     """Return the server of ``--endpoint``, or None without this option."""
-    options = {
-        "model": arguments.served_model,
-        "concurrency": arguments.concurrency,
-        "timeout_s": arguments.timeout,
-    }
+    options = {"model": arguments.served_model, "concurrency": arguments.concurrency}
     given = {name: value for name, value in options.items() if value is not None}
+    given |= connection_of(arguments)
     if arguments.endpoint is None:
         if given:
-            raise ValueError("--served-model, --concurrency and --timeout require --endpoint.")
+            names = "--served-model, --concurrency, --timeout and --proxy"
+            raise ValueError(f"{names} require --endpoint.")
         return None
     if "model" not in given:
         raise ValueError("--endpoint requires --served-model, the name of a model on the server.")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mm_numeric.cli.overview import positive
-from mm_numeric.cli.predict import add_timeout
+from mm_numeric.cli.predict import add_connection, connection_of
 from mm_numeric.config.decoding import MBR, check_decode
 from mm_numeric.io.log import show
 from mm_numeric.registry import PROTOCOLS, RANK_FIELDS
@@ -26,7 +26,7 @@ _REQUIRED = {
         "family", "frame", *SIZES, "images", "option", "id", "text", "list"
     ),
     "--truth, the true shapes": ("lines",),
-    "--extract-with, the URL of a judge": ("extract_model", "timeout"),
+    "--extract-with, the URL of a judge": ("extract_model", "timeout", "proxy"),
     "--protocol coco_ap": (*_COCO,),
 }  # fmt: skip
 """An option -> the options that are only for it."""
@@ -66,7 +66,8 @@ def add_score_options(score: argparse.ArgumentParser) -> None:
         "--out",
         type=Path,
         metavar="FOLDER",
-        help="folder for results.json, which has a section for each --protocol, and scores.jsonl "
+        help="folder for results.json, which has a section for each --protocol, and scores.jsonl; "
+        "for a file NAME.jsonl that predict did not write, NAME.results.json and NAME.scores.jsonl "
         "(default: that of the predictions)",
     )
     add_joined_rows(score)
@@ -231,7 +232,7 @@ def _add_judge(score: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="model of --extract-with (default: gpt-4-0613, as in MathVista's script)",
     )
-    add_timeout(judge, "--extract-with", 120)
+    add_connection(judge, "--extract-with", 120)
 
 
 def _add_coco(score: argparse.ArgumentParser) -> None:
@@ -303,8 +304,8 @@ def score_answers(arguments: argparse.Namespace) -> None:
         settings["areas"] = dict(settings["areas"])
     judge = None
     if arguments.extract_with:
-        timeout = {} if arguments.timeout is None else {"timeout_s": arguments.timeout}
-        judge = Judge(url=arguments.extract_with, model=arguments.extract_model, **timeout)
+        connection = connection_of(arguments)
+        judge = Judge(url=arguments.extract_with, model=arguments.extract_model, **connection)
     scores = score(
         predictions,
         task_name=arguments.task,

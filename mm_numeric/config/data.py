@@ -126,6 +126,8 @@ def named(sources: Sources) -> str:
 class AugmentConfig:
     """Config section ``data.augment``: training images are changed together with their answers.
 
+    Images above 32 million pixels are not changed.
+
     The draws for a row depend on the epoch, the row's id, and ``trainer.data_seed`` or else
     ``trainer.seed``.
     """
@@ -199,6 +201,12 @@ class DataConfig:
     on_bad_image: str = "stop"
     """If an image cannot be read, ``stop`` training, or ``skip`` the row and count it."""
 
+    largest_image: int = 128_000_000
+    """Largest number of pixels of an image that is read, at least 1. It limits the memory that a
+    small file can take; for a WebP, which takes more, it is a third. Images above 32 million pixels
+    are read at half of their width and height, or less; coordinates are still those of the
+    original."""
+
     stream: bool = False
     """Read training rows during training, instead of all rows before it. Requires
     ``trainer.max_steps``."""
@@ -245,7 +253,7 @@ class DataConfig:
                     f"them once; remove {name} or augment"
                 )
         check_choices(self, on_bad_image=("stop", "skip"), too_long=("stop", "drop", "resize"))
-        check_at_least_1(self, "max_tokens", "shuffle_rows")
+        check_at_least_1(self, "max_tokens", "shuffle_rows", "largest_image")
         if self.too_long != "stop" and self.max_tokens is None:
             raise ValueError(f"too_long: {self.too_long} requires max_tokens; set it")
         check_not_training(self.test, "test")

@@ -18,7 +18,7 @@ from PIL import Image
 from mm_numeric.answers import EmbeddedImage, Example
 from mm_numeric.config.schema import Config
 from mm_numeric.data.augmentations import Scene, position_word
-from mm_numeric.data.images import UnreadableImageError, open_image
+from mm_numeric.data.images import UnreadableImageError, open_sized
 from mm_numeric.geometry.moves import KeptShare
 from mm_numeric.registry import AUGMENTATIONS, choose, unknown
 from mm_numeric.tasks.base import Task
@@ -96,14 +96,18 @@ class Augmenter:
         return next((changed for changed in draws if changed is not None), None)
 
     def _scene(self, example: Example) -> Scene:
-        opened = [open_image(replace(example, image=image)) for image in example.images]
+        opened, sizes = zip(
+            *(open_sized(replace(example, image=image)) for image in example.images), strict=True
+        )
+        if any(image.size != size for image, size in zip(opened, sizes, strict=True)):
+            raise UnreadableImageError("it was reduced, and answers are moved in its pixels")
 
         def others(rng: random.Random, count: int) -> list[Scene]:
             found = [self.rows[i] for i in self.by_question.get(example.prompt, ())]
             found = [row for row in found if row.id != example.id]
             return [self._scene(row) for row in rng.sample(found, min(count, len(found)))]
 
-        return Scene(tuple(opened), example.answer, example.prompt, self.kept, others)
+        return Scene(opened, example.answer, example.prompt, self.kept, others)
 
     def _example(self, example: Example, scene: Scene) -> Example:
         first, *more = (_embedded(image, example) for image in scene.images)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from mm_numeric.answers import Example
 from mm_numeric.data.image_cache import ImageCache
-from mm_numeric.data.images import open_image
+from mm_numeric.data.images import open_image, open_sized
 from mm_numeric.families.chat_template import Shown
 from mm_numeric.families.family import Family
 from mm_numeric.geometry.frames import Frame
@@ -36,13 +36,19 @@ def load_framed_image(
     for source in example.images:
         own = replace(example, image=source)
         if image_cache is None or not family.takes_images:
-            image = open_image(own)
-            opened.append((image, image.size))
+            opened.append(open_sized(own))
         else:
             opened.append(image_cache.open(family, own))
     images, sizes = zip(*opened, strict=True)
     check_sizes(example, sizes)
     frame = compute_frame(family, example, sizes[0])
+    if (
+        image_cache is None
+    ):  # the image processor would compute its size from that of a reduced image
+        images = tuple(
+            image if image.size == size else family.resize_image_once(image, size)
+            for image, size in opened
+        )
     smaller = None if fitted is None else fitted(frame)
     if smaller is not None and smaller != frame:
         # Downscale the originals: cached images have been resized already.

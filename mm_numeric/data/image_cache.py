@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from mm_numeric.answers import Example
-from mm_numeric.data.images import DECODING, open_image
+from mm_numeric.data.images import DECODING, open_sized
 from mm_numeric.families.family import Family, Prompts
 from mm_numeric.io.atomic_files import atomic_file
 
@@ -43,7 +43,7 @@ class ImageCache:
         """Return the resized image, and the (width, height) of the upright original image."""
         file = _cache_file(self.folder, _key(family, example), ".npz")
         if not file.is_file():
-            return _add(file, family, open_image(example))
+            return _add(file, family, *open_sized(example))
         try:
             with np.load(file) as arrays:
                 width, height = (int(edge) for edge in arrays["size"])
@@ -54,20 +54,22 @@ class ImageCache:
             ) from error
 
 
-def _add(file: Path, family: Family, image: Image.Image) -> tuple[Image.Image, tuple[int, int]]:
-    """Resize an image and add it to the cache.
+def _add(
+    file: Path, family: Family, image: Image.Image, size: tuple[int, int]
+) -> tuple[Image.Image, tuple[int, int]]:
+    """Resize an image, whose original has this size, and add it to the cache.
 
     Returns the resized image (the original if it cannot be cached) and the original size.
     """
     try:
-        resized = family.resize_image_once(image)
+        resized = family.resize_image_once(image, size)
     except ValueError:  # the family cannot frame this image: the caller reports it with its row
-        return image, image.size
-    if resized is image:
-        return image, image.size  # a second resize would change it; see ImageCache
+        return image, size
+    if resized is image or resized.size == size != image.size:
+        return resized, size  # a second resize would change it; see ImageCache
     with _cache_writer(file, "an image", "data.image_cache") as opened:
-        np.savez(opened, pixels=np.asarray(resized), size=np.array(image.size))
-    return resized, image.size
+        np.savez(opened, pixels=np.asarray(resized), size=np.array(size))
+    return resized, size
 
 
 def _key(family: Family, example: Example) -> str:

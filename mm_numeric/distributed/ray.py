@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mm_numeric.config.compare import Resources
-from mm_numeric.io.log import logger
+from mm_numeric.io.log import escape_libraries, logger
 from mm_numeric.registry import PLUGINS, import_extra
 
 _ONE_CORE = Resources()
@@ -72,6 +72,7 @@ def parallel_tasks(asked: Resources) -> int:
 def _call(cwd: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function in the working directory ``cwd``: config files have relative paths."""
     os.chdir(cwd)
+    escape_libraries()  # Ray writes to the terminal of the command what its tasks write
     return function(*arguments)
 
 

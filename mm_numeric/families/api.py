@@ -45,11 +45,15 @@ class Api(Family):
         """Return the family; nothing is loaded."""
         return cls(None, None, model)
 
-    def resize_image(self, image: Image.Image) -> Image.Image:
-        """Resize an image if coordinates are pixels of the resized image."""
+    def resize_image(self, image: Image.Image, size: tuple[int, int] | None = None) -> Image.Image:
+        """Resize an image if coordinates are pixels of the resized image.
+
+        Otherwise it gets the size of its original again, if it was reduced when it was read.
+        """
+        size = size or image.size
         if self.resize.kind != "smart":
-            return image
-        view = self.resize.view(*image.size)
+            return image if image.size == size else image.resize(size)
+        view = self.resize.view(*size)
         return image.resize((view.width_px, view.height_px), Image.Resampling.BICUBIC)
 
     def tokenize_question(self, text: str, with_image: bool) -> NoReturn:

@@ -378,21 +378,33 @@ class Family(ABC):
         """Return how an image of this size is resized and how its coordinates are written."""
         return Frame(width, height, self.resize.view(width, height), self.coordinates)
 
-    def resize_image(self, image: Image.Image) -> Image.Image:
-        """Resize an image to the same size and with the same filter as the image processor."""
-        view = self.resize.view(*image.size)
+    def resize_image(self, image: Image.Image, size: tuple[int, int] | None = None) -> Image.Image:
+        """Resize an image to the same size and with the same filter as the image processor.
+
+        ``size`` is that of the original, if the image was reduced when it was read.
+        """
+        view = self.resize.view(*(size or image.size))
         return image.resize((view.width_px, view.height_px), self.image_processor.resample)
 
-    def resize_image_once(self, image: Image.Image) -> Image.Image:
+    def resize_image_once(
+        self, image: Image.Image, size: tuple[int, int] | None = None
+    ) -> Image.Image:
         """Resize an image, or return it as it is if the processor would then resize it again.
 
         Whoever applies the image processor to the result computes the same pixels as for the
         original. (With Qwen, a second resize may change the size if ``min_pixels`` is close to
         ``max_pixels``.)
         """
-        resized = self.resize_image(image)
-        view = self.resize.view(*resized.size)
-        return resized if (view.width_px, view.height_px) == resized.size else image
+        size = size or image.size
+        resized = self.resize_image(image, size)
+
+        def is_seen_alike(shown: Image.Image) -> bool:
+            view = self.resize.view(*shown.size)
+            return (view.width_px, view.height_px) == resized.size
+
+        if is_seen_alike(resized):
+            return resized
+        return image if image.size == size or is_seen_alike(image) else image.resize(size)
 
     def squash_to_square(self, *, counts_tokens: bool = True) -> None:
         """Set ``resize`` to that of an image processor that squashes images to a square.

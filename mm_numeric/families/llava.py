@@ -109,7 +109,7 @@ class Llava(Family):
         self.check_image_tokens(text, ids, int(with_image))
         return ids
 
-    def resize_image(self, image: Image.Image) -> Image.Image:
+    def resize_image(self, image: Image.Image, size: tuple[int, int] | None = None) -> Image.Image:
         """Pad an image to a square and resize it, like the image processor."""
         width, height = image.size
         side = max(width, height)

@@ -28,7 +28,7 @@ wentao-yuan/where2place on the hub; BAAI/RefSpatial-Bench on the hub, README and
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -141,7 +141,10 @@ class Where2Place(ImageImporter):
 class RefSpatial(ImageImporter):
     """Importer for RefSpatial-Bench: points at objects or in free space, one row per question."""
 
-    images: Annotated[Path, Option("folder of image/ and mask/, such as Location", name="FOLDER")]
+    # `field()`: it is required here, and the base class has a default.
+    images: Annotated[
+        Path, Option("folder of image/ and mask/, such as Location", name="FOLDER")
+    ] = field()
 
     def row(self, raw: Mapping[str, Any], identity: str) -> dict[str, Any]:
         """Convert a question and its mask; ``category`` and ``step`` are kept."""

@@ -28,6 +28,7 @@ from mm_numeric.importers.importer import (
     SkippedLine,
     round_coordinates,
 )
+from mm_numeric.io.archives import require_file
 from mm_numeric.io.atomic_files import atomic_file
 from mm_numeric.io.files import read_json, sha256_of, write_text
 from mm_numeric.io.log import logger, progress
@@ -85,6 +86,8 @@ def prepare(
     record_path = record_of(out)
     force = _check_out(out, record_path, force=force)
     files = importer.files(inputs)
+    for path in files:
+        require_file(path)
     if out.resolve() in [path.resolve() for path in files]:
         raise ValueError(f"{out} is also an input; name another file.")
     checksums = [{"path": str(path), "sha256": sha256_of(path)} for path in files]

@@ -27,7 +27,7 @@ from mm_numeric.answers import (
 from mm_numeric.baselines.baseline import Baseline
 from mm_numeric.config.decoding import GREEDY, MBR
 from mm_numeric.data.framing import compute_frame
-from mm_numeric.data.images import open_upright
+from mm_numeric.data.images import open_sized
 from mm_numeric.data.lengths import check_questions
 from mm_numeric.inference.decision_rules import Candidate, check_rule, merge_equal
 from mm_numeric.inference.decode import Explorer, Generated, check_rules
@@ -78,7 +78,10 @@ class Answered(NamedTuple):
     """The answers to a question about an image."""
 
     image: Image.Image | None
-    """The image, upright."""
+    """The image, upright; see ``open_sized``."""
+
+    size: tuple[int, int] | None
+    """Width and height of the original image, in pixels."""
 
     answers: dict[str, Answer]
     """The answer that each rule chose."""
@@ -89,8 +92,9 @@ class Answered(NamedTuple):
     def drawn(self, rule: str) -> Image.Image:
         """Return the image with the answer that a rule chose, and a caption."""
         assert self.image is not None
+        assert self.size is not None
         own = self.answers[rule]
-        return drawn_answer(self.image, own.answer, own.summary, own.labels)
+        return drawn_answer(self.image, self.size, own.answer, own.summary, own.labels)
 
 
 class LoadedRun:
@@ -140,8 +144,8 @@ class LoadedRun:
 
     def opened(
         self, image: ImageSource | None, asked: str | None = None
-    ) -> tuple[Image.Image | None, Example]:
-        """Load an image (None: there is none) and return it with the question about it.
+    ) -> tuple[Image.Image | None, tuple[int, int] | None, Example]:
+        """Load an image (None: there is none); return it, its size and the question about it.
 
         Raises:
             ValueError: If the image cannot be read, or the model cannot be asked about it.
@@ -151,11 +155,11 @@ class LoadedRun:
         # Answers are drawn with seeds made of the id: it is that of the question, so that an image
         # has the same confidence wherever it comes from.
         example = Example(id=prompt, image=image, prompt=prompt, answer=None, where=where)
-        loaded = None if image is None else open_upright(image)
-        if loaded is not None:
-            compute_frame(self.family, example, loaded.size)
+        loaded, size = (None, None) if image is None else open_sized(example)
+        if size is not None:
+            compute_frame(self.family, example, size)
         check_questions(self.family, [example], self.config.predict.new_tokens)
-        return loaded, example
+        return loaded, size, example
 
     def answer(
         self,
@@ -171,11 +175,11 @@ class LoadedRun:
         the least expected risk. Images are read a batch at a time.
         """
         limits = ListLimits(self.config.task, self.config.predict)
-        size = self.config.predict.batch_size
-        for start in range(0, len(images), size):
-            batch = [self.opened(own, asked) for own in images[start : start + size]]
-            answers = self.loaded.answers([[example for _, example in batch]], self.explore)
-            for (image, example), own in zip(batch, answers, strict=True):
+        rows = self.config.predict.batch_size
+        for start in range(0, len(images), rows):
+            batch = [self.opened(own, asked) for own in images[start : start + rows]]
+            answers = self.loaded.answers([[example for *_, example in batch]], self.explore)
+            for (image, size, example), own in zip(batch, answers, strict=True):
                 if own.candidates:  # as the greedy answer, which confidences compare them with
                     short = [limits.shortened(given, own.frame) for given in own.candidates]
                     own = own._replace(candidates=short)
@@ -185,7 +189,7 @@ class LoadedRun:
                 if compare_rules:
                     rules = [GREEDY, *(_rule_for(own.answer) for own in merged[:1])]
                 answered = {rule: self._decoded(example, own, rule, rules) for rule in rules}
-                yield Answered(image, answered, merged)
+                yield Answered(image, size, answered, merged)
 
     def _decoded(
         self, example: Example, generated: Generated, rule: str, rules: Sequence[str]

@@ -72,6 +72,10 @@ class ChatClient:
     timeout_s: float = 120.0
     """Seconds until the whole reply to a request must have arrived."""
 
+    use_proxy: bool = False
+    """Send requests through the proxy that ``http_proxy`` or ``https_proxy`` names, unless
+    ``no_proxy`` has the server. An ``http`` proxy reads questions, answers and the API key."""
+
     stopped: threading.Event = field(default_factory=threading.Event, compare=False, repr=False)
     """Set by another thread to end the requests of this client."""
 
@@ -93,11 +97,28 @@ class ChatClient:
                 f"files; set {self.key_name} instead."
             )
 
+        if self.use_proxy and parts.scheme not in urllib.request.getproxies_environment():
+            raise ValueError(
+                f"--proxy env: the environment has no {parts.scheme}_proxy; set it, or remove "
+                "--proxy."
+            )
+
     @property
     def endpoint(self) -> str:
         """Return the URL that requests are sent to."""
         base = self.url.rstrip("/")
         return base if base.endswith("/chat/completions") else f"{base}/chat/completions"
+
+    def _way(self) -> str:
+        """Return by which proxy the server was asked, or was not, for error messages."""
+        parts = urllib.parse.urlsplit(self.url)
+        proxy = urllib.request.getproxies_environment().get(parts.scheme)
+        if proxy is None or urllib.request.proxy_bypass(parts.netloc):
+            return ""
+        proxy = proxy.rpartition("@")[2]  # without its password
+        if self.use_proxy:
+            return f" through the proxy {proxy}"
+        return f", asked without the proxy {proxy}, which --proxy env uses"
 
     def complete(self, request: Mapping[str, Any], read: Callable[[Reply], T]) -> T:
         """Send a request, and return ``read(reply)``.
@@ -135,9 +156,18 @@ class ChatClient:
         tokens = request.get("max_tokens", 0) * request.get("n", 1)
         body, size = json.dumps(request).encode(), _REPLY_BYTES + _TOKEN_BYTES * tokens
         try:
-            content = post(self.endpoint, body, headers, self.timeout_s, size, self.stopped)
+            content = post(
+                self.endpoint,
+                body,
+                headers,
+                self.timeout_s,
+                size,
+                self.stopped,
+                use_proxy=self.use_proxy,
+            )
         except urllib.error.HTTPError as error:
-            problem = f"HTTP {error.code} ({_detail(error, key)})"
+            way = self._way() if self.use_proxy else ""
+            problem = f"HTTP {error.code} ({_detail(error, key)}){way}"
             if error.code == 500:
                 raise BadReplyError(problem) from error
             if error.code in _TRY_AGAIN:
@@ -151,11 +181,12 @@ class ChatClient:
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", None) or error or type(error).__name__  # of URLError
             if isinstance(reason, ssl.SSLCertVerificationError | http.client.InvalidURL):
-                text = f"{self.endpoint}: no answer ({reason}); check the URL."
+                text = f"{self.endpoint}: no answer ({reason}){self._way()}; check the URL."
                 raise ValueError(text) from error
             if isinstance(reason, TimeoutError) and reason.errno is None:
-                raise TimedOutError(f"no whole answer in {self.timeout_s:g} s") from error
-            raise TryAgainError(f"no answer ({reason})") from error
+                text = f"no whole answer in {self.timeout_s:g} s{self._way()}"
+                raise TimedOutError(text) from error
+            raise TryAgainError(f"no answer ({reason}){self._way()}") from error
         return read_reply(content, key or "")
 
     def _key(self) -> str | None:
@@ -197,6 +228,10 @@ _SLICE_S = 0.2
 """Seconds until a thread that reads a reply notices that it has been stopped."""
 
 
+_FRAMED = 4
+"""How many times as large as its content a reply in small chunks may be."""
+
+
 class ReplySizeError(ValueError):
     """Raised if a reply is larger than the limit."""
 
@@ -208,6 +243,8 @@ def post(
     timeout_s: float,
     max_bytes: int,
     stopped: threading.Event,
+    *,
+    use_proxy: bool = False,
 ) -> bytes:
     """Send a request, and return the body of the reply. A redirect is an HTTPError.
 
@@ -221,6 +258,7 @@ def post(
         timeout_s: Seconds until the whole reply must have been read.
         max_bytes: Largest size of the reply.
         stopped: If another thread sets it, reading ends with a TimeoutError.
+        use_proxy: Use the proxies of the environment; otherwise none, also if there are some.
 
     Raises:
         urllib.error.HTTPError: For a status that is no success. Reading its body has the same limit
@@ -230,9 +268,17 @@ def post(
         ReplySizeError: If the reply is too large.
     """
     request = _Request(url, data=content, headers=dict(headers))
-    request.deadline = _Deadline(timeout_s, stopped)
-    with _OPENER.open(request, timeout=timeout_s) as reply:
-        found: bytes = reply.read(max_bytes + 1)
+    request.deadline = _Deadline(timeout_s, stopped, _FRAMED * (max_bytes + _REPLY_BYTES))
+    proxies = urllib.request.getproxies_environment() if use_proxy else {}
+    handlers = (urllib.request.ProxyHandler(proxies), _HTTP, _HTTPS, _RejectRedirects)
+    opener = urllib.request.build_opener(*handlers)  # its default is the proxies of the system
+    with opener.open(request, timeout=timeout_s) as reply:
+        try:
+            found: bytes = reply.read(max_bytes + 1)
+        except ReplySizeError:
+            raise
+        except ValueError as error:  # such as a negative length of a chunk
+            raise http.client.HTTPException(f"no valid HTTP: {error}") from error
         if len(found) > max_bytes:
             raise ReplySizeError(f"the reply is larger than {max_bytes / 2**20:.0f} MiB")
         if reply.length:  # which `read` with a limit does not report
@@ -241,10 +287,18 @@ def post(
 
 
 class _Deadline:
-    """The end of the time for one request."""
+    """The end of the time and of the bytes of one reply."""
 
-    def __init__(self, timeout_s: float, stopped: threading.Event) -> None:
+    def __init__(self, timeout_s: float, stopped: threading.Event, max_bytes: int) -> None:
         self._end, self._stopped = time.monotonic() + timeout_s, stopped
+        self._bytes_left = max_bytes
+
+    def received(self, count: int) -> int:
+        """Return ``count``, the number of new bytes; raise ReplySizeError if they are too many."""
+        self._bytes_left -= count
+        if self._bytes_left < 0:
+            raise ReplySizeError("the reply has no end")
+        return count
 
     def next_wait_s(self) -> float:
         """Return the seconds to wait next; raise TimeoutError if the time is over."""
@@ -271,7 +325,7 @@ class _SocketReader(io.RawIOBase):
         while True:
             self._socket.settimeout(self._deadline.next_wait_s())
             try:
-                return self._socket.recv_into(buffer)
+                return self._deadline.received(self._socket.recv_into(buffer))
             except TimeoutError:
                 continue
 
@@ -311,6 +365,3 @@ class _RejectRedirects(urllib.request.HTTPRedirectHandler):
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         """Return None, so that the redirect is raised as an HTTPError."""
-
-
-_OPENER = urllib.request.build_opener(_HTTP, _HTTPS, _RejectRedirects)

@@ -65,16 +65,21 @@ def draw_hands(image: Image.Image, time: ClockTime, colour: str) -> None:
 
 
 def drawn_answer(
-    image: Image.Image, answer: Any, caption: str, texts: Sequence[str] = ()
+    image: Image.Image,
+    size: tuple[int, int],
+    answer: Any,
+    caption: str,
+    texts: Sequence[str] = (),
 ) -> Image.Image:
     """Return an image with an answer on it and a caption below it.
 
+    ``size`` is that of the original image, whose pixels are the coordinates of the answer.
     ``texts`` are written at the objects of the answer. A small image is enlarged, and a large one
     is made smaller, so that lines and texts are readable.
     """
     low, high = _SIDES_PX
-    scale = min(max(max(image.size), low), high) / max(image.size)
-    image = image.resize([max(1, round(scale * side)) for side in image.size])
+    scale = min(max(max(size), low), high) / max(size)
+    image = image.resize([max(1, round(scale * side)) for side in size])
     if isinstance(answer, ClockTime):
         draw_hands(image, answer, ANSWER_COLOUR)
     draw_shapes(image, objects_of(answer), ANSWER_COLOUR, scale=scale, texts=texts)

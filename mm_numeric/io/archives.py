@@ -32,6 +32,12 @@ class UnpackedSizeError(ValueError):
     """Raised for an archive whose content is larger than the limit."""
 
 
+def require_file(path: Path) -> None:
+    """Raise ValueError if a path is a named pipe or a device, whose reading may never end."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise ValueError(f"{path}: it is a pipe or a device; write its content to a file first.")
+
+
 def add_limit_option(parser: argparse.ArgumentParser) -> None:
     """Add the option ``--max-unpacked`` (maximum unpacked size of an archive) to a command."""
     parser.add_argument(
@@ -76,6 +82,7 @@ def zipped_files(
     files exceed a limit (their number, their size, or their size as a multiple of the archive's),
     none of them is unpacked. ``order`` returns the sort key of a name; None: alphabetical.
     """
+    require_file(path)
     try:
         with zipfile.ZipFile(path) as archive:
             wanted = [info for info in archive.infolist() if is_wanted(info.filename, endings)]

@@ -17,7 +17,7 @@ from typing import Any
 from xml.etree.ElementTree import Element, ParseError, fromstring
 from xml.parsers import expat
 
-from mm_numeric.io.archives import UnpackedSizeError, limited_lines, read_gzip
+from mm_numeric.io.archives import UnpackedSizeError, limited_lines, read_gzip, require_file
 from mm_numeric.io.atomic_files import atomic_file
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}  # or ";", as German spreadsheets write
@@ -67,6 +67,11 @@ def rows_or_errors(
         if path.is_dir() or ending in (".parquet", ".arrow"):
             message += " In a config, set `dataset` instead of `path`."
         yield ValueError(message)
+        return
+    try:
+        require_file(path)
+    except ValueError as error:
+        yield error
         return
     try:
         if ending == ".jsonl":
@@ -250,6 +255,32 @@ def disk_full_message(error: BaseException, rest: str, folder: Path | None = Non
     return f"{file} could not be written completely ({reason}); free some space and {rest}."
 
 
+_MEMORY_FULL = (
+    *("can't allocate memory", "Cannot allocate memory", "out of memory", "bad_alloc"),  # of torch
+    *("failed to map segment", "can't start new thread", "killed by signal: Killed"),
+    "out of shared memory",
+)
+
+
+def is_memory_full(error: BaseException) -> bool:
+    """Return True if an error means that there was not enough memory, here or on a device."""
+    if isinstance(error, ValueError):  # has a message of its own
+        return False
+    is_general = isinstance(error, RuntimeError | OSError | ImportError)
+    return isinstance(error, MemoryError) or (
+        is_general and any(cause in str(error) for cause in _MEMORY_FULL)
+    )
+
+
+def memory_full_message(error: BaseException) -> str:
+    """Return the error message for an error of which ``is_memory_full`` is True."""
+    reason = " ".join((str(error) or type(error).__name__).split())[:200]
+    return (
+        f"there is not enough memory ({reason}); use a smaller model, batch size or file, or allow "
+        "the process more memory (ulimit -v); finished work is kept."
+    )
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
     with atomic_file(path) as file:
@@ -279,6 +310,7 @@ def write_json(path: Path, value: Any, *, indent: int | None = None) -> None:
 
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 checksum of a file, in hexadecimal digits."""
+    require_file(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -286,6 +318,7 @@ def sha256_of(path: Path) -> str:
 def read_json(path: Path) -> Any:
     """Read a JSON file; if it is missing or invalid, raise a ValueError that names the file."""
     try:
+        require_file(path)
         return json.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
         raise ValueError(f"{path}: there is no such file.") from error

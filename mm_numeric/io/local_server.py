@@ -1,11 +1,70 @@
 """Serve pages to the browsers of this machine, and to nobody else."""
 
+import socket
+import threading
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from mm_numeric.io.log import logger
 
 HOST = "127.0.0.1"
 _DEFAULT_PORT = 80  # a browser leaves it out of the host name
+
+REQUEST_S = 30.0
+"""Seconds in which a request must have arrived as a whole, and its answer must have been read."""
+
+MOST_CONNECTIONS = 32
+"""Connections at the same time, each of which has a thread; others are closed at once."""
+
+
+class LocalServer(ThreadingHTTPServer):
+    """A server whose connections have a deadline and a limit, and may end at any time."""
+
+    daemon_threads = True
+
+    def __init__(self, *arguments: Any) -> None:
+        self.free = threading.Semaphore(MOST_CONNECTIONS)
+        self.reading: dict[socket.socket, float] = {}
+        """The connections whose requests have not arrived as a whole, and their deadlines."""
+        super().__init__(*arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Handle a connection in a thread of its own, if there are not too many."""
+        if not self.free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        self.reading[request] = time.monotonic() + REQUEST_S
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no thread could be started
+            self._end(request)
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Handle a connection, and count it as free at the end."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._end(request)
+
+    def _end(self, request: Any) -> None:
+        self.reading.pop(request, None)
+        self.free.release()
+
+    def service_actions(self) -> None:
+        """End the connections whose requests take too long; called twice a second."""
+        for request, deadline in list(self.reading.items()):
+            if time.monotonic() > deadline:
+                with suppress(OSError):  # it has ended just now
+                    request.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log an error, and not as ``socketserver``, which prints it as it is."""
+        logger.exception("a request could not be answered:")
 
 
 class LocalHandler(BaseHTTPRequestHandler):
@@ -15,10 +74,28 @@ class LocalHandler(BaseHTTPRequestHandler):
     name is another.
     """
 
+    server: LocalServer
+    timeout = REQUEST_S
+
+    def handle(self) -> None:
+        """Handle the request; a client may leave at any time."""
+        with suppress(ConnectionError, TimeoutError):
+            super().handle()
+
+    def body(self, length: int) -> bytes:
+        """Read the body of a request; raise ConnectionError if it does not arrive as a whole."""
+        found = self.rfile.read(length)
+        if len(found) < length:
+            raise ConnectionAbortedError
+        self.server.reading.pop(self.connection, None)
+        return found
+
     def parse_request(self) -> bool:
         """Parse a request; send an error unless it names this machine as its host."""
         if not super().parse_request():
             return False
+        if self.command != "POST":  # else its body is still to come
+            self.server.reading.pop(self.connection, None)
         port = self.connection.getsockname()[1]
         ports = [f":{port}"] + [""] * (port == _DEFAULT_PORT)
         hosts = [f"{name}{port}" for name in (HOST, "localhost") for port in ports]
@@ -45,10 +122,10 @@ class LocalHandler(BaseHTTPRequestHandler):
         """Write no line for each request."""
 
 
-def local_server(handler: type[LocalHandler], port: int) -> ThreadingHTTPServer:
+def local_server(handler: type[LocalHandler], port: int) -> LocalServer:
     """Return a server on 127.0.0.1; raise ValueError if the port cannot be used."""
     try:
-        return ThreadingHTTPServer((HOST, port), handler)
+        return LocalServer((HOST, port), handler)
     except (OSError, OverflowError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not a port number"
         raise ValueError(

@@ -8,13 +8,16 @@ with ``extra=ALL_RANKS``, which every rank writes.
     for batch in progress(batches, desc="scoring", unit="batch"): ...
 """
 
+import io
 import logging
 import os
+import re
 import sys
+import threading
 import time
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from mm_numeric.io.escaping import terminal_text
@@ -110,18 +113,11 @@ def user_warnings_only() -> Iterator[None]:
     """Return a context in which FutureWarnings about calls between libraries are not shown.
 
     Users of the command line cannot change these calls; a verbose logger shows them. Others, such
-    as those about settings of ``trainer``, are shown, with the text escaped for the terminal.
+    as those about settings of ``trainer``, are shown.
     """
     with warnings.catch_warnings():
         if not logger.isEnabledFor(logging.DEBUG):
             warnings.filterwarnings("ignore", category=FutureWarning, module=_LIBRARIES)
-        show_unescaped = warnings.showwarning
-
-        def show_escaped(message: Warning | str, *rest: Any, **named: Any) -> None:
-            text = terminal_text(message)
-            show_unescaped(message if text == str(message) else text, *rest, **named)
-
-        warnings.showwarning = show_escaped
         yield
 
 
@@ -199,3 +195,42 @@ if not logger.handlers:
     logger.addHandler(_handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False
+
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_format_unescaped, _warning_unescaped = logging.Handler.format, warnings.formatwarning
+
+
+def escape_libraries() -> None:
+    """Escape for the terminal what any library logs, warns of or raises, until the process ends.
+
+    Names from a checkpoint, such as those of its tensors, are in the messages of transformers too.
+    Colours are removed. Hooks for uncaught errors that somebody has replaced are kept.
+    """
+    logging.Handler.format = _format_escaped  # type: ignore[method-assign, assignment]
+    warnings.formatwarning = _warning_escaped
+    for module, name in ((sys, "excepthook"), (sys, "unraisablehook"), (threading, "excepthook")):
+        default = getattr(module, f"__{name}__")
+        if getattr(module, name) is default:
+            setattr(module, name, _escaped(default))
+
+
+def _format_escaped(handler: logging.Handler, record: logging.LogRecord) -> str:
+    text = _format_unescaped(handler, record)
+    own = isinstance(handler, _StderrHandler)  # whose messages have no colours, but those of a row
+    return terminal_text(text if own else _COLOURS.sub("", text))
+
+
+def _warning_escaped(*arguments: Any, **named: Any) -> str:
+    return terminal_text(_warning_unescaped(*arguments, **named))
+
+
+def _escaped(hook: Callable[..., None]) -> Callable[..., None]:
+    """Return a hook of Python for uncaught errors that writes what ``hook`` does, escaped."""
+
+    def show_escaped(*arguments: Any) -> None:
+        with redirect_stderr(io.StringIO()) as text:
+            hook(*arguments)
+        _write(terminal_text(text.getvalue()), sys.stderr)
+
+    return show_escaped

@@ -16,12 +16,20 @@ from transformers.utils import GENERATION_CONFIG_NAME
 from mm_numeric.baselines.baseline import with_baseline
 from mm_numeric.compat import keep_checkpoint_names
 from mm_numeric.config.schema import TINY, Config, ModelConfig
+from mm_numeric.data.images import limit_images
 from mm_numeric.data.lengths import max_positions
 from mm_numeric.families.family import Family
 from mm_numeric.io.atomic_files import atomic_folder
-from mm_numeric.io.files import read_json
+from mm_numeric.io.files import is_memory_full, memory_full_message, read_json
 from mm_numeric.io.log import shows_progress
 from mm_numeric.models.adapters import base_of_adapters, has_adapters, load_adapted
+from mm_numeric.models.checkpoint_values import (
+    CheckpointValueError,
+    check_image_processor,
+    check_values,
+    explain_value,
+    weights_as_in_files,
+)
 from mm_numeric.models.location_tokens import load_with_tokens
 from mm_numeric.registry import API, FAMILIES, choose
 from mm_numeric.runs.folder import MODEL
@@ -80,6 +88,7 @@ def family_class(config: Config) -> type[Family]:
 def load_family(config: Config, source: str) -> Family:
     """Load the prompt format, tokenizer and image processor of a checkpoint (its ``Family``)."""
     cls = family_class(config)
+    limit_images(config.data.largest_image)
     if config.model.family == API:
         return cls.load(source, config.model)
     _check_source(source, f"{config.title}, model.name")
@@ -87,6 +96,8 @@ def load_family(config: Config, source: str) -> Family:
         cls = with_baseline(cls, config.model.baseline, f"{config.title}, model.baseline")
     with _short_errors(config, source):
         family = cls.load(source, config.model)
+        if family.takes_images:
+            check_image_processor(family)
         family.max_positions = _max_positions(family, source, config.model)
     return family
 
@@ -188,11 +199,23 @@ def quiet_unless_terminal() -> None:
 @contextmanager
 def _short_errors(config: Config, source: str) -> Iterator[None]:
     """Context manager that replaces errors of ``from_pretrained`` with short ValueErrors."""
+    folder = Path(source)
     try:
-        yield
+        if has_adapters(source):
+            check_values(folder)
+            folder = Path(base_of_adapters(source)[0])
+        check_values(folder)
+        with weights_as_in_files(folder):
+            yield
     except Exception as error:
-        damage = find_damage(Path(source))
+        damage = find_damage(Path(source)) or find_damage(folder)
         message = f"{damage}; restore it." if damage else _reason(error, source)
+        if isinstance(error, CheckpointValueError):
+            message = str(error)
+        elif is_memory_full(error):
+            message = memory_full_message(error)
+        elif message is None:
+            message = explain_value(error, folder)
         if message is None:
             raise
         raise ValueError(f"{config.title}, model.name: {message}") from error
@@ -225,8 +248,9 @@ def _reason(error: Exception, source: str) -> str | None:
     if isinstance(error, ImportError) or _MISSING_PACKAGES in first:
         what = first.rpartition(_MISSING_PACKAGES)[2].partition(". ")[0].rstrip(".:")
         return f"{source!r} needs a package that is not installed ({what}); install it."
-    if isinstance(error, OSError | KeyError):
-        path = Path(source)
+    path = Path(source)
+    no_config = isinstance(error, KeyError) and not (path / "config.json").is_file()
+    if isinstance(error, OSError) or no_config:
         here = "" if path.exists() else f" There is no such folder here.{_nearest_folder(path)}"
         return (
             f"{source!r} cannot be loaded ({first}).{here} Give a hub name, a folder with a "

@@ -83,12 +83,13 @@ def start_vllm(model: Path, log: Path) -> subprocess.Popen[bytes]:
     environment.pop("PYTHONPATH", None)
     with log.open("wb") as file:
         server = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # without http_proxy
     while True:
         time.sleep(1)
         if server.poll() is not None:
             sys.exit(f"vLLM ended with exit code {server.returncode}; see {log}")
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/health", timeout=5):
+            with direct.open(f"http://127.0.0.1:{PORT}/health", timeout=5):
                 return server
         except OSError:
             continue

@@ -251,7 +251,8 @@ def test_an_image_cached_by_an_earlier_decoder_is_decoded_again(tmp_path, monkey
     family, cache = tiny_family(), ImageCache(tmp_path / "cache")
     with monkeypatch.context() as earlier:
         earlier.setattr(image_cache, "DECODING", 1)
-        earlier.setattr(image_cache, "open_image", lambda _: Image.new("RGB", (80, 60)))
+        black = Image.new("RGB", (80, 60))
+        earlier.setattr(image_cache, "open_sized", lambda _: (black, black.size))
         image, _ = load_framed_image(family, example, image_cache=cache)
         assert not np.asarray(image).any()
     for _ in range(2):

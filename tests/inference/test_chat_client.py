@@ -9,9 +9,11 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from chat_server import completion
+from chat_server import chat_server, completion
 
-from mm_numeric.inference.chat_client import ChatClient, RejectedError
+from mm_numeric.cli import main as cli
+from mm_numeric.inference import chat_client
+from mm_numeric.inference.chat_client import OPENAI_KEY, ChatClient, RejectedError
 from mm_numeric.inference.chat_reply import BadReplyError, TimedOutError, TryAgainError, read_reply
 from mm_numeric.io import log
 from mm_numeric.io.log import Waiting
@@ -87,8 +89,72 @@ def text_of(reply):
 
 @pytest.fixture(autouse=True)
 def no_proxy(monkeypatch):
-    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+ASKED = {"messages": [{"content": "How many?"}]}
+"""A question."""
+
+
+def test_a_proxy_of_the_environment_gets_nothing_unless_it_is_asked_for(monkeypatch):
+    monkeypatch.setenv(OPENAI_KEY, "sk-own")
+    with (
+        chat_server(lambda _: "of the server") as (url, asked),
+        chat_server(lambda _: "of the proxy") as (proxy, through),
+    ):
+        monkeypatch.setenv("http_proxy", proxy.removesuffix("/v1"))
+        assert client(url).complete(ASKED, text_of) == "of the server"
+        assert (len(asked), through) == (1, [])
+        by_proxy = client(url, use_proxy=True)
+        assert by_proxy.complete(ASKED, text_of) == "of the proxy"
+        ((path, headers, body),) = through
+        assert (path, body) == (f"{url}/chat/completions", ASKED)
+        assert headers["Authorization"] == "Bearer sk-own"
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        assert by_proxy.complete(ASKED, text_of) == "of the server"
+        assert (len(asked), len(through)) == (2, 1)
+
+
+def test_a_failure_names_the_server_and_the_proxy(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        nobody = f"127.0.0.1:{listening.getsockname()[1]}"
+    url, proxy = f"http://{nobody}/v1", "http://name:secret@127.0.0.1:1/"
+    monkeypatch.setenv("http_proxy", proxy)
+    start = rf"^http://{nobody}/v1/chat/completions: no answer \(.*refused\)"
+    with pytest.raises(TryAgainError, match=f"{start} through the proxy 127.0.0.1:1/$"):
+        client(url, use_proxy=True, attempts=1).complete({}, text_of)
+    remedy = "asked without the proxy 127.0.0.1:1/, which --proxy env uses"
+    with pytest.raises(TryAgainError, match=f"{start}, {remedy}$"):
+        client(url, attempts=1).complete({}, text_of)
+    monkeypatch.setenv("no_proxy", "*")
+    with pytest.raises(TryAgainError, match=f"{start}$"):
+        client(url, use_proxy=True, attempts=1).complete({}, text_of)
+
+
+def test_a_proxy_that_does_not_connect_is_named(monkeypatch):
+    """An https server is asked by CONNECT: the proxy sees neither question nor key."""
+    with server(response("502 Bad Gateway", ""), response("403 Forbidden", "")) as proxy:
+        proxy = proxy.removesuffix("/v1")
+        monkeypatch.setenv("https_proxy", proxy)
+        with pytest.raises(TryAgainError, match=f"Tunnel .*502 .* through the proxy {proxy}$"):
+            client("https://h/v1", use_proxy=True, attempts=1).complete({}, text_of)
+        monkeypatch.setenv("http_proxy", proxy)
+        with pytest.raises(ValueError, match=rf"HTTP 403 \(.*\) through the proxy {proxy};"):
+            client("http://h/v1", use_proxy=True).complete({}, text_of)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["predict", "--model", "run", "--served-model", "x", "--endpoint"],
+     ["score", "x.jsonl", "--extract-with"]],
+)  # fmt: skip
+def test_the_option_of_the_proxy_needs_one(words, capsys, monkeypatch):
+    assert cli.main([*words, "http://localhost:1/v1", "--proxy", "env"]) == 2
+    assert "--proxy env: the environment has no http_proxy; set it" in capsys.readouterr().err
+    assert cli.main([*words[:-1], "--proxy", "env"]) == 2
+    assert "--proxy" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("body", [CHUNKED, CUT, b"Transfer-Encoding: chunked\r\n\r\n"])
@@ -96,6 +162,26 @@ def no_proxy(monkeypatch):
 def test_a_reply_whose_body_is_cut_is_tried_again(status, body):
     with server(status + body, response("200 OK", SEVEN)) as url:
         assert client(url).complete({}, text_of) == "7"
+
+
+@pytest.mark.parametrize("size", [b"-1", b"-5", b"zz", b""])
+def test_an_impossible_size_of_a_chunk_is_one_sentence(size):
+    reply = OK + b"Transfer-Encoding: chunked\r\n\r\n" + size + b"\r\n" + SEVEN.encode()
+    with (
+        server(reply) as url,
+        pytest.raises(ValueError, match=f"^{url}/chat/completions: "),
+    ):
+        client(url, attempts=1).complete({}, text_of)
+
+
+def test_a_chunk_of_negative_size_is_not_read_for_ever(monkeypatch):
+    monkeypatch.setattr(chat_client, "_REPLY_BYTES", 1000)
+    start = OK + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n"
+    with (
+        server(send_for_ever(start, b"a" * 1000)) as url,
+        pytest.raises(ValueError, match="the reply has no end; check the URL"),
+    ):
+        client(url).complete({}, text_of)
 
 
 @pytest.mark.parametrize("message", [None, 7, ["no", "such", "field"]])

@@ -36,7 +36,7 @@ from mm_numeric.config.decoding import PredictConfig, is_greedy_alone
 from mm_numeric.config.schema import Config
 from mm_numeric.data.collator import has_mixed_modalities
 from mm_numeric.data.examples import load_examples
-from mm_numeric.data.images import open_image
+from mm_numeric.data.images import open_sized
 from mm_numeric.evaluation.metrics.base import (
     CATEGORY,
     Metric,
@@ -472,9 +472,9 @@ def log_predictions(
 
 def _drawn(example: Example, row: Mapping[str, Any]) -> tuple[Image.Image, str]:
     """Return an image with the shapes of a row, downscaled to 512 pixels, and its caption."""
-    image = open_image(example)
-    scale = min(1.0, _SIDE_PX / max(image.size))
-    image = image.resize([max(1, round(scale * side)) for side in image.size])
+    image, size = open_sized(example)
+    scale = min(1.0, _SIDE_PX / max(size))
+    image = image.resize([max(1, round(scale * side)) for side in size])
     if isinstance(example.answer, Shape | Instances):
         for key, colour in _COLOURS.items():
             draw_shapes(image, _shapes(row[key], f"{row['id']}, {key}"), colour, scale=scale)

@@ -184,7 +184,7 @@ def test_runs_on_a_single_group_have_no_interval():
 
 
 def test_an_objective_does_not_differ_from_itself():
-    draws = run_draws({**RUNS, "again": RUNS["ce"]}, mean_of("minutes"), resamples=200)
+    draws = run_draws({**RUNS, "again": RUNS["ce"]}, mean_of("minutes"), resamples=50)
     apart = draws["again"] - draws["ce"]
     assert not apart.any()
     assert seed_interval([0.0] * 3, apart)[:2] == (0.0, 0.0)
@@ -311,3 +311,48 @@ def test_a_difference_of_no_row_may_be_one_of_rows_that_were_not_seen():
     minutes = any_number(mean_of("right"))
     same = runs_of_seeds(rows, rows, metric=minutes) - runs_of_seeds(rows, rows, metric=minutes)
     assert metric_interval(same) == pytest.approx((math.nan, math.nan, 1), nan_ok=True)
+
+
+def numbers_of(kind, rows, rng):
+    """Return the columns of answers and targets that are near each other, as ``kind`` says."""
+    targets = rng.integers(0, 9, size=rows) if kind == "ties" else rng.normal(size=rows)
+    answers = targets + (
+        rng.integers(-1, 2, size=rows) if kind == "ties" else rng.normal(size=rows)
+    )
+    change = {"offset": lambda x: 1e9 + x, "huge": lambda x: x * 1e150, "tiny": lambda x: x * 1e-9}
+    change["constant"] = lambda x: np.where(np.arange(rows) < rows - 1, 3.7, x)
+    change = change.get(kind, lambda x: x)
+    texts = [[f"{value:.12e}" for value in change(own)] for own in (answers, targets)]
+    predictions = [None if rng.random() < 0.2 else Number(text) for text in texts[0]]
+    return NUMBERS.columns(predictions, [Number(text) for text in texts[1]])
+
+
+CORRELATIONS = [m for m in NUMBERS.metrics if m.name.startswith(("r2", "log_r2", "pear", "spear"))]
+
+
+@pytest.mark.parametrize("rows", [3, 30])
+@pytest.mark.parametrize("kind", ["floats", "ties", "offset", "huge", "tiny", "constant"])
+def test_correlations_of_resamples_equal_those_of_their_rows(kind, rows):
+    """Drawing few rows, or many equal ones, gives resamples in which nothing varies."""
+    own = numbers_of(kind, rows, np.random.default_rng(rows))
+    for metric in CORRELATIONS:
+        (samples,) = sample_metrics([MetricOnRows(metric, None)], {"a": [own]}, resamples=50)
+        rng, expected = np.random.default_rng(0), []
+        for at in rng.integers(rows, size=(50, rows)):
+            expected.append(float(metric.value({name: v[at] for name, v in own.items()})))
+        found = samples["a"].draws[0]
+        assert np.isfinite(expected).any()
+        np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-9, err_msg=metric.name)
+
+
+def test_correlations_of_resamples_need_sums_alone(monkeypatch):
+    own = numbers_of("floats", 50, np.random.default_rng(0))
+
+    def fail(_):
+        raise AssertionError("the rows of each resample were collected")
+
+    monkeypatch.setattr(bootstrap._ResampledColumn, "_array", property(fail))
+    figures = [MetricOnRows(metric, None) for metric in CORRELATIONS]
+    assert len(figures) == 8
+    for samples in sample_metrics(figures, {"a": [own]}, resamples=20):
+        assert np.isfinite(samples["a"].draws).all()
