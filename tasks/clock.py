@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from mm_numeric.answers import ClockTime, Example, Mark, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
-from mm_numeric.tasks.answer_part import AnswerPart, number_part
+from mm_numeric.tasks.answer_part import AnswerPart, answer_part, number_part
 from mm_numeric.tasks.base import Rows, image_example
 from mm_numeric.tasks.clock_text import lenient_time
 from mm_numeric.tasks.rendering.clock_faces import FaceStyle, render_faces
@@ -103,7 +103,9 @@ class Clock(RenderedTask):
 
     def answer_part(self, text: str) -> AnswerPart:
         """Return the part of a generated text whose last time is the answer."""
-        return number_part(text)
+        part = number_part(text)
+        # ``Answer: 3 hours 15 minutes`` has none in the form of an answer.
+        return part if part.failure or _TIME.search(part.text) else answer_part(text)
 
     def parse(self, text: str, frame: Frame | None = None) -> ClockTime | Unreadable:
         """Return the last clock time, such as ``7:05``, in a generated text.

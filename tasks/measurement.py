@@ -49,6 +49,12 @@ _AFTER_BOX = re.compile(r"\}[ \t$]{0,4}([^0-9\n$.,;][^\n$.,;]{0,60})")
 _CLOCK = re.compile(
     r"\b(?:time|clock|watch|hands?|hours?|minutes?|seconds?)\b|时间|时钟|时针|分针", re.IGNORECASE
 )
+_OF_DIAL = re.compile(
+    r"(?:hours?|hrs?|h|minutes?|mins?|seconds?|secs?|s|degrees?|o|and|on|is|at|in|past|just|near|mark|position)\b",
+    re.IGNORECASE,
+)
+"""What follows a number of a dial in place of a unit: ``past the 10 on``, ``between 9 and``."""
+
 _AFTER_NUMBER = re.compile(rf"[ \t]*({_UNIT})")
 
 
@@ -129,13 +135,14 @@ class ReadInstrument(ApproximateNumbers, RenderedTask):
 
         Digits in a unit, such as the 2 of ``m/s2``, are not numbers. ``10:09`` and ``10:09:30`` are
         times, which need no unit. The last time is the answer if no number with a unit is after it,
-        or if the text is about a clock: numbers after it are then those of its dial.
+        or if the text is about a clock and this unit is one of its dial, such as minutes.
         """
         text = plain_numbers(without_latex(text), self.number_format)
         found, end = last_numeral(text, within_words=False)
         unit = _AFTER_NUMBER.match(text, end) if end else None
         times = list(_LAST_TIME.finditer(text))
-        if times and (times[-1].end() >= end or unit is None or _CLOCK.search(text)):
+        is_dial = unit is None or (_OF_DIAL.match(unit[1]) and _CLOCK.search(text))
+        if times and (times[-1].end() >= end or is_dial):
             return Measurement(str(seconds_of(times[-1][0], "")), is_time=True)
         if isinstance(found, Unreadable):
             return found

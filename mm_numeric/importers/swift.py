@@ -15,6 +15,7 @@ Source: https://swift.readthedocs.io, custom datasets, grounding.
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
@@ -76,8 +77,9 @@ class Swift(SizedImageImporter):
         """Yield one row per phrase with its box, or with ``--per image`` one row per image."""
         objects = raw.get("objects")
         if not objects:
-            turns = read_turns(raw) if raw.get("messages") or raw.get("conversations") else ()
-            written = (turn.text for turn in turns if turn.role == "assistant")
+            written: list[str] = []
+            with suppress(InvalidRowError):  # other roles, or no text: such rows are left out
+                written = [turn.text for turn in read_turns(raw) if turn.role == "assistant"]
             for name in filter(None, map(format_of_tokens, written)):
                 raise InvalidRowError(
                     "objects",

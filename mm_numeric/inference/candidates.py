@@ -36,7 +36,7 @@ from mm_numeric.numbers.vocabulary import NumberVocabulary
 
 KEPT_SETTINGS = frozenset(
     {"bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"}
-    | {"max_length", "max_new_tokens", "transformers_version", "_from_model_config"}
+    | {"max_length", "max_new_tokens", "transformers_version"}
 )
 """Fields of a generation config that are no settings of decoding, or that are always given."""
 
@@ -72,7 +72,9 @@ _PLAIN = {
 }
 
 PLAIN_SETTINGS: dict[str, Any] = {
-    name: _PLAIN.get(name) for name in GenerationConfig().to_dict() if name not in KEPT_SETTINGS
+    name: _PLAIN.get(name)
+    for name in GenerationConfig().to_dict()
+    if name not in KEPT_SETTINGS and not name.startswith("_")
 }
 """Arguments of ``model.generate`` that override all generation settings of a checkpoint: those of
 ``generation_config.json`` would change greedy answers, and explored ones have no logits processors.
@@ -447,11 +449,12 @@ class PrefixTree(Exploration):
         keep = keep_most(row, weight, needed, np.maximum(self.spare / 2, least))
         counts = np.bincount(row[keep & ~needed], minlength=len(self.spare))
         random = self.random[:, branches.tokens.shape[1]]
+        going = ~ends
         for question in np.flatnonzero(counts > self.width).tolist():
             (at,) = np.nonzero((row == question) & ~needed & (weight > 0))
             if self.constraint is not None:  # complete answers need no branch
                 whole = self.constraint.completed_by(parent[at], token[at])
-                keep[at[whole]], at = True, at[~whole]
+                keep[at[whole]], going[at[whole]], at = True, False, at[~whole]
                 if len(at) <= self.width:
                     continue
             own, weights, is_drawn = draw_some(weight[at], self.width, random[question, 0])
@@ -461,7 +464,7 @@ class PrefixTree(Exploration):
             code[at[is_drawn]] = 0.0
         np.subtract.at(self.spare, branches.row, branches.weight)
         np.add.at(self.spare, row[keep], weight[keep])
-        going = keep & ~ends & ~np.isnan(code)
+        going &= keep & ~np.isnan(code)
         for question in np.unique(row[going]).tolist():
             (at,) = np.nonzero(going & (row == question))
             even = np.argsort(random[question, 2 : 2 + len(at)]) / len(at)

@@ -322,12 +322,16 @@ class _SocketReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        while True:
-            self._socket.settimeout(self._deadline.next_wait_s())
-            try:
-                return self._deadline.received(self._socket.recv_into(buffer))
-            except TimeoutError:
-                continue
+        before = self._socket.gettimeout()
+        try:
+            while True:
+                self._socket.settimeout(self._deadline.next_wait_s())
+                try:
+                    return self._deadline.received(self._socket.recv_into(buffer))
+                except TimeoutError:
+                    continue
+        finally:  # after the reply of a proxy, the handshake and the request use this socket
+            self._socket.settimeout(before)
 
     def close(self) -> None:
         self._file.close()  # the last user of the socket

@@ -153,6 +153,9 @@ def listed_rows(found: Any, path: Path, field: str | None = None) -> list[Any]:
             names = ", ".join(lists) or "none"
             raise ValueError(f"{path}: {field!r} is no list of objects; there is {names:.80}.")
         return lists[field]
+    for name in ("data_list", "qa_pairs"):  # of MMEngine and of published benchmarks
+        if isinstance(fields.get(name), list):
+            return list(fields[name])
     if len(lists) == 1:
         return next(iter(lists.values()))
     if lists:

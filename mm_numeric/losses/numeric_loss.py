@@ -266,7 +266,8 @@ class NumericLoss(nn.Module):
         digits = (spans.from_right + classes.width[spans.target]).double()
         values = spans.value[spans.number]
         digits, values = (torch.nn.functional.pad(each, (1, 0)) for each in (digits, values))
-        return torch.stack([digits, values])[:, digits.argmax()]
+        at = digits.argmax()[None]  # an index of a device without a wait
+        return torch.stack([digits, values]).index_select(1, at).squeeze(1)
 
     def warn_of_long_number(self, digits: float, value: float) -> None:
         """Warn once if a number has more than nine digits: it can have most of the gradient."""

@@ -38,14 +38,16 @@ _POSITIVE = re.compile(
 """Names of values that are whole numbers above 0, null, or lists of such numbers."""
 
 _MOST_LAYERS = 10_000
-_NOT_NEGATIVE = re.compile(r"\w*_size|n_inner|d_ff|\w*_pixels|max_position_embeddings|num_\w+")
+_NOT_NEGATIVE = re.compile(
+    r"(?!group_size$)\w*_size|n_inner|d_ff|\w*_pixels|max_position_embeddings|num_\w+"
+)
 _MAY_BE_ZERO = re.compile(r"num_nextn_predict_layers|num_(?:\w+_)?(?:shared|dense)_layers")
 
 _KINDS: dict[str, tuple[type, ...]] = {
     "text_config": (dict,),
     "vision_config": (dict,),
     "quantization_config": (dict,),
-    "auto_map": (dict,),
+    "auto_map": (dict, list),
     "id2label": (dict,),
     "label2id": (dict,),
     "rope_parameters": (dict,),
@@ -136,6 +138,8 @@ def _wanted(name: str, value: Any) -> str | None:
         is_dtype = isinstance(dtype, torch.dtype) and dtype.is_floating_point
         return None if is_dtype or value == "auto" else "the name of a dtype, such as float32"
     for each in value if isinstance(value, list) else [value]:
+        if isinstance(each, dict):  # its values are checked by their own names
+            continue
         if _POSITIVE.fullmatch(name) and (type(each) is not int or each < 1):
             if each == 0 and _MAY_BE_ZERO.fullmatch(name):
                 continue

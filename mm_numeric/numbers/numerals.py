@@ -57,13 +57,12 @@ def plain_numbers(text: str, number_format: str = NUMBER_FORMATS[0]) -> str:
 
 
 _FRACTION = re.compile(
-    r"(?:([0-9]{1,300})\s{0,4})?\\[dtc]?frac\s{0,4}"
+    r"(?:(?<![0-9.,])([0-9]{1,3}(?:,[0-9]{3}){1,99}|[0-9]{1,300})\s{0,4})?\\[dtc]?frac\s{0,4}"
     r"(?:\{\s{0,4}(-?[0-9]{1,300})\s{0,4}\}|([0-9]))\s{0,4}(?:\{\s{0,4}([0-9]{1,300})\s{0,4}\}|([0-9]))"
 )
 _LATEX = tuple(
     (re.compile(pattern), written)
     for pattern, written in (
-        (r"\{,\}", ","),
         (r"(?<=[0-9])\\[,!](?=[0-9])", ""),
         (r"\s{0,4}(?:\\times|\\cdot)\s{0,4}10\^\{?(-?[0-9]{1,3})\}?", r"e\1"),
         (r"\^\{?\\circ\}?", "°"),
@@ -86,9 +85,11 @@ def without_latex(text: str) -> str:
 
     def fraction(match: re.Match[str]) -> str:
         whole, above, below = match[1], match[2] or match[3], match[4] or match[5]
-        return f"{int(whole or 0) * int(below) + int(above)}/{below}"
+        value = int((whole or "0").replace(",", "")) * int(below) + int(above)
+        is_after_digit = match.string[match.start() - 1 : match.start()].isdigit()
+        return f"{' ' * is_after_digit}{value}/{below}"
 
-    text = _FRACTION.sub(fraction, text)
+    text = _FRACTION.sub(fraction, text.replace("{,}", ","))
     for pattern, written in _LATEX:
         text = pattern.sub(written, text)
     return text

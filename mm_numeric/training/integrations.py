@@ -140,7 +140,9 @@ class _RouterLosses:
         router = router_loss(outputs, whole, getattr(args, "router_aux_loss_coef", None))
         if router is None or not whole.training:
             return router
-        ranks = accelerator.num_processes if is_counted else 1
+        ranks = 1
+        if is_counted and args.average_tokens_across_devices:  # by which Trainer multiplies
+            ranks = accelerator.num_processes // getattr(trainer, "get_tp_size", lambda: 1)()
         return router / (trainer.current_gradient_accumulation_steps * ranks)
 
     def _log(self, level: int, message: str) -> None:

@@ -662,8 +662,9 @@ class NumericLossMixin(_Trainer):
         if found is None:
             return
         kind, name = found.groups()
-        if kind == "loss" and name not in ("ce", *self.objective.terms):
-            raise unknown(name, ("ce", *self.objective.terms), "loss", "metric_for_best_model")
+        known = ("ce", *self.objective.terms, "router", "own")
+        if kind == "loss" and name not in known:
+            raise unknown(name, known, "loss", "metric_for_best_model")
         if name != "accuracy" and self.args.greater_is_better:
             self.args.greater_is_better = False
             self._log_once(logging.INFO, f"metric_for_best_model: the smallest {metric} is best.")

@@ -213,7 +213,7 @@ class _Probe:
         # Without a label, the model still runs, because other ranks may wait for it.
         self.positions = positions if self.is_labelled else positions.new_zeros(1)
         self.labels = flat[self.positions]
-        self.z_weight = getattr(whole.config.get_text_config(), "z_loss_coefficient", None) or 0.0
+        self.z_weight = getattr(_text_config(whole), "z_loss_coefficient", None) or 0.0
         self.has_z_loss, self.needs_labels = bool(self.z_weight), bool(self.z_weight)
 
     def compare(self, is_selected: bool) -> tuple[int, float, float]:
@@ -290,9 +290,15 @@ def _mean_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return cross_entropy(to_compute_dtype(logits.flatten(0, -2)[positions]), flat[positions])
 
 
+def _text_config(model: Any) -> Any:
+    """Return the config of the language model; None if a model of the user has no config."""
+    config = getattr(model, "config", None)
+    return getattr(config, "get_text_config", lambda: config)()
+
+
 def _weight(model: Any, names: tuple[str, ...]) -> float:
     """Return the weight of router losses that a model, or else its config, has by a name."""
-    text = model.config.get_text_config()
+    text = _text_config(model)
     found = (getattr(owner, name, None) for owner in (model, text) for name in names)
     return next((float(weight) for weight in found if weight is not None), 0.0)
 

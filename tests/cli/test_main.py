@@ -131,7 +131,7 @@ def test_what_check_prints_is_the_same_config(capsys, tmp_path):
 def test_without_a_command_the_commands_are_listed_in_groups(capsys):
     assert cli.main([]) == 2
     said = capsys.readouterr().err
-    assert "several objectives:\n    compare     compare objectives from one warm start" in said
+    assert "several objectives:\n    compare     compare objectives over several seeds" in said
     listed = re.findall(r"\n    ([a-z-]+)\s", said)
     assert listed == [name for group in GROUPS.values() for name in group]
     for name in listed:  # each is a command, and no command is missing

@@ -527,8 +527,8 @@ def test_a_server_writes_the_prompt_without_thinking(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--served-model", "m"], "--concurrency and --timeout require --endpoint"),
-        (["--timeout", "9"], "--concurrency and --timeout require --endpoint"),
+        (["--served-model", "m"], "--concurrency, --timeout and --proxy require --endpoint"),
+        (["--timeout", "9"], "--concurrency, --timeout and --proxy require --endpoint"),
         (["--endpoint", "http://h/v1"], "--endpoint requires --served-model"),
         (
             ["--endpoint", "http://h", "--served-model", "m", "--timeout", "9" * 18],

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 import pytest
 
 import mm_numeric
-from mm_numeric.comparison.plan import first_runs
+from mm_numeric.comparison.plan import planned_runs
 from mm_numeric.config.reader import read_config
 from mm_numeric.runs import folder as run_folder
 from mm_numeric.runs.folder import locked, machine_name, source_commit
@@ -42,7 +42,7 @@ def test_a_moved_comparison_has_the_runs_that_it_had(tmp_path, name):
         row = "{name: distilled, preset: emd, with: {distil: {decode: median}}}"
         changes = ["compare.seeds=[0]", "compare.control=null", f"compare.objectives=[ce, {row}]"]
         config = read_config("clock_tiny", [*changes, f"compare.output_dir={folder}"])
-        runs = {run.name: run.config for run in first_runs(config, [0])}
+        runs = {run.name: run.config for run in planned_runs(config, [0])}
         return runs.get(name) or teacher_of(runs["seed0/distilled"])
 
     own = config_in(tmp_path / "before")

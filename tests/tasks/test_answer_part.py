@@ -3,6 +3,7 @@
 import ast
 import json
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from import_graph import ROOT
 from result_files import section, write_lines
 
-from mm_numeric.answers import Instances, Number, Text, Unreadable
+from mm_numeric.answers import ClockTime, Instances, Number, Text, Unreadable
 from mm_numeric.cli.main import main
 from mm_numeric.evaluation.results import results_table
 from mm_numeric.evaluation.score import score
@@ -253,3 +254,20 @@ def test_the_part_lies_in_the_text(pieces):
         assert part.rules or part.text == text or part.failure
     for task in (Numbers(), Clock(), ReadInstrument()):
         task.read(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("The gauge hand is at 12:30, and the reading is 42 psi", "42"),
+        ("Seconds: 0:30; pressure 42 psi", "42"),
+        (r"\boxed{1{,}234\frac{1}{2}} psi", "2469/2"),
+    ],
+)
+def test_a_number_after_a_time_is_the_reading(text, value):
+    found = ReadInstrument().read(text)
+    assert (found.is_time, Fraction(found.text)) == (False, Fraction(value))
+
+
+def test_a_marker_without_a_time_does_not_hide_the_time():
+    assert Clock().read("The time is 3:15.\nAnswer: 3 hours 15 minutes") == ClockTime(3, 15)

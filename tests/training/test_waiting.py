@@ -55,6 +55,6 @@ def test_no_upload_of_a_stream_makes_the_host_wait(monkeypatch, tmp_path):
         assert [cause for cause in costs.uploads if not cause.startswith("non-blocking ")] == []
 
 
-def test_a_numeric_loss_adds_fewer_than_100_kernels():
+def test_a_numeric_loss_adds_fewer_than_120_kernels():
     (ours, _), (cross_entropy, _) = measured("llava"), measured("llava, objective: ce")
-    assert ours.kernels.total() - cross_entropy.kernels.total() < 100
+    assert ours.kernels.total() - cross_entropy.kernels.total() < 120

@@ -16,7 +16,6 @@ from mm_numeric.evaluation.metrics.calibration import (
     auroc,
     expected_calibration_error,
     gap,
-    low_coverage,
     reliability,
     risk_coverage,
     select_coverage,
@@ -165,10 +164,3 @@ def test_the_interval_of_a_share_contains_it_as_often_as_it_promises():
         assert 0.92 < np.mean([low <= share <= high for low, high in ends]) <= 0.99
     assert share_interval(0.0, 100) == (0, pytest.approx(1 - 0.025**0.01))
     assert share_interval(1.0, 100)[1] == 1
-
-
-def test_files_that_were_explored_are_not_warned_of():
-    assert low_coverage([]) == low_coverage([0.1, 0.9, 0.95]) == ""
-    assert low_coverage([0.1, 0.8, 0.95]).startswith(
-        "the explored answers have a probability of 0.8"
-    )
