@@ -56,7 +56,9 @@ def open_sized(example: Example) -> tuple[Image.Image, tuple[int, int]]:
     of 100 million takes 80 MB in place of 300. The coordinates of rows are those of the original.
     """
     assert example.image is not None
-    return _opened(example.image, f"{example.where}: ", "replace it or remove its row")
+    named = example.where == f"the image {example.image}"  # without a row
+    where = "" if named else f"{example.where}: "
+    return _opened(example.image, where, "replace it or remove its row")
 
 
 def open_upright(

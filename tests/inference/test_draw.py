@@ -55,11 +55,11 @@ def test_shapes_are_outlines_at_their_scaled_place():
 )
 def test_a_small_image_is_enlarged_and_has_a_caption(answer):
     texts = ["größe 90 %"] if isinstance(answer, Instances) else []
-    image = drawn_answer(blank(40, 20), answer, "an answer", texts)
+    image = drawn_answer(blank(40, 20), (40, 20), answer, "an answer", texts)
     assert image.size == (480, 240 + 36)
     assert min(image.crop((0, 240, 480, 276)).convert("L").tobytes()) < 100
     assert bool(drawn(image)) is not (answer is None or isinstance(answer, Number))
 
 
 def test_a_large_image_is_made_smaller():
-    assert drawn_answer(blank(2560, 100), None, "").size == (1280, 50 + 36)
+    assert drawn_answer(blank(2560, 100), (2560, 100), None, "").size == (1280, 50 + 36)

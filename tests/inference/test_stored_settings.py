@@ -63,7 +63,7 @@ def answers(run, out, *more):
 
 
 def test_every_field_of_a_generation_config_is_overridden_or_kept():
-    fields = GenerationConfig().to_dict()
+    fields = {n: v for n, v in GenerationConfig().to_dict().items() if not n.startswith("_")}
     assert fields.keys() == PLAIN_SETTINGS.keys() | (KEPT_SETTINGS & fields.keys())
     assert _PLAIN.keys() <= PLAIN_SETTINGS.keys()
     plain = GenerationConfig(**PLAIN_SETTINGS)
