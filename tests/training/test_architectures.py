@@ -29,7 +29,12 @@ def test_the_loss_and_the_gradients_are_those_of_the_model(tmp_path, name):
         pytest.skip("this version of transformers does not have it")
     batch = batch_of(model)
     asked = {"output_router_logits": True} if hasattr(model.config, "output_router_logits") else {}
-    own = model(**batch, **asked).loss  # Switch does not read it from its config
+    try:
+        own = model(**batch, **asked).loss  # Switch does not read it from its config
+    except (AttributeError, ValueError) as error:
+        if "MM_NUMERIC_ARCHITECTURES" not in os.environ:  # with the tested version
+            raise
+        pytest.skip(f"this version of transformers cannot compute the loss: {error}")
     expected = gradients(model, own)
     loss = trainer_of(model, tmp_path).compute_loss(model, batch)
     torch.testing.assert_close(loss.float(), own, rtol=1e-5, atol=1e-6)
