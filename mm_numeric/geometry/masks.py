@@ -137,7 +137,7 @@ def box_and_point(mask: Mask) -> tuple[Box, Point]:
 
 
 def check_masks(answer: Instances, width: int, height: int, where: str = "") -> None:
-    """Raise ValueError if a mask has another size than the image, as after a resize of one."""
+    """Raise ValueError if a mask and the image have different sizes: one of them was resized."""
     for item in answer.items:
         if item.mask is not None and item.mask.size != (height, width):
             raise ValueError(

@@ -131,7 +131,7 @@ def _features(
 
 @dataclass
 class _Features(ModelOutput):
-    """What ``get_image_features`` returns, without what no model reads."""
+    """The outputs of ``get_image_features`` that models read."""
 
     pooler_output: Any = None
     deepstack_features: Any = None

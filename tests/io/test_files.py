@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 from importing import text_folder
@@ -13,7 +14,7 @@ from mm_numeric.config.data import DataSource
 from mm_numeric.data.examples import render_rows
 from mm_numeric.io import atomic_files
 from mm_numeric.io.atomic_files import atomic_file, atomic_folder
-from mm_numeric.io.files import write_text
+from mm_numeric.io.files import listed_rows, write_text
 from mm_numeric.tasks.arithmetic import Arithmetic
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks")
@@ -150,3 +151,10 @@ def test_a_second_prepare_finishes_what_a_kill_before_the_record_left(tmp_path, 
     assert "rows.jsonl exists; name another file" in capsys.readouterr().err
     assert out.read_text() == "other rows"
     assert {path.name for path in tmp_path.iterdir()} == {"gt", "rows.jsonl"}
+
+
+@pytest.mark.parametrize(
+    "content", [{"data_list": [{"id": 1}], "metainfo": [{}]}, {"data_list": []}]
+)
+def test_the_rows_of_a_known_field_are_read_next_to_other_lists(content):
+    assert listed_rows(content, Path("x.json")) == content["data_list"]
