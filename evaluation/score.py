@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mm_numeric.answers import Instances, Objects
+from mm_numeric.answers import Instances
 from mm_numeric.evaluation.answers.confidence import collect_confidences, collect_coverage
 from mm_numeric.evaluation.answers.judge import Judge, judged_answers
 from mm_numeric.evaluation.answers.predictions import other_frame, read_predictions
@@ -226,7 +226,7 @@ def scores_of(read: AnswerRows, scorer: Scorer) -> Scores:
         for row, value in zip(rows, values.tolist(), strict=True):
             row[column] = value
     labels = _bucket_labels(scorer, rows, targets)
-    shapes = [answer if isinstance(answer, Objects) else None for answer in answers]
+    shapes = [answer if isinstance(answer, Instances) else None for answer in answers]
     counted = scorer.labels(shapes, targets) if scorer.labels else None
     failures = Counter(row["reason"] for row in rows if row["reason"])
     categories = [sys.intern(row.get("buckets", {}).get(CATEGORY, "none")) for row in rows]
@@ -283,7 +283,7 @@ def _bucket_labels(
     return labels
 
 
-def _with_ranking(scores: Scores, read: AnswerRows, shapes: list[Objects | None]) -> Scores:
+def _with_ranking(scores: Scores, read: AnswerRows, shapes: list[Instances | None]) -> Scores:
     """Add the column from which AP is computed and, if AP is defined, its metrics.
 
     AP ranks all objects by their confidence. Unless a protocol requires it, it is left out without
@@ -304,8 +304,7 @@ def _with_ranking(scores: Scores, read: AnswerRows, shapes: list[Objects | None]
     is_ordered = bool(read.rank_options) or (
         has_truths and (len(values) < 2 or len(set(values)) > 1)
     )
-    is_undefined = (None in values or not is_ordered) if rules.needs_scores else not has_truths
-    if is_undefined and not rules.is_required:
+    if (None in values or not is_ordered) and not rules.is_required:
         column: Any = no_ranking(rules.metrics, len(read.rows))
         return replace(scores, columns={**scores.columns, RANKING: column})
     try:

@@ -206,10 +206,10 @@ class Instance:
 
 
 @dataclass(frozen=True)
-class Objects:
-    """Base class of answers that are lists of objects, in the order defined by the task."""
+class Instances:
+    """The objects in an image, in the order defined by the task."""
 
-    items: tuple[Any, ...]
+    items: tuple[Instance, ...]
 
     cut: bool = False
     """True if the parsed text ends inside an object, for example at the token limit."""
@@ -220,33 +220,6 @@ class Objects:
     spans: tuple[tuple[int, int], ...] = field(default=(), compare=False)
     """``spans[i]`` holds the start and the end of ``items[i]`` in the parsed text, as character
     indices; empty if the objects were not parsed from text."""
-
-
-@dataclass(frozen=True)
-class Instances(Objects):
-    """The objects in an image, as boxes and polygons."""
-
-    items: tuple[Instance, ...]
-
-
-@dataclass(frozen=True)
-class Box3D:
-    """A box in the space in front of a camera: x to the right, y down, z forward."""
-
-    numbers: tuple[float, ...]
-    """Centre x, y, z and sizes along the own axes of the box, in metres; then the angles by which
-    it is turned about the axes x, y and z of the camera, in this order, in half turns."""
-
-    label: str = ""
-    ignore: bool = False
-    """True if metrics ignore the object."""
-
-
-@dataclass(frozen=True)
-class Boxes3D(Objects):
-    """The objects in an image, as boxes in space."""
-
-    items: tuple[Box3D, ...]
 
 
 @dataclass(frozen=True)

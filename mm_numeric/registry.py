@@ -32,7 +32,6 @@ from mm_numeric.io.log import logger
 TASKS: Mapping[str, str] = {
     "approximate_numbers": "mm_numeric.tasks.number_questions:ApproximateNumbers",
     "arithmetic": "mm_numeric.tasks.arithmetic:Arithmetic",
-    "boxes_3d": "mm_numeric.tasks.boxes_3d:DetectBoxes3D",
     "chart_values": "mm_numeric.tasks.chart_values:ChartValues",
     "click": "mm_numeric.tasks.pointing:Click",
     "clock": "mm_numeric.tasks.clock:Clock",
@@ -133,7 +132,6 @@ IMPORTERS: Mapping[str, str] = {
     "label_studio": "mm_numeric.importers.label_studio:LabelStudio",
     "cvat": "mm_numeric.importers.cvat:Cvat",
     "dota": "mm_numeric.importers.dota:Dota",
-    "omni3d": "mm_numeric.importers.omni3d:Omni3D",
     "refcoco": "mm_numeric.importers.refcoco:RefCoco",
     "charades_sta": "mm_numeric.importers.moments:CharadesSta",
     "qvhighlights": "mm_numeric.importers.moments:QvHighlights",
@@ -175,7 +173,6 @@ EXPORTERS: Mapping[str, str] = {
 
 _FORMATS: Mapping[str, str] = {
     "detection": "coco yolo voc labelme label_studio cvat dota",
-    "boxes_3d": "omni3d",
     "grounding": "refcoco llava swift",
     "temporal_spans": "charades_sta qvhighlights activitynet",
     "text_detection": "icdar2015 icdar2013 mmocr totaltext ctw1500",

@@ -62,14 +62,6 @@ def _as_json(items: Sequence[Mapping[str, Any]], key: str = "label") -> str:
     return json.dumps([{"bbox_2d": own["box"], key: own["label"]} for own in items])
 
 
-def _boxes_3d(i: int) -> tuple[dict[str, Any], str]:
-    boxes = [
-        {"bbox_3d": [0.5 - k, 0.25, 3.0 + i, 4.45, 1.7, 1.84, 0.75, 0.49, -0.75], "label": "car"}
-        for k in range(i % 3)
-    ]
-    return {"instances": boxes}, json.dumps(boxes)
-
-
 def _clockbench(i: int) -> tuple[dict[str, Any], str]:
     if i % 5 == 4:
         return {"answer": {"valid": False}}, '{"valid": false}'
@@ -148,7 +140,6 @@ def _click(i: int) -> tuple[dict[str, Any], str]:
 ROWS: Mapping[str, Callable[[int], tuple[dict[str, Any], str]]] = {
     "approximate_numbers": lambda i: _number(i, str(1000 + 37 * i)),
     "arithmetic": lambda i: _number(i, str(3 * i - 20)),
-    "boxes_3d": _boxes_3d,
     "chart_values": lambda i: _number(i, str(2000 + i) if i % 3 else f"{i}.5"),
     "click": _click,
     "clock": lambda i: ({"time": f"{1 + i % 12}:{2 * i:02}"}, f"{1 + i % 12}:{2 * i:02}"),

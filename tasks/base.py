@@ -16,7 +16,6 @@ from mm_numeric.answers import (
     Example,
     Instance,
     Instances,
-    Objects,
     Unreadable,
     Written,
 )
@@ -139,7 +138,7 @@ class Task(Protocol):
         if part.failure:
             return Unreadable(part.failure)
         answer = self.parse(part.text, frame)
-        if part.start and isinstance(answer, Objects):
+        if part.start and isinstance(answer, Instances):
             spans = ((start + part.start, end + part.start) for start, end in answer.spans)
             return replace(answer, spans=tuple(spans))
         return answer

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mm_numeric.answers import Objects, Unreadable
+from mm_numeric.answers import Instances, Unreadable
 from mm_numeric.evaluation.metrics import calibration
 from mm_numeric.evaluation.metrics.base import Groups, RowColumns, Scorer
 from mm_numeric.registry import RANK_FIELDS
@@ -223,7 +223,7 @@ def decode_fields(row: Mapping[str, Any], answer: Any, where: str) -> dict[str, 
     if isinstance(row.get("decode"), dict) and "rule" in row["decode"]:
         found["decode"] = _checked_decode(row["decode"], where)
         found["confidence"] = found["decode"].get("confidence")
-    if isinstance(answer, Objects):
+    if isinstance(answer, Instances):
         for name in RANK_FIELDS:
             if row.get(name) is not None:
                 found[name] = _checked_scores(row[name], name, len(answer.items), where)

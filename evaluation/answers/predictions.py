@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from mm_numeric.answers import Objects, Unreadable
+from mm_numeric.answers import Instances, Unreadable
 from mm_numeric.evaluation.answers.confidence import check_same_rule, decode_fields
 from mm_numeric.evaluation.answers.joined_rows import prediction_rows
 from mm_numeric.evaluation.answers.judge import Response
@@ -135,7 +135,7 @@ def _parse_into(read: AnswerRows, row: Mapping[str, Any], where: str) -> None:
     scored |= {name: row[name] for name in ("group", "prompt") if isinstance(row.get(name), str)}
     if row.get("buckets"):
         scored["buckets"] = _checked_buckets(row["buckets"], where)
-    if isinstance(answer, Objects):
+    if isinstance(answer, Instances):
         scored.update(cut=answer.cut, malformed=answer.malformed)
     if isinstance(row.get(TRUNCATED), bool):
         scored[TRUNCATED] = row[TRUNCATED]

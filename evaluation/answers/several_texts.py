@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mm_numeric.answers import Objects, Unreadable
+from mm_numeric.answers import Instances, Unreadable
 from mm_numeric.config.decoding import MBR
 from mm_numeric.evaluation.answers.files import GeneratedText, value_at, without_end_tokens
 from mm_numeric.evaluation.answers.joined_rows import Joined, joined_answers
@@ -86,7 +86,7 @@ def _decoded(joined: Joined, rule: str, risk: str | None) -> dict[str, Any]:
     if field == "weights":  # numbers of texts that were drawn
         entries["decode"] |= {"covered": 0.0, "drawn": entries["decode"]["covered"]}
     answer = task.read(text, frame)
-    if scores is None and isinstance(answer, Objects):  # points, or no complete answer
+    if scores is None and isinstance(answer, Instances):  # points, or no complete answer
         scores = [0.0] * len(answer.items)
     unreadable = isinstance(answer, Unreadable)
     parseable = {candidate.text for candidate in candidates}

@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from mm_numeric.answers import Example, Objects, Unreadable, Written
+from mm_numeric.answers import Example, Instances, Unreadable, Written
 from mm_numeric.baselines.baseline import Baseline
 from mm_numeric.config.data import Sources, named
 from mm_numeric.config.data import listed as listed_sources
@@ -368,7 +368,7 @@ def _texts_of_objects(encoded: EncodedExample, answer: Any) -> Counter[str]:
     The order is ignored, because parsing may swap objects whose rounded coordinates are equal.
     """
     single = [answer]
-    if isinstance(answer, Objects):
+    if isinstance(answer, Instances):
         single = [replace(answer, items=(item,)) for item in answer.items if not item.ignore]
     return Counter(encoded.collator.task.format(own, encoded.frame).text for own in single)
 
@@ -394,7 +394,7 @@ def _count_numbers(
         for position in number.positions
         for character in range(*answer.offsets[position])
     }
-    if not isinstance(encoded.example.answer, Objects):  # whose other digits are in labels
+    if not isinstance(encoded.example.answer, Instances):  # whose other digits are in labels
         source.unmarked_digits += sum(
             character.isdigit() for i, character in enumerate(written.text) if i not in known
         )
@@ -433,7 +433,7 @@ def _compute_ceiling(report: DataReport, source: SourceReport) -> None:
     ranked = source.scorer.ranked
     if ranked is not None and any(not i.ignore for t in targets for i in t.items):
         read = [None if isinstance(answer, Unreadable) else answer for answer in answers]
-        scores = scores_by_iou(read, targets) if ranked.needs_scores else [None] * len(read)
+        scores = scores_by_iou(read, targets)
         ranking = ranked.rank(read, targets, scores)
         source.ceiling |= {name: float(value) for name, value in ranking.metrics.items()}
 

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from mm_numeric.answers import Example, ImageSource, Objects, Written
+from mm_numeric.answers import Example, ImageSource, Instances, Written
 from mm_numeric.config.schema import Config
 from mm_numeric.data.augment import Augmenter
 from mm_numeric.data.collator import TrainingCollator
@@ -178,7 +178,7 @@ class DataReport:
 
 def num_objects(answer: Any) -> int:
     """Return the number of objects of an answer that is a list of objects; 0 for other answers."""
-    return len(answer.items) if isinstance(answer, Objects) else 0
+    return len(answer.items) if isinstance(answer, Instances) else 0
 
 
 def problem_kind(message: str) -> str:

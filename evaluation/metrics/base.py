@@ -136,9 +136,6 @@ class RankRules:
     is_required: bool = False
     """True if it is an error that AP is undefined; otherwise only AP is left out."""
 
-    needs_scores: bool = True
-    """False if AP is also defined without confidences, and if all of them are equal."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Scorer:

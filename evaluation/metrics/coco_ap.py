@@ -68,12 +68,6 @@ class Rules:
     areas: Mapping[str, tuple[float, float]] = field(default_factory=lambda: AREAS)
     """Name of each area range, and its smallest and largest area in square pixels."""
 
-    thresholds: tuple[float, ...] = THRESHOLDS
-    """IoU thresholds over which AP is averaged."""
-
-    percents: tuple[int, ...] = (50, 75)
-    """IoU thresholds, in percent, at which AP is also reported by itself, such as ``ap_50``."""
-
     rank_by: str = "scores"
     """Field of the rows that has the confidence of each object: ``scores``, or ``token_scores`` of
     decoded greedy answers, the mean probability of the object's tokens."""
@@ -81,7 +75,7 @@ class Rules:
     @property
     def metric_names(self) -> tuple[str, ...]:
         """Return the names of all metrics, in the order of ``COCOeval.summarize``."""
-        kinds = {"ap": (*self.percents, *self.areas), "ar": (*self.max_detections, *self.areas)}
+        kinds = {"ap": (50, 75, *self.areas), "ar": (*self.max_detections, *self.areas)}
         return ("ap", *(f"{kind}_{name}" for kind, names in kinds.items() for name in names))
 
     def __post_init__(self) -> None:
@@ -100,10 +94,6 @@ class Rules:
                     "smaller one first."
                 )
 
-    def nearest(self, threshold: float) -> int:
-        """Return the index of a threshold in ``thresholds``, which may be rounded there."""
-        return int(np.argmin(np.abs(np.array(self.thresholds) - threshold)))
-
     def protocol(self, source: str) -> dict[str, Any]:
         """Describe how AP is computed; ``source`` states where the confidence scores come from."""
         order = {
@@ -114,7 +104,7 @@ class Rules:
         boxes = self.iou == "bbox"
         return {
             "variant": f"COCO AP of {'boxes' if boxes else 'masks'} (rules of pycocotools)",
-            "thresholds": [round(threshold, 2) for threshold in self.thresholds],
+            "thresholds": [round(threshold, 2) for threshold in THRESHOLDS],
             "comparison": "IoU >= t",
             "matching": "by score, each matches the best unmatched truth of its label",
             "scores": source,
@@ -248,7 +238,7 @@ def rank_sides(
         detections,
         truths,
         iou,
-        thresholds=rules.thresholds,
+        thresholds=THRESHOLDS,
         areas=list(limits.values()),
         max_detections=most,
     )
@@ -256,13 +246,14 @@ def rank_sides(
     areas = list(enumerate(rules.areas, start=1))
 
     def by_label(weights: Floats) -> dict[str, Floats]:
-        shape = len(weights), len(limits), len(labels), len(rules.thresholds)
+        shape = len(weights), len(limits), len(labels), len(THRESHOLDS)
         ap = curves.average_precision(weights, RECALLS).reshape(shape)
         found = {number: curves.recall(weights, rank < number) for number in rules.max_detections}
         ar = {number: own.reshape(shape).mean(axis=-1) for number, own in found.items()}
         return {
             "ap": ap[:, 0].mean(axis=-1),
-            **{f"ap_{p}": ap[:, 0, :, rules.nearest(p / 100)] for p in rules.percents},
+            "ap_50": ap[:, 0, :, 0],
+            "ap_75": ap[:, 0, :, 5],
             **{f"ap_{name}": ap[:, area].mean(axis=-1) for area, name in areas},
             **{f"ar_{number}": own[:, 0] for number, own in ar.items()},
             **{f"ar_{name}": ar[most][:, area] for area, name in areas},
@@ -302,7 +293,7 @@ def _curves(
     seen &= rules.ties == "official"  # to average ties, each detection is an event
     extra = counted.astype(np.int8) - seen[..., None]
     area, threshold, at = np.nonzero((correct | (extra != 0)).transpose(1, 2, 0))
-    curve = (area * len(labels) + label[at]) * len(rules.thresholds) + threshold
+    curve = (area * len(labels) + label[at]) * len(THRESHOLDS) + threshold
     by_curve = np.argsort(curve, kind="stable")
     area, threshold, at, curve = (own[by_curve] for own in (area, threshold, at, curve))
     # How many detections of an area range, and of those before, are seen before each detection.
@@ -318,7 +309,7 @@ def _curves(
         truth_image=truths.image[truth[by_group]],
         truth_group=truth_group[by_group],
         group_count=len(limits) * len(labels),
-        curves_per_group=len(rules.thresholds),
+        curves_per_group=len(THRESHOLDS),
         seen_image=detections.image[kept[np.nonzero(seen.T)[1]]],
         image=detections.image[kept[at]],
         curve=curve,

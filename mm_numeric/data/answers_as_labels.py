@@ -13,7 +13,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from mm_numeric.answers import Example, Objects, Unreadable
+from mm_numeric.answers import Example, Instances, Unreadable
 from mm_numeric.config.data import ALL, DataSource
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.geometry.row_shapes import clipped_answer
@@ -147,7 +147,7 @@ def _parsed(where: str, line: Mapping[str, Any], task: Task) -> Any:
         answer = task.read(line["text"], frame)
     except ValueError as error:
         raise ValueError(f"{where}: {str(error).rstrip('.')}.") from error
-    if isinstance(answer, Objects) and (answer.cut or answer.malformed):
+    if isinstance(answer, Instances) and (answer.cut or answer.malformed):
         return Unreadable("truncated list" if answer.cut else "invalid shape in the list")
     if isinstance(answer, Unreadable):
         return answer

@@ -279,7 +279,7 @@ def _other_task(task: Task, row: SourceRow) -> ValueError | None:
     """Return the error for a row of objects that a shipped task of something else cannot read."""
     shipped = {path: name for name, path in TASKS.items()}
     name = shipped.get(f"{type(task).__module__}:{type(task).__name__}")
-    reads = (None, "boxes_3d", "click", "detection", "pointing", "text_detection", "text_spotting")
+    reads = (None, "click", "detection", "pointing", "text_detection", "text_spotting")
     if name in reads or task_of_row(row.row) != "detection":
         return None
     return ValueError(

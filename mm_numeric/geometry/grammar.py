@@ -129,16 +129,6 @@ def points_regex(frame: Frame, *, several: bool) -> str:
     return _list(text, escape(opened) + _point(frame) + escape(closed), several=several)
 
 
-def numbers_regex(text: CoordinateFormat, number: str, count: int) -> str:
-    """Return a regular expression of a list of objects of ``count`` numbers, also of an empty one.
-
-    Each object may have a label. ``number`` is the expression of a number.
-    """
-    after = f"(?:{escape(text.between_numerals)}{number}){{{count - 1}}}"
-    shape = escape(text.open) + number + after + escape(text.close)
-    return _list(text, f"{shape}(?:{_label(text)})?")
-
-
 def _list(text: CoordinateFormat, shape: str, *, several: bool = True) -> str:
     """Return an expression of a list of shapes, given that of one shape; it may be empty."""
     items = one = escape(text.before) + shape + escape(text.after)

@@ -35,7 +35,6 @@ from mm_numeric.io.log import logger, progress
 from mm_numeric.registry import TASK_OF_FORMAT, task_of_row
 
 _SHAPES = {"box", "box_xywh", "polygon"}
-_LABELLED = ("detection", "boxes_3d")  # tasks whose objects are of classes
 _TOLERANCE_PX = 1.0  # as in a frame: a rounded annotation may be this far outside its image
 
 
@@ -189,7 +188,7 @@ class _Counted:
         of_boxes = self._task in (None, "grounding", "detection")
         found = task_of_row(fields) if of_boxes else self._task
         self.tasks.update([found] if found else [])
-        for instance in fields.get("instances", ()) if found in _LABELLED else ():
+        for instance in fields.get("instances", ()) if found == "detection" else ():
             if instance.get("label"):
                 self.labels[instance["label"]] += not instance.get("ignore")
 
@@ -199,7 +198,7 @@ def _task_setting(tasks: Counter[str], classes: Sequence[str]) -> Any:
     if len(tasks) != 1:
         return None
     (task,) = tasks
-    if task not in _LABELLED:
+    if task != "detection":
         return task
     # Objects without labels may as well be words, for text_detection.
     return {"name": task, "classes": [*classes]} if classes else None

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
 
-from mm_numeric.answers import Example, Objects, Unreadable
+from mm_numeric.answers import Example, Instances, Unreadable
 from mm_numeric.config.compare import Resources
 from mm_numeric.config.data import Sources
 from mm_numeric.config.decoding import GREEDY, is_greedy_alone
@@ -579,7 +579,7 @@ def prediction(
     text, frame, candidates = generated.text, generated.frame, generated.candidates
     task = config.task
     answer = task.read(text, frame)
-    spans = answer.spans if isinstance(answer, Objects) else ()
+    spans = answer.spans if isinstance(answer, Instances) else ()
     scores: dict[str, Any] = {}
     if spans and generated.probabilities:
         scores["scores"] = [round(generated.mean_probability(family, s), 6) for s in spans]
@@ -602,7 +602,7 @@ def prediction(
         if with_support:
             entries["decode"]["support"] = support
         answer = answer if text == generated.text else task.read(text, frame)
-        if certain is None and isinstance(answer, Objects):  # points, or no complete answer
+        if certain is None and isinstance(answer, Instances):  # points, or no complete answer
             certain = [0.0] * len(answer.items)
         if certain is not None:
             tokens = {"token_scores": scores["scores"]} if scores and rule == GREEDY else {}
@@ -630,7 +630,7 @@ def _truncated(
     entries: Mapping[str, Any],
 ) -> dict[str, bool]:
     """Return the entry ``truncated`` of a list: True if it has no end token within the limit."""
-    if not isinstance(example.answer, Objects):
+    if not isinstance(example.answer, Instances):
         return {}
     found = generated.is_truncated
     if generated.ids:

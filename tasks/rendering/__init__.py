@@ -1,1 +1,1 @@
-"""Renderers of synthetic images, such as clock faces, scenes, cuboids and pages of words."""
+"""Renderers of synthetic images, such as clock faces, scenes and pages of words."""

@@ -17,14 +17,6 @@ def gsm8k(i):
     return {"question": f"How many are left of {i}?", "answer": _SOLUTION.format(i, i)}
 
 
-def boxes_3d(i):
-    boxes = [
-        {"bbox_3d": [0.5 - i, 0.25, 6.28, 4.45, 1.7, 1.84, 0.75, 0.49, -0.75], "label": "car"},
-        {"bbox_3d": [-0.05, 0.36, 1.47 + i, 0.3, 0.32, 0.4, 0.0, 0.3, 1.0], "label": "a 3D box"},
-    ]
-    return {"image": f"{i}.png", "instances": boxes[: i % 3]}
-
-
 def clockbench(i):
     times = [
         {"hours": i % 12, "minutes": [i, i + 1], "seconds": False, "weekday": "Monday"},
@@ -52,10 +44,7 @@ def rjokes(i):
     return {"question": f"{i} men walk into a bar.", "answer": i % 12}
 
 
-ROWS = {
-    row.__name__: row
-    for row in (boxes_3d, clockbench, gsm8k, mathematics, mathvista, multirc, rjokes)
-}
+ROWS = {row.__name__: row for row in (clockbench, gsm8k, mathematics, mathvista, multirc, rjokes)}
 
 
 def written_rows(task, folder, count, images=range(0)):

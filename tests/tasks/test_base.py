@@ -33,7 +33,7 @@ CHAPTERS = {
     "clock": ("clock",), "detection": ("shapes",), "grounding": ("shapes",),
     "text_detection": ("shapes",), "text_spotting": ("shapes",),
     "click": ("points",), "pointing": ("points",), "temporal_spans": ("spans",),
-    "boxes_3d": (), "clockbench": (), "mathvista": (), "multirc": (),
+    "clockbench": (), "mathvista": (), "multirc": (),
     thermometer.NAME: ("numbers", f"{thermometer.MODULE}:sections"),
 }  # fmt: skip
 
