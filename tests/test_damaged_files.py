@@ -79,7 +79,6 @@ def sentence(capsys, words):
             '{"version":1, "table":{}, "warm_start":{}, "other_warm_starts":{}, "hypotheses":[]}',
             f"{DAMAGED} (KeyError: 'rows'); run `mm-numeric compare` again",
         ),
-        (REPORT, f"{COMPARED}/digits.json", '{"means": 1}', DAMAGED),
         (REPORT, f"{COMPARED}/log.jsonl", "null", "expected an object"),
         (REPORT, f"{COMPARED}/log.jsonl", DEEP, "not JSON"),
         (REPORT, f"{COMPARED}/scores.jsonl", b"\x80", "not UTF-8"),

@@ -9,7 +9,6 @@ from mm_numeric.evaluation.report import results
 from mm_numeric.evaluation.report.charts import DotRow, dot_chart
 from mm_numeric.evaluation.report.confidence_section import confidence_section
 from mm_numeric.evaluation.report.decoding_section import decoding_section, decoding_tables
-from mm_numeric.evaluation.report.digit_distribution import digits_section
 from mm_numeric.evaluation.report.hypotheses_section import hypotheses_section, hypotheses_tables
 from mm_numeric.evaluation.report.learning_curves import curves_section
 from mm_numeric.evaluation.report.page import (
@@ -23,7 +22,6 @@ from mm_numeric.evaluation.report.page import (
     note,
 )
 from mm_numeric.evaluation.report.results import Comparison, ReportedMetric
-from mm_numeric.evaluation.report.steps_to_target import steps_section
 from mm_numeric.evaluation.report.summary_file import SUMMARY
 from mm_numeric.evaluation.report.sweeps import grid_sweeps, sweeps_data, sweeps_section
 from mm_numeric.evaluation.report.task_sections import may_import, task_sections
@@ -72,8 +70,6 @@ def _sections(comparison: Comparison, *, trust_remote_code: bool) -> list[Sectio
     found += [decoding_section(comparison), tuning_section(comparison)]
     if any(logs.values()):
         found.append(curves_section(styles, summary["baseline"], summary["seeds"], logs, starts))
-    found.append(steps_section(comparison, styles, logs, starts))
-    found.append(digits_section(comparison, styles))
     file = comparison.folder / SUMMARY
     found.append(confidence_section(comparison))
     if may_import(summary["task"], file, trust_remote_code=trust_remote_code):

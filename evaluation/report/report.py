@@ -1,7 +1,7 @@
 """Write the report of a comparison or of a single run as an HTML page, Markdown, LaTeX or CSV.
 
-Reads    of a comparison: summary.json, and if they exist log.jsonl, scores.jsonl, results.json and
-         digits.json of each run
+Reads    of a comparison: summary.json, and if they exist log.jsonl, scores.jsonl and results.json
+         of each run
          of a run: config.yaml, and if they exist the same files and run.json
 Writes   report.html   self-contained: no script, no network request
          report.md     the same numbers as Markdown

@@ -298,12 +298,13 @@ def read_runs(comparison: Comparison) -> tuple[Runs, Runs, dict[str, Counter[str
 
 
 def _read_log(run: Path) -> list[dict[str, Any]]:
-    """Read the log of a run; the steps and epochs of a distilled run follow on its teacher's."""
+    """Read the log of a run; the steps of a distilled run follow on those of its teacher."""
     before, lines = (read_lines(folder / LOG) for folder in (run / TEACHER, run))
-    for key in ("step", "epoch"):
-        last = max((line.get(key) or 0 for line in before), default=0)
-        with stored_content(run / LOG):
-            lines = [{**line, key: line[key] + last} if line.get(key) else line for line in lines]
+    last = max((line.get("step") or 0 for line in before), default=0)
+    with stored_content(run / LOG):
+        lines = [
+            {**line, "step": line["step"] + last} if "step" in line else line for line in lines
+        ]
     return before + lines
 
 

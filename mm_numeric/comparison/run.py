@@ -77,7 +77,6 @@ from mm_numeric.losses.term import make_term
 from mm_numeric.registry import ENGINES, LOCAL_ENGINE, choose, scorer_of, unknown
 from mm_numeric.runs.folder import (
     CONFIG,
-    DIGITS,
     FINISHED,
     LOG,
     MODEL,
@@ -382,13 +381,10 @@ def _delete_checkpoints(folder: Path) -> None:
 
 
 def _answer(folder: Path, rules: Sequence[str]) -> None:
-    from mm_numeric.inference.digit_distribution import write_digit_distribution
     from mm_numeric.inference.generate import predict
 
     _delete_other_answers(folder, decoded=tuple(rules) != (GREEDY,))
     predict(folder, None, folder / PREDICTIONS, trust_remote_code=True, rules=tuple(rules))
-    if not (folder / DIGITS).is_file():
-        write_digit_distribution(folder, trust_remote_code=True)
 
 
 def _answer_selection(folder: Path, source: DataSource) -> None:

@@ -355,8 +355,8 @@ def read_runs(
             if asked != others:
                 raise ValueError(
                     f"{folder}: {place} and {before} answer different rows, or rows with different "
-                    "targets; delete the outdated runs, or of each of them predictions*, results* "
-                    "and digits.json, and compare again."
+                    "targets; delete the outdated runs, or of each of them predictions* and "
+                    "results*, and compare again."
                 )
     return runs
 

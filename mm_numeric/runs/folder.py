@@ -18,9 +18,8 @@ whose format is in ``mm_numeric.runs.results``.
 ``predict --training-rows`` and ``distil`` add training_answers.jsonl.
 ``calibrate`` adds calibration.RULE.json (``mm_numeric.inference.calibrate``) and, in the folder
 calibration, the answers that it was fitted to.
-``compare`` adds all three, and digits.json: how likely the model considers wrong digits. If it
-decodes by several rules, it also adds predictions.median.jsonl, scores.median.jsonl and
-results.median.json, and the same for each other rule.
+``compare`` adds all three. If it decodes by several rules, it also adds predictions.median.jsonl,
+scores.median.jsonl and results.median.json, and the same for each other rule.
 """
 
 import glob
@@ -53,7 +52,6 @@ EVALUATED_ROWS, EVALUATING = "evaluation/rows.json", "evaluation/progress.json"
 PREDICTIONS, SCORES, RESULTS = "predictions.jsonl", "scores.jsonl", "results.json"
 ENSEMBLE = "ensemble.jsonl"  # answers of this run and of others together
 TRAINING_ANSWERS = "training_answers.jsonl"
-DIGITS = "digits.json"
 STATED = "hypotheses.json"  # in the folder of a comparison
 CALIBRATION = "calibration.json"
 CALIBRATION_ANSWERS = "calibration/predictions.jsonl"

@@ -7,7 +7,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mm_numeric.baselines.fone import Fone
 from mm_numeric.baselines.values import FIRST_VALUE
 from mm_numeric.inference.candidates import draw
-from mm_numeric.inference.digit_distribution import digit_differences
 from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.term import cumulative_sum
 from mm_numeric.numbers.vocabulary import NumberToken, NumberVocabulary
@@ -58,13 +57,6 @@ def test_the_loss_of_fone():
     expected = -logits.log_softmax(-1).gather(-1, wanted[..., None]).squeeze(-1).mean(dim=1)
     torch.testing.assert_close(found, expected)
     assert Fone.number_losses(None, logits[:0], ids[:0]).shape == (0,)
-
-
-def test_digit_distributions():
-    scores = torch.zeros(1, 10)
-    sums, counts = digit_differences(scores, torch.tensor([9]), DIGITS)
-    assert sums.tolist() == pytest.approx([0.1] * 10 + [0.0] * 9)
-    assert counts.tolist() == [1.0] * 10 + [0.0] * 9
 
 
 def test_drawn_tokens():

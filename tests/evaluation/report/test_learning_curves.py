@@ -3,6 +3,8 @@
 from clock_reports import compare_folder, written
 from result_files import write_lines
 
+from mm_numeric.evaluation.report.results import read_comparison, read_runs
+
 
 def test_curves_start_and_end_where_the_logs_do(tmp_path):
     _, twin = written(tmp_path, compare_folder(tmp_path))
@@ -53,3 +55,16 @@ def test_a_row_begins_with_the_warm_start_that_it_went_on_from(tmp_path):
     assert with_own.count('stroke="var(--warm)"') == 2
     assert with_own.count('stroke-width="1.2"') == page.count('stroke-width="1.2"') + 4
     assert "have the colour of the first of these" in with_own
+
+
+def test_the_steps_of_a_distilled_run_follow_on_those_of_its_teacher(tmp_path):
+    summary = compare_folder(tmp_path)
+    line = {"step": 100, "components": {"emd": 0.25}}
+    for seed in (0, 1):
+        teacher = tmp_path / f"seed{seed}" / "run1" / "teacher"
+        teacher.mkdir()
+        write_lines(teacher / "log.jsonl", [line])
+    _, twin = written(tmp_path, summary)
+    assert "0.2500 (step 100)" in twin
+    before, first, *rest = read_runs(read_comparison(tmp_path))[0]["emd", 0]
+    assert (before, first["step"], rest[6]["step"]) == (line, 101, 108)
