@@ -100,7 +100,7 @@ def train(
     Raises:
         StoppedError: If a signal stopped the run.
     """
-    from mm_numeric.evaluation.report.curve_files import write_curves
+    from mm_numeric.evaluation.report.learning_curves import write_curves
     from mm_numeric.training.run import train as run
 
     config = config if isinstance(config, Config) else read_config(config)

@@ -1,15 +1,16 @@
-"""Report section on learning curves: each component of the loss by training step."""
+"""Learning curves: each component of the loss by training step, in a report or as curves.svg."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mm_numeric.evaluation.report import charts
 from mm_numeric.evaluation.report.charts import (
-    Axis,
+    Chart,
     Line,
     Points,
     SeriesStyle,
@@ -19,13 +20,19 @@ from mm_numeric.evaluation.report.charts import (
 )
 from mm_numeric.evaluation.report.page import Block, Content, Section, fold, group, heading, note
 from mm_numeric.evaluation.report.results import Styles
+from mm_numeric.evaluation.report.summary_file import read_lines
 from mm_numeric.evaluation.table import Cell, Quantity, Table, number, percent
+from mm_numeric.io.escaping import plain
+from mm_numeric.io.files import write_text
+from mm_numeric.io.markup import element
+from mm_numeric.runs.folder import CURVES, LOG
 
 Log = Sequence[Mapping[str, Any]]
 """The lines of a log.jsonl, the training log of a run."""
 
-EVALUATED = 3  # metrics of the evaluations during training that are not folded
+_EVALUATED = 3  # metrics of the evaluations during training that are not folded
 _SMOOTHED = 80  # curves with more points have a smoothed curve too
+_WIDTH, _HEIGHT, _COLUMNS = 340, 250, 3  # of a panel of curves.svg, in pixels; panels of a row
 
 
 def curves_section(
@@ -182,7 +189,7 @@ def seed_lines(style: SeriesStyle, curves: Sequence[Points]) -> list[Line]:
 
 def run_curves_section(style: SeriesStyle, log: Log) -> Section | None:
     """Return the section with the learning curves of a single run; None if nothing was logged."""
-    training, evaluation = logged_curves(log)
+    training, evaluation = _logged_curves(log)
     if not training and not evaluation:
         return None
     text = (
@@ -192,8 +199,8 @@ def run_curves_section(style: SeriesStyle, log: Log) -> Section | None:
     blocks: list[Content] = [note(text), _run_panels(style, training)]
     if evaluation:
         blocks.append(heading("Evaluations during training"))
-        first = dict(list(evaluation.items())[:EVALUATED])
-        rest = dict(list(evaluation.items())[EVALUATED:])
+        first = dict(list(evaluation.items())[:_EVALUATED])
+        rest = dict(list(evaluation.items())[_EVALUATED:])
         blocks.append(_run_panels(style, first))
         blocks += [fold("Other metrics", [_run_panels(style, rest)])] if rest else []
     rows = [
@@ -206,7 +213,7 @@ def run_curves_section(style: SeriesStyle, log: Log) -> Section | None:
     return Section.of("curves", "Learning curves", *blocks, fold("The same in numbers", [table]))
 
 
-def logged_curves(log: Log) -> tuple[dict[str, Points], dict[str, Points]]:
+def _logged_curves(log: Log) -> tuple[dict[str, Points], dict[str, Points]]:
     """Return the curves of the training, the loss first, and those of its evaluations, by name."""
     training: dict[str, list[tuple[float, float]]] = {}
     evaluation: dict[str, list[tuple[float, float]]] = {}
@@ -223,20 +230,42 @@ def logged_curves(log: Log) -> tuple[dict[str, Points], dict[str, Points]]:
     return dict(training), dict(evaluation)
 
 
-def run_curve(style: SeriesStyle, points: Points) -> tuple[list[Line], Axis, Axis]:
-    """Return the lines and the axes of the chart of one curve of a single run."""
+def _run_chart(style: SeriesStyle, name: str, points: Points) -> Chart:
+    """Draw one curve of a single run."""
     steps, values = [x for x, _ in points], [y for _, y in points]
     smooth = [styled_line(style, thinned(points, 40))] if len(points) > _SMOOTHED else []
     own = seed_lines(style, [thinned(points)]) if smooth else [styled_line(style, points)]
     marked = [replace(line, marker=style.drawn()) for line in own] if len(points) < 9 else own
     x = charts.plain_axis(min(steps), max(steps), "step", 5)
-    return [*marked, *smooth], x, charts.axis_around(values)
+    text = f"{name} by training step."
+    return charts.line_chart([*marked, *smooth], x, charts.axis_around(values), description=text)
 
 
 def _run_panels(style: SeriesStyle, curves: Mapping[str, Points]) -> Block:
-    figures = []
-    for name, points in curves.items():
-        lines, x, y = run_curve(style, points)
-        chart = charts.line_chart(lines, x, y, description=f"{name} by training step.")
-        figures.append(figure(chart, Cell(content=name, is_name=True, limit=60)))
+    figures = [
+        figure(_run_chart(style, name, points), Cell(content=name, is_name=True, limit=60))
+        for name, points in curves.items()
+    ]
     return group("panels", figures)
+
+
+def write_curves(folder: Path) -> None:
+    """Draw the loss, its components and three metrics of a run as curves.svg, if any is logged."""
+    training, evaluation = _logged_curves(read_lines(folder / LOG))
+    metrics = dict(list(evaluation.items())[:_EVALUATED])
+    losses = {n: own for n, own in training.items() if n not in ("learning_rate", "grad_norm")}
+    style = charts.choose_styles(["run"], "", None)["run"]
+    parts = []
+    for i, (name, points) in enumerate([*losses.items(), *metrics.items()]):
+        left, top = _WIDTH * (i % _COLUMNS), _HEIGHT * (i // _COLUMNS)
+        parts.append(element("text", plain(name, 40), x=left + 48, y=top + 14, class_="name"))
+        size = {"width": _WIDTH - 12, "height": _HEIGHT - 20}
+        parts.append(
+            element("svg", _run_chart(style, name, points).svg, x=left, y=top + 20, **size)
+        )
+    if parts:
+        count = len(parts) // 2
+        width, height = _WIDTH * min(_COLUMNS, count), _HEIGHT * -(-count // _COLUMNS)
+        drawn = element("svg", *parts, viewBox=f"0 0 {width} {height}", role="img")
+        chart = Chart(drawn, "Learning curves", Table.of([], []))
+        write_text(folder / CURVES, charts.standalone_svg(chart))

@@ -2,7 +2,7 @@
 
 config.yaml       config with all defaults
 log.jsonl         one line per logged step
-curves.svg, .png  learning curves, drawn again at each evaluation and at the end
+curves.svg        learning curves, drawn again at each evaluation and at the end
 checkpoint-N/     checkpoints of transformers.Trainer
 model/            weights (only the adapters if there are any), tokenizer and image processor
 run.json          written last: steps, number of training samples, machine, versions, commit
@@ -52,6 +52,7 @@ EVALUATED_ROWS, EVALUATING = "evaluation/rows.json", "evaluation/progress.json"
 PREDICTIONS, SCORES, RESULTS = "predictions.jsonl", "scores.jsonl", "results.json"
 ENSEMBLE = "ensemble.jsonl"  # answers of this run and of others together
 TRAINING_ANSWERS = "training_answers.jsonl"
+CURVES = "curves.svg"
 STATED = "hypotheses.json"  # in the folder of a comparison
 CALIBRATION = "calibration.json"
 CALIBRATION_ANSWERS = "calibration/predictions.jsonl"
@@ -62,7 +63,7 @@ WARM_START = "warm_start"
 
 _MAY_DIFFER = frozenset({"predict", "compare", "plugins"})  # they do not change the training
 _LEFTOVERS = (
-    CONFIG, STATED, LOG, EVALUATION, BEST, "init", "checkpoint-*", "curves.*", "report.*",
+    CONFIG, STATED, LOG, EVALUATION, BEST, "init", "checkpoint-*", CURVES, "report.*",
     "*.unfinished",
 )  # fmt: skip
 _HEADER = "# Written by mm-numeric: the config of this folder, every default filled in.\n"

@@ -1,8 +1,12 @@
 """Learning curves are those of the logs, with the end of the warm start."""
 
+from xml.etree import ElementTree
+
+import pytest
 from clock_reports import compare_folder, written
 from result_files import write_lines
 
+from mm_numeric.evaluation.report.learning_curves import write_curves
 from mm_numeric.evaluation.report.results import read_comparison, read_runs
 
 
@@ -68,3 +72,24 @@ def test_the_steps_of_a_distilled_run_follow_on_those_of_its_teacher(tmp_path):
     assert "0.2500 (step 100)" in twin
     before, first, *rest = read_runs(read_comparison(tmp_path))[0]["emd", 0]
     assert (before, first["step"], rest[6]["step"]) == (line, 101, 108)
+
+
+@pytest.mark.parametrize("count", [1, 3, 400])
+def test_each_logged_value_of_a_run_has_a_panel_in_its_file(tmp_path, count):
+    lines, name = [], "a<b & café"
+    for step in range(1, count + 1):
+        lines.append({"step": step, "loss": step, "learning_rate": 1, "components": {name: step}})
+        metrics = {"accuracy": step, "error": None, "exact": step, "late": step, "fourth": step}
+        lines.append({"step": step, "eval": metrics})
+    write_lines(tmp_path / "log.jsonl", lines)
+    write_curves(tmp_path)
+    root = ElementTree.parse(tmp_path / "curves.svg").getroot()
+    names = [text.text for text in root.iter() if text.get("class") == "name"]
+    assert names == ["loss", name, "accuracy", "exact", "late"]
+    assert "var(--" not in (tmp_path / "curves.svg").read_text(encoding="utf-8")
+
+
+def test_nothing_is_drawn_of_an_empty_log(tmp_path):
+    write_lines(tmp_path / "log.jsonl", [])
+    write_curves(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
