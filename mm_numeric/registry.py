@@ -128,9 +128,6 @@ IMPORTERS: Mapping[str, str] = {
     "coco": "mm_numeric.importers.coco:Coco",
     "yolo": "mm_numeric.importers.yolo:Yolo",
     "voc": "mm_numeric.importers.voc:Voc",
-    "labelme": "mm_numeric.importers.labelme:LabelMe",
-    "label_studio": "mm_numeric.importers.label_studio:LabelStudio",
-    "cvat": "mm_numeric.importers.cvat:Cvat",
     "dota": "mm_numeric.importers.dota:Dota",
     "refcoco": "mm_numeric.importers.refcoco:RefCoco",
     "charades_sta": "mm_numeric.importers.moments:CharadesSta",
@@ -172,7 +169,7 @@ EXPORTERS: Mapping[str, str] = {
 """The tools that ``mm-numeric prepare --to`` writes data sets for."""
 
 _FORMATS: Mapping[str, str] = {
-    "detection": "coco yolo voc labelme label_studio cvat dota",
+    "detection": "coco yolo voc dota",
     "grounding": "refcoco llava swift",
     "temporal_spans": "charades_sta qvhighlights activitynet",
     "text_detection": "icdar2015 icdar2013 mmocr totaltext ctw1500",

@@ -14,9 +14,9 @@ from mm_numeric.cli import main as cli
 from mm_numeric.data.images import open_upright
 from mm_numeric.evaluation.answers.files import read_answer_file
 from mm_numeric.evaluation.scores import _natural
-from mm_numeric.importers.cvat import Cvat
 from mm_numeric.importers.rjokes import RJokesImporter
 from mm_numeric.importers.scene_text import CTW1500, Icdar2015
+from mm_numeric.importers.voc import Voc
 from mm_numeric.importers.yolo import Yolo
 from mm_numeric.io import archives
 from mm_numeric.io.archives import UNPACKED_LIMIT, zipped_files
@@ -120,11 +120,11 @@ def test_a_number_of_many_digits_is_named_with_its_line(tmp_path):
     (tmp_path / "a.tsv").write_text(f"{DIGITS}\tA joke.\n")
     (error,) = outcome(RJokesImporter(), tmp_path / "a.tsv").bad
     assert (error.where, error.kind) == (f"{tmp_path / 'a.tsv'}, line 1", "score")
-    image = f'<image id="0" name="a.jpg" width="{DIGITS}" height="9"/>'
-    (tmp_path / "a.xml").write_text(f"<annotations>{image}</annotations>")
-    (error,) = outcome(Cvat(), tmp_path / "a.xml").bad
+    size = f"<size><width>{DIGITS}</width><height>9</height></size>"
+    (tmp_path / "a.xml").write_text(f"<annotation><filename>a.jpg</filename>{size}</annotation>")
+    (error,) = outcome(Voc(), tmp_path / "a.xml").bad
     assert str(tmp_path / "a.xml") in error.where
-    assert error.why.startswith("width '1111")
+    assert error.why.startswith("the size inf x 9 is not one")
     (error,) = outcome(CTW1500(), text_folder(tmp_path / "ctw", **{f"{'1' * 200}__txt": ""})).bad
     assert error.why.endswith("is not the number of an image.")
     make_image(tmp_path / "images" / "train" / "1.jpg")

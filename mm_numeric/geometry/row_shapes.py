@@ -149,7 +149,7 @@ def read_rotated_box(value: Any, where: str) -> Polygon:
         )
     x, y, width, height, degrees = numbers
     box = Box(x - width / 2, y - height / 2, x + width / 2, y + height / 2)
-    return turned(box, (x, y), degrees)
+    return _turned(box, (x, y), degrees)
 
 
 DOTA_HEADERS = ("imagesource:", "gsd:")
@@ -184,7 +184,7 @@ def parse_numbers(texts: Sequence[str], where: str) -> list[float]:
     return finite_numbers(numbers, where)
 
 
-def turned(box: Box, centre: Point, degrees: float) -> Polygon:
+def _turned(box: Box, centre: Point, degrees: float) -> Polygon:
     """Turn a box clockwise about a centre, in pixels with y downwards; return its four corners."""
     (x1, y1), (x2, y2) = box.points
     cx, cy = centre

@@ -13,19 +13,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
-from xml.etree.ElementTree import Element
 
-from mm_numeric.answers import Box
 from mm_numeric.data.images import image_size
 from mm_numeric.geometry.row_shapes import (
     finite_numbers,
     pixel_size,
     read_box,
     read_polygon,
-    turned,
 )
 from mm_numeric.io.archives import zipped_files
-from mm_numeric.io.files import parse_xml, read_json, rows_or_errors
+from mm_numeric.io.files import read_json, rows_or_errors
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".tif", ".tiff", ".webp")
 
@@ -374,17 +371,6 @@ def numbered_lines(path: Path, text: str) -> Iterator[tuple[str, int, str]]:
             yield f"{path}, line {number}", number, line.removesuffix("\r")
 
 
-def parsed_root(path: Path, tag: str) -> Element:
-    """Parse an XML file, and return its root, whose name is ``tag``."""
-    try:
-        root = parse_xml(path.read_bytes())
-    except ValueError as error:
-        raise InvalidRowError("xml", f"{error}.") from error
-    if root.tag != tag:
-        raise InvalidRowError("xml", f"expected <{tag}>, found <{root.tag[:40]}>.")
-    return root
-
-
 def image_row(
     where: str,
     fields: Mapping[str, Any],
@@ -471,19 +457,6 @@ def declared_size(fields: Mapping[str, Any]) -> tuple[int, int] | None:
             "image", f"width {width!r:.20} and height {height!r:.20} are not a size in pixels."
         )
     return size
-
-
-def rotated_box(
-    box: Sequence[float], centre: tuple[float, float], degrees: float
-) -> dict[str, list[float]]:
-    """Return the field of a box turned clockwise about a centre, in pixels with y downwards.
-
-    It is ``box`` as [x1, y1, x2, y2] for 0 degrees, otherwise ``polygon`` as [x1, y1, ...].
-    """
-    if not degrees:
-        return {"box": list(box)}
-    corners = turned(Box(*box), centre, degrees).points
-    return {"polygon": parse_polygon([n for point in corners for n in point])}
 
 
 def parse_size(text: str | None) -> tuple[int, int] | None:

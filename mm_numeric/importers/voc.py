@@ -28,8 +28,8 @@ from mm_numeric.importers.importer import (
     parse_box,
     parse_number,
     parse_text,
-    parsed_root,
 )
+from mm_numeric.io.files import parse_xml
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,12 +48,22 @@ class Voc(ImageImporter):
 
     def items(self, where: str, identity: str, path: Path) -> Iterator[ImportedItem]:
         """Yield the row of an image, or instead one error per invalid object."""
-        root = parsed_root(path, "annotation")
+        root = _root(path)
         name = parse_text(root.findtext("filename") or "", "filename").strip()
         fields = {"id": identity, **self.folder.fields(name, _size(root))}
         objects = ((f"object {i}", o) for i, o in enumerate(root.iter("object"), start=1))
         read = partial(_object, first=0 if self.zero_based else 1)
         yield from image_row(where, fields, objects, read)
+
+
+def _root(path: Path) -> Element:
+    try:
+        root = parse_xml(path.read_bytes())
+    except ValueError as error:
+        raise InvalidRowError("xml", f"{error}.") from error
+    if root.tag != "annotation":
+        raise InvalidRowError("xml", f"expected <annotation>, found <{root.tag[:40]}>.")
+    return root
 
 
 def _size(root: Element) -> tuple[int, int] | None:
