@@ -163,8 +163,6 @@ EXPORTERS: Mapping[str, str] = {
     "ms-swift": "mm_numeric.importers.export_texts:MsSwift",
     "llamafactory": "mm_numeric.importers.export_texts:LlamaFactory",
     "trl": "mm_numeric.importers.export_texts:Trl",
-    "coco": "mm_numeric.importers.export_shapes:Coco",
-    "yolo": "mm_numeric.importers.export_shapes:Yolo",
 }
 """The tools that ``mm-numeric prepare --to`` writes data sets for."""
 

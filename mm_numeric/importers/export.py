@@ -5,16 +5,17 @@ a model family does, and an ``Exporter`` writes the files of a tool. They are in
 own next to the rows: ``rows.jsonl`` for ms-swift is ``rows.ms-swift``.
 """
 
+import json
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
-from mm_numeric.answers import Box, Example, Instances
+from mm_numeric.answers import IMAGE, Box, Example, Instances
 from mm_numeric.config.data import DataSource
-from mm_numeric.data.examples import SourceRow, examples_of_row, rows_of_file
+from mm_numeric.data.examples import examples_of_row, rows_of_file
 from mm_numeric.data.images import image_file, image_size
 from mm_numeric.geometry.frame_presets import FrameRule
 from mm_numeric.geometry.frames import Frame
@@ -22,30 +23,18 @@ from mm_numeric.io.atomic_files import atomic_folder
 from mm_numeric.registry import EXPORTERS, choose
 from mm_numeric.settings import read_dataclass
 from mm_numeric.tasks.base import Task, task_class
-from mm_numeric.tasks.shape_lists import ShapeListTask
-from mm_numeric.tasks.text_spotting import TextSpotting
 
+TRAIN = "train.jsonl"
 _ORIENTATION = 0x0112  # EXIF tag; 2 to 8 are turned or mirrored
 
 
-class Sample(NamedTuple):
-    """A question with its answer, its image, and the frame of the model that is trained."""
-
-    example: Example
-    """``images`` are paths of existing files."""
-
-    name: str
-    """Path of the image as the row has it; empty without an image."""
-
-    size_px: tuple[int, int] | None
-    """Width and height of the upright image."""
-
-    frame: Frame | None
-    """None without an image, and if answers have no coordinates in a model's text."""
+Sample = tuple[Example, Frame | None]
+"""A question with its answer and the paths of its images, and the frame of the model that is
+trained: None without an image, and if answers have no coordinates."""
 
 
 class Exporter(ABC):
-    """Writes the files of one tool."""
+    """Writes the files of one tool, which trains on questions and answers as texts."""
 
     tool: ClassVar[str]
     """Name and version of the tool whose code was read."""
@@ -53,23 +42,47 @@ class Exporter(ABC):
     rotates_images: ClassVar[bool] = True
     """True if the tool rotates images upright according to their EXIF orientation."""
 
-    files: ClassVar[frozenset[str]]
-    """Names of the files and folders in the folder, also those that the tool adds."""
-
-    writes_text: ClassVar[bool] = True
-    """True if answers are texts, whose coordinates depend on the model; False if the files have
-    boxes and polygons in images."""
+    files: ClassVar[frozenset[str]] = frozenset({TRAIN})
+    """Names of the files in the folder."""
 
     image_max_pixels: ClassVar[int | None] = None
     """Area to which the tool shrinks larger images by default, before the model's own resizing."""
 
+    tags: ClassVar[tuple[str, ...]] = ()
+    """Texts that the tool replaces, also in answers."""
+
     @abstractmethod
-    def write(self, task: Task, samples: Iterator[Sample], folder: Path, name: str) -> None:
-        """Write the files. ``name`` is the name of the rows, such as ``train``."""
+    def row(self, prompt: str, answer: str, frame: Frame | None) -> dict[str, Any]:
+        """Return the fields of a row, without its id and images.
+
+        ``prompt`` has ``IMAGE`` once for each image.
+        """
 
     @abstractmethod
     def usage(self, folder: Path, name: str, frame: FrameRule | None) -> str:
-        """Return the line with which the tool trains on the files, or the settings for it."""
+        """Return the line with which the tool trains on the files, or the settings for it.
+
+        ``name`` is the name of the rows, such as ``train``.
+        """
+
+    def write(self, task: Task, samples: Iterator[Sample], folder: Path, name: str) -> None:
+        """Write one line of JSON for each question."""
+        with (folder / TRAIN).open("w", encoding="utf-8") as file:
+            for example, frame in samples:
+                try:
+                    answer = task.format(example.answer, frame).text
+                    prompt = example.prompt
+                    for tag in self.tags:
+                        if tag in prompt or tag in answer:
+                            raise ValueError(f"its text has {tag}, which {self.tool} replaces")
+                    if example.image is not None and IMAGE not in prompt:
+                        prompt = IMAGE + prompt
+                    fields = self.row(prompt, answer, frame)
+                except ValueError as error:
+                    message = str(error).removeprefix(f"{example.where}: ").rstrip(".")
+                    raise ValueError(f"{example.where}: {message}; change the row.") from error
+                row = {"id": example.id, **fields, "images": [*map(str, example.images)]}
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,18 +108,10 @@ class Target:
     def check(self, rows: Path, *, force: bool) -> Exporter:
         """Return the exporter, before rows are converted for it."""
         exporter: Exporter = choose(self.tool, EXPORTERS, "tool", "--to")()
-        if self.frame is not None and not exporter.writes_text:
-            raise ValueError(
-                f"--to {self.tool}: its files have pixels of the original image, whatever the "
-                "model; remove --family or --frame."
-            )
         folder = self.folder(rows)
         if folder.exists() and not force:
             raise ValueError(f"{folder} exists; name another --out, or replace it with --force.")
         others = [each for each in folder.glob("*") if each.name not in exporter.files]
-        others += [
-            each for each in folder.glob("images/**/*") if each.is_file() and not each.is_symlink()
-        ]
         if others:
             raise ValueError(
                 f"{min(others)} is not of `prepare`, and --force would delete it; move it, or name "
@@ -131,13 +136,6 @@ class Target:
                 "--option name=detection."
             )
         task: Task = read_dataclass(task_class(name, "--to"), options, "--option")
-        has_classes = isinstance(task, ShapeListTask) and not isinstance(task, TextSpotting)
-        if not exporter.writes_text and not has_classes:
-            raise ValueError(
-                f"--to {self.tool}: its files have the boxes and polygons of each image, not the "
-                f"answers of the task {name!r}; use it for detection and text_detection, or write "
-                "texts for llamafactory, ms-swift or trl."
-            )
         rule, folder = self.frame, self.folder(rows)
         if rule is not None and rule.image_max_pixels is None:
             rule = replace(rule, image_max_pixels=exporter.image_max_pixels)
@@ -162,10 +160,9 @@ class Target:
                         f"{self.images or rows.parent}; name the folder with --images (for formats "
                         "without this option: prepare the format rows next)."
                     )
-                if exporter.writes_text and rule is None:
+                if rule is None:
                     self._check_text(name, example)
-                assert isinstance(row, SourceRow)  # rows of a file have no embedded images
-                yield self._sample(example, row, exporter, rule)
+                yield self._sample(example, exporter, rule)
 
     def _check_text(self, name: str, example: Example) -> None:
         if isinstance(example.answer, Box | Instances):
@@ -174,13 +171,11 @@ class Target:
                 "the model; name it with --family (such as qwen3_vl), or their format with --frame."
             )
 
-    def _sample(
-        self, example: Example, row: SourceRow, exporter: Exporter, rule: FrameRule | None
-    ) -> Sample:
+    def _sample(self, example: Example, exporter: Exporter, rule: FrameRule | None) -> Sample:
         if example.answer is None:
             raise ValueError(f"{example.where}: no answer to train on; remove the row.")
         if example.image is None:
-            return Sample(example, "", None, None)
+            return example, None
         try:
             size = image_size(example.image)
             if example.size_px not in (None, size):
@@ -196,6 +191,4 @@ class Target:
             frame = None if rule is None else rule.frame(*size)
         except ValueError as error:
             raise ValueError(f"{example.where}: {error}.") from error
-        names = (row.row.get(key) for key in ("image", "file", "img_path"))
-        name = next((str(name) for name in names if name), "")  # frames of a video have others
-        return Sample(example, name, size, frame)
+        return example, frame

@@ -11,57 +11,20 @@ trl/trainer/sft_trainer.py.
 """
 
 import json
-from abc import abstractmethod
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from mm_numeric.answers import IMAGE, Instances
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frame_presets import FrameRule
 from mm_numeric.geometry.frames import Frame
-from mm_numeric.importers.export import Exporter, Sample
+from mm_numeric.importers.export import TRAIN, Exporter, Sample
 from mm_numeric.io.files import write_json
 from mm_numeric.tasks.base import Task
 
-TRAIN = "train.jsonl"
 _IMAGE_TAG = "<image>"
-
-
-class TextExporter(Exporter):
-    """Base class of exporters of rows with a question and an answer."""
-
-    files = frozenset({TRAIN})
-
-    tags: ClassVar[tuple[str, ...]] = ()
-    """Texts that the tool replaces, also in answers."""
-
-    @abstractmethod
-    def row(self, prompt: str, answer: str, frame: Frame | None) -> dict[str, Any]:
-        """Return the fields of a row, without its id and images.
-
-        ``prompt`` has ``IMAGE`` once for each image.
-        """
-
-    def write(self, task: Task, samples: Iterator[Sample], folder: Path, name: str) -> None:
-        """Write one line of JSON for each question."""
-        with (folder / TRAIN).open("w", encoding="utf-8") as file:
-            for example, _, _, frame in samples:
-                try:
-                    answer = task.format(example.answer, frame).text
-                    prompt = example.prompt
-                    for tag in self.tags:
-                        if tag in prompt or tag in answer:
-                            raise ValueError(f"its text has {tag}, which {self.tool} replaces")
-                    if example.image is not None and IMAGE not in prompt:
-                        prompt = IMAGE + prompt
-                    fields = self.row(prompt, answer, frame)
-                except ValueError as error:
-                    message = str(error).removeprefix(f"{example.where}: ").rstrip(".")
-                    raise ValueError(f"{example.where}: {message}; change the row.") from error
-                row = {"id": example.id, **fields, "images": [*map(str, example.images)]}
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
 def _turns(prompt: str, answer: str) -> list[dict[str, str]]:
@@ -69,7 +32,7 @@ def _turns(prompt: str, answer: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
 
 
-class MsSwift(TextExporter):
+class MsSwift(Exporter):
     """Writes rows of ms-swift."""
 
     tool = "ms-swift 4.6.0"
@@ -141,7 +104,7 @@ def _as_swift_writes(levels: list[tuple[int, int]]) -> list[str]:
     return [str([n for level in levels for n in level]), f"<|box_start|>{points}<|box_end|>"]
 
 
-class LlamaFactory(TextExporter):
+class LlamaFactory(Exporter):
     """Writes rows of LLaMA-Factory, and the file that describes them."""
 
     tool = "LLaMA-Factory 0.9.5"
@@ -182,7 +145,7 @@ class LlamaFactory(TextExporter):
         return f"dataset_dir={folder} dataset={name} media_dir=.{limit}"
 
 
-class Trl(TextExporter):
+class Trl(Exporter):
     """Writes prompts and completions for TRL, which trains on completions only."""
 
     tool = "TRL 1.16"

@@ -4,23 +4,19 @@ import json
 import re
 
 import pytest
-import yaml
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from importing import json_file, make_image, outcome
-from pycocotools.coco import COCO
 
 from mm_numeric.answers import Box, Instance, Instances
 from mm_numeric.api import prepare
 from mm_numeric.cli.main import main
 from mm_numeric.geometry.frame_presets import FAMILY_RESIZES, AreaLimits, FrameRule
-from mm_numeric.importers.coco import Coco
 from mm_numeric.importers.export import Target
 from mm_numeric.importers.export_texts import _with_placeholders
 from mm_numeric.importers.llava import LlavaImporter
 from mm_numeric.importers.swift import Swift
-from mm_numeric.importers.yolo import Yolo
 from mm_numeric.tasks.detection import Detection
 from mm_numeric.tasks.text_detection import TextDetection
 
@@ -184,8 +180,6 @@ def test_words_keep_their_texts(tmp_path):
     (row,) = lines(export(tmp_path, "ms-swift", words, **options) / "train.jsonl")
     assert answer(row) == '[{"bbox_2d": <bbox>, "text_content": "A \\"B\\""}]'
     assert row["objects"]["ref"] == []
-    with pytest.raises(ValueError, match="answers of the task 'text_spotting'; use it for detec"):
-        export(tmp_path, "coco", words, task="text_spotting")
 
 
 def test_the_questions(tmp_path):
@@ -222,49 +216,6 @@ def test_llamafactory_shrinks_images_first(tmp_path):
     assert rule.frame(2000, 1000).view.width_px == 1092  # of 2000
 
 
-@pytest.mark.parametrize("shape", ["box", "polygon"])
-def test_coco_and_yolo_are_read_back(tmp_path, shape):
-    instances = [{"polygon": QUAD, "label": "cat"}, *LABELLED, {"box": CAR, "ignore": True}]
-    classes = ["cat", "dog", "red car", 'a "b"', "object"]
-    options = {"shape": shape, "classes": classes[:-1]}
-    folder = export(tmp_path, "coco", {"instances": instances}, options=options)
-    found = outcome(Coco(shape=shape), folder / "instances.json").row
-    own = {"polygon": QUAD} if shape == "polygon" else {"box": [10, 20, 300, 200.5]}
-    crowd = {"box": CAR, "label": "object", "ignore": True}
-    assert found["instances"] == [{**own, "label": "cat"}, *LABELLED, crowd]
-    assert (found["id"], found["image"], found["width"]) == ("7", "1.jpg", W)
-    official = COCO(str(folder / "instances.json"))
-    assert [c["name"] for c in official.loadCats(official.getCatIds())] == classes
-    if shape == "polygon":
-        area = official.annToMask(official.loadAnns([1])[0]).sum()
-        assert area == pytest.approx(official.loadAnns([1])[0]["area"], rel=0.01)
-
-    folder = export(tmp_path, "yolo", {"instances": instances}, options=options)
-    found = outcome(Yolo(split="train"), folder).row
-    assert (found["image"], found["width"]) == ("images/1.jpg", W)
-    corners = [n for x, y in ((0, 1), (2, 1), (2, 3), (0, 3)) for n in (CAR[x], CAR[y])]
-    for item, box in zip(found["instances"], [own, *LABELLED], strict=True):
-        numbers = item.get("polygon") or item["box"]
-        if box.get("box") == CAR and shape == "polygon":
-            assert numbers == pytest.approx(corners, abs=1e-5)
-        elif "label" not in box or shape == "box":
-            assert numbers == pytest.approx(box.get("polygon") or box["box"], abs=1e-5)
-    assert yaml.safe_load((folder / "data.yaml").read_text("utf-8"))["names"][1] == "dog"
-    kinds = {len(line.split()) == 5 for line in (folder / "labels/1.txt").open(encoding="utf-8")}
-    assert kinds == {shape == "box"}  # Ultralytics rejects a file with both
-
-
-def test_masks_are_exported_to_coco_as_they_are(tmp_path):
-    mask = {"size": [H, W], "counts": [H + 3, 9, H, 5, H * W - 2 * H - 17]}
-    row = {"width": W, "height": H, "instances": [{"mask": mask, "label": "cat"}]}
-    options = {"shape": "polygon", "max_points": 4}
-    folder = export(tmp_path, "coco", row, options=options)
-    (found,) = outcome(Coco(shape="polygon"), folder / "instances.json").row["instances"]
-    assert (found["mask"], found["label"]) == (mask, "cat")
-    official = COCO(str(folder / "instances.json"))
-    assert official.annToMask(official.loadAnns([1])[0]).sum() == 14 == official.anns[1]["area"]
-
-
 ANSWERS = {"instances": LABELLED}
 GROUNDED = {"phrase": "car", "box": CAR}
 
@@ -274,8 +225,6 @@ GROUNDED = {"phrase": "car", "box": CAR}
     [
         ("swift", ANSWERS, {}, "--to: there is no tool 'swift'. Did you mean 'ms-swift'"),
         ("trl", ANSWERS, {}, "answers of the task 'detection' are coordinates"),
-        ("coco", ANSWERS, {"family": "qwen3_vl"}, "pixels of the original image, whatever the"),
-        ("yolo", GROUNDED, {"task": "grounding"}, "not the answers of the task 'grounding'"),
         (
             "ms-swift",
             {"instances": [{"box": CAR, "label": "<bbox>"}]},
@@ -284,13 +233,7 @@ GROUNDED = {"phrase": "car", "box": CAR}
         ),
         ("trl", ANSWERS, {"family": "chat"}, "there is no model family with images 'chat'"),
         ("trl", ANSWERS, {"options": {"shap": "box"}, "family": "llava"}, "no setting 'shap'"),
-        ("yolo", {"instances": [{"box": CAR}]}, {}, "the rows are for several tasks; name one"),
-        (
-            "yolo",
-            {"instances": [{"box": [1, 2, 900, 9]}]},
-            {"options": {"name": "detection"}},
-            r"line 1: the point \(900, 9\) is outside .*--clip",
-        ),
+        ("trl", {"instances": [{"box": CAR}]}, {}, "the rows are for several tasks; name one"),
     ],
 )
 def test_what_cannot_be_written(tmp_path, tool, row, options, message):
@@ -315,40 +258,28 @@ def test_images_that_cannot_be_written(tmp_path):
         export(tmp_path, "llamafactory", row, task="grounding", family="qwen2_5_vl")
 
 
-def test_names_that_cannot_be_written(tmp_path):
-    make_image(tmp_path / "images" / "1.png", (W, H))
-    with pytest.raises(ValueError, match=r"line 2: 1\.png and another image differ only in their"):
-        export(tmp_path, "yolo", ANSWERS, {**ANSWERS, "id": "8", "image": "1.png"})
-    with pytest.raises(ValueError, match=r"line 2: the image 1\.jpg has several rows"):
-        export(tmp_path, "coco", ANSWERS, {**ANSWERS, "id": "8"})
-    folder = export(tmp_path, "coco", {**ANSWERS, "id": "a.b"})
-    assert json.loads((folder / "instances.json").read_text("utf-8"))["images"][0]["id"] == 1
-
-
 def test_a_folder_is_replaced_only_with_force(tmp_path):
-    folder = export(tmp_path, "coco", ANSWERS)
-    assert export(tmp_path, "coco", ANSWERS) == folder
-    with pytest.raises(ValueError, match=r"rows.coco exists; name another --out"):
-        Target(tool="coco").check(tmp_path / "rows.jsonl", force=False)
+    folder = export(tmp_path, "trl", ANSWERS, family="qwen3_vl")
+    assert export(tmp_path, "trl", ANSWERS, family="qwen3_vl") == folder
+    with pytest.raises(ValueError, match=r"rows.trl exists; name another --out"):
+        Target(tool="trl").check(tmp_path / "rows.jsonl", force=False)
 
 
-@pytest.mark.parametrize("name", ["runs/best.pt", "images/val/2.jpg"])
-def test_files_that_were_added_to_a_folder_are_not_deleted(tmp_path, name):
-    added = export(tmp_path, "yolo", ANSWERS) / name
+def test_files_that_were_added_to_a_folder_are_not_deleted(tmp_path):
+    added = export(tmp_path, "trl", ANSWERS, family="qwen3_vl") / "runs/best.pt"
     added.parent.mkdir()
     added.write_bytes(b"own")
-    with pytest.raises(ValueError, match=r"rows.yolo/.* is not of `prepare`, and --force would"):
-        export(tmp_path, "yolo", ANSWERS)
+    with pytest.raises(ValueError, match=r"rows.trl/.* is not of `prepare`, and --force would"):
+        export(tmp_path, "trl", ANSWERS, family="qwen3_vl")
     assert added.read_bytes() == b"own"
 
 
 def test_a_corrected_command_needs_no_force(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    export(tmp_path, "coco", ANSWERS)
-    common = ["rows.coco/instances.json", "--images", "images", "--out", "train.jsonl"]
-    assert run("coco", *common, "--to", "trl") == 2
+    common = [source_file(tmp_path), "--images", "images", "--out", "train.jsonl"]
+    assert run("rows", *common, "--to", "trl") == 2
     assert "name it with --family (such as qwen3_vl)" in capsys.readouterr().err
-    assert run("coco", *common, "--to", "trl", "--family", "qwen3_vl") == 0
+    assert run("rows", *common, "--to", "trl", "--family", "qwen3_vl") == 0
 
 
 def test_another_task_than_that_of_the_rows(tmp_path):
@@ -363,12 +294,17 @@ def run(*words):
     return main(["prepare", *map(str, words)])
 
 
+def source_file(folder):
+    """Write one row with its image."""
+    make_image(folder / "images" / "1.jpg", (W, H))
+    return json_file(folder / "source.jsonl", [{"id": "3", "image": "1.jpg", **ANSWERS}])
+
+
 def test_the_command(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    export(tmp_path, "coco", {**ANSWERS, "id": "3"})
-    common = ["--images", "images", "--out", "train.jsonl"]
-    source = "rows.coco/instances.json"
-    assert run("coco", source, *common, "--to", "ms-swift", "--family", "qwen2_5_vl") == 0
+    common = [source_file(tmp_path), "--images", "images", "--out", "train.jsonl"]
+    detection = ["--task", "detection"]
+    assert run("rows", *common, "--to", "ms-swift", "--family", "qwen2_5_vl", *detection) == 0
     environment = "QWENVL_BBOX_FORMAT=new MIN_PIXELS=3136 MAX_PIXELS=12845056"
     used = f"ms-swift 4.6.0: {environment} swift sft --dataset train.ms-swift/train.jsonl"
     assert capsys.readouterr().out.splitlines()[-1] == used
@@ -378,18 +314,15 @@ def test_the_command(tmp_path, monkeypatch, capsys):
 
     options = ["--option", "prompt=Find {classes}!", "--force"]
     llava = ["--to", "llamafactory", "--family", "qwen2_5_vl"]
-    assert run("coco", source, *common, *llava, *options) == 0
+    assert run("rows", *common, *llava, *options) == 0
     used = "dataset_dir=train.llamafactory dataset=train media_dir=. image_max_pixels=589824"
     assert used in capsys.readouterr().out
     (row,) = lines(tmp_path / "train.llamafactory" / "train.jsonl")
     assert row["messages"][0]["content"] == '<image>Find a "b", red car!'
 
-    assert run("coco", source, *common, "--force", "--to", "yolo") == 0
-    again = ["yolo", "train.yolo", "--split", "train", "--out", "again.jsonl"]
-    assert run(*again, "--to", "trl", "--frame", "relative_1000") == 0
+    framed = ["--force", "--to", "trl", "--frame", "relative_1000"]
+    assert run("rows", *common, *framed) == 0
     assert 'load_dataset("json", data_files=' in capsys.readouterr().out
-    (row,) = lines(tmp_path / "again.trl" / "train.jsonl")
-    assert row["images"] == ["train.yolo/images/1.jpg"]
 
 
 @pytest.mark.parametrize(

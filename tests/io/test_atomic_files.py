@@ -250,7 +250,7 @@ def test_a_link_that_stays_in_the_run_is_permitted(tmp_path):
 
 IN_A_NEW_FOLDER = {
     "mm_numeric/families/model_files.py": 1,  # frame.json, next to weights that are saved
-    "mm_numeric/importers/export_texts.py": 1,  # the rows of another tool
+    "mm_numeric/importers/export.py": 1,  # the rows of another tool
     "mm_numeric/models/export.py": 1,  # the model card
     "tasks/rendering/drawing.py": 1,
 }
