@@ -26,27 +26,14 @@ TRAINER_METHODS: Mapping[str, tuple[str, ...]] = {
     "_save_checkpoint": ("model", "trial"),
     "_save_optimizer_and_scheduler": ("output_dir",),
 }
-"""Private methods of ``transformers.Trainer`` (5.15 to 5.24) that ``RunTrainer``,
-``NumericTrainer`` or ``NumericLossMixin`` overrides, and the parameters of each. Trainer has no
-public hooks for the gradient norm of a step, the number of its labels, the order of rows, and the
-content and the loading of a checkpoint."""
-
-GRPO_METHODS: Mapping[str, tuple[str, ...]] = {
-    "_generate": ("prompts",),
-    "_get_per_token_logps_and_entropies": ("model", "input_ids", "attention_mask"),
-    "_tokenize_prompts": ("prompts",),
-}
-"""Private methods of ``trl.GRPOTrainer`` (1.16) that ``RunGRPOTrainer`` overrides, and their first
-parameters. GRPOTrainer has no public hooks for the token ids of prompts, for the number of
-generated tokens, and for the model inputs that tell prompts from answers."""
+"""Private methods of ``transformers.Trainer`` (5.15 to 5.24) that ``NumericTrainer``
+or ``NumericLossMixin`` overrides, and the parameters of each. Trainer has no public hooks for the
+gradient norm of a step, the number of its labels, the order of rows, and the content and the
+loading of a checkpoint."""
 
 MODEL_METHODS: Mapping[str, tuple[str, ...]] = {"_init_weights": ("module",)}
 """Private method of ``transformers.PreTrainedModel`` (5.15 to 5.24) that baselines override, and
 its parameter. Overriding it is the documented way to initialise the weights of new modules."""
-
-GRPO_BASE_CONFIG = "_BaseConfig"
-"""Base class of ``trl.GRPOConfig`` (1.16) with some of its settings, in trainer/base_config.py. The
-settings are read from the source, because an import of TRL takes seconds."""
 
 ADAPTED_MODEL = "base_model.model."
 """Prefix that PEFT (0.21) adds to the parameter names of the model that it wraps."""

@@ -22,7 +22,6 @@ from transformers import (
     TrainingArguments,
     masking_utils,
 )
-from trl import GRPOTrainer
 
 from mm_numeric import compat
 
@@ -80,14 +79,6 @@ def test_packed_samples():
         assert all(mask is not None for mask in masks(alone))  # transformers calls ours
         masking_utils.find_packed_sequence_indices(positions.to("meta"))  # has no values to look at
     assert masking_utils.find_packed_sequence_indices is usual
-
-
-@pytest.mark.parametrize("method", compat.GRPO_METHODS)
-def test_grpo_methods(method):
-    own = getattr(GRPOTrainer, method, None)
-    assert own is not None, gone("trl", f"GRPOTrainer.{method}", "GRPO_METHODS")
-    known = compat.GRPO_METHODS[method]
-    assert tuple(inspect.signature(own).parameters)[1 : 1 + len(known)] == known
 
 
 @pytest.mark.parametrize("method", compat.MODEL_METHODS)

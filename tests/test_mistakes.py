@@ -158,7 +158,7 @@ YAML = [
 ]
 SETTINGS = [
     override("model.nme=tiny", "mine.yaml, model: there is no setting 'nme'. Did you mean 'name'?"),
-    override("images=a", "there is no setting 'images'. Known: compare, data, distil, evaluate, grpo, lora, model, modules, objective, plugins, predict, task, trainer. Did you mean data.train.images or data.test.images?\n"),
+    override("images=a", "there is no setting 'images'. Known: compare, data, distil, evaluate, lora, model, modules, objective, plugins, predict, task, trainer. Did you mean data.train.images or data.test.images?\n"),
     override("data.images=a", "image_cache, largest_image, max_tokens, on_bad_image, order, padding_free, shuffle_rows, stream, test, too_long, train, vision_cache. Did you mean data.train.images or data.test.images?\n"),
     override("data.val.images=a", "there is no setting 'val'. Known: augment, cache, image_cache, largest_image, max_tokens, on_bad_image, order, padding_free, shuffle_rows, stream, test, too_long, train, vision_cache. Did you mean data.train.images or"),
     override("output_dir=a", "predict, task, trainer. Did you mean trainer.output_dir or compare.output_dir?\n"),

@@ -12,7 +12,7 @@ from mm_numeric.registry import BASELINES
 
 pytestmark = pytest.mark.slow
 
-OVERRIDES = frozenset().union(compat.TRAINER_METHODS, compat.GRPO_METHODS, compat.MODEL_METHODS)
+OVERRIDES = frozenset().union(compat.TRAINER_METHODS, compat.MODEL_METHODS)
 ROOMS = by_room(name for name in modules() if name != "mm_numeric.compat")
 
 

@@ -29,7 +29,7 @@ from mm_numeric.families.tiny import tiny_qwen2_tokenizer
 from mm_numeric.registry import API, IMPORTERS, choose
 
 BYT5 = ByT5Tokenizer()
-COMMANDS = ("ls", "cp", "check", "prepare", "check-data", "train", "grpo", "predict", "demo",
+COMMANDS = ("ls", "cp", "check", "prepare", "check-data", "train", "predict", "demo",
             "calibrate", "decode", "score", "compare", "export", "push", "report",
             "doctor")  # fmt: skip
 YOURS = "clock_qwen2_vl_2b"

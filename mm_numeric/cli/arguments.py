@@ -60,7 +60,6 @@ def make_parser(commands: Mapping[str, Run]) -> CommandParser:
     _add_prepare(add)
     _add_check_data(add)
     _add_train(add("train", "fine-tune a model from a config"))
-    _add_train(add("grpo", "train a model by rewards (GRPO), with the section grpo of a config"))
     _add_predict(add)
     _add_demo(add)
     _add_calibrate(add)

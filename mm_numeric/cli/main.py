@@ -57,7 +57,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             "prepare": _prepare,
             "check-data": _check_data,
             "train": _train,
-            "grpo": _grpo,
             "predict": _predict,
             "demo": _imported("demo"),
             "calibrate": _calibrate,
@@ -228,17 +227,6 @@ def _train(arguments: argparse.Namespace) -> None:
         flag = f" {FLAG}" if code_of_predictions(config.to_dict()) else ""
         show(f"trained: {run.model}")
         show(f"next: mm-numeric predict --model {shlex.quote(str(config.output_dir))}{flag}")
-
-
-def _grpo(arguments: argparse.Namespace) -> None:
-    from mm_numeric.config.reader import read_config
-
-    if read_config(arguments.config, arguments.overrides).grpo is None:
-        raise ValueError(
-            f"{arguments.config}: it has no section grpo; add one, such as `grpo: {{rewards: "
-            "{iou: 1}}`, and set model.name to the folder of the model to start from."
-        )
-    _train(arguments)
 
 
 def _predict(arguments: argparse.Namespace) -> None:

@@ -37,9 +37,7 @@ def positive(text: str) -> int:
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "configs": ("ls", "cp", "check"),
     "data": ("prepare", "check-data"),
-    "one model": (
-        *("train", "grpo", "predict", "demo", "calibrate", "decode", "score", "export", "push"),
-    ),
+    "one model": ("train", "predict", "demo", "calibrate", "decode", "score", "export", "push"),
     "several objectives": ("compare", "report"),
     "installation": ("doctor",),
 }

@@ -100,7 +100,7 @@ def _seed_runs(config: Config, seed: int, rows: Sequence[ComparisonRow]) -> list
         model = row.config.model
         if row.warm_start is not None and row.warm_trainer is not None:
             if row.warm_start not in runs:
-                warm = replace(row.config, objective=warm_objective, distil=None, grpo=None)
+                warm = replace(row.config, objective=warm_objective, distil=None)
                 add(row.warm_start, replace(warm, trainer=row.warm_trainer))
             weights = str(folder / row.warm_start / MODEL)
             model = replace(model, name=weights, revision="main")

@@ -12,8 +12,7 @@ of the grid is a dotted setting with a list of values, or with a mapping from na
 With ``compare.warm_start``, rows share a warm start (a model trained with CE) unless they change
 what it is trained with: the model, the task, the data, or settings of ``compare.warm_start``.
 Settings of ``trainer`` that a row changes, such as the learning rate, do not apply to its warm
-start, nor do ``distil`` and ``grpo``, which train on its own answers afterwards. Does not import
-torch.
+start, nor does ``distil``, which trains on its own answers afterwards. Does not import torch.
 """
 
 import itertools
@@ -274,7 +273,7 @@ def _warm_starts(config: Config, rows: Sequence[_Parsed], where: str) -> list[st
     names: dict[str, str] = {}
 
     def start(own: Config, changed: Mapping[str, Any], name: str) -> str:
-        unused = dict.fromkeys((*_NOT_OF_WARM_STARTS, "objective", "distil", "grpo", "compare"))
+        unused = dict.fromkeys((*_NOT_OF_WARM_STARTS, "objective", "distil", "compare"))
         key = _key({**own.to_dict(), **unused, "trainer": {**config.trainer, **changed}})
         return names.setdefault(key, name)
 

@@ -240,13 +240,7 @@ def _own_answers(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         for name, run in runs.items()
         if "teacher" in run
     ]
-    sampled = [
-        f"{name}: {run['generated_tokens']:,} generated tokens in {run['steps']:,} steps"
-        for name, run in runs.items()
-        if "generated_tokens" in run
-    ]
-    found = {"distillation": distilled, "GRPO": sampled}
-    return {name: "; ".join(texts) for name, texts in found.items() if texts}
+    return {"distillation": "; ".join(distilled)} if distilled else {}
 
 
 def origin_facts(runs: Iterable[Mapping[str, Any]]) -> dict[str, str]:

@@ -37,7 +37,6 @@ SECTIONS: Mapping[str, type] = {
     "objective": ObjectiveSpec,
     "objective.terms": TermSpec,
     "distil": schema.DistilConfig,
-    "grpo": schema.GrpoConfig,
     "predict": decoding.PredictConfig,
     "evaluate": data.EvaluateConfig,
     "compare": compare.CompareConfig,

@@ -23,7 +23,6 @@ from mm_numeric.config.modules import (
 from mm_numeric.config.schema import (
     Config,
     DistilConfig,
-    GrpoConfig,
     ModelConfig,
     NamedObjective,
     PredictConfig,
@@ -31,7 +30,7 @@ from mm_numeric.config.schema import (
 )
 from mm_numeric.config.trainer_settings import OURS, check_trainer_settings
 from mm_numeric.geometry.coordinates import COORDINATES, Coordinates
-from mm_numeric.losses.presets import PRESETS, read_spec
+from mm_numeric.losses.presets import read_spec
 from mm_numeric.registry import (
     API,
     AUGMENTATIONS,
@@ -55,7 +54,7 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 """Folder of the shipped configs."""
 
 _REQUIRED = ("task", "data", "model", "trainer")
-_TRAINED = ("distil", "grpo", "evaluate", "compare")
+_TRAINED = ("distil", "evaluate", "compare")
 _SECTIONS = tuple(own.name for own in fields(Config) if own.name not in ("title", "task_name"))
 
 _IMPORT_PATH = re.compile(r"(?!mm_numeric\.)[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -214,7 +213,6 @@ def config_from_dict(raw: Mapping[str, Any], *, where: str, title: str) -> Confi
         objective=read_objective(raw.get("objective", "ce"), f"{where}, objective"),
         trainer={**OURS, **check_trainer_settings(raw.get("trainer") or {}, f"{where}, trainer")},
         distil=_read_optional(DistilConfig, raw.get("distil"), f"{where}, distil"),
-        grpo=_read_optional(GrpoConfig, raw.get("grpo"), f"{where}, grpo"),
         predict=_read_optional(PredictConfig, predict, f"{where}, predict"),
         evaluate=_read_optional(EvaluateConfig, evaluate, f"{where}, evaluate"),
         compare=_read_optional(CompareConfig, raw.get("compare"), f"{where}, compare"),
@@ -232,8 +230,6 @@ def config_from_dict(raw: Mapping[str, Any], *, where: str, title: str) -> Confi
         _check_augment(config, config.data.augment, f"{where}, data.augment.operations")
     if config.distil:
         _check_distil(config, config.distil, f"{where}, distil")
-    if config.grpo:
-        _check_grpo(config, config.grpo, f"{where}, grpo")
     if config.compare:
         check_trainer_settings(config.compare.warm_start or {}, f"{where}, compare.warm_start")
     return config
@@ -335,28 +331,6 @@ def _check_distil(config: Config, distil: DistilConfig, where: str) -> None:
         raise ValueError(
             f"{where}.rows: the first rows are all from one of the training sources; remove it."
         )
-
-
-def _check_grpo(config: Config, grpo: GrpoConfig, where: str) -> None:
-    check_trainer_settings(grpo.trainer, f"{where}.trainer", grpo=True)
-    others = {
-        "model.baseline": config.model.baseline is not None,
-        "data.stream": config.data.stream,
-        "data.augment": config.data.augment is not None,
-        "data.order": config.data.order is not None,
-        "data.padding_free": config.data.padding_free,
-        "data.vision_cache": config.data.vision_cache is not None,
-        "data.on_bad_image: skip": config.data.on_bad_image == "skip",
-        "trainer.train_sampling_strategy": "train_sampling_strategy" in config.trainer,
-        "distil": config.distil is not None,
-        "objective": config.objective.spec != PRESETS["ce"],
-    }
-    for setting, found in others.items():
-        if found:
-            raise ValueError(
-                f"{where}: GRPO samples texts and trains on their rewards, which cannot be "
-                f"combined with {setting}; remove one of them."
-            )
 
 
 def read_objective(value: Any, where: str) -> NamedObjective:

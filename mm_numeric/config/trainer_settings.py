@@ -13,7 +13,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mm_numeric.compat import GRPO_BASE_CONFIG
 from mm_numeric.registry import unknown
 from mm_numeric.settings import read_scalar
 
@@ -91,32 +90,17 @@ class TrainerSetting:
     help: str
 
 
+@functools.cache
 def trainer_settings() -> dict[str, TrainerSetting]:
     """Return types, default and help text of each field of the installed TrainingArguments."""
-    return _settings_of("transformers", "training_args.py", "TrainingArguments")
-
-
-def grpo_settings() -> dict[str, TrainerSetting]:
-    """Return types, default and help text of each field of the installed GRPOConfig of TRL."""
-    return {
-        **trainer_settings(),
-        **_settings_of("trl", "trainer/base_config.py", GRPO_BASE_CONFIG),
-        **_settings_of("trl", "trainer/grpo_config.py", "GRPOConfig"),
-    }
-
-
-@functools.cache
-def _settings_of(package: str, file: str, name: str) -> dict[str, TrainerSetting]:
-    """Parse the fields of a dataclass from its source file in an installed package."""
-    spec = find_spec(package)
+    spec = find_spec("transformers")
     if spec is None or spec.origin is None:
-        extra = "grpo" if package == "trl" else "train"
         raise ValueError(
-            f"trainer: {package} is not installed; run `pip install 'mm-numeric[{extra}]'`."
+            "trainer: transformers is not installed; run `pip install 'mm-numeric[train]'`."
         )
-    path = Path(spec.origin).parent / file
+    path = Path(spec.origin).parent / "training_args.py"
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ClassDef) and node.name == name:
+        if isinstance(node, ast.ClassDef) and node.name == "TrainingArguments":
             return {
                 line.target.id: TrainerSetting(
                     _types(line.annotation), _default(line.value), _help(line.value)
@@ -125,22 +109,18 @@ def _settings_of(package: str, file: str, name: str) -> dict[str, TrainerSetting
                 if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
                 if not line.target.id.startswith("_")
             }
-    raise ValueError(f"trainer: this version of {package} has no {name}.")
+    raise ValueError("trainer: this version of transformers has no TrainingArguments.")
 
 
-def check_trainer_settings(raw: Any, where: str, *, grpo: bool = False) -> dict[str, Any]:
-    """Validate settings for TrainingArguments (names, types, values), and return the settings.
-
-    If ``grpo``, they may also be settings for the GRPOConfig of TRL.
-    """
+def check_trainer_settings(raw: Any, where: str) -> dict[str, Any]:
+    """Validate settings for TrainingArguments (names, types, values), and return the settings."""
     if not isinstance(raw, Mapping):
         raise ValueError(f"{where}: expected settings as `key: value`, found {raw!r:.60}.")
-    known = grpo_settings() if grpo else trainer_settings()
-    kind = "trl.GRPOConfig" if grpo else "transformers.TrainingArguments"
+    known = trainer_settings()
     checked = {}
     for key, value in raw.items():
         if key not in known:
-            raise unknown(key, known, f"setting of {kind}", where)
+            raise unknown(key, known, "setting of transformers.TrainingArguments", where)
         types = (*_MORE_TYPES.get(key, ()), *known[key].types)
         checked[str(key)] = _check(types, value, f"{where}.{key}")
         only, why = ONLY.get(key, (value, ""))

@@ -5,7 +5,6 @@ With another batch size, the resumed run would skip the wrong samples, and the l
 be unsuitable.
 """
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +43,7 @@ def with_same_rows(config: Config, checkpoint: Path, ranks: int) -> Config:
     """
     step = read_step(checkpoint)
     rows = step["rows"]
-    # The settings of grpo.trainer replace those of trainer.
-    own = {} if config.grpo is None else config.grpo.trainer
-    settings = {**config.trainer, **own}
-    size, accumulation = settings.get(_BATCH_SIZE, 8), settings.get(_ACCUMULATION, 1)
+    size, accumulation = config.trainer.get(_BATCH_SIZE, 8), config.trainer.get(_ACCUMULATION, 1)
     if ranks * size * accumulation == rows:
         return config
     if rows % (ranks * size) == 0:
@@ -69,7 +65,4 @@ def with_same_rows(config: Config, checkpoint: Path, ranks: int) -> Config:
         " and ".join(f"trainer.{name}={value}" for name, value in changes.items()),
         rows,
     )
-    if config.grpo is not None:
-        own = {name: value for name, value in own.items() if name not in changes}
-        config = replace(config, grpo=replace(config.grpo, trainer=own))
     return with_trainer(config, **changes)

@@ -88,7 +88,7 @@ from mm_numeric.training.errors import translate_disk_full
 from mm_numeric.training.image_positions import with_image_positions
 from mm_numeric.training.padding_free import make_padding_free
 from mm_numeric.training.task_answers import make_answer_tree
-from mm_numeric.training.trainer import BaselineTrainer, NumericTrainer, RunTrainer
+from mm_numeric.training.trainer import BaselineTrainer, NumericTrainer
 from mm_numeric.training.vision_features import make_vision_cache
 
 
@@ -171,7 +171,6 @@ def _train(
                     claim_for_training(folder, config, resume=resume)
             if resume and (folder / FINISHED).is_file():
                 return folder / MODEL
-            _check_rewards(config, rows)
             with without_zero3_init(args):
                 source = model_source(config, folder)
             if checkpoint and args.should_save:
@@ -202,7 +201,7 @@ def _train(
     return folder / MODEL
 
 
-def _log_modules(trainer: RunTrainer) -> dict[str, Any]:
+def _log_modules(trainer: NumericTrainer) -> dict[str, Any]:
     assert trainer.modules is not None
     modules: dict[str, Any] = trainer.modules.table(trainer.model)
     logger.info("%s", table_text(modules), extra={**NO_PREFIX, **ONCE})
@@ -229,12 +228,7 @@ def training_arguments(config: Config) -> TrainingArguments:
         if isinstance(settings["deepspeed"], str):
             settings["deepspeed"] = str(find_deepspeed(settings["deepspeed"], where))
     try:
-        if config.grpo is not None:
-            from mm_numeric.training.grpo import grpo_arguments  # requires TRL
-
-            args = grpo_arguments(config, settings, cpu=cpu)
-        else:
-            args = TrainingArguments(**settings)
+        args = TrainingArguments(**settings)
         _ = args.device  # joins the process group
         join_ranks(args)
     except (ValueError, TypeError, ImportError, KeyError) as error:
@@ -312,13 +306,6 @@ def load_test_rows(
     return tests
 
 
-def _check_rewards(config: Config, rows: TrainingRows) -> None:
-    if config.grpo is not None:
-        from mm_numeric.training.grpo import make_rewards  # requires TRL
-
-        make_rewards(config, rows.rows())
-
-
 def _checkpoint_to_resume(config: Config) -> Path | None:
     """Return the last checkpoint of a run, or None if the run is finished."""
     folder = config.output_dir
@@ -354,7 +341,7 @@ def _open_checkpoint(checkpoint: Path, args: TrainingArguments, trust_remote_cod
 
 
 def _facts(
-    trainer: RunTrainer, config: Config, rows: TrainingRows, modules: dict[str, Any]
+    trainer: NumericTrainer, config: Config, rows: TrainingRows, modules: dict[str, Any]
 ) -> dict[str, Any]:
     args = trainer.args
     batch_rows = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
@@ -373,7 +360,7 @@ def _facts(
 
 
 def _fit_and_save(
-    trainer: RunTrainer,
+    trainer: NumericTrainer,
     family: Family,
     folder: Path,
     checkpoint: Path | None,
@@ -400,7 +387,7 @@ def make_trainer(
     examples: list[Example] | ExampleStream,
     collator: TrainingCollator,
     source: str,
-) -> RunTrainer:
+) -> NumericTrainer:
     """Create the trainer of a config, with its model, adapters, objective and callbacks.
 
     ``source`` is the model name on the Hugging Face hub, or the folder of the weights.
@@ -423,33 +410,25 @@ def make_trainer(
     if config.data.vision_cache is not None:
         vision_cache = make_vision_cache(model, modules, config, args)
         collator = replace(collator, vision_cache=vision_cache)
-    options: dict[str, Any] = {"model": model, "modules": modules, "args": args}
-    callbacks = [JsonLog(config.output_dir / LOG), LogLines()]
-    trainer: RunTrainer
-    if config.grpo is not None:
-        from mm_numeric.training.grpo import make_grpo_trainer  # requires TRL
-
-        trainer = make_grpo_trainer(config, family, collator, known, callbacks=callbacks, **options)
-    else:
-        spec = config.objective.spec.with_box_scale(family.coordinates.max_value)
-        make: Any = NumericTrainer
-        if isinstance(family, Baseline) and family.own_loss:
-            make = partial(BaselineTrainer, baseline=family)
-        packs = config.data.padding_free
-        packed = make_padding_free(model, collator, config.model.attention) if packs else collator
-        trainer = make(
-            train_dataset=examples,
-            data_collator=with_image_positions(model, family, packed),
-            objective=NumericLoss(
-                spec, vocabulary=collator.vocabulary, answers=collator.answer_tree
-            ),
-            callbacks=callbacks,
-            **options,
-        )
-        trainer.checks_padding_free = config.data.padding_free
-        if args.train_sampling_strategy == "group_by_length":
-            trainer.lengths = collator.lengths(known)
-        trainer.difficulties = difficulties
+    spec = config.objective.spec.with_box_scale(family.coordinates.max_value)
+    make: Any = NumericTrainer
+    if isinstance(family, Baseline) and family.own_loss:
+        make = partial(BaselineTrainer, baseline=family)
+    packs = config.data.padding_free
+    packed = make_padding_free(model, collator, config.model.attention) if packs else collator
+    trainer: NumericTrainer = make(
+        model=model,
+        modules=modules,
+        args=args,
+        train_dataset=examples,
+        data_collator=with_image_positions(model, family, packed),
+        objective=NumericLoss(spec, vocabulary=collator.vocabulary, answers=collator.answer_tree),
+        callbacks=[JsonLog(config.output_dir / LOG), LogLines()],
+    )
+    trainer.checks_padding_free = config.data.padding_free
+    if args.train_sampling_strategy == "group_by_length":
+        trainer.lengths = collator.lengths(known)
+    trainer.difficulties = difficulties
     validate_sharding(trainer, f"{config.title}, trainer")
     trainer.remove_callback(PrinterCallback)
     if trainer.pop_callback(ProgressCallback):
@@ -457,7 +436,7 @@ def make_trainer(
     return trainer
 
 
-def fit(trainer: RunTrainer, checkpoint: Path | None) -> None:
+def fit(trainer: NumericTrainer, checkpoint: Path | None) -> None:
     """Train the model, resuming from ``checkpoint`` if it is not None.
 
     If training had already ended at the checkpoint (last step or early stopping), only its weights

@@ -1,4 +1,4 @@
-"""The trainers of runs: what they share, and the one whose loss is an objective (CE plus terms)."""
+"""The trainer of runs, whose loss is an objective (CE plus terms)."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -61,12 +61,13 @@ from mm_numeric.training.unread import Unread, read
 _OWN_GROUPS = {"params", "model", "optimizer_dict"}  # options of optimisers with their own groups
 
 
-class RunTrainer(Trainer):
-    """What the trainers of runs share, whatever their loss is.
+class NumericTrainer(NumericLossMixin, Trainer):
+    """Trainer with a ``NumericLoss`` as its loss, for batches of ``TrainingCollator``.
 
-    This class saves and loads weights, sets the learning rate of each module (vision, projector,
-    ...), and checks for errors on all ranks. ``modules`` has the settings of each module. If it is
-    None, all modules have the same settings.
+    ``NumericLossMixin`` computes the loss and logs its components. This class saves and loads
+    weights, sets the learning rate of each module (vision, projector, ...), and checks for errors
+    on all ranks. ``modules`` has the settings of each module. If it is None, all modules have the
+    same settings.
     """
 
     model: Any
@@ -77,8 +78,14 @@ class RunTrainer(Trainer):
     trust_remote_code: bool = False
     """Load checkpoints of DeepSpeed and FSDP also if their files could execute code."""
 
-    _step_sums: dict[str, LossSum]
-    """Loss components of the current step, whose sums must be finite; set by subclasses."""
+    lengths: Sequence[int] = ()
+    """Number of tokens of each row, for ``train_sampling_strategy: group_by_length``."""
+
+    difficulties: Sequence[float] = ()
+    """Difficulty of each row, for ``data.order``."""
+
+    checks_padding_free = False
+    """Check that the next micro-batch, which is padding-free, has the logits of a padded one."""
 
     def __init__(self, *args: Any, modules: ModelModules | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -97,6 +104,13 @@ class RunTrainer(Trainer):
         plugin = self.args.deepspeed_plugin
         if modules is not None and plugin is not None and "optimizer" in plugin.deepspeed_config:
             modules.reject_learning_rates("the `optimizer` of trainer.deepspeed")
+        examples: Any = vars(self)["train_dataset"]
+        if isinstance(examples, list) and examples and isinstance(examples[0], Example):
+            self.train_dataset = EpochRows(examples)
+            self.add_callback(self.train_dataset)
+        self.gradient_check = None if modules is None else GradientCheck(modules)
+        if self.gradient_check is not None:
+            self.add_callback(self.gradient_check)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Start measuring the throughput, then train."""
@@ -104,8 +118,9 @@ class RunTrainer(Trainer):
         return super().train(*args, **kwargs)
 
     def facts(self) -> dict[str, Any]:
-        """Return entries for run.json and step.json that only this kind of trainer has."""
-        return {}
+        """Return the number of extra tokens of a row, for losses of whole answers."""
+        tree = self.objective.answers
+        return {} if tree is None else {"extra_tokens_per_row": len(tree.tokens)}
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
         """Create the optimiser with two groups per learning rate: with and without weight decay."""
@@ -135,11 +150,15 @@ class RunTrainer(Trainer):
             raise ValueError(f"trainer.lr_scheduler_kwargs: {error}.") from error
 
     def get_train_dataloader(self) -> Any:
-        """Return the training dataloader, whose workers ignore signals that stop the run."""
-        return self.ignoring_signals(super().get_train_dataloader())
+        """Return the training dataloader of a list or of a stream of rows.
 
-    def ignoring_signals(self, loader: Any) -> Any:
-        """Make the workers of a dataloader ignore signals that stop the run; return the loader."""
+        Its workers ignore signals that stop the run.
+        """
+        if isinstance(self.train_dataset, ExampleStream):
+            rows = self.train_dataset
+            loader = stream_loader(rows, self.args, self.accelerator, self.data_collator)
+        else:
+            loader = super().get_train_dataloader()
         if self.args.dataloader_num_workers > 0:
             base = base_dataloader(loader)
             base.worker_init_fn = IgnoreSignalsInWorker(
@@ -205,8 +224,7 @@ class RunTrainer(Trainer):
         """Return all values of the trainer for the log."""
         norms = [] if self.norms is None else self.norms.unread(self.state.global_step)
         own = [self.finite.unread(), *norms, *self.clipped.unread(), self.throughput.unread()]
-        losses: Callable[[], list[Unread]] = getattr(self, "unread_losses", list)  # of the mixin
-        return own + losses()
+        return own + self.unread_losses()
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Check that all losses and gradients so far are finite, then log.
@@ -356,39 +374,6 @@ class RunTrainer(Trainer):
         else:
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
-
-class NumericTrainer(RunTrainer, NumericLossMixin, Trainer):
-    """Trainer with an ``NumericLoss`` as its loss, for batches of ``TrainingCollator``.
-
-    ``NumericLossMixin`` computes the loss and logs its components.
-    """
-
-    lengths: Sequence[int] = ()
-    """Number of tokens of each row, for ``train_sampling_strategy: group_by_length``."""
-
-    difficulties: Sequence[float] = ()
-    """Difficulty of each row, for ``data.order``."""
-
-    checks_padding_free = False
-    """Check that the next micro-batch, which is padding-free, has the logits of a padded one."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        examples: Any = vars(self)["train_dataset"]
-        if isinstance(examples, list) and examples and isinstance(examples[0], Example):
-            self.train_dataset = EpochRows(examples)
-            self.add_callback(self.train_dataset)
-        self.gradient_check = None if self.modules is None else GradientCheck(self.modules)
-        if self.gradient_check is not None:
-            self.add_callback(self.gradient_check)
-
-    def get_train_dataloader(self) -> Any:
-        """Return the training dataloader of a list or of a stream of rows."""
-        if not isinstance(self.train_dataset, ExampleStream):
-            return super().get_train_dataloader()
-        loader = stream_loader(self.train_dataset, self.args, self.accelerator, self.data_collator)
-        return self.ignoring_signals(loader)
-
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         """Return the sampler of ``group_by_length`` or ``data.order``, or a random one."""
         args = self.args
@@ -404,11 +389,6 @@ class NumericTrainer(RunTrainer, NumericLossMixin, Trainer):
         else:
             return super()._get_train_sampler(train_dataset)
         return EpochSampler(order, sampler_seed(args), epoch)
-
-    def facts(self) -> dict[str, Any]:
-        """Return the number of extra tokens of a row, for losses of whole answers."""
-        tree = self.objective.answers
-        return {} if tree is None else {"extra_tokens_per_row": len(tree.tokens)}
 
     def _with_nodes(
         self, model: torch.nn.Module, batch: dict[str, Any], spans: NumberSpans, supervised: Tensor

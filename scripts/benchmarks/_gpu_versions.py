@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-EXTRAS = ("grpo", "deepspeed", "test")
+EXTRAS = ("deepspeed", "test")
 """Extras that some measurements need; those of packages that are missing are left out."""
 
 

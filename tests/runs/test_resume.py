@@ -1,11 +1,8 @@
 """A resumed run keeps the number of rows per step on any number of ranks."""
 
-from dataclasses import replace
-
 import pytest
 from tiny_models import small_config
 
-from mm_numeric.config.schema import GrpoConfig
 from mm_numeric.distributed.deepspeed import with_universal_checkpoint
 from mm_numeric.runs.resume import with_same_rows, write_step
 
@@ -42,18 +39,6 @@ def test_rows_are_kept(tmp_path, checkpoint, capsys, saved, ranks, size, parts, 
     said = capsys.readouterr().err
     assert bool(said) == (wanted != (size, parts))
     assert not said or f"so that a step keeps its {saved[1]} rows." in said
-
-
-def test_settings_of_grpo_are_those_that_keep_a_step(tmp_path, checkpoint, capsys):
-    """They replace those of ``trainer``."""
-    own = {"per_device_train_batch_size": 6, "gradient_accumulation_steps": 2, "beta": 0.1}
-    config = replace(small_config(tmp_path), grpo=GrpoConfig(rewards={"time": 1}, trainer=own))
-    write_step(checkpoint, ranks=2, rows=24)
-    assert with_same_rows(config, checkpoint, 2) is config
-    found = with_same_rows(config, checkpoint, 1)
-    settings = {**found.trainer, **found.grpo.trainer}
-    assert settings.items() >= {**own, "gradient_accumulation_steps": 4}.items()
-    assert "continues with trainer.gradient_accumulation_steps=4, so" in capsys.readouterr().err
 
 
 def test_rows_that_cannot_be_shared_are_one_sentence(tmp_path, checkpoint):

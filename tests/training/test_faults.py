@@ -30,7 +30,7 @@ from mm_numeric.training.callbacks.preemption import IgnoreSignalsInWorker, Stop
 from mm_numeric.training.errors import worker_error_message
 from mm_numeric.training.gradient_norms import ClippedSteps
 from mm_numeric.training.run import train
-from mm_numeric.training.trainer import NumericTrainer, RunTrainer
+from mm_numeric.training.trainer import NumericTrainer
 from mm_numeric.training.unread import read
 
 FAULTY = "objective={preset: ce, terms: [{name: 'faulty_terms:NotANumber', weight: 1.0}]}"
@@ -138,16 +138,16 @@ def test_a_device_is_asked_at_the_tenth_step_and_the_first_broken_one_is_named(t
         step(10, 1.0)
 
 
-def test_the_workers_of_every_trainer_ignore_signals(monkeypatch):
-    """Also those of GRPO, whose class is not a NumericTrainer."""
+def test_the_workers_of_a_list_of_rows_ignore_signals(monkeypatch):
     monkeypatch.setattr(Trainer, "get_train_dataloader", lambda _: DataLoader([1], num_workers=1))
-    trainer = object.__new__(RunTrainer)
+    trainer = object.__new__(NumericTrainer)
     trainer.args, trainer.stopping = SimpleNamespace(dataloader_num_workers=1), StopOnSignal(None)
+    trainer.train_dataset = [1]
     assert isinstance(trainer.get_train_dataloader().worker_init_fn, IgnoreSignalsInWorker)
 
 
 def test_a_gradient_norm_of_fsdp2_is_logged_and_checked(tmp_path):
-    trainer = object.__new__(RunTrainer)
+    trainer = object.__new__(NumericTrainer)
     trainer.accelerator = SimpleNamespace(distributed_type=DistributedType.FSDP)
     trainer.state, trainer.clipped = TrainerState(), ClippedSteps(1.0)
     trainer.finite = finite_check(tmp_path)
@@ -168,15 +168,6 @@ def test_a_gradient_norm_of_fsdp2_is_logged_and_checked(tmp_path):
             end_step(torch.inf)
     finally:
         torch.distributed.destroy_process_group()
-
-
-def test_a_step_without_sums_in_fp16_has_nothing_to_check(tmp_path):
-    """As with GRPO, whose trainer has no sums of losses; the scaler skips a broken gradient."""
-    check = finite_check(tmp_path, fp16=True)
-    check.begin_step([["row1"]])
-    check.add_loss(torch.tensor(1.0))
-    check.end_step(1, {}, torch.tensor(torch.inf))
-    check.check()
 
 
 @pytest.mark.slow

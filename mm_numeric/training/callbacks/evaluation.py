@@ -114,7 +114,6 @@ def with_schedule(
         return config
     asked = loaded[: settings.rows or MOST_EVALUATED_ROWS]
     batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-    batch = max(1, batch // getattr(args, "num_generations", 1))  # of one prompt, with GRPO
     steps = args.max_steps
     if steps < 1:
         assert rows is not None  # a stream requires max_steps

@@ -17,9 +17,9 @@ _METRICS = 3  # of an evaluation in its line; an evaluation may have dozens
 class LogLines(TrainerCallback):
     """Callback that writes a line for each logged step, wrapped at 100 characters.
 
-    The line has the step, the loss, the reward (GRPO), the learning rate, rows per second, the time
-    left and the loss components. The time left is estimated from the mean time per step since
-    training began or resumed. An evaluation has a line with its first metrics.
+    The line has the step, the loss, the learning rate, rows per second, the time left and the loss
+    components. The time left is estimated from the mean time per step since training began or
+    resumed. An evaluation has a line with its first metrics.
     """
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -38,8 +38,6 @@ class LogLines(TrainerCallback):
             per_step = (time.monotonic() - self.began) / max(1, state.global_step - self.first)
             left = timedelta(seconds=round(per_step * (state.max_steps - state.global_step)))
             items = [step, f"loss {logs['loss']:.4g}"]
-            if "reward" in logs:
-                items.append(f"reward {logs['reward']:.3g}")
             if "learning_rate" in logs:
                 items.append(f"lr {logs['learning_rate']:.3g}")
             items += [f"{logs['speed/samples_per_second']:.3g} rows/s", f"{left} left"]

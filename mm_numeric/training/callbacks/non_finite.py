@@ -74,8 +74,6 @@ class FiniteCheck:
         if not self._fp16 and norm is not None:  # the loss scaler of fp16 skips such a step
             names.append("the gradient")
             values.append(torch.as_tensor(norm, device=self._losses[0].device))
-        if not values:  # GRPO with fp16: it has no sums, and its loss scaler skips bad gradients
-            return
         stored = torch.stack([*self._losses, *values])
         self._steps.append(_Step(number, self._ids, names, stored))
         if len(self._steps) >= self._steps_per_check:
