@@ -6,7 +6,7 @@ import select
 import socket
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 from chat_server import chat_server, completion
@@ -143,6 +143,20 @@ def test_a_proxy_that_does_not_connect_is_named(monkeypatch):
         monkeypatch.setenv("http_proxy", proxy)
         with pytest.raises(ValueError, match=rf"HTTP 403 \(.*\) through the proxy {proxy};"):
             client("http://h/v1", use_proxy=True).complete({}, text_of)
+
+
+def test_the_reply_of_a_proxy_leaves_the_timeout_to_the_handshake(monkeypatch):
+    """It was read in slices of .2 s; a handshake behind the tunnel may take longer."""
+    accepted, waited = b"HTTP/1.1 200 Connection established\r\n\r\n", []
+    monkeypatch.setattr(
+        "ssl.SSLContext.wrap_socket", lambda _, tunnel, **__: waited.append(tunnel.gettimeout())
+    )
+    with server(accepted) as proxy:
+        monkeypatch.setenv("https_proxy", proxy.removesuffix("/v1"))
+        with suppress(TryAgainError, AttributeError):  # the socket without a handshake is None
+            client("https://h/v1", use_proxy=True, attempts=1).complete({}, text_of)
+    assert waited
+    assert min(waited) > 1
 
 
 @pytest.mark.parametrize(

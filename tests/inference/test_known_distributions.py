@@ -6,11 +6,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from mm_numeric.answers import Box, ClockTime, Number
 from mm_numeric.inference.candidates import PrefixTree, draw_some
+from mm_numeric.inference.constrain import Constraint
 from mm_numeric.inference.decision_rules import Candidate, decide
 from mm_numeric.inference.risks import find_risk
+from mm_numeric.inference.token_automaton import TokenAutomaton
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 
 PATH = Path(__file__).parents[2] / "scripts" / "known_distributions.py"
@@ -102,6 +106,34 @@ def test_draws_depend_on_the_id_and_the_seed_alone():
     assert other.probabilities != together[1].probabilities
     assert other.greedy == together[1].greedy
     assert other.greedy_probabilities == together[1].greedy_probabilities
+
+
+def test_many_beginnings_of_a_constrained_answer_are_drawn():
+    """Those that complete an answer need no branch, next to others that go on."""
+    characters = Tokenizer(models.WordLevel({c: i for i, c in enumerate(script.CHARACTERS)}))
+    characters.pre_tokenizer = pre_tokenizers.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=characters, eos_token="<end>")
+    assert tokenizer.eos_token_id == script.END
+    text = SimpleNamespace(bin_open="")
+    family = SimpleNamespace(
+        tokenizer=tokenizer, stop_ids=[script.END], pad_id=script.END, turn="",
+        coordinates=SimpleNamespace(bins=None, text=text), text=script.text_of,
+        answer=lambda text: SimpleNamespace(
+            ids=[*tokenizer.convert_tokens_to_ids([*text]), script.END]
+        ),
+    )  # fmt: skip
+    automaton = TokenAutomaton(family)
+    values = [*range(500), *range(5000, 10_000)]
+    probs = np.random.default_rng(0).dirichlet(np.full(len(values), 0.1))
+    known = script.known_numbers("numbers", values, probs, write="{:03d}".format)
+    starts = [automaton.start("[0-4][0-9]{2}|[5-9][0-9]{3}")] * 16
+    constraint = Constraint(automaton, starts, max_new_tokens=20)
+    ids = [str(i) for i in range(16)]
+    tree = PrefixTree([script.END], constraint, mass=1.0, width=5, ids=ids)
+    for own in script.explore(script.KnownModel(known.next_token), tree, len(ids)):
+        assert own.drawn
+        assert sum(own.probabilities.values()) == pytest.approx(1)
+        assert {int(script.text_of(tokens)) for tokens in own.probabilities} <= {*values}
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 64])

@@ -8,6 +8,7 @@ from finished_runs import TASK, make_micro_model
 
 from mm_numeric.config.reader import read_config
 from mm_numeric.families.qwen2_vl import Qwen2VL
+from mm_numeric.models.checkpoint_values import CheckpointValueError, check_values
 from mm_numeric.models.loading import load_family, load_model
 
 CONFIG, PROCESSOR, TOKENIZER = "config.json", "preprocessor_config.json", "tokenizer_config.json"
@@ -114,3 +115,19 @@ def test_a_model_of_other_sizes_is_not_made_before_it_is_rejected(checkpoints, t
 def test_possible_values_are_read(checkpoints):
     for family in ("causal_lm", "qwen2_vl"):
         load(checkpoints, checkpoints / family, family)
+
+
+def test_values_that_other_tools_write_are_possible(tmp_path):
+    """A group of all weights of quantized models, classes by tokenizer, layers one by one."""
+    possible = {
+        "quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": -1},
+        "auto_map": ["tokenization.Slow", None],
+        "text_config": {"layer_sizes": [{"hidden_size": 8}, {"hidden_size": 16}]},
+        "num_dense_layers": 0,
+    }
+    (tmp_path / CONFIG).write_text(json.dumps(possible))
+    check_values(tmp_path)
+    possible["text_config"]["hidden_size"] = -1
+    (tmp_path / CONFIG).write_text(json.dumps(possible))
+    with pytest.raises(CheckpointValueError, match=r"text_config\.hidden_size: -1 is not a whole"):
+        check_values(tmp_path)
