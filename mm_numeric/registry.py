@@ -115,7 +115,6 @@ TERMS: Mapping[str, str] = {
     "magnitude": "mm_numeric.losses.terms.whole_number:MagnitudeError",
     "relative_soft": "mm_numeric.losses.terms.whole_number:SoftRelativeError",
     "magnitude_soft": "mm_numeric.losses.terms.whole_number:SoftMagnitudeError",
-    "pathrisk": "mm_numeric.losses.terms.path_risk:PathRisk",
     "crps": "mm_numeric.losses.terms.whole_answers:WholeNumberScore",
     "expected_risk": "mm_numeric.losses.terms.whole_answers:ExpectedRisk",
     "box_l1": "mm_numeric.losses.terms.boxes_and_times:BoxDistance",

@@ -39,7 +39,6 @@ FAMILY_PAGES = {
     "soft-answers.md": ("soft_answers",),
     "proper-scores.md": ("rps", "smmd"),
     "digit-entropy.md": ("del",),
-    "pathrisk.md": ("pathrisk",),
     "whole-answers.md": ("crps", "expected_risk"),
     "raft.md": ("raft",),
     "boxes-and-times.md": ("box_", "time"),
@@ -90,7 +89,7 @@ _RESULTS = re.compile(r"(<!-- generated: ([^\n]+) -->\n).*?(<!-- end -->\n)", re
 
 
 def _published(found: re.Match[str]) -> str:
-    """Return a part of a page that shows published results, such as ``pair pathrisk ce``."""
+    """Return a part of a page that shows published results, such as ``pair distilled ntil``."""
     name, *arguments = found[2].split()
     return f"{found[1]}\n{TABLES[name](*arguments)}\n\n{found[3]}"
 

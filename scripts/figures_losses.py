@@ -58,7 +58,6 @@ PAGES = {  # pages of docs/losses, and the terms that they explain
     "soft-targets": ["gce", "dist2"],
     "proper-scores": ["rps", "smmd"],
     "digit-entropy": ["del"],
-    "pathrisk": ["pathrisk"],
     "raft": ["raft"],
 }
 SMALL = Setting(vocabulary=32000, rows=256)

@@ -74,7 +74,6 @@ PRESETS: Mapping[str, ObjectiveSpec] = {
     "emd_exp": _ratio(TermSpec(name="emd_exp")),
     "ntil": _ratio(*_NTIL),
     "ntil_soft": ObjectiveSpec(terms=_NTIL_SOFT),
-    "pathrisk": _plus("pathrisk"),
     "crps": _plus("crps"),
     "expected_risk": _plus("expected_risk"),
     # weights of DETR (arXiv 2005.12872): 5 for the sum of four errors is 20 for their mean, though
@@ -94,7 +93,6 @@ SUMMARIES: Mapping[str, str] = {
     "ntil_soft": "ntil with a gradient where the model is certain of a wrong digit",
     "rps": "CE plus a proper score, which noisy labels do not bias",
     "dist2": "CE plus the divergence from a Gaussian target",
-    "pathrisk": "CE plus the distance to the nearest number that a digit still allows",
     "crps": "CE plus a proper score of the whole number, from the probabilities of all answers",
     "box_giou": "CE plus 1 - GIoU of the predicted box",
 }

@@ -128,5 +128,5 @@ def answer_nodes_error(
     return (
         f"objective: for the first micro-batch, the logits of the model differ by {share:.1%} of "
         "the largest if it also reads the beginnings of all answers: its attention does not keep "
-        "them apart; choose a loss of single digits, such as pathrisk."
+        "them apart; choose a loss of single digits, such as ntl_was."
     )

@@ -97,8 +97,7 @@ def test_an_experiment_trains_as_the_config_that_it_names(path):
     config, header = read_config(str(path)), path.read_text(encoding="utf-8").partition("\n\n")[0]
     assert compared_rows(config)
     assert f"mm-numeric compare scripts/experiments/{path.name}\n" in header
-    runs = "clock_evidence" if path.stem == "clock_ensembles" else path.stem
-    assert config.compare.output_dir == f"runs/{runs}"
+    assert config.compare.output_dir == f"runs/{path.stem}"
     found = re.search(r"configs/(\w+)\.yaml\.", header)
     if found is None:  # such as the model of a script, which no shipped config trains
         return
@@ -108,7 +107,7 @@ def test_an_experiment_trains_as_the_config_that_it_names(path):
     for found in (own, its):
         found["trainer"].pop("output_dir")
         found["task"] = {key: v for key, v in found["task"].items() if key not in noise}
-    if config.compare.hypotheses or runs == "clock_evidence":  # fresh test rows
+    if config.compare.hypotheses:  # fresh test rows
         assert own["data"]["test"].pop("seed") != its["data"]["test"].pop("seed")
     if path.stem == "location_tokens_detection":  # a warm start and two times the test rows
         own["trainer"]["max_steps"] += own["compare"]["warm_start"]["max_steps"]

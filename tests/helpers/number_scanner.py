@@ -1,6 +1,5 @@
 """Find numbers in a text of one character a token; uses nothing of the library."""
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -45,26 +44,3 @@ def read(characters: Sequence[str], *, runs: bool) -> list[list[Digit]]:
             ]
         )
     return numbers
-
-
-def nearest_completion(text: str, decimals: int, prefix: str) -> float:
-    """Return the distance of a label from the nearest number whose digits begin with a prefix.
-
-    The numbers have as many decimals as the label, and no leading zeros if it has none. The
-    distance is in units of the last digit, and infinite if no number begins so.
-
-    Args:
-        text: The digits of the label, without its point.
-        decimals: How many of them are decimals.
-        prefix: Digits, of which the last ones may be those of another token than the label's.
-    """
-    whole, label = len(text) - decimals, int(text)
-    fixed = (whole > 1 and text[0] == "0") or len(prefix) > whole
-    best = math.inf
-    for length in [whole] if fixed else range(len(prefix), whole + 3):
-        if not fixed and length > 1 and prefix[0] == "0":
-            continue
-        free = length + decimals - len(prefix)
-        low, high = int(prefix + "0" * free), int(prefix + "9" * free)
-        best = min(best, max(low - label, label - high, 0))
-    return best

@@ -36,7 +36,7 @@ OF_LABELS = {
 }
 """The objectives whose numbers are found in label ids alone, without boxes and drawn answers."""
 
-QUICK = ("ce", "emd", "gce+ntl_was", "ntil", "ntl_was", "pathrisk", "rps")
+QUICK = ("ce", "emd", "gce+ntl_was", "ntil", "ntl_was", "rps")
 EACH_OF_LABELS = [
     name if name in QUICK else pytest.param(name, marks=pytest.mark.full) for name in OF_LABELS
 ]

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from number_scanner import nearest_completion
 from objective_steps import OF_ANSWERS
 from tokens import ToyTokenizer
 
@@ -352,28 +351,6 @@ def digit_ce(scores, number, options):
     return found
 
 
-def pathrisk(scores, number, options):
-    """Return the loss of each token of a number; scores [b, t, v]."""
-    text = "".join(spelled(seat.wanted) for seat in number)
-    cap, before, found = options.get("cap", 10.0), "", []
-    for seat in number:
-        if seat.wanted.id in DIGITS.classes:
-            decimals = -min(0, number[-1].place)
-            prefixes = [before + spelled(m) for m in seat.members]
-            costs = [nearest_completion(text, decimals, prefix) for prefix in prefixes]
-        else:
-            costs = [abs(m.value - seat.wanted.value) for m in seat.members]
-        p = probabilities(scores[seat.sample, seat.position], seat.members)
-        found.append(sum(p_j * min(cap, cost) for p_j, cost in zip(p, costs, strict=True)))
-        before += spelled(seat.wanted)
-    return found
-
-
-def spelled(member):
-    """Return the digits of a number token, the first digit first."""
-    return "".join(f"{digit:g}" for digit in reversed(member.digits))
-
-
 def straight_through(scores, members):
     """Return the value of the most likely token, with the gradient of the expected one."""
     p = probabilities(scores, members, temperature=0.1)
@@ -419,8 +396,6 @@ def by_loop(name, scores, numbers, options):
         ]
     if name == "digit_ce":
         return [loss for number in numbers for loss in digit_ce(scores, number, options)]
-    if name == "pathrisk":
-        return [loss for number in numbers for loss in pathrisk(scores, number, options)]
     return [of_number(name, scores, number, options) for number in numbers]
 
 
@@ -482,7 +457,6 @@ OPTIONS = {
     "relative_soft": [{}],
     "magnitude_soft": [{}],
     "nl_ntl": [{}, {"epsilon": 1.0}, {"reweigh": True}],
-    "pathrisk": [{}, {"cap": 3000.0}],
 }
 WHOLE_VOCABULARY = ("gce", "digit_ce", "dist2", "raft")
 

@@ -1,13 +1,9 @@
 """The optimum of each loss for noisy labels: which are proper, and what the others answer."""
 
-from dataclasses import replace
-
 import pytest
-from documents import PAGES
 from optimum import (
     TIMES,
     error_of,
-    expected_distance,
     exponential,
     gaussian,
     label_table,
@@ -52,7 +48,7 @@ def test_a_proper_loss_gives_the_distribution_of_the_labels(name, noise):
 
 
 @pytest.mark.parametrize(("name", "least"), [
-    ("ntl_was", 0.019), ("emd", 0.019), ("dist2", 0.02), ("gce", 0.3), ("pathrisk", 0.2),
+    ("ntl_was", 0.019), ("emd", 0.019), ("dist2", 0.02), ("gce", 0.3),
 ])  # fmt: skip
 def test_an_improper_loss_does_not(name, least):
     assert difference(optimum(without_ratio(name), LABELS["bimodal"]), LABELS["bimodal"]) > least
@@ -64,34 +60,19 @@ def test_digit_ce_is_proper_for_numbers_of_one_length_only():
     assert difference(optimum(PRESETS["digit_ce"], LABELS["lengths"]), LABELS["lengths"]) > 0.01
 
 
-@pytest.mark.parametrize(("name", "answer"), [
-    ("ce", "29"), ("ntl_was", "29"), ("rps", "29"), ("smmd", "29"), ("emd", "29"), ("del", "29"),
-    ("dist2", "29"), ("pathrisk", "39"),
-])  # fmt: skip
-def test_two_labels(name, answer):
-    """The figures of the page of PathRisk: it answers 39 although 65 % of the labels are 29."""
-    assert "**It is not proper.**" in PAGES["docs/losses/pathrisk.md"]
-    labels = LABELS["bimodal"]
-    found = optimum(without_ratio(name), labels)
-    assert found.greedy == found.median == answer
-    assert expected_distance(labels, answer) == pytest.approx({"29": 3.5, "39": 6.5}[answer])
-
-
-@pytest.mark.parametrize(("weight", "last"), [(0.3, 0.68), (1.0, 0.80)])
-def test_pathrisk_answers_39_up_to_a_share_of_29(weight, last):
-    spec = replace(PRESETS["pathrisk"], numeric_weight=weight)
-    assert optimum(spec, {"29": last - 0.005, "39": 1.005 - last}).greedy == "39"
-    assert optimum(spec, {"29": last + 0.01, "39": 0.99 - last}).greedy == "29"
+@pytest.mark.parametrize("name", ["ce", "ntl_was", "rps", "smmd", "emd", "del", "dist2"])
+def test_two_labels(name):
+    """The most likely label is the answer, and also the one of the least expected distance."""
+    found = optimum(without_ratio(name), LABELS["bimodal"])
+    assert found.greedy == found.median == "29"
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(("name", "noise", "greedy", "median", "confidence", "share"), [
     ("ce", "gaussian", 0, 0, 0.729, 0.729),
     ("ntl_was", "gaussian", -2, 0, 0.721, 0.691),
-    ("pathrisk", "gaussian", -2, -1, 0.786, 0.691),
     ("ce", "exponential", 2, 3, 0.777, 0.777),
     ("ntl_was", "exponential", 2, 4, 0.828, 0.777),
-    ("pathrisk", "exponential", 2, 4, 0.852, 0.777),
 ])  # fmt: skip
 def test_times(name, noise, greedy, median, confidence, share):
     """Minutes by which 7:58 is missed, and the probability of the greedy answer within 5 minutes.

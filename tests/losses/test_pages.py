@@ -39,8 +39,6 @@ class Token(NamedTuple):
     z: dict  # every token of the vocabulary -> its logit
     i: int
     k: int
-    before: str  # the digits of the number before the token
-    number: str  # the number as a text
 
 
 def value(token):
@@ -128,25 +126,6 @@ def huber(error):
     return error**2 / 2 if abs(error) <= 1 else abs(error) - 0.5
 
 
-def pathrisk(t):
-    """Return the expected cost; only valid numbers within the cap can cost less than the cap."""
-    p, cap, total = softmax(t.z, group(t.y)), 10, 0.0
-    whole, _, fraction = t.number.partition(".")
-    padded = len(whole) > 1 and whole[0] == "0"
-    for d in p:
-        if t.y in LOCATIONS:
-            total += p[d] * min(cap, abs(value(d) - value(t.y)))
-            continue
-        label, cost = int(whole + fraction), cap
-        for valid in range(max(0, label - cap), label + cap + 1):
-            width = len(whole + fraction) if padded else 1 + len(fraction)
-            written = f"{valid:0{width}}"
-            if written.startswith(t.before + d) and not (padded and len(written) > width):
-                cost = min(cost, abs(valid - label))
-        total += p[d] * cost
-    return total
-
-
 def relative(x, y):
     return abs(x - y) / (max(x, y) + 1)
 
@@ -169,7 +148,6 @@ OF_TOKENS = {
     "del": lambda t, v: entropy_of_digits(t),
     "emd": lambda t, v: per_digit(t, 1.0),
     "emd_exp": lambda t, v: per_digit(t, 1.2),
-    "pathrisk": lambda t, v: pathrisk(t),
 }
 OF_NUMBERS = {
     "nl_ntl": ("expected", lambda x, y: abs(x - y) / (x + y + 1.2e-7)),
@@ -211,15 +189,15 @@ def numbers_of(sample, logits, *, runs):
         text = "".join(piece)
         parts = [text] if not runs else text.split(".")
         decimals = 0 if runs else len(text.partition(".")[2])
-        own, part, before = [], 0, ""
+        own, part, before = [], 0, 0
         for token in piece:
             if token == "." and runs:
                 found.append(own)
-                own, part, before = [], part + 1, ""
+                own, part, before = [], part + 1, 0
             elif token != ".":
-                before_this, before = before, before + token
-                i = 0 if token in LOCATIONS else len(parts[part].replace(".", "")) - len(before)
-                own.append(Token(token, logits[at], i, i - decimals, before_this, parts[part]))
+                before += len(token)
+                i = 0 if token in LOCATIONS else len(parts[part].replace(".", "")) - before
+                own.append(Token(token, logits[at], i, i - decimals))
             at += 1
         found.append(own)
     return found
@@ -301,28 +279,6 @@ def giou(a, b):
 
 def circular(a, b, circle=720):
     return min((a - b) % circle, (b - a) % circle)
-
-
-def pathrisk_of_time(hour, minute):
-    """Return the cost of each digit of a time, from the times within 10 minutes of it."""
-    label = 60 * int(hour[0].number) + int(minute[0].number)
-    near = {(label + step) % 720: abs(step) for step in range(-10, 11)}
-    texts = {(f"{t // 60 or 12}", f"{t % 60:02}"): cost for t, cost in near.items()}
-    losses = []
-    for t in [*hour, *minute]:
-        p, total = softmax(t.z, group(t.y)), 0.0
-        for d in p:
-            if t in hour:
-                costs = [c for (h, _), c in texts.items() if h.startswith(t.before + d)]
-            else:
-                costs = [
-                    c
-                    for (h, m), c in texts.items()
-                    if h == hour[0].number and m.startswith(t.before + d)
-                ]
-            total += p[d] * min([10, *costs])
-        losses.append(total)
-    return losses
 
 
 # The tests
@@ -430,12 +386,11 @@ def test_boxes_are_what_their_page_says(name, seed):
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("name", ["time", "pathrisk"])
-def test_times_are_what_their_pages_say(name, seed):
-    samples, spec = [TIMES, MORE_TIMES], {"terms": [{"name": name}]}
+def test_times_are_what_their_page_says(seed):
+    samples, spec = [TIMES, MORE_TIMES], {"terms": [{"name": "time"}]}
     found, ce, tables = found_and_cross_entropy(spec, samples, ["hour", "minute"], seed)
     losses = []
-    for tokens, expected, true in grouped(samples, tables, 2):
+    for _, expected, true in grouped(samples, tables, 2):
         minutes = [60 * hour + minute for hour, minute in (expected, true)]
-        losses += [circular(*minutes) / 360] if name == "time" else pathrisk_of_time(*tokens)
+        losses.append(circular(*minutes) / 360)
     assert found == pytest.approx(ce + 0.3 * sum(losses) / len(losses), rel=1e-7)

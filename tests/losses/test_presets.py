@@ -131,7 +131,7 @@ def test_presets_are_what_the_papers_weigh():
         "box_l1": "1 ce + 20 (box_l1)",
         "box_giou": "1 ce + 2 (box_giou)",
     }
-    names = ("ntl_was", "ntl_mse", "ntl_mae", "ntl_huber", "nl_ntl", "rps", "smmd", "pathrisk")
+    names = ("ntl_was", "ntl_mse", "ntl_mae", "ntl_huber", "nl_ntl", "rps", "smmd")
     fixed |= {name: f"1 ce + 0.3 ({name})" for name in names}
     ratio = {
         "emd": "1 ce + 0.3 (emd)",
@@ -147,7 +147,7 @@ def test_presets_are_what_the_papers_weigh():
 
 def test_the_objectives_to_choose_from_are_presets():
     assert SUMMARIES.keys() < PRESETS.keys()
-    assert len(SUMMARIES) == 13
+    assert len(SUMMARIES) == 12
 
 
 def test_tokens_digits_needs_digits():
@@ -158,11 +158,11 @@ def test_tokens_digits_needs_digits():
 
 
 def test_a_loss_that_needs_whole_numbers_rejects_a_vocabulary_of_digits():
-    message = "pathrisk: it needs all tokens of a number, .* set number_tokens: all"
+    message = "soft_answers: it needs all tokens of a number, .* set number_tokens: all"
     with pytest.raises(ValueError, match=message):
-        NumericLoss("pathrisk", vocabulary=GROUPS, number_tokens="digits")
+        NumericLoss("soft_answers", vocabulary=GROUPS, number_tokens="digits")
     with pytest.raises(ValueError, match=message):
-        NumericLoss("pathrisk", vocabulary=GROUPS.only_digits())
+        NumericLoss("soft_answers", vocabulary=GROUPS.only_digits())
 
 
 def test_the_scale_of_boxes_is_the_largest_coordinate_unless_it_is_set():
