@@ -37,7 +37,7 @@ FAMILY_PAGES = {
     "ntil.md": ("emd", "ntil"),
     "soft-targets.md": ("gce", "dist2"),
     "soft-answers.md": ("soft_answers",),
-    "proper-scores.md": ("rps", "smmd"),
+    "proper-scores.md": ("rps",),
     "digit-entropy.md": ("del",),
     "whole-answers.md": ("crps", "expected_risk"),
     "raft.md": ("raft",),

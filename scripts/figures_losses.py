@@ -56,7 +56,7 @@ PAGES = {  # pages of docs/losses, and the terms that they explain
     "ntl": ["ntl_was", "ntl_mse", "ntl_mae", "ntl_huber", "nl_ntl"],
     "ntil": ["emd_exp", "relative", "magnitude"],
     "soft-targets": ["gce", "dist2"],
-    "proper-scores": ["rps", "smmd"],
+    "proper-scores": ["rps"],
     "digit-entropy": ["del"],
     "raft": ["raft"],
 }

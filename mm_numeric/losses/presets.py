@@ -66,8 +66,7 @@ PRESETS: Mapping[str, ObjectiveSpec] = {
     "ntl_huber": _plus("ntl_huber"),
     "nl_ntl": _plus("nl_ntl"),
     "raft": _in_place_of_ce("raft"),
-    "rps": _plus("rps"),  # no published weight was found for rps and smmd
-    "smmd": _plus("smmd"),
+    "rps": _plus("rps"),  # no published weight was found
     "dist2": _plus("dist2", 0.1),
     "del": _plus("del", 0.01),
     "emd": _ratio(TermSpec(name="emd")),

@@ -262,18 +262,6 @@ def off(kind):
     return term
 
 
-def smmd(scores, seat, options):
-    wanted = scores.new_tensor([m is seat.wanted for m in seat.members])
-    residual = torch.stack([*probabilities(scores, seat.members)]) - wanted
-    values = [m.value for m in seat.members]
-    bandwidth = options.get("bandwidth", 2.0)
-    kernel = [[math.exp(-(((a - b) / bandwidth) ** 2) / 2) for b in values] for a in values]
-    mean_degree = sum(map(sum, kernel)) / len(values)
-    products = residual[:, None] * residual
-    differences = (residual[:, None] - residual) ** 2
-    return (scores.new_tensor(kernel) * (products + differences / 2 / (2 * mean_degree))).sum()
-
-
 def dist2(scores, seat, options):
     total = scores.new_zeros(())
     for prob, m in zip(spread(seat, options.get("tau", 1.0)), seat.members, strict=True):
@@ -333,7 +321,6 @@ TOKEN_TERMS = {
     "ntl_huber": off("huber"),
     "raft": raft,
     "rps": lambda scores, seat, options: area(scores, seat, options, power=2),
-    "smmd": smmd,
     "dist2": dist2,
     "del": yes_or_no,
     "emd": lambda scores, seat, _: emd_exp(scores, seat, {"places": "none"}),
@@ -441,7 +428,6 @@ OPTIONS = {
     "ntl_huber": [{}, {"reweigh": True}, {"delta": 25.0, **PUBLISHED}],
     "raft": [{}],
     "rps": [{}, PUBLISHED],
-    "smmd": [{}, {"bandwidth": 30.0}],
     "dist2": [{}, {"tau": 900.0}],
     "del": [{}, {"place_weights": False}],
     "emd": [{}],

@@ -215,7 +215,7 @@ def test_text_that_is_ruled_out_is_fine(name):
 
 
 def test_cross_entropy_gives_a_noisy_label_its_distribution():
-    """As rps and smmd do, and expected distances do not: see ``test_proper``."""
+    """As rps does, and expected distances do not: see ``test_proper``."""
     probs = torch.tensor([0.1, 0.2, 0.4, 0.2, 0.1]).double()
     labels = labels_of(*"2334444556")
     scores = torch.zeros(SIZE).double().requires_grad_()

@@ -99,20 +99,6 @@ def blurred(t, width):
     return -sum(q[j] * math.log(big_p[j]) for j in q), minus_entropy
 
 
-def smmd(t):
-    p, tokens = softmax(t.z, group(t.y)), group(t.y)
-    r = [p[j] - (j == t.y) for j in tokens]
-    kernel = [
-        [math.exp(-((value(a) - value(b)) ** 2) / (2 * 2**2)) for b in tokens] for a in tokens
-    ]
-    degrees = [sum(row) for row in kernel]
-    a, total = 0.5 / (sum(degrees) / len(degrees)), 0.0
-    for m, row in enumerate(kernel):
-        for n, entry in enumerate(row):
-            total += r[m] * entry * r[n] + a * r[m] * ((m == n) * degrees[m] - entry) * r[n]
-    return total
-
-
 def entropy_of_digits(t):
     p, total = softmax(t.z, group(t.y)), 0.0
     for j in p:
@@ -142,7 +128,6 @@ OF_TOKENS = {
     "ntl_huber": lambda t, v: huber(mean_under_p(t, v) - v(t.y)),
     "raft": lambda t, v: (sum(softmax(t.z, ALL)[j] * v(j) for j in group(t.y)) - v(t.y)) ** 2,
     "rps": lambda t, v: cumulative(t, v, lambda difference: difference**2),
-    "smmd": lambda t, v: smmd(t),
     "gce": lambda t, v: blurred(t, 2)[0],
     "dist2": lambda t, v: sum(blurred(t, 1)),
     "del": lambda t, v: entropy_of_digits(t),
