@@ -106,7 +106,6 @@ TERMS: Mapping[str, str] = {
     "raft": "mm_numeric.losses.terms.expected_value:RegressionAware",
     "nl_ntl": "mm_numeric.losses.terms.whole_number:SymmetricPercentage",
     "rps": "mm_numeric.losses.terms.proper_scores:RankedProbability",
-    "dist2": "mm_numeric.losses.terms.soft_targets:SpreadTarget",
     "del": "mm_numeric.losses.terms.digit_entropy:DigitEntropy",
     "emd": "mm_numeric.losses.terms.expected_distance:DigitDistance",
     "emd_exp": "mm_numeric.losses.terms.expected_distance:PlaceWeightedDistance",

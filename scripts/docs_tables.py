@@ -35,7 +35,7 @@ FAMILY_PAGES = {
     "cross-entropy.md": ("ce", "digit_ce"),
     "ntl.md": ("ntl_", "nl_ntl"),
     "ntil.md": ("emd", "ntil"),
-    "soft-targets.md": ("gce", "dist2"),
+    "soft-targets.md": ("gce",),
     "soft-answers.md": ("soft_answers",),
     "proper-scores.md": ("rps",),
     "digit-entropy.md": ("del",),

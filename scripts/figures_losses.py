@@ -55,7 +55,7 @@ PAGES = {  # pages of docs/losses, and the terms that they explain
     "cross-entropy": ["digit_ce"],
     "ntl": ["ntl_was", "ntl_mse", "ntl_mae", "ntl_huber", "nl_ntl"],
     "ntil": ["emd_exp", "relative", "magnitude"],
-    "soft-targets": ["gce", "dist2"],
+    "soft-targets": ["gce"],
     "proper-scores": ["rps"],
     "digit-entropy": ["del"],
     "raft": ["raft"],

@@ -67,7 +67,6 @@ PRESETS: Mapping[str, ObjectiveSpec] = {
     "nl_ntl": _plus("nl_ntl"),
     "raft": _in_place_of_ce("raft"),
     "rps": _plus("rps"),  # no published weight was found
-    "dist2": _plus("dist2", 0.1),
     "del": _plus("del", 0.01),
     "emd": _ratio(TermSpec(name="emd")),
     "emd_exp": _ratio(TermSpec(name="emd_exp")),
@@ -91,7 +90,6 @@ SUMMARIES: Mapping[str, str] = {
     "ntil": "CE plus emd with weights by place, and two losses of the whole number, scaled to CE",
     "ntil_soft": "ntil with a gradient where the model is certain of a wrong digit",
     "rps": "CE plus a proper score, which noisy labels do not bias",
-    "dist2": "CE plus the divergence from a Gaussian target",
     "crps": "CE plus a proper score of the whole number, from the probabilities of all answers",
     "box_giou": "CE plus 1 - GIoU of the predicted box",
 }

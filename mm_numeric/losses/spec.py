@@ -90,7 +90,7 @@ class ObjectiveSpec:
     ce_tokens: str = "all"
     """Which tokens have a cross-entropy loss. ``all``: every supervised token. ``text``: not number
     tokens; the sum is still divided by the number of all supervised tokens. With ``text`` use a
-    term that also lowers the probability of text (gce, digit_ce, dist2, or ``reweigh: true``):
+    term that also lowers the probability of text (gce, digit_ce, or ``reweigh: true``):
     emd and ntl_was alone only train which number token is chosen."""
 
     ce_weight: float = 1.0

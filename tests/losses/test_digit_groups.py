@@ -262,14 +262,6 @@ def off(kind):
     return term
 
 
-def dist2(scores, seat, options):
-    total = scores.new_zeros(())
-    for prob, m in zip(spread(seat, options.get("tau", 1.0)), seat.members, strict=True):
-        if prob > 0:
-            total = total + prob * (math.log(prob) - scores[m.id] + normaliser(scores))
-    return total
-
-
 def gce(scores, seat, options):
     target = spread(seat, 2 * options.get("sigma", 1.0) ** 2)
     share = zip(target, seat.members, strict=True)
@@ -321,7 +313,6 @@ TOKEN_TERMS = {
     "ntl_huber": off("huber"),
     "raft": raft,
     "rps": lambda scores, seat, options: area(scores, seat, options, power=2),
-    "dist2": dist2,
     "del": yes_or_no,
     "emd": lambda scores, seat, _: emd_exp(scores, seat, {"places": "none"}),
     "emd_exp": emd_exp,
@@ -428,7 +419,6 @@ OPTIONS = {
     "ntl_huber": [{}, {"reweigh": True}, {"delta": 25.0, **PUBLISHED}],
     "raft": [{}],
     "rps": [{}, PUBLISHED],
-    "dist2": [{}, {"tau": 900.0}],
     "del": [{}, {"place_weights": False}],
     "emd": [{}],
     "emd_exp": [
@@ -444,7 +434,7 @@ OPTIONS = {
     "magnitude_soft": [{}],
     "nl_ntl": [{}, {"epsilon": 1.0}, {"reweigh": True}],
 }
-WHOLE_VOCABULARY = ("gce", "digit_ce", "dist2", "raft")
+WHOLE_VOCABULARY = ("gce", "digit_ce", "raft")
 
 
 def terms(keep=lambda name, options: True):

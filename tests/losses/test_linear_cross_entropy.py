@@ -148,7 +148,7 @@ def test_gradcheck():
         TermSpec(name="emd_exp"),
         TermSpec(name="ntl_was", options={"reweigh": True}),
         TermSpec(name="nl_ntl"),
-        TermSpec(name="dist2"),
+        TermSpec(name="gce"),
     )
     whole = made(ObjectiveSpec(terms=terms, numeric_weight=0.7))
     spans = whole.spans(labels)

@@ -90,13 +90,12 @@ def cumulative(t, v, cost):
     return total
 
 
-def blurred(t, width):
-    """Return the cross-entropy to the target exp(-(v_j - v_y)^2 / width), and minus its entropy."""
-    heights = {j: math.exp(-((value(j) - value(t.y)) ** 2) / width) for j in group(t.y)}
+def blurred(t):
+    """Return the cross-entropy to the target exp(-(v_j - v_y)^2 / 2)."""
+    heights = {j: math.exp(-((value(j) - value(t.y)) ** 2) / 2) for j in group(t.y)}
     q = {j: height / sum(heights.values()) for j, height in heights.items()}
     big_p = softmax(t.z, ALL)
-    minus_entropy = sum(share * math.log(share) for share in q.values() if share)
-    return -sum(q[j] * math.log(big_p[j]) for j in q), minus_entropy
+    return -sum(q[j] * math.log(big_p[j]) for j in q)
 
 
 def entropy_of_digits(t):
@@ -128,8 +127,7 @@ OF_TOKENS = {
     "ntl_huber": lambda t, v: huber(mean_under_p(t, v) - v(t.y)),
     "raft": lambda t, v: (sum(softmax(t.z, ALL)[j] * v(j) for j in group(t.y)) - v(t.y)) ** 2,
     "rps": lambda t, v: cumulative(t, v, lambda difference: difference**2),
-    "gce": lambda t, v: blurred(t, 2)[0],
-    "dist2": lambda t, v: sum(blurred(t, 1)),
+    "gce": lambda t, v: blurred(t),
     "del": lambda t, v: entropy_of_digits(t),
     "emd": lambda t, v: per_digit(t, 1.0),
     "emd_exp": lambda t, v: per_digit(t, 1.2),

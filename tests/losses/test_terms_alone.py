@@ -14,7 +14,7 @@ from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 
 ADDED = [name for name, spec in SPECS.items() if spec.terms and spec.ce_tokens == "all"]
-WHOLE = [("ntl_was", {"reweigh": True}), ("nl_ntl", {"reweigh": True}), ("dist2", {})]
+WHOLE = [("ntl_was", {"reweigh": True}), ("nl_ntl", {"reweigh": True}), ("raft", {})]
 
 
 def alone_and_together(name, options):

@@ -44,35 +44,6 @@ def soft_cross_entropy(target: Tensor, numbers: NumberLogits) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpreadTarget:
-    """KL divergence ``sum_j q_j log(q_j / P_j)`` of the prediction P from a Gaussian target q.
-
-    The target is ``q_j ~ exp(-(v_j - v_y) ** 2 / tau)`` for the value v_j of token j and the label
-    y. P is the prediction over the whole vocabulary, so that probability on tokens without a value
-    raises the loss. The loss of a one-hot P is above 0, because q is not one-hot. It is infinite if
-    a token with q_j > 0 has a logit of -inf. The unit is nats. The preset ``dist2`` adds this term
-    to cross-entropy with weight 0.1.
-
-    Attributes:
-        tau: Twice the variance of q, in squared token values, above 0. For tau = 1 and single
-            digits, q is 0.564 at a label of 1 to 8 and 0.208 at each of its two neighbours.
-    """
-
-    per: ClassVar[Literal["token"]] = "token"
-    tau: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_positive("dist2", tau=self.tau)
-
-    def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
-        """Return the loss at each of the k labels that are number tokens, [k]."""
-        target = spread_target(numbers, spans.target, self.tau)
-        # xlogy: far from the label q underflows to 0, and 0 log 0 is 0.
-        entropy = torch.special.xlogy(target, target).sum(dim=-1)
-        return entropy + soft_cross_entropy(target, numbers)
-
-
-@dataclass(frozen=True, kw_only=True)
 class GaussianCrossEntropy:
     """Cross-entropy ``-sum_j g_j log P_j`` with a Gaussian target g, in nats.
 

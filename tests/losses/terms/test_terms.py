@@ -243,7 +243,7 @@ def test_long_numbers_are_finite(name, digits, fraction):
         ("ntl_was", {"squash": 0.9}, "ntl_was: squash must be >= 1, not 0.9"),
         ("ntl_huber", {"delta": 0}, "ntl_huber: delta must be > 0, not 0"),
         ("ntl_was_cdf", {"sigma": -1.0}, "ntl_was_cdf: sigma must be >= 0, not -1.0"),
-        ("dist2", {"tau": 0}, "dist2: tau must be > 0, not 0"),
+        ("gce", {"sigma": 0}, "gce: sigma must be > 0, not 0"),
         ("relative", {"temperature": 0.0}, "temperature must be > 0 and noise_scale >= 0, not 0.0"),
         ("magnitude", {"noise_scale": -1.0}, "noise_scale >= 0, not 0.1 and -1.0"),
     ],
