@@ -95,7 +95,7 @@ AUGMENTATIONS: Mapping[str, str] = {
 the others that are legal for its answers in ``augmentations``."""
 
 TERMS: Mapping[str, str] = {
-    "digit_ce": "mm_numeric.losses.terms.digit_entropy:PlaceWeightedCrossEntropy",
+    "digit_ce": "mm_numeric.losses.terms.digit_cross_entropy:PlaceWeightedCrossEntropy",
     "gce": "mm_numeric.losses.terms.soft_targets:GaussianCrossEntropy",
     "soft_answers": "mm_numeric.losses.terms.soft_answers:SoftAnswers",
     "ntl_was": "mm_numeric.losses.terms.expected_distance:ExpectedDistance",
@@ -106,7 +106,6 @@ TERMS: Mapping[str, str] = {
     "raft": "mm_numeric.losses.terms.expected_value:RegressionAware",
     "nl_ntl": "mm_numeric.losses.terms.whole_number:SymmetricPercentage",
     "rps": "mm_numeric.losses.terms.proper_scores:RankedProbability",
-    "del": "mm_numeric.losses.terms.digit_entropy:DigitEntropy",
     "emd": "mm_numeric.losses.terms.expected_distance:DigitDistance",
     "emd_exp": "mm_numeric.losses.terms.expected_distance:PlaceWeightedDistance",
     "relative": "mm_numeric.losses.terms.whole_number:RelativeError",

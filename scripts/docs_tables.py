@@ -38,7 +38,6 @@ FAMILY_PAGES = {
     "soft-targets.md": ("gce",),
     "soft-answers.md": ("soft_answers",),
     "proper-scores.md": ("rps",),
-    "digit-entropy.md": ("del",),
     "whole-answers.md": ("crps", "expected_risk"),
     "raft.md": ("raft",),
     "boxes-and-times.md": ("box_", "time"),

@@ -57,7 +57,6 @@ PAGES = {  # pages of docs/losses, and the terms that they explain
     "ntil": ["emd_exp", "relative", "magnitude"],
     "soft-targets": ["gce"],
     "proper-scores": ["rps"],
-    "digit-entropy": ["del"],
     "raft": ["raft"],
 }
 SMALL = Setting(vocabulary=32000, rows=256)
@@ -117,8 +116,7 @@ def losses_of(name: str, probs: Tensor, label: int) -> list[float]:
     labels = torch.full((len(probs), 1), DIGITS[str(label)])
     spans = NumberSpans.from_labels(labels, vocabulary)
     classes = NumberClasses.of(vocabulary, torch.device("cpu"), torch.float64)
-    # One term (del) reads each logit by itself, so they are centred at 0.
-    logits = probs.log() - probs.log().mean(dim=1, keepdim=True)
+    logits = probs.log()
     numbers = NumberLogits.at(logits, logits.logsumexp(dim=-1), classes, spans.target)
     return make_term(name, {})(numbers, spans).tolist()
 

@@ -488,8 +488,8 @@ def _number_notes(sources: Sequence[SourceReport]) -> Iterator[str]:
         )
     if long := sum(source.long_numbers for source in sources):
         yield (
-            f"{long} numbers of answers have more than {MANY_DIGITS} digits: in emd_exp, ntil, "
-            "ntil_soft and del they can have most of the gradient, unless normalise_places is true."
+            f"{long} numbers of answers have more than {MANY_DIGITS} digits: in emd_exp, ntil "
+            "and ntil_soft they can have most of the gradient, unless normalise_places is true."
         )
 
 

@@ -67,7 +67,6 @@ PRESETS: Mapping[str, ObjectiveSpec] = {
     "nl_ntl": _plus("nl_ntl"),
     "raft": _in_place_of_ce("raft"),
     "rps": _plus("rps"),  # no published weight was found
-    "del": _plus("del", 0.01),
     "emd": _ratio(TermSpec(name="emd")),
     "emd_exp": _ratio(TermSpec(name="emd_exp")),
     "ntil": _ratio(*_NTIL),

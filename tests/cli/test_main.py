@@ -87,13 +87,13 @@ def test_ls_lists_everything(capsys):
     configs = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
     assert names == [*SUMMARIES, *others, *configs]
     assert f"  ntil              {SUMMARIES['ntil']}" in lines
-    assert "  del               1 ce + 0.01 (del), balance fixed" in lines
+    assert "  ntl_huber         1 ce + 0.3 (ntl_huber), balance fixed" in lines
     assert "  ce_times_1.3      1.3 ce, balance fixed" in lines
     assert sum(line.endswith("prints the estimate for your rows).") for line in lines) == 3
     assert cli.main(["ls"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "  and 12 variants and controls: mm-numeric ls --all" in lines
-    assert not any(line.startswith("  del ") for line in lines)
+    assert "  and 11 variants and controls: mm-numeric ls --all" in lines
+    assert not any(line.startswith("  ntl_huber ") for line in lines)
 
 
 def test_help_has_lines_to_paste(capsys):

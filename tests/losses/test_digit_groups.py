@@ -276,16 +276,6 @@ def raft(scores, seat, options):
     return ((expected - seat.wanted.value) * factor) ** 2
 
 
-def yes_or_no(scores, seat, options):
-    total = scores.new_zeros(())
-    for p_j, m in zip(probabilities(scores, seat.members), seat.members, strict=True):
-        yes = scores[m.id].sigmoid()
-        total = total - p_j * (yes if m is seat.wanted else 1 - yes).log() / len(seat.members)
-    if not options.get("place_weights", True):
-        return total
-    return total * (2 * (seat.place + 1) if seat.place >= 0 else 1.02 ** (seat.place - 1))
-
-
 def place_weight(from_right, options):
     growth = options.get("growth", 1.2)
     return {
@@ -313,7 +303,6 @@ TOKEN_TERMS = {
     "ntl_huber": off("huber"),
     "raft": raft,
     "rps": lambda scores, seat, options: area(scores, seat, options, power=2),
-    "del": yes_or_no,
     "emd": lambda scores, seat, _: emd_exp(scores, seat, {"places": "none"}),
     "emd_exp": emd_exp,
 }
@@ -419,7 +408,6 @@ OPTIONS = {
     "ntl_huber": [{}, {"reweigh": True}, {"delta": 25.0, **PUBLISHED}],
     "raft": [{}],
     "rps": [{}, PUBLISHED],
-    "del": [{}, {"place_weights": False}],
     "emd": [{}],
     "emd_exp": [
         {},

@@ -21,10 +21,6 @@ def weight(places: str, growth: float, i: int) -> float:
             "none": 1.0}[places]  # fmt: skip
 
 
-def published_del(place: int) -> float:
-    return 2.0 * (place + 1) if place >= 0 else 1.02 ** (place - 1)
-
-
 @pytest.mark.parametrize("places", ["exponential", "linear", "powers", "none"])
 @pytest.mark.parametrize("pieces", ["0123456789", [f"{i:02}" for i in range(100)]])
 def test_the_weights_of_each_number_have_the_mean_1(places, pieces):
@@ -65,22 +61,6 @@ def test_the_weights_of_each_number_have_the_mean_1(places, pieces):
     assert found == pytest.approx(expected, rel=1e-12)
 
 
-def test_the_weights_of_del_have_the_mean_1():
-    labels = labels_of("907:5:12345678901.25")
-    spans = NumberSpans.from_labels(labels, VOCABULARY)
-    logits = torch.randn(labels.shape[1], SIZE, generator=torch.Generator().manual_seed(0)).double()
-    plain, found = (
-        term_values(make_term("del", options), logits, spans)
-        for options in ({"place_weights": False}, {"normalise_places": True})
-    )
-    weights = [published_del(int(place)) for place in spans.place]
-    for number in range(len(spans.value)):
-        own = (spans.number == number).nonzero().flatten().tolist()
-        mean = math.fsum(weights[i] for i in own) / len(own)
-        for i in own:
-            assert found[i].item() == pytest.approx(plain[i].item() * weights[i] / mean, rel=1e-12)
-
-
 @pytest.mark.parametrize(
     ("digits", "published", "normalised"), [(17, 0.28, 0.083), (40, 0.95, 0.175)]
 )
@@ -97,7 +77,7 @@ def test_a_long_number_does_not_own_the_gradient(digits, published, normalised):
     assert share(normalise_places=True) == pytest.approx(normalised, rel=0.3)
 
 
-@pytest.mark.parametrize("name", ["emd_exp", "ntil", "ntil_soft", "del"])
+@pytest.mark.parametrize("name", ["emd_exp", "ntil", "ntil_soft"])
 def test_a_long_number_is_warned_about_once(logged, name):
     long, short = labels_of("x1234567890"), labels_of("x123456789 5")
     loss_of = NumericLoss(name, vocabulary=VOCABULARY)
@@ -105,8 +85,7 @@ def test_a_long_number_is_warned_about_once(logged, name):
     assert not logged.getvalue()
     loss_of.spans(long)
     loss_of.spans(long)
-    own = "del" if name == "del" else "emd_exp"
-    assert logged.getvalue().count(f"10 digits (1.23457e+09): the weights of {own} grow") == 1
+    assert logged.getvalue().count("10 digits (1.23457e+09): the weights of emd_exp grow") == 1
     for other in (
         NumericLoss(name, vocabulary=VOCABULARY, normalise_places=True),
         NumericLoss("emd", vocabulary=VOCABULARY),

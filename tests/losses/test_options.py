@@ -14,7 +14,7 @@ from mm_numeric.answers import ROLES, Mark, Written
 from mm_numeric.data.collator import TrainingCollator, make_collator
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.losses.term import make_term
-from mm_numeric.losses.terms.digit_entropy import PlaceWeightedCrossEntropy
+from mm_numeric.losses.terms.digit_cross_entropy import PlaceWeightedCrossEntropy
 from mm_numeric.numbers.numerals import find_numerals
 from mm_numeric.numbers.spans import IGNORE_INDEX
 from mm_numeric.numbers.vocabulary import NumberVocabulary

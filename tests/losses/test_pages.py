@@ -98,15 +98,6 @@ def blurred(t):
     return -sum(q[j] * math.log(big_p[j]) for j in q)
 
 
-def entropy_of_digits(t):
-    p, total = softmax(t.z, group(t.y)), 0.0
-    for j in p:
-        yes = 1 / (1 + math.exp(-t.z[j]))
-        total -= p[j] * math.log(yes if j == t.y else 1 - yes)
-    weight = 2 * (t.k + 1) if t.k >= 0 else 1.02 ** (t.k - 1)
-    return weight * total / len(p)
-
-
 def huber(error):
     return error**2 / 2 if abs(error) <= 1 else abs(error) - 0.5
 
@@ -128,7 +119,6 @@ OF_TOKENS = {
     "raft": lambda t, v: (sum(softmax(t.z, ALL)[j] * v(j) for j in group(t.y)) - v(t.y)) ** 2,
     "rps": lambda t, v: cumulative(t, v, lambda difference: difference**2),
     "gce": lambda t, v: blurred(t),
-    "del": lambda t, v: entropy_of_digits(t),
     "emd": lambda t, v: per_digit(t, 1.0),
     "emd_exp": lambda t, v: per_digit(t, 1.2),
 }

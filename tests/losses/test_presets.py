@@ -123,7 +123,6 @@ def test_presets_are_what_the_papers_weigh():
         "soft_answers": "1 ce of text + 1 (soft_answers)",
         "gce+ntl_was": "1 ce of text + 1 (gce + 0.3 ntl_was)",
         "raft": "1 ce of text + 1 (raft)",
-        "del": "1 ce + 0.01 (del)",
         "ntil_soft": "1 ce + 0.3 (emd_exp + 0.2 relative_soft + 0.2 magnitude_soft)",
         "crps": "1 ce + 0.3 (crps)",
         "expected_risk": "1 ce + 0.3 (expected_risk)",
