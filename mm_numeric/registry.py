@@ -112,7 +112,6 @@ TERMS: Mapping[str, str] = {
     "magnitude": "mm_numeric.losses.terms.whole_number:MagnitudeError",
     "relative_soft": "mm_numeric.losses.terms.whole_number:SoftRelativeError",
     "magnitude_soft": "mm_numeric.losses.terms.whole_number:SoftMagnitudeError",
-    "crps": "mm_numeric.losses.terms.whole_answers:WholeNumberScore",
     "expected_risk": "mm_numeric.losses.terms.whole_answers:ExpectedRisk",
     "box_l1": "mm_numeric.losses.terms.boxes_and_times:BoxDistance",
     "box_giou": "mm_numeric.losses.terms.boxes_and_times:BoxOverlap",

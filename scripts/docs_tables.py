@@ -38,7 +38,7 @@ FAMILY_PAGES = {
     "soft-targets.md": ("gce",),
     "soft-answers.md": ("soft_answers",),
     "proper-scores.md": ("rps",),
-    "whole-answers.md": ("crps", "expected_risk"),
+    "whole-answers.md": ("expected_risk",),
     "raft.md": ("raft",),
     "boxes-and-times.md": ("box_", "time"),
 }

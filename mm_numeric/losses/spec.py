@@ -85,7 +85,7 @@ class ObjectiveSpec:
 
     answer_range: tuple[int, int] | None = None
     """Smallest and largest number that can be the answer of a row, such as ``[0, 999]``, for losses
-    of whole answers (``crps``). None: the answers are times on a 12-hour dial."""
+    of whole answers (``expected_risk``). None: the answers are times on a 12-hour dial."""
 
     ce_tokens: str = "all"
     """Which tokens have a cross-entropy loss. ``all``: every supervised token. ``text``: not number

@@ -9,7 +9,7 @@ tokens with answers of 24 tokens, batch size 1, float32, on the CPU, by
 transformers.Trainer    with the model's own loss
 trl.SFTTrainer          its own loss, which skips positions without a label on a GPU but not on a
                         CPU; without its activation checkpointing, which would slow it down
-NumericTrainer          objectives ce and ntil; and crps, with a number from 0 to 999 as the answer
+NumericTrainer          objectives ce and ntil; and expected_risk, with a number from 0 to 999 as the answer
                         and 99 extra tokens for the beginnings of all others
 
 Each trainer runs its own loop in its own process; in a round each takes one step while the others
@@ -64,7 +64,7 @@ from mm_numeric.training.trainer import NumericTrainer
 
 OURS = "NumericTrainer, ce"
 THEIRS = ("transformers.Trainer", "trl.SFTTrainer")
-OF_ANSWERS = "NumericTrainer, crps"
+OF_ANSWERS = "NumericTrainer, expected_risk"
 NAMES = (*THEIRS, OURS, "NumericTrainer, ntil", OF_ANSWERS)
 END = 0  # token that ends an answer
 WARM_UP = 2  # AdamW allocates its state in the first step

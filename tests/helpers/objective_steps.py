@@ -26,7 +26,7 @@ VARIANTS = {
 """What the papers publish for other tokens and readings, as settings."""
 
 SPECS = {**PRESETS, **{name: read_spec(value, name) for name, value in VARIANTS.items()}}
-OF_ANSWERS = ("crps", "expected_risk")
+OF_ANSWERS = ("expected_risk",)
 """The objectives that need the tree of all answers."""
 
 OF_LABELS = {

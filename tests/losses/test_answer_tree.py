@@ -95,7 +95,7 @@ def test_labels_are_read_from_the_numbers_of_the_rows():
 
 
 def test_a_call_without_the_tree_is_an_error():
-    loss_of = NumericLoss("crps", vocabulary=NumberVocabulary.from_tokenizer(TOKENIZER))
+    loss_of = NumericLoss("expected_risk", vocabulary=NumberVocabulary.from_tokenizer(TOKENIZER))
     labels = torch.tensor([TOKENIZER.ids("29")])
     for call in (
         lambda: loss_of(torch.zeros(1, 2, 22), labels, shift=False),
@@ -104,5 +104,5 @@ def test_a_call_without_the_tree_is_an_error():
             torch.zeros(2), torch.zeros(2, 4), torch.zeros(22, 4), marked_spans(("29", "free"))
         ),
     ):
-        with pytest.raises(ValueError, match="the term crps needs the probabilities of all"):
+        with pytest.raises(ValueError, match="the term expected_risk needs the probabilities"):
             call()

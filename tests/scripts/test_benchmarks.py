@@ -371,12 +371,12 @@ def test_a_step_of_every_trainer_is_measured(tmp_path):
     assert done.returncode == 0, done.stderr
     found = json.loads(path.read_text(encoding="utf-8"))
     results = found["results"]
-    *theirs, ce, ntil, crps = results
-    assert (theirs, ce, ntil, crps) == (
+    *theirs, ce, ntil, risk = results
+    assert (theirs, ce, ntil, risk) == (
         ["transformers.Trainer", "trl.SFTTrainer"],
         "NumericTrainer, ce",
         "NumericTrainer, ntil",
-        "NumericTrainer, crps",
+        "NumericTrainer, expected_risk",
     )
     table, logits = 151936 * 64 * 4, 151936 * 4
     for name in theirs:
@@ -387,8 +387,8 @@ def test_a_step_of_every_trainer_is_measured(tmp_path):
     # A few pages of them may have been used before.
     assert 1.9 * table < results[ce]["peak_bytes"] < 2.5 * table
     assert results[ntil]["loss"] > results[ce]["loss"] + 0.1
-    # 0.3 times 10 - 10 / 2, as almost all of two answers from 0 to 999 are farther apart than 10
-    assert results[crps]["loss"] == pytest.approx(results[ce]["loss"] + 1.5, abs=0.4)
+    # 0.3 times 10, as almost all answers from 0 to 999 are farther from the label than 10
+    assert results[risk]["loss"] == pytest.approx(results[ce]["loss"] + 3, abs=0.4)
     for result in results.values():
         assert 0 < result["seconds_before_optimizer"][0] < result["seconds"][0]
     assert [each["what"] for each in found["targets"] if "loss" in each["what"]] == [

@@ -18,7 +18,7 @@ from answer_trees import (
 )
 
 from mm_numeric.losses.term import make_term
-from mm_numeric.losses.terms.whole_answers import ExpectedRisk, WholeNumberScore
+from mm_numeric.losses.terms.whole_answers import ExpectedRisk
 
 TREES = {
     "times": (TIME_TREE, TIMES, ["12:00", "10:58"]),
@@ -61,25 +61,6 @@ def apart(values, a, b):
     return min(found, 720 - found) if values is TIMES else found
 
 
-@pytest.mark.slow
-@each_tree
-@pytest.mark.parametrize("cap", [None, 10.0])
-def test_crps_equals_loops(name, cap):
-    values, labels, texts, probs, arguments = case(name)
-    limit = cap or math.inf
-    found = WholeNumberScore(cap=cap)(*arguments)
-    for label, own, loss in zip(labels, probs, found.tolist(), strict=True):
-        to_label = sum(
-            p * min(limit, apart(values, t, label)) for p, t in zip(own, texts, strict=True)
-        )
-        within = sum(
-            p * q * min(limit, apart(values, s, t))
-            for p, s in zip(own, texts, strict=True)
-            for q, t in zip(own, texts, strict=True)
-        )
-        assert loss == pytest.approx(to_label - within / 2, abs=1e-9)
-
-
 @each_tree
 @pytest.mark.parametrize("cap", [None, 10.0])
 def test_expected_risk_equals_loops(name, cap):
@@ -99,33 +80,6 @@ def test_options_must_be_positive():
 
 
 # What noisy labels make of the losses
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize(("with_cross_entropy", "cap"), [(True, 10.0), (False, None)])
-def test_crps_is_proper(noise, with_cross_entropy, cap):
-    """At its optimum the model has the distribution of the labels, with and without CE."""
-    tree, labels = NOISES[noise]
-    labels = normalised(labels)
-    term = WholeNumberScore(cap=cap)
-    found = optimum(tree, with_ce(term, 0.5) if with_cross_entropy else term, labels)
-    wanted = torch.zeros_like(found)
-    values = NUMBERS if tree is NUMBER_TREE else TIMES
-    for text, prob in labels.items():
-        wanted[int(values[text])] = prob
-    torch.testing.assert_close(found, wanted, rtol=0, atol=0.01)
-
-
-def test_crps_alone_does_not_tell_opposite_times_apart():
-    """Half the labels 3:00 and half 9:00: to answer 12:00 and 6:00 costs the same, on a circle."""
-    tree, labels = TIME_TREE, ["3:00", "9:00"]
-    for answered in (labels, ["12:00", "6:00"]):
-        probs = torch.zeros(720, dtype=torch.float64)
-        probs[[int(TIMES[text]) for text in answered]] = 0.5
-        to_labels = sum(tree.distance(tree.values[[int(TIMES[t])]])[0] @ probs for t in labels) / 2
-        within = probs @ tree.distance(tree.values) @ probs
-        assert to_labels - within / 2 == 90
 
 
 @pytest.mark.parametrize(
