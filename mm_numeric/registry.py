@@ -75,7 +75,6 @@ BASELINES: Mapping[str, str] = {
     "regression_head": "mm_numeric.baselines.regression_head:RegressionHead",
     "regression_transformer": "mm_numeric.baselines.regression_transformer:RegressionTransformer",
     "xval": "mm_numeric.baselines.xval:Xval",
-    "fone": "mm_numeric.baselines.fone:Fone",
 }
 
 PIXEL_OPERATIONS: Mapping[str, str] = {

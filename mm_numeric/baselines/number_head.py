@@ -26,8 +26,7 @@ class NumberOutput(ModelOutput):
     Attributes:
         logits: [b, t, v] (b samples, t positions, v vocabulary). If the loss does not use logits,
             they may be computed only for the last position: [b, 1, v].
-        numbers: float32, what is predicted at each position: the normalised number [b, t], or with
-            FoNE the logits of its digits [b, t, digits, 10].
+        numbers: [b, t] float32, the normalised number that is predicted at each position.
     """
 
     logits: Tensor | None = None
@@ -91,7 +90,7 @@ class WithNumberHead:
         self.baseline = self.make_head(config)
         self.post_init()
 
-    def make_head(self, config: Any) -> nn.Module:
+    def make_head(self, config: Any) -> NumberHead:
         """Return a number head with uninitialised parameters."""
         return NumberHead(config.hidden_size)
 
@@ -124,7 +123,7 @@ class WithNumberHead:
     def next_ids(self, tokens: Tensor, numbers: Tensor) -> Tensor:
         """Return the next ids [b] of answers, which may store a number.
 
-        ``tokens`` [b] are the most likely tokens, ``numbers`` [b, ...] the predicted numbers.
+        ``tokens`` [b] are the most likely tokens, ``numbers`` [b] the predicted numbers.
         """
 
     def generate(

@@ -2,7 +2,7 @@
 
 Baselines pass numbers through code that expects token ids, such as padding and labels. They encode
 a number as a *value id*: an integer of at least 2 ** 40, far above all token ids, whose low 32 bits
-are the number as float32. In FoNE it is 2 ** 40 plus the digits of the number, read as an integer.
+are the number as float32.
 """
 
 import math

@@ -86,9 +86,9 @@ class NumericLoss(nn.Module):
             found by ``NumberVocabulary.from_tokenizer``.
         vocabulary: The number tokens, in place of those of the tokenizer: for tokens of your own,
             such as ``<loc0012>``.
-        answers: The tree of all answers, which losses of whole answers need, such as ``expected_risk``. The
-            logits [n, v] of the n supervised positions, or their hidden states, are then followed
-            by those of the nodes of the tree, row by row: [n + r * u, v].
+        answers: The tree of all answers, which ``expected_risk`` needs. The logits [n, v] of the n
+            supervised positions, or their hidden states, are then followed by those of the nodes of
+            the tree, row by row: [n + r * u, v].
         **changes: Fields of ``ObjectiveSpec`` that replace those of ``objective``, such as
             ``numeric_weight=0.8``, and options that only one of its terms has, such as
             ``squash=3``.

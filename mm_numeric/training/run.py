@@ -164,7 +164,8 @@ def _train(
             rows = TrainingRows(config)
             loaded = evaluation_data(config)
             planned = with_schedule(config, args, rows.count, loaded)
-            tests, evaluated = load_test_rows(config, loaded, rows), evaluated_rows(planned, loaded)
+            check_test_rows(config, loaded, rows)
+            evaluated = evaluated_rows(planned, loaded)
             if args.should_save:
                 stack.enter_context(locked(folder))
                 if whole_run is None:
@@ -180,7 +181,6 @@ def _train(
             config = with_new_tokens(planned, rows.longest_answer)
             evaluated = _checked_evaluated(config, family, evaluated)
         trainer = make_trainer(config, args, examples, collator, source)
-        _check_numbers(family, [*evaluated, *tests])
         trainer.trust_remote_code = trust_remote_code
         modules = _log_modules(trainer)
 
@@ -278,20 +278,11 @@ def _checked_evaluated(
     return found
 
 
-def _check_numbers(family: Family, asked: Sequence[Example]) -> None:
-    """Raise ValueError for a number in a question that a fitted baseline cannot store."""
-    if isinstance(family, Baseline):
-        family.prompts([e.prompt for e in asked], [None] * len(asked), [e.where for e in asked])
+def check_test_rows(config: Config, loaded: Sequence[Example], trained: TrainingRows) -> None:
+    """Raise ValueError for an invalid row of ``data.test``, which would end ``predict`` later.
 
-
-def load_test_rows(
-    config: Config, loaded: Sequence[Example], trained: TrainingRows
-) -> Sequence[Example]:
-    """Return the rows of ``data.test``, whose answers are generated after training.
-
-    An invalid one, such as with a class that is not asked for, would end ``predict``. A warning is
-    logged if all of them are ``trained`` rows. ``loaded`` are the rows of ``evaluate``, which may
-    be the test rows.
+    An example is a class that is not asked for. A warning is logged if all rows of ``data.test``
+    are ``trained`` rows. ``loaded`` are the rows of ``evaluate``, which may be those of the test.
     """
     tests = loaded
     if config.evaluate is None or config.evaluate.data is not None:
@@ -303,7 +294,6 @@ def load_test_rows(
     )
     if is_same_file or only_known_questions(trained.rows(), tests):
         logger.warning("%s", ONLY_KNOWN, extra=ONCE)
-    return tests
 
 
 def _checkpoint_to_resume(config: Config) -> Path | None:

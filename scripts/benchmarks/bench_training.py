@@ -9,8 +9,8 @@ tokens with answers of 24 tokens, batch size 1, float32, on the CPU, by
 transformers.Trainer    with the model's own loss
 trl.SFTTrainer          its own loss, which skips positions without a label on a GPU but not on a
                         CPU; without its activation checkpointing, which would slow it down
-NumericTrainer          objectives ce and ntil; and expected_risk, with a number from 0 to 999 as the answer
-                        and 99 extra tokens for the beginnings of all others
+NumericTrainer          objectives ce and ntil; and expected_risk, with a number from 0 to 999 as
+                        the answer and 99 extra tokens for the beginnings of all others
 
 Each trainer runs its own loop in its own process; in a round each takes one step while the others
 wait, and ratios are computed within a round. Everything else is equal: weights, data, AdamW (fused,

@@ -37,17 +37,14 @@ from mm_numeric.training.run import make_trainer, train, training_arguments
 pytestmark = pytest.mark.slow
 
 each_baseline = pytest.mark.parametrize("baseline", BASELINES)
-# FoNE and xVal share the code of these tests.
-but_fone = pytest.mark.parametrize("baseline", [b for b in BASELINES if b != "fone"])
 each_family = pytest.mark.parametrize("kind", FAMILIES)
 each_tokenizer = pytest.mark.parametrize("kind", [*FAMILIES, *TOKENIZERS])
 
 
 @each_tokenizer
-@pytest.mark.parametrize("baseline", ["regression_transformer", "xval", "fone"])
+@pytest.mark.parametrize("baseline", ["regression_transformer", "xval"])
 def test_answers_come_back(kind, baseline, tmp_path):
-    settings = {"integer_digits": 12, "decimals": 6} if baseline == "fone" else {}
-    family, draw = fitted(kind, baseline, tmp_path, **settings), random.Random(0)
+    family, draw = fitted(kind, baseline, tmp_path), random.Random(0)
     vocabulary = family.vocabulary()
     largest = 500 if baseline == "xval" else 20_000  # its values are float32
     for _ in range(50):
@@ -77,7 +74,7 @@ def test_training_lowers_the_error_and_the_answers_are_scored(tmp_path, kind, ba
     config = baseline_config(tmp_path, kind, baseline, max_steps=50)
     train(config)
     run = config.output_dir
-    assert losses(run)[-1] < 0.4 * losses(run)[0]  # the last normalisation limits FoNE's logits
+    assert losses(run)[-1] < 0.4 * losses(run)[0]
     assert predict(run, None, run / "predictions.jsonl") == len(ONE_NUMBER)
     found = lines(run / "predictions.jsonl")
     errors = [abs(float(row["text"]) - float(row["target"])) for row in found]
@@ -114,7 +111,7 @@ def test_what_is_saved_answers_the_same(tmp_path, kind, baseline):
         assert any(name.startswith("baseline.") for name in state)
 
 
-@but_fone
+@each_baseline
 def test_answers_do_not_depend_on_the_batch(tmp_path, baseline):
     """Questions of different lengths are padded on the left."""
     config = baseline_config(tmp_path, "causal_lm", baseline, max_steps=8)
@@ -133,7 +130,7 @@ def test_answers_do_not_depend_on_the_batch(tmp_path, baseline):
     assert together == alone
 
 
-@but_fone
+@each_baseline
 def test_accumulated_micro_batches_are_one_batch(tmp_path, baseline):
     """The counts are those of the whole step."""
     found = []
@@ -149,7 +146,7 @@ def test_accumulated_micro_batches_are_one_batch(tmp_path, baseline):
     assert found[0] == pytest.approx(found[1], rel=1e-4)
 
 
-@but_fone
+@each_baseline
 def test_a_resumed_run_ends_where_one_in_one_piece_does(tmp_path, baseline):
     config = baseline_config(
         tmp_path, "causal_lm", baseline, max_steps=4, save_steps=2, logging_steps=1

@@ -4,8 +4,6 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mm_numeric.baselines.fone import Fone
-from mm_numeric.baselines.values import FIRST_VALUE
 from mm_numeric.inference.candidates import draw
 from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.term import cumulative_sum
@@ -47,16 +45,6 @@ def test_losses_of_cumulative_probabilities(term):
     loss_of = NumericLoss({"terms": [{"name": term}]}, vocabulary=DIGITS)
     loss_of(logits, labels, shift=True).loss.backward()
     assert logits.grad.isfinite().all()
-
-
-def test_the_loss_of_fone():
-    ids = torch.tensor([FIRST_VALUE + 120, FIRST_VALUE + 7])
-    logits = torch.randn(2, 3, 10)
-    wanted = torch.tensor([[0, 2, 1], [7, 0, 0]])
-    found = Fone.number_losses(None, logits, ids)
-    expected = -logits.log_softmax(-1).gather(-1, wanted[..., None]).squeeze(-1).mean(dim=1)
-    torch.testing.assert_close(found, expected)
-    assert Fone.number_losses(None, logits[:0], ids[:0]).shape == (0,)
 
 
 def test_drawn_tokens():
