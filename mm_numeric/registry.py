@@ -61,7 +61,6 @@ FAMILIES: Mapping[str, str] = {
     "qwen2_5_vl": "mm_numeric.families.qwen2_5_vl:Qwen2_5VL",
     "qwen3_vl": "mm_numeric.families.qwen3_vl:Qwen3VL",
     "florence2": "mm_numeric.families.florence2:Florence2",
-    "kosmos2": "mm_numeric.families.kosmos2:Kosmos2",
     "chat": "mm_numeric.families.chat:Chat",
     "causal_lm": "mm_numeric.families.causal_lm:CausalLM",
     "t5": "mm_numeric.families.t5:T5",

@@ -459,7 +459,6 @@ HABITS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
         "grounding": {"prompt": "<CAPTION_TO_PHRASE_GROUNDING>{phrase}"},
         "text_spotting": {"prompt": "<OCR_WITH_REGION>"},
     },
-    "kosmos2": {"grounding": {"prompt": "<grounding><phrase> {phrase}</phrase>"}},
 }
 """``HABITS[family][task]`` are options of the task, such as the prompt that the family's authors
 used for it. They are the defaults for configs without these options."""

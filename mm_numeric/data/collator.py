@@ -36,7 +36,7 @@ from mm_numeric.losses.term import make_term
 from mm_numeric.losses.terms.soft_answers import SoftAnswers
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans, TokenNumber, numbers_in_labels
 from mm_numeric.numbers.vocabulary import NumberVocabulary
-from mm_numeric.tasks.base import Task, reads_boxes
+from mm_numeric.tasks.base import Task
 
 BATCH_KEYS = ("labels", "supervised", "spans", "origin")
 """Entries of a training batch that are not passed to the model."""
@@ -498,8 +498,6 @@ def _pad(ids: Sequence[list[int]], fill: int = IGNORE_INDEX, left: bool = False)
 def make_collator(config: Config, family: Family) -> TrainingCollator:
     """Create the training collator from a config."""
     spec, data = config.objective.spec, config.data
-    if spec.terms and family.coordinates.text.columns:
-        _check_no_boxes(config, family)
     limit, positions = None, family.max_positions
     if data.max_tokens is not None:
         if positions is not None and data.max_tokens > positions:
@@ -523,16 +521,3 @@ def make_collator(config: Config, family: Family) -> TrainingCollator:
         length_limit=limit,
         image_cache=None if data.image_cache is None else ImageCache(Path(data.image_cache)),
     )
-
-
-def _check_no_boxes(config: Config, family: Family) -> None:
-    """Raise ValueError if answers have boxes, whose tokens are points of a grid, without a value.
-
-    The difference of the numbers of two cells is not their distance.
-    """
-    if family.takes_images and reads_boxes(config.task, family.frame(64, 64)):
-        raise ValueError(
-            f"{config.title}, objective: numeric losses need a number for each coordinate, and a "
-            f"token of the format {family.coordinates.format} is a point; set objective: ce, or "
-            "model.coordinates: relative_1000."
-        )

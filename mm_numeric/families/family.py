@@ -270,16 +270,6 @@ class Family(ABC):
                 f"{self.tokenizer.name_or_path}."
             )
 
-    def with_known_tokens(self, text: str, answer: Tokens) -> Tokens:
-        """Return the tokens of an answer, or raise ValueError if one of them is ``<unk>``."""
-        if self.tokenizer.unk_token_id in answer.ids:
-            start, end = answer.offsets[answer.ids.index(self.tokenizer.unk_token_id)]
-            raise ValueError(
-                f"the answer {text!r} holds {text[start:end]!r}, for which the tokenizer of "
-                f"{self.tokenizer.name_or_path!r} has no token; write the answer without it."
-            )
-        return answer
-
     def text(self, ids: Sequence[int]) -> str:
         """Decode the generated tokens that come before the first end token, without ``lead``.
 
@@ -295,16 +285,10 @@ class Family(ABC):
         return ids[:length]
 
     def vocabulary(self) -> NumberVocabulary:
-        """Return the number tokens: digits and, if coordinates use them, tokens like <loc0012>.
-
-        A token that is a point of a grid has no value: the difference of the numbers of two cells
-        is not their distance.
-        """
+        """Return the number tokens: digits and, if coordinates use them, tokens like <loc0012>."""
         digits = NumberVocabulary.from_tokenizer(self.tokenizer)
         tokens = self.location_tokens()
-        if not tokens or self.coordinates.text.columns:
-            return digits
-        return NumberVocabulary.from_tokens(self.tokenizer, tokens) | digits
+        return NumberVocabulary.from_tokens(self.tokenizer, tokens) | digits if tokens else digits
 
     def location_tokens(self) -> list[str]:
         """Return the location tokens, from 0 on; empty if coordinates are written with digits."""
@@ -406,22 +390,22 @@ class Family(ABC):
             return resized
         return image if image.size == size or is_seen_alike(image) else image.resize(size)
 
-    def squash_to_square(self, *, counts_tokens: bool = True) -> None:
+    def squash_to_square(self) -> None:
         """Set ``resize`` to that of an image processor that squashes images to a square.
 
-        Raises ValueError if that of the checkpoint crops images, makes no square or, unless
-        ``counts_tokens`` is False, has no number of image tokens.
+        Raises ValueError if that of the checkpoint crops images, makes no square or has no number
+        of image tokens.
         """
-        names = ["do_center_crop", *["image_seq_length"] * counts_tokens]
+        names = ["do_center_crop", "image_seq_length"]
         size, side = dict(self.image_processor.size), self.image_processor.size["height"]
         found = {"size": size} | {n: getattr(self.image_processor, n, None) for n in names}
         is_square = side is not None and side == size.get("width")
-        if found["do_center_crop"] or not (is_square and found.get("image_seq_length", True)):
+        if found["do_center_crop"] or not (is_square and found["image_seq_length"]):
             described = ", ".join(f"{name} {value}" for name, value in found.items())
             raise ValueError(
                 f"model.family: the image processor of {self.tokenizer.name_or_path} has "
-                f"{described}, and {self.name} needs a square without a crop"
-                f"{' and a number' * counts_tokens}; correct model.family."
+                f"{described}, and {self.name} needs a square without a crop "
+                "and a number; correct model.family."
             )
         self.resize = Resize(kind="squash", side=side)
         self.tokens_per_image = getattr(self.image_processor, "image_seq_length", 0)

@@ -108,8 +108,7 @@ def processor_template(source: str, revision: str) -> str | None:
 def check_image_token(image_id: int, config: Any, source: str) -> None:
     """Raise ValueError if ``image_id`` of a tokenizer is not that in the model's configuration.
 
-    The model would find no place in a prompt for the features of its images. Kosmos-2 has no such
-    setting.
+    The model would find no place in a prompt for the features of its images.
     """
     if getattr(config, "image_token_id", image_id) != image_id:
         raise ValueError(

@@ -54,9 +54,16 @@ class T5(TextFamily):
         return [*ids, self.stop_ids[0]]
 
     def answer(self, text: str) -> Tokens:
-        """Tokenise an answer and append the end token."""
+        """Tokenise an answer and append the end token; a text with ``<unk>`` is a ValueError."""
         if isinstance(self.tokenizer, ByT5Tokenizer):  # one token per byte, and no offsets
             ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
             offsets = [(i, i + 1) for i, character in enumerate(text) for _ in character.encode()]
             return Tokens(ids=[*ids, self.stop_ids[0]], offsets=[*offsets, (0, 0)])
-        return self.with_known_tokens(text, super().answer(text))
+        answer = super().answer(text)
+        if self.tokenizer.unk_token_id in answer.ids:
+            start, end = answer.offsets[answer.ids.index(self.tokenizer.unk_token_id)]
+            raise ValueError(
+                f"the answer {text!r} holds {text[start:end]!r}, for which the tokenizer of "
+                f"{self.tokenizer.name_or_path!r} has no token; write the answer without it."
+            )
+        return answer

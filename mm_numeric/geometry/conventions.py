@@ -68,12 +68,6 @@ _FAMILIES = (
         "arXiv:2311.06242; huggingface/transformers, processing_florence2.py",
         "florence2",
     ),
-    Convention(
-        "Kosmos-2",
-        "kosmos2",
-        "arXiv:2306.14824; huggingface/transformers, processing_kosmos2.py",
-        "kosmos2",
-    ),
 )
 
 CHAT: Mapping[str, Convention] = {

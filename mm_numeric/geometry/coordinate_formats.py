@@ -125,10 +125,6 @@ class CoordinateFormat:
     bin_digits: int = 1
     """Digits of a location token: smaller numbers have leading zeros, ``<loc0012>``."""
 
-    columns: int | None = None
-    """Number of columns of the grid whose cells are the location tokens, row by row, so that a
-    token is a point. None: a location token is a single coordinate."""
-
     points: int | None = None
     """Number of points of every shape, whose location tokens nothing encloses. None: any number."""
 
@@ -140,8 +136,7 @@ class CoordinateFormat:
 
         Args:
             shapes: Triples (coordinates, label, is_box). The coordinates are strings, for example
-                ``["0.1", "0.5"]`` for a point, or one string for each point if the format has
-                ``columns``. A box has two points. The label may be "".
+                ``["0.1", "0.5"]`` for a point. A box has two points. The label may be "".
 
         Raises:
             ValueError: A label could not be parsed again, or a shape without a label would have
@@ -162,16 +157,15 @@ class CoordinateFormat:
             yield Piece((self.between if i else "") + self.before)
             if label and self.label_first:
                 yield Piece(self._label(label), is_label=True)
-            size = self.numerals_per_point
-            opened, closed = self.enclosing(is_box=is_box, is_point=len(numerals) == size)
+            opened, closed = self.enclosing(is_box=is_box, is_point=len(numerals) == 2)
             yield Piece(opened)
             for number, numeral in enumerate(numerals):
-                if number % size:
+                if number % 2:
                     yield Piece(self.between_numerals)
                 else:
                     yield Piece((self.between_points if number else "") + self.point_open)
                 yield Piece(numeral, number)
-                yield Piece(self.point_close if (number + 1) % size == 0 else "")
+                yield Piece(self.point_close if number % 2 else "")
             yield Piece(closed)
             if label and not self.label_first:
                 yield Piece(self._label(label), is_label=True)
@@ -186,11 +180,6 @@ class CoordinateFormat:
         if is_point and self.single_open is not None:
             opened = self.single_open
         return opened, self.close if self.polygon_close is None else self.polygon_close
-
-    @property
-    def numerals_per_point(self) -> int:
-        """Return 2, or 1 if a location token is a point."""
-        return 1 if self.columns else 2
 
     @property
     def shares_labels(self) -> bool:
@@ -326,8 +315,7 @@ class CoordinateFormat:
     def box_pattern(self) -> str:
         """Return a regex of a box as ``write`` writes it, with one group for each coordinate."""
         number = rf"{self.bin_open}(\d+)>" if self.bins else r"([-.\d]+)"
-        numerals = ["0"] * (2 * self.numerals_per_point)
-        _, _, *box, _, _ = self.write([(numerals, "", True)])  # without text around the box
+        _, _, *box, _, _ = self.write([(["0"] * 4, "", True)])  # without text around the box
         pieces = (number if piece.number is not None else re.escape(piece.text) for piece in box)
         return "".join(pieces).replace("\\ ", " ")
 

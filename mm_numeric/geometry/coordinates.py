@@ -139,19 +139,6 @@ COORDINATE_FORMATS: Mapping[str, CoordinateFormat] = {
     ),
     "florence2": _FLORENCE2,
     "florence2_words": replace(_FLORENCE2, polygon_open=None, polygon_close=None, points=4),
-    "kosmos2": CoordinateFormat(
-        open="<object>",
-        close="</object>",
-        between_points="",
-        label_open="<phrase> ",
-        label_close="</phrase>",
-        between="",
-        within="</delimiter_of_multi_objects/>",
-        bins=1024,
-        bin_open="<patch_index_",
-        bin_digits=4,
-        columns=32,
-    ),
     "rex_omni": CoordinateFormat(
         open="<|box_start|>",
         close="<|box_end|>",
@@ -220,8 +207,7 @@ class Coordinates:
 
     rounding: str = "round"
     """``round``: round positions to the nearest grid step. ``floor``: round down, and read a level
-    as the centre of its step. ``cells``: as ``floor``, but write the second corner of a box as the
-    last cell that the box covers, and read a box in one row or column of cells as whole cells."""
+    as the centre of its step."""
 
     order: str = "xy"
     """Order of the two coordinates of a point: ``xy`` or ``yx``."""
@@ -240,7 +226,7 @@ class Coordinates:
             self,
             space=("resized", "original"),
             clamp=("inclusive", "exclusive"),
-            rounding=("round", "floor", "cells"),
+            rounding=("round", "floor"),
             order=("xy", "yx"),
             format=COORDINATE_FORMATS,
         )
@@ -254,7 +240,7 @@ class Coordinates:
             raise ValueError(f"max_value {self.max_value} needs decimals to have three values")
         if isinstance(self.text, ClickFormat) and self.order != "xy":
             raise ValueError(f"format {self.format!r} writes x before y; set order to xy")
-        last = (self.text.columns or self.bins or 0) - 1
+        last = (self.bins or 0) - 1
         if self.bins is not None and (
             self.max_value is None or self.decimals or self.largest(1) != last
         ):
@@ -265,7 +251,7 @@ class Coordinates:
             )
 
     def _check_tokens(self, tokens: int) -> None:
-        fit = [name for name, own in COORDINATE_FORMATS.items() if own.bins and not own.columns]
+        fit = [name for name, own in COORDINATE_FORMATS.items() if own.bins]
         if not 3 <= tokens <= 10_000:
             raise ValueError(f"tokens is 3 to 10000, not {tokens}")
         if self.format not in fit:
@@ -310,15 +296,12 @@ class Coordinates:
         per_px = Fraction(1) if self.max_value is None else Fraction(self.max_value, edge)
         return per_px * 10**self.decimals
 
-    def rounded(self, numerator: int, denominator: int, edge: int, *, is_end: bool = False) -> int:
+    def rounded(self, numerator: int, denominator: int, edge: int) -> int:
         """Round the coordinate ``numerator / denominator`` to an integer.
 
         ``edge`` is the image's width or height in pixels. The result is clamped to the image. With
-        ``rounding: round``, 2.5 is rounded to the even number 2, as by Python's ``round``. With
-        ``is_end``, the result is the last cell that begins before the coordinate.
+        ``rounding: round``, 2.5 is rounded to the even number 2, as by Python's ``round``.
         """
-        if is_end:  # ceil(x) - 1 is -floor(-x) - 1
-            return self._clamped(-self._floor(-numerator, denominator) - 1, edge)
         if self.rounding != "round":
             return self._clamped(self._floor(numerator, denominator), edge)
         level, rest = divmod(numerator, denominator)
@@ -363,17 +346,12 @@ class Coordinates:
 
     def numerals(self, levels: Iterable[tuple[int, int]]) -> list[str]:
         """Format points, given as integer coordinates (x, y), in the order of the text."""
-        columns = self.text.columns
-        if columns:
-            return [self.numeral(y * columns + x) for x, y in levels]
         axes = (0, 1) if self.order == "xy" else (1, 0)
         return [self.numeral(point[axis]) for point in levels for axis in axes]
 
     def read_numerals(self, texts: Iterable[str]) -> list[tuple[float, float]]:
         """Parse the coordinates of points, and return them as (x, y), like ``read_numeral``."""
-        found, columns = [self.read_numeral(text) for text in texts], self.text.columns
-        if columns:
-            return [(number % columns, number // columns) for number in found]
+        found = [self.read_numeral(text) for text in texts]
         pairs = zip(found[::2], found[1::2], strict=True)
         return [(a, b) if self.order == "xy" else (b, a) for a, b in pairs]
 
@@ -393,7 +371,6 @@ COORDINATES: Mapping[str, Coordinates] = {
     "florence2": Coordinates(
         max_value=1000, clamp="exclusive", rounding="floor", format="florence2"
     ),
-    "kosmos2": Coordinates(max_value=32, clamp="exclusive", rounding="cells", format="kosmos2"),
     "rex_omni": Coordinates(max_value=999, format="rex_omni"),
     # For any family.
     "relative_1000": Coordinates(max_value=1000),

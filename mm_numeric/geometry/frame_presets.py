@@ -30,7 +30,6 @@ FAMILY_RESIZES: Mapping[str, Resize] = {
     "qwen2_5_vl": _QWEN2,
     "qwen3_vl": Resize(kind="smart", factor=32, min_pixels=65_536, max_pixels=16_777_216),
     "florence2": Resize(kind="squash", side=768),
-    "kosmos2": Resize(kind="squash", side=224),
 }
 """Model family -> how the image processors of its published checkpoints resize images.
 

@@ -194,13 +194,10 @@ class Frame:
             return steps[0], steps[1]
         return steps[0] / self.view.scale_x, steps[1] / self.view.scale_y
 
-    def encode(
-        self, point: Point, *, is_end: tuple[bool, bool] = (False, False)
-    ) -> tuple[int, int]:
+    def encode(self, point: Point) -> tuple[int, int]:
         """Convert a point in original image pixels to integer coordinates, such as (499, 20).
 
-        A point that is up to 1 pixel outside the image is first moved to the edge. ``is_end`` is
-        True, for x and for y, where a box of cells ends (``Coordinates.rounding``).
+        A point that is up to 1 pixel outside the image is first moved to the edge.
         """
         x, y = point
         inside_x = -_SLACK_PX <= x <= self.width_px + _SLACK_PX
@@ -212,10 +209,10 @@ class Frame:
         x, y = min(max(x, 0.0), self.width_px), min(max(y, 0.0), self.height_px)
         level_x, level_y = (
             self.coordinates.rounded(
-                per_px * numerator + offset * denominator, common * denominator, edge, is_end=end
+                per_px * numerator + offset * denominator, common * denominator, edge
             )
-            for (per_px, offset, common), edge, (numerator, denominator), end in zip(
-                self._steps, self.edges, map(integer_ratio, (x, y)), is_end, strict=True
+            for (per_px, offset, common), edge, (numerator, denominator) in zip(
+                self._steps, self.edges, map(integer_ratio, (x, y)), strict=True
             )
         )
         return level_x, level_y
@@ -257,27 +254,19 @@ class Frame:
 
     def _levels(self, shape: Shape) -> list[tuple[int, int]]:
         """Return the integer coordinates (x, y) of the points of a box or polygon."""
-        if self.coordinates.rounding != "cells" or not isinstance(shape, Box):
-            return [self.encode(point) for point in shape.points]
-        is_end = shape.x1 < shape.x2, shape.y1 < shape.y2
-        x1, y1 = self.encode((shape.x1, shape.y1))
-        x2, y2 = self.encode((shape.x2, shape.y2), is_end=is_end)
-        # A box that is thinner than the tolerance of rounding may end where another cell ends.
-        return [(x1, y1), (max(x1, x2) if is_end[0] else x2, max(y1, y2) if is_end[1] else y2)]
+        return [self.encode(point) for point in shape.points]
 
     def write(self, instances: Iterable[Instance]) -> Written:
         """Format labelled boxes and polygons as text, and return the position of each coordinate.
 
         Each ``Mark`` has the start and end of a coordinate as character indices in the text, its
-        axis (x or y), and the index of the box or polygon. A token that is a point has no mark: the
-        difference of two numbers of cells is not their distance.
+        axis (x or y), and the index of the box or polygon.
         """
         shapes = []
         for instance in instances:
             numerals = self.coordinates.numerals(self._levels(instance.shape))
             shapes.append((numerals, instance.label, isinstance(instance.shape, Box)))
-        text = self.coordinates.text
-        return write_pieces(text.write(shapes), "" if text.columns else self.coordinates.order)
+        return write_pieces(self.coordinates.text.write(shapes), self.coordinates.order)
 
     def read(self, text: str, *, points: bool = False) -> Instances | Unreadable:
         """Parse the boxes and polygons in a text. A single point becomes a polygon of one point.
@@ -304,7 +293,7 @@ class Frame:
         problem = "cut off within a shape" if cut else "no coordinates"
         instances, spans = [], []
         for numerals, label, span in shapes:
-            if len(numerals) % coordinates.text.numerals_per_point:
+            if len(numerals) % 2:
                 problem = "an odd number of coordinates"
                 continue
             levels = coordinates.read_numerals(numerals)
@@ -325,20 +314,14 @@ class Frame:
 
         Numerals and labels are those of the text. Raises ValueError as ``CoordinateFormat.write``.
         """
-        form = self.coordinates.text
-        box = 2 * form.numerals_per_point
         shapes = [
-            (shape.numerals, shape.label, len(shape.numerals) == box)
+            (shape.numerals, shape.label, len(shape.numerals) == 4)
             for shape in find_shapes(text, self.coordinates, points=points).shapes
             if shape.span in spans
         ]
-        return "".join(piece.text for piece in form.write(shapes))
+        return "".join(piece.text for piece in self.coordinates.text.write(shapes))
 
     def _shape(self, levels: Sequence[tuple[float, float]]) -> Shape:
-        if len(levels) == 2 and self.coordinates.rounding == "cells":
-            (x1, y1), (x2, y2) = levels
-            if x1 == x2 or y1 == y2:  # decode returns the middle of a cell
-                levels = (x1 - 0.5, y1 - 0.5), (x2 + 0.5, y2 + 0.5)
         points = tuple(self.decode(*point) for point in levels)
         return Box(*points[0], *points[1]) if len(points) == 2 else Polygon(points)
 

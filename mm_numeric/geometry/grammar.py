@@ -150,11 +150,6 @@ def _point(frame: Frame) -> str:
 
 def _numerals(coordinates: Coordinates, ranges: _Ranges) -> list[str]:
     """Return an expression of each numeral of a point whose x and y are within ``ranges``."""
-    columns = coordinates.text.columns
-    if columns:
-        (left, right), (top, bottom) = ranges
-        rows = range(top * columns, bottom * columns + 1, columns)
-        return [_either([level_regex(coordinates, row + left, row + right) for row in rows])]
     written = ranges if coordinates.order == "xy" else ranges[::-1]
     return [level_regex(coordinates, *bounds) for bounds in written]
 
@@ -169,9 +164,9 @@ def _ranges(frame: Frame) -> _Ranges:
 
 @cache
 def _literals(text: CoordinateFormat) -> tuple[str, ...]:
-    """Return the texts around the numerals of a box without a label: five, or three of cells."""
+    """Return the texts around the numerals of a box without a label, five."""
     found = [""]
-    for piece in text.write([(["0"] * (2 * text.numerals_per_point), "", True)]):
+    for piece in text.write([(["0"] * 4, "", True)]):
         if piece.number is None:
             found[-1] += piece.text
         else:
@@ -182,11 +177,11 @@ def _literals(text: CoordinateFormat) -> tuple[str, ...]:
 @cache
 def _first_corner(text: CoordinateFormat) -> re.Pattern[str]:
     """Return a pattern of the first corner of a box and one more character, if one must follow."""
-    literals, size = _literals(text), text.numerals_per_point
+    literals = _literals(text)
     numeral = f"({text.bin_pattern})" if text.bins else "([0-9.]+)"
     return re.compile(
-        "".join(re.escape(literal) + numeral for literal in literals[:size])
-        + re.escape(literals[size][:1])
+        "".join(re.escape(literal) + numeral for literal in literals[:2])
+        + re.escape(literals[2][:1])
     )
 
 

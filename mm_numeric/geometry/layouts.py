@@ -40,7 +40,7 @@ _COMMA = re.compile(r"\s*+,\s*+")
 _TAG = re.compile(r"<[^<>\s]++>")
 _AROUND_LABEL = " \t\"'`*[]{}():;,-"
 
-_LOCATION_TOKEN = re.compile(r"<loc_?[0-9]{1,4}>|<patch_index_[0-9]{1,4}>|<\|box_start\|>\s*<[0-9]")
+_LOCATION_TOKEN = re.compile(r"<loc_?[0-9]{1,4}>|<\|box_start\|>\s*<[0-9]")
 
 
 def find_shapes(text: str, coordinates: Coordinates, *, points: bool = False) -> Reading:

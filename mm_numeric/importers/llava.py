@@ -195,11 +195,10 @@ class LlavaImporter(SizedImageImporter):
         if reading.cut:
             raise InvalidRowError("box", f"truncated within a box: {text[-40:]!r}.")
         found: list[str] = []
-        needed = 2 * form.numerals_per_point
         for shape in reading.shapes:
-            if len(shape.numerals) not in (0, needed):
+            if len(shape.numerals) not in (0, 4):
                 raise InvalidRowError(
-                    "box", f"a box needs {needed} numbers, not {len(shape.numerals)}: {text!r:.60}."
+                    "box", f"a box needs 4 numbers, not {len(shape.numerals)}: {text!r:.60}."
                 )
             found += shape.numerals
         opened = re.escape(form.open or form.point_open)
@@ -209,8 +208,6 @@ class LlavaImporter(SizedImageImporter):
         if not form.bins and len(begun) > len(found) // (4 if form.open else 2):
             raise InvalidRowError("box", f"incomplete box: {text!r:.60}.")
         top, step = self._coordinates.max_value, 10**self._coordinates.decimals
-        if form.columns:  # the format has no token outside of the image
-            return found
         required = f"as --coordinates {self.coordinates} requires"
         for numeral in found if top is not None else ():
             if not 0 <= self._coordinates.read_numeral(numeral) <= top * step:

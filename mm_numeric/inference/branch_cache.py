@@ -89,7 +89,6 @@ def _can_share(model: Any, model_kwargs: dict[str, Any]) -> bool:
     return (
         not model.config.is_encoder_decoder
         and takes_attention_functions(model)
-        and model.config.model_type != "kosmos_2_text_model"  # its positions have no argument
         and positions is not None
         and isinstance(cache, DynamicCache)
         and all(type(each) is DynamicLayer and each.is_initialized for each in cache.layers)

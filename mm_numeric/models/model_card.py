@@ -268,27 +268,26 @@ def _boxes(config: Config, family: Family) -> list[str]:
     has_polygons = getattr(config.task, "shape", "box") != "box"
     if text.points or (has_polygons and text.bins and not text.open):
         return []
-    count = 2 * text.numerals_per_point
     left, top = (" - left", " - top") if _is_padded(family) else ("", "")
     box = f"[x1 * step_x{left}, y1 * step_y{top}, x2 * step_x{left}, y2 * step_y{top}]"
-    label = _label(text, count) if reads_labels(config.task, frame) else []
+    label = _label(text) if reads_labels(config.task, frame) else []
     return [
         "",
         f"# Boxes in pixels of the image: {'label, ' * bool(label)}x1, y1, x2, y2",
         "width, height = image.size",
         *_steps(family),
-        f"parts = re.split({_raw(text.box_pattern)}, text)  # text, {count} numbers, text, ...",
+        f"parts = re.split({_raw(text.box_pattern)}, text)  # text, 4 numbers, text, ...",
         *(['label = ""'] if text.shares_labels and label else []),
-        f"for i in range(1, len(parts), {count + 1}):",
-        f"    box = parts[i : i + {count}]",
+        "for i in range(1, len(parts), 5):",
+        "    box = parts[i : i + 4]",
         *(f"    {line}" for line in (*label, *_levels(family))),
         f"    print({'label, ' * bool(label)}{box})",
     ]
 
 
-def _label(text: CoordinateFormat, count: int) -> list[str]:
-    """Return the lines that find ``label`` in the text next to ``box``, of ``count`` numbers."""
-    part = "parts[i - 1]" if text.label_first else f"parts[i + {count}]"
+def _label(text: CoordinateFormat) -> list[str]:
+    """Return the lines that find ``label`` in the text next to ``box``."""
+    part = "parts[i - 1]" if text.label_first else "parts[i + 4]"
     opened, closed = text.label_open.strip(), text.label_close.strip()
     if text.quoted:  # the opening text ends with the quotation mark of the label
         pattern = re.escape(opened.lstrip(", ")[:-1]).replace("\\ ", " ") + r'("(?:[^"\\]|\\.)*")'
@@ -336,12 +335,6 @@ def _steps(family: Family) -> list[str]:
 def _levels(family: Family) -> list[str]:
     """Return the lines that compute x1, y1, x2 and y2 of ``box``, in steps of the coordinates."""
     coordinates = family.coordinates
-    if columns := coordinates.text.columns:
-        return [
-            f"(y1, x1), (y2, x2) = (divmod(int(n), {columns}) for n in box)  # cells",
-            "inside = 0 if x1 == x2 or y1 == y2 else 0.5  # whole cells, or from middle to middle",
-            "x1, y1, x2, y2 = x1 + inside, y1 + inside, x2 + 1 - inside, y2 + 1 - inside",
-        ]
     numbers = "map(float, box)"
     if coordinates.rounding == "floor":  # the middles of steps
         middle, most = f"float(n) + {0.5 / 10**coordinates.decimals:g}", coordinates.max_value

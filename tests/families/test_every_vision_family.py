@@ -33,7 +33,7 @@ from mm_numeric.training.run import train
 
 VISION = [name for name in FAMILIES if name not in ("causal_lm", "t5")]
 WAYS = [(name, None) for name in VISION]
-WAYS += [(name, "relative_1000") for name in ("paligemma", "kosmos2")]  # digits, not <loc>
+WAYS += [("paligemma", "relative_1000")]  # digits, not <loc>
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def test_the_saved_processor_alone_writes_the_same_inputs(tmp_path, name):
     theirs = processor(images=image, text=text, return_tensors="pt")
     assert theirs["input_ids"].tolist() == ours.ids
     assert all(torch.equal(theirs[key], value) for key, value in ours.images.items())
-    assert (processor.chat_template is None) == (name in ("paligemma", "florence2", "kosmos2"))
+    assert (processor.chat_template is None) == (name in ("paligemma", "florence2"))
     again = type(family).load(str(tmp_path), ModelConfig(name="tiny", family=name))
     saved = again.prompts(["Where is 12?"], [image])
     assert saved.ids == ours.ids
@@ -100,7 +100,7 @@ def copy_of(name, folder):
     return shutil.copytree(tiny_folder(name), folder, ignore=ignored)
 
 
-@pytest.mark.parametrize("name", [n for n in VISION if n not in ("kosmos2", "chat")])
+@pytest.mark.parametrize("name", [n for n in VISION if n != "chat"])
 def test_another_token_for_an_image_is_rejected(tmp_path, name):
     folder = copy_of(name, tmp_path / "copy")
     config = json.loads((folder / "config.json").read_text("utf-8"))
@@ -152,9 +152,7 @@ def test_the_answer_and_its_end_are_labels_and_nothing_else(rows, name, coordina
         assert torch.equal(batch["input_ids"][is_next], batch["labels"])
 
 
-@pytest.mark.parametrize(
-    ("name", "coordinates"), marked(way for way in WAYS if way != ("kosmos2", None))
-)
+@pytest.mark.parametrize(("name", "coordinates"), marked(WAYS))
 @pytest.mark.parametrize("objective", ["emd", "ntil"])
 def test_numeric_losses_see_the_numbers(rows, name, coordinates, objective):
     family, model = load(name, coordinates)
@@ -232,5 +230,5 @@ def test_two_rectangles_are_learnt_and_found_again(tmp_path, name, coordinates):
         row = json.loads(line)
         assert row["reason"] is None, row["text"]
         found, wanted = task.recorded(row["parsed"]), task.recorded(row["target"])
-        written = Frame.from_dict(row["frame"]).quantised(wanted)  # Kosmos-2 has 32 steps
+        written = Frame.from_dict(row["frame"]).quantised(wanted)
         assert iou(found, written) > 0.9, row

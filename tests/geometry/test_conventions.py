@@ -39,12 +39,6 @@ SAMPLES = {  # a text in the documented form, the size of its image, and the box
         (640, 480),
         (33.6, 159.6, 596.8, 371.76),
     ),
-    "kosmos2": (
-        "<grounding> An image of<phrase> a snowman</phrase>"
-        "<object><patch_index_0044><patch_index_0863></object>",
-        (640, 640),
-        (250, 30, 630, 530),
-    ),
     "deepseek": (
         "<|ref|>The giraffe at the back.<|/ref|><|det|>[[580, 270, 999, 900]]<|/det|>",
         (1998, 999),

@@ -14,10 +14,6 @@ import pytest
 from examples import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
-from transformers.models.kosmos2.processing_kosmos2 import (
-    coordinate_to_patch_index,
-    patch_index_to_coordinate,
-)
 
 from mm_numeric.answers import Box, Instance, Instances, Polygon, Unreadable
 from mm_numeric.geometry.coordinates import COORDINATES, Coordinates
@@ -36,7 +32,6 @@ RESIZES = {  # as the hub's checkpoints of each family have it
     "deepseek": Resize(kind="none"),
     "glm_v": Resize(kind="none"),
     "florence2": Resize(kind="squash", side=768),
-    "kosmos2": Resize(kind="squash", side=224),
 }
 
 
@@ -60,7 +55,6 @@ GOLDEN = {
     "glm_v": "red car <|begin_of_box|>[[78,208,500,729]]<|end_of_box|>",
     "gemma3": '[{"box_2d": [208, 78, 729, 500], "label": "red car"}]',
     "florence2": "red car<loc_78><loc_208><loc_500><loc_729>",
-    "kosmos2": "<phrase> red car</phrase><object><patch_index_0194><patch_index_0751></object>",
 }
 BOX = Box(50.0, 100.0, 320.0, 350.0)
 
@@ -76,10 +70,9 @@ def test_the_text_of_every_family(family):
         assert corner == pytest.approx(wanted, abs=max(frame.step_px) / 2 + 1e-9)
     assert frame.write([found]) == written
     numbers = [written.text[mark.start : mark.end] for mark in written.marks]
-    is_point = frame.coordinates.text.columns is not None  # a token that is one has no number
-    assert [mark.role for mark in written.marks] == [*frame.coordinates.order] * 2 * (not is_point)
-    assert len(numbers) == 4 * (not is_point)
-    assert {mark.group for mark in written.marks} <= {0}
+    assert [mark.role for mark in written.marks] == [*frame.coordinates.order] * 2
+    assert len(numbers) == 4
+    assert {mark.group for mark in written.marks} == {0}
 
 
 @pytest.mark.parametrize("name", COORDINATES)
@@ -94,7 +87,7 @@ def test_lists_polygons_and_nothing_come_back(name):
         assert [type(i.shape) for i in found] == [type(i.shape) for i in chosen]
         assert frame.write(found) == written
         points = sum(len(i.shape.points) for i in chosen)
-        assert len(written.marks) == (0 if name == "kosmos2" else 2 * points)
+        assert len(written.marks) == 2 * points
 
 
 PARTS = st.one_of(st.just(0.0), st.just(1.0), st.floats(0, 1))  # of an edge
@@ -205,7 +198,7 @@ def test_a_point_within_a_pixel_of_the_image_is_on_its_edge():
         ({"space": "padded"}, "space is one of resized, original, not 'padded'"),
         ({"order": "yxyx"}, "order is one of xy, yx"),
         ({"clamp": "none"}, "clamp is one of inclusive, exclusive, not 'none'"),
-        ({"rounding": "up"}, "rounding is one of round, floor, cells, not 'up'"),
+        ({"rounding": "up"}, "rounding is one of round, floor, not 'up'"),
         ({"format": "xml"}, "format is one of brackets"),
         ({"max_value": 0}, "max_value is 1 to 1000000"),
         ({"max_value": 10**400}, "max_value is 1 to 1000000"),
@@ -215,7 +208,6 @@ def test_a_point_within_a_pixel_of_the_image_is_on_its_edge():
             {"format": "loc"},
             "format 'loc' has coordinates from 0 to 1023 and requires max_value 1023, or 1024 with",
         ),
-        ({"format": "kosmos2"}, "format 'kosmos2' has coordinates from 0 to 31"),
     ],
 )
 def test_text_that_cannot_be_read_back_is_rejected(change, message):
@@ -253,8 +245,6 @@ UNCLEAR = [
         ("florence2", "a car<loc_1><loc_20><loc_999>", "cut off within a shape"),
         ("florence2", f"a car<poly>{'<loc_20>' * 9}", "cut off within a shape"),
         ("florence2", "<lo", NO_LOCATION_TOKENS),
-        ("kosmos2", "<phrase>a</phrase><object><patch_index_0001>", "cut off within a shape"),
-        ("kosmos2", "<phrase>a</phrase><object></object>", NO_LOCATION_TOKENS),
         ("yi_vl", "(12,3),(4", "cut off within a shape"),
         # Answers without their special tokens.
         ("qwen2_vl", "There is no car.", "no coordinates"),
@@ -281,7 +271,6 @@ def test_why_a_text_holds_no_shape(name, text, reason):
         ("qwen3_vl", '{"label": "car", "bbox_2d":[78,208,500,729]}'),
         ("paligemma", "<loc0213> <loc0080><loc0746><loc0511> car"),
         ("florence2", "a <loc_78> <loc_208><loc_500><loc_729>"),
-        ("kosmos2", "<object> <patch_index_0194> <patch_index_0751> </object>."),
     ],
 )
 def test_habits_of_models_are_read(name, text):
@@ -289,10 +278,6 @@ def test_habits_of_models_are_read(name, text):
     (found,) = frame.read(text).items
     for corner, wanted in zip(found.shape.points, BOX.points, strict=True):
         assert corner == pytest.approx(wanted, abs=max(frame.step_px) / 2 + 1e-9)
-
-
-P = "<patch_index_00{}{}>"
-KOSMOS = f"<phrase> car</phrase><object>{P * 2}</delimiter_of_multi_objects/>{P * 2}</object>"
 
 
 @pytest.mark.parametrize(
@@ -304,14 +289,10 @@ KOSMOS = f"<phrase> car</phrase><object>{P * 2}</delimiter_of_multi_objects/>{P 
             "<ref>a</ref><box>[[9, 8, 7, 6]]</box>",
         ),
         ("internvl", "car[[1,2,3,4],[5,6,7,8]]a[[9,8,7,6]]"),
-        ("kosmos2", f"{KOSMOS}<phrase> a</phrase><object>{P * 2}</object>".format(*"123456789876")),
     ],
 )
 def test_several_boxes_within_one_pair_of_tags_have_one_label(name, text):
-    """InternVL's documentation writes all boxes of a class so, and DeepSeek-VL2 and GLM do.
-
-    Kosmos-2 has a token between them.
-    """
+    """InternVL's documentation writes all boxes of a class so, and DeepSeek-VL2 and GLM do."""
     frame = Frame(640, 480, RESIZES["llava"].view(640, 480), COORDINATES[name])
     assert [item.label for item in frame.read(text).items] == ["car", "car", "a"]
     spans = ["".join(re.findall("[1-9]", text[slice(*s)])) for s in frame.read(text).spans]
@@ -364,7 +345,6 @@ WHOLE = [  # shapes of several formats
     "<|begin_of_box|>[[1,2,3,4]]<|end_of_box|>",
     "<loc0001>" * 4,
     f"<poly>{'<loc_12>' * 6}</poly>",
-    "<object><patch_index_0012><patch_index_0999></object>",
     "<|box_start|><1><2><3><4><|box_end|>",
 ]
 PIECES = [
@@ -415,7 +395,7 @@ def test_a_label_that_could_not_be_read_back_is_rejected(label):
         frame.write([Instance(BOX, label)])
 
 
-@pytest.mark.parametrize("name", ["qwen2_vl", "internvl", "deepseek", "florence2", "kosmos2"])
+@pytest.mark.parametrize("name", ["qwen2_vl", "internvl", "deepseek", "florence2"])
 def test_a_shape_that_would_have_the_label_before_it_is_rejected(name):
     frame = Frame(640, 480, RESIZES["llava"].view(640, 480), COORDINATES[name])
     with pytest.raises(ValueError, match="would have the label of the shape before it, 'a'"):
@@ -497,7 +477,6 @@ RECIPES = {
     "deepseek": relative(999),
     "glm_v": relative(1000),
     "florence2": relative(1000, rounded=below(1000)),
-    "kosmos2": relative(32, rounded=below(32)),
 }
 IMAGES = [(640, 480), (640, 427), (1280, 720), (800, 600), (320, 999), (333, 500), (1000, 800)]
 
@@ -554,24 +533,3 @@ def test_a_scale_that_is_no_quotient_of_sizes_is_used_as_it_is():
     assert (float(offset_x), float(offset_y)) == (0.123, -1.5)
     frame = Frame(900, 900, view, COORDINATES["relative_1000"])
     assert frame.encode((450.0, 450.0)) == (478, 472)
-
-
-def test_a_box_is_the_cells_of_the_official_processor_of_kosmos_2():
-    size, generator = (640, 480), np.random.default_rng(0)
-    frame = Frame(*size, RESIZES["kosmos2"].view(*size), COORDINATES["kosmos2"])
-    exact = [(20, 15, 40, 30), (20, 15, 41, 300), (0, 0, 640, 480), (0, 30, 640, 31)]  # of 20 x 15
-    drawn = generator.integers(0, size * 2, size=(300, 4)).tolist()
-    for box in [*exact, *((min(a, c), min(b, d), max(a, c), max(b, d)) for a, b, c, d in drawn)]:
-        shares = tuple(pixel / edge for pixel, edge in zip(box, size * 2, strict=True))
-        if box[0] == box[2] or box[1] == box[3]:
-            continue  # the official code rejects it
-        cells = coordinate_to_patch_index(shares, 32)
-        text = frame.write([Instance(Box(*box))]).text
-        assert text == "<object><patch_index_{:04d}><patch_index_{:04d}></object>".format(*cells)
-        read = patch_index_to_coordinate(*cells, 32)
-        wanted = [share * edge for share, edge in zip(read, size * 2, strict=True)]
-        (found,) = frame.read(text).items
-        assert [x for point in found.shape.points for x in point] == pytest.approx(wanted)
-        assert frame.quantised(Box(*box)) == found.shape
-    flat = frame.write([Instance(Box(20, 15, 20, 30))]).text
-    assert flat == "<object><patch_index_0033><patch_index_0033></object>"

@@ -43,7 +43,6 @@ CASES: Mapping[str, tuple[str, ...]] = {
     "yi_vl": ("model.family=yi_vl",),
     "paligemma": ("model.family=paligemma",),
     "florence2": ("model.family=florence2",),
-    "kosmos2": ("model.family=kosmos2",),
     "chat": ("model.family=chat",),
 }
 """Overrides of ``clock_tiny``, with 4 rows and NTIL unless named, for each row of the table."""

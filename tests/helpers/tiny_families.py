@@ -7,7 +7,6 @@ from typing import Any
 
 _RECIPES = {
     "Florence-2": "tiny_florence2",
-    "Kosmos-2": "tiny_kosmos2",
     "LLaVA-1.5": "tiny_llava",
     "PaliGemma": "tiny_paligemma",
     "Yi-VL": "tiny_llava:make_tiny_yi_vl",

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.slow
 WITH_PROJECTOR = ("llava", "yi_vl", "qwen2_5_vl")
 RUN_FACTS = {"steps": 3, "batch_rows": 4, "modules": {}, "task_version": 1, "python": "3",
              "versions": {}}  # fmt: skip
-STEPS = {"causal_lm": 40, "t5": 25, "florence2": 25, "kosmos2": 120}
+STEPS = {"causal_lm": 40, "t5": 25, "florence2": 25}
 DORA = ("qwen2_vl", "t5", "yi_vl")
 
 PLAIN = """

@@ -19,7 +19,7 @@ DIFFERENTIATED = ["qwen2_vl", "qwen2_5_vl", "llava", "yi_vl", "paligemma", "inte
                   "gemma3", "idefics3", "llava_onevision"]  # fmt: skip
 """Models whose frozen tower transformers differentiates."""
 
-OTHERS = ["qwen3_vl", "florence2", "kosmos2", "glm4v"]
+OTHERS = ["qwen3_vl", "florence2", "glm4v"]
 """Models whose tower has no embeddings that transformers finds, or none that it looks for."""
 
 

@@ -109,13 +109,12 @@ def test_rewards_of_times_and_numbers_equal_the_formulas():
 @pytest.mark.parametrize("size", [(640, 480), (33, 900)])
 def test_a_familys_own_format_is_paid(family, size):
     frame = FrameRule.of_family(family).frame(*size)
-    least = 0.3 if family == "kosmos2" else 0.9  # whose cells are wider than the second box
     true = Instances((Instance(Box(3, 5, 30, 300), 'a "b"'), Instance(Box(10, 100, 20, 400), "c")))
     for task, target in ((BOX, true.items[0].shape), (LIST, true), (LIST, Instances(()))):
         text = task.format(target, frame).text
         for name in ("iou", "format"):
             value, reason = reward(name, task=task).score(text, target, frame)
-            assert value > least, (name, text)
+            assert value > 0.9, (name, text)
             assert reason is None
 
 

@@ -207,15 +207,14 @@ def test_shapes_are_sorted_by_what_is_written(order):
 
 
 @pytest.mark.skipif(not INSTANCES.is_file(), reason="the COCO sample is not on this machine")
-@pytest.mark.parametrize("name", ["qwen2_vl", "kosmos2"])
-def test_real_answers_are_parsed_as_they_are_written(name):
+def test_real_answers_are_parsed_as_they_are_written():
     raw = json.loads(INSTANCES.read_text(encoding="utf-8"))
     labels = {category["id"]: category["name"] for category in raw["categories"]}
     for image in raw["images"][:30]:
         own = [a for a in raw["annotations"] if a["image_id"] == image["id"]]
         boxes = [(a["bbox"], labels[a["category_id"]]) for a in own if not a["iscrowd"]]
         items = [Instance(Box(x, y, x + w, y + h), label) for (x, y, w, h), label in boxes]
-        frame = FrameRule.of_family(name).frame(image["width"], image["height"])
+        frame = FrameRule.of_family("qwen2_vl").frame(image["width"], image["height"])
         for task in (Detection(), Pointing()):
             text = task.format(Instances(tuple(items)), frame).text
             assert task.format(task.parse(text, frame), frame).text == text

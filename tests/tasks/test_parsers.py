@@ -36,7 +36,6 @@ WHOLE = [
     "<loc0001>" * 4,
     "<loc_12>" * 4,
     f"<poly>{'<loc_12>' * 6}</poly>",
-    "<object><patch_index_0012><patch_index_0999></object>",
     "<|box_start|><1><2><3><4><|box_end|>",
 ]
 ACTIONS = ['{"action": "left_click", "coordinate": [1, 2]}', "pyautogui.click(x=1, y=2)"]

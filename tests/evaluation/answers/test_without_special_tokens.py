@@ -97,8 +97,7 @@ def test_each_format_scores_the_same_without_special_tokens(tmp_path, name, task
         assert other.metrics() == found[0].metrics()
         assert [r["parsed"] for r in other.rows] == [r["parsed"] for r in found[0].rows]
     assert not found[0].failures
-    if name != "kosmos2":  # of 32 steps
-        assert found[0].metrics()["f1_at_0.5"]["value"] == 1
+    assert found[0].metrics()["f1_at_0.5"]["value"] == 1
 
 
 @pytest.mark.parametrize("task", ANSWERS)
