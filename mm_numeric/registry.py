@@ -111,9 +111,6 @@ TERMS: Mapping[str, str] = {
     "relative_soft": "mm_numeric.losses.terms.whole_number:SoftRelativeError",
     "magnitude_soft": "mm_numeric.losses.terms.whole_number:SoftMagnitudeError",
     "expected_risk": "mm_numeric.losses.terms.whole_answers:ExpectedRisk",
-    "box_l1": "mm_numeric.losses.terms.boxes_and_times:BoxDistance",
-    "box_giou": "mm_numeric.losses.terms.boxes_and_times:BoxOverlap",
-    "time": "mm_numeric.losses.terms.boxes_and_times:TimeDistance",
 }
 
 IMPORTERS: Mapping[str, str] = {

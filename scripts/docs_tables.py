@@ -40,7 +40,6 @@ FAMILY_PAGES = {
     "proper-scores.md": ("rps",),
     "whole-answers.md": ("expected_risk",),
     "raft.md": ("raft",),
-    "boxes-and-times.md": ("box_", "time"),
 }
 """Each page of losses, and the beginnings of the names of its presets."""
 
@@ -97,7 +96,6 @@ _ITEMS = {
     "supervised": "supervised tokens",
     "token": "number tokens",
     "number": "numbers",
-    "box": "boxes",
     "answer": "answers",
 }
 

@@ -5,8 +5,7 @@
     python scripts/figures_losses.py --out figures --bench bench.json
 
 predicted_digit     loss of each term if the model is nearly certain of one digit (figure 1)
-                    (with --pages: only the terms of a page, without title; for boxes and times
-                    by the predicted answer)
+                    (with --pages: only the terms of a page, without title)
 two_probabilities   loss of some terms if the probability is split between digits (figure 2)
 overhead            duration of a step of each objective (figure 3): from bench.json, or from a run
                     of a few seconds at a small size
@@ -28,7 +27,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, whether i
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 
 import torch
-from _answer_figures import MOST, losses_by_shift, losses_by_time
 from _bench import CE, DIGITS, FULL, Setting, Stand, blocks, known_names
 from _measure import machine, measure
 from svg import colour_bar, heat, image, placed, words
@@ -83,8 +81,6 @@ def main() -> None:
         for page, names in PAGES.items():
             drawn = panels_of_terms(numbers, names, across=len(names), top=10)
             (options.out / f"predicted_digit_{page}.svg").write_text(drawn, encoding="utf-8")
-        drawn = draw_whole_answers()
-        (options.out / "predicted_answer_boxes-and-times.svg").write_text(drawn, encoding="utf-8")
         return
     try:
         bench = read_bench(options.bench) if options.bench else small_bench()
@@ -125,7 +121,7 @@ def predicted_digit() -> dict[str, Any]:
     """Return the loss of each term by the digit of which the model is nearly certain."""
     rest = (1 - CERTAINTY) / 9
     probs = torch.full((10, 10), rest, dtype=torch.float64).fill_diagonal_(CERTAINTY)
-    of_digits = (n for n in TERMS if make_term(n, {}).per not in ("box", "time", "answer"))
+    of_digits = (n for n in TERMS if make_term(n, {}).per != "answer")
     names = ["ce", *(n for n in of_digits if n != "soft_answers")]  # of drawn answers
     return {
         "label": LABEL,
@@ -250,31 +246,6 @@ def draw_panels(
         parts.append(placed(chart, at[0], at[1] + 16, wide, tall - 20))
     down = -(-len(panels) // across)
     return image(40 + across * wide, top + down * tall + 4, f"Loss {by}", parts)
-
-
-def draw_whole_answers() -> str:
-    """Draw a panel per term of boxes and times."""
-    shift = Axis(
-        low=-MOST,
-        high=MOST,
-        ticks=[(own, str(own)) for own in (-200, 0, 200)],
-        label="shift of the box",
-    )
-    hour = Axis(
-        low=0,
-        high=12,
-        ticks=[(own, str(own or 12)) for own in range(0, 12, 3)],
-        label="predicted time (o'clock)",
-    )
-    panels = [
-        Panel(name, x, losses(name), losses("ce"))
-        for name, x, losses in (
-            ("box_l1", shift, losses_by_shift),
-            ("box_giou", shift, losses_by_shift),
-            ("time", hour, losses_by_time),
-        )
-    ]
-    return draw_panels(panels, "by predicted answer", len(panels), 10)
 
 
 def scaled(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

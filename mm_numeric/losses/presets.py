@@ -72,10 +72,6 @@ PRESETS: Mapping[str, ObjectiveSpec] = {
     "ntil": _ratio(*_NTIL),
     "ntil_soft": ObjectiveSpec(terms=_NTIL_SOFT),
     "expected_risk": _plus("expected_risk"),
-    # weights of DETR (arXiv 2005.12872): 5 for the sum of four errors is 20 for their mean, though
-    # its coordinates are centre, width and height, and these are corners
-    "box_l1": _plus("box_l1", 20.0),
-    "box_giou": _plus("box_giou", 2.0),
 }
 
 SUMMARIES: Mapping[str, str] = {
@@ -88,7 +84,6 @@ SUMMARIES: Mapping[str, str] = {
     "ntil": "CE plus emd with weights by place, and two losses of the whole number, scaled to CE",
     "ntil_soft": "ntil with a gradient where the model is certain of a wrong digit",
     "rps": "CE plus a proper score, which noisy labels do not bias",
-    "box_giou": "CE plus 1 - GIoU of the predicted box",
 }
 """One sentence for each objective to choose from; ``PRESETS`` has the others as well."""
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from mm_numeric.answers import ROLES
@@ -151,17 +151,3 @@ class ObjectiveSpec:
         names = [term.name for term in self.terms]
         if "ce" in names or len(set(names)) < len(names):
             raise ValueError(f"terms must be different, and ce is always included; got {names}")
-
-    def with_box_scale(self, largest: float | None) -> "ObjectiveSpec":
-        """Return these settings, in which a ``box_l1`` without ``scale`` has ``largest``.
-
-        ``largest`` is the coordinate of the right and bottom edge; None: coordinates are in pixels,
-        and ``scale`` keeps its default.
-        """
-        terms = tuple(
-            replace(term, options={"scale": float(largest), **term.options})
-            if term.name == "box_l1" and largest is not None
-            else term
-            for term in self.terms
-        )
-        return replace(self, terms=terms)

@@ -400,7 +400,7 @@ def make_trainer(
     if config.data.vision_cache is not None:
         vision_cache = make_vision_cache(model, modules, config, args)
         collator = replace(collator, vision_cache=vision_cache)
-    spec = config.objective.spec.with_box_scale(family.coordinates.max_value)
+    spec = config.objective.spec
     make: Any = NumericTrainer
     if isinstance(family, Baseline) and family.own_loss:
         make = partial(BaselineTrainer, baseline=family)

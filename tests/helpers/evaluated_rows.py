@@ -25,7 +25,7 @@ from mm_numeric.training.trainer import NumericTrainer
 
 EVALUATED = (0, 1, 2, 4, 6, 7, 5)
 OUR_CASES = ("qwen2_vl", "qwen2_vl_padding_free")
-OBJECTIVE = {"terms": [{"name": "emd"}, {"name": "box_giou"}]}
+OBJECTIVE = {"terms": [{"name": "emd"}, {"name": "own_terms:BoxOverlap"}]}
 CASES = ("padded", "spans", "logits", "sft", "sft_logits", "padding_free", "packed")
 
 

@@ -30,11 +30,9 @@ OF_ANSWERS = ("expected_risk",)
 """The objectives that need the tree of all answers."""
 
 OF_LABELS = {
-    name: spec
-    for name, spec in SPECS.items()
-    if not name.startswith(("box_", "soft_answers")) and name not in OF_ANSWERS
+    name: spec for name, spec in SPECS.items() if name not in (*OF_ANSWERS, "soft_answers")
 }
-"""The objectives whose numbers are found in label ids alone, without boxes and drawn answers."""
+"""The objectives whose numbers are found in label ids alone, without drawn answers."""
 
 QUICK = ("ce", "emd", "gce+ntl_was", "ntil", "ntl_was", "rps")
 EACH_OF_LABELS = [

@@ -459,7 +459,7 @@ def test_every_term_is_here():
 
     Those of drawn answers and of whole answers have tests of their own.
     """
-    others = {"box_l1", "box_giou", "time", "soft_answers", *OF_ANSWERS}
+    others = {"soft_answers", *OF_ANSWERS}
     assert set(OPTIONS) == set(TERMS) - others
 
 
@@ -510,10 +510,7 @@ def test_a_digit_group_of_one_token_has_no_loss(name, options):
     result = only(name, options)(logits, labels, shift=False)
     (grad,) = torch.autograd.grad(result.loss, logits)
     assert grad.isfinite().all()
-    if name == "del":  # a yes to a question of its own
-        expected = -logits[0, 1, IDS["▁77"]].sigmoid().log()
-        expected = 2 * expected if options.get("place_weights", True) else expected
-    elif name == "raft":
+    if name == "raft":
         expected = (77 * (1 - logits[0, 1].softmax(0)[IDS["▁77"]])) ** 2
     elif name in WHOLE_VOCABULARY:
         expected = logits[0, 1].logsumexp(0) - logits[0, 1, IDS["▁77"]]

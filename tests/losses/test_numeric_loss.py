@@ -339,7 +339,7 @@ def test_rows_without_a_label_are_rejected():
 
 def test_unknown_names_say_the_nearest():
     with pytest.raises(
-        ValueError, match=r"no objective 'ntill'\. Did you mean 'ntil'\? Known: box_giou, "
+        ValueError, match=r"no objective 'ntill'\. Did you mean 'ntil'\? Known: ce, "
     ):
         NumericLoss("ntill", vocabulary=VOCABULARY)
     terms = (TermSpec(name="magnitud"),)

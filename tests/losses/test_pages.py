@@ -15,9 +15,8 @@ from documents import PAGES
 from objective_steps import OF_ANSWERS, SPECS, made
 from tokens import ToyTokenizer
 
-from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.presets import PRESETS
-from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans, numbers_in_labels
+from mm_numeric.numbers.spans import IGNORE_INDEX
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 
 INDEX = PAGES["docs/losses/index.md"]
@@ -226,39 +225,10 @@ def by_hand(name, samples, logits):
     return float(factor or 1) * ce + float(weight or 1) * total
 
 
-def expected_number(tokens):
-    return sum(mean_under_p(t, value) * 10.0**t.k for t in tokens)
-
-
-def true_number(tokens):
-    return sum(value(t.y) * 10.0**t.k for t in tokens)
-
-
-def sorted_corners(box):
-    (x1, x2), (y1, y2) = sorted(box[::2]), sorted(box[1::2])
-    return x1, y1, x2, y2
-
-
-def area(x1, y1, x2, y2):
-    return max(0, x2 - x1) * max(0, y2 - y1)
-
-
-def giou(a, b):
-    shared = area(max(a[0], b[0]), max(a[1], b[1]), min(a[2], b[2]), min(a[3], b[3]))
-    around = area(min(a[0], b[0]), min(a[1], b[1]), max(a[2], b[2]), max(a[3], b[3]))
-    union = area(*a) + area(*b) - shared
-    return shared / union - (around - union) / around
-
-
-def circular(a, b, circle=720):
-    return min((a - b) % circle, (b - a) % circle)
-
-
 # The tests
 
 TOKENS = ToyTokenizer({token: i for i, token in enumerate(ALL)})
 NUMBERS = NumberVocabulary.from_tokenizer(TOKENS) | NumberVocabulary.from_tokens(TOKENS, LOCATIONS)
-OF_SHAPES = ("box_l1", "box_giou")
 
 
 def batch_of(samples, seed=0):
@@ -283,11 +253,11 @@ def test_every_formula_and_every_preset_of_the_pages_is_computed_here():
             found |= set(re.findall(r"^([a-z]\S*)  +\S", text.partition("![Loss of")[0], re.M))
     presets = {"ce", "ce_times_1.3", "ce_numbers_times_2", "digit_ce", "ntil"}
     soft = {"relative_soft", "magnitude_soft"}  # in the text of the page
-    assert found == {*OF_TOKENS, *OF_NUMBERS, *presets, *OF_SHAPES, "time"} - soft
+    assert found == {*OF_TOKENS, *OF_NUMBERS, *presets} - soft
     assert set(re.findall(r"^\| `(\S+)` \|", INDEX, re.M)) == set(PRESETS)
 
 
-OF_OTHER_TESTS = (*OF_SHAPES, *OF_ANSWERS, "soft_answers")
+OF_OTHER_TESTS = (*OF_ANSWERS, "soft_answers")
 """tests/losses/terms/test_whole_answers.py and tests/data/test_soft_answers.py have these."""
 
 
@@ -296,74 +266,3 @@ def test_a_preset_is_what_its_page_says(name):
     logits, labels, tables = batch_of(SAMPLES)
     found = made(name, NUMBERS)(logits, labels, shift=False).loss.item()
     assert found == pytest.approx(by_hand(name, SAMPLES, tables), rel=1e-7)
-
-
-BOXES = [["12", "3"], " ", ["7"], " ", ["29"], " ", ["1", "0", "1"], " "]
-MORE_BOXES = ["-", ["8", ".", "5"], " ", ["99"], " ", ["3"], " ", ["45"]]
-TIMES = [["7"], ":", ["5", "8"], " ", ["1", "2"], ":", ["0", "1"], " ", ["9"], ":", ["5", "9"], " "]
-MORE_TIMES = [["1", "0"], ":", ["3", "0"], " ", ["1"], ":", ["0", "0"]]
-
-
-def marked(samples, labels, roles):
-    """Return the spans of numbers whose roles repeat: x1, y1, x2, y2, or hour, minute."""
-    numbers, rows, row = [], [], 0
-    for sample, own in zip(samples, labels.tolist(), strict=True):
-        found = numbers_in_labels(own, NUMBERS)
-        numbers.append(
-            [
-                number._replace(role=roles[n % len(roles)], group=n // len(roles))
-                for n, number in enumerate(found)
-            ]
-        )
-        rows.append({position: row + position for position in range(len(tokens_of(sample)))})
-        row += len(tokens_of(sample))
-    return NumberSpans.build(numbers, rows)
-
-
-def grouped(samples, tables, size):
-    """Yield the number tokens of each box or time, and its expected and its true numbers."""
-    for sample, own in zip(samples, tables, strict=True):
-        numbers = numbers_of(sample, own, runs=False)
-        signs = [-1 if sample[0] == "-" else 1] + [1] * (len(numbers) - 1)
-        for n in range(0, len(numbers), size):
-            chosen = list(zip(signs, numbers, strict=True))[n : n + size]
-            expected, true = (
-                [sign * of(tokens) for sign, tokens in chosen]
-                for of in (expected_number, true_number)
-            )
-            yield numbers[n : n + size], expected, true
-
-
-def found_and_cross_entropy(spec, samples, roles, seed):
-    """Return the loss of an objective, cross-entropy by hand, and the logits by token."""
-    logits, labels, tables = batch_of(samples, seed)
-    spans, trained = marked(samples, labels, roles), labels != IGNORE_INDEX
-    found = NumericLoss(spec, vocabulary=NUMBERS)(
-        logits[trained], labels[trained], spans, shift=False
-    )
-    return found.loss.item(), by_hand("ce", samples, tables), tables
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("name", OF_SHAPES)
-def test_boxes_are_what_their_page_says(name, seed):
-    samples = [BOXES, MORE_BOXES]
-    found, ce, tables = found_and_cross_entropy(PRESETS[name], samples, "xyxy", seed)
-    losses = []
-    for _, expected, true in grouped(samples, tables, 4):
-        a, b = sorted_corners(expected), sorted_corners(true)
-        l1 = sum(abs(x - y) / 1000 for x, y in zip(a, b, strict=True)) / 4
-        losses.append(l1 if name == "box_l1" else 1 - giou(a, b))
-    wanted = ce + {"box_l1": 20, "box_giou": 2}[name] * sum(losses) / len(losses)
-    assert found == pytest.approx(wanted, rel=1e-6)  # 1.5e-8 is added to each side
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_times_are_what_their_page_says(seed):
-    samples, spec = [TIMES, MORE_TIMES], {"terms": [{"name": "time"}]}
-    found, ce, tables = found_and_cross_entropy(spec, samples, ["hour", "minute"], seed)
-    losses = []
-    for _, expected, true in grouped(samples, tables, 2):
-        minutes = [60 * hour + minute for hour, minute in (expected, true)]
-        losses.append(circular(*minutes) / 360)
-    assert found == pytest.approx(ce + 0.3 * sum(losses) / len(losses), rel=1e-7)

@@ -125,8 +125,6 @@ def test_presets_are_what_the_papers_weigh():
         "raft": "1 ce of text + 1 (raft)",
         "ntil_soft": "1 ce + 0.3 (emd_exp + 0.2 relative_soft + 0.2 magnitude_soft)",
         "expected_risk": "1 ce + 0.3 (expected_risk)",
-        "box_l1": "1 ce + 20 (box_l1)",
-        "box_giou": "1 ce + 2 (box_giou)",
     }
     names = ("ntl_was", "ntl_mse", "ntl_mae", "ntl_huber", "nl_ntl", "rps")
     fixed |= {name: f"1 ce + 0.3 ({name})" for name in names}
@@ -144,7 +142,7 @@ def test_presets_are_what_the_papers_weigh():
 
 def test_the_objectives_to_choose_from_are_presets():
     assert SUMMARIES.keys() < PRESETS.keys()
-    assert len(SUMMARIES) == 10
+    assert len(SUMMARIES) == 9
 
 
 def test_tokens_digits_needs_digits():
@@ -160,17 +158,6 @@ def test_a_loss_that_needs_whole_numbers_rejects_a_vocabulary_of_digits():
         NumericLoss("soft_answers", vocabulary=GROUPS, number_tokens="digits")
     with pytest.raises(ValueError, match=message):
         NumericLoss("soft_answers", vocabulary=GROUPS.only_digits())
-
-
-def test_the_scale_of_boxes_is_the_largest_coordinate_unless_it_is_set():
-    def scale(spec):
-        return NumericLoss(spec, vocabulary=VOCABULARY).terms["box_l1"].scale
-
-    whole = PRESETS["box_l1"]
-    assert [scale(whole.with_box_scale(top)) for top in (1, 999, None)] == [1, 999, 1000]
-    chosen = ObjectiveSpec(terms=(TermSpec(name="box_l1", options={"scale": 7}),))
-    assert scale(chosen.with_box_scale(1)) == 7
-    assert PRESETS["ntil"].with_box_scale(1) == PRESETS["ntil"]
 
 
 def test_the_reach_of_a_token_is_that_of_its_digit_group():

@@ -109,7 +109,12 @@ def test_spans_of_other_labels_are_rejected():
 
 
 @pytest.mark.parametrize(
-    "term", [TermSpec(name="time"), TermSpec(name="box_l1"), TermSpec(name="emd", roles={"x": 2})]
+    "term",
+    [
+        TermSpec(name="own_terms:TimeDistance"),
+        TermSpec(name="own_terms:BoxDistance"),
+        TermSpec(name="emd", roles={"x": 2}),
+    ],
 )
 def test_label_ids_know_no_roles(term):
     whole = made(ObjectiveSpec(terms=(term,)))

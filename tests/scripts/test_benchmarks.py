@@ -275,7 +275,7 @@ def test_the_figures_plot_what_the_losses_say(bench, tmp_path):
         assert "var(--" not in path.read_text(encoding="utf-8")
         numbers[name] = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
     by_digit = numbers["predicted_digit"]["losses"]
-    others = {"box_l1", "box_giou", "time", "soft_answers", *OF_ANSWERS}
+    others = {"soft_answers", *OF_ANSWERS}
     assert set(by_digit) == {"ce", *TERMS} - others
     rest = 0.01 / 9
     wanted = [0.99 * abs(d - 5) + rest * (25 - abs(d - 5)) for d in range(10)]
@@ -295,17 +295,7 @@ def test_the_figures_plot_what_the_losses_say(bench, tmp_path):
     assert set(numbers["overhead"]["milliseconds"]) > {"torch CE", "ntl_was"}
 
 
-def test_the_figure_of_answers_plots_boxes_and_times(parts, tmp_path):
-    from _answer_figures import losses_by_shift, losses_by_time
-
-    for shift, loss in losses_by_shift("box_l1"):
-        assert loss == pytest.approx(abs(shift) / 2000, abs=1e-3)  # in two of four coordinates
-    for shift, loss in losses_by_shift("box_giou"):
-        shared, around = 200 - abs(shift), 200 + abs(shift)
-        assert loss == pytest.approx(1 - shared / around, abs=0.01)
-    for hour, loss in losses_by_time("time"):
-        assert loss == pytest.approx(min(abs(hour - 3), 12 - abs(hour - 3)) / 6, abs=0.02)
-    assert dict(losses_by_shift("ce"))[-20] == dict(losses_by_shift("ce"))[-280]
+def test_the_figures_of_the_pages(tmp_path):
     done = run("figures_losses.py", "--pages", "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     images = SCRIPTS.parent / "docs" / "images"

@@ -85,7 +85,7 @@ def ours() -> dict[str, float]:
             totals[name] = totals.get(name, 0.0) + part.total.item()
             items[name] = items.get(name, 0) + part.items.item()
     mean = {f"loss/{name}": totals[name] / items[name] for name in totals}
-    loss = mean["loss/ce"] + 0.3 * (mean["loss/emd"] + mean["loss/box_giou"])
+    loss = mean["loss/ce"] + 0.3 * (mean["loss/emd"] + mean["loss/own_terms:BoxOverlap"])
     return {**mean, "loss": loss}
 
 

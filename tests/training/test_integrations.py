@@ -554,8 +554,9 @@ def test_a_collator_needs_labels_and_the_shift_of_the_model(tmp_path):
 
 
 def test_a_collator_cannot_find_roles():
-    loss_of = NumericLoss("box_l1", vocabulary=NUMBERS)
-    with pytest.raises(ValueError, match="the term box_l1 needs roles and groups"):
+    terms = ({"name": "own_terms:BoxDistance"},)
+    loss_of = NumericLoss({"terms": terms}, vocabulary=NUMBERS)
+    with pytest.raises(ValueError, match="the term own_terms:BoxDistance needs roles and groups"):
         collate_with_spans(COLLATE, loss_of)
 
 

@@ -1,4 +1,15 @@
-"""Losses for boxes (four coordinates) and clock times (hour and minute).
+"""Loss terms of boxes (four coordinates) and clock times (hour and minute).
+
+Copy this file next to your config, which names a term by its import path:
+
+    objective:
+      preset: ce
+      numeric_weight: 2.0
+      terms: [{name: "own_terms:BoxOverlap"}]
+
+The weights of DETR (arXiv 2005.12872) are 2 for ``BoxOverlap`` and 20 for ``BoxDistance``: 5 for
+the sum of four errors is 20 for their mean. Begin with 0.3 for ``TimeDistance``. No comparison has
+measured these terms.
 
 Axes    q boxes, r clock times
 
@@ -39,15 +50,14 @@ class BoxDistance:
     x is a predicted coordinate and x' its target.
 
     Attributes:
-        scale: Largest possible coordinate, above 0; 1000 if coordinates are 0 to 1000. If it is not
-            set, training takes ``max_value`` of the model's coordinates.
+        scale: Largest possible coordinate, above 0: ``max_value`` of the model's coordinates.
     """
 
     per: ClassVar[Literal["box"]] = "box"
     scale: float = 1000.0
 
     def __post_init__(self) -> None:
-        check_positive("box_l1", scale=self.scale)
+        check_positive("BoxDistance", scale=self.scale)
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss of each box, [q]."""

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from own_terms import BoxDistance, BoxOverlap, TimeDistance
 from term_losses import certain, digit_logits, marked_spans, random_scores
 from tokens import SIZE, TOKENIZER, VOCABULARY, ToyTokenizer, labels_of
 
@@ -9,12 +10,15 @@ from mm_numeric.losses.normalization import Counts
 from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.losses.term import make_term
-from mm_numeric.losses.terms.boxes_and_times import BoxDistance, BoxOverlap, TimeDistance
 from mm_numeric.numbers.spans import NumberSpans, numbers_in_labels
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 
 BOX, TIME = "x y x y", "hour minute"
-TERMS = {"box_l1": BoxDistance(), "box_giou": BoxOverlap(), "time": TimeDistance()}
+TERMS = {
+    f"own_terms:{type(term).__name__}": term
+    for term in (BoxDistance(), BoxOverlap(), TimeDistance())
+}
+OF_BOXES = [name for name, term in TERMS.items() if term.per == "box"]
 
 
 def losses_of(term, scores, text, roles):
@@ -146,8 +150,8 @@ def test_a_location_token_of_a_negative_value_keeps_its_sign():
     spans = NumberSpans.build([numbers], [{i: i for i in range(4)}])
     logits = torch.zeros(4, len(ids))
     logits[range(4), [ids[f"<{value}>"] for value in (-4, -4, 3, 3)]] = 800.0
-    result = NumericLoss("box_giou", vocabulary=vocabulary)(logits, labels, spans)
-    assert result.components["box_giou"].item() == pytest.approx(1 - 49 / 64, abs=1e-6)
+    scores = digit_logits(logits, logits.logsumexp(-1), torch.arange(-8.0, 9.0).double())
+    assert BoxOverlap()(scores, spans).item() == pytest.approx(1 - 49 / 64, abs=1e-6)
 
 
 @pytest.mark.parametrize("text", ["10 10 50 10", "10 20 10 20", "10 20 30 40"])
@@ -179,7 +183,7 @@ def test_times_go_round_the_dial(predicted, wanted, distance):
     assert of(TimeDistance(), predicted, wanted, TIME) == pytest.approx(distance, abs=1e-12)
 
 
-@pytest.mark.parametrize("name", ["box_l1", "box_giou"])
+@pytest.mark.parametrize("name", OF_BOXES)
 def test_the_gradient_moves_a_box_that_is_apart_towards_the_label(name):
     """The label is to the right and below."""
     label, scores = "70 70 90 90", certain("10 10 30 30", height=3.0).requires_grad_()
@@ -198,10 +202,15 @@ def test_the_gradient_of_a_time_goes_the_shorter_way():
     assert scores.grad[1, 2] < 0 < scores.grad[1, 0]  # 12 costs less, 10 costs more
 
 
-@pytest.mark.parametrize("name", ["box_l1", "box_giou"])
+@pytest.mark.parametrize("name", OF_BOXES)
 def test_gradcheck_of_boxes_that_are_apart(name):
     scores = certain("1 1 2 2", height=3.0).requires_grad_()
     assert torch.autograd.gradcheck(lambda z: losses_of(TERMS[name], z, "7 7 9 9", BOX), scores)
+
+
+def test_gradcheck_of_times():
+    scores = random_scores(3).requires_grad_()
+    assert torch.autograd.gradcheck(lambda z: losses_of(TimeDistance(), z, "7:05", TIME), scores)
 
 
 # Within an objective
@@ -236,7 +245,7 @@ def test_groups_with_other_roles_have_no_loss():
     assert (counts.boxes, counts.times, counts.numbers) == (3, 2, 21)
     result = made(*TERMS)(*rows(MIXED), spans)
     assert {name: result.sums[name].items.item() for name in TERMS} == {
-        "box_l1": 3, "box_giou": 3, "time": 2,
+        "own_terms:BoxDistance": 3, "own_terms:BoxOverlap": 3, "own_terms:TimeDistance": 2,
     }  # fmt: skip
 
 
@@ -319,9 +328,9 @@ def test_lower_precision_is_calculated_in_float32(dtype):
 @pytest.mark.parametrize("name", TERMS)
 def test_numbers_of_eighteen_digits_are_finite(name):
     """These terms are in units of the answer, so that 10 ** 39 of them are no float32."""
-    text = ":".join(["9" * 18] * 2) if name == "time" else " ".join(["9" * 18] * 4)
+    text = " ".join(["9" * 18] * 4) if name in OF_BOXES else ":".join(["9" * 18] * 2)
     scores = random_scores(sum(map(str.isdigit, text))).float().requires_grad_()
-    losses = losses_of(TERMS[name], scores, text, TIME if name == "time" else BOX)
+    losses = losses_of(TERMS[name], scores, text, BOX if name in OF_BOXES else TIME)
     losses.sum().backward()
     assert losses.isfinite().all()
     assert scores.grad.isfinite().all()
@@ -329,7 +338,7 @@ def test_numbers_of_eighteen_digits_are_finite(name):
 
 @pytest.mark.parametrize("name", TERMS)
 def test_nan_is_never_hidden(name):
-    text, roles = ("7:05", TIME) if name == "time" else ("1 2 5 7", BOX)
+    text, roles = ("1 2 5 7", BOX) if name in OF_BOXES else ("7:05", TIME)
     scores = random_scores(sum(map(str.isdigit, text)))
     scores[0] = torch.nan
     assert losses_of(TERMS[name], scores, text, roles).isnan().all()
@@ -337,5 +346,5 @@ def test_nan_is_never_hidden(name):
 
 @pytest.mark.parametrize("scale", [0, -1.0])
 def test_a_scale_that_divides_by_zero_is_rejected(scale):
-    with pytest.raises(ValueError, match="box_l1: scale must be > 0, not"):
-        make_term("box_l1", {"scale": scale})
+    with pytest.raises(ValueError, match="BoxDistance: scale must be > 0, not"):
+        make_term("own_terms:BoxDistance", {"scale": scale})
