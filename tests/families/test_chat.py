@@ -10,9 +10,8 @@ import pytest
 import torch
 from PIL import Image
 from sized_rows import SIZES, sized_rows
-from tiny_chats import CHATS
+from tiny_chats import CHATS, NEWER_CHATS
 from tiny_models import small_config
-from tiny_newer_chats import NEWER_CHATS
 from tiny_qwens import checkpoint
 from transformers import (
     CONFIG_MAPPING,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import tiny_chats
 from finished_runs import copy_and_enter
-from tiny_internvl import CHAT_TEMPLATE
+from tiny_families import CHAT_TEMPLATE
 from transformers.utils.chat_template_utils import (
     _cached_compile_jinja_template,
     render_jinja_template,

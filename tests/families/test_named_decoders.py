@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from sums import sums_config
-from tiny_decoders import MIXTURES, TWINS, checkpoint
-from tiny_models import TINY, examples_of
+from tiny_models import MIXTURES, TINY, TWINS, examples_of, twin_checkpoint
 from torch import nn
 from transformers import AutoModelForCausalLM
 
@@ -24,13 +23,13 @@ def trainer_of(name: str, folder, **lora):
     """Return a trainer of adapters on a tiny model, and a batch of the sums."""
     sections = {"modules": {"language": "adapted"}, "lora": {"rank": 2, **lora}}
     config = replace(sums_config(folder, "causal_lm", sections=sections), model=TINY_EAGER)
-    family = CausalLM.load(checkpoint(name), TINY_EAGER)
+    family = CausalLM.load(twin_checkpoint(name), TINY_EAGER)
     trainer = make_trainer(
         config,
         training_arguments(config),
         examples_of(config),
         make_collator(config, family),
-        checkpoint(name),
+        twin_checkpoint(name),
     )
     return trainer, trainer.data_collator(trainer.train_dataset)
 
@@ -39,7 +38,7 @@ def trainer_of(name: str, folder, **lora):
 @pytest.mark.parametrize("name", TWINS)
 def test_the_first_loss_is_that_of_the_model_by_hand(tmp_path, name):
     trainer, batch = trainer_of(name, tmp_path)
-    model = AutoModelForCausalLM.from_pretrained(checkpoint(name), dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(twin_checkpoint(name), dtype=torch.float32).eval()
     labels = torch.full(batch["supervised"].shape, -100)
     after = batch["supervised"].roll(1, dims=1)
     labels[after] = batch["input_ids"][after]
@@ -85,7 +84,7 @@ def test_adapted_experts_are_saved_loaded_and_merged(tmp_path, name):
         (tmp_path / "model").mkdir()
         save_adapted(trainer.model, tmp_path / "model")
         loaded = load_adapted(
-            CausalLM.load(checkpoint(name), TINY_EAGER), str(tmp_path / "model"), TINY_EAGER
+            CausalLM.load(twin_checkpoint(name), TINY_EAGER), str(tmp_path / "model"), TINY_EAGER
         ).eval()
         torch.testing.assert_close(loaded(ids).logits, trained)
         torch.testing.assert_close(merged(loaded)(ids).logits, trained, rtol=1e-4, atol=1e-4)
@@ -100,12 +99,12 @@ def test_experts_can_be_left_out_and_need_plain_lora(tmp_path):
 
 
 def test_an_attention_that_a_model_lacks_is_one_sentence():
-    family = CausalLM.load(checkpoint("gpt_oss"), TINY)
+    family = CausalLM.load(twin_checkpoint("gpt_oss"), TINY)
     message = (
         "model.attention: GptOssForCausalLM does not support sdpa; set model.attention to eager"
     )
     with pytest.raises(ValueError, match=message):
-        family.load_model(checkpoint("gpt_oss"), TINY)
+        family.load_model(twin_checkpoint("gpt_oss"), TINY)
 
 
 def test_the_code_of_baichuan_2_is_not_executed_by_default(tmp_path):

@@ -11,8 +11,8 @@ import pytest
 import torch
 from PIL import Image
 from rectangles import write_rectangles
+from tiny_families import tiny_gemma_tokenizer
 from tiny_models import ROOT, TINY, tiny_checkpoint, tiny_folder
-from tiny_paligemma import tiny_gemma_tokenizer
 from transformers import PaliGemmaProcessor
 
 from mm_numeric.answers import Box, Instance

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tiny_families import make_tiny_paligemma
 from tiny_models import ROOT, TINY
-from tiny_paligemma import make_tiny_paligemma
 
 from mm_numeric.data.collator import TrainingCollator, prompt_batch
 from mm_numeric.families.paligemma import PaliGemma

@@ -9,12 +9,12 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import accelerate.utils.imports
 import accelerate.utils.memory
-from tiny_families import with_recipes
 from transformers import PretrainedConfig
 
 from mm_numeric.families.family import Family
@@ -22,6 +22,16 @@ from mm_numeric.families.family import Family
 KEPT = "MM_NUMERIC_TEST_MODELS"
 """Environment variable with the folder of tiny models that were made before, for processes too that
 are forked from this one. Without it, models are made anew."""
+
+_RECIPES = {
+    "Florence-2": "make_tiny_florence2",
+    "LLaVA-1.5": "make_tiny_llava",
+    "PaliGemma": "make_tiny_paligemma",
+    "Yi-VL": "make_tiny_yi_vl",
+    "chat": "make_tiny_internvl",
+}
+"""By ``Family.name``, for families without a tiny model: the name of a function of
+``tiny_families``, which takes a folder and a seed."""
 
 
 def make_cheap() -> None:
@@ -49,7 +59,7 @@ def _copy_tiny_models() -> None:
     if KEPT not in os.environ:
         os.environ[KEPT] = tempfile.mkdtemp(prefix="mm-numeric-tiny-")
         atexit.register(shutil.rmtree, os.environ[KEPT], ignore_errors=True)
-    Family.make_tiny = classmethod(with_recipes(Family.make_tiny.__func__))
+    Family.make_tiny = classmethod(_with_recipes(Family.make_tiny.__func__))
     for name, module in list(sys.modules.items()):
         if name.startswith("mm_numeric.families."):
             for cls in vars(module).values():
@@ -72,3 +82,12 @@ def _copying(make_tiny: Callable[..., None]) -> Callable[..., None]:
         return None
 
     return copied
+
+
+def _with_recipes(own: Callable[..., None]) -> Callable[..., None]:
+    def make_tiny(cls: Any, folder: Path, seed: int) -> None:
+        if cls.name not in _RECIPES:
+            return own(cls, folder, seed)
+        return getattr(import_module("tiny_families"), _RECIPES[cls.name])(folder, seed)
+
+    return make_tiny

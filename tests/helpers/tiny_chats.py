@@ -3,9 +3,19 @@
 from pathlib import Path
 
 import torch
-from tiny_families import vision_settings
-from tiny_internvl import CHAT_TEMPLATE, chat_tokenizer, make_tiny_internvl, text_config
-from tiny_paligemma import plain_gemma_tokenizer
+import transformers
+from tiny_families import (
+    CHAT_TEMPLATE,
+    IMAGE_TOKENS,
+    PATCH_PX,
+    SIDE_PX,
+    WIDTH,
+    chat_tokenizer,
+    make_tiny_internvl,
+    plain_gemma_tokenizer,
+    text_config,
+    vision_settings,
+)
 from transformers import (
     DeepseekVLHybridConfig,
     DeepseekVLHybridForConditionalGeneration,
@@ -36,12 +46,10 @@ from transformers import (
     Qwen3_5ForConditionalGeneration,
     Qwen3VLProcessor,
 )
+from transformers.utils import is_torchvision_available
 
 from mm_numeric.compat import VideoSettings, video_settings_alone
 from mm_numeric.families.tiny import save_tiny
-
-_WIDTH, _SIDE_PX, _PATCH_PX = 64, 56, 14
-_IMAGE_TOKENS = (_SIDE_PX // _PATCH_PX // 2) ** 2  # patches, merged 2 x 2
 
 # Gemma 3's template for messages of the user and the assistant.
 _GEMMA3_TEMPLATE = (
@@ -89,17 +97,17 @@ def make_tiny_gemma3(folder: Path, seed: int) -> None:
     )
     tokenizer.add_tokens(["<start_of_turn>", "<end_of_turn>"], special_tokens=True)
     ids = tokenizer.get_vocab()
-    spread = _WIDTH**-0.5  # like in tiny_paligemma
+    spread = WIDTH**-0.5  # as of PaliGemma
     config = Gemma3Config(
         text_config={
             "vocab_size": len(tokenizer),
-            "hidden_size": _WIDTH,
-            "intermediate_size": 2 * _WIDTH,
+            "hidden_size": WIDTH,
+            "intermediate_size": 2 * WIDTH,
             "num_hidden_layers": 2,
             "num_attention_heads": 4,
             "num_key_value_heads": 1,
-            "head_dim": _WIDTH // 4,
-            "query_pre_attn_scalar": _WIDTH // 4,
+            "head_dim": WIDTH // 4,
+            "query_pre_attn_scalar": WIDTH // 4,
             "max_position_embeddings": 2048,
             "initializer_range": spread,
             "layer_types": ["sliding_attention", "full_attention"],
@@ -107,16 +115,16 @@ def make_tiny_gemma3(folder: Path, seed: int) -> None:
             "bos_token_id": ids["<bos>"],
             "eos_token_id": ids["<eos>"],
         },
-        vision_config=vision_settings(_WIDTH, _SIDE_PX, _PATCH_PX, vision_use_head=False),
-        mm_tokens_per_image=_IMAGE_TOKENS,
+        vision_config=vision_settings(vision_use_head=False),
+        mm_tokens_per_image=IMAGE_TOKENS,
         image_token_index=ids["<image_soft_token>"],
         boi_token_index=ids["<start_of_image>"],
         eoi_token_index=ids["<end_of_image>"],
         initializer_range=spread,
     )
-    images = Gemma3ImageProcessorPil(size={"height": _SIDE_PX, "width": _SIDE_PX})
+    images = Gemma3ImageProcessorPil(size={"height": SIDE_PX, "width": SIDE_PX})
     processor = Gemma3Processor(
-        images, tokenizer, chat_template=_GEMMA3_TEMPLATE, image_seq_length=_IMAGE_TOKENS
+        images, tokenizer, chat_template=_GEMMA3_TEMPLATE, image_seq_length=IMAGE_TOKENS
     )
     save_tiny(folder, seed, _gemma3, config, processor)
 
@@ -135,14 +143,14 @@ def make_tiny_idefics3(folder: Path, seed: int) -> None:
     tokenizer = chat_tokenizer(folder, [*special, *tiles])
     processor = Idefics3Processor(
         Idefics3ImageProcessorPil(
-            size={"longest_edge": 2 * _SIDE_PX}, max_image_size={"longest_edge": _SIDE_PX}
+            size={"longest_edge": 2 * SIDE_PX}, max_image_size={"longest_edge": SIDE_PX}
         ),
         tokenizer,
-        image_seq_len=_IMAGE_TOKENS,
+        image_seq_len=IMAGE_TOKENS,
         chat_template=_IDEFICS3_TEMPLATE,
     )
     config = Idefics3Config(
-        vision_config=vision_settings(_WIDTH, _SIDE_PX, _PATCH_PX),
+        vision_config=vision_settings(),
         text_config={"model_type": "llama", **text_config(tokenizer)},
         image_token_id=processor.image_token_id,
         scale_factor=2,
@@ -154,23 +162,21 @@ def make_tiny_idefics3(folder: Path, seed: int) -> None:
 def make_tiny_llava_onevision(folder: Path, seed: int) -> None:
     """Save a LLaVA-OneVision, which pads tiles and adds a token after each row of patches."""
     tokenizer = chat_tokenizer(folder, ["<image>", "<video>"])
-    tiles = [[_SIDE_PX, 2 * _SIDE_PX], [2 * _SIDE_PX, _SIDE_PX], [2 * _SIDE_PX, 2 * _SIDE_PX]]
+    tiles = [[SIDE_PX, 2 * SIDE_PX], [2 * SIDE_PX, SIDE_PX], [2 * SIDE_PX, 2 * SIDE_PX]]
     images = LlavaOnevisionImageProcessorPil(
-        size={"height": _SIDE_PX, "width": _SIDE_PX}, image_grid_pinpoints=tiles
+        size={"height": SIDE_PX, "width": SIDE_PX}, image_grid_pinpoints=tiles
     )
     with video_settings_alone():
         processor = LlavaOnevisionProcessor(
             images,
             tokenizer,
             VideoSettings(video_processor_type="LlavaOnevisionVideoProcessor"),
-            num_image_tokens=(_SIDE_PX // _PATCH_PX) ** 2,
+            num_image_tokens=(SIDE_PX // PATCH_PX) ** 2,
             vision_feature_select_strategy="full",
             chat_template=CHAT_TEMPLATE.replace("<IMG_CONTEXT>", "<image>"),
         )
     config = LlavaOnevisionConfig(
-        vision_config=vision_settings(
-            _WIDTH, _SIDE_PX, _PATCH_PX, model_type="siglip_vision_model", vision_use_head=False
-        ),
+        vision_config=vision_settings(model_type="siglip_vision_model", vision_use_head=False),
         text_config={"model_type": "qwen2", **text_config(tokenizer)},
         image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
         video_token_index=tokenizer.convert_tokens_to_ids("<video>"),
@@ -187,8 +193,8 @@ def make_tiny_glm4v(folder: Path, seed: int) -> None:
     videos = ["<|begin_of_video|>", "<|video|>", "<|end_of_video|>"]
     tokenizer = chat_tokenizer(folder, [begin, "<|image|>", end, *videos])
     images = Glm4vImageProcessorPil(
-        size={"shortest_edge": _SIDE_PX**2, "longest_edge": 4 * _SIDE_PX**2},
-        patch_size=_PATCH_PX,
+        size={"shortest_edge": SIDE_PX**2, "longest_edge": 4 * SIDE_PX**2},
+        patch_size=PATCH_PX,
         merge_size=2,
     )
     template = CHAT_TEMPLATE.replace("<IMG_CONTEXT>", f"{begin}<|image|>{end}")
@@ -201,11 +207,11 @@ def make_tiny_glm4v(folder: Path, seed: int) -> None:
         vision_config={
             "depth": 2,
             "num_heads": 4,
-            "hidden_size": _WIDTH,
-            "intermediate_size": 2 * _WIDTH,
-            "out_hidden_size": _WIDTH,
-            "image_size": _SIDE_PX,
-            "patch_size": _PATCH_PX,
+            "hidden_size": WIDTH,
+            "intermediate_size": 2 * WIDTH,
+            "out_hidden_size": WIDTH,
+            "image_size": SIDE_PX,
+            "patch_size": PATCH_PX,
             "spatial_merge_size": 2,
         },
         text_config={
@@ -238,9 +244,7 @@ def make_tiny_gemma4(folder: Path, seed: int) -> None:
     tokenizer = plain_gemma_tokenizer(extra_special_tokens=named)
     more = ["<|turn>", "<turn|>", "<|channel>", "<channel|>", "<|video|>"]
     tokenizer.add_tokens(more, special_tokens=True)
-    images = Gemma4ImageProcessorPil(
-        patch_size=_PATCH_PX, max_soft_tokens=70, pooling_kernel_size=2
-    )
+    images = Gemma4ImageProcessorPil(patch_size=PATCH_PX, max_soft_tokens=70, pooling_kernel_size=2)
     with video_settings_alone():
         processor = Gemma4Processor(
             Gemma4AudioFeatureExtractor(),
@@ -250,13 +254,13 @@ def make_tiny_gemma4(folder: Path, seed: int) -> None:
             chat_template=_GEMMA4_TEMPLATE,
         )
     ids = tokenizer.get_vocab()
-    heads = {"num_attention_heads": 4, "head_dim": _WIDTH // 4}
+    heads = {"num_attention_heads": 4, "head_dim": WIDTH // 4}
     config = Gemma4Config(
         text_config={
             **text_config(tokenizer),
             **heads,
             "num_key_value_heads": 1,
-            "global_head_dim": _WIDTH // 4,
+            "global_head_dim": WIDTH // 4,
             "vocab_size_per_layer_input": len(tokenizer),
             "hidden_size_per_layer_input": 8,
             "layer_types": ["sliding_attention", "full_attention"],
@@ -265,10 +269,10 @@ def make_tiny_gemma4(folder: Path, seed: int) -> None:
         vision_config={
             **heads,
             "num_key_value_heads": 4,
-            "hidden_size": _WIDTH,
-            "intermediate_size": 2 * _WIDTH,
+            "hidden_size": WIDTH,
+            "intermediate_size": 2 * WIDTH,
             "num_hidden_layers": 2,
-            "patch_size": _PATCH_PX,
+            "patch_size": PATCH_PX,
             "pooling_kernel_size": 2,
             "position_embedding_size": 256,
         },
@@ -299,10 +303,10 @@ def make_tiny_qwen3_5(folder: Path, seed: int) -> None:
     config = Qwen3_5Config(
         text_config={
             **text_config(tokenizer),
-            "head_dim": _WIDTH // 4,
+            "head_dim": WIDTH // 4,
             "layer_types": ["linear_attention", "full_attention"],
-            "linear_key_head_dim": _WIDTH // 4,
-            "linear_value_head_dim": _WIDTH // 4,
+            "linear_key_head_dim": WIDTH // 4,
+            "linear_value_head_dim": WIDTH // 4,
             "linear_num_key_heads": 2,
             "linear_num_value_heads": 4,
             "rope_parameters": {
@@ -315,9 +319,9 @@ def make_tiny_qwen3_5(folder: Path, seed: int) -> None:
         vision_config={
             "depth": 2,
             "num_heads": 4,
-            "hidden_size": _WIDTH,
-            "intermediate_size": 2 * _WIDTH,
-            "out_hidden_size": _WIDTH,
+            "hidden_size": WIDTH,
+            "intermediate_size": 2 * WIDTH,
+            "out_hidden_size": WIDTH,
             "patch_size": 16,
             "temporal_patch_size": 1,
             "num_position_embeddings": 64,
@@ -337,20 +341,18 @@ def make_tiny_deepseek_vl_hybrid(folder: Path, seed: int) -> None:
     side_px = 128  # of the larger image
     processor = DeepseekVLHybridProcessor(
         DeepseekVLHybridImageProcessorPil(
-            size={"height": _SIDE_PX, "width": _SIDE_PX},
+            size={"height": SIDE_PX, "width": SIDE_PX},
             high_res_size={"height": side_px, "width": side_px},
         ),
         tokenizer,
         chat_template=CHAT_TEMPLATE.replace("<IMG_CONTEXT>", "<image_placeholder>"),
-        num_image_tokens=(_SIDE_PX // _PATCH_PX) ** 2,
+        num_image_tokens=(SIDE_PX // PATCH_PX) ** 2,
     )
     config = DeepseekVLHybridConfig(
-        vision_config=vision_settings(
-            _WIDTH, _SIDE_PX, _PATCH_PX, model_type="siglip_vision_model", vision_use_head=False
-        ),
+        vision_config=vision_settings(model_type="siglip_vision_model", vision_use_head=False),
         high_res_vision_config={
-            "hidden_size": _WIDTH // 2,
-            "mlp_dim": _WIDTH,
+            "hidden_size": WIDTH // 2,
+            "mlp_dim": WIDTH,
             "output_channels": 16,
             "num_hidden_layers": 2,
             "num_attention_heads": 4,
@@ -376,3 +378,146 @@ CHATS = {
     "deepseek_vl_hybrid": make_tiny_deepseek_vl_hybrid,
 }
 """Functions of a folder and a seed, by ``model_type``."""
+
+
+# Models that are newer than the tested transformers (5.23), which scripts/test_versions tests. The
+# image processors of Apertus 1.5 and Inkling 2 Loop need torchvision.
+
+
+def make_tiny_hy_v4_vl(folder: Path, seed: int) -> None:
+    """Save an HY-V4-VL (Hy4), with a token after each row of patches and sparse attention."""
+    tokenizer = chat_tokenizer(folder, [])
+    images = transformers.HYV4VLImageProcessorPil(
+        size={"shortest_edge": 64**2, "longest_edge": 128**2}
+    )
+    with video_settings_alone():
+        processor = transformers.HYV4VLProcessor(
+            images,
+            tokenizer,
+            VideoSettings(video_processor_type="HYV4VLVideoProcessor"),
+            chat_template=CHAT_TEMPLATE.replace("<IMG_CONTEXT>", "<|image_pad|>"),
+        )
+    text = text_config(tokenizer)
+    rope = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [2, 3, 3]}
+    config = transformers.HYV4VLConfig(
+        text_config={
+            **{name: text[name] for name in text.keys() - {"num_key_value_heads", "head_dim"}},
+            "moe_intermediate_size": 32,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "q_lora_rank": 16,
+            "kv_lora_rank": 16,
+            "qk_nope_head_dim": 8,
+            "qk_rope_head_dim": 16,
+            "v_head_dim": 16,
+            "hc_mult": 2,
+            "rope_parameters": rope,
+            "index_topk": 64,
+            "index_head_dim": 32,
+            "index_n_heads": 2,
+        },
+        vision_config={
+            "hidden_size": WIDTH,
+            "intermediate_size": 2 * WIDTH,
+            "out_hidden_size": WIDTH,
+            "num_attention_heads": 4,
+            "num_hidden_layers": 2,
+            "max_image_size": 128,
+        },
+        image_token_id=processor.image_token_id,
+        video_token_id=processor.video_token_id,
+    )
+    save_tiny(folder, seed, transformers.HYV4VLForConditionalGeneration, config, processor)
+
+
+def make_tiny_inkling2_loop(folder: Path, seed: int) -> None:
+    """Save an Inkling 2 Loop, some of whose layers run twice."""
+    token = "<|unused_200054|>"
+    tokenizer = chat_tokenizer(folder, [], image_token=token)
+    processor = transformers.Inkling2Processor(
+        transformers.Inkling2ImageProcessor(),
+        tokenizer,
+        chat_template=CHAT_TEMPLATE.replace("<IMG_CONTEXT>", token),
+    )
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": WIDTH // 4}
+    config = transformers.Inkling2LoopConfig(
+        text_config={
+            **text_config(tokenizer),
+            **heads,
+            **{f"swa_{name}": value for name, value in heads.items()},
+            "unpadded_vocab_size": len(tokenizer),
+            "num_hidden_layers": 6,
+            "sliding_window_size": 32,
+            "d_rel": 8,
+            "rel_extent": 64,
+            "moe_intermediate_size": 32,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "loop_layer_index_start": 2,
+            "loop_layer_index_end": 4,
+            "loop_num_passes": 2,
+            "loop_gate_rank": 8,
+            "n_layers_per_attn_res_block": 2,
+        },
+        vision_config={
+            "model_type": "inkling2_vision",
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "hidden_size": WIDTH,
+            "projection_hidden_dim": 2 * WIDTH,
+            "text_hidden_size": WIDTH,
+        },
+        image_token_id=processor.image_token_id,
+    )
+    save_tiny(folder, seed, transformers.Inkling2LoopForConditionalGeneration, config, processor)
+
+
+def make_tiny_apertus1p5(folder: Path, seed: int) -> None:
+    """Save an Apertus 1.5, whose image tokens are discrete codes, with a header and row ends."""
+    codes, sounds = 32, 8
+    named = {"image_token": "<|image|>", "audio_token": "<|audio|>", "boi_token": "<|img_start|>"}
+    named |= {"eoi_token": "<|img_end|>", "image_wrapper_token": "<|img_token_start|>"}
+    named |= {"eol_token": "<|img_end_of_row|>", "boa_token": "<|audio_start|>"}
+    tokenizer = chat_tokenizer(folder, [], **named, eoa_token="<|audio_end|>")
+    first = len(tokenizer)
+    tokenizer.add_tokens([f"<|code {i}|>" for i in range(codes + sounds)], special_tokens=True)
+    processor = transformers.Apertus1p5Processor(
+        transformers.Apertus1p5ImageProcessor(size={"min_pixels": 64**2, "max_pixels": 128**2}),
+        transformers.WavTokenizerFeatureExtractor(),
+        tokenizer,
+        chat_template=CHAT_TEMPLATE.replace("<IMG_CONTEXT>", "<|image|>"),
+    )
+    config = transformers.Apertus1p5Config(
+        text_config={**text_config(tokenizer), "hidden_act": "xielu"},
+        vision_config={
+            "codebook_size": codes,
+            "embed_dim": 16,
+            "latent_channels": 16,
+            "base_channels": 32,
+            "num_res_blocks": 1,
+        },
+        audio_config={"codebook_size": sounds},
+        image_token_id=processor.image_token_id,
+        audio_token_id=processor.audio_token_id,
+        image_token_offset=first,
+        audio_token_offset=first + codes,
+    )
+    save_tiny(folder, seed, transformers.Apertus1p5ForConditionalGeneration, config, processor)
+
+
+def _is_there(name: str) -> bool:
+    """Return True if this transformers has the model and what its image processor needs."""
+    needs_torchvision = name != "HYV4VL"
+    return hasattr(transformers, f"{name}ForConditionalGeneration") and (
+        is_torchvision_available() or not needs_torchvision
+    )
+
+
+_MODELS = {
+    "HYV4VL": make_tiny_hy_v4_vl,
+    "Inkling2Loop": make_tiny_inkling2_loop,
+    "Apertus1p5": make_tiny_apertus1p5,
+}
+
+NEWER_CHATS = {name: make for name, make in _MODELS.items() if _is_there(name)}
+"""Functions of a folder and a seed, by the name of the model's class in transformers."""

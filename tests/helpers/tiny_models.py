@@ -5,14 +5,21 @@ import tempfile
 from pathlib import Path
 
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM, T5Config, T5ForConditionalGeneration
+from transformers import (
+    CONFIG_MAPPING,
+    AutoModelForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from mm_numeric.config.data import DataSource
 from mm_numeric.config.reader import read_config
 from mm_numeric.config.schema import Config, ModelConfig
 from mm_numeric.data.examples import load_examples
 from mm_numeric.families.qwen2_vl import Qwen2VL
-from mm_numeric.families.tiny import tiny_qwen2_tokenizer
+from mm_numeric.families.tiny import tiny_gpt2_tokenizer, tiny_qwen2_tokenizer
 from mm_numeric.registry import FAMILIES, choose
 
 _KEPT = tempfile.TemporaryDirectory(prefix="mm-numeric-tests-")
@@ -113,3 +120,41 @@ def tiny_byt5():
     )
     torch.manual_seed(0)
     return T5ForConditionalGeneration(config).double()
+
+
+_SIZES = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 8,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
+    "pad_token_id": 0,
+}  # fmt: skip
+_LATENT = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8}
+_EXPERTS = {
+    "num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16,
+}  # fmt: skip
+_LINEAR = {
+    "linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8, "layer_types": ["linear_attention", "full_attention"],
+}  # fmt: skip
+_PLAIN = {
+    "llama": {}, "qwen3": {}, "gemma3_text": {}, "phi3": {}, "granite": {}, "smollm3": {},
+    "minicpm3": {"num_key_value_heads": 4, **_LATENT}, "qwen3_5_text": _LINEAR,
+}  # fmt: skip
+MIXTURES = {
+    "gpt_oss": _EXPERTS, "mixtral": _EXPERTS, "qwen3_moe": _EXPERTS, "granitemoe": _EXPERTS,
+    "qwen3_5_moe_text": _EXPERTS | _LINEAR,
+}  # fmt: skip
+TWINS = _PLAIN | MIXTURES
+"""model_type of transformers: Phi-4 is phi3, Yi is llama."""
+
+
+@functools.cache
+def twin_checkpoint(name: str) -> str:
+    """Save a tiny model of a type, with the tokenizer of the tiny GPT-2; return its folder."""
+    folder, tokenizer = ROOT / f"twin-{name}", tiny_gpt2_tokenizer()
+    own = {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id}
+    torch.manual_seed(0)
+    config = CONFIG_MAPPING[name](**_SIZES | own | TWINS[name])
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)

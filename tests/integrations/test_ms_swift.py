@@ -149,7 +149,7 @@ def test_what_cannot_be_registered(swift):
 def write_images(folder):
     """Save a tiny LLaVA, and eight rows that ask for a box."""
     from PIL import Image
-    from tiny_llava import make_tiny_llava
+    from tiny_families import make_tiny_llava
 
     make_tiny_llava(folder / MODEL, 0)
     processor = {"processor_class": "LlavaProcessor", "image_token": "<image>", "patch_size": 14}

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 from sized_rows import loaded
+from tiny_families import make_tiny_paligemma
 from tiny_models import TINY, clocks, examples_of, small_config, tiny_folder
-from tiny_paligemma import make_tiny_paligemma
 from train_runs import cut_off, weights
 
 from mm_numeric.answers import ClockTime, Number

@@ -13,7 +13,7 @@ from accelerate.utils import send_to_device
 from peft import LoraConfig, get_peft_model
 from sized_rows import check_gradients, gradients, loaded, sized_rows
 from sums import sums_config
-from tiny_decoders import checkpoint
+from tiny_models import twin_checkpoint
 from transformers import (
     AttentionInterface,
     AttentionMaskInterface,
@@ -196,7 +196,7 @@ def test_models_that_mix_the_samples_of_a_row_are_rejected(tmp_path):
     config = replace(config, data=replace(config.data, padding_free=True))
 
     def trained(name):
-        train(replace(config, model=replace(config.model, name=checkpoint(name))))
+        train(replace(config, model=replace(config.model, name=twin_checkpoint(name))))
 
     with pytest.raises(ValueError, match="the model has layers of type linear_attention, which"):
         trained("qwen3_5_text")
