@@ -1,5 +1,6 @@
 """What README.md and the pages of docs/ show can be pasted: code, commands and configs."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -10,8 +11,8 @@ import torch
 import yaml
 from clock_run import clock_images, clock_run
 from datasets import Dataset
-from detection_data import draw_coco
 from documents import PAGES, blocks, pages_with
+from PIL import Image
 from tiny_models import tiny_byt5, tiny_causal_lm, tiny_checkpoint
 from torch.utils.data import DataLoader
 from transformers import ByT5Tokenizer, Seq2SeqTrainingArguments, TrainingArguments
@@ -27,6 +28,28 @@ from mm_numeric.config.reader import find_config
 from mm_numeric.families.qwen2_5_vl import Qwen2_5VL
 from mm_numeric.families.tiny import tiny_qwen2_tokenizer
 from mm_numeric.registry import API, IMPORTERS, choose
+
+CLASSES = {"helmet": "red", "vest": "blue"}
+
+
+def draw_coco(folder: Path, split: str, count: int) -> None:
+    """Write ``instances_SPLIT.json`` and the folder SPLIT; every third image has no object."""
+    (folder / split).mkdir()
+    images, boxes = [], []
+    for i in range(count):
+        image = Image.new("RGB", (112, 84), "white")
+        image.paste("gray", (0, 80, 112, 84))
+        for k, color in enumerate(list(CLASSES.values())[: i % 3]):
+            x, y = 10 + i + 50 * k, 20 + 9 * k
+            image.paste(color, (x, y, x + 40, y + 40))
+            box = {"image_id": i, "category_id": k, "bbox": [x, y, 40, 40], "area": 1600}
+            boxes.append({"id": len(boxes) + 1, "iscrowd": 0, **box})
+        image.save(folder / split / f"{i}.png")
+        images.append({"id": i, "file_name": f"{i}.png", "width": 112, "height": 84})
+    names = [{"id": i, "name": name} for i, name in enumerate(CLASSES)]
+    data = {"images": images, "annotations": boxes, "categories": names}
+    (folder / f"instances_{split}.json").write_text(json.dumps(data), encoding="utf-8")
+
 
 BYT5 = ByT5Tokenizer()
 COMMANDS = ("ls", "cp", "check", "prepare", "check-data", "train", "predict", "demo",

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from decoded_runs import write_decoded
 
 from mm_numeric.answers import Number
 from mm_numeric.api import report
@@ -19,6 +18,31 @@ from mm_numeric.evaluation.report.comparison_page import terminal_text
 from mm_numeric.evaluation.report.results import read_comparison
 from mm_numeric.evaluation.report.summary_file import read_summary
 from mm_numeric.evaluation.score import scores_of
+from mm_numeric.runs.folder import PREDICTIONS, decoded_name
+
+
+def decoded_rows(answers, targets, rule):
+    """Return rows of a predictions file. ``answers`` maps an id to (text, confidence)."""
+    return [
+        {
+            "id": key,
+            "task": "clock",
+            "text": text,
+            "target": targets[key],
+            "image": f"{key}.png",
+            "greedy": text,
+            "decode": {"rule": rule, "for": "within_5_minutes", "covered": 0.99, "candidates": 9,
+                       "interval": None, "confidence": confidence},
+        }
+        for key, (text, confidence) in answers.items()
+    ]  # fmt: skip
+
+
+def write_decoded(folder, answers, targets, rule):
+    """Write the predictions of one rule into a run folder."""
+    lines = [json.dumps(row) + "\n" for row in decoded_rows(answers, targets, rule)]
+    (folder / decoded_name(PREDICTIONS, rule)).write_text("".join(lines), encoding="utf-8")
+
 
 TARGETS = {"a": "7:05", "b": "12:58", "c": "3:00", "d": "6:30"}
 # Deviations in minutes          0              4              60             6
