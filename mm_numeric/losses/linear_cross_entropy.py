@@ -179,8 +179,16 @@ def linear_cross_entropy_with_numbers(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return cross-entropy losses and number-token logits, given hidden states and output head.
 
-    The logits ``hidden @ weight.T + bias`` are computed in chunks, and only one chunk is in memory
-    at a time. Under autocast, its dtype is used. Losses are float32 for bf16 and fp16 inputs.
+    This is the definition, without autocast::
+
+        logits = to_compute_dtype(linear(hidden, weight, bias))
+        normaliser = logits.logsumexp(dim=-1)
+        losses = normaliser - logits.gather(1, labels[:, None]).squeeze(1)
+        numbers = logits[number_rows]
+        return losses, numbers[:, number_ids], normaliser[number_rows], numbers.argmax(dim=-1)
+
+    But the logits are computed in chunks, and only one chunk is in memory at a time. Under
+    autocast, its dtype is used. Losses are float32 for bf16 and fp16 inputs.
 
     Args:
         hidden: [n, d] last hidden states of the supervised positions.

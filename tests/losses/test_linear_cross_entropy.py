@@ -1,6 +1,7 @@
 """An objective from hidden states: what it says of the logits, and never all of them at once."""
 
 import json
+import textwrap
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mm_numeric.losses import cross_entropy
+from mm_numeric.losses import linear_cross_entropy as module
+from mm_numeric.losses.linear_cross_entropy import linear_cross_entropy_with_numbers
 from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
@@ -60,6 +63,26 @@ def test_equals_the_logits(name, form, dtype):
         full(objective, inputs, labels, **arguments),
         **tolerance,
     )
+
+
+def test_equals_the_definition_of_its_docstring():
+    _, _, block = linear_cross_entropy_with_numbers.__doc__.partition("::\n\n")
+    lines = textwrap.indent(textwrap.dedent(block.partition("\n\n")[0]), "    ")
+    names = {}
+    arguments = "hidden, weight, bias, labels, number_rows, number_ids"
+    exec(f"def defined({arguments}):\n{lines}", vars(module), names)
+    labels = labels_of("a-12.5, 07")
+    inputs, spans = head(labels), NumberSpans.from_labels(labels, VOCABULARY)
+    ids = torch.tensor([token.id for token in VOCABULARY.tokens])
+    found = []
+    for compute in (linear_cross_entropy_with_numbers, names["defined"]):
+        leaves = [tensor.clone().requires_grad_() for tensor in inputs]
+        *made, likely = compute(leaves[0][0], *leaves[1:], labels[0], spans.position, ids)
+        weights = [torch.arange(1.0, part.numel() + 1).view_as(part) for part in made]
+        sum((w * part).sum() for w, part in zip(weights, made, strict=True)).backward()
+        found.append([*made, likely, *(leaf.grad for leaf in leaves)])
+    for mine, wanted in zip(*found, strict=True):
+        torch.testing.assert_close(mine, wanted)
 
 
 @pytest.mark.parametrize("dtype", HALF)
