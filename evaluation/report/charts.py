@@ -24,7 +24,7 @@ from mm_numeric.io.markup import element, joined
 _NAMESPACE = 'xmlns="http://www.w3.org/2000/svg"'
 _FILE_STYLE = (
     "<style>text { font: 12px sans-serif; fill: var(--soft); } "
-    ".name, .share tspan { font-weight: 600; fill: var(--ink); }</style>"
+    ".name { font-weight: 600; fill: var(--ink); }</style>"
 )
 _MARGIN_PX = 14  # for the end of the last label on the x axis
 _LEGEND_PX = 18  # height of a line of the legend in a saved figure

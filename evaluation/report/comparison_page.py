@@ -63,13 +63,11 @@ def comparison_page(comparison: Comparison, *, trust_remote_code: bool) -> Page:
 def _sections(comparison: Comparison, *, trust_remote_code: bool) -> list[Section]:
     summary = comparison.summary
     logs, scores, failures = results.read_runs(comparison)
-    starts = results.read_starts(comparison)
     styles = {name: comparison.styles[name] for name in comparison.ranked()}
     found = [sweeps_section(comparison), _headline(comparison), hypotheses_section(comparison)]
     found.append(_metrics_section(comparison))
     found += [decoding_section(comparison), tuning_section(comparison)]
-    if any(logs.values()):
-        found.append(curves_section(styles, summary["baseline"], summary["seeds"], logs, starts))
+    found.append(curves_section(styles, logs, results.read_starts(comparison), summary["baseline"]))
     file = comparison.folder / SUMMARY
     found.append(confidence_section(comparison))
     if may_import(summary["task"], file, trust_remote_code=trust_remote_code):

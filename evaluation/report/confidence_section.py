@@ -64,16 +64,12 @@ def confidence_section(comparison: Comparison) -> Section | None:
         _scores_table(entries, shown, what),
         heading("Thresholds"),
         note(
-            f"Share of correct {what}s if a share of the {what}s is given, and the confidence from "
-            "which they are given. More are given if several have the confidence of the threshold. "
+            f"Share of correct {what}s if a share of the {what}s is given, and largest share that "
+            "can be given if a share of them is to be correct, each with the confidence from which "
+            f"{what}s are given. More are given if several have the confidence of the threshold. "
             "Thresholds are rounded down to six decimals; summary.json has them in full."
         ),
-        _coverage_table(entries, shown),
-        note(
-            f"Largest share of the {what}s that can be given if a share of them is to be correct, "
-            "and the confidence from which they are given; empty if no threshold reaches it."
-        ),
-        _right_table(entries, shown),
+        _thresholds_table(entries, shown),
         fold(
             "The reliability diagrams in numbers",
             [_bins_table(rule, own, shown) for rule, own in entries.items()],
@@ -168,31 +164,22 @@ def _gap(entry: Mapping[str, Any]) -> Quantity:
     )
 
 
-def _coverage_table(entries: Entries, styles: Styles) -> Table:
+def _thresholds_table(entries: Entries, styles: Styles) -> Table:
     rows = []
     for cells, entry in _rows(entries, styles):
-        texts = []
+        texts: list[str | None] = []
         for own in entry["thresholds"]["coverage"]:
             is_close = abs(own["coverage"] - own["wanted"]) < 0.0005
             given = "" if is_close else f" of {percent(own['coverage'])}"
             texts.append(f"{percent(own['right'])}{given}, from {_rounded_down(own['threshold'])}")
+        for own in entry["thresholds"]["right"]:
+            reached = own["threshold"] is not None
+            text = f"{percent(own['coverage'])}, from "
+            texts.append(text + _rounded_down(own["threshold"]) if reached else None)
         rows.append([*cells, *texts])
     header = [f"correct of {percent(coverage, 0)}" for coverage in COVERAGES]
-    return Table.of(["objective", "decoded by", *header], rows, title="Correct at a coverage")
-
-
-def _right_table(entries: Entries, styles: Styles) -> Table:
-    rows = []
-    for cells, entry in _rows(entries, styles):
-        texts = [
-            None
-            if own["threshold"] is None
-            else f"{percent(own['coverage'])}, from {_rounded_down(own['threshold'])}"
-            for own in entry["thresholds"]["right"]
-        ]
-        rows.append([*cells, *texts])
-    header = [f"given for {percent(share, 0)} correct" for share in RIGHT_SHARES]
-    return Table.of(["objective", "decoded by", *header], rows, title="Given at a share correct")
+    header += [f"given for {percent(share, 0)} correct" for share in RIGHT_SHARES]
+    return Table.of(["objective", "decoded by", *header], rows, title="Thresholds")
 
 
 def _rounded_down(threshold: float) -> str:

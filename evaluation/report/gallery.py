@@ -1,9 +1,10 @@
-"""What the galleries of a report share: ranked test questions, and their images."""
+"""The galleries of a report: the worst test questions, others, and the answers to them."""
 
 import base64
 import io
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple, TypeVar
@@ -14,12 +15,13 @@ from PIL import Image
 
 from mm_numeric.answers import Instance, Mask, Point
 from mm_numeric.data.images import image_file, upright_rgb
-from mm_numeric.evaluation.report.page import Block, fold, render
+from mm_numeric.evaluation.report.page import Block, Content, Section, fold, render
 from mm_numeric.evaluation.report.results import ScoredRow, Scores, Styles
-from mm_numeric.evaluation.table import Table, number
+from mm_numeric.evaluation.table import Cell, Table, number
 from mm_numeric.geometry.masks import mask_region
 from mm_numeric.geometry.row_shapes import corners
 from mm_numeric.io.escaping import plain
+from mm_numeric.io.markup import element, joined
 
 T = TypeVar("T")
 
@@ -30,55 +32,46 @@ WORST, FOLDED, SPREAD = 8, 4, 4
 """Number of the worst questions in a gallery, of those that are not folded, and of others."""
 
 
-class Ranked(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Question:
     """A test question, the seed whose answers to it are the worst, and their mean error."""
 
     id: str
     seed: int
     error: float
+    rank: int  # from the worst
+    rows: Mapping[str, ScoredRow]
+    """The row of each objective with this seed."""
+
+    @property
+    def row(self) -> ScoredRow:
+        """Return the row of the first objective, for what all rows of a question share."""
+        return next(iter(self.rows.values()))
 
 
-def worst_first(scores: Scores, error: Callable[[ScoredRow], float]) -> list[Ranked]:
-    """Rank the test questions by the answers of their worst seed, the largest error first.
+def worst_first(
+    styles: Styles,
+    scores: Scores,
+    error: Callable[[ScoredRow], float],
+    group: Callable[[ScoredRow], Any] = lambda row: str(row["id"]),
+) -> list[Question]:
+    """Return the test questions with the answers of their worst seed, the largest error first.
 
-    The error of a seed is the mean of ``error(row)`` over the objectives.
+    The error of a seed is the mean of ``error(row)`` over the objectives. Of several questions with
+    the same ``group(row)``, such as an image, only the worst is returned.
     """
-    errors: dict[tuple[str, int], list[float]] = defaultdict(list)
-    for (_, seed), rows in scores.items():
-        for row in rows:
-            errors[str(row["id"]), seed].append(error(row))
-    worst: dict[str, Ranked] = {}
-    for id_, seed in sorted(errors):
-        found = Ranked(id_, seed, fmean(errors[id_, seed]))
-        if id_ not in worst or found.error > worst[id_].error:
-            worst[id_] = found
-    return sorted(worst.values(), key=lambda own: (-own.error, own.id))
-
-
-def by_question(styles: Styles, scores: Scores) -> dict[tuple[str, int], dict[str, ScoredRow]]:
-    """Return the row of each objective, in the order of ``styles``, by question and seed."""
-    found: dict[tuple[str, int], dict[str, ScoredRow]] = defaultdict(dict)
+    answers: dict[tuple[str, int], dict[str, ScoredRow]] = defaultdict(dict)
     for name, seed in sorted(scores, key=lambda key: list(styles).index(key[0])):
         for row in scores[name, seed]:
-            found[str(row["id"]), seed][name] = row
-    return found
-
-
-def order_text(what: str, scores: Scores) -> str:
-    """Return a sentence on the order of a gallery; ``what`` names the error that was compared."""
-    objectives, seeds = ({key[i] for key in scores} for i in range(2))
-    mean = f"the mean {what} over the objectives" if len(objectives) > 1 else f"the {what}"
-    if len(seeds) == 1:
-        return f"Worst first, by {mean}."
-    return f"Worst first, by {mean}; each with the answers of its worst seed."
-
-
-def which_text(total: int, noun: str, reason: str = "") -> str:
-    """Return a sentence on which of the questions or images a gallery shows."""
-    if total <= WORST + SPREAD:
-        return f"The only {noun}." if total == 1 else f"All {total} {noun}s."
-    rest = f"The {WORST} worst of {total:,} {noun}s, and {SPREAD} spread evenly over the rest"
-    return f"{rest}{reason}."
+            answers[str(row["id"]), seed][name] = row
+    ranked = sorted(
+        (-fmean(map(error, rows.values())), *key, rows) for key, rows in answers.items()
+    )
+    worst: dict[Any, Question] = {}
+    for negative, id_, seed, rows in ranked:
+        own = Question(id=id_, seed=seed, error=-negative, rank=len(worst) + 1, rows=rows)
+        worst.setdefault(group(own.row), own)
+    return list(worst.values())
 
 
 def worst_and_others(ranked: Sequence[T]) -> list[T]:
@@ -86,6 +79,151 @@ def worst_and_others(ranked: Sequence[T]) -> list[T]:
     if len(ranked) <= WORST + SPREAD:
         return list(ranked)
     return [*ranked[:WORST], *spread_evenly(ranked[WORST:], SPREAD)]
+
+
+class Tile(NamedTuple):
+    """One answer in a gallery of images: the variables that ``gallery.html`` needs to draw it."""
+
+    label: Markup
+    drawing: Markup
+    words: str
+    css: str
+
+
+class ImageRegion(NamedTuple):
+    """A rectangular region of an image, in pixels of the original image."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Canvas:
+    """An image, or a region of an image, to draw on."""
+
+    anchor: str  # its id in the page
+    region: ImageRegion  # the visible region of the original, upright image
+    shown: Markup  # the image as SVG, or a grey area if it could not be opened
+    is_image: bool
+    is_cropped: bool = False
+    more: Markup | str = ""
+    """Other drawings that tiles refer to."""
+
+    @classmethod
+    def of(cls, image: Image.Image, anchor: str, region: ImageRegion, side_px: int) -> "Canvas":
+        """Return a region of an image, with a longer edge of at most ``side_px`` in the page."""
+        left, top, width, height = region
+        url = data_url(image.crop((left, top, left + width, top + height)), side_px)
+        place = {"x": left, "y": top, "width": width, "height": height}
+        shown = element("image", **place, preserveAspectRatio="none", href=url)
+        is_cropped = (width, height) != image.size
+        return cls(anchor=anchor, region=region, shown=shown, is_image=True, is_cropped=is_cropped)
+
+    @classmethod
+    def empty(cls, path: Path | None, anchor: str, wide: float, high: float) -> "Canvas":
+        """Return a grey area in place of an image that could not be opened."""
+        text = plain("no image" if path is None else f"no image: {path.name}", 30)
+        style = f"font:{wide / 12:.1f}px sans-serif;fill:#39424f"
+        ground = element("rect", width=wide, height=high, fill="#c9ced6")
+        at = {"x": wide / 2, "y": high / 2, "text_anchor": "middle"}
+        shown = joined(ground, element("text", text, style=style, **at))
+        region = ImageRegion(0, 0, wide, high)
+        return cls(anchor=anchor, region=region, shown=shown, is_image=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A question in a gallery: its drawn answers, and its line of the table."""
+
+    question: Question
+    answers: Mapping[str, Cell | str]  # the answers in the table, by objective
+    cells: Sequence[Cell | str] = ()  # of the table, between the id and the answers
+    mean: str = ""  # the error or the score of the answers
+    title: str = ""  # the heading above the drawings; the id by default
+    tiles: Sequence[Tile] = ()
+    canvas: Canvas | None = None
+
+
+def gallery_section(
+    title: str,
+    entries: Sequence[Entry],
+    total: int,
+    styles: Styles,
+    scores: Scores,
+    *,
+    noun: str,
+    error: str,
+    header: Sequence[str] = (),
+    mean: str = "",
+    key: Markup | str = "",
+    css: str = "shown",
+) -> Section:
+    """Return a section that shows ``worst_and_others`` of ``total`` questions, most of them folded.
+
+    Args:
+        title: Of the section.
+        entries: The shown questions. Those with tiles are drawn; the table is open without any.
+        total: The number of all questions.
+        styles: The styles of all objectives.
+        scores: The scored rows of all objectives and seeds.
+        noun: What the questions are called, such as image.
+        error: The name of the error by which the questions are sorted.
+        header: The heads of the columns ``Entry.cells``.
+        mean: The name of ``Entry.mean``; "" without such a column.
+        key: The legend of the drawings.
+        css: The CSS class of the drawings of a question.
+    """
+    names = [name for name in styles if any(name == own for own, _ in scores)]
+    several = len({seed for _, seed in scores}) > 1
+    lines, cases = [], []
+    for own in entries:
+        found = own.question
+        seed = f"seed {found.seed}" if several else ""
+        answers = (own.answers.get(name) for name in names)
+        label = Cell(content=found.id, limit=60, note=seed)
+        lines.append([label, *own.cells, *answers, *([own.mean] if mean else [])])
+        about = [plain(found.id, 60) if own.title else "", f"{mean} {own.mean}", seed]
+        about.append(f"{found.rank:,} of {total:,} from the worst")
+        heading = own.title or plain(found.id, 60)
+        cases.append((heading, " · ".join(filter(None, about)), own.tiles))
+    columns = [noun, *header, *(styles[name].cell() for name in names), *([mean] if mean else [])]
+    table = Table.of(columns, lines, title="Answers, the worst first", css="asked")
+    blocks: list[Content] = [table]
+    canvases = [own.canvas for own in entries if own.canvas]
+    if any(own.tiles for own in entries):
+        folded = len(cases) < total
+        drawn = render(
+            "gallery.html",
+            canvases=canvases,
+            key=key,
+            css=css,
+            is_alone=len(names) == 1,
+            first=cases[: FOLDED if folded else None],
+            more=cases[FOLDED:WORST] if folded else [],
+            others=cases[WORST:],
+        )
+        blocks = [Block(drawn), fold("The same as a table", [table])]
+    text = _order_text(error, scores) + _which_text(total, noun)
+    if any(own.is_cropped for own in canvases):
+        text += " Images with small shapes are cropped."
+    if missing := sum(not own.is_image for own in canvases):
+        text += f" {missing} of the {len(canvases)} images could not be opened."
+    return Section.of("gallery", title, text, *blocks)
+
+
+def _order_text(error: str, scores: Scores) -> str:
+    objectives, seeds = ({key[i] for key in scores} for i in range(2))
+    mean = f"the mean {error} over the objectives" if len(objectives) > 1 else f"the {error}"
+    each = "; each with the answers of its worst seed" if len(seeds) > 1 else ""
+    return f"Worst first, by {mean}{each}. "
+
+
+def _which_text(total: int, noun: str) -> str:
+    if total <= WORST + SPREAD:
+        return f"The only {noun}." if total == 1 else f"All {total} {noun}s."
+    return f"The {WORST} worst of {total:,} {noun}s, and {SPREAD} spread evenly over the rest."
 
 
 def answer_text(row: ScoredRow) -> str:
@@ -101,49 +239,6 @@ def answer_text(row: ScoredRow) -> str:
         words += f", {detected - matched} too many" if detected > matched else ""
     words += ", truncated" if row.get("cut") else ""
     return words + (f", {row['malformed']:g} malformed" if row.get("malformed") else "")
-
-
-class Tile(NamedTuple):
-    """One answer in a gallery of images: the variables that ``tiles.html`` needs to draw it."""
-
-    label: Markup
-    drawing: Markup
-    words: str
-    css: str
-
-
-class Article(NamedTuple):
-    """The answers to one question, for ``tiles.html``."""
-
-    title: str
-    about: str
-    tiles: Sequence[Tile]
-
-
-def gallery(template: str, articles: Sequence[Article], total: int, **more: object) -> Block:
-    """Return the drawn answers of ``worst_and_others`` of ``total`` questions, most of them folded.
-
-    ``template`` explains the drawings, and calls ``tiles.gallery``.
-    """
-    is_folded = len(articles) < total
-    drawn = render(
-        template,
-        first=articles[: FOLDED if is_folded else None],
-        more=articles[FOLDED:WORST] if is_folded else [],
-        others=articles[WORST:],
-        **more,
-    )
-    return Block(drawn)
-
-
-def same_as_table(header: Iterable[Any], rows: Sequence[Sequence[Any]]) -> Block:
-    """Return the texts of a gallery as a folded table."""
-    return fold("The same as a table", [Table.of(header, rows, title="The answers drawn above")])
-
-
-def names_of(styles: Styles, scores: Scores) -> list[str]:
-    """List the objectives with scored answers, in the order of ``styles``."""
-    return [name for name in styles if any(name == own for own, _ in scores)]
 
 
 def spread_evenly(values: Sequence[T], count: int) -> list[T]:

@@ -25,12 +25,10 @@ from mm_numeric.evaluation.metrics.matching import (
 from mm_numeric.evaluation.report.charts import (
     Axis,
     SeriesStyle,
-    draw,
-    figure,
-    nice_ticks,
+    bar_table,
     share_chart,
 )
-from mm_numeric.evaluation.report.page import Block, Section, fold, group, heading, note
+from mm_numeric.evaluation.report.page import Block, Section, fold, group, note
 from mm_numeric.evaluation.report.results import Pooled, ScoredRow
 from mm_numeric.evaluation.table import Quantity, Table, TableRow, cell_of, percent
 from mm_numeric.geometry.row_shapes import instance_row
@@ -132,22 +130,16 @@ _Statistics = Sequence[IouStatistics]
 _Content = Quantity | None
 _RANGES = [f"{index / BINS:.2f} to {(index + 1) / BINS:.2f}" for index in range(BINS)]
 _LEFT = ["unreadable", "no overlap"]
-_UNREAD_AT, _NONE_AT = -0.388, -0.165  # positions of these bars on the axis of the IoU
 _READING = (
     "The values of a curve at 0.5, 0.75 and 0.9 are the shares in the table. A curve that is "
     "higher on the left finds more shapes; one that falls late on the right locates them better."
-)
-_BARS = (
-    "Each bar is the share of true shapes with an IoU in a range of 0.05. The two bars on the left "
-    "are the shapes whose answer could not be parsed and those without any overlap; they are "
-    "clipped at the top if they are the longest. All charts have one scale."
 )
 
 
 def iou_section(
     found: _Statistics, answer: Instance | None, seeds: str, *, single: bool
 ) -> Section:
-    """Return the section on the IoU of true and predicted shapes: curves, a table and histograms.
+    """Return the section on the IoU of true and predicted shapes: curves and tables.
 
     The last of ``found`` are those of always predicting the mean box, ``answer``, if there are true
     shapes. ``seeds`` is that of ``results.seeds_text``. ``single`` is True if each answer is
@@ -158,11 +150,8 @@ def iou_section(
     labels += _LEFT if single else [f"precision@{FOUND_IOU:g}", *_LEFT]
     text = f"{_definition(answer, single=single)}{seeds} "
     text += _mean_box_text(found, answer, single=single)
-    top = max(max(own.bins()[2:]) for own in found) or 1.0
-    shares = zip([*_LEFT, *_RANGES], *(map(percent, own.bins()) for own in found), strict=True)
-    numbers = Table.of(
-        ["IoU", *(own.style.cell() for own in found)], shares, title="True shapes by IoU"
-    )
+    shares = {own.style: own.bins() for own in found}
+    distribution = bar_table("IoU", [*_LEFT, *_RANGES], shares, "True shapes by IoU")
     return Section.of(
         "overlap",
         "Overlap (IoU)",
@@ -173,10 +162,7 @@ def iou_section(
             found,
             [_iou_cells(own, single=single) for own in found],
         ),
-        heading("Distribution of IoU"),
-        note(_BARS),
-        group("fits", [_histogram(own, top) for own in found]),
-        fold("The same in numbers", [numbers]),
+        fold("Distribution of IoU", [distribution]),
     )
 
 
@@ -285,33 +271,6 @@ def _curves(found: _Statistics) -> Block:
     x = Axis(low=0, high=1, ticks=_IOU_TICKS, label="IoU of at least")
     text = "Share of true shapes by the minimum IoU, a curve for each objective."
     return share_chart(curves, x, text)
-
-
-def _histogram(own: IouStatistics, longest: float) -> Block:
-    unparsed, nothing, *shares = own.bins()
-    description = f"{own.style.name}: IoU of {len(own.ious):,} true shapes."
-    ticks = [(tick, f"{100 * tick:g}%") for tick in nice_ticks(0, longest, 4)]
-    apart = [(_UNREAD_AT, unparsed, "unread"), (_NONE_AT, nothing, "none")]
-    bars = [(at - 0.04, at + 0.04, share, name) for at, share, name in apart]
-    bars += [
-        (i / BINS, (i + 1) / BINS, share, f"IoU {_RANGES[i]}: {percent(share)}")
-        for i, share in enumerate(shares)
-    ]
-    rows = zip([*_LEFT, *_RANGES], map(percent, own.bins()), strict=True)
-    chart = draw(
-        "histogram.html",
-        description,
-        Table.of(["IoU", "share of true shapes"], rows),
-        x=Axis(low=-0.49, high=1, ticks=[*((at, name) for at, _, name in apart), *_IOU_TICKS]),
-        y=Axis(low=0, high=4 / 3 * longest, ticks=ticks),
-        bars=bars,
-        labels=[(at, share) for at, share, _ in apart],
-        thresholds=[(t, _text(percent(own.share_from(t)))) for t in THRESHOLDS],
-        colour=own.style.colour,
-        width=320,
-        height=188,
-    )
-    return figure(chart, own.style.cell())
 
 
 def _table(

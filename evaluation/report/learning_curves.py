@@ -13,7 +13,6 @@ from mm_numeric.evaluation.report.charts import (
     Chart,
     Line,
     Points,
-    SeriesStyle,
     figure,
     styled_line,
     thinned,
@@ -30,61 +29,85 @@ from mm_numeric.runs.folder import CURVES, LOG
 Log = Sequence[Mapping[str, Any]]
 """The lines of a log.jsonl, the training log of a run."""
 
+_Logs = Mapping[tuple[str, int], Log]
+_Curve = list[tuple[float, float]]
+_Curves = Mapping[str, Sequence[_Curve]]
+"""The curves of one logged value, one for each seed, by objective."""
+
 _EVALUATED = 3  # metrics of the evaluations during training that are not folded
-_SMOOTHED = 80  # curves with more points have a smoothed curve too
+_OTHERS = ("loss", "learning_rate", "grad_norm")  # that are no components of the loss
+_FEW = 9  # a curve of fewer points has a marker at each one
 _WIDTH, _HEIGHT, _COLUMNS = 340, 250, 3  # of a panel of curves.svg, in pixels; panels of a row
 
 
-def curves_section(
-    styles: Styles,
-    baseline: str,
-    seeds: Sequence[int],
-    logs: Mapping[tuple[str, int], Log],
-    starts: Mapping[tuple[str, int], Log],
-) -> Section:
-    """Return the section with a chart for each component of the loss, such as cross-entropy.
+def curves_section(styles: Styles, logs: _Logs, starts: _Logs, baseline: str) -> Section | None:
+    """Return the section with a chart for each logged value; None if nothing was logged.
 
     ``logs`` are the training logs by (objective, seed), and ``starts`` those of the warm starts
     that they continue. The warm start of ``baseline`` is drawn in grey.
     """
+    if not any(logs.values()):
+        return None
+    seeds = list(dict.fromkeys(seed for _, seed in logs))
     warm = {baseline: [starts.get((baseline, seed), []) for seed in seeds]}
     for name in styles:
         own = [starts.get((name, seed), []) for seed in seeds]
         if any(own) and own not in warm.values():
             warm[name] = own
-    rows = [row for name in styles for seed in seeds for row in logs.get((name, seed), [])]
-    components = list(dict.fromkeys(name for row in rows for name in row.get("components") or {}))
-    figures, lines, lost = [], [], []
-    for component in components:
-        found = {n: [_values(logs.get((n, s), []), component) for s in seeds] for n in styles}
-        found = {name: curves for name, curves in found.items() if any(curves)}
-        if not found:  # of runs that diverged before the first log
-            lost.append(component)
-            continue
-        figures.append(_chart(styles, component, found, warm))
-        for name, curves in found.items():
-            lines.append([Cell(content=component, is_name=True, limit=60), styles[name].cell()])
-            lines[-1] += _table_cells(_mean_curve(curves))
-    header = ["component", "objective", "first logged", "last logged", "lowest"]
-    table = fold(
-        "The same in numbers, mean over seeds",
-        [Table.of(header, lines, title="Components of the loss")],
-    )
-    text = _explanation(warm, baseline)
+    found = {key: _logged_curves(log) for key, log in logs.items()}
+    curves = [
+        {
+            name: _by_objective(styles, {key: own[kind].get(name) for key, own in found.items()})
+            for name in dict.fromkeys(name for own in found.values() for name in own[kind])
+        }
+        for kind in (0, 1)
+    ]
+    # Of runs that diverged before the first log.
+    lost = [name for kind in curves for name, own in kind.items() if not own]
+    trained, evaluated = ({n: own for n, own in kind.items() if own} for kind in curves)
+    figures = {n: _figure(_chart(styles, n, own, warm), n) for n, own in trained.items()}
+    metrics = [_figure(_chart(styles, n, own, {}), n) for n, own in evaluated.items()]
+    is_run = len(logs) == 1
+    others = [figures.pop(name) for name in _OTHERS[is_run:] if name in figures]
+    drawn: list[Content] = [group("panels", figures.values())]
+    if first := metrics[:_EVALUATED]:
+        drawn += [heading("Evaluations during training"), group("panels", first)]
+    if others := [*others, *metrics[_EVALUATED:]]:
+        drawn.append(fold("Other values", [group("panels", others)]))
+    text = _explanation(warm, baseline, is_run=is_run)
     if lost:
         text += f" Not drawn, because no finite value was logged: {', '.join(lost)}."
-    about, legend = note(text), charts.legend(styles.values())
+    lines = [
+        [Cell(content=name, is_name=True, limit=60), styles[objective].cell(), *_table_cells(own)]
+        for name, of_name in (*trained.items(), *evaluated.items())
+        for objective, own in of_name.items()
+    ]
+    header = ["curve", "objective", "first logged", "last logged", "lowest"]
+    table = Table.of(header, lines, title="Logged values, mean over seeds")
     clipped = [(styles[name].cell(), share) for name, share in _clipped(styles, logs).items()]
-    clips = (
-        [Table.of(["objective", "clipped"], clipped, title="Steps with clipped gradient")]
-        if clipped
-        else []
-    )
-    panels = group("panels", figures)
-    return Section.of("curves", "Learning curves", about, legend, panels, table, *clips)
+    keys = [] if is_run else [charts.legend(styles.values())]
+    blocks = [note(text), *keys, *drawn, fold("The same in numbers", [table])]
+    if clipped:
+        title = "Steps with clipped gradient"
+        blocks.append(Table.of(["objective", "clipped"], clipped, title=title))
+    return Section.of("curves", "Learning curves", *blocks)
 
 
-def _clipped(styles: Styles, logs: Mapping[tuple[str, int], Log]) -> dict[str, Quantity | None]:
+def _figure(chart: Chart, name: str) -> Block:
+    return figure(chart, Cell(content=name, is_name=True, limit=60))
+
+
+def _by_objective(styles: Styles, curves: Mapping[tuple[str, int], _Curve | None]) -> _Curves:
+    """Group the curves of all runs that have one by objective."""
+    found: dict[str, list[_Curve]] = {}
+    for name in styles:
+        own = [curve for (objective, _), curve in curves.items() if objective == name and curve]
+        if own:
+            found[name] = own
+    return found
+
+
+def _clipped(styles: Styles, logs: _Logs) -> dict[str, Quantity | None]:
     found: dict[str, list[float]] = {}
     for (name, _), log in logs.items():
         shares = [row["clipping"]["share_of_steps"] for row in log if "clipping" in row]
@@ -92,29 +115,37 @@ def _clipped(styles: Styles, logs: Mapping[tuple[str, int], Log]) -> dict[str, Q
     return {name: percent(float(np.mean(found[name]))) for name in styles if found.get(name)}
 
 
-def _values(log: Log, component: str, shift: float = 0) -> list[tuple[float, float]]:
-    """Return the points (step + ``shift``, value) of one loss component in a training log."""
-    pairs = [
-        (row["step"] + shift, row["components"].get(component))
-        for row in log
-        if row.get("components")
-    ]
-    finite = ((x, y) for x, y in pairs if isinstance(y, int | float) and math.isfinite(y))
-    return [(float(x), float(y)) for x, y in finite]
+def _logged_curves(log: Log) -> tuple[dict[str, _Curve], dict[str, _Curve]]:
+    """Return the curves of the training, the loss first, and those of its evaluations, by name.
+
+    A curve without points has no finite value in the log.
+    """
+    training: dict[str, _Curve] = {}
+    evaluation: dict[str, _Curve] = {}
+    for line in log:
+        logged = {name: line[name] for name in _OTHERS if line.get(name) is not None}
+        for curves, values in (
+            (training, {**logged, **(line.get("components") or {})}),
+            (evaluation, line.get("eval") or {}),
+        ):
+            for name, value in values.items():
+                own = curves.setdefault(name, [])
+                if isinstance(value, int | float) and math.isfinite(value):
+                    own.append((float(line["step"]), float(value)))
+    return training, evaluation
 
 
-def _mean_curve(curves: Sequence[Points]) -> list[tuple[float, float]]:
+def _mean_curve(curves: Sequence[Points]) -> _Curve:
     """Average the curves of several seeds, at the steps that all curves contain."""
-    tables = [dict(curve) for curve in curves if curve]
-    steps = sorted(set.intersection(*map(set, tables))) if tables else []
+    tables = [dict(curve) for curve in curves]
+    steps = sorted(set.intersection(*map(set, tables)))
     return [(step, sum(table[step] for table in tables) / len(tables)) for step in steps]
 
 
-def _table_cells(mean: Points) -> list[Cell]:
-    mean = mean or [(math.nan, math.nan)]
+def _table_cells(curves: Sequence[Points]) -> list[str]:
+    mean = _mean_curve(curves) or [(math.nan, math.nan)]
     texts = [f"{_logged(y)} (step {x:,.0f})" for x, y in (mean[0], mean[-1])]
-    texts.append(_logged(min(value for _, value in mean)))
-    return [Cell(content=text) for text in texts]
+    return [*texts, _logged(min(value for _, value in mean))]
 
 
 def _logged(value: float) -> str:
@@ -122,12 +153,11 @@ def _logged(value: float) -> str:
     return f"{value:.3g}" if 0 < value < 0.001 else number(value, 4)
 
 
-def _explanation(warm: Mapping[str, Sequence[Log]], baseline: str) -> str:
-    text = (
-        "Each component of the losses on the training rows, before its weight; a component is "
-        "logged by the objectives that use it. Bold: mean over seeds, smoothed over neighbouring "
-        "steps; thin: single seeds."
-    )
+def _explanation(warm: Mapping[str, Sequence[Log]], baseline: str, *, is_run: bool) -> str:
+    text = "Each component of the loss on the training rows, before its weight"
+    text += "; the loss is their weighted sum" if is_run else ""
+    text += ". Bold: smoothed over neighbouring steps"
+    text += "." if is_run else ", mean over seeds; thin: single seeds."
     end = max(map(_last_step, warm[baseline]), default=0)
     if end:
         text += f" Grey background: the end of the warm start of {end:,} steps."
@@ -145,127 +175,59 @@ def _last_step(log: Log) -> int:
 
 def _chart(
     styles: Styles,
-    component: str,
-    found: Mapping[str, list[list[tuple[float, float]]]],
+    name: str,
+    found: _Curves,
     starts: Mapping[str, Sequence[Log]],
-) -> Block:
-    """Draw one component of the loss by training step, for each objective.
+) -> Chart:
+    """Draw one logged value by training step, for each objective.
 
     If the runs continue an earlier training, the end of its curve is drawn left of step 0.
     """
-    every = [curve for curves in found.values() for curve in curves if curve]
+    every = [curve for curves in found.values() for curve in curves]
     last = max(x for curve in every for x, _ in curve)
-    warm, colours = [], ["var(--warm)", *(styles[name].colour for name in [*starts][1:])]
-    for colour, start in zip(colours, starts.values(), strict=True):
+    warm, colours = [], ["var(--warm)", *(styles[own].colour for own in [*starts][1:])]
+    for colour, start in zip(colours, starts.values(), strict=False):
         for log in start:
-            points = [p for p in _values(log, component, -_last_step(log)) if p[0] >= -last / 3]
-            warm.append(Line(points=thinned(points), colour=colour, width=1.2))
-    first = min((x for line in warm for x, _ in line.points), default=0.0)
+            points = [(x - _last_step(log), y) for x, y in _logged_curves(log)[0].get(name, [])]
+            points = thinned([point for point in points if point[0] >= -last / 3])
+            warm.append(Line(points=points, colour=colour, width=1.2))
+    first = min((x for line in warm for x, _ in line.points), default=every[0][0][0])
     values = [y for curve in (*every, *(line.points for line in warm)) for _, y in curve]
     low, high = min(values), float(np.quantile(values, 0.995))  # a spike must not flatten the rest
     margin = 0.06 * (high - low)
     thin, bold = [], []
-    for name in reversed(list(found)):
-        curves = [curve for curve in found[name] if curve]
-        thin += seed_lines(styles[name], [thinned(curve) for curve in curves])
-        bold.append(styled_line(styles[name], thinned(_mean_curve(curves), 40)))
-    chart = charts.line_chart(
+    for own in reversed(list(found)):
+        style, curves = styles[own], found[own]
+        mean = styled_line(style, thinned(_mean_curve(curves), 40))
+        bold.append(replace(mean, marker=style.drawn()) if len(mean.points) < _FEW else mean)
+        thin += [
+            Line(points=thinned(c), colour=style.colour, name=f"{own}, run {i}", width=0.7)
+            for i, c in enumerate(curves, start=1)
+        ]
+    return charts.line_chart(
         [line for line in (*warm, *thin, *bold) if line.points],
         charts.plain_axis(first, last, "step", 5),
         charts.plain_axis(low - margin, high + margin),
-        description=f"{component} by training step for {', '.join(found)}.",
+        description=f"{name} by training step for {', '.join(found)}.",
         shaded_to=0 if first < 0 else None,
     )
-    return figure(chart, Cell(content=component, is_name=True, limit=60))
-
-
-def seed_lines(style: SeriesStyle, curves: Sequence[Points]) -> list[Line]:
-    """Return one thin line per seed, in the colour of the objective."""
-    return [
-        Line(points=c, colour=style.colour, name=f"{style.name}, run {i}", width=0.7)
-        for i, c in enumerate(curves, start=1)
-    ]
-
-
-def run_curves_section(style: SeriesStyle, log: Log) -> Section | None:
-    """Return the section with the learning curves of a single run; None if nothing was logged."""
-    training, evaluation = _logged_curves(log)
-    if not training and not evaluation:
-        return None
-    text = (
-        "The loss is the weighted sum of its components, which are drawn before their weights. "
-        "Bold: smoothed over neighbouring steps."
-    )
-    blocks: list[Content] = [note(text), _run_panels(style, training)]
-    if evaluation:
-        blocks.append(heading("Evaluations during training"))
-        first = dict(list(evaluation.items())[:_EVALUATED])
-        rest = dict(list(evaluation.items())[_EVALUATED:])
-        blocks.append(_run_panels(style, first))
-        blocks += [fold("Other metrics", [_run_panels(style, rest)])] if rest else []
-    rows = [
-        [Cell(content=name, is_name=True, limit=60), *_table_cells(points)]
-        for name, points in (*training.items(), *evaluation.items())
-    ]
-    table = Table.of(
-        ["curve", "first logged", "last logged", "lowest"], rows, title="Logged values"
-    )
-    return Section.of("curves", "Learning curves", *blocks, fold("The same in numbers", [table]))
-
-
-def _logged_curves(log: Log) -> tuple[dict[str, Points], dict[str, Points]]:
-    """Return the curves of the training, the loss first, and those of its evaluations, by name."""
-    training: dict[str, list[tuple[float, float]]] = {}
-    evaluation: dict[str, list[tuple[float, float]]] = {}
-    for line in log:
-        shown = {name: line.get(name) for name in ("loss", "learning_rate", "grad_norm")}
-        loss = {"loss": shown.pop("loss")}
-        for curves, values in (
-            (training, {**loss, **(line.get("components") or {}), **shown}),
-            (evaluation, line.get("eval") or {}),
-        ):
-            for name, value in values.items():
-                if isinstance(value, int | float) and math.isfinite(value):
-                    curves.setdefault(name, []).append((float(line["step"]), float(value)))
-    return dict(training), dict(evaluation)
-
-
-def _run_chart(style: SeriesStyle, name: str, points: Points) -> Chart:
-    """Draw one curve of a single run."""
-    steps, values = [x for x, _ in points], [y for _, y in points]
-    smooth = [styled_line(style, thinned(points, 40))] if len(points) > _SMOOTHED else []
-    own = seed_lines(style, [thinned(points)]) if smooth else [styled_line(style, points)]
-    marked = [replace(line, marker=style.drawn()) for line in own] if len(points) < 9 else own
-    x = charts.plain_axis(min(steps), max(steps), "step", 5)
-    text = f"{name} by training step."
-    return charts.line_chart([*marked, *smooth], x, charts.axis_around(values), description=text)
-
-
-def _run_panels(style: SeriesStyle, curves: Mapping[str, Points]) -> Block:
-    figures = [
-        figure(_run_chart(style, name, points), Cell(content=name, is_name=True, limit=60))
-        for name, points in curves.items()
-    ]
-    return group("panels", figures)
 
 
 def write_curves(folder: Path) -> None:
     """Draw the loss, its components and three metrics of a run as curves.svg, if any is logged."""
     training, evaluation = _logged_curves(read_lines(folder / LOG))
-    metrics = dict(list(evaluation.items())[:_EVALUATED])
-    losses = {n: own for n, own in training.items() if n not in ("learning_rate", "grad_norm")}
-    style = charts.choose_styles(["run"], "", None)["run"]
-    parts = []
-    for i, (name, points) in enumerate([*losses.items(), *metrics.items()]):
+    curves = {name: own for name, own in training.items() if own and name not in _OTHERS[1:]}
+    metrics = [(name, own) for name, own in evaluation.items() if own]
+    curves |= dict(metrics[:_EVALUATED])
+    style, parts = charts.choose_styles(["run"], "", None), []
+    for i, (name, points) in enumerate(curves.items()):
         left, top = _WIDTH * (i % _COLUMNS), _HEIGHT * (i // _COLUMNS)
         parts.append(element("text", plain(name, 40), x=left + 48, y=top + 14, class_="name"))
         size = {"width": _WIDTH - 12, "height": _HEIGHT - 20}
-        parts.append(
-            element("svg", _run_chart(style, name, points).svg, x=left, y=top + 20, **size)
-        )
+        chart = _chart(style, name, {"run": [points]}, {})
+        parts.append(element("svg", chart.svg, x=left, y=top + 20, **size))
     if parts:
-        count = len(parts) // 2
-        width, height = _WIDTH * min(_COLUMNS, count), _HEIGHT * -(-count // _COLUMNS)
+        width, height = _WIDTH * min(_COLUMNS, len(curves)), _HEIGHT * -(-len(curves) // _COLUMNS)
         drawn = element("svg", *parts, viewBox=f"0 0 {width} {height}", role="img")
         chart = Chart(drawn, "Learning curves", Table.of([], []))
         write_text(folder / CURVES, charts.standalone_svg(chart))

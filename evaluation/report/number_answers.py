@@ -21,19 +21,17 @@ from mm_numeric.evaluation.metrics.number_errors import digit_count
 from mm_numeric.evaluation.report import results
 from mm_numeric.evaluation.report.charts import Axis, bar_table, share_chart
 from mm_numeric.evaluation.report.gallery import (
-    by_question,
-    names_of,
-    order_text,
-    spread_evenly,
+    Entry,
+    gallery_section,
+    worst_and_others,
     worst_first,
 )
 from mm_numeric.evaluation.report.page import Block, Section, note
 from mm_numeric.evaluation.report.results import Pooled, ScoredRow, Scores, Styles
-from mm_numeric.evaluation.table import Cell, Table
+from mm_numeric.evaluation.table import Cell
 from mm_numeric.io.escaping import plain
 
 WITHIN = {"exact": 0.0, "up to 1% off": 0.01, "up to 10%": 0.1, "up to 50%": 0.5}
-WORST, SPREAD = 8, 8
 
 
 def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
@@ -132,31 +130,31 @@ def _label(row: ScoredRow, kind: str) -> str:
 
 def questions_section(styles: Styles, scores: Scores) -> Section:
     """Return the section with the questions with the largest errors, and examples of the rest."""
-    rows, names = by_question(styles, scores), names_of(styles, scores)
-    order = worst_first(scores, lambda row: float(row["log_error"]))
-    shown, rest = order[:WORST], order[WORST:]
-    intro = (
-        f"{order_text('error (as sign log10(1 + abs))', scores)} The {len(shown)} worst of "
-        f"{len(order):,}, and {min(SPREAD, len(rest))} spread evenly over the rest; unparseable "
-        "answers are in quotes."
+    ranked = worst_first(styles, scores, lambda row: float(row["log_error"]))
+    entries = [
+        Entry(
+            question=own,
+            answers={name: _answer_cell(row) for name, row in own.rows.items()},
+            cells=[
+                Cell(content=str(own.row.get("prompt") or own.id), limit=160),
+                Cell(content=_with_unit(own.row["target"]), limit=40),
+            ],
+        )
+        for own in worst_and_others(ranked)
+    ]
+    return gallery_section(
+        "Questions and answers",
+        entries,
+        len(ranked),
+        styles,
+        scores,
+        noun="row",
+        error="error (as sign log10(1 + abs))",
+        header=["question", "true"],
     )
-    several = len({seed for _, seed in scores}) > 1
-    lines = []
-    for own in shown + spread_evenly(rest, SPREAD):
-        answers = rows[own.id, own.seed]
-        row = next(iter(answers.values()))
-        by_seed = f"seed {own.seed}" if several else ""
-        question = Cell(content=str(row.get("prompt") or own.id), limit=160, note=by_seed)
-        target = Cell(content=_with_unit(row["target"]), limit=40)
-        lines.append([question, target, *(_answer_cell(answers.get(n)) for n in names)])
-    header = ["question", "true", *(styles[name].cell() for name in names)]
-    table = Table.of(header, lines, title="Questions and answers, the worst first", css="asked")
-    return Section.of("questions", "Questions and answers", intro, table)
 
 
-def _answer_cell(row: ScoredRow | None) -> Cell:
-    if row is None:
-        return Cell()
+def _answer_cell(row: ScoredRow) -> Cell:
     if row["parsed"] is None:
         return Cell(content=f"“{plain(row['text'], 40)}”", css="unread")
     right = bool(row["exact"])

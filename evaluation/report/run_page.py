@@ -14,7 +14,7 @@ from mm_numeric.evaluation.guesses import Guesses, best_guess
 from mm_numeric.evaluation.report.charts import choose_styles
 from mm_numeric.evaluation.report.confidence_section import run_confidence_section
 from mm_numeric.evaluation.report.gallery import spread_evenly
-from mm_numeric.evaluation.report.learning_curves import run_curves_section
+from mm_numeric.evaluation.report.learning_curves import curves_section
 from mm_numeric.evaluation.report.page import Block, Content, Page, Section, fact_list, fold, note
 from mm_numeric.evaluation.report.results import SCORED, ReportedMetric, ScoredRow
 from mm_numeric.evaluation.report.summary_file import read_lines
@@ -195,13 +195,13 @@ def run_page(folder: Path, *, trust_remote_code: bool) -> Page:
     name = folder.resolve().name
     style = choose_styles([name], "", None)[name]
     metrics = _metrics_table(run)
-    curves = run_curves_section(style, run.log)
+    seed = int(run.settings["trainer"].get("seed", 0))
+    curves = curves_section({name: style}, {(name, seed): run.log}, {}, name)
     measured = _metrics_section(run, metrics) if run.results else None
     is_training = run.finished is None
     # During training, the curves and the worst answers change most.
     sections = [_steps_section(run), curves] if is_training else [measured]
     if run.rows:
-        seed = int(run.settings["trainer"].get("seed", 0))
         own = []
         if run.task_is_trusted and run.protocol == TASK:
             key = name, seed

@@ -8,23 +8,18 @@ Rows     lines of ``scores.jsonl`` with the columns
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from mm_numeric.answers import IMAGE
 from mm_numeric.evaluation.report import results
 from mm_numeric.evaluation.report.charts import SeriesStyle
 from mm_numeric.evaluation.report.gallery import (
-    Article,
-    Ranked,
+    Entry,
+    Question,
     Tile,
     answer_text,
-    by_question,
-    gallery,
-    names_of,
-    order_text,
-    same_as_table,
-    which_text,
+    gallery_section,
     worst_and_others,
     worst_first,
 )
@@ -43,33 +38,36 @@ def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
     """Return the gallery of temporal spans, or [] if no answer was scored."""
     if not results.pooled_rows(styles, scores):
         return []
-    ranked = worst_first(scores, lambda row: 1 - float(row["iou"]))
-    chosen, names = worst_and_others(ranked), names_of(styles, scores)
-    found_by_question = by_question(styles, scores)
-    answers = [found_by_question[own.id, own.seed] for own in chosen]
-    articles = [_article(own, found, styles) for own, found in zip(chosen, answers, strict=True)]
-    drawn = gallery("span_gallery.html", articles, len(ranked), is_alone=len(names) == 1)
-    rows = [
-        [Cell(content=own.id, limit=60), _seconds(next(iter(found.values()))["target"])]
-        + [Cell(content=_words(found[n]) if n in found else None, limit=160) for n in names]
-        for own, found in zip(chosen, answers, strict=True)
-    ]
-    table = same_as_table(["question", "true", *(styles[name].cell() for name in names)], rows)
-    intro = f"{order_text('IoU', scores)} {which_text(len(ranked), 'question')}"
-    return [Section.of("gallery", "Answers on the line of time", intro, drawn, table)]
+    ranked = worst_first(styles, scores, lambda row: 1 - float(row["iou"]))
+    section = gallery_section(
+        "Answers on the line of time",
+        [_entry(own, styles) for own in worst_and_others(ranked)],
+        len(ranked),
+        styles,
+        scores,
+        noun="question",
+        error="IoU",
+        header=["true"],
+        mean="mean IoU",
+        key=render("span_key.html"),
+        css="shown several",
+    )
+    return [section]
 
 
-def _article(own: Ranked, found: Mapping[str, ScoredRow], styles: Styles) -> Article:
-    row = next(iter(found.values()))
-    prompt = str(row.get("prompt") or "")
+def _entry(own: Question, styles: Styles) -> Entry:
+    prompt, target = str(own.row.get("prompt") or ""), own.row["target"]
     ends = [float(seconds) for seconds in _FRAME.findall(prompt)]
-    length = max([*ends, *(end for _, end in row["target"])])
+    length = max([*ends, *(end for _, end in target)])
     question = prompt.rpartition(IMAGE)[2]
-    about = f"{plain(own.id, 60)} · lines of {number(length, 1)} s"
-    return Article(
-        f"“{plain(question, 160)}”" if question else plain(own.id, 60),
-        f"{about} · mean IoU {number(1 - own.error, 2)}",
-        [_tile(styles[name], found[name], length) for name in found],
+    title = f"“{plain(question, 160)}”" if question else plain(own.id, 60)
+    return Entry(
+        question=own,
+        answers={name: Cell(content=_words(row), limit=160) for name, row in own.rows.items()},
+        cells=[_seconds(target)],
+        mean=number(1 - own.error, 2),
+        title=f"{title}, lines of {number(length, 1)} s",
+        tiles=[_tile(styles[name], row, length) for name, row in own.rows.items()],
     )
 
 

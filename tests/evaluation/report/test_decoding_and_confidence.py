@@ -109,7 +109,7 @@ def test_the_tables_of_confidence_are_those_of_the_metrics(tmp_path):
     page, twin = written(tmp_path, decoded_folder(tmp_path))
     seeds = [confidences("greedy", s) for s in range(2)]
     lines = [[" ".join(text) for text in row] for row in markdown_cells(twin, "Confidence")]
-    rows = {(line[0], line[1]): line for line in lines if len(line) == 6 and "from" in line[2]}
+    rows = {(line[0], line[1]): line for line in lines if len(line) == 9 and "from" in line[2]}
     assert len(rows) == 4
     confidence = np.concatenate([own.confidence for own in seeds])
     right = np.concatenate([own.right for own in seeds])

@@ -8,6 +8,7 @@ from shape_reports import HOSTILE, compared, lines
 
 from mm_numeric.evaluation.report import number_answers as questions
 from mm_numeric.evaluation.report.charts import choose_styles
+from mm_numeric.evaluation.report.gallery import SPREAD, WORST
 from mm_numeric.evaluation.score import score
 
 PAIRS = [
@@ -97,6 +98,6 @@ def test_many_rows_are_shown_in_part(tmp_path):
     styles = choose_styles(["ce"], "ce", None)
     section = questions.questions_section(styles, {("ce", 0): lines(tmp_path / "scores.jsonl")})
     shown = re.findall(r"^\| (\d\d) \|", section.content.markdown, re.MULTILINE)
-    assert shown[: questions.WORST] == [str(n) for n in range(59, 51, -1)]
-    assert len(shown) == questions.WORST + questions.SPREAD
+    assert shown[:WORST] == [str(n) for n in range(59, 51, -1)]
+    assert len(shown) == WORST + SPREAD
     assert shown[-1] == "00"

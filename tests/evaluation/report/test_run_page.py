@@ -68,9 +68,9 @@ def test_a_run_that_trains_shows_its_curves_and_the_last_evaluation(run):
     page, twin = report(run)
     assert "**No answers have been scored yet.**" in twin
     assert "- Not finished: the log ends at step 100 of " in twin
-    assert "| `emd` | 1.0000 (step 1) | 0.0100 (step 100) | 0.0100 |" in twin
-    assert "| `learning_rate` | 1e-05 (step 1) | 0.0010 (step 100) | 1e-05 |" in twin
-    assert "| `exact` | 0.5000 (step 100) |" in twin
+    assert "| `emd` | `mine` | 1.0000 (step 1) | 0.0100 (step 100) | 0.0100 |" in twin
+    assert "| `learning_rate` | `mine` | 1e-05 (step 1) | 0.0010 (step 100) | 1e-05 |" in twin
+    assert "| `exact` | `mine` | 0.5000 (step 100) |" in twin
     assert "grad_norm" not in page
     assert page.count('role="img"') == 5
     (run / "evaluation").mkdir()
@@ -136,7 +136,7 @@ def test_a_scored_run_has_its_metrics_and_answers_the_worst_first(run):
         row[1] for row in html_cells(page, "metrics") if " ".join(row[0]) == "within 5 min ↑"
     )
     assert re.findall(r"[\d.]+", " ".join(shown)) == expected
-    order = re.findall(r"<br>(test-\d)<br>", page)
+    order = re.findall(r"<small>(test-\d) · ", page)
     assert order == ["test-3", "test-5", "test-1", "test-4", "test-2", "test-0"]
     assert page.count("data:image/png") == len(MINUTES)
     text = page.split('<section id="failures">')[1].split("</section>")[0]
