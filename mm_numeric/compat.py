@@ -405,7 +405,7 @@ def numel(parameter: Any) -> int:
 
 
 def dim(parameter: Any) -> int:
-    """Return the number of dimensions of a whole parameter (``ds_shape`` of DeepSpeed 0.19)."""
+    """Return the number of dimensions of a parameter, also of one that ZeRO-3 has partitioned."""
     return len(getattr(parameter, "ds_shape", parameter.shape))
 
 

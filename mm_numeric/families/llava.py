@@ -227,7 +227,7 @@ def image_token(tokenizer: Any) -> str:
 
 
 def _class_tokens(config: LlavaConfig) -> int:
-    """Return how many features of one image are of no patch."""
+    """Return the number of image features that belong to a class token and not to a patch."""
     return int(config.vision_config.model_type == "clip_vision_model")
 
 

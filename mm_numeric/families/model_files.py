@@ -188,7 +188,7 @@ def saved_frame(source: str, revision: str) -> Path | None:
 
 
 def without_frame(source: str) -> str:
-    """Return what to do, for error messages, so that a model has no frame.json."""
+    """Return the advice of an error message that removes the frame.json of a model."""
     file = Path(source, FRAME)
     return f"delete {file}" if file.is_file() else f"delete {FRAME} in a copy"
 

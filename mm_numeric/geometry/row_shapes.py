@@ -53,7 +53,7 @@ def read_image(row: Mapping[str, Any], where: str) -> tuple[Path, tuple[int, int
 
 
 def _whole_number(value: Any) -> Any:
-    """Convert a whole number of a CSV file, which is a text, and None if it is empty."""
+    """Convert the text of a whole number, as in a CSV file, to an int, and empty text to None."""
     if isinstance(value, str) and re.fullmatch("[0-9]{1,10}", value):
         return int(value)
     return None if value == "" else value
