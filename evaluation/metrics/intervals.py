@@ -109,11 +109,12 @@ def standard_error(
 ) -> tuple[float, float]:
     """Compute the standard error of a mean over two seeds or more, and its degrees of freedom.
 
-    The variance of the mean of ``n`` seeds is ``s^2 / n + c``. ``s^2`` is the variance of the metric
-    between seeds. ``c`` is the mean covariance of two seeds over resampled test rows; more seeds do
-    not reduce it. The degrees of freedom are those of Satterthwaite (1946). The variance is at least
-    that of resampled rows alone. From ``ENOUGH_SEEDS`` on, this floor has degrees of freedom of its
-    own, by the same formula: those of the seeds, whose small variance it replaces, are too few.
+    The variance of the mean of ``n`` seeds is ``s^2 / n + c``. ``s^2`` is the variance of the
+    metric between seeds. ``c`` is the mean covariance of two seeds over resampled test rows; more
+    seeds do not reduce it. The degrees of freedom are those of Satterthwaite (1946). The variance
+    is at least that of resampled rows alone. From ``ENOUGH_SEEDS`` on, this floor has degrees of
+    freedom of its own, by the same formula: those of the seeds, whose small variance it replaces,
+    are too few.
 
     The arguments are those of ``seed_interval``. Both results are nan if a seed has no value, or if
     there is one seed.
