@@ -396,7 +396,7 @@ class Example:
 
     repeat: int = field(default=0, repr=False, compare=False)
     """How often the row has occurred before, in a stream or in an epoch of weighted sources.
-    Augmentation and soft answers draw anew for each occurrence."""
+    Augmentation draws anew for each occurrence."""
 
     @property
     def images(self) -> tuple[ImageSource, ...]:

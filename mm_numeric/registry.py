@@ -95,7 +95,6 @@ the others that are legal for its answers in ``augmentations``."""
 TERMS: Mapping[str, str] = {
     "digit_ce": "mm_numeric.losses.terms.digit_cross_entropy:PlaceWeightedCrossEntropy",
     "gce": "mm_numeric.losses.terms.soft_targets:GaussianCrossEntropy",
-    "soft_answers": "mm_numeric.losses.terms.soft_answers:SoftAnswers",
     "ntl_was": "mm_numeric.losses.terms.expected_distance:ExpectedDistance",
     "ntl_was_cdf": "mm_numeric.losses.terms.expected_distance:CumulativeDistance",
     "ntl_mse": "mm_numeric.losses.terms.expected_value:SquaredError",

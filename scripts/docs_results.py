@@ -440,11 +440,6 @@ CLAIMS = (
         "clock_evidence", "expected_risk_exponential_5, median", "ce_exponential_5, median",
     ),
     Claim(
-        "If one label in ten is random, `soft_answers` reads fewer clocks within 1 minute than CE, "
-        "both greedily, against the hypothesis",
-        "clock_evidence", "soft_answers_outliers_10", "ce_outliers_10",
-    ),
-    Claim(
         "With noise of 5 minutes, CE that learns its own medians reads more clocks within 1 minute "
         "than CE with as many steps, both greedily",
         "clock_distilled", "distilled", "more_steps",

@@ -36,7 +36,6 @@ FAMILY_PAGES = {
     "ntl.md": ("ntl_", "nl_ntl"),
     "ntil.md": ("emd", "ntil"),
     "soft-targets.md": ("gce",),
-    "soft-answers.md": ("soft_answers",),
     "proper-scores.md": ("rps",),
     "whole-answers.md": ("expected_risk",),
     "raft.md": ("raft",),

@@ -121,8 +121,7 @@ def predicted_digit() -> dict[str, Any]:
     """Return the loss of each term by the digit of which the model is nearly certain."""
     rest = (1 - CERTAINTY) / 9
     probs = torch.full((10, 10), rest, dtype=torch.float64).fill_diagonal_(CERTAINTY)
-    of_digits = (n for n in TERMS if make_term(n, {}).per != "answer")
-    names = ["ce", *(n for n in of_digits if n != "soft_answers")]  # of drawn answers
+    names = ["ce", *(n for n in TERMS if make_term(n, {}).per != "answer")]
     return {
         "label": LABEL,
         "certainty": CERTAINTY,

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -28,12 +27,9 @@ from mm_numeric.data.lengths import (
     count_image_tokens,
     row_tokens,
 )
-from mm_numeric.data.soft_answers import draw_answer
 from mm_numeric.families.family import Family, Prompts, Tokens
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.losses.answer_tree import AnswerTree
-from mm_numeric.losses.term import make_term
-from mm_numeric.losses.terms.soft_answers import SoftAnswers
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans, TokenNumber, numbers_in_labels
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 from mm_numeric.tasks.base import Task
@@ -89,13 +85,10 @@ class EncodedAnswer(NamedTuple):
 
 
 class TrainedAnswer(NamedTuple):
-    """An answer of a batch: the correct one, or one that is drawn around it."""
+    """The correct answer of a sample, and the numbers in it."""
 
     tokens: Tokens
     numbers: list[TokenNumber]
-    is_drawn: bool = False
-    targets: Mapping[int, Any] = {}
-    """Maps the position of a token in ``tokens`` to the target probabilities of the digits 0-9."""
 
 
 class EncodedAnswers:
@@ -159,14 +152,6 @@ class TrainingCollator:
 
     Digits of the text format, such as the 2 of ``bbox_2d``, are not numbers."""
 
-    soft_answers: SoftAnswers | None = None
-    """Train on answers that are drawn around the labels, one for each row, epoch and repeat.
-
-    Examples without an epoch, such as those of an evaluation, keep their labels."""
-
-    seed: int = 0
-    """Seed of the drawn answers."""
-
     skip_unreadable_images: bool = False
     """Skip a row whose image cannot be read, instead of raising an error."""
 
@@ -205,8 +190,6 @@ class TrainingCollator:
         kept, images, answers, skipped = self._load(examples)
         answer_ids = [answer.tokens.ids for answer in answers]
         spans = self._spans(answer_ids, [answer.numbers for answer in answers])
-        if any(answer.is_drawn for answer in answers):
-            spans = replace(spans, digit_target=_digit_target(answers))
         row_ids = tuple(example.id for example in kept)
         with_images = sum(example.image is not None for example in kept)
         if not kept or (self.add_dummy_image_row and not _has_image(images)):
@@ -233,16 +216,8 @@ class TrainingCollator:
     def answer(self, example: Example, frame: Frame | None) -> TrainedAnswer:
         """Return the answer that is trained on, with its end token, and the numbers in it."""
         written, answer = self.encode(example, frame)
-        targets: dict[int, Any] = {}
-        is_drawn = self.soft_answers is not None and example.epoch is not None
         try:
-            if is_drawn:
-                assert self.soft_answers is not None
-                seed = f"{self.seed} {example.epoch} {example.repeat} {example.id}"
-                written, targets = draw_answer(written, self.soft_answers, seed)
-                answer = self.family.answer(written.text)
             numbers = self.family.numbers(written.text, written.marks, answer, self.vocabulary)
-            at = _targets_of_tokens(targets, numbers, answer, self.vocabulary)
         except ValueError as error:
             raise ValueError(f"{example.where}: {error}") from error
         if self.answer_tree is not None and tuple(answer.ids) not in self.answer_tree.answers:
@@ -263,7 +238,7 @@ class TrainingCollator:
             )
             numbers += [number for number in found if taken.isdisjoint(number.positions)]
         numbers = sorted(numbers, key=lambda number: number.positions)
-        return TrainedAnswer(answer, numbers, is_drawn, at)
+        return TrainedAnswer(answer, numbers)
 
     def encode(self, example: Example, frame: Frame | None) -> EncodedAnswer:
         """Return an example's answer as text, and its tokens with the end token."""
@@ -411,38 +386,6 @@ class TrainingCollator:
         return inputs, supervised
 
 
-def _targets_of_tokens(
-    targets: Mapping[int, Any],
-    numbers: Sequence[TokenNumber],
-    answer: Tokens,
-    vocabulary: NumberVocabulary,
-) -> dict[int, Any]:
-    """Convert target probabilities by character to those by token, which must have one digit."""
-    found = {}
-    for number in numbers if targets else ():
-        for position, target in zip(number.positions, number.targets, strict=True):
-            if len(vocabulary.tokens[target].digits) != 1:
-                raise ValueError(
-                    "soft_answers needs one token per digit, and the tokenizer has tokens of "
-                    "several digits or of a coordinate; set model.digits: single."
-                )
-            characters = range(*answer.offsets[position])
-            found[position] = next(targets[i] for i in characters if i in targets)
-    return found
-
-
-def _digit_target(answers: Sequence[TrainedAnswer]) -> Tensor:
-    """Return the target probabilities of digits of all k number tokens of a batch, [k, 10]."""
-    none = np.zeros(10)
-    rows = [
-        answer.targets.get(position, none)
-        for answer in answers
-        for number in answer.numbers
-        for position in number.positions
-    ]
-    return torch.from_numpy(np.stack(rows)).float() if rows else torch.zeros(0, 10)
-
-
 def has_mixed_modalities(family: Family, examples: Sequence[Example]) -> bool:
     """Return True if the model accepts images, and some but not all examples have an image."""
     with_image = sum(example.image is not None for example in examples)
@@ -507,7 +450,6 @@ def make_collator(config: Config, family: Family) -> TrainingCollator:
             )
         limit = LengthLimit(data.max_tokens, data.too_long)
     vocabulary = family.vocabulary()
-    terms = [make_term(t.name, t.options, f"{config.title}, objective") for t in spec.terms]
     return TrainingCollator(
         family,
         config.task,
@@ -515,8 +457,6 @@ def make_collator(config: Config, family: Family) -> TrainingCollator:
         digit_runs=spec.digit_runs,
         thousands_separators=spec.thousands_separators,
         every_number=spec.numbers == "all",
-        soft_answers=next((term for term in terms if isinstance(term, SoftAnswers)), None),
-        seed=config.row_seed,
         skip_unreadable_images=data.on_bad_image == "skip",
         length_limit=limit,
         image_cache=None if data.image_cache is None else ImageCache(Path(data.image_cache)),

@@ -137,11 +137,6 @@ class NumericLoss(nn.Module):
         self._warn_of_large_values()
 
     @property
-    def needs_drawn_answers(self) -> bool:
-        """Return True if training needs answers that are drawn around the labels."""
-        return any(getattr(own, "needs_drawn_answers", False) for own in self.terms.values())
-
-    @property
     def has_whole_answers(self) -> bool:
         """Return True if the losses need the tree of all answers, and have it."""
         return self.answers is not None and any(t.per == "answer" for t in self.terms.values())
@@ -200,18 +195,9 @@ class NumericLoss(nn.Module):
         return self._result(losses, numbers, labels, spans, counts, written, weights)
 
     def _check_terms(self) -> None:
-        """Reject settings that do not fit a loss.
-
-        These are ``roles`` and ``digit_runs`` for losses on boxes and clock times, and a vocabulary
-        without some tokens of the numbers (``number_tokens: digits``) for losses that need all.
-        """
+        """Reject ``roles`` and ``digit_runs`` for losses on boxes and clock times."""
         for spec in self.spec.terms:
             term, where = self.terms[spec.name], f"objective.terms, {spec.name}"
-            if self.vocabulary.partial and getattr(term, "needs_whole_numbers", False):
-                raise ValueError(
-                    f"{where}: it needs all tokens of a number, and number_tokens: digits leaves "
-                    "out those of several digits; set number_tokens: all."
-                )
             if term.per not in ("box", "time", "answer"):
                 continue
             if spec.roles:
@@ -475,13 +461,6 @@ class NumericLoss(nn.Module):
     ) -> LossSum:
         """Return the sum of one numeric loss over a batch, and the count to divide it by."""
         term = self.terms[spec.name]
-        is_trained = numbers.logits.requires_grad and torch.is_grad_enabled()
-        if is_trained and spans.digit_target is None and self.needs_drawn_answers:
-            raise ValueError(
-                "soft_answers: the batch has no drawn answers, which label ids alone do not give; "
-                "train with `mm-numeric train`, or with NumericTrainer and a TrainingCollator that "
-                "has soft_answers=SoftAnswers(...)."
-            )
         with torch.set_grad_enabled(torch.is_grad_enabled() and spec.name in self._trained):
             losses = term_losses(spec, term, numbers, spans)
             if weights is not None:

@@ -58,7 +58,6 @@ PRESETS: Mapping[str, ObjectiveSpec] = {
     ),
     "digit_ce": _in_place_of_ce("digit_ce"),
     "gce": _in_place_of_ce("gce"),
-    "soft_answers": _in_place_of_ce("soft_answers"),
     "gce+ntl_was": _in_place_of_ce("gce", TermSpec(name="ntl_was", weight=0.3)),
     "ntl_was": _plus("ntl_was"),
     "ntl_mse": _plus("ntl_mse"),

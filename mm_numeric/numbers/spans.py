@@ -289,8 +289,6 @@ class NumberSpans:
         times: [r, 2] indices (0 to m - 1) of the hour and the minute of each time.
         supervised: [n] index of each supervised position in the flattened labels
             [samples * positions]. None if the loss gets logits only at supervised positions.
-        digit_target: [k, 10] target probability of each digit, float32, for ``soft_answers``. A row
-            of zeros has the label as its target. None if no answer was drawn.
     """
 
     position: Tensor
@@ -308,7 +306,6 @@ class NumberSpans:
     boxes: Tensor
     times: Tensor
     supervised: Tensor | None = None
-    digit_target: Tensor | None = None
 
     @classmethod
     def build(
@@ -396,7 +393,7 @@ class NumberSpans:
         numbers = int((self.sample < samples).sum())
         tokens = int((self.number < numbers).sum())
         of_token = ("position", "target", "place", "from_right", "worth", "number")
-        sizes = dict.fromkeys((*of_token, "digit_target"), tokens)
+        sizes = dict.fromkeys(of_token, tokens)
         sizes |= dict.fromkeys(("value", "sign", "role", "group", "sample"), numbers)
         sizes["supervised"] = supervised
         whole = {f.name: getattr(self, f.name) for f in fields(self)}

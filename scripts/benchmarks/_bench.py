@@ -4,7 +4,7 @@ Axes    n supervised rows, v vocabulary, k number tokens, d width of the model
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -108,12 +108,6 @@ def objective_of(name: str, setting: Setting) -> NumericLoss:
     return NumericLoss(spec, Stand(setting.vocabulary))
 
 
-def spans_of(made: NumericLoss, wanted: Tensor) -> NumberSpans:
-    """Return the numbers in labels [n], with target probabilities as if answers were drawn."""
-    spans = made.spans(wanted[None])
-    return replace(spans, digit_target=torch.full((len(spans.target), 10), 0.1))
-
-
 def ntloss_forms(vocabulary: int, *, reweigh: bool = False) -> dict[str, tuple[str, Step]]:
     """Return the losses of the ntloss package, by the name of the equivalent preset.
 
@@ -182,7 +176,7 @@ def full_block(
     ]
     for name in names:
         made = objective_of(name, setting)
-        spans = spans_of(made, wanted).to(setting.device)
+        spans = made.spans(wanted[None]).to(setting.device)
         form, published = ntloss.get(name, ("", None))
         rival = f"{CE} + ntloss {form}" if published else ""
         contenders.append(
@@ -214,10 +208,8 @@ def padded_block(
     labels = labels.to(setting.device)
     contenders = [Contender(name=CE, step=partial(_padded_cross_entropy, labels), inputs=logits)]
     for name in names:
-        made = objective_of(name, setting)
-        if not made.needs_drawn_answers:  # the labels alone have no drawn answers
-            step = partial(_padded_objective, made, labels)
-            contenders.append(Contender(name=name, step=step, inputs=logits))
+        step = partial(_padded_objective, objective_of(name, setting), labels)
+        contenders.append(Contender(name=name, step=step, inputs=logits))
     return Block(title=f"{PADDED}, {ignored:.0%} ignored", contenders=contenders, repeats=repeats)
 
 
@@ -287,7 +279,7 @@ def _term_alone(name: str, wanted: Tensor, setting: Setting, *, reweigh: bool) -
     term = TermSpec(name=name, options={"reweigh": True} if reweigh else {})
     spec = ObjectiveSpec(terms=(term,), ce_weight=0.0, numeric_weight=1.0)
     made = NumericLoss(spec, Stand(setting.vocabulary))
-    spans = spans_of(made, wanted).to(setting.device)
+    spans = made.spans(wanted[None]).to(setting.device)
     labels = wanted.to(setting.device)
     return lambda logits: made(logits, labels, spans).loss
 
@@ -308,7 +300,7 @@ def from_hidden_blocks(
 
     def from_hidden(name: str) -> Callable[[Tensor, Tensor], Tensor]:
         made = objective_of(name, setting)
-        spans = spans_of(made, wanted).to(setting.device)
+        spans = made.spans(wanted[None]).to(setting.device)
         return lambda h, head: made.from_hidden(h, head, labels, spans).loss
 
     found = []

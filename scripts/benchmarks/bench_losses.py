@@ -10,8 +10,7 @@ One table per comparison: every preset with torch's CE (and with torch's CE plus
 ntloss package has the term) from the logits of the supervised rows; every preset with torch's CE
 from all logits and padded labels, with 0, 50 and 95 % of the labels ignored; each of these terms
 alone with ntloss alone; and NumericLoss.from_hidden with torch's CE on all logits. Box and time
-terms are omitted, because synthetic labels have no roles. The last line is the time that the data
-collator needs to draw an answer for soft_answers.
+terms are omitted, because synthetic labels have no roles.
 
 x CE, x ntloss   ratio of times within one round; median over the rounds
 peak             peak of the process's resident memory (on a GPU: of torch's allocator) during the
@@ -22,7 +21,6 @@ waits            number of times the host waits for the GPU in a step
 import argparse
 import json
 import sys
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,9 +32,6 @@ from _bench import ALONE, FULL, HIDDEN_FROZEN, HIDDEN_TRAINED, PADDED, Setting, 
 from _measure import Result, compile_fails, compiled, machine, measure, table
 from _targets import at_target_size, targets
 
-from mm_numeric.answers import Mark, Written
-from mm_numeric.data.soft_answers import draw_answer
-from mm_numeric.losses.terms.soft_answers import SoftAnswers
 from mm_numeric.registry import unknown
 
 DEFAULTS = {"vocabulary": [151936], "rows": [1024], "digits": [0.3]}
@@ -76,28 +71,12 @@ def main() -> None:
         found = targets(points[0]["results"]) if meant else []
         if found:
             show_targets(found)
-    if "soft_answers" in options.preset:
-        print(drawing_times())
     if options.json:
         settings = {k: v for k, v in vars(options).items() if k != "json"}
         for each in points:
             each["results"] = [result.summary() for result in each["results"]]
         whole = {**head, "settings": settings, "points": points, "targets": found}
         options.json.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
-
-
-def drawing_times() -> str:
-    """Return the time per answer that is drawn around a label, as a line to print."""
-    relative = SoftAnswers(scale=0.02, relative=True)
-    number, times = Written("18823", (Mark(0, 5),)), []
-    clock = Written("9:59", (Mark(0, 1, "hour", 0), Mark(2, 4, "minute", 0)))
-    for written, settings in ((clock, SoftAnswers()), (number, relative)):
-        draw_answer(written, settings, "first")
-        start = time.perf_counter()
-        for seed in range(200):
-            draw_answer(written, settings, str(seed))
-        times.append((time.perf_counter() - start) / 200 * 1e3)
-    return "soft_answers, in the collator: {:.2f} ms per time, {:.2f} ms per price".format(*times)
 
 
 def arguments() -> argparse.Namespace:

@@ -18,8 +18,7 @@ from mm_numeric.registry import TERMS
 from mm_numeric.tasks.clock import Clock
 
 PAGE = Path(__file__).parents[2] / "docs" / "losses.html"
-OTHERS = ("soft_answers", *OF_ANSWERS)
-NAMES = ["ce", *(name for name in TERMS if name not in OTHERS)]
+NAMES = ["ce", *(name for name in TERMS if name not in OF_ANSWERS)]
 STATES = {"1": 350, "2": 430, "3": 40, "clock": 180}  # random states of each scene, 1000 in all
 RULES = ("greedy", "mean", "median", "mbr")
 NUMBERS = {str(n): [Number(f"{i:0{n}d}") for i in range(10**n)] for n in (1, 2, 3)}

@@ -29,10 +29,8 @@ SPECS = {**PRESETS, **{name: read_spec(value, name) for name, value in VARIANTS.
 OF_ANSWERS = ("expected_risk",)
 """The objectives that need the tree of all answers."""
 
-OF_LABELS = {
-    name: spec for name, spec in SPECS.items() if name not in (*OF_ANSWERS, "soft_answers")
-}
-"""The objectives whose numbers are found in label ids alone, without drawn answers."""
+OF_LABELS = {name: spec for name, spec in SPECS.items() if name not in OF_ANSWERS}
+"""The objectives whose numbers are found in label ids alone."""
 
 QUICK = ("ce", "emd", "gce+ntl_was", "ntil", "ntl_was", "rps")
 EACH_OF_LABELS = [

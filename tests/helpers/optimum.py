@@ -140,7 +140,7 @@ def without_ratio(name):
     return replace(PRESETS[name], balance="fixed")
 
 
-def optimum(objective, labels, digit_target=None, steps=100):
+def optimum(objective, labels, steps=100):
     """Return the ``Answers`` at the optimum of an objective (settings) for a label distribution.
 
     The losses of all tokens of an answer are summed, not averaged.
@@ -148,7 +148,6 @@ def optimum(objective, labels, digit_target=None, steps=100):
     Args:
         objective: An ``ObjectiveSpec``.
         labels: ``{text: probability}``, or a list of (text, probability): times (H:MM) or numbers.
-        digit_target: As in ``NumberSpans``, for all digits of the labels; or None.
         steps: Largest number of steps of L-BFGS.
     """
     pairs = list(labels.items()) if isinstance(labels, dict) else labels
@@ -163,7 +162,6 @@ def optimum(objective, labels, digit_target=None, steps=100):
     weights = torch.tensor([p for text, p in pairs for _ in text + END]).double()
     is_time = any(":" in text for text in texts)
     spans = marked_spans(*((text, TIME if is_time else "free") for text in texts))
-    spans = replace(spans, digit_target=digit_target)
     probs = torch.tensor([[own[c] for c in SPELLED] for own in start.table.values()]).double()
     # All prefixes have gradients of about the same size in these units, also rare ones.
     of_prefix = torch.zeros(len(prefixes)).double().index_add(0, rows, weights)

@@ -455,12 +455,8 @@ def only(name, options, vocabulary=VOCABULARY):
 
 
 def test_every_term_is_here():
-    """Those of boxes and times need roles; theirs are the expected numbers of the soft terms.
-
-    Those of drawn answers and of whole answers have tests of their own.
-    """
-    others = {"soft_answers", *OF_ANSWERS}
-    assert set(OPTIONS) == set(TERMS) - others
+    """Those of whole answers have tests of their own."""
+    assert set(OPTIONS) == set(TERMS) - {*OF_ANSWERS}
 
 
 def test_the_digit_groups():

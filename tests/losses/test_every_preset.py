@@ -15,7 +15,7 @@ from mm_numeric.numbers.vocabulary import NumberVocabulary
 from mm_numeric.registry import TERMS
 
 NUMERIC = [name for name, spec in SPECS.items() if spec.terms]
-OF_LABELS = [name for name in TERMS if name not in (*OF_ANSWERS, "soft_answers")]
+OF_LABELS = [name for name in TERMS if name not in OF_ANSWERS]
 STEPS = ("relative", "magnitude")
 """Their value jumps from one digit to the next. Their gradient is, as published, not its derivative
 but that of a sharp softmax, so that no difference quotient can confirm it; a formula does, in

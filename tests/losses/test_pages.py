@@ -257,11 +257,7 @@ def test_every_formula_and_every_preset_of_the_pages_is_computed_here():
     assert set(re.findall(r"^\| `(\S+)` \|", INDEX, re.M)) == set(PRESETS)
 
 
-OF_OTHER_TESTS = (*OF_ANSWERS, "soft_answers")
-"""tests/losses/terms/test_whole_answers.py and tests/data/test_soft_answers.py have these."""
-
-
-@pytest.mark.parametrize("name", [name for name in SPECS if name not in OF_OTHER_TESTS])
+@pytest.mark.parametrize("name", [name for name in SPECS if name not in OF_ANSWERS])
 def test_a_preset_is_what_its_page_says(name):
     logits, labels, tables = batch_of(SAMPLES)
     found = made(name, NUMBERS)(logits, labels, shift=False).loss.item()

@@ -120,7 +120,6 @@ def test_presets_are_what_the_papers_weigh():
         "ce_numbers_times_2": "1 ce + 1 (digit_ce)",
         "digit_ce": "1 ce of text + 1 (digit_ce)",
         "gce": "1 ce of text + 1 (gce)",
-        "soft_answers": "1 ce of text + 1 (soft_answers)",
         "gce+ntl_was": "1 ce of text + 1 (gce + 0.3 ntl_was)",
         "raft": "1 ce of text + 1 (raft)",
         "ntil_soft": "1 ce + 0.3 (emd_exp + 0.2 relative_soft + 0.2 magnitude_soft)",
@@ -150,14 +149,6 @@ def test_tokens_digits_needs_digits():
     with pytest.raises(ValueError, match="requires tokens that are one digit"):
         NumericLoss("ntl_was", vocabulary=words, number_tokens="digits")
     assert len(NumericLoss("ntl_was", vocabulary=GROUPS, number_tokens="digits").vocabulary) == 10
-
-
-def test_a_loss_that_needs_whole_numbers_rejects_a_vocabulary_of_digits():
-    message = "soft_answers: it needs all tokens of a number, .* set number_tokens: all"
-    with pytest.raises(ValueError, match=message):
-        NumericLoss("soft_answers", vocabulary=GROUPS, number_tokens="digits")
-    with pytest.raises(ValueError, match=message):
-        NumericLoss("soft_answers", vocabulary=GROUPS.only_digits())
 
 
 def test_the_reach_of_a_token_is_that_of_its_digit_group():

@@ -112,8 +112,7 @@ def test_a_batch_without_numbers(labels):
 
 
 def test_to_moves_every_tensor():
-    found = NumberSpans.from_labels(labels_of("1.5"), VOCABULARY)
-    spans = replace(found, digit_target=torch.zeros(len(found.target), 10)).to("meta")
+    spans = NumberSpans.from_labels(labels_of("1.5"), VOCABULARY).to("meta")
     names = {f.name for f in fields(NumberSpans)} - {"samples"}
     assert all(getattr(spans, name).device.type == "meta" for name in names)
     assert spans.samples.item() == 1
@@ -135,14 +134,12 @@ def test_the_first_samples_alone(samples):
         whole,
         boxes=torch.tensor([[0, 0, 1, 1], [1, 1, 2, 2]]),
         times=torch.tensor([[0, 1]]),
-        digit_target=torch.rand(len(whole.target), 10),
     )
     kept = labels[:samples]
     found = whole.first(samples, int((kept != IGNORE_INDEX).sum()))
     expected = NumberSpans.from_labels(kept, VOCABULARY)
-    for name in {f.name for f in fields(NumberSpans)} - {"boxes", "times", "digit_target"}:
+    for name in {f.name for f in fields(NumberSpans)} - {"boxes", "times"}:
         assert torch.equal(getattr(found, name), getattr(expected, name)), name
-    assert torch.equal(found.digit_target, whole.digit_target[: len(expected.target)])
     assert len(found.boxes) == max(0, samples - 2)
     assert len(found.times) == (samples > 2)
 

@@ -71,7 +71,7 @@ def test_everyone_is_measured(bench):
     assert len(results) == len(point["results"])
     full = {name for block, name in results if block == "CE, from logits"}
     forms = {f"torch CE + ntloss {form}" for form in ("WAS", "MSE", "MAE", "Huber", "number level")}
-    assert full == {"torch CE", *PRESETS, "soft_answers", *forms}
+    assert full == {"torch CE", *PRESETS, *forms}
     for share in (0, 50, 95):
         padded = f"CE, from logits [b, t, v] and labels [b, t], shift=True, {share}% ignored"
         assert {name for block, name in results if block == padded} == {"torch CE", *PRESETS}
@@ -275,8 +275,7 @@ def test_the_figures_plot_what_the_losses_say(bench, tmp_path):
         assert "var(--" not in path.read_text(encoding="utf-8")
         numbers[name] = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
     by_digit = numbers["predicted_digit"]["losses"]
-    others = {"soft_answers", *OF_ANSWERS}
-    assert set(by_digit) == {"ce", *TERMS} - others
+    assert set(by_digit) == {"ce", *TERMS} - {*OF_ANSWERS}
     rest = 0.01 / 9
     wanted = [0.99 * abs(d - 5) + rest * (25 - abs(d - 5)) for d in range(10)]
     assert by_digit["ntl_was"] == pytest.approx(wanted)
