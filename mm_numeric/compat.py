@@ -428,46 +428,6 @@ def local_values(parameter: Any) -> Any:
     return getattr(parameter, "ds_tensor", parameter)
 
 
-def zero2_gradient(parameter: Any) -> Any:
-    """Return this rank's shard of a parameter's gradient under ZeRO-1 or ZeRO-2, flattened.
-
-    Returns None if this rank has no shard of it. The public ``safe_get_full_grad`` of DeepSpeed
-    (0.19) would send each whole gradient to every rank.
-    """
-    mapping = parameter._hp_mapping
-    if mapping is None:
-        return None
-    gradient = mapping.get_lp_grad_fragment(parameter._index_in_param_group).flatten()
-    if gradient.numel() == parameter.numel():  # the whole gradient, of which this rank owns a part
-        address = mapping.lp_fragment_address
-        gradient = gradient.narrow(0, address.start, address.numel)
-    return gradient
-
-
-@contextmanager
-def before_deepspeed_step(engine: Any, action: Callable[[], None]) -> Iterator[None]:
-    """Call ``action`` before each ``engine.step()`` inside the context, to read the gradients.
-
-    accelerate (1.15) calls ``engine.step()`` in its ``backward``, and has no hook before that call.
-    """
-    step = engine.step
-
-    def step_after_action(*args: Any, **kwargs: Any) -> Any:
-        action()
-        return step(*args, **kwargs)
-
-    engine.step = step_after_action
-    try:
-        yield
-    finally:
-        del engine.step
-
-
-def deepspeed_loss_scale(engine: Any) -> float:
-    """Return the factor by which DeepSpeed (0.19) has scaled the loss; 1 without fp16."""
-    return float(engine.optimizer.loss_scale)
-
-
 def deepspeed_state_classes() -> list[Any]:
     """Return the classes that DeepSpeed (0.19) pickles in optimiser states, besides tensors.
 

@@ -424,57 +424,6 @@ def test_unpacked_numel():
     assert compat.unpacked_numel(nn.Parameter(torch.zeros(3))) == 3
 
 
-def test_zero2_gradient():
-    text = source_of("deepspeed.utils.tensor_fragment") + source_of("deepspeed.runtime.utils")
-    text += source_of("deepspeed.runtime.zero.stage_1_and_2")
-    for name in ("_hp_mapping", "_index_in_param_group", "lp_fragment_address"):
-        assert name in text, gone("deepspeed", name, "zero2_gradient")
-    assert "def get_lp_grad_fragment(self, index_in_param_group)" in text, gone(
-        "deepspeed", "tensor_fragment.get_lp_grad_fragment", "zero2_gradient"
-    )
-    parameter = nn.Parameter(torch.zeros(2, 3))
-    parameter._hp_mapping, parameter._index_in_param_group = None, 0
-    assert compat.zero2_gradient(parameter) is None  # another rank owns it
-    whole = torch.arange(6.0).reshape(2, 3)
-    parameter._hp_mapping = SimpleNamespace(
-        get_lp_grad_fragment=lambda index: whole,
-        lp_fragment_address=SimpleNamespace(start=2, numel=3),
-    )
-    assert compat.zero2_gradient(parameter).tolist() == [2.0, 3.0, 4.0]
-    parameter._hp_mapping.get_lp_grad_fragment = lambda index: whole[0]
-    assert compat.zero2_gradient(parameter).tolist() == [0.0, 1.0, 2.0]
-
-
-def test_before_deepspeed_step():
-    from accelerate.utils.deepspeed import DeepSpeedEngineWrapper
-
-    source = inspect.getsource(DeepSpeedEngineWrapper.backward)
-    assert "self.engine.step()" in source, gone(
-        "accelerate", "engine.step() in DeepSpeedEngineWrapper.backward", "before_deepspeed_step"
-    )
-    called = []
-
-    class Engine:
-        def step(self, value):
-            called.append(value)
-            return value
-
-    engine = Engine()
-    with compat.before_deepspeed_step(engine, lambda: called.append("action")):
-        assert engine.step("step") == "step"
-    engine.step("later")
-    assert called == ["action", "step", "later"]
-
-
-def test_deepspeed_loss_scale():
-    for module in ("stage_1_and_2", "stage3"):
-        assert "loss_scale" in source_of(f"deepspeed.runtime.zero.{module}"), gone(
-            "deepspeed", f"loss_scale of the optimiser of {module}", "deepspeed_loss_scale"
-        )
-    engine = SimpleNamespace(optimizer=SimpleNamespace(loss_scale=8))
-    assert compat.deepspeed_loss_scale(engine) == 8.0
-
-
 def test_write_universal_checkpoint(tmp_path, monkeypatch):
     pytest.importorskip("deepspeed")
     with warnings.catch_warnings():

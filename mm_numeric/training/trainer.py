@@ -53,12 +53,33 @@ from mm_numeric.training.callbacks.preemption import IgnoreSignalsInWorker, Stop
 from mm_numeric.training.callbacks.skipped_rows import SkippedRows
 from mm_numeric.training.callbacks.throughput import Throughput
 from mm_numeric.training.errors import translate_disk_full, worker_error_message
-from mm_numeric.training.gradient_norms import ClippedSteps, GradientNorms, is_logged
 from mm_numeric.training.mixin import NumericLossMixin
 from mm_numeric.training.padding_free import padding_free_error
 from mm_numeric.training.unread import Unread, read
 
 _OWN_GROUPS = {"params", "model", "optimizer_dict"}  # options of optimisers with their own groups
+
+
+class ClippedSteps:
+    """Counts the optimiser steps whose gradient is clipped to ``max_norm``; 0: no clipping."""
+
+    def __init__(self, max_norm: float) -> None:
+        self.max_norm = max_norm
+        self._steps = 0
+        self._clipped: Tensor | int = 0  # stays on the device, because reading it waits for it
+
+    def add(self, norm: Tensor | float | None) -> None:
+        """Count a step with this gradient norm before clipping; None: the norm is not known."""
+        if self.max_norm > 0 and norm is not None:
+            self._steps += 1
+            self._clipped = self._clipped + (norm > self.max_norm)
+
+    def unread(self) -> list[Unread]:
+        """Return the share of clipped steps since the last call, for the log; [] without steps."""
+        clipped, steps = torch.as_tensor(self._clipped), self._steps
+        self._steps = self._clipped = 0
+        name = "clipping/share_of_steps"
+        return [Unread([clipped], lambda count: {name: count[0] / steps})] if steps else []
 
 
 class NumericTrainer(NumericLossMixin, Trainer):
@@ -100,7 +121,6 @@ class NumericTrainer(NumericLossMixin, Trainer):
         self.add_callback(self.stopping)
         self.throughput = Throughput(self.accelerator)
         self.clipped = ClippedSteps(self.args.max_grad_norm)
-        self.norms = None if modules is None else GradientNorms(modules, self.accelerator)
         plugin = self.args.deepspeed_plugin
         if modules is not None and plugin is not None and "optimizer" in plugin.deepspeed_config:
             modules.reject_learning_rates("the `optimizer` of trainer.deepspeed")
@@ -180,24 +200,9 @@ class NumericTrainer(NumericLossMixin, Trainer):
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Train on one micro-batch, and record for ``FiniteCheck`` whether its loss is finite."""
-        with self._measuring():
-            loss = super().training_step(*args, **kwargs)
+        loss = super().training_step(*args, **kwargs)
         self.finite.add_loss(loss)
         return loss
-
-    def _measuring(self) -> AbstractContextManager[None]:
-        """Return a context manager that measures gradient norms if this step is logged."""
-        step = self.state.global_step + 1
-        flattened = self.is_fsdp_enabled and not self.accelerator.is_fsdp2
-        if (
-            self.norms is None
-            or flattened
-            or not self.accelerator.sync_gradients
-            or not is_logged(step, self.args, self.state)
-        ):
-            return nullcontext()
-        engine = self.model_wrapped if self.is_deepspeed_enabled else None
-        return self.norms.measuring(self.model, step, engine)
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
         """Create the repository of ``trainer.push_to_hub``; raise ValueError if this fails."""
@@ -222,15 +227,13 @@ class NumericTrainer(NumericLossMixin, Trainer):
 
     def _unread(self) -> list[Unread]:
         """Return all values of the trainer for the log."""
-        norms = [] if self.norms is None else self.norms.unread(self.state.global_step)
-        own = [self.finite.unread(), *norms, *self.clipped.unread(), self.throughput.unread()]
+        own = [self.finite.unread(), *self.clipped.unread(), self.throughput.unread()]
         return own + self.unread_losses()
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Check that all losses and gradients so far are finite, then log.
 
-        Adds the gradient norm of each module, the share of clipped steps, the throughput and the
-        number of skipped rows.
+        Adds the share of clipped steps, the throughput and the number of skipped rows.
         """
         if "loss" in logs:
             logs.update(read(self._unread()))

@@ -28,9 +28,8 @@ from mm_numeric.runs.folder import last_checkpoint
 from mm_numeric.training.callbacks.non_finite import FiniteCheck
 from mm_numeric.training.callbacks.preemption import IgnoreSignalsInWorker, StopOnSignal
 from mm_numeric.training.errors import worker_error_message
-from mm_numeric.training.gradient_norms import ClippedSteps
 from mm_numeric.training.run import train
-from mm_numeric.training.trainer import NumericTrainer
+from mm_numeric.training.trainer import ClippedSteps, NumericTrainer
 from mm_numeric.training.unread import read
 
 FAULTY = "objective={preset: ce, terms: [{name: 'faulty_terms:NotANumber', weight: 1.0}]}"

@@ -1,7 +1,6 @@
 """Same weights with one rank, DDP and ZeRO, in real processes over gloo."""
 
 import json
-import math
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -131,11 +130,9 @@ def test_two_ranks_reach_the_weights_of_one(tmp_path, rows, alone, mode):
         for line, other in zip(log(one), log(two), strict=True):
             for what in ("loss", "grad_norm"):  # Adam alone would not see gradients that are halved
                 assert line[what] == pytest.approx(other[what], rel=1e-4)
-            for what in ("components", "numbers", "gradient_norm"):
+            for what in ("components", "numbers"):
                 assert flat(other[what]) == pytest.approx(flat(line[what]), rel=1e-4, abs=1e-9)
-            norms = line["gradient_norm"].values()
-            assert math.hypot(*norms) == pytest.approx(line["grad_norm"], rel=1e-4)
-            assert math.hypot(*norms) > 1  # clipping would be seen
+            assert line["grad_norm"] > 1  # clipping would be seen
         facts = [json.loads((x / "run" / "run.json").read_text()) for x in (one, two)]
         for what in ("parameters", "batch_rows", "steps"):
             assert facts[0][what] == facts[1][what]

@@ -40,8 +40,7 @@ class JsonLog(TrainerCallback):
         if "loss" in logs:
             line: dict[str, Any] = {"step": state.global_step}
             for name, value in logs.items():
-                # At most two groups: the reason in unparseable/iou/no </think> has a slash, too.
-                *groups, last = name.split("/", 2)
+                *groups, last = name.split("/")
                 if groups[:1] == ["loss"]:  # the entry ``loss`` is the total
                     groups = ["components"]
                 target = line
