@@ -171,19 +171,6 @@ class AugmentConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OrderConfig:
-    """Config section ``data.order``: the first epoch is easy first, and later ones are shuffled.
-
-    This is SortaGrad of Deep Speech 2 (arXiv 1512.02595). A training of less than an
-    epoch draws its rows at random and sorts them.
-    """
-
-    by: str
-    """``answer_length``, the number of tokens of the answer, or a field of the rows that has a
-    number, such as ``difficulty``. Small numbers come first, equal ones in random order."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class DataConfig:
     """Config section ``data``: the training and test samples, and how they are read."""
 
@@ -239,12 +226,7 @@ class DataConfig:
     """Change training images at random, together with their answers; null: train on the rows as
     they are."""
 
-    order: OrderConfig | None = None
-    """Train on easy rows first; null: shuffle the rows of every epoch."""
-
     def __post_init__(self) -> None:
-        if self.order and self.stream:
-            raise ValueError("order sorts rows, and a stream has an order of its own; remove one")
         caches = {"image_cache": self.image_cache, "vision_cache": self.vision_cache}
         for name, folder in caches.items() if self.augment else ():
             if folder is not None:
@@ -261,12 +243,7 @@ class DataConfig:
             raise ValueError("train: set a weight for every source or for none")
 
     def check_trainer(self, trainer: Mapping[str, Any], where: str) -> None:
-        """Raise ValueError if settings of the trainer do not fit ``stream`` or ``order``."""
-        if self.order and trainer.get("train_sampling_strategy", "random") != "random":
-            raise ValueError(
-                f"{where}, data.order: trainer.train_sampling_strategy: "
-                f"{trainer['train_sampling_strategy']} orders the rows, too; remove one of them."
-            )
+        """Raise ValueError if settings of the trainer do not fit ``stream``."""
         if not self.stream:
             return
         if trainer.get("max_steps", -1) < 1:

@@ -28,7 +28,6 @@ from mm_numeric.registry import TASKS, load, unknown
 SECTIONS: Mapping[str, type] = {
     "data": data.DataConfig,
     "data.augment": data.AugmentConfig,
-    "data.order": data.OrderConfig,
     "data.train, data.test, evaluate.data, compare.select_on": data.DataSource,
     "model": schema.ModelConfig,
     "model.coordinates": Coordinates,

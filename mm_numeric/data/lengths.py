@@ -297,30 +297,10 @@ class EpochSampler(Sampler[int]):
         yield from self.order(torch.Generator().manual_seed(self.seed + self.epoch()))
 
 
-def easy_first(
-    difficulties: Sequence[float],
-    most: int,
-    epoch: Callable[[], int],
-    generator: torch.Generator,
-) -> list[int]:
-    """Return a random order of samples, of which the first ``most`` of epoch 0 are easy first."""
-    order: list[int] = torch.randperm(len(difficulties), generator=generator).tolist()
-    if epoch() == 0:
-        order[:most] = sorted(order[:most], key=difficulties.__getitem__)
-    return order
-
-
 def rows_per_step(args: Any) -> int:
     """Return the number of samples per optimiser step, over all ranks and micro-batches."""
     rows: int = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     return rows
-
-
-def trained_rows(args: Any, rows: int) -> int:
-    """Return the number of samples of all optimiser steps, of a training set of ``rows``."""
-    step_rows = rows_per_step(args)
-    steps = math.ceil(args.num_train_epochs * math.ceil(rows / step_rows))
-    return step_rows * (args.max_steps if args.max_steps > 0 else steps)
 
 
 def sampler_seed(args: Any) -> int:

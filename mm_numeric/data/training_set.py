@@ -5,7 +5,6 @@ For a list, every row is checked before the model is loaded: its id, answer, ima
 ``data.max_tokens``, length. For a stream, only the first example of each source is checked.
 """
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,7 +17,7 @@ from mm_numeric.answers import Example
 from mm_numeric.config.data import listed
 from mm_numeric.config.schema import Config
 from mm_numeric.data.collator import TrainingCollator
-from mm_numeric.data.examples import NoAnswersError, fingerprint, load_examples, source_rows
+from mm_numeric.data.examples import NoAnswersError, fingerprint, load_examples
 from mm_numeric.data.images import UnreadableImageError
 from mm_numeric.data.lengths import TooLongError, check_row, fits_in_any_case
 from mm_numeric.data.streaming import ExampleStream, weighted_round_robin
@@ -191,37 +190,6 @@ class TrainingRows:
             named = "; ".join(errors[:_MAX_NAMED])
             logger.info("%d rows dropped: %s", len(errors), named)
         return dropped
-
-
-def difficulties_of(
-    examples: Sequence[Example], config: Config, collator: TrainingCollator
-) -> list[float]:
-    """Return how difficult each sample is by ``data.order``; ValueError if a row has no number."""
-    assert config.data.order is not None
-    by, cache = config.data.order.by, Path(config.data.cache)
-    if by == "answer_length":
-        measured = (collator.measure(example) for example in examples)
-        return [0 if tokens is None else tokens.answer for tokens in measured]
-    values: dict[str, Any] = {
-        row.where: row.row.get(by)
-        for source in listed(config.data.train)
-        for row in source_rows(config.task, source, cache)
-        if not isinstance(row, ValueError)
-    }
-    found: list[float] = []
-    for example in examples:
-        value: Any = values.get(example.where)
-        try:
-            number = float(value)  # also of the texts of a CSV file
-        except (TypeError, ValueError):
-            number = math.nan
-        if not math.isfinite(number):
-            raise ValueError(
-                f"{example.where}: data.order sorts by the field {by!r}, which is {value!r:.40} "
-                f"here; write a number into it, or set data.order.by to answer_length."
-            )
-        found.append(number)
-    return found
 
 
 def mixed_epoch(sources: Sequence[Sequence[T]], weights: Sequence[float]) -> list[T]:

@@ -32,7 +32,7 @@ from mm_numeric.data.framing import load_framed_image
 from mm_numeric.data.images import UnreadableImageError
 from mm_numeric.data.lengths import check_questions, with_new_tokens
 from mm_numeric.data.streaming import ExampleStream
-from mm_numeric.data.training_set import TrainingRows, difficulties_of
+from mm_numeric.data.training_set import TrainingRows
 from mm_numeric.distributed.deepspeed import (
     join_ranks,
     make_universal,
@@ -391,7 +391,6 @@ def make_trainer(
         family.fit(config.task, known)  # answers may now have other tokens than when measured
         collator = replace(collator, encoded=EncodedAnswers())
     modules = ModelModules(family, config.modules, args.learning_rate, config.title)
-    difficulties = difficulties_of(known, config, collator) if config.data.order else ()
     transformers.set_seed(args.seed)
     model = load_model(config, family, source)
     modules.check(model)
@@ -418,7 +417,6 @@ def make_trainer(
     trainer.checks_padding_free = config.data.padding_free
     if args.train_sampling_strategy == "group_by_length":
         trainer.lengths = collator.lengths(known)
-    trainer.difficulties = difficulties
     validate_sharding(trainer, f"{config.title}, trainer")
     trainer.remove_callback(PrinterCallback)
     if trainer.pop_callback(ProgressCallback):

@@ -28,10 +28,8 @@ from mm_numeric.compat import (
 )
 from mm_numeric.data.lengths import (
     EpochSampler,
-    easy_first,
     rows_per_step,
     sampler_seed,
-    trained_rows,
 )
 from mm_numeric.data.streaming import EpochRows, ExampleStream, stream_loader
 from mm_numeric.distributed.deepspeed import without_zero3_init
@@ -101,9 +99,6 @@ class NumericTrainer(NumericLossMixin, Trainer):
 
     lengths: Sequence[int] = ()
     """Number of tokens of each row, for ``train_sampling_strategy: group_by_length``."""
-
-    difficulties: Sequence[float] = ()
-    """Difficulty of each row, for ``data.order``."""
 
     checks_padding_free = False
     """Check that the next micro-batch, which is padding-free, has the logits of a padded one."""
@@ -378,20 +373,11 @@ class NumericTrainer(NumericLossMixin, Trainer):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        """Return the sampler of ``group_by_length`` or ``data.order``, or a random one."""
-        args = self.args
-
-        def epoch() -> int:
-            return int(self.state.epoch or 0)
-
-        if self.lengths:
-            order = partial(length_grouped_indices, self.lengths, rows_per_step(args))
-        elif self.difficulties:
-            trained = trained_rows(args, len(self.difficulties))
-            order = partial(easy_first, self.difficulties, trained, epoch)
-        else:
+        """Return the sampler of ``group_by_length``, or that of transformers."""
+        if not self.lengths:
             return super()._get_train_sampler(train_dataset)
-        return EpochSampler(order, sampler_seed(args), epoch)
+        order = partial(length_grouped_indices, self.lengths, rows_per_step(self.args))
+        return EpochSampler(order, sampler_seed(self.args), lambda: int(self.state.epoch or 0))
 
     def _with_nodes(
         self, model: torch.nn.Module, batch: dict[str, Any], spans: NumberSpans, supervised: Tensor

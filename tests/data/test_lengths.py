@@ -28,7 +28,6 @@ from transformers import (
     LlavaConfig,
     MptConfig,
     T5Config,
-    TrainingArguments,
 )
 
 from mm_numeric.answers import Box
@@ -42,11 +41,9 @@ from mm_numeric.data.lengths import (
     EpochSampler,
     LengthLimit,
     TooLongError,
-    easy_first,
     fits_in_any_case,
     max_positions,
     most_image_tokens,
-    trained_rows,
 )
 from mm_numeric.data.training_set import TrainingRows
 from mm_numeric.evaluation.check_data.check import check_data
@@ -188,46 +185,15 @@ def test_rows_of_a_step_are_of_one_length_and_each_is_there_once():
     assert spread < 60 < np.mean([np.ptp(lengths[k : k + 4]) for k in range(0, 64, 4)])
 
 
-@pytest.mark.parametrize("most", [6, 20, 99])
-def test_the_first_epoch_is_easy_first_and_others_are_shuffled(most):
-    difficulties = [int(n) for n in np.random.default_rng(0).integers(0, 5, 20)]
-    found = []
-    for epoch in (lambda: 0, lambda: 0, lambda: 1):
-        order = EpochSampler(partial(easy_first, difficulties, most, epoch), 1, epoch)
-        found.append(list(order))
-    first, same, other = found
-    assert first == same
-    assert sorted(first) == sorted(other) == list(range(20))
-    values = [difficulties[i] for i in first]
-    assert values[:most] == sorted(values[:most])
-    assert max(values[:most]) == max(values)  # not the easiest rows alone
-    ties = [i for i in first[:most] if difficulties[i] == values[0]]
-    assert most == 6 or ties != sorted(ties)
-    values = [difficulties[i] for i in other]
-    assert values != sorted(values)
-
-
-@pytest.mark.parametrize(("settings", "rows"), [({}, 12), ({"max_steps": 2}, 6)])
-def test_half_an_epoch_has_whole_steps(tmp_path, settings, rows):
-    args = TrainingArguments(
-        str(tmp_path), per_device_train_batch_size=3, num_train_epochs=0.5, use_cpu=True, **settings
-    )
-    assert trained_rows(args, 20) == rows
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "setting",
-    ["trainer.train_sampling_strategy=group_by_length", "data.order.by=answer_length"],
-)
-def test_a_run_with_ordered_rows_goes_on_in_the_same_order(tmp_path, setting):
+def test_a_run_with_grouped_rows_goes_on_in_the_same_order(tmp_path):
     rows = write_mixed(tmp_path / "rows", "tptttptt")
     seen = []
     for name in ("whole", "cut"):
         config = small_config(
             tmp_path / name, "task={name: 'mixed_rows:Counts'}",
             f"data={{train: {{path: {rows}}}, test: {{path: {rows}}}}}", "trainer.max_steps=5",
-            setting, "trainer.logging_steps=1",
+            "trainer.train_sampling_strategy=group_by_length", "trainer.logging_steps=1",
             "trainer.save_steps=3", "trainer.save_total_limit=null", "evaluate=null",
         )  # fmt: skip
         train(config)

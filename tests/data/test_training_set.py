@@ -17,7 +17,7 @@ from mm_numeric.data.examples import load_examples
 from mm_numeric.data.framing import compute_frame
 from mm_numeric.data.images import image_size
 from mm_numeric.data.lengths import new_tokens_for, with_new_tokens
-from mm_numeric.data.training_set import TrainingRows, difficulties_of, mixed_epoch
+from mm_numeric.data.training_set import TrainingRows, mixed_epoch
 from mm_numeric.families.qwen2_vl import Qwen2VL
 from mm_numeric.inference.generate import predict
 from mm_numeric.models.loading import load_family, model_source
@@ -39,42 +39,6 @@ def test_training_rows_keep_what_a_source_gave(tmp_path):
     epoch = found.for_trainer(make_collator(config, tiny_family()))
     assert [e.id for e in epoch].count("z") >= 3
     assert found.metadata()["rows"] == 3
-
-
-def test_rows_are_as_difficult_as_their_field_or_their_answer(tmp_path):
-    rows = write_mixed(tmp_path, "ttt")
-    lines = [json.loads(line) for line in rows.read_text().splitlines()]
-    given = [{**line, "level": level} for line, level in zip(lines, (3, "0.5", 2), strict=True)]
-    rows.write_text("".join(json.dumps(line) + "\n" for line in given))
-
-    def found(by):
-        config = small_config(
-            tmp_path, "task={name: 'mixed_rows:Counts'}", f"data.train={{path: {rows}}}",
-            f"data.order.by={by}",
-        )  # fmt: skip
-        collate = make_collator(config, tiny_family())
-        examples = TrainingRows(config).for_trainer(collate)
-        return difficulties_of(examples, config, collate), [
-            collate.measure(example).answer for example in examples
-        ]
-
-    assert found("level")[0] == [3, 0.5, 2]
-    difficulties, tokens = found("answer_length")
-    assert difficulties == tokens
-    with pytest.raises(
-        ValueError, match=r"1: data\.order sorts by the field 'image', which is None"
-    ):
-        found("image")
-
-
-def test_an_order_that_is_another_one_too_is_one_sentence(tmp_path):
-    by = "data.order.by=answer_length"
-    for setting, message in (
-        ("trainer.train_sampling_strategy=group_by_length", "orders the rows, too; remove one"),
-        ("data.stream=true", "a stream has an order of its own"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            small_config(tmp_path, by, setting)
 
 
 @given(st.data())
