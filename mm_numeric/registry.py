@@ -255,7 +255,6 @@ LOCAL_ENGINE = "local"
 ENGINES: Mapping[str, str] = {
     LOCAL_ENGINE: "mm_numeric.comparison.engines.local:execute",
     "ray": "mm_numeric.comparison.engines.ray:execute",
-    "slurm": "mm_numeric.comparison.engines.slurm:execute",
 }
 """What executes the runs of a comparison: functions of its config, its folder and its open runs
 (``comparison.plan.Run``, each after those that it waits for), which return when all have ended."""
@@ -368,7 +367,7 @@ class _Plugins:
             self.folders.append(folder)
         if name is not None:
             self.names.add(name)
-        # Data loaders, Ray and Slurm send objects of these modules to other processes.
+        # Data loaders and Ray send objects of these modules to other processes.
         os.environ[PLUGINS] = json.dumps([self.folders, sorted(self.names)])
 
 

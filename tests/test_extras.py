@@ -25,7 +25,6 @@ OWN_MESSAGE = {
     "ray",
     "rouge_score",
     "sacrebleu",
-    "submitit",
     "trl",
 }
 """Packages that are optional also with the extra ``train``; what needs one says so itself."""

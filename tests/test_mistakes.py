@@ -68,7 +68,7 @@ COMMANDS = [
     Mistake("train", "mm-numeric train: error: the following arguments are required: config\n"),
     Mistake("train mine.yaml --resumee", "arguments: --resumee (did you mean --resume?)"),
     Mistake("ls a=b", "unrecognized arguments: a=b"),
-    Mistake("compare clock_tiny --engine slrum", "--engine: there is no choice 'slrum'. Did you m"),
+    Mistake("compare clock_tiny --engine rai", "--engine: there is no choice 'rai'. Did you mea"),
     Mistake("compare clock_tiny --seeds one", "argument --seeds: invalid int value: 'one'"),
     Mistake("compare clock_tiny --seeds 7", "compare.seeds: 7 is not one of [0, 1]."),
     Mistake("compare mine.yaml", "mine: no section `compare`; see `mm-numeric cp clock_tiny`."),

@@ -149,7 +149,7 @@ TESTS = {
         "io/test_local_server.py::test_there_are_not_more_connections_than_permitted",
     "`trainer.report_to`, `trainer.push_to_hub`: What those services of transformers send.": ADVICE,
     "The default is nothing.": "test_trust_page.py::test_nothing_is_reported_by_default",
-    "`--engine ray`, `--engine slurm`, several ranks: Configs and rows, within your cluster.":
+    "`--engine ray`, several ranks: Configs and rows, within your cluster.":
         "distributed/test_ray.py::test_a_wrong_address_is_one_sentence",
     "Ray and torch.distributed do not authenticate, so keep their ports private.": ADVICE,
     "Nothing else is sent: no telemetry, and pages and reports load nothing.":

@@ -340,7 +340,7 @@ def _add_compare(add: _Add) -> None:
         help="run only these seeds, in this process, and write no report, to split the work "
         "between machines (default: compare.seeds of the config)",
     )
-    text = "ray uses the Ray cluster of RAY_ADDRESS, slurm submits jobs; both use compare.resources"
+    text = "ray uses the Ray cluster of RAY_ADDRESS, and compare.resources"
     _add_engine(compare, text, tuple(ENGINES))
     add_partial(compare, "test rows without an answer")
     compare.add_argument(

@@ -219,6 +219,6 @@ def plan_text(config: Config, seeds: Sequence[int] | None = None) -> str:
     if config.comparison.tune and not chosen_rows(config):
         lines += ["when all trials are finished, the settings of the other runs are the best ones"]
     asked = config.comparison.resources
-    unset = "compare.resources is not set (--engine ray and --engine slurm use it)"
+    unset = "compare.resources is not set (--engine ray uses it)"
     lines += [f"each run asks for {asked}" if asked else unset, *problems[:1]]
     return "\n".join(line.rstrip() for line in lines)

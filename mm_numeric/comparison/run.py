@@ -63,7 +63,6 @@ from mm_numeric.comparison.selection import (
     write_source,
 )
 from mm_numeric.comparison.summary import SUMMARY, write_summary
-from mm_numeric.config.compare import Resources
 from mm_numeric.config.data import DataSource
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.config.schema import Config
@@ -101,16 +100,6 @@ _POLL_S = 1.0
 
 class RunFailedError(Exception):
     """Raised if a run fails in another process. ``args`` is (error message, exit code)."""
-
-
-def required_resources(config: Config, engine: str) -> Resources:
-    """Return what each run asks for; raise ValueError if the config does not say it."""
-    if config.comparison.resources is None:
-        raise ValueError(
-            f"{config.title}, compare.resources: --engine {engine} reserves resources for each "
-            "run; set them, such as {gpus: 1, cpus: 4, memory_gib: 16}."
-        )
-    return config.comparison.resources
 
 
 def run_failed(name: str, error: BaseException) -> RunFailedError:

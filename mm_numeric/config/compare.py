@@ -183,13 +183,7 @@ class CompareConfig:
     start, on one of the GPUs if there are several."""
 
     resources: Resources | None = None
-    """What each run reserves; required with ``--engine ray`` and ``--engine slurm``, not used by
-    others."""
-
-    slurm: Mapping[str, Any] = field(default_factory=dict)
-    """Parameters of submitit's ``AutoExecutor`` for ``--engine slurm``, such as
-    ``{slurm_partition: gpu, timeout_min: 600}``. On Slurm, the time limit of a run is required:
-    ``timeout_min`` or ``slurm_time``. ``cluster: local`` runs the jobs on this machine."""
+    """What each run reserves with ``--engine ray``, which requires it."""
 
     def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):

@@ -1,4 +1,4 @@
-"""compare --engine: the same table as here, on a Ray cluster with a node killed, and as jobs."""
+"""compare --engine: the same table as here, on a Ray cluster with a node killed."""
 
 import importlib.util
 import os
@@ -7,7 +7,6 @@ import signal
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,9 +16,9 @@ from train_runs import same
 
 from mm_numeric.cli import main as cli
 from mm_numeric.comparison.engines.local import share_done
-from mm_numeric.comparison.engines.slurm import execute as execute_jobs
+from mm_numeric.comparison.engines.ray import required_resources
 from mm_numeric.comparison.plan import open_runs, overview
-from mm_numeric.comparison.run import compare, execute_one, required_resources, run_failed
+from mm_numeric.comparison.run import compare, execute_one, run_failed
 from mm_numeric.config.compare import Resources
 from mm_numeric.distributed.ray import map_tasks
 from mm_numeric.evaluation.report.summary_file import read_summary
@@ -66,20 +65,6 @@ def test_the_share_of_a_run_that_is_done_is_that_of_its_log(tmp_path, trainer, l
     assert share_done(run) == share
     (run.config.output_dir / "results.json").write_text("{}")
     assert share_done(run) == 1
-
-
-@pytest.fixture
-def slurm(tmp_path, monkeypatch):
-    """Return the folder of programs in place of those of Slurm, and log their arguments."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    texts = {"srun": "", "sacct": "", "scancel": "", "sbatch": "echo Submitted batch job $$"}
-    for name, text in texts.items():
-        program = folder / name
-        program.write_text(f'#!/bin/sh\necho {name} "$@" >> {folder}/log\n{text}\n')
-        program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -136,13 +121,6 @@ def test_a_cluster_that_loses_a_node_writes_the_same_table(here, cluster, tmp_pa
     assert_same(folder, here)
 
 
-@pytest.mark.slow
-@needs("submitit")
-def test_jobs_write_the_same_table(here, tmp_path):
-    config = small_config(tmp_path, *SMALL, "compare.slurm={cluster: debug}")
-    assert_same(compare(config, engine="slurm"), here)
-
-
 def test_the_plan_names_the_runs_in_order_and_what_they_wait_for(tmp_path, capsys):
     """A distilled row waits for the row that is its teacher, although it is listed before it."""
     file = tmp_path / "small.yaml"
@@ -165,7 +143,7 @@ def test_the_plan_names_the_runs_in_order_and_what_they_wait_for(tmp_path, capsy
     assert "seed1001/plain_learning_rate_0.002" in text
     assert "seed3/plain " in text
     assert "trials are finished, the settings of the other runs are the best ones\n" in text
-    assert text.endswith("compare.resources is not set (--engine ray and --engine slurm use it)\n")
+    assert text.endswith("compare.resources is not set (--engine ray uses it)\n")
     assert cli.main(["compare", str(file), "compare.seeds=[3, 4]", "--plan", "--seeds", "4"]) == 0
     text = capsys.readouterr().out
     assert "seed4/plain" in text
@@ -211,9 +189,8 @@ def test_resources_that_no_run_can_use_are_one_sentence(tmp_path, resources, mes
 
 def test_what_an_engine_needs_is_one_sentence(tmp_path):
     config = small_config(tmp_path)
-    for engine in ("ray", "slurm"):
-        with pytest.raises(ValueError, match=rf"compare\.resources: --engine {engine} reserves"):
-            required_resources(config, engine)
+    with pytest.raises(ValueError, match=r"compare\.resources: --engine ray reserves"):
+        required_resources(config)
     with pytest.raises(ValueError, match=r"not installed .*run `pip install 'mm-numeric\[ray\]'`"):
         import_extra("not_a_package", "--engine ray", "ray")
     with pytest.raises(ValueError, match="--seeds cannot be combined with --engine ray"):
@@ -242,36 +219,6 @@ def test_a_run_waits_until_a_lost_process_has_released_its_files(tmp_path, monke
     execute_one(folder, "seed1/ce", torch.get_num_threads())
     execute_one(folder, "seed1/ce", torch.get_num_threads())
     assert tried == ["seed1/ce", "seed1/ce"]
-
-
-@needs("submitit")
-def test_jobs_are_cancelled_if_this_process_is_interrupted(slurm, tmp_path, monkeypatch):
-    def interrupt(_):
-        raise KeyboardInterrupt
-
-    clock = SimpleNamespace(sleep=interrupt)
-    monkeypatch.setattr("mm_numeric.comparison.engines.slurm.time", clock)
-    settings = "compare.slurm={timeout_min: 60, slurm_max_num_timeout: 9, slurm_partition: gpu}"
-    config = small_config(tmp_path, *SMALL, settings)
-    with pytest.raises(KeyboardInterrupt):
-        execute_jobs(config, tmp_path, open_runs(config, [0, 1]))
-    calls = (slurm / "log").read_text().split("\n")
-    cancelled = {line for line in calls if line.startswith("scancel")}
-    assert len(cancelled) == sum(line.startswith("sbatch") for line in calls) == 2
-
-
-@needs("submitit")
-def test_what_slurm_rejects_is_one_sentence(slurm, tmp_path):
-    (slurm / "sbatch").write_text("#!/bin/sh\necho invalid partition gpv >&2; exit 1\n")
-    for settings, message in [
-        ("slurm_partition: gpu", r"no time limit of a run, and submitit's is 5 minutes; set it"),
-        ("timeout_min: long", r'Parameter "timeout_min" expected type'),
-        ("timeout_min: 60, slurm_partitions: gpu", "Unknown argument 'partitions'"),
-        ("slurm_time: 60, slurm_partition: gpv", "invalid partition gpv"),
-    ]:
-        config = small_config(tmp_path, *SMALL, f"compare.slurm={{{settings}}}")
-        with pytest.raises(ValueError, match=rf"(?s)compare\.slurm: .*{message}"):
-            execute_jobs(config, tmp_path, open_runs(config, [0]))
 
 
 @pytest.mark.slow

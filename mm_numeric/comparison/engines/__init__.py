@@ -1,1 +1,1 @@
-"""Engines, which execute the runs of a comparison: here, on a Ray cluster, or under Slurm."""
+"""Engines, which execute the runs of a comparison: here, or on a Ray cluster."""

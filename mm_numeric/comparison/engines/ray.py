@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from mm_numeric.comparison.plan import Run, waits_for
-from mm_numeric.comparison.run import execute_one, required_resources, run_failed
+from mm_numeric.comparison.run import execute_one, run_failed
+from mm_numeric.config.compare import Resources
 from mm_numeric.config.schema import Config
 from mm_numeric.distributed.ray import connect, remote
 from mm_numeric.io.log import progress
@@ -18,7 +19,7 @@ def execute(config: Config, folder: Path, left: Sequence[Run]) -> None:
     A run whose node is lost starts again on another node, and resumes from its last checkpoint. A
     run that fails does not stop the others, except those that wait for it.
     """
-    asked = required_resources(config, "ray")
+    asked = required_resources(config)
     ray = connect()
     task, waits, refs = remote(asked), waits_for(left), dict[str, Any]()
     for run in left:
@@ -26,6 +27,16 @@ def execute(config: Config, folder: Path, left: Sequence[Run]) -> None:
         words = (os.getcwd(), execute_one, folder, run.name, asked.cpus)
         refs[run.name] = task.options(name=run.name).remote(*words, *needed)
     _wait(ray, refs)
+
+
+def required_resources(config: Config) -> Resources:
+    """Return what each run asks for; raise ValueError if the config does not say it."""
+    if config.comparison.resources is None:
+        raise ValueError(
+            f"{config.title}, compare.resources: --engine ray reserves resources for each run; set "
+            "them, such as {gpus: 1, cpus: 4, memory_gib: 16}."
+        )
+    return config.comparison.resources
 
 
 def _wait(ray: Any, refs: dict[str, Any]) -> None:
