@@ -116,6 +116,17 @@ class Explorer:
         """The number tokens of a loaded model."""
         return self.family.vocabulary()
 
+    def generated(self, explored: "Explored", frame: Frame | None) -> "Generated":
+        """Return the greedy answer to a question, with the explored ones as its candidates."""
+        return Generated(
+            self.family.text(explored.greedy),
+            frame,
+            explored.greedy,
+            explored.greedy_probabilities,
+            self.candidates(explored, frame),
+            self.count or 0,
+        )
+
     def candidates(self, explored: "Explored", frame: Frame | None) -> list[Candidate]:
         """Parse the explored answers to a question; leave out those that cannot be parsed."""
         texts: dict[str, Candidate] = {}

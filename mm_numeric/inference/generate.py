@@ -136,29 +136,16 @@ def predict(
     model = with_calibrations(model, runs[0], made, endpoint, calibrates=calibrates)
     files = files_of(out, rules)
     check_rules(config.predict, rules, config.task, examples)
+    is_shared = on_ray is not None or ranks.count > 1
     with ExitStack() as stack:
-
-        def claim() -> dict[str, set[str]]:
-            for file in files.values():
-                stack.enter_context(locked(file, "file"))
-            engine = model.record() if endpoint is None else endpoint.record()
-            found = {}
-            for rule, file in files.items():
-                record = {**made[rule], **engine, **model.confidence_record(rule)}
-                found[rule] = claim_predictions(file, model.made_by, examples, record)
-                if on_ray or ranks.count > 1:
-                    # Without this file, the files of other ranks are deleted at a restart.
-                    append_to(file).close()
-            return found
-
-        done = ranks.on_rank_0(claim)
+        done = ranks.on_rank_0(
+            lambda: _claim(files, model, examples, made, endpoint, stack, is_shared=is_shared)
+        )
         todo = [e.id for e in examples[:limit] if any(e.id not in ids for ids in done.values())]
         size = 1 if endpoint else config.predict.batch_size
         batches = open_batches(examples[:limit], size, set(todo))
         if on_ray and batches:
-            tasks = min(parallel_tasks(on_ray), len(batches))
-            shares = [(i + 1, batches[i::tasks]) for i in range(tasks)]
-            map_tasks(_append_share, shares, (model, files, done, on_ray.cpus), on_ray)
+            _answer_on_ray(batches, model, files, done, on_ray)
             batches = []
         own = {rule: file_of_rank(file, ranks.rank) for rule, file in files.items()}
         if not config.predict.tensor_parallel or endpoint is not None:
@@ -168,6 +155,45 @@ def predict(
         ranks.gather(lambda: _append_answers(model, batches, own, done, ranks.count, endpoint))
         ranks.on_rank_0(lambda: merge_all(files.values(), examples, todo))
     return len(todo)
+
+
+def _answer_on_ray(
+    batches: Sequence[Any],
+    model: "_Model",
+    files: Mapping[str, Path],
+    done: Mapping[str, Set[str]],
+    on_ray: Resources,
+) -> None:
+    """Answer batches in tasks of a Ray cluster, each of which takes a share of them."""
+    tasks = min(parallel_tasks(on_ray), len(batches))
+    shares = [(i + 1, batches[i::tasks]) for i in range(tasks)]
+    map_tasks(_append_share, shares, (model, files, done, on_ray.cpus), on_ray)
+
+
+def _claim(
+    files: Mapping[str, Path],
+    model: "_Model",
+    examples: Sequence[Example],
+    made: Mapping[str, Mapping[str, Any]],
+    endpoint: Endpoint | None,
+    stack: ExitStack,
+    *,
+    is_shared: bool,
+) -> dict[str, set[str]]:
+    """Lock the file of each rule until ``stack`` ends, and return the ids that are answered in it.
+
+    ``is_shared`` is True if several ranks or tasks write their answers next to the files.
+    """
+    for file in files.values():
+        stack.enter_context(locked(file, "file"))
+    engine = model.record() if endpoint is None else endpoint.record()
+    found = {}
+    for rule, file in files.items():
+        record = {**made[rule], **engine, **model.confidence_record(rule)}
+        found[rule] = claim_predictions(file, model.made_by, examples, record)
+        if is_shared:  # without this file, the files of other ranks are deleted at a restart
+            append_to(file).close()
+    return found
 
 
 class _Model(NamedTuple):
@@ -485,20 +511,16 @@ def generate(
     # Left before each yield: the caller, which may train, must not compute under autocast.
     computing = nullcontext() if precision is None else precision.computing(model.device)
     if explore is not None:
-        with computing:
-            exploration = explore(examples, constraint)
-            try:
+        exploration = explore(examples, constraint)
+        try:
+            with computing:
                 found = generate_tokens(
                     model, family, inputs, max_new_tokens, custom_generate=exploration
                 )
-            except InvalidLogitsError as error:
-                raise ValueError(f"{_where(examples, error.row)}: {error}") from error
+        except InvalidLogitsError as error:
+            raise ValueError(f"{_where(examples, error.row)}: {error}") from error
         for each, frame in zip(found, frames, strict=False):  # without the dummy image row
-            candidates = explore.candidates(each, frame)
-            text = family.text(each.greedy)
-            yield Generated(
-                text, frame, each.greedy, each.greedy_probabilities, candidates, explore.count or 0
-            )
+            yield explore.generated(each, frame)
         return
     probability = _GreedyProbability(constraint)
     prompt_length = 1 if family.encoder_decoder else inputs["input_ids"].shape[1]
@@ -576,17 +598,8 @@ def prediction(
     If answers were explored, ``rule`` chooses one of them, and ``calibration`` changes its
     confidence. ``with_support`` adds the support of the confidence.
     """
-    text, frame, candidates = generated.text, generated.frame, generated.candidates
-    task = config.task
-    answer = task.read(text, frame)
-    spans = answer.spans if isinstance(answer, Instances) else ()
-    scores: dict[str, Any] = {}
-    if spans and generated.probabilities:
-        scores["scores"] = [round(generated.mean_probability(family, s), 6) for s in spans]
-    entries: dict[str, Any] = {}
-    if short := ListLimits(task, config.predict).shorten(text, answer, frame):
-        entries, (text, answer) = {"generated": text, "ended_by": short.ended_by}, short[:2]
-        scores = {name: [own[i] for i in short.kept] for name, own in scores.items()}
+    frame, candidates, task = generated.frame, generated.candidates, config.task
+    text, answer, entries, scores = _greedy_answer(config, family, generated)
     if candidates is not None:
         text, entries, certain, support = decode(
             task,
@@ -619,6 +632,26 @@ def prediction(
         "target": None if example.answer is None else task.record(example.answer),
         "frame": None if frame is None else frame.to_dict(),
     }
+
+
+def _greedy_answer(
+    config: Config, family: Family, generated: Generated
+) -> tuple[str, Any, dict[str, Any], dict[str, Any]]:
+    """Return the text of the greedy answer, the answer, and entries of its line: others and scores.
+
+    A list that repeats itself or has too many objects is cut.
+    """
+    text, frame, task = generated.text, generated.frame, config.task
+    answer = task.read(text, frame)
+    spans = answer.spans if isinstance(answer, Instances) else ()
+    scores: dict[str, Any] = {}
+    if spans and generated.probabilities:
+        scores["scores"] = [round(generated.mean_probability(family, s), 6) for s in spans]
+    short = ListLimits(task, config.predict).shorten(text, answer, frame)
+    if not short:
+        return text, answer, {}, scores
+    scores = {name: [own[i] for i in short.kept] for name, own in scores.items()}
+    return short[0], short[1], {"generated": text, "ended_by": short.ended_by}, scores
 
 
 def _truncated(

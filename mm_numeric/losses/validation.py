@@ -59,21 +59,7 @@ def flat_supervised(
         weights: Loss weights, [b, t], [b] or [n].
         counts: Token counts of the optimiser step. They must have been made with this ``shift``.
     """
-    if not isinstance(labels, Tensor) or labels.dtype not in (torch.int64, torch.int32):
-        found = f"{getattr(labels, 'dtype', '')} {type(labels).__name__}".strip()
-        raise ValueError(f"labels are token ids, a tensor of int64 or int32, not {found}.")
-    if not isinstance(inputs, Tensor):
-        raise ValueError(
-            f"an objective takes {what}, a tensor, not {type(inputs).__name__}: pass "
-            "outputs.logits, or loss_func(loss_of, shift=...) where transformers.Trainer takes a "
-            "compute_loss_func."
-        )
-    # torch.compile cannot trace the private function.
-    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
-        raise ValueError(
-            "an objective does not support torch.func (grad, vmap, jacrev): call loss.backward() "
-            "or torch.autograd.grad, which give first derivatives."
-        )
+    _check_types(what, inputs, labels)
     given, labels = labels, labels.long()
     supervised = None if spans is None else spans.supervised
     is_whole = inputs.dim() == 3
@@ -109,6 +95,25 @@ def flat_supervised(
     if weights is not None:
         weights = supervised_weights(weights, given, shift, supervised)
     return FlatBatch(inputs.flatten(0, -2), labels, spans, supervised, weights)
+
+
+def _check_types(what: str, inputs: object, labels: object) -> None:
+    """Raise ValueError unless inputs and labels are tensors, outside transforms of torch.func."""
+    if not isinstance(labels, Tensor) or labels.dtype not in (torch.int64, torch.int32):
+        found = f"{getattr(labels, 'dtype', '')} {type(labels).__name__}".strip()
+        raise ValueError(f"labels are token ids, a tensor of int64 or int32, not {found}.")
+    if not isinstance(inputs, Tensor):
+        raise ValueError(
+            f"an objective takes {what}, a tensor, not {type(inputs).__name__}: pass "
+            "outputs.logits, or loss_func(loss_of, shift=...) where transformers.Trainer takes a "
+            "compute_loss_func."
+        )
+    # torch.compile cannot trace the private function.
+    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        raise ValueError(
+            "an objective does not support torch.func (grad, vmap, jacrev): call loss.backward() "
+            "or torch.autograd.grad, which give first derivatives."
+        )
 
 
 def _check_shift(shift: bool | None, counts: Counts | None) -> None:

@@ -180,18 +180,12 @@ def _use(
     boxes = _boxes(config, family)
     lines = [f"model = {name}.from_pretrained({path})"]
     if family.takes_images:
-        answer = "1:" if family.encoder_decoder else _AFTER_PROMPT
         # A class with a generate of its own takes settings from a part of itself, which has none.
         has_own = kind.generate is not GenerationMixin.generate
         settings = ", generation_config=model.generation_config" * has_own
-        lead = f".removeprefix({json.dumps(family.lead)})" if family.lead.strip() else ""
         lines += [
             f"processor = AutoProcessor.from_pretrained({path})",
-            *_READ_IMAGE,
-            f"question = {json.dumps(question, ensure_ascii=False)}",
-            *_image_inputs(family),
-            *_generation(f"ids = model.generate(**inputs{settings})[0, {answer}]", precision),
-            f"text = processor.decode(ids).partition({_end(family)})[0]{lead}.strip()",
+            *_image_lines(family, precision, question, settings),
         ]
     else:
         lines += [
@@ -211,6 +205,19 @@ def _use(
 def _standard_imports(lines: Sequence[str]) -> list[str]:
     used = [name for name in ("json", "re") if any(f"{name}." in line for line in lines)]
     return [*(f"import {name}" for name in used), *[""] * bool(used)]
+
+
+def _image_lines(family: Family, precision: Precision, question: str, settings: str) -> list[str]:
+    """Return the lines of the program that ask a model about an image."""
+    answer = "1:" if family.encoder_decoder else _AFTER_PROMPT
+    lead = f".removeprefix({json.dumps(family.lead)})" if family.lead.strip() else ""
+    return [
+        *_READ_IMAGE,
+        f"question = {json.dumps(question, ensure_ascii=False)}",
+        *_image_inputs(family),
+        *_generation(f"ids = model.generate(**inputs{settings})[0, {answer}]", precision),
+        f"text = processor.decode(ids).partition({_end(family)})[0]{lead}.strip()",
+    ]
 
 
 def _text_lines(family: Family, precision: Precision, question: str) -> list[str]:

@@ -329,17 +329,8 @@ class NumericLossMixin(_Trainer):
             assert spans is not None
             nodes = self._with_nodes(model, batch, spans, supervised)
             batch, count = nodes.inputs, nodes.size
-        if self._head is None:  # activation checkpointing is enabled by now
-            stop_gradients_at_frozen_towers(self.model)
-            self._head = ChunkedHead(
-                model,
-                batch,
-                self.accelerator.unwrap_model(model),
-                count,
-                is_compiled=self.args.torch_compile,
-                is_sharded=self.is_fsdp_enabled,
-            )
-            self._log_once_if_whole(self._head)
+        if self._head is None:
+            self._head = self._make_head(model, batch, count)
         if self._head.all_positions or (return_outputs and labels.dim() == 2):
             outputs = model(**batch)
             if nodes is not None:
@@ -364,6 +355,20 @@ class NumericLossMixin(_Trainer):
             outputs = model(**batch)
         outputs.logits = outputs.logits.flatten(0, -2)
         return outputs, self._result(outputs, labels, spans, counts)
+
+    def _make_head(self, model: torch.nn.Module, batch: dict[str, Any], count: int) -> ChunkedHead:
+        """Return the output head, which computes the logits of ``count`` positions in chunks."""
+        stop_gradients_at_frozen_towers(self.model)  # activation checkpointing is enabled by now
+        head = ChunkedHead(
+            model,
+            batch,
+            self.accelerator.unwrap_model(model),
+            count,
+            is_compiled=self.args.torch_compile,
+            is_sharded=self.is_fsdp_enabled,
+        )
+        self._log_once_if_whole(head)
+        return head
 
     def _needs_labels(
         self,

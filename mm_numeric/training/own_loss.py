@@ -151,16 +151,10 @@ def probe_own_loss(
     if "labels" not in parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return OwnLoss()
     probe = _Probe(model, whole, inputs, labels, shift)
-    status, own, expected, error = _FAILED, math.nan, math.nan, ""
     # An import of the compiler takes seconds.
     eager = torch.compiler.set_stance("force_eager") if is_compiled else nullcontext()
     with _unchanged(model), eager:
-        for is_selected in (True, False) if output_head(whole) else (False,):
-            try:
-                status, own, expected = probe.compare(is_selected)
-                break
-            except Exception as reason:  # of any code
-                error = f"{type(reason).__name__}: {reason}"
+        status, own, expected, error = probe.compared()
     found = torch.tensor([[status, own, expected]], device=accelerator.device)
     found = found if accelerator.num_processes == 1 else accelerator.gather(found)
     status, own, expected = max(found.tolist())
@@ -215,6 +209,16 @@ class _Probe:
         self.labels = flat[self.positions]
         self.z_weight = getattr(_text_config(whole), "z_loss_coefficient", None) or 0.0
         self.has_z_loss, self.needs_labels = bool(self.z_weight), bool(self.z_weight)
+
+    def compared(self) -> tuple[int, float, float, str]:
+        """Return the result of ``compare``, and an error message if it failed."""
+        error = ""
+        for is_selected in (True, False) if output_head(self.whole) else (False,):
+            try:
+                return *self.compare(is_selected), error
+            except Exception as reason:  # of any code
+                error = f"{type(reason).__name__}: {reason}"
+        return _FAILED, math.nan, math.nan, error
 
     def compare(self, is_selected: bool) -> tuple[int, float, float]:
         """Return whether the losses are equal, the own loss, and what it should be.
