@@ -32,7 +32,8 @@ from mm_numeric.models.export import export
 from mm_numeric.models.loading import load_family, load_model
 from mm_numeric.registry import BASELINES
 from mm_numeric.runs.folder import last_checkpoint
-from mm_numeric.training.run import make_trainer, train, training_arguments
+from mm_numeric.training.run import train
+from mm_numeric.training.setup import make_trainer, training_arguments
 
 pytestmark = pytest.mark.slow
 

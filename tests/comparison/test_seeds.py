@@ -11,7 +11,7 @@ from mm_numeric.comparison.seeds import describe_seeds, with_resolved_vary
 from mm_numeric.config.data import listed
 from mm_numeric.data.collator import make_collator
 from mm_numeric.runs.folder import claim, write_config
-from mm_numeric.training.run import make_trainer, training_arguments
+from mm_numeric.training.setup import make_trainer, training_arguments
 
 SEEDS = "compare.seeds=[0, 3]"
 

@@ -12,7 +12,8 @@ from mm_numeric.config.modules import ModulesConfig, ModuleSettings, read_module
 from mm_numeric.data.collator import make_collator
 from mm_numeric.families.t5 import T5
 from mm_numeric.models.parameter_groups import ModelModules, table_text
-from mm_numeric.training.run import make_trainer, train, training_arguments
+from mm_numeric.training.run import train
+from mm_numeric.training.setup import make_trainer, training_arguments
 
 
 def parts_of(**settings):

@@ -11,7 +11,7 @@ from mm_numeric.config.trainer_settings import (
     find_deepspeed,
 )
 from mm_numeric.distributed import deepspeed as zero
-from mm_numeric.training.run import training_arguments
+from mm_numeric.training.setup import training_arguments
 
 NAMES = ["zero1", "zero2", "zero2_offload", "zero3", "zero3_offload"]
 

@@ -15,7 +15,7 @@ from mm_numeric.data.collator import BATCH_KEYS, make_collator
 from mm_numeric.data.examples import load_examples
 from mm_numeric.families.causal_lm import CausalLM
 from mm_numeric.losses.numeric_loss import NumericLoss
-from mm_numeric.training.run import make_trainer, training_arguments
+from mm_numeric.training.setup import make_trainer, training_arguments
 
 ANSWERS = ("12 3.5", "-7", "1,234 and 0.125", "yes")
 

@@ -14,7 +14,7 @@ from mm_numeric.data.collator import BATCH_KEYS, make_collator
 from mm_numeric.families.causal_lm import CausalLM
 from mm_numeric.models.adapters import load_adapted, merged, save_adapted
 from mm_numeric.models.loading import load_family
-from mm_numeric.training.run import make_trainer, training_arguments
+from mm_numeric.training.setup import make_trainer, training_arguments
 
 TINY_EAGER = replace(TINY, attention="eager")  # gpt-oss has no other
 

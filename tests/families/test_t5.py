@@ -15,7 +15,7 @@ from mm_numeric.answers import Example
 from mm_numeric.data.collator import BATCH_KEYS, make_collator
 from mm_numeric.families.t5 import T5
 from mm_numeric.inference.generate import generate
-from mm_numeric.training.run import make_trainer, training_arguments
+from mm_numeric.training.setup import make_trainer, training_arguments
 
 
 @pytest.fixture(scope="module")

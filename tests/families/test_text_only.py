@@ -18,7 +18,8 @@ from mm_numeric.families.causal_lm import CausalLM
 from mm_numeric.families.t5 import T5
 from mm_numeric.inference.generate import generate, predict
 from mm_numeric.runs.folder import last_checkpoint
-from mm_numeric.training.run import make_trainer, train, training_arguments
+from mm_numeric.training.run import train
+from mm_numeric.training.setup import make_trainer, training_arguments
 
 FAMILIES = {"causal_lm": CausalLM, "t5": T5}
 each_family = pytest.mark.parametrize("name", FAMILIES)

@@ -49,17 +49,17 @@ def row_walk(folder):
     from mm_numeric.data.collator import make_collator
     from mm_numeric.data.training_set import TrainingRows
     from mm_numeric.models.loading import load_family, model_source
-    from mm_numeric.training import run
+    from mm_numeric.training import setup
 
     config = small_config(folder, "objective=ntil", "data.max_tokens=200")
     source = model_source(config, folder)
-    args = run.training_arguments(config)
+    args = setup.training_arguments(config)
 
     def loss_of_first_row(walk):
         collator = make_collator(config, load_family(config, source))
         with walk:
             examples = TrainingRows(config).for_trainer(collator)
-        trainer = run.make_trainer(config, args, examples, collator, source)
+        trainer = setup.make_trainer(config, args, examples, collator, source)
         trainer.model.train()
         with walk:
             batch = trainer.data_collator(examples[:1])

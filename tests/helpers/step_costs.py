@@ -28,7 +28,8 @@ from mm_numeric.models.adapters import add_adapters
 from mm_numeric.models.loading import load_family, load_model, model_source
 from mm_numeric.models.parameter_groups import ModelModules
 from mm_numeric.numbers.spans import IGNORE_INDEX
-from mm_numeric.training.run import train, training_arguments
+from mm_numeric.training.run import train
+from mm_numeric.training.setup import training_arguments
 
 ROWS = "trainer.per_device_train_batch_size"
 CASES: Mapping[str, tuple[str, ...]] = {

@@ -18,7 +18,7 @@ from mm_numeric.losses.terms.digit_cross_entropy import PlaceWeightedCrossEntrop
 from mm_numeric.numbers.numerals import find_numerals
 from mm_numeric.numbers.spans import IGNORE_INDEX
 from mm_numeric.numbers.vocabulary import NumberVocabulary
-from mm_numeric.training.run import make_trainer, training_arguments
+from mm_numeric.training.setup import make_trainer, training_arguments
 
 # Roles
 

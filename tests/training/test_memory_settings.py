@@ -10,7 +10,7 @@ from mm_numeric.config.schema import ModelConfig
 from mm_numeric.data.collator import make_collator
 from mm_numeric.data.examples import load_examples
 from mm_numeric.models.loading import load_family
-from mm_numeric.training.run import make_trainer, training_arguments
+from mm_numeric.training.setup import make_trainer, training_arguments
 
 
 def first_step(folder, *overrides):

@@ -29,7 +29,7 @@ from mm_numeric.data.collator import BATCH_KEYS, make_collator
 from mm_numeric.data.examples import load_examples
 from mm_numeric.models.loading import load_family
 from mm_numeric.training.own_loss import COMPARED_TOKENS
-from mm_numeric.training.run import make_trainer, training_arguments
+from mm_numeric.training.setup import make_trainer, training_arguments
 
 pytestmark = pytest.mark.slow
 

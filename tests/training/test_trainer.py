@@ -13,7 +13,7 @@ from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.presets import PRESETS
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 from mm_numeric.training.callbacks.json_log import JsonLog
-from mm_numeric.training.run import training_arguments
+from mm_numeric.training.setup import training_arguments
 from mm_numeric.training.trainer import NumericTrainer
 
 

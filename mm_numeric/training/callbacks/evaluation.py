@@ -21,7 +21,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,12 +31,15 @@ from transformers import TrainerCallback, TrainingArguments
 
 from mm_numeric.answers import Example, Instance, Instances, Shape
 from mm_numeric.compat import save_without_push
-from mm_numeric.config.data import MOST_EVALUATED_ROWS, EvaluateConfig
+from mm_numeric.config.data import MOST_EVALUATED_ROWS, EvaluateConfig, listed
 from mm_numeric.config.decoding import PredictConfig, is_greedy_alone
 from mm_numeric.config.schema import Config
 from mm_numeric.data.collator import has_mixed_modalities
-from mm_numeric.data.examples import load_examples
-from mm_numeric.data.images import open_sized
+from mm_numeric.data.examples import ONLY_KNOWN, load_examples, only_known_questions
+from mm_numeric.data.framing import load_framed_image
+from mm_numeric.data.images import UnreadableImageError, open_sized
+from mm_numeric.data.lengths import check_questions
+from mm_numeric.data.training_set import TrainingRows
 from mm_numeric.evaluation.metrics.base import (
     CATEGORY,
     Metric,
@@ -57,7 +60,7 @@ from mm_numeric.inference.generate import generate, prediction
 from mm_numeric.inference.list_limits import ListLimits
 from mm_numeric.inference.progress import AnswerProgress
 from mm_numeric.io.files import read_json, stored_content, write_json, write_text
-from mm_numeric.io.log import NO_PREFIX, ONCE, logger
+from mm_numeric.io.log import NO_PREFIX, ONCE, logger, progress
 from mm_numeric.models.precision import Precision
 from mm_numeric.registry import SCORERS, scorer_of, unknown
 from mm_numeric.runs.folder import (
@@ -151,6 +154,48 @@ def evaluated_rows(config: Config, examples: list[Example]) -> list[Example]:
     if settings.best is not None and settings.best not in names:
         raise unknown(settings.best, names, "metric", f"{config.title}, evaluate.best")
     return examples
+
+
+def checked_rows(config: Config, family: Family, evaluated: Sequence[Example]) -> list[Example]:
+    """Return the rows to ask during training, for which the model must have positions.
+
+    An unreadable image would end the training at its first evaluation. It raises its error now, or
+    its row is left out with ``data.on_bad_image: skip``, unless no row can be read.
+    """
+    found, problems = list[Example](), list[UnreadableImageError]()
+    for example in progress(evaluated, desc="checking images to evaluate", unit="row"):
+        try:
+            load_framed_image(family, example)
+            found.append(example)
+        except UnreadableImageError as error:
+            if config.data.on_bad_image == "stop":
+                raise
+            problems.append(error)
+    if problems and not found:
+        raise problems[0]
+    for problem in problems:
+        logger.warning("row not evaluated: %s", problem, extra=ONCE)
+    if found or config.predict.max_new_tokens is not None:
+        check_questions(family, found, config.predict.new_tokens)
+    return found
+
+
+def check_test_rows(config: Config, loaded: Sequence[Example], trained: TrainingRows) -> None:
+    """Raise ValueError for an invalid row of ``data.test``, which would end ``predict`` later.
+
+    An example is a class that is not asked for. A warning is logged if all rows of ``data.test``
+    are ``trained`` rows. ``loaded`` are the rows of ``evaluate``, which may be those of the test.
+    """
+    tests = loaded
+    if config.evaluate is None or config.evaluate.data is not None:
+        cache = Path(config.data.cache)
+        tests = load_examples(config.task, config.data.test, cache, training=False)
+    is_same_file = config.data.stream and any(
+        own.path is not None and own.path == other.path
+        for own, other in product(listed(config.data.train), listed(config.data.test))
+    )
+    if is_same_file or only_known_questions(trained.rows(), tests):
+        logger.warning("%s", ONLY_KNOWN, extra=ONCE)
 
 
 class EvaluationCallback(TrainerCallback):

@@ -37,7 +37,8 @@ from mm_numeric.training.callbacks.evaluation import (
     evaluation_data,
     with_schedule,
 )
-from mm_numeric.training.run import train, training_arguments
+from mm_numeric.training.run import train
+from mm_numeric.training.setup import training_arguments
 
 BEST = "mean_deviation_minutes"
 ROWS = 7

@@ -9,7 +9,8 @@ from tiny_models import small_config
 
 from mm_numeric.runs.folder import LOG
 from mm_numeric.training.callbacks.json_log import JsonLog
-from mm_numeric.training.run import train, training_arguments
+from mm_numeric.training.run import train
+from mm_numeric.training.setup import training_arguments
 
 FIRST = SimpleNamespace(is_world_process_zero=True, global_step=4)
 

@@ -1,0 +1,140 @@
+"""Create the TrainingArguments and the trainer of a config."""
+
+import os
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import transformers
+from transformers import PrinterCallback, ProgressCallback, TrainingArguments
+
+from mm_numeric.answers import Example
+from mm_numeric.baselines.baseline import Baseline
+from mm_numeric.config.schema import Config
+from mm_numeric.config.trainer_settings import find_deepspeed
+from mm_numeric.data.augment import make_augmenter
+from mm_numeric.data.collator import (
+    EncodedAnswers,
+    TrainingCollator,
+    has_mixed_modalities,
+)
+from mm_numeric.data.streaming import ExampleStream
+from mm_numeric.distributed.deepspeed import (
+    join_ranks,
+    require_deepspeed,
+    validate_deepspeed,
+    validate_sharding,
+)
+from mm_numeric.io.log import shows_progress
+from mm_numeric.losses.numeric_loss import NumericLoss
+from mm_numeric.models.adapters import add_adapters
+from mm_numeric.models.loading import (
+    device_type,
+    load_model,
+)
+from mm_numeric.models.parameter_groups import ModelModules
+from mm_numeric.runs.folder import LOG
+from mm_numeric.training.callbacks.json_log import JsonLog, validate_report_to
+from mm_numeric.training.callbacks.log_lines import LogLines, TrainingBar
+from mm_numeric.training.image_positions import with_image_positions
+from mm_numeric.training.padding_free import make_padding_free
+from mm_numeric.training.task_answers import make_answer_tree
+from mm_numeric.training.trainer import BaselineTrainer, NumericTrainer
+from mm_numeric.training.vision_features import make_vision_cache
+
+
+def training_arguments(config: Config) -> TrainingArguments:
+    """Create and check the TrainingArguments of a config.
+
+    With a launcher such as torchrun this also initialises the process group.
+    """
+    cpu = device_type() == "cpu"
+    if cpu:  # otherwise DeepSpeed, if installed, warns at each start that it found no accelerator
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    settings = {
+        "dataloader_pin_memory": not cpu,
+        "use_cpu": cpu,  # required with several ranks on CPUs
+        "disable_tqdm": not shows_progress(),
+        **config.trainer,
+    }
+    if settings.get("deepspeed"):
+        where = f"{config.title}, trainer.deepspeed"
+        require_deepspeed(where)
+        if isinstance(settings["deepspeed"], str):
+            settings["deepspeed"] = str(find_deepspeed(settings["deepspeed"], where))
+    try:
+        args = TrainingArguments(**settings)
+        _ = args.device  # joins the process group
+        join_ranks(args)
+    except (ValueError, TypeError, ImportError, KeyError) as error:
+        # transformers does not name the setting: "adamx is not a valid OptimizerNames, ..."
+        value = str(error).partition(" is not a valid ")[0]
+        names = [f".{name}" for name, own in config.trainer.items() if own == value]
+        raise ValueError(f"{config.title}, trainer{''.join(names[:1])}: {error}") from error
+    validate_deepspeed(args, f"{config.title}, trainer.deepspeed")
+    sharing = args.accelerator_config
+    if sharing.split_batches or sharing.dispatch_batches or not sharing.even_batches:
+        raise ValueError(
+            f"{config.title}, trainer.accelerator_config: each rank must read the same number of "
+            "its own batches; remove split_batches, dispatch_batches and even_batches."
+        )
+    validate_report_to(args, f"{config.title}, trainer")
+    if args.n_gpu > 1:
+        raise ValueError(
+            f"one process sees {args.n_gpu} GPUs; start one process per GPU with `torchrun "
+            f"--nproc-per-node {args.n_gpu} -m mm_numeric train ...`, or set CUDA_VISIBLE_DEVICES."
+        )
+    return args
+
+
+def make_trainer(
+    config: Config,
+    args: TrainingArguments,
+    examples: list[Example] | ExampleStream,
+    collator: TrainingCollator,
+    source: str,
+) -> NumericTrainer:
+    """Create the trainer of a config, with its model, adapters, objective and callbacks.
+
+    ``source`` is the model name on the Hugging Face hub, or the folder of the weights.
+    """
+    family = collator.family
+    known = [] if isinstance(examples, ExampleStream) else examples
+    mixed = has_mixed_modalities(family, known) if known else family.takes_images
+    tree, augment = make_answer_tree(config, family), make_augmenter(config, known)
+    collator = replace(collator, add_dummy_image_row=mixed, answer_tree=tree, augment=augment)
+    if isinstance(family, Baseline):
+        family.fit(config.task, known)  # answers may now have other tokens than when measured
+        collator = replace(collator, encoded=EncodedAnswers())
+    modules = ModelModules(family, config.modules, args.learning_rate, config.title)
+    transformers.set_seed(args.seed)
+    model = load_model(config, family, source)
+    modules.check(model)
+    model = add_adapters(model, modules, config.lora, source, config.model.revision)
+    modules.freeze(model)
+    if config.data.vision_cache is not None:
+        vision_cache = make_vision_cache(model, modules, config, args)
+        collator = replace(collator, vision_cache=vision_cache)
+    spec = config.objective.spec
+    make: Any = NumericTrainer
+    if isinstance(family, Baseline) and family.own_loss:
+        make = partial(BaselineTrainer, baseline=family)
+    packs = config.data.padding_free
+    packed = make_padding_free(model, collator, config.model.attention) if packs else collator
+    trainer: NumericTrainer = make(
+        model=model,
+        modules=modules,
+        args=args,
+        train_dataset=examples,
+        data_collator=with_image_positions(model, family, packed),
+        objective=NumericLoss(spec, vocabulary=collator.vocabulary, answers=collator.answer_tree),
+        callbacks=[JsonLog(config.output_dir / LOG), LogLines()],
+    )
+    trainer.checks_padding_free = config.data.padding_free
+    if args.train_sampling_strategy == "group_by_length":
+        trainer.lengths = collator.lengths(known)
+    validate_sharding(trainer, f"{config.title}, trainer")
+    trainer.remove_callback(PrinterCallback)
+    if trainer.pop_callback(ProgressCallback):
+        trainer.add_callback(TrainingBar)
+    return trainer
