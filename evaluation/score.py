@@ -24,7 +24,7 @@ from mm_numeric.evaluation.answers.prepared_rows import PreparedRows
 from mm_numeric.evaluation.answers.source import AnswerRows, AnswerSource
 from mm_numeric.evaluation.answers.truth_files import COCO_AP, default_protocol, read_truth_files
 from mm_numeric.evaluation.guesses import GuessedRows
-from mm_numeric.evaluation.metrics.base import CATEGORY, THRESHOLDS, Scorer
+from mm_numeric.evaluation.metrics.base import CATEGORY, Scorer
 from mm_numeric.evaluation.metrics.coco_ap import Rules, coco_scorer
 from mm_numeric.evaluation.metrics.ranking import RANKING, no_ranking
 from mm_numeric.evaluation.metrics.repeats import TRUNCATED
@@ -81,7 +81,7 @@ def score(
         partial: Score the answers that are there, with a warning, if others are missing. Otherwise
             this is an error. The rows know the number of all (``rows_due``), or ``rows`` does.
         truth: True shapes, if the predictions are the detections of any detector: both are a folder
-            or zip of text files, or COCO JSON; see ``answers.detections`` and ``answers.dota``.
+            or zip of text files, or COCO JSON; see ``answers.detections``.
         lines: Format of a line in the text files, such as ``quad`` (four corners); detected from
             the first line when None.
         out: The folder to write to. When None, that of the predictions; with ``truth``, nothing is
@@ -287,8 +287,7 @@ def _with_ranking(scores: Scores, read: AnswerRows, shapes: list[Instances | Non
     """Add the column from which AP is computed and, if AP is defined, its metrics.
 
     AP ranks all objects by their confidence. Unless a protocol requires it, it is left out without
-    true objects, without confidences, and if several objects all have the same one, which only the
-    devkit of DOTA puts in an order.
+    true objects, without confidences, and if several objects all have the same one.
     """
     scorer, rules = scores.scorer, scores.scorer.ranked
     assert rules is not None
@@ -301,24 +300,16 @@ def _with_ranking(scores: Scores, read: AnswerRows, shapes: list[Instances | Non
         )
     values = [value for own in found for value in (own or [None])]
     has_truths = any(not item.ignore for target in read.targets for item in target.items)
-    is_ordered = bool(read.rank_options) or (
-        has_truths and (len(values) < 2 or len(set(values)) > 1)
-    )
+    is_ordered = has_truths and (len(values) < 2 or len(set(values)) > 1)
     if (None in values or not is_ordered) and not rules.is_required:
         column: Any = no_ranking(rules.metrics, len(read.rows))
         return replace(scores, columns={**scores.columns, RANKING: column})
     try:
-        column = rules.rank(shapes, read.targets, ranks, **read.rank_options)
+        column = rules.rank(shapes, read.targets, ranks)
     except ValueError as error:
         raise ValueError(f"{read.where}: {error}") from error
-    labels = scores.labels
-    if labels is not None and read.rank_options:
-        # The devkit's mean has labels without counts, such as those of empty files.
-        nothing = np.zeros(2 + len(THRESHOLDS), dtype=np.int64)
-        labels = dict(sorted((dict.fromkeys(column.names, nothing) | dict(labels)).items()))
     return replace(
         scores,
         scorer=replace(scorer, metrics=rules.metrics),
         columns={**scores.columns, RANKING: column},
-        labels=labels,
     )

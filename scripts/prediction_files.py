@@ -243,28 +243,19 @@ def detector_cases(folder: Path) -> Iterator[Case]:
     rng = random.Random(0)
     at, known = zip(*((i, own) for i in range(COUNT) for own in _shapes(i)), strict=True)
     near = [[n + rng.randint(-4, 4) for n in own["box"]] for own in known]
-    for kind in ("icdar", "dota"):
-        files: dict[str, str] = {}
-        for i, own, moved in zip(at, known, near, strict=True):
-            label = own["label"].replace(" ", "-")
-            true, found = _corners(*own["box"]), _corners(*moved)
-            score = f"0.{3 + i % 7}"
-            if kind == "icdar":
-                cells = f"gt_{i}.txt", [*true, label], f"res_{i}.txt", [*found, score, label]
-                separator = ","
-            else:
-                cells = f"{i}.txt", [*true, label, 0], f"Task1_{label}.txt", [i, score, *found]
-                separator = " "
-            for name, line in (("gt/" + cells[0], cells[1]), ("found/" + cells[2], cells[3])):
-                files[name] = files.get(name, "") + separator.join(map(str, line)) + "\n"
-        for part in ("gt", "found"):
-            with zipfile.ZipFile(folder / f"{kind}_{part}.zip", "w") as archive:
-                for name in (own for own in files if own.startswith(f"{part}/")):
-                    archive.writestr(name.partition("/")[2], files[name])
+    files: dict[str, str] = {}
+    for i, own, moved in zip(at, known, near, strict=True):
+        label = own["label"].replace(" ", "-")
+        true, found = _corners(*own["box"]), _corners(*moved)
+        cells = [*true, label], [*found, f"0.{3 + i % 7}", label]
+        for name, line in zip((f"gt/gt_{i}.txt", f"found/res_{i}.txt"), cells, strict=True):
+            files[name] = files.get(name, "") + ",".join(map(str, line)) + "\n"
+    for part in ("gt", "found"):
+        with zipfile.ZipFile(folder / f"icdar_{part}.zip", "w") as archive:
+            for name in (own for own in files if own.startswith(f"{part}/")):
+                archive.writestr(name.partition("/")[2], files[name])
     for protocol in PROTOCOLS:
-        kind = "dota" if protocol == "dota" else "icdar"
-        truth = f"{kind}_gt.zip"
-        yield {"score": [f"{kind}_found.zip", "--truth", truth, "--protocol", protocol]}
+        yield {"score": ["icdar_found.zip", "--truth", "icdar_gt.zip", "--protocol", protocol]}
     numbers = {"car": 1, "red car": 2, "dog": 3}
     entries, results = [], []
     for i, own, moved in zip(at, known, near, strict=True):

@@ -68,7 +68,7 @@ def read_text_files(path: Path, *, truth: bool, lines: str | None = None) -> Det
     declared = lines is not None
     instances: dict[str, Instances] = {}
     scores: dict[str, Sequence[float | None]] = {}
-    for where, name, numbered in text_files(path):
+    for where, name, numbered in _text_files(path):
         image = re.sub(r"^(?:poly_)?(?:gt|res)_", "", PurePosixPath(name).stem)
         if image in instances:
             raise ValueError(f"{where}: a second file of the image {image!r}; keep one.")
@@ -85,7 +85,7 @@ def read_text_files(path: Path, *, truth: bool, lines: str | None = None) -> Det
     return Detections(instances, scores)
 
 
-def text_files(path: Path) -> Iterator[tuple[str, str, list[tuple[int, str]]]]:
+def _text_files(path: Path) -> Iterator[tuple[str, str, list[tuple[int, str]]]]:
     """Yield the path (for error messages), name and numbered lines of each text file by name.
 
     Empty lines are left out.
@@ -116,7 +116,6 @@ def _content_of(line: str, where: str) -> str:
     raise ValueError(
         f"{where}: it begins with {count} numbers, but a box has 4 and a quad 8; declare the "
         f"content of the lines: {', '.join(LINES)}."
-        f"{'' if ',' in line else ' Files of the devkit of DOTA need --protocol dota.'}"
     )
 
 

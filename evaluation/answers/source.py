@@ -45,9 +45,6 @@ class AnswerRows:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of the task that are stored with every row (``task_options``)."""
 
-    rank_options: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of the function that ranks objects, which only files of detections know."""
-
     rows: list[dict[str, Any]] = field(default_factory=list)
     """Rows of scores.jsonl, without scores."""
 

@@ -1,27 +1,22 @@
 """Read the detections of any detector, and the true shapes from files of the same format.
 
-Text files and COCO JSON are described in ``detections``, the files of DOTA's devkit in ``dota``.
+Text files and COCO JSON are described in ``detections``.
 """
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from mm_numeric.answers import Instance, Instances, Unreadable
 from mm_numeric.evaluation.answers import detections as formats
-from mm_numeric.evaluation.answers.dota import DotaDetections, read_dota_detections, read_dota_truth
 from mm_numeric.evaluation.answers.source import AnswerRows, AnswerSource
 from mm_numeric.evaluation.metrics.base import Scorer
 from mm_numeric.evaluation.metrics.coco_ap import Rules, coco_scorer, rank_rows
 from mm_numeric.evaluation.metrics.coco_rows import sorted_ids
 from mm_numeric.geometry.row_shapes import instance_row
-from mm_numeric.io.log import logger
 from mm_numeric.registry import PROTOCOLS, RANK_FIELDS, choose
 
-COCO_AP, DOTA = "coco_ap", "dota"
-"""Names of protocols."""
+COCO_AP = "coco_ap"
+"""Name of the protocol whose settings are ``Rules``."""
 
 _SOURCE = "as the files have them"
 
@@ -53,10 +48,7 @@ def read_truth_files(
     scorer: Scorer = choose(name, PROTOCOLS, "protocol", str(predictions))
     if rules is not None:
         scorer = coco_scorer(rules, _SOURCE)
-    found, wanted = _read(source, truth, is_text=is_text, is_dota=is_text and name == DOTA)
-    if isinstance(found, DotaDetections):
-        lines = [found.lines.get(image, ()) for image in wanted.instances]
-        read = replace(read, rank_options={"classes": found.classes, "lines": lines})
+    found, wanted = _read(source, truth, is_text=is_text)
     missing = Unreadable("no file for the image") if rules is None else Instances(())
     for image, target in wanted.instances.items():
         answer: Any = found.instances.get(image, missing)
@@ -64,7 +56,7 @@ def read_truth_files(
             # The texts of words are not categories: all words belong to one category.
             answer, target = _unlabelled(answer), _unlabelled(target)
         _add_row(read, image, answer, target)
-        if name in (COCO_AP, DOTA):
+        if name == COCO_AP:
             read.rows[-1][RANK_FIELDS[0]] = list(found.scores.get(image, ()))
     return read, scorer
 
@@ -102,18 +94,10 @@ def _add_row(read: AnswerRows, image: str, answer: Any, target: Instances) -> No
 
 
 def _read(
-    source: AnswerSource, truth: Path, *, is_text: bool, is_dota: bool
+    source: AnswerSource, truth: Path, *, is_text: bool
 ) -> tuple[formats.Detections, formats.Detections]:
     predictions, lines = source.predictions, source.lines
-    found: formats.Detections | DotaDetections
-    if is_dota:
-        if lines is not None:
-            raise ValueError(f"the lines of DOTA's files are known; remove --lines {lines}.")
-        wanted, found = read_dota_truth(truth), read_dota_detections(predictions)
-        _warn_of_missing_classes(predictions, found.classes, wanted)
-        without = {image: Instances(()) for image in wanted.instances}
-        found = replace(found, instances=without | dict(found.instances))
-    elif is_text:
+    if is_text:
         wanted = formats.read_text_files(truth, truth=True, lines=lines)
         found = formats.read_text_files(predictions, truth=False, lines=lines)
     else:
@@ -128,18 +112,6 @@ def _read(
                 "remove it, or add its ground truth."
             )
     return found, wanted
-
-
-def _warn_of_missing_classes(
-    predictions: Path, classes: Sequence[str], wanted: formats.Detections
-) -> None:
-    of_truth = Counter(i.label for own in wanted.instances.values() for i in own.items)
-    for label, count in sorted(of_truth.items()):
-        if label not in classes:
-            logger.warning(
-                "%s: there is no Task1_%s.txt, so the %d objects of the class %s count as missed",
-                predictions, label, count, label,
-            )  # fmt: skip
 
 
 def _unlabelled(instances: Instances) -> Instances:

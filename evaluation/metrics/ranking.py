@@ -84,11 +84,10 @@ class Curves:
         hits = _sums(weights.take(self.image[found], axis=1), self.curve[found], truths.shape[1])
         return np.divide(hits, truths, out=np.full_like(hits, np.nan), where=truths > 0)
 
-    def average_precision(self, weights: Floats, recalls: Floats | None) -> Floats:
+    def average_precision(self, weights: Floats, recalls: Floats) -> Floats:
         """Return the AP of each curve, [r, c], given weights, [r, i]; nan without true shapes.
 
-        AP is the mean of the highest precisions from each of the thresholds ``recalls`` on. If it
-        is None, AP is the area under the curve of the highest precisions.
+        AP is the mean of the highest precisions from each of the thresholds ``recalls`` on.
         """
         truths, drawn = self.truths(weights), weights.take(self.image, axis=1)
         all_seen = _running(weights.take(self.seen_image, axis=1))
@@ -102,8 +101,7 @@ class Curves:
         precision = hits / (seen + np.spacing(1)) + lift  # as in pycocotools
         highest = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1] - lift
         reached = hits / np.maximum(truths, 1).take(self.curve, axis=1)
-        if recalls is not None:
-            reached = _thresholds_reached(reached, recalls) / len(recalls)
+        reached = _thresholds_reached(reached, recalls) / len(recalls)
         gained = np.diff(reached, axis=1, prepend=0.0)
         starts = np.unique(self._first)
         gained[:, starts] = reached[:, starts]

@@ -208,8 +208,8 @@ def _add_truth(score: argparse.ArgumentParser) -> None:
         "--truth",
         type=Path,
         metavar="PATH",
-        help="ground truth: a folder or zip of text files (ICDAR; with --protocol dota, DOTA's "
-        "labelTxt), or a COCO instances file; nothing is written without --out",
+        help="ground truth: a folder or zip of text files (ICDAR), or a COCO instances file; "
+        "nothing is written without --out",
     )
     files.add_argument(
         "--lines",

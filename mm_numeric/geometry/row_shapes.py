@@ -152,38 +152,6 @@ def read_rotated_box(value: Any, where: str) -> Polygon:
     return _turned(box, (x, y), degrees)
 
 
-DOTA_HEADERS = ("imagesource:", "gsd:")
-"""Beginnings of the lines before the objects in the files of DOTA."""
-
-
-def read_dota_object(line: str, where: str) -> Instance:
-    """Read a line of a file of DOTA: ``x1 y1 x2 y2 x3 y3 x4 y4 class`` and 1 if it is difficult.
-
-    Difficult objects are marked ``ignore``. Source: https://github.com/CAPTAIN-WHU/DOTA_devkit,
-    dota_utils.py and dota_evaluation_task1.py.
-    """
-    fields = line.split()
-    if len(fields) not in (9, 10):
-        raise ValueError(
-            f"{where}: {len(fields)} fields, but an object of DOTA has eight numbers, a class and "
-            f"possibly 0 or 1 (difficult): {line.strip()!r:.60}."
-        )
-    numbers = parse_numbers([*fields[:8], *fields[9:]], where)
-    points = zip(numbers[:8:2], numbers[1:8:2], strict=True)
-    return Instance(Polygon(tuple(points)), fields[8], ignore=any(numbers[8:]))
-
-
-def parse_numbers(texts: Sequence[str], where: str) -> list[float]:
-    """Convert texts to finite numbers."""
-    numbers = []
-    for text in texts:
-        try:
-            numbers.append(float(text.replace("_", "?")))  # float accepts 1_000
-        except ValueError:
-            raise ValueError(f"{where}: {text!r:.40} is not a number.") from None
-    return finite_numbers(numbers, where)
-
-
 def _turned(box: Box, centre: Point, degrees: float) -> Polygon:
     """Turn a box clockwise about a centre, in pixels with y downwards; return its four corners."""
     (x1, y1), (x2, y2) = box.points

@@ -14,9 +14,10 @@ Source: https://github.com/CAPTAIN-WHU/DOTA_devkit, dota_utils.py and dota_evalu
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mm_numeric.geometry.row_shapes import DOTA_HEADERS, read_dota_object
-from mm_numeric.importers.importer import invalid_as
+from mm_numeric.importers.importer import InvalidRowError, parse_number
 from mm_numeric.importers.text_files import TextFiles, Word
+
+_HEADERS = ("imagesource:", "gsd:")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +31,17 @@ class Dota(TextFiles):
     def records(self, text: str, ending: str) -> Iterator[tuple[int, str]]:
         """Yield (line number, line) of each object."""
         for line, record in super().records(text, ending):
-            if not record.startswith(DOTA_HEADERS):
+            if not record.startswith(_HEADERS):
                 yield line, record
 
     def word(self, record: str) -> Word:
         """Parse an object: ``1054 1028 1063 1011 1111 1040 1112 1062 ship 1``."""
-        with invalid_as("numbers"):
-            found = read_dota_object(record, "")
-        numbers = [coordinate for point in found.shape.points for coordinate in point]
-        return Word(numbers, found.label, found.ignore)
+        fields = record.split()
+        if len(fields) not in (9, 10):
+            raise InvalidRowError(
+                "numbers",
+                f"{len(fields)} fields, but an object of DOTA has eight numbers, a class and "
+                f"possibly 0 or 1 (difficult): {record.strip()!r:.60}.",
+            )
+        numbers = [parse_number(text, exponent=True) for text in (*fields[:8], *fields[9:])]
+        return Word(numbers[:8], fields[8], any(numbers[8:]))
