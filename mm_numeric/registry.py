@@ -264,7 +264,6 @@ PROTOCOLS: Mapping[str, str] = {
     "icdar2015_end_to_end": "mm_numeric.evaluation.metrics.text_spotting:TEXT_SPOTTING",
     "labelled": "mm_numeric.evaluation.metrics.detection:LABELLED_DETECTION",
     "deteval_total_text": "mm_numeric.evaluation.metrics.deteval:DETEVAL_TOTAL_TEXT",
-    "deteval_icdar2013": "mm_numeric.evaluation.metrics.deteval:DETEVAL_ICDAR2013",
     "coco_ap": "mm_numeric.evaluation.metrics.coco_ap:COCO_AP",
 }
 """Evaluation protocols of lists of shapes; the first is the default of text detection."""

@@ -23,25 +23,15 @@ be different. The script before April 2019 did not check (2) and (4). On the pub
 Poly-FRCNN-3, the script gives P 0.784679, R 0.682204, F 0.729862; without (2) and (4) the scores
 are P 0.785093, R 0.681120, F 0.729420. Scores equal those of the script if coordinates are
 integers, which the script requires. A polygon of area 0 stops the script; here it matches nothing.
-
-``deteval_icdar2013`` follows the DetEval script of the Robust Reading Competition (ICDAR 2013,
-focused text). Thresholds: area recall 0.8, area precision 0.4. Credit: 1 for one-to-one
-(``MTYPE_OO_O``), 0.8 for one-to-many (``MTYPE_OM_O``), 1 for many-to-one (``MTYPE_OM_M``). This is
-the version in which both shapes of a one-to-one match have no other overlap, and sums are rounded
-to four decimals; older versions give other scores. The script also limits the distance between the
-centres. This test is omitted, because overlapping boxes always pass it. Shapes are replaced by
-their upright bounding boxes, which include the last pixel. This was tested once against a copy of
-the script, and not against the competition's server.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from mm_numeric.answers import Box, Instance, Instances
+from mm_numeric.answers import Instances
 from mm_numeric.evaluation.metrics.base import (
     UNREADABLE,
     RowColumns,
@@ -52,19 +42,11 @@ from mm_numeric.evaluation.metrics.base import (
     unparseable,
 )
 from mm_numeric.evaluation.metrics.detection import SHARED_RULES, TEXT_DETECTION, pair_detections
-from mm_numeric.evaluation.metrics.polygon_iou import FARTHEST_PX
 
 Table = NDArray[np.float64]
 """One value per truth and detection of an image, [truths, detections]."""
 
 TOTAL_TEXT = {"tr": 0.7, "tp": 0.6, "fsc_k": 0.8, "k": 2}
-ICDAR2013 = {
-    "area_recall": 0.8,
-    "area_precision": 0.4,
-    "one_to_one": 1.0,
-    "one_to_many": 0.8,
-    "many_to_one": 1.0,
-}
 
 
 def score_total_text(
@@ -102,7 +84,13 @@ def score_total_text(
         sums[image[start]] = _total_text_credits(*tables)
     detected = np.bincount(detections.image[outside], minlength=len(targets))
     wanted = np.bincount(truths.image[found.care], minlength=len(targets))
-    return _columns(sums, detected, wanted, predictions)
+    return {
+        "recall_credit": sums[:, 0],
+        "precision_credit": sums[:, 1],
+        "detected": detected.astype(np.float64),
+        "truths": wanted.astype(np.float64),
+        "unreadable": unparseable(predictions),
+    }
 
 
 def _total_text_credits(sigma: Table, tau: Table) -> tuple[float, float]:
@@ -142,146 +130,29 @@ def _is_single(passes: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return (passes.sum(axis=1) == 1) & alone.any(axis=1)
 
 
-def score_icdar2013(
-    predictions: Sequence[Instances | None], targets: Sequence[Instances]
-) -> RowColumns:
-    """Score the predicted shapes of each image by ICDAR 2013's DetEval.
-
-    Returns arrays with one value per image, such as the credit for recall and the number of true
-    shapes. Each matched shape adds a credit of 0.8 or 1. A prediction is None if the answer is
-    missing or unparseable.
-    """
-    sums = np.zeros((len(targets), 2))
-    detected, wanted = np.zeros(len(targets)), np.zeros(len(targets))
-    for i, (prediction, target) in enumerate(zip(predictions, targets, strict=True)):
-        detections = _Rectangles(() if prediction is None else prediction.items)
-        truths = _Rectangles(target.items)
-        care = np.array([not item.ignore for item in target.items], dtype=np.bool_)
-        shared = truths.intersections(detections)
-        recalls = np.divide(shared, truths.areas[:, None], where=shared > 0, out=0 * shared)
-        precisions = np.divide(shared, detections.areas, where=shared > 0, out=0 * shared)
-        counts = ~(precisions[~care] > ICDAR2013["area_precision"]).any(axis=0)
-        detected[i], wanted[i] = counts.sum(), care.sum()
-        sums[i] = _icdar2013_credits(recalls, precisions, care, counts)
-    return _columns(sums, detected, wanted, predictions)
-
-
-def _icdar2013_credits(
-    recalls: Table, precisions: Table, care: NDArray[np.bool_], counts: NDArray[np.bool_]
-) -> tuple[float, float]:
-    """Match the shapes of one image; return its credit for recall and for precision.
-
-    ``recalls[truth, detection]`` is the intersection divided by the area of the truth, and
-    ``precisions`` is the intersection divided by the area of the detection. ``care`` is False for
-    an ignored truth, ``counts`` is False for a detection in an ignored truth.
-    """
-    least_recall, least_precision = ICDAR2013["area_recall"], ICDAR2013["area_precision"]
-    fits = (recalls >= least_recall) & (precisions >= least_precision)
-    lone = fits & (fits.sum(axis=1, keepdims=True) == 1) & (fits.sum(axis=0) == 1)
-    truth_overlaps = ((recalls > 0) & counts).sum(axis=1)
-    overlaps = ((recalls > 0) & care[:, None]).sum(axis=0)
-    single = (truth_overlaps[:, None] == 1) & (overlaps == 1)
-    alone = lone & single & care[:, None] & counts
-    recall = precision = ICDAR2013["one_to_one"] * float(alone.sum())
-    truth_free, free = care & ~alone.any(axis=1), counts & ~alone.any(axis=0)
-    for g in np.flatnonzero(truth_free & (truth_overlaps >= 2)):
-        parts = np.flatnonzero(free & (precisions[g] >= least_precision))
-        if round(sum(recalls[g, parts].tolist()), 4) >= least_recall:
-            credit = ICDAR2013["one_to_one" if len(parts) == 1 else "one_to_many"]
-            recall, precision = recall + credit, precision + len(parts) * credit
-            truth_free[g] = free[parts] = False
-    for d in np.flatnonzero(free & (overlaps >= 2)):
-        held = np.flatnonzero(truth_free & (recalls[:, d] >= least_recall))
-        if round(sum(precisions[held, d].tolist()), 4) >= least_precision:
-            credit = ICDAR2013["one_to_one" if len(held) == 1 else "many_to_one"]
-            recall, precision = recall + len(held) * credit, precision + credit
-            truth_free[held] = free[d] = False
-    return recall, precision
-
-
-class _Rectangles:
-    """Upright boxes whose last pixel is included: a box from 3 to 3 is one pixel wide."""
-
-    def __init__(self, items: Sequence[Instance]) -> None:
-        corners = np.array(list(map(_bounding_box, items)), dtype=np.float64).reshape(-1, 2, 2)
-        corners = np.nan_to_num(corners.clip(-FARTHEST_PX, FARTHEST_PX))
-        self.low, self.high = corners[:, 0], corners[:, 1]
-        self.sides = self.high - self.low + 1
-        self.areas = self.sides.prod(axis=1)
-
-    def intersections(self, other: "_Rectangles") -> Table:
-        """Compute the intersection area of each box with each box of ``other``."""
-        ends = np.minimum(self.high[:, None], other.high)
-        sides = ends - np.maximum(self.low[:, None], other.low) + 1
-        whole = (self.high >= self.low).all(axis=1)[:, None] & (other.high >= other.low).all(axis=1)
-        areas: Table = sides.clip(min=0).prod(axis=2)
-        return np.where(whole, areas, 0)
-
-
-def _bounding_box(item: Instance) -> tuple[float, ...]:
-    """Return x1, y1, x2, y2: those of a box unchanged, or the bounding box of a polygon."""
-    xs, ys = zip(*item.shape.points, strict=True)
-    if isinstance(item.shape, Box):
-        return xs[0], ys[0], xs[1], ys[1]
-    return min(xs), min(ys), max(xs), max(ys)
-
-
-def _columns(
-    sums: Table,
-    detected: NDArray[np.generic],
-    truths: NDArray[np.generic],
-    predictions: Sequence[Instances | None],
-) -> RowColumns:
-    return {
-        "recall_credit": sums[:, 0],
-        "precision_credit": sums[:, 1],
-        "detected": detected.astype(np.float64),
-        "truths": truths.astype(np.float64),
-        "unreadable": unparseable(predictions),
-    }
-
-
-def _scorer(columns: Callable[..., RowColumns], name: str, rules: Mapping[str, Any]) -> Scorer:
-    precision, recall = ("precision_credit", "detected"), ("recall_credit", "truths")
-    return Scorer(
-        columns=columns,
-        metrics=(
-            percentage("deteval_hmean", "DetEval Hmean", hmean_of(precision, recall)),
-            percentage("deteval_precision", "DetEval precision", share_of(*precision)),
-            percentage("deteval_recall", "DetEval recall", share_of(*recall)),
-            UNREADABLE,
-        ),
-        buckets=TEXT_DETECTION.buckets,
-        counts={"truths": "truths", "detections": "detected"},
-        protocols={"deteval_*": {"variant": name, **rules}},
-    )
-
-
-_UNREAD = {name: SHARED_RULES[name] for name in ("unreadable answer", "sums")}
-
-DETEVAL_TOTAL_TEXT = _scorer(
-    score_total_text,
-    "Deteval.py of cs-chan/Total-Text-Dataset since April 2019 (commits 87f80b2, fb0f371), areas "
-    "as in its polygon_fast.py",
-    {
-        **TOTAL_TEXT,
-        "one-to-one": "the truth and the detection pass each threshold with no other shape",
-        "ignored regions": "a detection is excluded if intersection / (its area + 1) exceeds 0.5",
-        "invalid polygons": "area by the shoelace formula, intersection after buffer(0); area 0 "
-        "matches nothing",
-        **_UNREAD,
+_PRECISION, _RECALL = ("precision_credit", "detected"), ("recall_credit", "truths")
+DETEVAL_TOTAL_TEXT = Scorer(
+    columns=score_total_text,
+    metrics=(
+        percentage("deteval_hmean", "DetEval Hmean", hmean_of(_PRECISION, _RECALL)),
+        percentage("deteval_precision", "DetEval precision", share_of(*_PRECISION)),
+        percentage("deteval_recall", "DetEval recall", share_of(*_RECALL)),
+        UNREADABLE,
+    ),
+    buckets=TEXT_DETECTION.buckets,
+    counts={"truths": "truths", "detections": "detected"},
+    protocols={
+        "deteval_*": {
+            "variant": "Deteval.py of cs-chan/Total-Text-Dataset since April 2019 (commits "
+            "87f80b2, fb0f371), areas as in its polygon_fast.py",
+            **TOTAL_TEXT,
+            "one-to-one": "the truth and the detection pass each threshold with no other shape",
+            "ignored regions": "a detection is excluded if intersection / (its area + 1) exceeds "
+            "0.5",
+            "invalid polygons": "area by the shoelace formula, intersection after buffer(0); area "
+            "0 matches nothing",
+            **{name: SHARED_RULES[name] for name in ("unreadable answer", "sums")},
+        }
     },
 )
 """Scorer for text detection with Total-Text's DetEval, for polygons."""
-
-DETEVAL_ICDAR2013 = _scorer(
-    score_icdar2013,
-    "Robust Reading Competition's DetEval for ICDAR 2013, with the single-overlap check",
-    {
-        **ICDAR2013,
-        "shapes": "their bounding boxes, including the last pixel",
-        "ignored regions": "a detection is excluded if more than 0.4 of it lies in one of them",
-        **_UNREAD,
-    },
-)
-"""Scorer for text detection with ICDAR 2013's DetEval, for upright boxes."""

@@ -28,7 +28,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-FARTHEST_PX = 1e9
+_FARTHEST_PX = 1e9
 """A shape with a larger absolute coordinate has area 0."""
 
 _MAX_PAIRS = 1_000_000
@@ -218,7 +218,7 @@ def _dense_index(values: Ints) -> Ints:
 def _boxes(boxes: Sequence[Box]) -> tuple[Floats, Floats]:
     flat = chain.from_iterable(map(_CORNERS, boxes))
     corners = np.fromiter(flat, np.float64, 4 * len(boxes)).reshape(-1, 4)
-    near = np.abs(corners).max(axis=1) <= FARTHEST_PX  # also False for nan
+    near = np.abs(corners).max(axis=1) <= _FARTHEST_PX  # also False for nan
     has_area = near & (corners[:, 0] < corners[:, 2]) & (corners[:, 1] < corners[:, 3])
     corners[~has_area] = 0
     return corners, (corners[:, 2] - corners[:, 0]) * (corners[:, 3] - corners[:, 1])
@@ -233,7 +233,7 @@ def _polygons(shapes: Sequence[Polygon]) -> NDArray[np.object_]:
     points = np.array([point for shape in shapes for point in shape.points], dtype=np.float64)
     owner = np.repeat(np.arange(len(shapes)), lengths)
     usable = lengths >= 3
-    usable[owner[~(np.abs(points) <= FARTHEST_PX).all(axis=1)]] = False
+    usable[owner[~(np.abs(points) <= _FARTHEST_PX).all(axis=1)]] = False
     geometries = np.full(len(shapes), shapely.Polygon(), dtype=object)
     kept = usable[owner]
     if usable.any():

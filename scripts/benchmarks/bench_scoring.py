@@ -39,7 +39,7 @@ from reference_detection import icdar2015
 from mm_numeric.answers import Box, Instance, Instances, Polygon, Shape
 from mm_numeric.evaluation.metrics.boxes import shape_ious
 from mm_numeric.evaluation.metrics.detection import score_instances
-from mm_numeric.evaluation.metrics.deteval import score_icdar2013, score_total_text
+from mm_numeric.evaluation.metrics.deteval import score_total_text
 from mm_numeric.evaluation.metrics.polygon_iou import collect_shapes, overlapping_pairs
 
 WORDS = 5
@@ -137,7 +137,6 @@ def time_scorers(options: argparse.Namespace) -> None:
     print(f"{f'images of {WORDS} quads':<34}{head}   2n / n 4n / n")
     growth("ICDAR 2015, F1, sizes", score_instances, sizes, options.repeats)
     growth("DetEval, Total-Text", score_total_text, sizes, options.repeats)
-    growth("DetEval, ICDAR 2013", score_icdar2013, sizes, options.repeats)
 
     each = 10
     predictions, targets = images(max(options.pairs // each**2, 1), box, each)

@@ -241,7 +241,7 @@ def test_a_submission_has_the_figures_of_the_protocol(tmp_path):
     assert len(lines) == 60
     assert "label" not in json.loads(lines[0]).get("parsed", {})
     files = sorted(path.name for path in tmp_path.iterdir())
-    score(found, truth=truth, protocol="deteval_icdar2013")
+    score(found, truth=truth, protocol="deteval_total_text")
     assert sorted(path.name for path in tmp_path.iterdir()) == files  # nothing is written unasked
 
 

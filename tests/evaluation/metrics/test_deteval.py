@@ -5,21 +5,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from crossing_shapes import instances, split_words
-from reference_detection import deteval_icdar2013, deteval_total_text, hmean, share
+from reference_detection import deteval_total_text, hmean, share
 from shape_images import KINDS, made_up
 
 from mm_numeric.answers import Box, Instance, Instances, Polygon
-from mm_numeric.evaluation.metrics.deteval import (
-    DETEVAL_ICDAR2013,
-    DETEVAL_TOTAL_TEXT,
-    score_icdar2013,
-    score_total_text,
-)
+from mm_numeric.evaluation.metrics.deteval import DETEVAL_TOTAL_TEXT, score_total_text
 
-SCRIPTS = {
-    "total_text": (DETEVAL_TOTAL_TEXT, deteval_total_text),
-    "icdar2013": (DETEVAL_ICDAR2013, deteval_icdar2013),
-}
 COLUMNS = ("recall_credit", "precision_credit", "truths", "detected")
 
 
@@ -49,16 +40,14 @@ def in_parts(count, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SCRIPTS)
 @pytest.mark.parametrize("kind", [*KINDS, "in parts"])
-def test_credits_are_those_of_the_loop(name, kind):
-    scorer, loop = SCRIPTS[name]
+def test_credits_are_those_of_the_loop(kind):
     predictions, targets = in_parts(150, 1) if kind == "in parts" else made_up(150, 2, kind)
-    columns = scorer.columns(predictions, targets)
-    rows = np.array(loop(predictions, targets))
+    columns = DETEVAL_TOTAL_TEXT.columns(predictions, targets)
+    rows = np.array(deteval_total_text(predictions, targets))
     assert np.stack([columns[c] for c in COLUMNS], axis=1) == pytest.approx(rows, abs=1e-12)
     recall, precision = rows[:, 0].sum() / rows[:, 2].sum(), rows[:, 1].sum() / rows[:, 3].sum()
-    figures = {m.name: float(m.value(columns)) for m in scorer.metrics}
+    figures = {m.name: float(m.value(columns)) for m in DETEVAL_TOTAL_TEXT.metrics}
     assert figures["deteval_recall"] == pytest.approx(recall)
     assert figures["deteval_precision"] == pytest.approx(precision)
     assert figures["deteval_hmean"] == pytest.approx(hmean(precision, recall))
@@ -93,76 +82,51 @@ WORD, LEFT, RIGHT = Box(0, 0, 99, 19), Box(0, 0, 48, 19), Box(50, 0, 99, 19)
 
 
 @pytest.mark.parametrize(
-    ("found", "truths", "total_text", "icdar2013"),
+    ("found", "truths", "expected"),
     [
-        ([WORD], [WORD], (1, 1), (1, 1)),
-        ([LEFT, RIGHT], [WORD], (0.8, 1.6), (0.8, 1.6)),  # in parts
-        ([WORD], [LEFT, RIGHT], (1.6, 0.8), (2, 1)),  # together: a credit of 0.8, and of 1
-        ([LEFT], [WORD], (0, 0), (0, 0)),
-        ([], [WORD], (0, 0), (0, 0)),
-        ([WORD], [], (0, 0), (0, 0)),
+        ([WORD], [WORD], (1, 1)),
+        ([LEFT, RIGHT], [WORD], (0.8, 1.6)),  # in parts
+        ([WORD], [LEFT, RIGHT], (1.6, 0.8)),  # together
+        ([LEFT], [WORD], (0, 0)),
+        ([], [WORD], (0, 0)),
+        ([WORD], [], (0, 0)),
         # 0.7 of a truth is just enough where a detection holds another one's corner
-        ([Box(30, 0, 130, 9)], [Box(0, 0, 100, 9), Box(120, 0, 200, 9)], (1, 1), (0, 0)),
+        ([Box(30, 0, 130, 9)], [Box(0, 0, 100, 9), Box(120, 0, 200, 9)], (1, 1)),
         # 0.3 and 0.3 of a detection are just enough together
-        ([Box(0, 0, 100, 9)], [Box(0, 0, 30, 9), Box(70, 0, 100, 9)], (1.6, 0.8), (2, 1)),
-        # 0.79996 of a truth in two parts is rounded to 0.8
-        (
-            [Box(0, 0, 9999, 1), Box(15001, 0, 24999, 1)],
-            [Box(0, 0, 24999, 1)],
-            (0.8, 1.6),
-            (0.8, 1.6),
-        ),
+        ([Box(0, 0, 100, 9)], [Box(0, 0, 30, 9), Box(70, 0, 100, 9)], (1.6, 0.8)),
+        # 0.79996 of a truth in two parts
+        ([Box(0, 0, 9999, 1), Box(15001, 0, 24999, 1)], [Box(0, 0, 24999, 1)], (0.8, 1.6)),
     ],
 )
-def test_what_is_credited(found, truths, total_text, icdar2013):
-    for score, expected in ((score_total_text, total_text), (score_icdar2013, icdar2013)):
-        columns = score([words(*found)], [words(*truths)])
-        given = columns["recall_credit"][0], columns["precision_credit"][0]
-        assert given == pytest.approx(expected)
-        assert (columns["detected"], columns["truths"]) == (len(found), len(truths))
+def test_what_is_credited(found, truths, expected):
+    columns = score_total_text([words(*found)], [words(*truths)])
+    given = columns["recall_credit"][0], columns["precision_credit"][0]
+    assert given == pytest.approx(expected)
+    assert (columns["detected"], columns["truths"]) == (len(found), len(truths))
 
 
 def test_a_detection_in_an_ignored_region_does_not_count():
     target = Instances((Instance(Box(0, 0, 10, 10), ignore=True), Instance(Box(50, 50, 60, 60))))
-    for score in (score_total_text, score_icdar2013):
-        columns = score([words(Box(1, 1, 10, 10), Box(50, 50, 60, 60))], [target])
-        assert (columns["detected"], columns["truths"]) == (1, 1)
-        assert columns["recall_credit"] == 1
+    columns = score_total_text([words(Box(1, 1, 10, 10), Box(50, 50, 60, 60))], [target])
+    assert (columns["detected"], columns["truths"]) == (1, 1)
+    assert columns["recall_credit"] == 1
     # one pixel more in the denominator: 12 / (23.6 + 1) is less than half, 12 / (22.4 + 1) is more
     region = Instances((Instance(Box(0, 0, 4, 3), ignore=True),))
     assert score_total_text([words(Box(0, 0, 4, 5.9))], [region])["detected"] == 1
     assert score_total_text([words(Box(0, 0, 4, 5.6))], [region])["detected"] == 0
 
 
-def test_a_detection_that_fits_an_ignored_region_too_is_no_one_to_one_match():
-    # 4 of its 10 pixels are not more than 0.4, so it counts
-    target = Instances((Instance(Box(0, 0, 3, 0), ignore=True), Instance(Box(4, 0, 9, 0))))
-    columns = score_icdar2013([words(Box(0, 0, 9, 0))], [target])
-    assert (columns["detected"], columns["recall_credit"]) == (1, 0)
-
-
-def test_a_last_pixel_belongs_to_an_upright_box():
-    # 40 x 1 pixels of 50 x 1: just enough, as boxes from 0 to 39 and from 0 to 49 are counted
-    columns = score_icdar2013([words(Box(0, 5, 39, 5))], [words(Box(0, 5, 49, 5))])
-    assert columns["recall_credit"] == 1
-    assert (
-        score_icdar2013([words(Box(0, 5, 38, 5))], [words(Box(0, 5, 49, 5))])["recall_credit"] == 0
-    )
-
-
 @pytest.mark.parametrize("far", [1e12, float("inf"), float("nan")])
 def test_an_absurd_detection_is_wrong(far):
     absurd = [words(Box(0, 0, far, far), Polygon(((far, 0.0), (5.0, far), (0.0, 0.0))))]
-    for score in (score_total_text, score_icdar2013):
-        columns = score(absurd, [words(WORD)])
-        assert (columns["recall_credit"], columns["detected"]) == (0, 2)
+    columns = score_total_text(absurd, [words(WORD)])
+    assert (columns["recall_credit"], columns["detected"]) == (0, 2)
 
 
 def test_nothing_is_zero():
-    for scorer, _ in SCRIPTS.values():
-        columns = scorer.judge([None], [words(WORD)])
-        figures = {m.name: float(m.value(columns)) for m in scorer.metrics}
-        assert figures.pop("unreadable") == 1
-        assert set(figures.values()) == {0}
-        assert {len(values) for values in scorer.judge([], []).values()} == {0}
-        assert share(1, 0) == 0
+    columns = DETEVAL_TOTAL_TEXT.judge([None], [words(WORD)])
+    figures = {m.name: float(m.value(columns)) for m in DETEVAL_TOTAL_TEXT.metrics}
+    assert figures.pop("unreadable") == 1
+    assert set(figures.values()) == {0}
+    assert {len(values) for values in DETEVAL_TOTAL_TEXT.judge([], []).values()} == {0}
+    assert share(1, 0) == 0
