@@ -132,7 +132,6 @@ IMPORTERS: Mapping[str, str] = {
     "llava": "mm_numeric.importers.llava:LlavaImporter",
     "mathematics": "mm_numeric.importers.mathematics:MathematicsImporter",
     "rjokes": "mm_numeric.importers.rjokes:RJokesImporter",
-    "swift": "mm_numeric.importers.swift:Swift",
     "mathvista": "mm_numeric.importers.mathvista:MathVistaImporter",
     "clockbench": "mm_numeric.importers.clockbench:ClockBenchImporter",
     "gsm8k": "mm_numeric.importers.gsm8k:GSM8KImporter",
@@ -157,7 +156,7 @@ EXPORTERS: Mapping[str, str] = {
 
 _FORMATS: Mapping[str, str] = {
     "detection": "coco yolo voc dota",
-    "grounding": "refcoco llava swift",
+    "grounding": "refcoco llava",
     "temporal_spans": "charades_sta qvhighlights activitynet",
     "text_detection": "icdar2015 icdar2013 mmocr totaltext ctw1500",
     "text_spotting": "hiertext textocr",

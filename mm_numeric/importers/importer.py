@@ -93,9 +93,6 @@ class Option(NamedTuple):
 ImagesFolder = Annotated[
     Path | None, Option("folder of the images; sizes are read from it and checked", name="FOLDER")
 ]
-DefaultSize = Annotated[
-    str | None, Option("size of images whose row declares none; not used with --images", name="WxH")
-]
 
 
 class Importer(Protocol):
@@ -257,21 +254,6 @@ class ImageImporter(FileImporter):
     def folder(self) -> ImageFolder:
         """Return the folder of the option ``--images``."""
         return ImageFolder(self.images)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SizedImageImporter(ImageImporter):
-    """Base class of importers that need the size of an image if its row does not declare it."""
-
-    size: DefaultSize = None
-
-    def __post_init__(self) -> None:
-        parse_size(self.size)  # validates it
-
-    @cached_property
-    def folder(self) -> ImageFolder:
-        """Return the folder of the option ``--images``, and the size of the option ``--size``."""
-        return ImageFolder(self.images, parse_size(self.size))
 
 
 def input_files(inputs: Sequence[Path], endings: Sequence[str]) -> list[Path]:
@@ -457,16 +439,6 @@ def declared_size(fields: Mapping[str, Any]) -> tuple[int, int] | None:
             "image", f"width {width!r:.20} and height {height!r:.20} are not a size in pixels."
         )
     return size
-
-
-def parse_size(text: str | None) -> tuple[int, int] | None:
-    """Parse the option ``--size``: (640, 480) for ``640x480``, None if it was not given."""
-    if text is None:
-        return None
-    match = re.fullmatch(r"([1-9][0-9]*)x([1-9][0-9]*)", text)
-    if not match:
-        raise ValueError(f"--size {text}: write width and height in pixels, such as 640x480.")
-    return int(match[1]), int(match[2])
 
 
 def parse_text(value: Any, what: str) -> str:

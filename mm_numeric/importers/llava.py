@@ -14,39 +14,42 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from mm_numeric.answers import Box, Instances
 from mm_numeric.geometry.coordinate_formats import JsonFormat
 from mm_numeric.geometry.coordinates import COORDINATES, Coordinates
 from mm_numeric.geometry.frames import Frame, Resize
-from mm_numeric.importers.conversations import (
-    format_of_tokens,
-    read_images,
-    read_turns,
-    strip_image_token,
-)
 from mm_numeric.importers.importer import (
+    ImageFolder,
+    ImageImporter,
     ImportedItem,
     InvalidRowError,
     Option,
-    SizedImageImporter,
     SkippedLine,
     declared_size,
     parse_box,
+    parse_text,
     round_coordinates,
     row_or_error,
 )
 from mm_numeric.registry import unknown
 
 _ANY_SIDE = 1000  # relative coordinates do not depend on the side
+_SPEAKERS = {"human": "user", "gpt": "assistant"}
+_ROLES = ("system", "user", "assistant")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LlavaImporter(SizedImageImporter):
+class LlavaImporter(ImageImporter):
     """Importer for LLaVA and ShareGPT conversations whose answers contain boxes."""
 
     version = 2  # 2: no comma between boxes in their labels
+
+    size: Annotated[
+        str | None,
+        Option("size of images whose row declares none; not used with --images", name="WxH"),
+    ] = None
 
     coordinates: Annotated[
         str, Option("coordinate format listed by `mm-numeric ls`, such as llava", name="NAME")
@@ -87,7 +90,7 @@ class LlavaImporter(SizedImageImporter):
     ] = "phrase"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        _parse_size(self.size)  # validates it
         if self.coordinates not in COORDINATES:
             raise unknown(self.coordinates, COORDINATES, "coordinate format", "--coordinates")
         if self.question is not None and self.question.count("{phrase}") != 1:
@@ -104,6 +107,11 @@ class LlavaImporter(SizedImageImporter):
                 "letterbox, squash, smart or none."
             )
         _ = self._resize  # validates its options
+
+    @cached_property
+    def folder(self) -> ImageFolder:
+        """Return the folder of the option ``--images``, and the size of the option ``--size``."""
+        return ImageFolder(self.images, _parse_size(self.size))
 
     @property
     def _coordinates(self) -> Coordinates:
@@ -134,10 +142,10 @@ class LlavaImporter(SizedImageImporter):
 
     def items(self, where: str, identity: str, raw: Mapping[str, Any]) -> Iterator[ImportedItem]:
         """Yield one row for each answer that contains boxes, and an error for an invalid answer."""
-        names, question = read_images(raw), ""
-        for i, turn in enumerate(list(read_turns(raw))):
+        names, question = _read_images(raw), ""
+        for i, turn in enumerate(list(_read_turns(raw))):
             if turn.role == "user":
-                question = strip_image_token(turn.text)
+                question = _strip_image_token(turn.text)
             if turn.role != "assistant":
                 continue
             about = f"{identity}.{i}", question, turn.text, names, raw
@@ -150,9 +158,9 @@ class LlavaImporter(SizedImageImporter):
         if not self._numerals(text):
             if "<bbox>" in text and raw.get("objects"):
                 raise InvalidRowError(
-                    "placeholders", "the boxes of <bbox> are in objects; use `prepare swift`."
+                    "placeholders", "the boxes are in objects; write them in place of <bbox>."
                 )
-            if (name := format_of_tokens(text)) is not None:
+            if (name := _format_of_tokens(text)) is not None:
                 raise InvalidRowError(
                     "box", f"boxes of another format, {text!r:.80}; use --coordinates {name}."
                 )
@@ -232,3 +240,62 @@ class LlavaImporter(SizedImageImporter):
             box = parse_box(round_coordinates([shape.x1, shape.y1, shape.x2, shape.y2]))
             boxes.append({"box": box, **({"label": instance.label} if instance.label else {})})
         return boxes
+
+
+def _parse_size(text: str | None) -> tuple[int, int] | None:
+    """Parse the option ``--size``: (640, 480) for ``640x480``, None if it was not given."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"([1-9][0-9]*)x([1-9][0-9]*)", text)
+    if not match:
+        raise ValueError(f"--size {text}: write width and height in pixels, such as 640x480.")
+    return int(match[1]), int(match[2])
+
+
+class _Turn(NamedTuple):
+    """One message of a conversation. Its ``role`` is ``system``, ``user`` or ``assistant``."""
+
+    role: str
+    text: str
+
+
+def _read_turns(row: Mapping[str, Any]) -> Iterator[_Turn]:
+    """Yield the messages of a row with ``conversations`` (LLaVA) or ``messages`` (ShareGPT).
+
+    The messages of TRL are in ``prompt`` and ``completion``.
+    """
+    raw = row.get("conversations") if row.get("messages") is None else row["messages"]
+    if raw is None and isinstance(row.get("prompt"), list):
+        raw = [*row["prompt"], *(row.get("completion") or ())]
+    if not isinstance(raw, list):
+        raise InvalidRowError("messages", 'there is no list "conversations" or "messages".')
+    for i, message in enumerate(raw):
+        if not isinstance(message, Mapping):
+            raise InvalidRowError("messages", f"message {i} is not an object: {message!r:.40}.")
+        speaker = message.get("role", message.get("from"))
+        role = _SPEAKERS.get(speaker, speaker) if isinstance(speaker, str) else None
+        if role not in _ROLES:
+            why = f"message {i} has the role {speaker!r:.20}, not user or assistant."
+            raise InvalidRowError("messages", why)
+        yield _Turn(role, parse_text(message.get("content", message.get("value")), f"message {i}"))
+
+
+def _read_images(row: Mapping[str, Any]) -> list[str]:
+    """Return the image paths of a row. Its field ``image`` or ``images`` has one path or a list."""
+    raw = row.get("images") if row.get("image") is None else row["image"]
+    items = raw if isinstance(raw, list) else [] if raw is None else [raw]
+    return [parse_text(i.get("path") if isinstance(i, Mapping) else i, "an image") for i in items]
+
+
+def _format_of_tokens(text: str) -> str | None:
+    """Return the name of a coordinate format with tokens around boxes that a text has; or None."""
+    for name, coordinates in COORDINATES.items():
+        form = coordinates.text
+        if (form.bins or form.open.startswith("<")) and form.read(text).shapes:
+            return name
+    return None
+
+
+def _strip_image_token(text: str) -> str:
+    """Return a question without its ``<image>`` token."""
+    return text.replace("<image>", "").strip()

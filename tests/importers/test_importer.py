@@ -15,7 +15,6 @@ from mm_numeric.importers.mmocr import MMOCR
 from mm_numeric.importers.refcoco import RefCoco
 from mm_numeric.importers.rows import Rows
 from mm_numeric.importers.scene_text import CTW1500, Icdar2013, Icdar2015, TotalText
-from mm_numeric.importers.swift import Swift
 
 HUGE = "9" * 400
 IMAGE = {"id": 1, "file_name": "1.jpg", "width": 640, "height": 480}
@@ -48,18 +47,6 @@ def polygon(box):
     return [0, 0, 9, 0, *box[2:]]
 
 
-def swift(kind):
-    def row(_, box):
-        messages = [
-            {"role": "user", "content": "<image>Find the <ref-object>"},
-            {"role": "assistant", "content": "<bbox>"},
-        ]
-        objects = {"ref": ["sheep"], "bbox": [box], "bbox_type": kind}
-        return [{"messages": messages, "images": ["1.jpg"], "objects": objects}]
-
-    return row
-
-
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize(
     "read",
@@ -78,8 +65,6 @@ def swift(kind):
             ]}),
             id="mmocr polygon",
         ),
-        pytest.param(in_json(Swift(size="640x480"), swift("real")), id="swift"),
-        pytest.param(in_json(Swift(size="640x480"), swift("norm1")), id="swift, 0 to 1"),
         *(
             pytest.param(
                 in_json(Rows(), lambda _, box, name=name: [

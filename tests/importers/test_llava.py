@@ -209,4 +209,4 @@ def test_boxes_of_another_format_name_the_option_that_reads_them(tmp_path):
     done = llava(tmp_path, talk("Where?", text, "And here?", "<box>[[1, 2, 3, 4]]</box>"))
     assert "use --coordinates qwen2_vl." in done.bad[0].why
     done = llava(tmp_path, talk("Where?", "<bbox>", objects={"ref": [], "bbox": [[1, 2, 3, 4]]}))
-    assert "use `prepare swift`" in done.bad[0].why
+    assert "the boxes are in objects" in done.bad[0].why

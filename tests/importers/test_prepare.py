@@ -91,7 +91,7 @@ def test_nothing_is_replaced_unasked(capsys, tmp_path, gt):
 
 def test_an_input_is_never_the_output(capsys, tmp_path):
     path = json_file(tmp_path / "rows.jsonl", [{"objects": None}])
-    said = run(capsys, "swift", path, "--out", path, "--force", code=2)
+    said = run(capsys, "rows", path, "--out", path, "--force", code=2)
     assert "is also an input; name another file" in said
     assert path.read_text(encoding="utf-8") == '{"objects": null}'
 
@@ -272,8 +272,11 @@ def test_a_name_is_no_command_to_the_terminal(capsys, tmp_path):
         (["icdar2015", "none", "--out", "a.jsonl"], "none: there is no such file"),
         (["icdar2015", "gt", "--out", "a.jsonl", "--images", "no"], "--images no: there is no"),
         (["llava", "gt", "--out", "a.jsonl", "--coordinates", "llava"], "set --resize to"),
-        (["swift", "empty.jsonl", "--out", "a.jsonl"], "empty.jsonl: no rows; found nothing."),
-        (["swift", "none.jsonl", "--out", "a.jsonl"], "no rows; found 2 rows without objects."),
+        (["gsm8k", "empty.jsonl", "--out", "a.jsonl"], "empty.jsonl: no rows; found nothing."),
+        (
+            ["llava", "none.jsonl", "--out", "a.jsonl", "--coordinates", "pixels_original"],
+            "no rows; found 2 answers without a box.",
+        ),
         (["icdar2015", "gt"], "arguments are required: --out"),
         (["icdar2015", "gt", "--out", "a.jsonl", "--split", "val"], "unrecognized arguments: --s"),
         (
@@ -286,7 +289,8 @@ def test_a_name_is_no_command_to_the_terminal(capsys, tmp_path):
 def test_a_mistake_is_one_sentence(capsys, tmp_path, monkeypatch, gt, words, why):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty.jsonl").write_text("", encoding="utf-8")
-    json_file(tmp_path / "none.jsonl", [{"objects": None}] * 2)
+    turns = [{"role": "user", "content": "Where?"}, {"role": "assistant", "content": "Nowhere."}]
+    json_file(tmp_path / "none.jsonl", [{"messages": turns}] * 2)
     said = run(capsys, *words, code=2)
     assert why in said.splitlines()[-1]
     assert "Traceback" not in said
