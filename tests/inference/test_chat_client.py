@@ -146,7 +146,7 @@ def test_a_proxy_that_does_not_connect_is_named(monkeypatch):
 
 
 def test_the_reply_of_a_proxy_leaves_the_timeout_to_the_handshake(monkeypatch):
-    """It was read in slices of .2 s; a handshake behind the tunnel may take longer."""
+    """It was read in slices of .2 s; a handshake after the tunnel may take longer."""
     accepted, waited = b"HTTP/1.1 200 Connection established\r\n\r\n", []
     monkeypatch.setattr(
         "ssl.SSLContext.wrap_socket", lambda _, tunnel, **__: waited.append(tunnel.gettimeout())
