@@ -82,7 +82,7 @@ def share_done(run: Run) -> float:
 
 
 def one_gpu(job: int) -> dict[str, str]:
-    """Return what is set in the environment of a process so that it sees one of several GPUs.
+    """Return the environment variables that limit a process to one of several GPUs.
 
     Process ``job`` uses GPU ``job % number_of_gpus`` of those that this process sees.
     """
