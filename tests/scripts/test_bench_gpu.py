@@ -22,6 +22,7 @@ from mm_numeric.training.callbacks.json_log import JsonLog
 
 SCRIPTS = Path(__file__).parents[2] / "scripts" / "benchmarks"
 FORK = multiprocessing.get_context("fork")
+TITLE = "tiny Qwen2.5-VL, LoRA, 40 + 8 tokens"
 
 
 @pytest.fixture
@@ -51,120 +52,94 @@ def test_speed_and_memory_of_a_run_are_read_from_its_log(parts, tmp_path):
     assert _gpu_works._last_logged(tmp_path) == logs
 
 
-# -- the whole benchmark at toy size --------------------------------------------------------------
+# The whole benchmark at toy size
 
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
-    """The results and the Markdown page of a toy run on the CPU."""
+    """The records of a toy run on the CPU by section, title and name, and its Markdown page."""
     path = tmp_path_factory.mktemp("bench") / "gpu.json"
     options = ["--toy", "--device", "cpu", "--commit", "abc1234", "--json", path]
     done = python(SCRIPTS / "bench_gpu.py", *options, timeout=600)
     log = path.with_suffix(".log").read_text(encoding="utf-8")
     assert done.returncode == 0, done.stdout + done.stderr + log
-    return json.loads(path.read_text(encoding="utf-8")), path.with_suffix(".md").read_text()
-
-
-def records(toy, section):
-    """Return the records of a section by title and name."""
-    jobs = toy[0]["results"][section]
-    return {(title, name): record for title, job in jobs.items() for name, record in job.items()}
+    return json.loads(path.read_text(encoding="utf-8"))["results"], path.with_suffix(
+        ".md"
+    ).read_text()
 
 
 @pytest.mark.slow
 def test_everything_is_measured_or_has_a_reason(toy):
-    assert list(toy[0]["results"]) == ["works", "losses", "training", "dense", "batches"]
+    results, page = toy
+    assert page.startswith("# bench_gpu: ")
+    assert "Commit abc1234, toy size: the times mean nothing, no GPU, torch " in page
+    assert list(results) == ["works", "losses", "training", "dense", "batches"]
     need_gpu = {"Liger, fused linear CE", "cut-cross-entropy", "transformers.Trainer, Liger",
                 "ours, from_losses ntl_was on cut-cross-entropy"}  # fmt: skip
     never = {"ms-swift", "trl.SFTTrainer, all logits", "padding-free, flash_attention_2"}
-    for section in toy[0]["results"]:
-        for (_, name), record in records(toy, section).items():
-            if name in need_gpu | never:
-                assert record["status"] == "not available", name
-                assert record["reason"]
-            else:
-                assert record["status"] == "ok", record
-    liger = records(toy, "training")["tiny Qwen2.5-VL, LoRA, 40 + 8 tokens",
-                                     "transformers.Trainer, Liger"]  # fmt: skip
-    installed = find_spec("liger_kernel") is not None
-    assert ("is not installed" in liger["reason"]) != installed
+    for jobs in results.values():
+        for title, job in jobs.items():
+            assert f"\n| {title} | " in page
+            for name, record in job.items():
+                assert f"\n| {name} | " in page
+                is_missing = name in need_gpu | never
+                assert record["status"] == ("not available" if is_missing else "ok"), record
+                assert not is_missing or record["reason"]
+    liger = results["training"][TITLE]["transformers.Trainer, Liger"]
+    assert ("is not installed" in liger["reason"]) != (find_spec("liger_kernel") is not None)
 
 
 @pytest.mark.slow
 def test_commands_work_and_resuming_is_exact_on_a_cpu(toy):
-    found = records(toy, "works")
-    tests = found["tests", "tests marked device"]
-    assert (tests["passed"] > 0, tests["passed"] + tests["skipped"]) == (True, 40)
+    found = toy[0]["works"]
+    tests = found["tests"]["tests marked device"]
+    assert tests["passed"] > 0
+    assert tests["passed"] + tests["skipped"] == 40
     for run in ("all weights", "LoRA", "DeepSpeed ZeRO-2"):
-        assert found[run, "train --resume"]["distance_of_change"] == 0
-        assert found[run, "train --resume"]["loss"] == found[run, "train with bf16"]["loss"]
-        assert found[run, "predict"]["answers"] == 4
-        assert found[run, "export"]["tensors"] > 40
-    assert found["all weights", "train with bf16"]["loss"] != found["LoRA", "predict"].get("loss")
+        assert found[run]["train --resume"]["distance_of_change"] == 0
+        assert found[run]["train --resume"]["loss"] == found[run]["train with bf16"]["loss"]
+        assert found[run]["predict"]["answers"] == 4
+        assert found[run]["export"]["tensors"] > 40
 
 
 @pytest.mark.slow
-def test_all_implementations_of_cross_entropy_have_one_loss(toy):
-    found = records(toy, "losses")
-    title = "16 supervised tokens, from logits"
-    ours, theirs = found[title, "ours, ce"], found[title, "torch, cross_entropy"]
-    assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-4)
+def test_all_implementations_trainers_and_batches_have_one_loss(toy):
+    results = toy[0]
+    logits = results["losses"]["16 supervised tokens, from logits"]
+    same = pytest.approx(logits["torch, cross_entropy"]["loss"], abs=1e-4)
+    assert logits["ours, ce"]["loss"] == same
     for head in ("trained", "frozen"):
-        title = f"16 supervised tokens, from hidden states, head {head}"
-        full = found[title, "torch, cross_entropy on all logits"]["loss"]
-        assert found[title, "ours, from_hidden ce"]["loss"] == pytest.approx(full, abs=1e-3)
-        ntl = found[title, "ours, from_hidden ntl_was"]["loss"]
-        on_torch = found[title, "ours, from_losses ntl_was on torch's"]["loss"]
+        found = results["losses"][f"16 supervised tokens, from hidden states, head {head}"]
+        full = found["torch, cross_entropy on all logits"]["loss"]
+        assert found["ours, from_hidden ce"]["loss"] == pytest.approx(full, abs=1e-3)
+        ntl = found["ours, from_hidden ntl_was"]["loss"]
+        on_torch = found["ours, from_losses ntl_was on torch's"]["loss"]
         assert on_torch == pytest.approx(ntl, abs=0.02)  # its losses are rounded to bf16
         assert ntl > full + 0.1
-    for record in found.values():
+    for record in (r for job in results["losses"].values() for r in job.values()):
         if record["status"] == "ok":
             assert min(record["milliseconds"]) > 0
             assert record["peak_bytes"] >= 0  # a toy needs few pages, which may be used already
-
-
-@pytest.mark.slow
-def test_all_trainers_have_one_loss(toy):
-    for section, method, answer in (
-        ("training", "LoRA", 8),
-        ("training", "full", 8),
-        ("dense", "LoRA", 64),
-    ):
-        found = records(toy, section)
-        title = f"tiny Qwen2.5-VL, {method}, 40 + {answer} tokens"
-        ours = found[title, "NumericTrainer, ce"]
+    for section, title, tokens in (
+        ("training", TITLE, 48), ("training", TITLE.replace("LoRA", "full"), 48),
+        ("dense", TITLE.replace("+ 8", "+ 64"), 104),
+    ):  # fmt: skip
+        found = results[section][title]
+        ours = found["NumericTrainer, ce"]
         for name in ("transformers.Trainer", "trl.SFTTrainer"):
-            assert found[title, name]["loss"] == pytest.approx(ours["loss"], abs=2e-3)
-        assert found[title, "NumericTrainer, ntil"]["loss"] > ours["loss"] + 0.1
-        seconds = ours["median_seconds"]
-        assert ours["tokens_per_second"] == pytest.approx((40 + answer) / seconds)
+            assert found[name]["loss"] == pytest.approx(ours["loss"], abs=2e-3)
+        assert found["NumericTrainer, ntil"]["loss"] > ours["loss"] + 0.1
+        assert ours["tokens_per_second"] == pytest.approx(tokens / ours["median_seconds"])
         assert ours["mfu"] is None
-
-
-@pytest.mark.slow
-def test_batches_have_one_loss(toy):
-    found = toy[0]["results"]["batches"]
-    for records_of_job in found.values():
-        done = [record for record in records_of_job.values() if record["status"] == "ok"]
+    for job in results["batches"].values():
+        done = [record for record in job.values() if record["status"] == "ok"]
         assert len(done) >= 2
         for record in done:
             assert record["loss"] == pytest.approx(done[0]["loss"], rel=1e-4)
             assert min(record["seconds_per_step"]) > 0
 
 
-@pytest.mark.slow
-def test_the_page_has_a_table_for_each_job(toy):
-    results, page = toy
-    assert page.startswith("# bench_gpu: ")
-    assert "Commit abc1234, toy size: the times mean nothing, no GPU, torch " in page
-    for jobs in results["results"].values():
-        for title, job in jobs.items():
-            assert f"\n| {title} | " in page
-            for name in job:
-                assert f"\n| {name} | " in page
-
-
-# -- failures, crashes and time limits ------------------------------------------------------------
+# Failures, crashes and time limits
 
 
 def measurement(name, **options):
@@ -218,15 +193,12 @@ def test_what_is_not_reached_in_time_has_no_record(parts, tmp_path):
     remaining = iter([30.0, 30.0, 0.5, 0.5, 0.0])
     found = run_all(parts, tmp_path, "first", "hang", "last", left=lambda: next(remaining))
     assert [name for name, _ in found] == ["first"]
+    # No process starts for what is not installed.
+    missing = run_all(parts, tmp_path, "crash", unavailable={"crash": "x is not installed"})
+    assert missing == [("crash", {"status": "not available", "reason": "x is not installed"})]
 
 
-def test_no_process_starts_for_what_is_not_installed(parts, tmp_path):
-    reasons = {"crash": "x is not installed"}
-    found = dict(run_all(parts, tmp_path, "crash", unavailable=reasons))
-    assert found == {"crash": {"status": "not available", "reason": "x is not installed"}}
-
-
-# -- results that are in the file -----------------------------------------------------------------
+# Results that are in the file
 
 
 @pytest.fixture
@@ -251,7 +223,7 @@ def bench(parts, monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_second_run_measures_what_has_no_result(bench):
+def test_a_second_run_measures_what_has_no_result_of_its_commit(bench, tmp_path):
     made, first = bench()
     assert made.exit_code() == 1
     _, second = bench(("first", "error", "last"))
@@ -261,11 +233,6 @@ def test_a_second_run_measures_what_has_no_result(bench):
     made, third = bench(("first",), again=True)
     assert third["first"]["process"] != first["first"]["process"]
     assert made.exit_code() == 0
-
-
-@pytest.mark.slow
-def test_results_of_another_commit_are_not_mixed_in(bench, tmp_path):
-    bench()
     before = (tmp_path / "b.json").read_text()
     with pytest.raises(SystemExit, match="has results with commit abc1234, and here it is def0"):
         bench(commit="def0")
@@ -299,7 +266,7 @@ def test_a_gpu_that_an_import_has_used_is_measured_all_the_same(parts, monkeypat
     )
 
 
-# -- tests and versions of the machine ------------------------------------------------------------
+# Tests and versions of the machine
 
 GOOD = "import pytest\n\n@pytest.mark.device\ndef test_good():\n    pass\n"
 FILES = {
@@ -392,25 +359,16 @@ def test_a_mistake_is_one_sentence(parts, monkeypatch, capsys, tmp_path, words, 
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 
-# -- figures --------------------------------------------------------------------------------------
+# Computed figures
 
 
-@pytest.mark.parametrize(
-    ("device", "tflops"),
-    [
-        ("NVIDIA H100 80GB HBM3", 989),
-        ("NVIDIA H100 PCIe", 756),
-        ("NVIDIA H200", 989),
-        ("NVIDIA GH200 480GB", 989),
-        ("NVIDIA A100-SXM4-80GB", 312),
-        ("NVIDIA L40S", 362),
-        ("NVIDIA L4", 121),
-        ("NVIDIA GeForce RTX 4090", 165.2),
-        ("Tesla V100-SXM2-32GB", None),
-    ],
-)
-def test_the_peak_is_that_of_the_device(parts, device, tflops):
-    assert parts.facts.peak_tflops(device) == tflops
+def test_the_peak_is_that_of_the_device(parts):
+    peaks = {
+        "NVIDIA H100 80GB HBM3": 989, "NVIDIA H100 PCIe": 756, "NVIDIA H200": 989,
+        "NVIDIA GH200 480GB": 989, "NVIDIA A100-SXM4-80GB": 312, "NVIDIA L40S": 362,
+        "NVIDIA L4": 121, "NVIDIA GeForce RTX 4090": 165.2, "Tesla V100-SXM2-32GB": None,
+    }  # fmt: skip
+    assert {device: parts.facts.peak_tflops(device) for device in peaks} == peaks
 
 
 def test_the_real_model_is_qwen2_5_vl_7b(parts):
