@@ -27,7 +27,9 @@ RANDOM, CONSTANT, PER_QUESTION = (
     "constant answer per question",
 )
 
-_ROWS = 500  # of a test set that are guessed
+MOST_ROWS = 500
+"""Number of rows of a test set that are guessed."""
+
 _TRIED = 16  # different answers that may become the constant one, the most frequent first
 _TRIED_ON = 50  # rows on which they are compared
 _SHIFTS = 2  # random answers to each row
@@ -79,8 +81,8 @@ class GuessedRows:
         for name in ("targets", "frames", "sizes_px", "prompts", "categories"):
             lists[name] = [item for part in (self, *others) for item in getattr(part, name)]
         count = len(lists["targets"])
-        if count > _ROWS:
-            rows = np.linspace(0, count - 1, _ROWS).astype(int).tolist()
+        if count > MOST_ROWS:
+            rows = np.linspace(0, count - 1, MOST_ROWS).astype(int).tolist()
             lists = {name: [own[i] for i in rows] if own else own for name, own in lists.items()}
         return replace(self, **lists)
 

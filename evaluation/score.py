@@ -23,7 +23,7 @@ from mm_numeric.evaluation.answers.predictions import other_frame, read_predicti
 from mm_numeric.evaluation.answers.prepared_rows import PreparedRows
 from mm_numeric.evaluation.answers.source import AnswerRows, AnswerSource
 from mm_numeric.evaluation.answers.truth_files import COCO_AP, default_protocol, read_truth_files
-from mm_numeric.evaluation.guesses import GuessedRows
+from mm_numeric.evaluation.guesses import MOST_ROWS, GuessedRows
 from mm_numeric.evaluation.metrics.base import CATEGORY, Scorer
 from mm_numeric.evaluation.metrics.coco_ap import Rules, coco_scorer
 from mm_numeric.evaluation.metrics.ranking import RANKING, no_ranking
@@ -157,12 +157,14 @@ def _scored_parts(
             by_task = scorer if scorer.metrics else _chosen_scorer(read, None, str(predictions))
             if hint := other_frame(read, by_task):
                 logger.warning("%s: %s", predictions, hint)
-            coverage = collect_coverage(read.rows)
+            coverage = collect_coverage(read.rows) if "decode" in read.rows[0] else None
             if coverage is not None and (warning := coverage.warning()):
                 logger.warning("%s: %s.", predictions, warning)
             check_frame = False
-        place = folder or predictions.parent
-        judged = judged_answers(scorer, read.responses, source.judge, place, str(predictions))
+        judged = None
+        if scorer.judge_rules or source.judge:
+            place = folder or predictions.parent
+            judged = judged_answers(scorer, read.responses, source.judge, place, str(predictions))
         if judged is None:
             yield scores_of(read, scorer)
             continue
@@ -213,9 +215,11 @@ def scores_of(read: AnswerRows, scorer: Scorer) -> Scores:
             [row.get(TRUNCATED) is True for row in rows], dtype=np.float64
         )
     groups = row_groups(rows, scorer, targets)
-    confidences = collect_confidences(scorer, rows, answers, targets, columns, groups)
-    if (coverage := collect_coverage(rows)) is not None:
-        coverage.check_rule(rows[0]["decode"]["rule"], read.where)
+    confidences = coverage = None
+    if rows and "decode" in rows[0]:
+        confidences = collect_confidences(scorer, rows, answers, targets, columns, groups)
+        if (coverage := collect_coverage(rows)) is not None:
+            coverage.check_rule(rows[0]["decode"]["rule"], read.where)
     for i, row in enumerate(rows):
         if scorer.reason is not None and row["reason"] is None:
             row["reason"] = scorer.reason(answers[i], targets[i])
@@ -263,7 +267,7 @@ def _rows_to_guess(read: AnswerRows, scorer: Scorer, categories: list[str]) -> G
         prompts=[row.get("prompt") for row in read.rows],
         categories=categories,
     )
-    return rows.spread()
+    return rows.spread() if len(read.rows) > MOST_ROWS else rows
 
 
 def _bucket_labels(

@@ -142,7 +142,7 @@ class Scores:
     @cached_property
     def guesses(self) -> Guesses:
         """Metrics of guesses, which do not depend on the question; {} if there are none."""
-        return guess_metrics(self.guessed) if self.guessed else {}
+        return guess_metrics(self.guessed) if self.guessed and self.count > 1 else {}
 
     @cached_property
     def group_count(self) -> int:

@@ -11,8 +11,7 @@ from typing import Any
 
 import yaml
 
-from mm_numeric.io.archives import require_file
-from mm_numeric.io.files import not_utf8
+from mm_numeric.io.files import not_utf8, require_file
 from mm_numeric.registry import unknown
 
 MAX_VALUES = 100_000

@@ -47,6 +47,10 @@ _BRACE = re.compile(r"[{}]")
 _CODE = re.compile(r"```(?:([^\n`]*)\n)?((?s:.*?))(?:```|\Z)")
 _DIGIT = re.compile("[0-9]")
 
+_END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "</s>", "<eos>",
+               "<end_of_turn>", "<pad>", "<|pad|>")  # fmt: skip
+"""End and padding tokens of Qwen, Llama, LLaVA, T5, PaliGemma and Gemma."""
+
 
 class AnswerPart(NamedTuple):
     """The part of a generated text that is the answer."""
@@ -144,3 +148,12 @@ def _is_json(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
+
+
+def without_end_tokens(text: str) -> str:
+    """Remove end and padding tokens around an answer, which some tools keep: ``7:05</s><pad>``."""
+    while (answer := text.rstrip()).endswith(_END_TOKENS):
+        text = answer[: answer.rindex("<")]
+    while text.startswith(_END_TOKENS):
+        text = text[text.index(">") + 1 :]
+    return text

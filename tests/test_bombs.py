@@ -18,9 +18,8 @@ from mm_numeric.importers.rjokes import RJokesImporter
 from mm_numeric.importers.scene_text import CTW1500, Icdar2015
 from mm_numeric.importers.voc import Voc
 from mm_numeric.importers.yolo import Yolo
-from mm_numeric.io import archives
-from mm_numeric.io.archives import UNPACKED_LIMIT, zipped_files
-from mm_numeric.io.files import read_json, read_rows, sha256_of
+from mm_numeric.io import files as archives
+from mm_numeric.io.files import UNPACKED_LIMIT, read_json, read_rows, sha256_of, zipped_files
 from mm_numeric.runs.tensor_files import require_tensor_files
 from mm_numeric.settings import parse_yaml, read_yaml
 

@@ -48,7 +48,7 @@ MAY_IMPORT = {
     "runs.results runs.trust data families baselines models tasks.base",
     "inference": f"{LEAVES} compat distributed.ranks distributed.ray numbers losses config "
     "runs.folder data families baselines models inference evaluation.metrics tasks.base",
-    "rewards": f"{LEAVES} evaluation.answers.files evaluation.metrics rewards tasks.base",
+    "rewards": f"{LEAVES} evaluation.metrics rewards tasks.answer_part tasks.base",
     "training": TRAINING,
     "integrations": f"{TRAINING} integrations",
     "evaluation": f"{LEAVES} numbers losses config runs.folder runs.results runs.trust data "

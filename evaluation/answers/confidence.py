@@ -159,10 +159,11 @@ def collect_confidences(
 ) -> Confidences | None:
     """Return the confidences of scored answers; None if there are none or nothing to compare with.
 
-    All arguments but the scorer are in the order of the rows, which are those of scores.jsonl.
+    All arguments but the scorer are in the order of the rows, which are those of scores.jsonl and
+    have ``decode``.
     """
     success = scorer.success
-    if success is None or not rows or "decode" not in rows[0]:
+    if success is None:
         return None
     if success.objects is not None:
         read = [None if isinstance(answer, Unreadable) else answer for answer in answers]

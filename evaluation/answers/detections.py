@@ -28,8 +28,7 @@ from typing import Any
 
 from mm_numeric.answers import Box, Instance, Instances, Polygon, Shape
 from mm_numeric.geometry.row_shapes import finite_numbers, finite_xywh
-from mm_numeric.io.archives import is_wanted, require_file, zipped_files
-from mm_numeric.io.files import listed_rows, read_json
+from mm_numeric.io.files import is_wanted, listed_rows, read_json, require_file, zipped_files
 from mm_numeric.io.log import logger
 
 LINES = ("box", "quad", "polygon", "polygon_yx")

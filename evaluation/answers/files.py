@@ -103,10 +103,6 @@ TOOLS = (
     AnswerFields(tool="TRL", text=("completion",)),
 )
 
-_END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "</s>", "<eos>",
-               "<end_of_turn>", "<pad>", "<|pad|>")  # fmt: skip
-"""End and padding tokens of Qwen, Llama, LLaVA, T5, PaliGemma and Gemma."""
-
 
 class GeneratedText(NamedTuple):
     """A generated text from a result file, with the id of the question that it answers."""
@@ -182,15 +178,6 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     except (OSError, OverflowError, ValueError, pyarrow.ArrowException) as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(f"{path}: cannot be read ({reason}).") from error
-
-
-def without_end_tokens(text: str) -> str:
-    """Remove end and padding tokens around an answer, which some tools keep: ``7:05</s><pad>``."""
-    while (answer := text.rstrip()).endswith(_END_TOKENS):
-        text = answer[: answer.rindex("<")]
-    while text.startswith(_END_TOKENS):
-        text = text[text.index(">") + 1 :]
-    return text
 
 
 def value_at(row: Mapping[str, Any], field: str) -> Any:

@@ -16,12 +16,12 @@ from mm_numeric.evaluation.answers.files import (
     AnswerFields,
     GeneratedText,
     value_at,
-    without_end_tokens,
 )
 from mm_numeric.evaluation.answers.own_targets import image_name
 from mm_numeric.evaluation.answers.prepared_rows import Question
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.io.log import logger
+from mm_numeric.tasks.answer_part import without_end_tokens
 from mm_numeric.tasks.base import Task
 
 _COMPARED = 100  # answers without their own question that are compared with every other question

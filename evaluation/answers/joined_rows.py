@@ -7,7 +7,7 @@ predict`` would write for the same text, so that the score is the same.
 
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,8 +18,6 @@ from mm_numeric.evaluation.answers.files import (
     AnswerFields,
     GeneratedText,
     read_answer_file,
-    text_id,
-    without_end_tokens,
 )
 from mm_numeric.evaluation.answers.join_checks import check_positions
 from mm_numeric.evaluation.answers.own_targets import own_questions, own_target
@@ -34,9 +32,9 @@ from mm_numeric.evaluation.answers.source import AnswerSource
 from mm_numeric.evaluation.answers.spreadsheet import LONGEST_CELL
 from mm_numeric.geometry.frame_presets import FrameRule
 from mm_numeric.geometry.frames import Frame
-from mm_numeric.io.files import read_rows
 from mm_numeric.io.log import logger
 from mm_numeric.runs.results import check_complete
+from mm_numeric.tasks.answer_part import without_end_tokens
 from mm_numeric.tasks.base import Task
 
 _FACTORY_PX = 768 * 768  # default of image_max_pixels of LLaMA-Factory
@@ -46,46 +44,10 @@ _KEPT = ("scores", "extraction", "truncated")
 the answer that a judge extracted from the text."""
 
 
-def prediction_rows(source: AnswerSource) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Return an iterator over the answers in a file, in the format of predictions.jsonl.
-
-    With ``source.rows``, the test data, the file is one of another program. Each item is a pair:
-    the location for error messages (file and line), and a dictionary.
-    """
-    found: Iterator[tuple[str, dict[str, Any]]] = (
-        map(as_predicted, read_rows(source.predictions))
-        if source.rows is None
-        else _joined(source, source.rows)
-    )
-    return iter(_last_of_each_id(found, source.predictions)) if source.keep == "last" else found
-
-
-def as_predicted(located: tuple[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
-    """Convert an id that is an integer to text, and remove end tokens after the answer."""
-    where, row = located
-    if type(row.get("id")) is int:
-        row = {**row, "id": text_id(row["id"])}
-    if isinstance(row.get("text"), str):
-        row = {**row, "text": without_end_tokens(row["text"])}
-    return where, row
-
-
-def _last_of_each_id(
-    rows: Iterable[tuple[str, dict[str, Any]]], predictions: Path
-) -> Collection[tuple[str, dict[str, Any]]]:
-    count, last = 0, dict[str, tuple[str, dict[str, Any]]]()
-    for where, row in rows:
-        count += 1
-        key = json.dumps(row.get("id"))
-        last.pop(key, None)
-        last[key] = where, row
-    if len(last) < count:
-        message = "%s: %d earlier rows are not scored, because a later row has the same id."
-        logger.warning(message, predictions, count - len(last))
-    return last.values()
-
-
-def _joined(source: AnswerSource, rows: PreparedRows) -> Iterator[tuple[str, dict[str, Any]]]:
+def joined_predictions(
+    source: AnswerSource, rows: PreparedRows
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the answers in a file of another program as rows of predictions.jsonl, with places."""
     for joined in joined_answers(source, rows):
         for answer in joined.answers:
             kept = {name: answer.row[name] for name in _KEPT if answer.row.get(name) is not None}

@@ -16,10 +16,10 @@ from mm_numeric.evaluation.answers.files import (
     AnswerFields,
     GeneratedText,
     value_at,
-    without_end_tokens,
 )
 from mm_numeric.evaluation.answers.prepared_rows import PreparedRows, Question
 from mm_numeric.geometry.frames import Frame
+from mm_numeric.tasks.answer_part import without_end_tokens
 from mm_numeric.tasks.base import Task
 
 _IMAGES = ("images.0", "image", "image_path")

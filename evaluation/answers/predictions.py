@@ -1,14 +1,17 @@
 """Read a predictions file, parse its texts, and look for a frame in which they are read better."""
 
+import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from mm_numeric.answers import Instances, Unreadable
 from mm_numeric.evaluation.answers.confidence import check_same_rule, decode_fields
-from mm_numeric.evaluation.answers.joined_rows import prediction_rows
+from mm_numeric.evaluation.answers.files import text_id
+from mm_numeric.evaluation.answers.joined_rows import joined_predictions
 from mm_numeric.evaluation.answers.judge import Response
 from mm_numeric.evaluation.answers.source import AnswerRows, AnswerSource
 from mm_numeric.evaluation.metrics.base import Scorer
@@ -17,10 +20,12 @@ from mm_numeric.evaluation.results import in_unit
 from mm_numeric.geometry.coordinates import Coordinates
 from mm_numeric.geometry.frame_presets import FrameRule, published_frames
 from mm_numeric.geometry.frames import Frame
-from mm_numeric.io.log import progress
+from mm_numeric.io.files import read_rows
+from mm_numeric.io.log import logger, progress
 from mm_numeric.registry import TASKS
 from mm_numeric.runs.results import check_complete
 from mm_numeric.settings import read_dataclass
+from mm_numeric.tasks.answer_part import without_end_tokens
 from mm_numeric.tasks.base import task_class
 
 
@@ -36,7 +41,7 @@ def read_predictions(
     first: dict[str, Any] = {}
     seen: set[str] = set()
     most: int | None = None
-    for where, row in progress(prediction_rows(source), desc="scoring", unit="row"):
+    for where, row in progress(_prediction_rows(source), desc="scoring", unit="row"):
         _check_prediction(row, where, seen)
         if read is None:
             read = _with_task(row, where, source)
@@ -52,10 +57,12 @@ def read_predictions(
             )
         _parse_into(read, row, where)
         if row.get("rows_due") is not None:
-            read.numbers_due.add(_checked_number(row["rows_due"], where))
+            due = _checked_number(row["rows_due"], where)
+            read = replace(read, rows_due=max(read.rows_due or 0, due))
         if not first:
             first, most = read.rows[0], part_rows(read)
-        check_same_rule(first, read.rows[-1], where)
+        if "decode" in first or "decode" in read.rows[-1]:
+            check_same_rule(first, read.rows[-1], where)
         if len(read.rows) == most:
             yield read
             read = read.next_part()
@@ -65,6 +72,45 @@ def read_predictions(
     check_complete(len(seen), read.rows_due, cure, partial=source.partial)
     if read.rows:
         yield read
+
+
+def _prediction_rows(source: AnswerSource) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Return an iterator over the answers in a file, in the format of predictions.jsonl.
+
+    With ``source.rows``, the test data, the file is one of another program. Each item is a pair:
+    the location for error messages (file and line), and a dictionary.
+    """
+    found: Iterator[tuple[str, dict[str, Any]]] = (
+        map(_as_predicted, read_rows(source.predictions))
+        if source.rows is None
+        else joined_predictions(source, source.rows)
+    )
+    return iter(_last_of_each_id(found, source.predictions)) if source.keep == "last" else found
+
+
+def _as_predicted(located: tuple[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
+    """Convert an id that is an integer to text, and remove end tokens after the answer."""
+    where, row = located
+    if type(row.get("id")) is int:
+        row = {**row, "id": text_id(row["id"])}
+    if isinstance(row.get("text"), str):
+        row = {**row, "text": without_end_tokens(row["text"])}
+    return where, row
+
+
+def _last_of_each_id(
+    rows: Iterable[tuple[str, dict[str, Any]]], predictions: Path
+) -> Collection[tuple[str, dict[str, Any]]]:
+    count, last = 0, dict[str, tuple[str, dict[str, Any]]]()
+    for where, row in rows:
+        count += 1
+        key = json.dumps(row.get("id"))
+        last.pop(key, None)
+        last[key] = where, row
+    if len(last) < count:
+        message = "%s: %d earlier rows are not scored, because a later row has the same id."
+        logger.warning(message, predictions, count - len(last))
+    return last.values()
 
 
 def _check_prediction(row: Mapping[str, Any], where: str, seen: set[str]) -> None:
@@ -139,7 +185,8 @@ def _parse_into(read: AnswerRows, row: Mapping[str, Any], where: str) -> None:
         scored.update(cut=answer.cut, malformed=answer.malformed)
     if isinstance(row.get(TRUNCATED), bool):
         scored[TRUNCATED] = row[TRUNCATED]
-    scored.update(decode_fields(row, answer, where))
+    if "decode" in row or isinstance(answer, Instances):
+        scored.update(decode_fields(row, answer, where))
     read.rows.append(scored)
     read.answers.append(answer)
     read.targets.append(target)

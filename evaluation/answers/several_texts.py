@@ -25,7 +25,10 @@ from typing import Any, NamedTuple
 
 from mm_numeric.answers import Instances, Unreadable
 from mm_numeric.config.decoding import MBR
-from mm_numeric.evaluation.answers.files import GeneratedText, value_at, without_end_tokens
+from mm_numeric.evaluation.answers.files import (
+    GeneratedText,
+    value_at,
+)
 from mm_numeric.evaluation.answers.joined_rows import Joined, joined_answers
 from mm_numeric.evaluation.answers.prepared_rows import PreparedRows
 from mm_numeric.evaluation.answers.source import AnswerSource
@@ -33,6 +36,7 @@ from mm_numeric.inference.decision_rules import check_rule
 from mm_numeric.inference.decode import candidates_of_texts, decode
 from mm_numeric.inference.risks import risk_of
 from mm_numeric.io.atomic_files import atomic_file
+from mm_numeric.tasks.answer_part import without_end_tokens
 
 _LOGPROBS = "logprobs"
 

@@ -59,8 +59,8 @@ class AnswerRows:
     responses: list[Response] = field(default_factory=list)
     """The same rows, for a judge that extracts the answers."""
 
-    numbers_due: set[int] = field(default_factory=set)
-    """Numbers of rows of the data, as far as rows have them (``rows_due``)."""
+    rows_due: int | None = None
+    """Number of rows of the data; None if the rows do not say it."""
 
     text_rules: Counter[str] = field(default_factory=Counter)
     """Rules that chose the part of a text that is the answer -> number of rows."""
@@ -69,8 +69,3 @@ class AnswerRows:
         """Return an empty part of the same file."""
         lists: Any = {name: [] for name in ("rows", "answers", "targets", "sizes_px", "frames")}
         return replace(self, **lists, responses=[], text_rules=Counter())
-
-    @property
-    def rows_due(self) -> int | None:
-        """Number of rows of the data; None if the rows do not say it."""
-        return max(self.numbers_due, default=None)

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from mm_numeric.io.archives import zipped_files
-from mm_numeric.io.files import parse_xml
+from mm_numeric.io.files import parse_xml, zipped_files
 
 LONGEST_CELL = 32_767
 """Number of characters that a cell can hold; longer texts are truncated by what writes them."""

@@ -16,7 +16,7 @@ from mm_numeric.cli.completion import (
 from mm_numeric.cli.overview import EXAMPLES, CommandParser, overview, positive
 from mm_numeric.cli.predict import add_decoding, add_endpoint
 from mm_numeric.cli.score import add_decode_options, add_partial, add_score_options
-from mm_numeric.io.archives import add_limit_option
+from mm_numeric.io.files import add_limit_option
 from mm_numeric.registry import ENGINES, LOCAL_ENGINE
 
 GLOBAL_FLAGS = ("--verbose", "--quiet")

@@ -18,13 +18,13 @@ from mm_numeric.cli.arguments import GLOBAL_FLAGS, Run, make_parser
 from mm_numeric.cli.completion import complete
 from mm_numeric.cli.score import decode_answers, score_answers
 from mm_numeric.distributed.ranks import EveryRankError, is_lost_rank
-from mm_numeric.io.archives import set_limit
 from mm_numeric.io.atomic_files import atomic_file
 from mm_numeric.io.files import (
     disk_full_message,
     is_disk_full,
     is_memory_full,
     memory_full_message,
+    set_limit,
 )
 from mm_numeric.io.log import (
     ALL_RANKS,

@@ -14,7 +14,7 @@ from mm_numeric.cli.score import SIZES, add_family, add_sizes, read_family
 from mm_numeric.config.explain import as_yaml
 from mm_numeric.importers.importer import Option
 from mm_numeric.importers.prepare import Prepared
-from mm_numeric.io.archives import add_limit_option, set_limit
+from mm_numeric.io.files import add_limit_option, set_limit
 from mm_numeric.io.log import show
 from mm_numeric.registry import EXPORTERS, IMPORTERS, choose
 from mm_numeric.tasks.class_counts import in_words, names_in_words

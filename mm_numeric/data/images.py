@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from mm_numeric.answers import Example, ImageSource
-from mm_numeric.io.archives import require_file
+from mm_numeric.io.files import require_file
 
 DECODING = 4
 """Version of ``upright_rgb``. It is raised if an image may get other pixels than before, so that

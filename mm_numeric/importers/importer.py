@@ -21,8 +21,7 @@ from mm_numeric.geometry.row_shapes import (
     read_box,
     read_polygon,
 )
-from mm_numeric.io.archives import zipped_files
-from mm_numeric.io.files import read_json, rows_or_errors
+from mm_numeric.io.files import read_json, rows_or_errors, zipped_files
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".tif", ".tiff", ".webp")
 

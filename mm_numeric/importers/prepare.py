@@ -28,9 +28,8 @@ from mm_numeric.importers.importer import (
     SkippedLine,
     round_coordinates,
 )
-from mm_numeric.io.archives import require_file
 from mm_numeric.io.atomic_files import atomic_file
-from mm_numeric.io.files import read_json, sha256_of, write_text
+from mm_numeric.io.files import read_json, require_file, sha256_of, write_text
 from mm_numeric.io.log import logger, progress
 from mm_numeric.registry import TASK_OF_FORMAT, task_of_row
 

@@ -21,7 +21,7 @@ from mm_numeric.importers.importer import (
     parse_text,
     shorten,
 )
-from mm_numeric.io.archives import read_gzip
+from mm_numeric.io.files import read_gzip
 from mm_numeric.numbers.numerals import whole_number
 from mm_numeric.tasks.number_questions import RJokes
 

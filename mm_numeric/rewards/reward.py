@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from mm_numeric.answers import Unreadable
-from mm_numeric.evaluation.answers.files import without_end_tokens
 from mm_numeric.geometry.frames import TOKENS_REMOVED, Frame
 from mm_numeric.io.log import logger
 from mm_numeric.registry import REWARDS, choose, missing_package, scorer_of
 from mm_numeric.rewards.rules import ParsedAnswer, Rule
 from mm_numeric.settings import read_dataclass
+from mm_numeric.tasks.answer_part import without_end_tokens
 from mm_numeric.tasks.base import Task, task_class
 
 _NO_TEXT = "no text of the assistant"

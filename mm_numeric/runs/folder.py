@@ -28,8 +28,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence, Set
-from contextlib import contextmanager
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -39,9 +38,8 @@ from mm_numeric import __version__
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.config.reader import config_from_dict, with_overrides
 from mm_numeric.config.schema import Config
-from mm_numeric.io.atomic_files import lock, open_lock, reject_links, unlock
+from mm_numeric.io.atomic_files import reject_links
 from mm_numeric.io.files import read_json, write_json, write_text
-from mm_numeric.io.log import logger
 from mm_numeric.registry import import_from
 from mm_numeric.runs.trust import named_code, require_no_code
 from mm_numeric.settings import read_yaml, setting_at
@@ -163,64 +161,6 @@ def _is_ours(folder: Path) -> bool:
     if path.is_file():
         return path.read_bytes().startswith(_HEADER.encode())
     return any(folder.glob(f"{CONFIG}.*.unfinished"))
-
-
-class LockedError(ValueError):
-    """Raised if another process is using a folder or file."""
-
-
-_reported_devices = set[int]()
-"""File systems without locks that a warning was logged for."""
-
-
-@contextmanager
-def locked(path: Path, kind: str = "folder") -> Iterator[None]:
-    """Lock a path inside the context. The lock is also released if the process is killed.
-
-    A file system without locks is a warning. ``kind`` (folder, file or run) is for the error
-    message if another process has locked the path.
-    """
-    lock_file = _lock_file(path)
-    lock_file.parent.mkdir(parents=True, exist_ok=True)
-    with os.fdopen(open_lock(lock_file), "rb") as file:
-        try:
-            is_locked = lock(file.fileno())
-        except BlockingIOError:
-            raise LockedError(
-                f"{path}: another process is using this {kind}; wait, or choose another {kind}."
-            ) from None
-        except OSError as error:
-            error.filename = str(lock_file)
-            raise
-        device = os.fstat(file.fileno()).st_dev
-        if not is_locked and device not in _reported_devices:
-            _reported_devices.add(device)
-            logger.warning(
-                "%s: the file system has no locks, so a second process that uses this %s is not "
-                "noticed; make sure that there is none.",
-                *(path, kind),
-            )
-        try:
-            yield
-        finally:
-            if is_locked:
-                unlock(file.fileno())
-
-
-def has_locks(path: Path) -> bool:
-    """Return False if the file system of a path that is ``locked`` has no locks."""
-    with os.fdopen(open_lock(_lock_file(path)), "rb") as file:
-        try:
-            return lock(file.fileno())
-        except BlockingIOError:
-            return True
-
-
-def _lock_file(path: Path) -> Path:
-    # "." has no name, and a link to a folder is another name of it. A file that is a link is not
-    # resolved, because its lock would be made elsewhere.
-    target = path.resolve() if path.is_dir() else path.parent.resolve() / path.name
-    return target.with_name(f".{target.name}.lock")
 
 
 def read_run(

@@ -25,6 +25,9 @@ from mm_numeric.distributed.deepspeed import (
 )
 from mm_numeric.distributed.ranks import Ranks, num_ranks
 from mm_numeric.families.family import Family
+from mm_numeric.io.atomic_files import (
+    locked,
+)
 from mm_numeric.io.files import read_json, stored_content
 from mm_numeric.io.log import NO_PREFIX, ONCE, logger
 from mm_numeric.losses.term import make_term
@@ -45,7 +48,6 @@ from mm_numeric.runs.folder import (
     finish,
     is_resumable,
     last_checkpoint,
-    locked,
 )
 from mm_numeric.runs.manifest import check_files
 from mm_numeric.runs.resume import read_step, with_same_rows

@@ -12,8 +12,7 @@ import pytest
 
 from mm_numeric.cli import main as cli
 from mm_numeric.evaluation.answers.detections import read_text_files
-from mm_numeric.io.archives import UNPACKED_LIMIT, read_gzip, zipped_files
-from mm_numeric.io.files import read_rows
+from mm_numeric.io.files import UNPACKED_LIMIT, read_gzip, read_rows, zipped_files
 
 SQUARE = "0,0,10,0,10,10,0,10"
 TOO_LARGE = r"bomb.*: (?:unpacks to|has a line of) .*more than the limit of 1 MiB; .*--max-unp"

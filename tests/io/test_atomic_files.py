@@ -16,10 +16,16 @@ from mm_numeric.cli import main as cli
 from mm_numeric.comparison.engines import local
 from mm_numeric.comparison.plan import open_runs
 from mm_numeric.comparison.run import compare, execute_here
-from mm_numeric.io import log
-from mm_numeric.io.atomic_files import append_to, atomic_file, atomic_folder, reject_links
-from mm_numeric.runs import folder as run_folder
-from mm_numeric.runs.folder import LockedError, has_locks, locked
+from mm_numeric.io import atomic_files, log
+from mm_numeric.io.atomic_files import (
+    LockedError,
+    append_to,
+    atomic_file,
+    atomic_folder,
+    has_locks,
+    locked,
+    reject_links,
+)
 from mm_numeric.runs.results import write_section
 
 fcntl = pytest.importorskip("fcntl")
@@ -35,7 +41,7 @@ def flock_fails(monkeypatch):
             raise OSError(number, os.strerror(number))
 
         monkeypatch.setattr(fcntl, "flock", flock)
-        monkeypatch.setattr(run_folder, "_reported_devices", set())
+        monkeypatch.setattr(atomic_files, "_reported_devices", set())
 
     return fail_with
 

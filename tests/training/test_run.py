@@ -19,7 +19,12 @@ from train_runs import (
 )
 
 from mm_numeric.data.training_set import TrainingRows
-from mm_numeric.runs.folder import last_checkpoint, locked
+from mm_numeric.io.atomic_files import (
+    locked,
+)
+from mm_numeric.runs.folder import (
+    last_checkpoint,
+)
 from mm_numeric.runs.manifest import write_manifest
 from mm_numeric.training.callbacks.evaluation import check_test_rows, evaluation_data
 from mm_numeric.training.run import train

@@ -10,7 +10,7 @@ from result_files import write_lines
 
 from mm_numeric.evaluation.answers.files import read_answer_file
 from mm_numeric.evaluation.answers.spreadsheet import read_sheet
-from mm_numeric.io.archives import UNPACKED_LIMIT
+from mm_numeric.io.files import UNPACKED_LIMIT
 
 VLMEVALKIT = Path(__file__).parents[2] / "fixtures" / "vlmevalkit.xlsx"
 """Written by the code of VLMEvalKit (``dump`` in vlmeval/smp/file.py) with pandas 3.1.1 and

@@ -19,10 +19,10 @@ import pyarrow.parquet
 import pytest
 
 from mm_numeric.cli import main as cli
-from mm_numeric.evaluation.answers.files import without_end_tokens
 from mm_numeric.evaluation.answers.prepared_rows import PreparedRows
 from mm_numeric.evaluation.score import score
 from mm_numeric.geometry.frame_presets import FrameRule
+from mm_numeric.tasks.answer_part import without_end_tokens
 
 FILES = Path(__file__).parents[2] / "fixtures" / "other_tools"
 ROWS = FILES / "rows.jsonl"

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from result_files import write_lines
 
 from mm_numeric.answers import Box, Instance, Instances, Polygon, Unreadable
-from mm_numeric.evaluation.answers.files import without_end_tokens
 from mm_numeric.evaluation.score import score
 from mm_numeric.families.tiny import tiny_qwen2_tokenizer
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frames import NO_LOCATION_TOKENS, TOKENS_REMOVED, Frame, Resize
+from mm_numeric.tasks.answer_part import without_end_tokens
 from mm_numeric.tasks.detection import Detection
 from mm_numeric.tasks.text_detection import TextDetection
 
