@@ -122,8 +122,6 @@ class ImageFolder:
     """
 
     folder: Path | None
-    default_size: tuple[int, int] | None = None
-    """Width and height, in pixels, of images whose row declares none."""
 
     def __post_init__(self) -> None:
         if self.folder is not None and not self.folder.is_dir():
@@ -166,15 +164,6 @@ class ImageFolder:
             return {"image": name}
         return {"image": name, "width": size[0], "height": size[1]}
 
-    def fields_with_size(self, name: str, declared: tuple[int, int] | None) -> dict[str, Any]:
-        """Return a row's ``image``, ``width`` and ``height``; raise if the size is unknown."""
-        fields = self.fields(name, declared or (self.default_size if self.folder is None else None))
-        if "width" not in fields:
-            raise InvalidRowError(
-                "image", "its size is unknown; give --images, --size, or width and height."
-            )
-        return fields
-
     @cached_property
     def _names(self) -> dict[str, list[str]]:
         assert self.folder is not None
@@ -215,10 +204,19 @@ class FileImporter:
     def entries(self, path: Path) -> Iterator[tuple[str, str, Any]]:
         """Yield the location, a unique id, and the content of each entry of a file.
 
-        An entry that cannot be read has an ``InvalidRowError`` as its content, and the classes of
-        the file are an entry with ``DeclaredClasses``.
+        The id is the name of the file and the number of the object, such as ``train.17``. An entry
+        that cannot be read has an ``InvalidRowError`` as its content, and the classes of the file
+        are an entry with ``DeclaredClasses``.
         """
-        yield from json_objects(path)
+        stem = Path(path.name.removesuffix(".gz")).stem
+        for count, row in enumerate(rows_or_errors(path), start=1):
+            if isinstance(row, ValueError):
+                place, _, why = str(row).removeprefix(str(path)).partition(": ")
+                if not place:
+                    raise row
+                yield f"{path}{place}", "", InvalidRowError("json", why)
+            else:
+                yield row[0], f"{stem}.{count}", row[1]
 
     def items(self, where: str, identity: str, entry: Any) -> Iterable[ImportedItem]:
         """Convert an entry to rows and other items; raise ``InvalidRowError`` if it is invalid."""
@@ -312,22 +310,6 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(len(part) if i % 2 else 0, part) for i, part in enumerate(parts)]
 
 
-def json_objects(path: Path) -> Iterator[tuple[str, str, dict[str, Any] | InvalidRowError]]:
-    """Yield (location, id, fields) of each JSON object in a file, or an error in place of fields.
-
-    The id is the name of the file and the number of the object, such as ``train.17``.
-    """
-    stem = Path(path.name.removesuffix(".gz")).stem
-    for count, row in enumerate(rows_or_errors(path), start=1):
-        if isinstance(row, ValueError):
-            place, _, why = str(row).removeprefix(str(path)).partition(": ")
-            if not place:
-                raise row
-            yield f"{path}{place}", "", InvalidRowError("json", why)
-        else:
-            yield row[0], f"{stem}.{count}", row[1]
-
-
 def named_objects(
     path: Path, what: str
 ) -> Iterator[tuple[str, str, dict[str, Any] | InvalidRowError]]:
@@ -419,6 +401,22 @@ def parse_polygon(value: Any) -> list[float]:
     with invalid_as("polygon"):
         polygon = read_polygon(value, "")
     return round_coordinates([coordinate for point in polygon.points for coordinate in point])
+
+
+def text_region(
+    numbers: Any, text: str | None, *, ignore: bool, is_box: bool = False, field: str = "text"
+) -> dict[str, Any]:
+    """Return the entry in ``instances`` of a region: its box or polygon, and its text, if any.
+
+    An ignored region without an area excludes nothing, so that its image may have a row without it.
+    """
+    try:
+        shape = {"box": parse_box(numbers)} if is_box else {"polygon": parse_polygon(numbers)}
+    except InvalidRowError as error:
+        error.is_harmless = ignore
+        raise
+    texts = {} if text is None else {field: text}
+    return {**shape, **texts, **({"ignore": True} if ignore else {})}
 
 
 def round_coordinates(numbers: Iterable[float]) -> list[float]:

@@ -21,7 +21,6 @@ from mm_numeric.geometry.coordinate_formats import JsonFormat
 from mm_numeric.geometry.coordinates import COORDINATES, Coordinates
 from mm_numeric.geometry.frames import Frame, Resize
 from mm_numeric.importers.importer import (
-    ImageFolder,
     ImageImporter,
     ImportedItem,
     InvalidRowError,
@@ -108,11 +107,6 @@ class LlavaImporter(ImageImporter):
             )
         _ = self._resize  # validates its options
 
-    @cached_property
-    def folder(self) -> ImageFolder:
-        """Return the folder of the option ``--images``, and the size of the option ``--size``."""
-        return ImageFolder(self.images, _parse_size(self.size))
-
     @property
     def _coordinates(self) -> Coordinates:
         return COORDINATES[self.coordinates]
@@ -167,7 +161,14 @@ class LlavaImporter(ImageImporter):
             return SkippedLine("answers without a box")
         if len(images) != 1:
             raise InvalidRowError("image", f"a box, but {len(images)} images; expected one.")
-        image = self.folder.fields_with_size(images[0], declared_size(raw))
+        declared = declared_size(raw)
+        if declared is None and self.images is None:
+            declared = _parse_size(self.size)
+        image = self.folder.fields(images[0], declared)
+        if "width" not in image:
+            raise InvalidRowError(
+                "image", "its size is unknown; give --images, --size, or width and height."
+            )
         boxes = self._boxes(text, image)
         return {"id": identity, **image, **self._asked(question, boxes)}
 

@@ -64,7 +64,9 @@ class PixMoPoints(ImageImporter):
                 "points", f'points is a list of {{"x": x, "y": y}}, not {shorten(points)}.'
             )
         name = raw.get("image") or hashlib.sha256(url.encode()).hexdigest()
-        image = self.folder.fields_with_size(parse_text(name, "image"), None)
+        image = self.folder.fields(parse_text(name, "image"))
+        if "width" not in image:
+            raise InvalidRowError("image", "its size is unknown; give --images.")
         edges = image["width"], image["height"]
         places = [
             round_coordinates(

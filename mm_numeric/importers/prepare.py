@@ -128,10 +128,8 @@ class _Counted:
     """Counts what an importer yields, and validates its rows."""
 
     def __init__(self, task: str | None, *, clip: bool) -> None:
-        self._task, self._clip = (
-            task,
-            clip,
-        )  # the task of all rows, if it does not depend on the row
+        self._task = task  # of all rows, if it does not depend on the row
+        self._clip = clip
         self._locations: dict[str, str] = {}  # by id
         self.counts, self.labels, self.tasks, self.skipped = (Counter[str]() for _ in range(4))
         self.declared: dict[str, int] = {}

@@ -14,10 +14,9 @@ from mm_numeric.importers.importer import (
     image_row,
     input_files,
     numbered_lines,
-    parse_box,
     parse_number,
-    parse_polygon,
     read_texts,
+    text_region,
 )
 
 
@@ -78,21 +77,9 @@ class TextFiles(ImageImporter, ABC):
 
     def _instance(self, record: str) -> dict[str, Any]:
         word = self.word(record)
-        instance: dict[str, Any]
-        try:
-            if word.is_box:
-                instance = {"box": parse_box(word.numbers)}
-            else:
-                instance = {"polygon": parse_polygon(word.numbers)}
-        except InvalidRowError as error:
-            # An ignored region without an area excludes nothing, so it may be missing.
-            error.is_harmless = word.ignore
-            raise
-        if word.text is not None:
-            instance[self.text_field] = word.text
-        if word.ignore:
-            instance["ignore"] = True
-        return instance
+        return text_region(
+            word.numbers, word.text, ignore=word.ignore, is_box=word.is_box, field=self.text_field
+        )
 
     def image(self, stem: str) -> str:
         """Convert the stem of a text file, ``gt_img_1``, to the stem of its image, ``img_1``."""

@@ -29,9 +29,9 @@ from mm_numeric.importers.importer import (
     InvalidRowError,
     declared_size,
     image_row,
-    parse_polygon,
     shorten,
     text_field,
+    text_region,
 )
 from mm_numeric.io.files import read_json
 
@@ -103,16 +103,10 @@ def _text_ocr_instance(raw: Any) -> dict[str, Any]:
 
 
 def _instance(points: Any, text: Any, *, ignore: bool) -> dict[str, Any]:
-    try:
-        instance: dict[str, Any] = {"polygon": parse_polygon(points)}
-    except InvalidRowError as error:
-        error.is_harmless = ignore  # a region without an area excludes nothing
-        raise
-    if isinstance(text, str):
-        instance["text"] = text
-    elif not ignore:
+    instance = text_region(points, text if isinstance(text, str) else None, ignore=ignore)
+    if "text" not in instance and not ignore:
         raise InvalidRowError("text", f"the text of a word is not a text, but {shorten(text)}.")
-    return {**instance, "ignore": True} if ignore else instance
+    return instance
 
 
 def _part(found: Any, name: str, path: Path) -> Any:
