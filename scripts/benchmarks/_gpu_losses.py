@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from _bench import Setting, objective_of, spans_of
+from _bench import Setting, objective_of
 from _gpu_jobs import Job, Record, without_package
 from _measure import milliseconds_cpu, milliseconds_cuda, peak_cpu, peak_cuda, waits_cuda
 from torch import Tensor
@@ -136,7 +136,7 @@ def _ours_from_logits(preset: str) -> Callable[[Batch], Step]:
 
     def make(batch: Batch) -> Step:
         made = objective_of(preset, batch.setting)
-        spans = spans_of(made, batch.wanted).to(batch.setting.device)
+        spans = made.spans(batch.wanted[None]).to(batch.setting.device)
         return lambda logits: made(logits, batch.labels, spans).loss
 
     return make
@@ -180,7 +180,7 @@ def _from_hidden(preset: str) -> Callable[[Batch], Step]:
 
     def make(batch: Batch) -> Step:
         made = objective_of(preset, batch.setting)
-        spans = spans_of(made, batch.wanted).to(batch.setting.device)
+        spans = made.spans(batch.wanted[None]).to(batch.setting.device)
         return lambda hidden, head: made.from_hidden(hidden, head, batch.labels, spans).loss
 
     return make
@@ -191,7 +191,7 @@ def _from_losses(preset: str, fused: Callable[[Batch], Step]) -> Callable[[Batch
 
     def make(batch: Batch) -> Step:
         made = objective_of(preset, batch.setting)
-        spans = spans_of(made, batch.wanted).to(batch.setting.device)
+        spans = made.spans(batch.wanted[None]).to(batch.setting.device)
         losses = fused(batch)
         return lambda hidden, head: made.from_losses(losses(hidden, head), hidden, head, spans).loss
 

@@ -9,8 +9,7 @@
 One table per comparison: every preset with torch's CE (and with torch's CE plus ntloss, if the
 ntloss package has the term) from the logits of the supervised rows; every preset with torch's CE
 from all logits and padded labels, with 0, 50 and 95 % of the labels ignored; each of these terms
-alone with ntloss alone; and NumericLoss.from_hidden with torch's CE on all logits. Box and time
-terms are omitted, because synthetic labels have no roles.
+alone with ntloss alone; and NumericLoss.from_hidden with torch's CE on all logits.
 
 x CE, x ntloss   ratio of times within one round; median over the rounds
 peak             peak of the process's resident memory (on a GPU: of torch's allocator) during the
