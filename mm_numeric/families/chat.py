@@ -238,7 +238,7 @@ class Chat(Family):
     def load_model(self, source: str, model: ModelConfig) -> Any:
         """Load all weights, and raise ValueError if the checkpoint is no image-text model.
 
-        Models that do not predict the next token, such as those of diffusion, are rejected too.
+        Models that do not predict the next token, such as diffusion models, are rejected too.
         """
         config = self.load_config(source, model)
         classes = concrete_classes(self.model_class)

@@ -1,8 +1,8 @@
 """The messages of a chat with images, and the templates of checkpoints that render them.
 
-A chat template is a program of somebody else: it may loop for ever, or write gigabytes. The sandbox
-of Jinja keeps it from files and modules, but limits neither time nor memory. So it is rendered in a
-process of its own, which this process starts when it needs one, and asks again for each text.
+A chat template is untrusted code: it may loop forever, or write gigabytes. The sandbox of Jinja
+blocks access to files and modules, but limits neither time nor memory. So templates are rendered in
+a separate process, which is started at the first text and used for all others.
 """
 
 import json
@@ -49,7 +49,7 @@ def image_count(text: str) -> int:
 
 
 def check_image_count(text: str, count: int) -> None:
-    """Raise ValueError if a question with ``count`` images has another number of places."""
+    """Raise ValueError if a question with ``count`` images has another number of ``IMAGE``."""
     if image_count(text) != count:
         raise ValueError(
             f"the question {text!r:.60} has {image_count(text)} places for images, and {count} "

@@ -5,7 +5,7 @@
     click(start_box='(500,250)')
     <point x="50.0" y="25.0" alt="OK">OK</point>
 
-``find_points`` reads all of them. A text does not tell the unit of its numbers: the frame does.
+``find_points`` reads all of them. The frame, not the text, determines the unit of the numbers.
 """
 
 import re

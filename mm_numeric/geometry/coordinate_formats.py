@@ -416,8 +416,8 @@ class CoordinateFormat:
 class JsonFormat(CoordinateFormat):
     """Objects of JSON: numbers with a key such as ``bbox_2d``, and a label.
 
-    Every key of ``keys`` is read, also in single quotes, as Python prints an object. A key says
-    neither the range of numbers nor whether x is first.
+    Every key of ``keys`` is read, also in single quotes, as Python prints an object. A key
+    determines neither the range of the numbers nor whether x is first.
     """
 
     quoted: ClassVar[bool] = True
@@ -468,9 +468,9 @@ class JsonFormat(CoordinateFormat):
 
 
 def _fields(text: str, fields: dict[str, str], *, stops: bool = False) -> dict[str, str]:
-    """Return the texts of an object by their keys, with quotes; ``fields`` are those before.
+    """Add the strings of a JSON object, with quotes, to ``fields`` by their keys, and return it.
 
-    Each brace begins another object, and ends the search with ``stops``.
+    An opening brace begins another object with no fields; with ``stops`` it ends the search.
     """
     key = ""
     for sign, string in _JSON_TOKEN.findall(text):

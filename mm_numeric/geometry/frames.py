@@ -35,13 +35,13 @@ MAX_ASPECT_RATIO = 200
 """Longest image that ``smart`` resizing accepts: the longer side divided by the shorter side."""
 
 TOKENS_REMOVED = "special tokens were removed; decode with skip_special_tokens=False"
-"""Reason of a parse failure: what is left of the answer has several meanings."""
+"""Reason of a parse failure: the rest of the answer is ambiguous."""
 
 NO_LOCATION_TOKENS = f"no location tokens: none were generated, or {TOKENS_REMOVED}"
-"""Reason of a parse failure: nothing is left of coordinates that are tokens of their own."""
+"""Reason of a parse failure: the coordinates were location tokens, which were removed."""
 
 LOCATION_TOKENS = "location tokens, which the declared frame does not have"
-"""Reason of a parse failure: a token has the range of its model, which the frame does not name."""
+"""Reason of a parse failure: the text has location tokens, whose range the frame does not have."""
 
 _SLACK_PX = 1.0  # rounded annotations may be outside the image by this much; they are clamped
 _LARGEST_EDGE_PX = 1_000_000  # Pillow opens no image that is wider and has a usable height
@@ -310,7 +310,7 @@ class Frame:
     def rewritten(
         self, text: str, spans: Container[tuple[int, int]], *, points: bool = False
     ) -> str:
-        """Write those shapes of a text again that have one of the ``spans`` that ``read`` returns.
+        """Write the shapes of a text again, but only those with one of the ``spans`` of ``read``.
 
         Numerals and labels are those of the text. Raises ValueError as ``CoordinateFormat.write``.
         """

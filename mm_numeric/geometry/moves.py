@@ -51,7 +51,7 @@ class Affine(NamedTuple):
         return self.a * x + self.b * y + self.c, self.d * x + self.e * y + self.f
 
     def inverse(self) -> "Affine":
-        """Return the map back, which ``Image.transform`` of Pillow expects."""
+        """Return the inverse map, which ``Image.transform`` of Pillow expects."""
         a, b, c, d, e, f = self
         size = self.determinant
         rows = e / size, -b / size, -d / size, a / size

@@ -12,7 +12,7 @@ from mm_numeric.answers import Box, Instance, Instances, Point, Polygon, Shape
 from mm_numeric.geometry.masks import box_and_point, mask_row, read_mask
 
 LONGEST_PX = 1_000_000_000
-"""Largest width or height of an image; far above it a float is infinite."""
+"""Largest width or height of an image; much larger numbers would overflow a float."""
 
 _BOX_FIELDS = {"box": False, "box_xyxy": False, "box_xywh": True}  # True: x, y, width, height
 

@@ -44,7 +44,7 @@ _GAP = re.compile(r"\{(\w+)\}")
 
 
 class Answer(NamedTuple):
-    """An answer, as one decoding rule chose it."""
+    """The answer that one decoding rule chose."""
 
     answer: Any
     """An instance of an answer type, or ``Unreadable``."""
@@ -67,7 +67,7 @@ class Answer(NamedTuple):
 
     @property
     def lines(self) -> list[str]:
-        """Return the objects of a list in words, one a line; none for other answers."""
+        """Return a line for each object of a list; [] for other answers."""
         if not isinstance(self.answer, Instances):
             return []
         pairs = zip(self.labels, self.answer.items, strict=True)
@@ -129,7 +129,7 @@ class LoadedRun:
             self.explore = Explorer(predict, self.family, self.config.task)
 
     def question(self, asked: str | None = None) -> str:
-        """Return the prompt of a question: ``asked``, in the prompt of the task if this has a gap.
+        """Return the prompt: ``asked``, in the placeholder of the task's prompt if there is one.
 
         Without ``asked``, it is the prompt that the model was trained with, if its task asks the
         same question about every image.
@@ -145,15 +145,15 @@ class LoadedRun:
     def opened(
         self, image: ImageSource | None, asked: str | None = None
     ) -> tuple[Image.Image | None, tuple[int, int] | None, Example]:
-        """Load an image (None: there is none); return it, its size and the question about it.
+        """Load an image, unless it is None; return it, its size and the question about it.
 
         Raises:
             ValueError: If the image cannot be read, or the model cannot be asked about it.
         """
         prompt, own = self.question(asked), str(image or "--ask")
         where = own if image is None else f"the image {own}"
-        # Answers are drawn with seeds made of the id: it is that of the question, so that an image
-        # has the same confidence wherever it comes from.
+        # The id determines the seeds of the draws. It is the prompt, not the path: equal images in
+        # different folders have the same confidence.
         example = Example(id=prompt, image=image, prompt=prompt, answer=None, where=where)
         loaded, size = (None, None) if image is None else open_sized(example)
         if size is not None:
@@ -170,7 +170,7 @@ class LoadedRun:
     ) -> Iterator[Answered]:
         """Answer one question about each image, under the rule ``predict.decode``.
 
-        ``None`` in place of an image is a question without one. With ``compare_rules``, the rules
+        An image of None is a question without an image. With ``compare_rules``, the rules
         are ``greedy`` and the median, or for answers without a median, such as lists of objects,
         the least expected risk. Images are read a batch at a time.
         """
@@ -212,7 +212,7 @@ class LoadedRun:
 def prompt_of(task: Task, asked: str | None, first: str) -> str | None:
     """Return the prompt of a question, as ``LoadedRun.question`` does.
 
-    ``first`` is the prompt of the first training row. None: ``asked`` is needed, and it is None.
+    ``first`` is the prompt of the first training row. Returns None if ``asked`` is needed but None.
     """
     template = str(task.options().get("prompt", "{question}"))
     gaps = set(_GAP.findall(template))

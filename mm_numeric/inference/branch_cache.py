@@ -101,10 +101,10 @@ _plain = WeakKeyDictionary[Any, bool]()  # what ``_has_plain_attention`` has fou
 
 
 def _has_plain_attention(model: Any, cache: DynamicCache, positions: Tensor) -> bool:
-    """Return True if every layer calls the attention function of the config, and no others.
+    """Return True if each layer calls the config's attention function once, with known arguments.
 
-    Others are attention sinks, soft-capping, a mask of the model's own, a layer that runs twice.
-    A pass over one token shows it, once for each model.
+    It is False with attention sinks, soft-capping, a mask of the model's own, or a layer that runs
+    twice. A pass over one token tests it, once for each model.
     """
     calls: list[tuple[int, bool]] = []
 
@@ -138,7 +138,7 @@ def _pass(model: Any, ids: Tensor, positions: Tensor, cache: DynamicCache) -> Te
 
 
 class _Layer(DynamicLayer):
-    """A layer of the KV cache: that of the prompts, and that of the tokens of all branches."""
+    """A layer of the KV cache, with the prompts' part and that of the tokens of all branches."""
 
     def __init__(self, prompt: DynamicLayer) -> None:
         super().__init__()
@@ -173,7 +173,7 @@ class _Layer(DynamicLayer):
         ]
 
     def get_seq_length(self) -> int:
-        """Return a length by which models know that they do not read a prompt."""
+        """Return a length above 0, so that models do not treat their input as a prompt."""
         return int(self.prompt_keys.shape[2] + self.keys.shape[2])
 
 

@@ -1,8 +1,8 @@
 """Calibration: maps from the confidence of a run to the share of its answers that are correct.
 
 A confidence is a belief about labels like those of the training. If these are noisy or few, the
-share of correct answers is another one. A map is fitted to answers whose correctness is known, on
-rows that were neither trained on nor are tested:
+share of correct answers differs. A map is fitted to answers whose correctness is known, on rows
+that were neither trained on nor are tested:
 
     temperature   one parameter: the probabilities of the candidates to the power 1 / T. Only for
                   candidates with exact probabilities; shares of samples say too little
@@ -70,7 +70,7 @@ class Supports(NamedTuple):
     def confidences(self, temperature: float) -> Floats:
         """Return the confidence of each answer under a temperature, [n].
 
-        The candidates together keep the probability that they have.
+        The total probability of the candidates is unchanged.
         """
         covered = np.exp(self.logs).sum(axis=1)
         scaled = self.logs / temperature
@@ -80,7 +80,7 @@ class Supports(NamedTuple):
 
 
 def logit(confidence: Any) -> Floats:
-    """Return log(c / (1 - c)), of confidences that are at least ``_CLOSEST`` from 0 and 1."""
+    """Return log(c / (1 - c)), after clipping c to at least ``_CLOSEST`` from 0 and 1."""
     inside = np.clip(np.asarray(confidence, dtype=np.float64), _CLOSEST, 1 - _CLOSEST)
     found: Floats = np.log(inside) - np.log1p(-inside)
     return found
@@ -243,7 +243,7 @@ class Calibration:
         return float(self.platt(confidence))
 
     def record(self) -> dict[str, Any]:
-        """Return what calibrated answers depend on, for the record of their file."""
+        """Return the values that calibrated answers depend on, for the record of their file."""
         return {"applied": self.applied, "temperature": self.temperature, **asdict(self.platt)}
 
     def write(self, run: Path) -> Path:

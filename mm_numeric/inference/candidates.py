@@ -38,7 +38,7 @@ KEPT_SETTINGS = frozenset(
     {"bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"}
     | {"max_length", "max_new_tokens", "transformers_version"}
 )
-"""Fields of a generation config that are no settings of decoding, or that are always given."""
+"""Fields of a generation config that do not change decoding, or that are always passed."""
 
 _PLAIN = {
     "cache_implementation": "dynamic",
@@ -84,11 +84,11 @@ _OF_SAMPLING = frozenset(
     {"do_sample", "temperature", "top_k", "top_p", "min_p", "top_h", "typical_p"}
     | {"epsilon_cutoff", "eta_cutoff", "use_cache", "cache_implementation", "cache_config"}
 )
-"""Settings that nobody expects of greedy answers, or that change none."""
+"""Settings that change no greedy answer, or of which nobody expects that they do."""
 
 
 def unused_settings(stored: GenerationConfig) -> list[str]:
-    """Return the settings of a checkpoint that would change answers, and that are not used."""
+    """Return the generation settings of a checkpoint that could change answers; none is used."""
     found = stored.to_dict()
     return sorted(
         name
@@ -100,14 +100,14 @@ def unused_settings(stored: GenerationConfig) -> list[str]:
 _BELOW_1 = 1 - 2**-40  # so that rounding draws nothing impossible
 
 _LEAST_TOKENS = 64
-"""Number of tokens besides number tokens that are looked at after each branch, at least."""
+"""Least number of tokens, besides number tokens, that are considered after each branch."""
 
 _NEGLIGIBLE = 1e-4
 """A continuation is dropped first if its probability is below this part of ``1 - mass``."""
 
 
 class InvalidLogitsError(ValueError):
-    """A model has computed logits that are no numbers, for the question ``row`` of a batch."""
+    """The model's logits for the question ``row`` of a batch are NaN."""
 
     def __init__(self, row: int) -> None:
         super().__init__(
@@ -194,13 +194,13 @@ class Exploration(ABC):
 
     @abstractmethod
     def _inputs(self, branches: _Branches, width: int) -> list[Ints | Floats]:
-        """Return what ``_look`` needs on the device, for logits of ``width`` tokens."""
+        """Return the tensors that ``_look`` needs, for logits of ``width`` tokens."""
 
     @abstractmethod
     def _look(
         self, scores: Tensor, likeliest: tuple[Tensor, Tensor], inputs: Sequence[Tensor]
     ) -> list[Tensor]:
-        """Return what ``_continue`` needs of the logits of the next token.
+        """Compute from the logits of the next token the values that ``_continue`` needs.
 
         Args:
             scores: [n, v] logits.
@@ -219,7 +219,7 @@ class Exploration(ABC):
 
         Args:
             branches: The n branches.
-            found: What ``_look`` returned.
+            found: The result of ``_look``.
             likeliest: [n] most likely next token of greedy branches; -1 for other branches.
         """
 
@@ -262,7 +262,7 @@ class Exploration(ABC):
         return explored
 
     def _all_inputs(self, branches: _Branches, width: int) -> list[Ints | Floats]:
-        """Return what ``_step`` needs on the device, for logits of ``width`` tokens."""
+        """Return the tensors that ``_step`` needs, for logits of ``width`` tokens."""
         masks = () if self.constraint is None else self.constraint.masks(width)
         return [np.flatnonzero(branches.greedy), *masks, *self._inputs(branches, width)]
 
@@ -318,7 +318,7 @@ class Exploration(ABC):
         return parent[going], branches.select(going)
 
     def _drop(self, going: NDArray[np.bool_]) -> None:  # noqa: B027 (a prefix tree keeps nothing)
-        """Forget the branches that are False in ``going`` [n], which are complete."""
+        """Remove the branches that are False in ``going`` [n], which are complete."""
 
 
 def _record(
@@ -377,7 +377,7 @@ class PrefixTree(Exploration):
         self.vocabulary = vocabulary
         more = 0 if vocabulary is None else len(vocabulary.tokens)
         self.count = max(width, _LEAST_TOKENS) + more
-        """Largest number of tokens that are looked at after a branch that was not drawn."""
+        """Largest number of tokens that are considered after a branch that was not drawn."""
         self.order: Ints | None = None
         """[v] ids of the tokens in the order of their texts."""
 
@@ -443,8 +443,8 @@ class PrefixTree(Exploration):
         parent, token, weight, code = parent[sort], token[sort], weight[sort], code[sort]
         row, ends = branches.row[parent], np.isin(token, self.stop_ids)
         needed = ends | (token == likeliest[parent])
-        # Half of what may be left out is for later tokens. Not less than a part of it, if more was
-        # left out: the rest is then not worth the time.
+        # Half of the probability that may be left out is reserved for later tokens. If more was
+        # left out already, a 16th of the total may be: exploring so little is not worth the time.
         least = (1.0 - self.mass) / 16
         keep = keep_most(row, weight, needed, np.maximum(self.spare / 2, least))
         counts = np.bincount(row[keep & ~needed], minlength=len(self.spare))
@@ -501,8 +501,8 @@ def keep_most(
     """Return True for the continuations to keep, [m]: the least likely ones are left out.
 
     ``row`` [m] is the index of the question, and ``weight`` [m] the probability. Those that are
-    ``always`` [m] kept count as nothing. Of each question, the probabilities of those that are left
-    out sum to at most ``allowed`` [b].
+    True in ``always`` [m] are kept in any case. For each question, the probabilities of those that
+    are left out sum to at most ``allowed`` [b].
     """
     optional = np.where(always, 0.0, weight)
     order = np.lexsort((optional, row))
@@ -674,7 +674,7 @@ def _follow(scores: Tensor, at: Tensor, code: Tensor, stops: Tensor, order: Tens
 def _above(
     logs: Tensor, least: Tensor, count: int, needs: Tensor, stops: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the indices of what ``_likely`` returns for log-probabilities [n, v]."""
+    """Return the indices of the tokens that ``_likely`` returns, in log-probabilities [n, v]."""
     likely = logs > least
     (many,) = (likely.sum(dim=-1) > count).nonzero(as_tuple=True)
     if len(many):

@@ -39,7 +39,7 @@ _LONGEST_WAIT_S = 60.0
 _LONGEST_TIMEOUT_S = 1_000_000  # sockets have a limit
 
 _REPLY_BYTES, _TOKEN_BYTES = 4 << 20, 1 << 10
-"""Largest size of a reply: this, and this for each token that was asked for."""
+"""Largest size of a reply: the first, plus the second for each requested token."""
 
 
 class RejectedError(ValueError):
@@ -54,7 +54,7 @@ class ChatClient:
     """Environment variable that has the API key."""
 
     what: ClassVar[str] = "server"
-    """What the server is to the user, for error messages."""
+    """A description of the server, for error messages."""
 
     model_option: ClassVar[str] = ""
     """Command line option that names the model on the server, for error messages."""
@@ -110,7 +110,7 @@ class ChatClient:
         return base if base.endswith("/chat/completions") else f"{base}/chat/completions"
 
     def _way(self) -> str:
-        """Return by which proxy the server was asked, or was not, for error messages."""
+        """Return how the server was reached, with or without a proxy, for error messages."""
         parts = urllib.parse.urlsplit(self.url)
         proxy = urllib.request.getproxies_environment().get(parts.scheme)
         if proxy is None or urllib.request.proxy_bypass(parts.netloc):
@@ -258,7 +258,7 @@ def post(
         timeout_s: Seconds until the whole reply must have been read.
         max_bytes: Largest size of the reply.
         stopped: If another thread sets it, reading ends with a TimeoutError.
-        use_proxy: Use the proxies of the environment; otherwise none, also if there are some.
+        use_proxy: Use the proxies of the environment; otherwise ignore them.
 
     Raises:
         urllib.error.HTTPError: For a status that is no success. Reading its body has the same limit
@@ -287,7 +287,7 @@ def post(
 
 
 class _Deadline:
-    """The end of the time and of the bytes of one reply."""
+    """The limits of time and of size of one reply."""
 
     def __init__(self, timeout_s: float, stopped: threading.Event, max_bytes: int) -> None:
         self._end, self._stopped = time.monotonic() + timeout_s, stopped

@@ -6,20 +6,20 @@ from dataclasses import dataclass
 from typing import Any
 
 _MAX_ID = 2**31
-"""Above all token ids and numbers of tokens."""
+"""Upper bound of token ids and of numbers of tokens."""
 
 _LEAST_LOGPROB = -1e9
 """The log probability of an impossible token, which JSON may have as -Infinity."""
 
 _ROUNDING = 1e-3
-"""How far a log probability may be above 0."""
+"""Largest log probability that is accepted: rounding may make it positive."""
 
 
 class TryAgainError(ValueError):
     """A request failed, and a further attempt may succeed, after at least ``wait_s`` seconds."""
 
     most_attempts = 1_000
-    """Number of attempts that may fail in this way until the failure is taken as permanent."""
+    """Number of attempts that may fail in this way before the failure counts as permanent."""
 
     advice = "start the server, and run the same command again for the missing answers"
 
@@ -183,7 +183,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _check(is_right: bool, name: str, value: Any) -> Any:
-    """Return a value of a reply; raise BadReplyError if it is not right."""
+    """Return a value of a reply; raise BadReplyError if it is invalid."""
     if not is_right:
         short = f"{reprlib.repr(value):.60}"  # of a number of 4,000 digits, or of a deep list
         raise BadReplyError(f"the answer is not a chat completion: {name} is {short}")

@@ -57,7 +57,7 @@ class Constraint(LogitsProcessor):
         self.left -= 1
 
     def end(self, row: int) -> None:
-        """End the answer of a row, whatever is written in it from now on."""
+        """End the answer of a row; tokens that follow are ignored."""
         self.states[row] = ENDED
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -72,18 +72,18 @@ class Constraint(LogitsProcessor):
         return self.mask(scores, *upload(scores.device, *self.masks(scores.shape[1])))
 
     def masks(self, width: int) -> tuple[Ints, Ints]:
-        """Return what ``mask`` needs on the device, for logits of ``width`` tokens."""
+        """Return the tensors that ``mask`` needs, for logits of ``width`` tokens."""
         self.automaton.resize(width)
         return self.automaton.find_masks(self.states, self.left)
 
     def mask(self, scores: Tensor, slots: Tensor, new: Tensor) -> Tensor:
-        """Do what ``allow`` does, with the tensors of ``masks``."""
+        """Mask logits like ``allow``, with the tensors of ``masks``."""
         allowed = self.automaton.masks(slots, new)
         return torch.where(allowed, scores, -torch.inf)  # masked_fill is slower on a CPU
 
 
 class Constrainer:
-    """Creates the constraint of each batch of a task, and keeps the automaton of its grammars."""
+    """Creates the constraint of each batch of a task, and caches the automaton of its grammars."""
 
     def __init__(self, task: Task, family: Family, device: torch.device | str = "cpu") -> None:
         if isinstance(family, Baseline):

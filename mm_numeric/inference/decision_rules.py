@@ -220,7 +220,7 @@ class _Pool:
 def _judged(
     found: Decision, merged: Sequence[Candidate], pool: _Pool | None, samples: int
 ) -> Decision:
-    """Add interval and confidences; ``pool`` is that of the draws that have chosen the answer."""
+    """Add interval and confidences; ``pool`` has the draws that have chosen the answer."""
     answer, truths = found.answer, [candidate.answer for candidate in merged]
     probs = _probabilities(merged)[0] * found.covered
     has_points = isinstance(answer, Instances) and any(
@@ -251,9 +251,9 @@ def _judged(
 def _held_out(pool: _Pool, measure: Risk, samples: int) -> float:
     """Return the confidence of an answer that ``mbr`` chooses, judged by draws it did not see.
 
-    Draws that judge their own choice are too confident, as noise has made it the best. Exact
-    probabilities choose and judge. Of fewer than two samples, none is left to judge: the confidence
-    is 0.
+    Draws that judge their own choice are too confident, because noise helped to choose it. Exact
+    probabilities both choose and judge. With fewer than two samples, none is left to judge, and the
+    confidence is 0.
     """
     if samples == 1:
         return 0.0
@@ -262,7 +262,8 @@ def _held_out(pool: _Pool, measure: Risk, samples: int) -> float:
     probs = np.array([candidate.probability for candidate in pool.candidates])
     if samples:
         counts = np.rint(samples * probs).astype(np.int64)
-        # Unparseable texts, and those of other units, choose nothing and find every answer wrong.
+        # Unparseable texts, and those of other units, do not choose, and count every answer as
+        # wrong.
         drawn = np.repeat([*range(number), number], [*counts, samples - counts.sum()])
         weights, exact = np.append(np.full(number, 1 / samples), 0), np.zeros(number)
     else:

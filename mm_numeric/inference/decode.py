@@ -1,4 +1,4 @@
-"""Choose the answer to a question from the explored answers, as ``predict.decode`` says.
+"""Choose the answer to a question from the explored answers, by the rule ``predict.decode``.
 
 Added to a line of predictions.jsonl if answers were explored:
     greedy   the greedy text; ``text`` is that of the chosen answer
@@ -66,7 +66,7 @@ def check_rules(
 
 
 class Explorer:
-    """Creates the exploration of each batch of examples, and reads what it has found.
+    """Creates the exploration of each batch of examples, and parses the answers that it finds.
 
     Answers are drawn at random if the settings or, for lists, the task set their number; otherwise
     the likely ones are enumerated, and the others drawn systematically.
@@ -177,7 +177,7 @@ class Generated(NamedTuple):
     """Length of the text up to the end of each token, if ``ids`` are unknown."""
 
     is_truncated: bool = False
-    """True if a server says that the token limit has ended ``text``."""
+    """True if a server reports that the token limit has ended ``text``."""
 
     is_partial: bool = False
     """True if the candidates are a part of the distribution, and the rest was not drawn."""

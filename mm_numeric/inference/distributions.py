@@ -16,7 +16,7 @@ from mm_numeric.numbers.vocabulary import NumberVocabulary
 
 
 def read_number(text: str) -> float | None:
-    """Return the number that a whole text is, such as ``-12`` or ``3.5``; None for other texts."""
+    """Parse a text that is one number, such as ``-12`` or ``3.5``; None for other texts."""
     try:
         return Number(text.strip()).value
     except ValueError:
@@ -36,8 +36,9 @@ def number_distribution(
     """Return the distribution of the answered number for each prompt of a batch.
 
     The likely answers are enumerated after the prompt, which is read once, until they have the
-    probability ``mass``. What does not fit into ``branches`` is drawn systematically, with the
-    prompt as the seed. Texts with the same number are added up, such as ``7`` and ``7.0``.
+    probability ``mass``. Beginnings that do not fit into ``branches`` are drawn systematically,
+    with the prompt as the seed. Texts with the same number, such as ``7`` and ``7.0``, are added
+    up.
 
     Args:
         model: A model with ``generate``: a causal, multimodal or encoder-decoder model, or a PEFT
@@ -48,8 +49,8 @@ def number_distribution(
         answer: Function from a text to its number, or to None if it has none. A time on a dial may
             be minutes, for example.
         mass: Probability to explore, above 0 and at most 1.
-        branches: Largest number of different beginnings of an answer, which limits the memory.
-            Of more, the less likely ones are drawn.
+        branches: Largest number of different beginnings of an answer, which limits the memory. If
+            there are more, the less likely ones are drawn.
         max_new_tokens: Longest answer, in tokens.
 
     Returns:
@@ -80,7 +81,7 @@ def number_distribution(
 
 
 def _number_tokens(tokenizer: Any) -> NumberVocabulary | None:
-    """Return the number tokens; None if there are none that the order of draws could follow."""
+    """Return the number tokens, which determine the order of draws; None if there are none."""
     try:
         return NumberVocabulary.from_tokenizer(tokenizer)
     except ValueError:  # such as WordPiece, whose tokens continue words

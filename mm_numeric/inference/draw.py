@@ -21,7 +21,7 @@ _TEXT_PX = 18
 
 
 def objects_of(answer: Any) -> Sequence[Instance]:
-    """Return the objects of an answer; none if it is no shape and no list of objects."""
+    """Return the objects of an answer: its shape or its list; empty for other answers."""
     if isinstance(answer, Instances):
         return answer.items
     return [Instance(answer)] if isinstance(answer, Box | Polygon) else []
@@ -35,7 +35,7 @@ def draw_shapes(
     scale: float = 1.0,
     texts: Sequence[str] = (),
 ) -> None:
-    """Draw the outlines of objects, whose pixels are multiplied by ``scale``, and their texts."""
+    """Draw the outlines of objects, with coordinates multiplied by ``scale``, and their texts."""
     draw = ImageDraw.Draw(image)
     for number, item in enumerate(items):
         if not is_drawable(item.shape):

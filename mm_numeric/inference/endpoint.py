@@ -73,7 +73,7 @@ class Endpoint(ChatClient):
         return super().complete({name: value for name, value in named if name is not None}, read)
 
     def record(self) -> dict[str, str]:
-        """Return what made the answers, for the record next to predictions.jsonl."""
+        """Return the origin of the answers, for the record next to predictions.jsonl."""
         return {"endpoint": self.endpoint, "served_model": self.model}
 
 
@@ -113,14 +113,15 @@ def endpoint_answers(
 
 
 def _bos_field(family: Family) -> dict[str, bool]:
-    """Return the request field for a BOS token that the tokenizer writes, and not the template.
+    """Return the request field for a BOS token that the tokenizer adds, not the chat template.
 
-    vLLM leaves it out otherwise; transformers does not.
+    Without the field, vLLM leaves the token out; transformers does not.
     """
     if family.tokenizer is None:
         return {}
     bos = family.tokenizer.bos_token_id
-    # Not what the tokenizer adds to a text: causal_lm has the tokens of the template alone.
+    # Without the tokens that the tokenizer adds to a text: prompts of causal_lm have only those of
+    # the template.
     if bos is None or family.tokenize_question("?", family.takes_images)[:1] != [bos]:
         return {}
     is_written = family.chat_prompt("?", family.takes_images).startswith(family.tokenizer.bos_token)
@@ -128,7 +129,7 @@ def _bos_field(family: Family) -> dict[str, bool]:
 
 
 def _answers(served: "_Served", examples: Sequence[Example]) -> Generator[Generated]:
-    """Yield the answer to each example; several are asked at the same time, and a few ahead."""
+    """Yield the answer to each example; several requests run at a time, a few of them ahead."""
     count = served.endpoint.concurrency
     pending: deque[Future[Generated]] = deque()
     with without_repeats(), served.pool(count) as pool:
@@ -167,7 +168,7 @@ class _Served:
                 raise
 
     def waiting(self) -> Waiting:
-        """Return the wait for an answer, which begins now."""
+        """Start to wait for an answer, and return the wait."""
         return Waiting(f"an answer of {self.endpoint.url}")
 
     def probe(self, example: Example) -> None:
@@ -370,7 +371,8 @@ class _Served:
                 f"{question.where}: {self.endpoint.url} wrote {found.text!r:.80}, which does not "
                 "match the grammar of the task; predict without --constrain, or without --endpoint."
             )
-        # vLLM's are those among the allowed tokens, and `predict` stores those among all tokens.
+        # vLLM's probabilities are among the allowed tokens; `predict` stores those among all
+        # tokens.
         return found._replace(probabilities=())
 
 
@@ -453,7 +455,7 @@ _DRAWN = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "seed": 0
 def probe(
     client: ChatClient, body: dict[str, Any], family: Family, *, tree: bool = False
 ) -> Abilities:
-    """Return what a server really does, and log it, with one line for each ability.
+    """Find out by requests what a server supports, and log one line for each ability.
 
     Servers accept fields that they ignore, with HTTP 200: ``transformers serve`` (5.23) ignores
     ``logprobs``, and vLLM ``guided_regex``, which it once had. Others reject unknown fields.

@@ -118,8 +118,8 @@ def predict(
             and writes into the folder of ``out``; None: in this process, or on its ranks.
         overrides: Changed settings of the config's sections task, data and predict, such as
             ``("task.other_labels=drop",)``. Those of the model and its training are fixed.
-        calibrates: Write answers to fit a calibration to: without one, and with their supports.
-            Otherwise the calibration in the folder of a single run is applied.
+        calibrates: Write answers that a calibration will be fitted to: uncalibrated, with their
+            supports. Otherwise the calibration in the folder of a single run is applied.
         settings: Changed settings of the section ``predict``, such as ``batch_size=8``.
 
     Returns:
@@ -227,14 +227,14 @@ class _Model(NamedTuple):
     """True to write the supports of the answers, which a calibration is fitted to."""
 
     def confidence_record(self, rule: str) -> dict[str, Any]:
-        """Return what confidences depend on besides the settings, for the record of their file."""
+        """Return the values besides settings that confidences depend on, to record them."""
         if self.calibrates:
             return {"calibration": "to be fitted"}
         own = self.calibrations.get(rule)
         return {} if own is None else {"calibration": own.record()}
 
     def record(self) -> dict[str, Any]:
-        """Return what the answers of the loaded model depend on, for the record of their file."""
+        """Return the values that the answers of the loaded model depend on, to record them."""
         assert self.precision is not None
         others = [other.record()["precision"] for other in self.others]
         return {"precision": asdict(self.precision), **({"others": others} if others else {})}
@@ -269,9 +269,10 @@ def with_calibrations(
     *,
     calibrates: bool,
 ) -> _Model:
-    """Add the calibrations of a run, which are those of its weights alone.
+    """Add the calibrations of a run.
 
-    A server or an ensemble has other distributions. ``made`` has the settings of each rule.
+    They hold for its weights alone: a server or an ensemble has other distributions. ``made`` has
+    the settings of each rule.
     """
     found = {rule: own for rule in made if (own := read_calibration(run, rule)) is not None}
     if calibrates or not found:

@@ -1,8 +1,9 @@
-"""Shorten generated lists of shapes: leave duplicates out, and end lists that do not end.
+"""Shorten generated lists of shapes: remove duplicates, and end lists that repeat endlessly.
 
 A text is shortened after it was generated, also if a server wrote it, or if it follows a grammar.
-``StopLists`` ends the generation of a list early, but only once all that follows would be cut off:
-it saves time, and changes no answer. Duplicates are those of ``evaluation.metrics.repeats``.
+``StopLists`` ends the generation of a list early, but only once everything that follows would be
+removed: it saves time, and changes no answer. Duplicates are those of
+``evaluation.metrics.repeats``.
 """
 
 from collections.abc import Sequence
@@ -31,7 +32,7 @@ _EVERY = 16  # tokens, about one shape: a check parses the text from its beginni
 
 
 class Shortened(NamedTuple):
-    """A shortened answer, the indices of its shapes among those that were generated, and why."""
+    """A shortened answer, the indices of its shapes among the generated ones, and the reason."""
 
     text: str
     answer: Instances
@@ -72,7 +73,7 @@ class ListLimits:
     def shorten(self, text: str, answer: Any, frame: Frame | None) -> Shortened | None:
         """Return the shortened answer of a text; None if it stays as it is.
 
-        So does, with a warning, a text that the family's format reads and cannot write.
+        A text that the family's format can parse but not write stays as it is, with a warning.
         """
         if not (self.settings.limits_lists and isinstance(answer, Instances) and frame):
             return None
@@ -98,7 +99,7 @@ class ListLimits:
         return Shortened(shorter, found, kept, ended_by)
 
     def shortened(self, candidate: Candidate, frame: Frame | None) -> Candidate:
-        """Return a likely answer as ``shorten`` leaves it."""
+        """Return a candidate shortened like the answers of ``shorten``."""
         short = self.shorten(candidate.text, candidate.answer, frame)
         return candidate._replace(text=short.text, answer=short.answer) if short else candidate
 

@@ -1,4 +1,4 @@
-"""The files of a prediction: a predictions file has answers of one kind only.
+"""The files of a prediction: each has the answers of one run, its rows and its settings.
 
 predictions.jsonl.made_by.json stores digests of the run and of the rows, and the settings that the
 answers depend on. If several ranks predict, rank 0 appends to predictions.jsonl, and each other one
@@ -44,7 +44,7 @@ def made_with(settings: PredictConfig, rule: str, rules: Sequence[str]) -> dict[
     if not is_greedy_alone(rules):
         risk = {"for": settings.risk} if rule == MBR else {}
         sizes = {"mass": settings.mass, "branches": settings.branches, "samples": settings.samples}
-        # Version 2: what does not fit into the branches is drawn.
+        # Version 2 draws the beginnings that do not fit into the branches.
         found["decode"] = {"version": 2, "rule": rule, **risk, **sizes, "seed": settings.seed}
     return found
 
@@ -54,7 +54,7 @@ def claim_predictions(
 ) -> set[str]:
     """Return the ids of the samples that have been answered; raise if another run answered them.
 
-    ``run`` is the content of the file run.json of the run, or what else identifies the model. The
+    ``run`` is the content of the file run.json of the run, or another identifier of the model. The
     answers of each rank are merged into ``out``.
     """
     made_by = {

@@ -19,7 +19,7 @@ class AnswerProgress:
     """A progress bar of answered rows and generated tokens.
 
     Args:
-        desc: What the bar is of, such as ``answering``.
+        desc: Title of the bar, such as ``answering``.
         rows: Number of rows.
         max_new_tokens: Most tokens of an answer. It is the expected number of forward passes of
             the first batch; later ones are expected to take as many as the longest one so far.

@@ -12,9 +12,9 @@ known
     of the last token of a path: it is then taken to end there with the same probability. Once a
     path leads on from it, this is known, and nothing is assumed.
 
-What other beginnings lead to is not known, and remains uncovered. A server that shows no end token
-leaves open whether a number goes on: until a longer answer is seen, the probability of ``7``
-includes that of ``70``.
+The continuations of other beginnings are not known, and their probability is not covered. If the
+server returns no end token, it is not known whether a number continues: until a longer answer is
+seen, the probability of ``7`` includes that of ``70``.
 """
 
 import math
@@ -71,7 +71,7 @@ class TextTree:
             self._answers.add(path)
 
     def probabilities(self) -> dict[str, float]:
-        """Return the probability of each text that it is known of."""
+        """Return the probability of each text for which it is known."""
         found: defaultdict[str, float] = defaultdict(float)
         todo: list[tuple[tuple[bytes, ...], float]] = [((), 1.0)]
         while todo:

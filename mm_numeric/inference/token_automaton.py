@@ -41,16 +41,16 @@ _Key = tuple[int, bool | None, int]
 
 
 class _State(NamedTuple):
-    """What has been written in one row of a batch, as far as it limits what may follow."""
+    """State of one row of a batch: what may follow the text so far."""
 
     node: int
     """Number of the expression of the texts that may follow."""
 
     rest_of: RestOf | None = None
-    """Function that narrows them by what has been written; None if nothing is left to narrow."""
+    """Function that narrows these texts, given the text so far; None once they are narrowed."""
 
     written: bytes = b""
-    """What has been written; empty without ``rest_of``."""
+    """The text so far; empty without ``rest_of``."""
 
 
 class TokenAutomaton:
@@ -288,7 +288,7 @@ class TokenAutomaton:
         return found
 
     def _prefix(self, answers: Expression) -> bytes:
-        """Return what the family's tokens write before an answer: a space in most SentencePieces.
+        """Return the text that tokens add before an answer: a space with most SentencePiece models.
 
         An answer of the grammar is tokenised, as in training, and decoded again.
         """

@@ -22,9 +22,9 @@ _SPACE = "▁"
 def token_texts(tokenizer: Any) -> dict[int, bytes]:
     """Return the bytes that each token adds to a text, by token id.
 
-    Left out are special tokens, and tokens that the tokenizer never makes of a text: several digits
-    if it makes one token of each digit, and byte tokens such as ``<0x31>`` if ``1`` is a token. The
-    name of an added token, such as ``<loc0012>``, is its text.
+    Special tokens are left out, and so are tokens that the tokenizer never produces: those of
+    several digits if it makes one token of each digit, and byte tokens such as ``<0x31>`` if ``1``
+    is a token. The name of an added token, such as ``<loc0012>``, is its text.
     """
     vocabulary: dict[str, int] = tokenizer.get_vocab()
     added = {str(token): index for index, token in tokenizer.added_tokens_decoder.items()}

@@ -102,7 +102,7 @@ def reject_link(path: Path) -> None:
 def reject_links(folder: Path) -> None:
     """Raise ValueError if a symbolic link in a folder or its subfolders leads out of the folder.
 
-    Others, such as ``wandb/latest-run``, lead nowhere else.
+    Links within the folder, such as ``wandb/latest-run``, are allowed.
     """
     root = os.path.realpath(folder)
     for parent, folders, files in os.walk(folder):
@@ -112,7 +112,7 @@ def reject_links(folder: Path) -> None:
 
 
 def _unfinished(path: Path) -> Path:
-    """Return a new name for what will become ``path``; delete what killed processes have left."""
+    """Return a temporary name for ``path``; delete the files that killed processes have left."""
     for left in path.parent.glob(f"{glob.escape(path.name)}.{'?' * 32}.unfinished"):
         _delete_abandoned(left)
     return path.with_name(f"{path.name}.{uuid.uuid4().hex}.unfinished")
@@ -132,7 +132,7 @@ def _new_folder(path: Path) -> int | None:
 def _is_kept(unfinished: Path, handle: int | None) -> bool:
     """Lock a new file or folder; return False if another process deletes it.
 
-    Until it is locked, others that write the same path take it for one of a killed process.
+    Until it is locked, other processes that write the same path may consider it abandoned.
     """
     try:
         lock(handle)

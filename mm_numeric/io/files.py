@@ -255,8 +255,8 @@ def is_disk_full(error: BaseException) -> bool:
 def disk_full_message(error: BaseException, rest: str, folder: Path | None = None) -> str:
     """Return a message that names the file and says what to do after freeing some space.
 
-    ``error`` is one of which ``is_disk_full`` is True. If it does not name the file, ``folder`` is
-    named.
+    ``error`` is one for which ``is_disk_full`` is True. If it does not name the file, the message
+    names ``folder``.
     """
     unknown = "a file" if folder is None else f"{folder}: a file"
     file = getattr(error, "filename", None) or unknown
@@ -282,7 +282,7 @@ def is_memory_full(error: BaseException) -> bool:
 
 
 def memory_full_message(error: BaseException) -> str:
-    """Return the error message for an error of which ``is_memory_full`` is True."""
+    """Return the message for an error for which ``is_memory_full`` is True."""
     reason = " ".join((str(error) or type(error).__name__).split())[:200]
     return (
         f"there is not enough memory ({reason}); use a smaller model, batch size or file, or allow "

@@ -1,4 +1,4 @@
-"""Serve pages to the browsers of this machine, and to nobody else."""
+"""Serve pages to the browsers of this machine only."""
 
 import socket
 import threading
@@ -63,15 +63,15 @@ class LocalServer(ThreadingHTTPServer):
                     request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log an error, and not as ``socketserver``, which prints it as it is."""
+        """Log an error, escaped; ``socketserver`` would print it unescaped."""
         logger.exception("a request could not be answered:")
 
 
 class LocalHandler(BaseHTTPRequestHandler):
     """Base class of request handlers.
 
-    Other machines cannot connect, and a page of a website cannot read an answer, because its host
-    name is another.
+    Other machines cannot connect, and a page of a website cannot read a reply, because requests
+    with another host name get an error.
     """
 
     server: LocalServer

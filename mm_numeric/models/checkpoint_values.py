@@ -1,7 +1,7 @@
 """Check the values in the JSON files of a checkpoint, whose errors in transformers name no file.
 
-A checkpoint may be damaged, or of somebody who means harm: a billion layers would be made until
-the memory is full, and one head less than one is a traceback.
+A checkpoint may be damaged or malicious: a model of a billion layers would fill the memory, and a
+model without attention heads would end in a traceback.
 """
 
 import json
@@ -78,7 +78,7 @@ _MOST_TIMES = 64
 """How many times as many weights as its files a model may have: packed weights, tied weights."""
 
 _LEAST_TENSORS, _LEAST_WEIGHTS, _MOST_TENSORS = 1_000, 10**8, 10**6
-"""What a model may always have, and what no model has."""
+"""Numbers of tensors and weights that are always accepted, and a number that no model has."""
 
 
 class CheckpointValueError(ValueError):
@@ -128,7 +128,7 @@ def _values(found: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]
 
 
 def _wanted(name: str, value: Any) -> str | None:
-    """Return what an entry of this name has to be, or None if its value is possible."""
+    """Return the requirement that an entry of this name violates; None if its value is possible."""
     if value is None:
         return None
     if name in _KINDS and (not isinstance(value, _KINDS[name]) or isinstance(value, bool)):
@@ -199,7 +199,7 @@ def _too_large(folder: Path, tensors: int, weights: int) -> str:
 
 
 def explain_value(error: Exception, folder: Path) -> str | None:
-    """Return which values of a checkpoint are the likely causes of an error of a library.
+    """Return the values of a checkpoint that are the likely cause of an error of a library.
 
     Returns None for other errors, such as those of a module of the user, or if the folder has no
     config.json.
@@ -232,7 +232,7 @@ def _named(reason: str, values: _Values) -> _Values:
 
 
 def _quoted(reason: str, values: _Values, usual: dict[str, Any]) -> _Values:
-    """Return the values that are in a message, unless they are the usual ones."""
+    """Return the values that are in a message, except usual ones."""
     words = re.findall(r"['`]([^'`]+)['`]|(?<![\w.])(-?\d+(?:\.\d+)?)(?![\w.]*\w)|: (\w+)$", reason)
     quoted = {word for each in words for word in each} - {"", "0", "1"}
     return [

@@ -180,7 +180,7 @@ def _use(
     boxes = _boxes(config, family)
     lines = [f"model = {name}.from_pretrained({path})"]
     if family.takes_images:
-        # A class with a generate of its own takes settings from a part of itself, which has none.
+        # A class with its own `generate` reads the settings of an inner model, which has none.
         has_own = kind.generate is not GenerationMixin.generate
         settings = ", generation_config=model.generation_config" * has_own
         lines += [

@@ -1,7 +1,7 @@
-"""Compute logits only at some positions, whatever the model is.
+"""Compute logits only at some positions, for any model.
 
-Models differ in what they accept as ``logits_to_keep``, and those with code of their own may not
-have it. All of them call the module that ``get_output_embeddings()`` returns.
+Models differ in the values that ``logits_to_keep`` accepts, and those with custom code may not have
+it. All of them call the module that ``get_output_embeddings()`` returns.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -100,10 +100,10 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def logits_error(apart: Tensor, wanted: Tensor, *, low_precision: bool) -> float | None:
-    """Return by how much of the largest logit two computations differ; None if by rounding alone.
+    """Return the largest difference, relative to the largest logit; None if it is rounding.
 
-    ``apart`` are the differences to the logits ``wanted``; they may be larger in ``low_precision``,
-    as in bf16.
+    ``apart`` are the differences from the logits ``wanted``; rounding is larger in
+    ``low_precision``, such as bf16.
     """
     share = (apart.abs().max() / wanted.abs().max()).item()
     return None if share <= (_MOST_ERROR_16_BIT if low_precision else _MOST_ERROR) else share

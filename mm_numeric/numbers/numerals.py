@@ -29,7 +29,7 @@ _PATTERNS = {
 
 
 def _pattern(number_format: str) -> re.Pattern[str]:
-    """Return the pattern of the numbers in a format that are written in another way than plain."""
+    """Return the pattern of the numbers of a format that are not in plain notation."""
     separator = number_format[1].replace(" ", "[ \u00a0\u2009\u202f]").replace(".", r"\.")
     point = re.escape(number_format[5])
     decimals = rf"{point}[0-9]+"
@@ -44,8 +44,8 @@ _FORMATS = {name: _pattern(name) for name in NUMBER_FORMATS}
 def plain_numbers(text: str, number_format: str = NUMBER_FORMATS[0]) -> str:
     """Rewrite the numbers of a text without thousands separators, with a decimal point.
 
-    What is no number in the format stays: ``12,34`` in the format ``1,234.5``, and ``3.5`` in the
-    format ``1.234,5``, where ``3.500`` is 3500.
+    Text that is no number in the format is unchanged: ``12,34`` in the format ``1,234.5``, and
+    ``3.5`` in the format ``1.234,5``, where ``3.500`` is 3500.
     """
 
     def plain(match: re.Match[str]) -> str:

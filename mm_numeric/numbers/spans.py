@@ -26,7 +26,8 @@ _LARGEST_PLACE = 300  # below the float64 maximum, so that sums of digits stay f
 _ALIGNMENT = 8  # bytes; the largest dtype that is packed
 
 _BUFFER = "_buffer"
-"""Attribute of ``NumberSpans`` whose tensors were copied together: no field, as it is a copy."""
+"""Attribute of ``NumberSpans`` with the buffer of its tensors; not a field: it holds the same
+data."""
 
 
 def shifted(labels: Tensor) -> Tensor:
@@ -389,7 +390,7 @@ class NumberSpans:
         return found if labels.device.type == "cpu" else found.to(labels.device)
 
     def first(self, samples: int, supervised: int) -> "NumberSpans":
-        """Return the spans of the first samples alone, which have ``supervised`` labels."""
+        """Return the spans of the first ``samples`` samples only; ``supervised`` counts labels."""
         numbers = int((self.sample < samples).sum())
         tokens = int((self.number < numbers).sum())
         of_token = ("position", "target", "place", "from_right", "worth", "number")

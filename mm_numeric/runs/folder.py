@@ -111,7 +111,7 @@ def contains_run(
     ignore: Set[str] = _MAY_DIFFER,
     key: str = "trainer.output_dir",
 ) -> bool:
-    """Return True if a folder contains a run with this config, that got to its first checkpoint.
+    """Return True if a folder contains a run with this config that reached its first checkpoint.
 
     Raises ValueError if the run has another config. The arguments are those of ``claim``.
     """
@@ -120,7 +120,7 @@ def contains_run(
     if not (folder / CONFIG).is_file() or not begun:
         return False
     stored, own = stored_settings(folder), config.to_dict()
-    # Before the stored config is read, because that would import what only it names.
+    # Before the stored config is read, because reading it imports the modules that it names.
     difference = _first_difference(named_code(stored), named_code(own))
     if difference is None:
         theirs = _moved(_read(folder, stored).to_dict(), own)
@@ -134,7 +134,7 @@ def contains_run(
 
 
 def _entries(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return the files in a folder, and those of them that a run leaves before a checkpoint."""
+    """Return the files in a folder, and those that a run writes before its first checkpoint."""
     entries = list(folder.iterdir()) if folder.is_dir() else []
     return entries, [p for p in entries if any(p.match(name) for name in _LEFTOVERS)]
 
@@ -226,9 +226,9 @@ def _read(folder: Path, stored: dict[str, Any]) -> Config:
 
 
 def _moved(theirs: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """Return the stored config of a run that was moved with the paths of the new place.
+    """Return the stored config of a moved run, with the paths of its new place.
 
-    These are its folder, and weights next to it, such as those of the warm start of a comparison.
+    These are the paths of its folder, and of weights next to it, such as a comparison's warm start.
     """
     folders = [config["trainer"]["output_dir"] for config in (theirs, own)]
     names = [config["model"]["name"] for config in (theirs, own)]

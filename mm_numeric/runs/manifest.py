@@ -1,6 +1,6 @@
 """List the files of a checkpoint in manifest.json, and check them before a run resumes.
 
-transformers resumes without a word if optimizer.pt, scheduler.pt or the random state is missing,
+transformers resumes without a warning if optimizer.pt, scheduler.pt or the random state is missing,
 and the run then ends with other weights. manifest.json is written last, when all ranks have saved.
 """
 
@@ -55,7 +55,7 @@ def check_files(checkpoint: Path, *, deepspeed: bool = False) -> None:
 
 
 def damaged_checkpoint(checkpoint: Path, fault: str) -> ValueError:
-    """Return the error of a checkpoint with a fault, such as ``optimizer.pt is missing``."""
+    """Return the error for a checkpoint with a fault such as ``optimizer.pt is missing``."""
     return ValueError(
         f"{checkpoint}: {fault}, so that the run would resume with another state; restore the "
         "files, or delete this checkpoint and resume from the previous one with --resume."

@@ -136,7 +136,8 @@ class PartialError(ValueError):
 def check_complete(rows: int, due: int | None, cure: str, *, partial: bool) -> None:
     """Raise PartialError if fewer rows were answered than are due; with ``partial`` warn only.
 
-    ``cure`` says where answers are missing and what to do, such as "p.jsonl: answer the others".
+    ``cure`` is the part of the message with the file and the remedy, such as "p.jsonl: answer the
+    others".
     """
     if due is None or not is_partial(rows, due):
         return
@@ -173,7 +174,7 @@ def write_section(
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Lock a results file. Another process has it for a moment only, so wait for it."""
+    """Lock a results file, waiting for other processes, which hold the lock only briefly."""
     deadline = time.monotonic() + _LOCK_WAIT_S
     waiting = Waiting(f"another process that uses {path}")
     with ExitStack() as stack:
