@@ -102,7 +102,7 @@ TERMS: Mapping[str, str] = {
     "ntl_huber": "mm_numeric.losses.terms.expected_value:HuberError",
     "raft": "mm_numeric.losses.terms.expected_value:RegressionAware",
     "nl_ntl": "mm_numeric.losses.terms.whole_number:SymmetricPercentage",
-    "rps": "mm_numeric.losses.terms.proper_scores:RankedProbability",
+    "rps": "mm_numeric.losses.terms.expected_distance:RankedProbability",
     "emd": "mm_numeric.losses.terms.expected_distance:DigitDistance",
     "emd_exp": "mm_numeric.losses.terms.expected_distance:PlaceWeightedDistance",
     "relative": "mm_numeric.losses.terms.whole_number:RelativeError",

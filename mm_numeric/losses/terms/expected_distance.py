@@ -193,11 +193,41 @@ class CumulativeDistance:
             wanted = spread_target(numbers, spans.target, 2 * self.sigma**2)
         else:
             wanted = one_hot(spans.target, len(numbers.values))
-        difference, gaps = cumulative_difference(numbers, wanted, self.scale)
+        difference, gaps = _cumulative_difference(numbers, wanted, self.scale)
         return difference.abs() @ gaps
 
 
-def cumulative_difference(
+@dataclass(frozen=True, kw_only=True)
+class RankedProbability:
+    """Ranked probability score: compares the cumulative distributions of prediction and label.
+
+    The loss is ``sum_i (CDF_p(v_i) - [v_y <= v_i]) ** 2 (v_{i+1} - v_i)``. p is the prediction, v_y
+    the value of the label, and the v_i are the sorted values of the number tokens. For digits it
+    equals the squared earth mover's distance, for other values the continuous ranked probability
+    score (CRPS). The maximum is the largest minus the smallest value.
+
+    With noisy labels, the expected distance (``ntl_was``) is smallest if the model puts all
+    probability on the median label. A proper scoring rule, such as this one and cross-entropy, is
+    smallest if the model predicts the true distribution of the labels.
+
+    Attributes:
+        scale: Unit of the values, ``range`` or ``published`` (as in the CRPS), as in ``ntl_was``.
+    """
+
+    per: ClassVar[Literal["token"]] = "token"
+    scale: str = "range"
+
+    def __post_init__(self) -> None:
+        check_scale("rps", self.scale)
+
+    def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
+        """Return the loss at each of the k labels that are number tokens, [k]."""
+        wanted = one_hot(spans.target, len(numbers.values))
+        difference, gaps = _cumulative_difference(numbers, wanted, self.scale)
+        return difference.square() @ gaps
+
+
+def _cumulative_difference(
     numbers: NumberLogits, wanted: Tensor, scale: str
 ) -> tuple[Tensor, Tensor]:
     """Return ``CDF_p - CDF_q``, [k, c - 1], and the gaps between adjacent token values, [c - 1].

@@ -6,8 +6,8 @@ Units   token values (``ntl_mae``) or squared token values (``ntl_mse``, ``ntl_h
 
 Source: the loss NTL-MSE of arXiv 2411.02083. If each number token is a single digit, the values
 equal those of the class NTLossDotProduct in the ntloss package to 1e-6. The expected value
-ignores the variance: probability 0.5 on 0 and 0.5 on 8 gives a loss of 0 for the label 4. The loss
-``ntl_was`` and the losses in the module ``proper_scores`` do not have this problem.
+ignores the variance: probability 0.5 on 0 and 0.5 on 8 gives a loss of 0 for the label 4. The
+losses ``ntl_was`` and ``rps`` do not have this problem.
 
 RAFT (``raft``) is a squared error, too, but of an expected value over the whole vocabulary.
 """

@@ -34,15 +34,6 @@ def log_probs(numbers: NumberLogits) -> Tensor:
     return numbers.logits - numbers.log_normaliser[:, None]
 
 
-def soft_cross_entropy(target: Tensor, numbers: NumberLogits) -> Tensor:
-    """Return ``-sum_j target_j log P_j`` for the target probabilities [k, c], [k].
-
-    A token with a logit of -inf makes it infinite, unless its target probability is 0.
-    """
-    each = target * log_probs(numbers)
-    return -each.where(target > 0, 0).sum(dim=-1)
-
-
 @dataclass(frozen=True, kw_only=True)
 class GaussianCrossEntropy:
     """Cross-entropy ``-sum_j g_j log P_j`` with a Gaussian target g, in nats.
@@ -51,6 +42,7 @@ class GaussianCrossEntropy:
     ``g_j ~ exp(-((v_j - v_y) / sigma) ** 2 / 2)``: v_j is the value of token j and v_y that of the
     label. P is the prediction over the whole vocabulary. This loss replaces cross-entropy at the
     number tokens: set ``ce_tokens: text``, so that cross-entropy is computed at other tokens only.
+    A token with a logit of -inf makes it infinite, unless its target probability is 0.
 
     Attributes:
         sigma: Standard deviation of the target g, in units of the token value, above 0.
@@ -65,4 +57,4 @@ class GaussianCrossEntropy:
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss at each of the k labels that are number tokens, [k]."""
         target = spread_target(numbers, spans.target, 2 * self.sigma**2)
-        return soft_cross_entropy(target, numbers)
+        return -(target * log_probs(numbers)).where(target > 0, 0).sum(dim=-1)

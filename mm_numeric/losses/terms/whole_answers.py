@@ -1,10 +1,10 @@
-"""Losses of the whole answer, from the probability of each answer that the model could give.
+"""Loss of the whole answer, from the probability of each answer that the model could give.
 
-Axes    r rows, a answers, s nodes with several next tokens on the path of an answer
+Axes    r rows, a answers
 Units   minutes for times, on a circle; units of the answer for other numbers
 
 Losses of single digits compare a digit with that of the label, after the label's own digits. The
-losses here compare complete answers: 29 and 30 are one apart, and so are 12:59 and 1:00.
+loss here compares complete answers: 29 and 30 are one apart, and so are 12:59 and 1:00.
 """
 
 from dataclasses import dataclass

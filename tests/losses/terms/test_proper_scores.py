@@ -5,7 +5,7 @@ import torch
 from term_losses import certain, digit_logits, losses_of, number_spans, random_scores
 
 from mm_numeric.losses.term import make_term
-from mm_numeric.losses.terms.proper_scores import RankedProbability
+from mm_numeric.losses.terms.expected_distance import RankedProbability
 
 NOISE = torch.tensor([0, 0.1, 0.2, 0.4, 0.2, 0.1, 0, 0, 0, 0], dtype=torch.float64)
 SKEWED = torch.tensor([0, 0, 0, 0, 0.4, 0.2, 0.05, 0.05, 0.3, 0], dtype=torch.float64)  # median 5
