@@ -404,14 +404,14 @@ def parse_polygon(value: Any) -> list[float]:
 
 
 def text_region(
-    numbers: Any, text: str | None, *, ignore: bool, is_box: bool = False, field: str = "text"
+    numbers: Any, text: str | None, *, ignore: bool, field: str = "text"
 ) -> dict[str, Any]:
-    """Return the entry in ``instances`` of a region: its box or polygon, and its text, if any.
+    """Return the entry in ``instances`` of a region: its polygon, and its text, if any.
 
     An ignored region without an area excludes nothing, so that its image may have a row without it.
     """
     try:
-        shape = {"box": parse_box(numbers)} if is_box else {"polygon": parse_polygon(numbers)}
+        shape = {"polygon": parse_polygon(numbers)}
     except InvalidRowError as error:
         error.is_harmless = ignore
         raise

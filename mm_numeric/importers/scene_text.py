@@ -1,10 +1,8 @@
-"""Import scene text: ICDAR 2013 and 2015, SCUT-CTW1500 and Total-Text, one text file per image.
+"""Import scene text: ICDAR 2015, SCUT-CTW1500 and Total-Text, one text file per image.
 
-ICDAR focused 2013 and incidental 2015: ``gt_img_1.txt`` for ``img_1.jpg``.
+ICDAR 2015: ``gt_img_1.txt`` for ``img_1.jpg``, with a quadrilateral in each line.
 
-    2015    377,117,463,117,465,130,378,130,Genaxis Theatre     a quadrilateral
-    2013    38, 43, 920, 215, "Tiredness"                       left, top, right, bottom (test)
-            158 128 411 181 "Footpath"                          the same (training)
+    377,117,463,117,465,130,378,130,Genaxis Theatre
 
 SCUT-CTW1500: polygons of 14 points, published in three formats, which the importer detects. Points
 are pixels of the image, except in the first release, where they are offsets from (xmin, ymin). A
@@ -23,7 +21,7 @@ authors of the data set converted the files from .mat.
 Regions with the transcription ``###`` (ICDAR, CTW1500), or the transcription or orientation ``#``
 (Total-Text), are marked ``ignore``.
 
-Sources: https://rrc.cvc.uab.es, challenges 2 and 4, task 1;
+Sources: https://rrc.cvc.uab.es, challenge 4, task 1;
 https://github.com/Yuliang-Liu/Curve-Text-Detector, data/README.md;
 https://github.com/cs-chan/Total-Text-Dataset, Groundtruth/Text, txt_format.zip.
 """
@@ -55,28 +53,6 @@ class Icdar2015(TextFiles):
             )
         text = parts[8] if len(parts) > 8 else None
         return Word([parse_number(part) for part in parts[:8]], text, text == _UNREADABLE)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Icdar2013(TextFiles):
-    """Importer for ICDAR 2013: lines of four numbers and a quoted text, one row per image."""
-
-    def word(self, record: str) -> Word:
-        """Parse a text region: ``38, 43, 920, 215, "Tiredness"``, also without the commas."""
-        # Quotes are required: otherwise a line of ICDAR 2015 would parse as a box and a text.
-        before, quote, quoted = record.strip().partition('"')
-        parts = re.split(r"[,\s]+", before.strip().rstrip(",").rstrip())
-        count = leading_numbers(parts)
-        if count != 4 or len(parts) != 4:
-            raise InvalidRowError(
-                "numbers",
-                'expected four numbers and a transcription in "quotes", found '
-                f"{count} numbers" + (f" and {parts[count]!r:.40}." if count < len(parts) else "."),
-            )
-        if quote and not quoted.endswith('"'):
-            raise InvalidRowError("text", "the transcription has no closing quote.")
-        text = quoted[:-1] if quote else None
-        return Word([parse_number(part) for part in parts], text, text == _UNREADABLE, is_box=True)
 
 
 _MARK = ",####"

@@ -21,16 +21,15 @@ from mm_numeric.importers.importer import (
 
 
 class Word(NamedTuple):
-    """A text region of an image: a word or line of text, and its box or polygon."""
+    """A text region of an image: a word or line of text, and its polygon."""
 
     numbers: list[float]
-    """Coordinates: x1, y1, x2, y2 of a box, or x1, y1, x2, y2, x3, y3, ... of a polygon."""
+    """Coordinates of a polygon: x1, y1, x2, y2, x3, y3, ..."""
 
     text: str | None
     """Transcription of the region; None if the file has none."""
 
     ignore: bool
-    is_box: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,9 +76,7 @@ class TextFiles(ImageImporter, ABC):
 
     def _instance(self, record: str) -> dict[str, Any]:
         word = self.word(record)
-        return text_region(
-            word.numbers, word.text, ignore=word.ignore, is_box=word.is_box, field=self.text_field
-        )
+        return text_region(word.numbers, word.text, ignore=word.ignore, field=self.text_field)
 
     def image(self, stem: str) -> str:
         """Convert the stem of a text file, ``gt_img_1``, to the stem of its image, ``img_1``."""

@@ -14,7 +14,7 @@ from mm_numeric.importers.llava import LlavaImporter
 from mm_numeric.importers.mmocr import MMOCR
 from mm_numeric.importers.refcoco import RefCoco
 from mm_numeric.importers.rows import Rows
-from mm_numeric.importers.scene_text import CTW1500, Icdar2013, Icdar2015, TotalText
+from mm_numeric.importers.scene_text import CTW1500, Icdar2015, TotalText
 
 HUGE = "9" * 400
 IMAGE = {"id": 1, "file_name": "1.jpg", "width": 640, "height": 480}
@@ -98,7 +98,6 @@ def test_edges_that_overflow_are_a_bad_line(tmp_path):
     ("importer", "name", "line"),
     [
         (Icdar2015(), "gt_img_1__txt", f"0,0,9,0,9,9,{HUGE},9,word"),
-        (Icdar2013(), "gt_img_1__txt", f'0, 0, 9, {HUGE}, "word"'),
         (CTW1500(), "0001001__txt", f"0,0,9,0,9,{HUGE},####word"),
         (CTW1500(), "1001__txt", ",".join(["0", "0", "9", "9", *["1"] * 27, HUGE])),
         (

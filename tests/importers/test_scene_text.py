@@ -1,11 +1,11 @@
-"""ICDAR 2013 and 2015, Total-Text and SCUT-CTW1500: text files of words."""
+"""ICDAR 2015, Total-Text and SCUT-CTW1500: text files of words."""
 
 import zipfile
 
 import pytest
 from importing import examples, make_image, outcome, text_folder
 
-from mm_numeric.importers.scene_text import CTW1500, Icdar2013, Icdar2015, TotalText
+from mm_numeric.importers.scene_text import CTW1500, Icdar2015, TotalText
 
 LINE = "377,117,463,117,465,130,378,130,Genaxis Theatre"
 
@@ -47,47 +47,9 @@ def test_a_bad_line_of_2015_costs_its_image(tmp_path, line, kind, why):
     assert done.row["id"] == "img_2"
 
 
-def test_2013_of_both_releases(tmp_path):
-    gt = text_folder(
-        tmp_path / "gt",
-        gt_img_1__txt='38, 43, 920, 215, "Tiredness"\r\n275, 264, 665, 450, "kills, "A""\r\n',
-        gt_100__txt='158 128 411 181 "Footpath"\n1 2 3 4 "###"\n5, 6, 7, 8\n',
-    )
-    done = outcome(Icdar2013(), gt)
-    assert [r["image"] for r in done.rows] == ["100.jpg", "img_1.jpg"]
-    assert done.rows[0]["instances"] == [
-        {"box": [158, 128, 411, 181], "text": "Footpath"},
-        {"box": [1, 2, 3, 4], "text": "###", "ignore": True},
-        {"box": [5, 6, 7, 8]},
-    ]
-    assert [i["text"] for i in done.rows[1]["instances"]] == ["Tiredness", 'kills, "A"']
-
-
-@pytest.mark.parametrize(
-    ("line", "kind", "why"),
-    [
-        ('38, 43, 920, "x"', "numbers", "found 3 numbers."),
-        ('38, 43, 920, 215, 7, "x"', "numbers", "found 5 numbers."),
-        ("38, 43, 920, 215, Tiredness", "numbers", "found 4 numbers and 'Tiredness'"),
-        (LINE, "numbers", "found 8 numbers and 'Genaxis'"),
-        ('a b c d "x"', "numbers", "found 0 numbers and 'a'"),
-        ('38, 43, 920, 215, "x', "text", "no closing quote"),
-        ('38, 43, 920, 215, "', "text", "no closing quote"),
-        ('920, 43, 38, 215, "x"', "box", "is reversed; write the smaller x and y first"),
-    ],
-)
-def test_a_bad_line_of_2013(tmp_path, line, kind, why):
-    done = outcome(Icdar2013(), text_folder(tmp_path / "gt", gt_img_1__txt=line))
-    assert done.kinds == [kind]
-    assert why in done.why
-    assert not done.rows
-
-
-@pytest.mark.parametrize("importer", [Icdar2015(), Icdar2013()])
-def test_the_task_reads_it(tmp_path, importer):
-    line = LINE if isinstance(importer, Icdar2015) else '38, 43, 620, 215, "Tiredness"'
-    gt = text_folder(tmp_path / "gt", gt_img_10__txt=line, gt_img_2__txt=line, gt_img_3__txt="")
-    found = examples(importer, [gt], tmp_path)
+def test_the_task_reads_it(tmp_path):
+    gt = text_folder(tmp_path / "gt", gt_img_10__txt=LINE, gt_img_2__txt=LINE, gt_img_3__txt="")
+    found = examples(Icdar2015(), [gt], tmp_path)
     assert [e.id for e in found] == ["img_2", "img_3", "img_10"]
     assert [len(e.answer.items) for e in found] == [1, 0, 1]
 
