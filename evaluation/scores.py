@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mm_numeric.evaluation.answers.confidence import Confidences
 from mm_numeric.evaluation.guesses import GuessedRows, Guesses, guess_metrics
 from mm_numeric.evaluation.metrics.base import (
     THRESHOLDS,
@@ -24,7 +23,7 @@ from mm_numeric.evaluation.metrics.base import (
     select_rows,
 )
 from mm_numeric.evaluation.metrics.bootstrap import sample_metrics
-from mm_numeric.evaluation.metrics.calibration import Coverage
+from mm_numeric.evaluation.metrics.calibration import Confidences, Coverage
 from mm_numeric.evaluation.metrics.intervals import metric_interval
 from mm_numeric.evaluation.metrics.ranking import RANKING, Ranking
 

@@ -201,7 +201,8 @@ def calibrate(
         trust_remote_code: Allow a config that refers to Python code, such as a task of your own.
         settings: Changed settings of the section ``predict``, such as ``decode="median"``.
     """
-    from mm_numeric.evaluation.calibrate import fit_calibration
+    from mm_numeric.evaluation.score import score as score_answers
+    from mm_numeric.inference.calibrate import fit_calibration
     from mm_numeric.inference.generate import predict as answer
     from mm_numeric.inference.generate import read_model
 
@@ -218,7 +219,9 @@ def calibrate(
     out = folder / decoded_name(CALIBRATION_ANSWERS, rule)
     trust = trust_remote_code
     answer(folder, source, out, trust_remote_code=trust, calibrates=True, **settings)
-    found = fit_calibration(config, source, out, rule)
+    task, scorer = config.task_name, config.task.scorer
+    scores = score_answers(out, task_name=task, scorer=scorer, write=False)
+    found = fit_calibration(config, source, out, rule, scores.rows, scores.confidences)
     found.write(folder)
     return found
 

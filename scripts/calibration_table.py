@@ -22,8 +22,8 @@ from mm_numeric import calibrate, predict, read_config, score, train
 from mm_numeric.answers import ClockTime
 from mm_numeric.config.data import listed
 from mm_numeric.data.examples import render_rows
-from mm_numeric.evaluation.answers.confidence import gap_text
-from mm_numeric.evaluation.calibrate import known_ids
+from mm_numeric.evaluation.metrics.calibration import gap_text
+from mm_numeric.inference.calibrate import known_ids
 from mm_numeric.io.files import read_rows, write_text
 from mm_numeric.runs.folder import CALIBRATION, FINISHED, PREDICTIONS, RESULTS, decoded_name
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from mm_numeric.answers import Instances, Unreadable
-from mm_numeric.evaluation.answers.confidence import check_same_rule, decode_fields
 from mm_numeric.evaluation.answers.files import text_id
 from mm_numeric.evaluation.answers.joined_rows import joined_predictions
 from mm_numeric.evaluation.answers.judge import Response
@@ -22,7 +21,7 @@ from mm_numeric.geometry.frame_presets import FrameRule, published_frames
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.io.files import read_rows
 from mm_numeric.io.log import logger, progress
-from mm_numeric.registry import TASKS
+from mm_numeric.registry import RANK_FIELDS, TASKS
 from mm_numeric.runs.results import check_complete
 from mm_numeric.settings import read_dataclass
 from mm_numeric.tasks.answer_part import without_end_tokens
@@ -62,7 +61,7 @@ def read_predictions(
         if not first:
             first, most = read.rows[0], part_rows(read)
         if "decode" in first or "decode" in read.rows[-1]:
-            check_same_rule(first, read.rows[-1], where)
+            _check_same_rule(first, read.rows[-1], where)
         if len(read.rows) == most:
             yield read
             read = read.next_part()
@@ -186,7 +185,7 @@ def _parse_into(read: AnswerRows, row: Mapping[str, Any], where: str) -> None:
     if isinstance(row.get(TRUNCATED), bool):
         scored[TRUNCATED] = row[TRUNCATED]
     if "decode" in row or isinstance(answer, Instances):
-        scored.update(decode_fields(row, answer, where))
+        scored.update(_decode_fields(row, answer, where))
     read.rows.append(scored)
     read.answers.append(answer)
     read.targets.append(target)
@@ -214,6 +213,76 @@ def _checked_buckets(buckets: Any, where: str) -> dict[str, str]:
             '{"category": "interpolation"}.'
         )
     return buckets
+
+
+def _decode_fields(row: Mapping[str, Any], answer: Any, where: str) -> dict[str, Any]:
+    """Validate and return the fields of a row of a predictions file that are about confidence.
+
+    These are ``decode`` and ``confidence``, a copy of ``decode.confidence``, and ``scores`` and
+    ``token_scores`` of a list of objects. A field ``decode`` of another tool, which is not an
+    object with a ``rule``, is ignored. ``where`` names the row in error messages.
+    """
+    found: dict[str, Any] = {}
+    if isinstance(row.get("decode"), dict) and "rule" in row["decode"]:
+        found["decode"] = _checked_decode(row["decode"], where)
+        found["confidence"] = found["decode"].get("confidence")
+    if isinstance(answer, Instances):
+        for name in RANK_FIELDS:
+            if row.get(name) is not None:
+                found[name] = _checked_scores(row[name], name, len(answer.items), where)
+        if "decode" in found:
+            _check_probabilities(found.get("scores", ()), f"{where}: scores")
+            if (raw := found["decode"].get("scores_raw")) is not None:
+                _checked_scores(raw, "decode.scores_raw", len(answer.items), where)
+                _check_probabilities(raw, f"{where}: decode.scores_raw")
+    return found
+
+
+def _check_same_rule(first: Mapping[str, Any], row: Mapping[str, Any], where: str) -> None:
+    """Raise ValueError if two rows of a predictions file were not decoded by the same rule.
+
+    The risk may differ between rows: by default it is that of the type of the answer.
+    """
+    one, other = (
+        f"decoded by {own['decode']['rule']}" if own.get("decode") else 'without "decode"'
+        for own in (first, row)
+    )
+    if one != other:
+        raise ValueError(
+            f"{where}: a row {other} among rows {one}; score the answers of each rule in a file "
+            "of its own."
+        )
+
+
+def _checked_decode(decode: dict[str, Any], where: str) -> dict[str, Any]:
+    if not isinstance(decode["rule"], str):
+        raise ValueError(
+            f"{where}: decode.rule is {decode['rule']!r:.60}; write the name of a rule, such as "
+            '"median", or remove the field "decode".'
+        )
+    for name in ("confidence", "confidence_raw", "covered", "drawn"):
+        if decode.get(name) is not None:
+            _check_probabilities([decode[name]], f"{where}: decode.{name}")
+    return decode
+
+
+def _check_probabilities(values: Sequence[Any], where: str) -> None:
+    for value in values:
+        if type(value) not in (int, float) or not 0 <= value <= 1:
+            raise ValueError(
+                f"{where} has {value!r:.40}; a confidence of a decoded answer is a probability, "
+                "0 to 1."
+            )
+
+
+def _checked_scores(scores: Any, name: str, count: int, where: str) -> list[float]:
+    numbers = isinstance(scores, list) and all(type(s) in (int, float) for s in scores)
+    if not numbers or len(scores) != count:
+        raise ValueError(
+            f'{where}: "{name}" is {scores!r:.60}, and the text holds {count} shapes; write one '
+            "number for each shape, or remove the field."
+        )
+    return scores
 
 
 SAMPLE_ROWS = 100

@@ -8,8 +8,12 @@ from collections.abc import Mapping, Sequence
 from decimal import ROUND_FLOOR, Decimal
 from typing import Any
 
-from mm_numeric.evaluation.answers.confidence import COVERAGES, RIGHT_SHARES
-from mm_numeric.evaluation.metrics.calibration import share_interval
+from mm_numeric.evaluation.metrics.calibration import (
+    COVERAGES,
+    RIGHT_SHARES,
+    gap_text,
+    share_interval,
+)
 from mm_numeric.evaluation.report.charts import (
     Axis,
     Chart,
@@ -23,7 +27,7 @@ from mm_numeric.evaluation.report.charts import (
 from mm_numeric.evaluation.report.page import Block, Content, Section, fold, group, heading, note
 from mm_numeric.evaluation.report.results import Comparison, Styles
 from mm_numeric.evaluation.table import Cell, Quantity, Table, number, percent
-from mm_numeric.inference.calibrate import Calibration
+from mm_numeric.inference.calibrate import RAW, Calibration
 
 _SHARES = [(s / 4, f"{25 * s}%") for s in range(5)]
 _DIAGONAL = Line(points=[(0, 0), (1, 1)], colour="var(--soft)", dash="3 3", width=1.2)
@@ -255,3 +259,37 @@ def run_confidence_section(
         Table.of(header, rows, title="Calibration"),
         reliability_bins([*entries], [*entries.values()], "Correct by confidence"),
     )
+
+
+def calibration_text(found: Calibration) -> str:
+    """Format a calibration for a terminal: the gap before and after it, on folds not fitted."""
+    what = "objects" if found.per_object else "answers"
+    lines = [
+        f"{found.reliability[RAW]['count']:,} {what} to {found.rows:,} rows, decoded by "
+        f"{found.rule} (correct: {found.correct}); each map is fitted without the fifth of the "
+        "rows that it is judged on"
+    ]
+    if found.left_out:
+        text = f"{found.left_out:,} rows are left out: training or test questions of the run"
+        if found.left_out > found.rows / 4:
+            text += "; the others may be harder than those that you will ask"
+        lines.append(text)
+    lines.append(_reliability_table(found).to_terminal(indent=2))
+    return "\n".join(lines)
+
+
+def _reliability_table(found: Calibration) -> Table:
+    """Return the table of mean confidence, share correct, gap, ECE and log loss of each map."""
+    rows = [
+        [
+            name + " (applied)" * (name == found.applied),
+            f"{own['mean_confidence']:.3f}",
+            f"{own['right']:.3f}",
+            gap_text(own["gap"]),
+            f"{own['ece']:.3f}",
+            f"{own['log_loss']:.3f}",
+        ]
+        for name, own in found.reliability.items()
+    ]
+    header = ["map", "mean confidence", "correct", "gap", "ECE", "log loss"]
+    return Table.of(header, rows, title=f"Calibration, decoded by {found.rule}")

@@ -270,7 +270,7 @@ def _predict(arguments: argparse.Namespace) -> None:
 def _calibrate(arguments: argparse.Namespace) -> None:
     from mm_numeric.api import calibrate
     from mm_numeric.cli.predict import predict_settings
-    from mm_numeric.evaluation.calibrate import calibration_text
+    from mm_numeric.evaluation.report.confidence_section import calibration_text
     from mm_numeric.runs.folder import CALIBRATION, decoded_name
 
     run, settings = arguments.run, predict_settings(arguments)

@@ -12,10 +12,10 @@ import numpy as np
 
 from mm_numeric.comparison.hypotheses import Hypothesis
 from mm_numeric.config.decoding import GREEDY
-from mm_numeric.evaluation.answers.confidence import Confidences, thresholds
 from mm_numeric.evaluation.metrics import calibration
 from mm_numeric.evaluation.metrics.base import Metric, MetricOnRows
 from mm_numeric.evaluation.metrics.bootstrap import MetricSample, sample_metrics
+from mm_numeric.evaluation.metrics.calibration import Confidences, thresholds
 from mm_numeric.evaluation.metrics.intervals import (
     metric_interval,
     smallest_effect,

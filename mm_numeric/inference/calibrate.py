@@ -16,17 +16,30 @@ Shapes    n answers or objects, k candidates of an answer; arrays are float64
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from mm_numeric.answers import EmbeddedImage, Example
+from mm_numeric.config.data import Sources, listed, named
+from mm_numeric.config.schema import Config
 from mm_numeric.evaluation.metrics.bootstrap import group_numbers
+from mm_numeric.evaluation.metrics.calibration import Confidences, reliability_entry
 from mm_numeric.inference.number_distribution import Floats
-from mm_numeric.io.files import read_json, write_json
+from mm_numeric.io.files import read_json, sha256_of, write_json
+from mm_numeric.io.log import logger
 from mm_numeric.runs.folder import CALIBRATION, decoded_name
+
+FEWEST = 20
+"""Number of questions from which a calibration is fitted."""
+
+RAW = "raw"
+
+_OF_THE_FILE = ("rows", "precision", "calibration")  # the rest of its record: the run and settings
 
 VERSION = 1
 """Version of calibration.RULE.json."""
@@ -233,7 +246,7 @@ class Calibration:
     reliability: Mapping[str, Mapping[str, Any]]
     """For ``raw`` (before the calibration), ``platt`` and ``temperature``: ``count``,
     ``mean_confidence``, ``right`` (share of correct answers), ``log_loss`` and the entries of
-    ``evaluation.answers.confidence.reliability_entry``, on folds that were not fitted."""
+    ``evaluation.metrics.calibration.reliability_entry``, on folds that were not fitted."""
 
     def __call__(self, confidence: float, support: Support | None) -> float:
         """Return the calibrated confidence of an answer or object."""
@@ -278,3 +291,103 @@ def check_settings(found: Calibration, settings: Mapping[str, Any], run: Path) -
                 f"settings ({name} is {one.get(name)} there and {two.get(name)} here); predict "
                 "with the same ones, fit it again (`mm-numeric calibrate`), or delete the file."
             )
+
+
+def fit_calibration(
+    config: Config,
+    source: Sources,
+    predictions: Path,
+    rule: str,
+    rows: Sequence[Mapping[str, Any]],
+    confidences: Confidences | None,
+) -> Calibration:
+    """Fit the maps to the answers in a file that ``predict`` wrote with ``calibrates=True``.
+
+    ``rows`` and ``confidences`` are those of the ``Scores`` of the file. Raises ValueError if the
+    task does not define correct answers, or if there are too few answers.
+    """
+    if confidences is None:
+        raise ValueError(
+            f"{predictions}: the task {config.task_name} does not define when an answer with a "
+            "confidence is correct, so that there is nothing to calibrate."
+        )
+    known = known_ids(config, source)
+    kept = [
+        (known is None or rows[i]["id"] not in known)
+        and rows[i]["decode"]["confidence"] is not None  # unparseable answers have none
+        for i in confidences.index.tolist()
+    ]
+    raw, right = confidences.confidence[kept], confidences.right[kept]
+    groups = confidences.groups[kept]
+    used = [rows[i] for i in confidences.index[kept].tolist()]
+    if (count := len(np.unique(groups))) < FEWEST:
+        raise ValueError(
+            f"{named(source)}: {count} questions with a parseable answer are neither training nor "
+            f"test questions; a calibration needs at least {FEWEST}, better 250. Give more rows."
+        )
+    supports = None
+    if not confidences.per_object and all(row["decode"]["support"] for row in used):
+        supports = Supports.of([row["decode"]["support"] for row in used])
+    held_out = cross_validated(raw, right, groups, supports)
+    fitted = Fitted.of(raw, right, supports)
+    made_by = read_json(predictions.with_name(f"{predictions.name}.made_by.json"))
+    return Calibration(
+        rule=rule,
+        settings={name: own for name, own in made_by.items() if name not in _OF_THE_FILE},
+        correct=confidences.correct,
+        per_object=confidences.per_object,
+        applied=min(held_out, key=lambda name: log_loss(held_out[name], right)),
+        platt=fitted.platt,
+        temperature=fitted.temperature,
+        rows=len({row["id"] for row in used}),
+        left_out=sum(row["id"] in (known or ()) for row in rows),
+        checked=known is not None,
+        data=named(source),
+        reliability={
+            name: {
+                "log_loss": log_loss(values, right),
+                **reliability_entry(values, right, groups),
+            }
+            for name, values in {RAW: raw, **held_out}.items()
+        },
+    )
+
+
+def known_ids(config: Config, source: Sources) -> set[str] | None:
+    """Return the ids of the rows whose question is a training or a test question.
+
+    Questions are equal if their prompts and the contents of their images are. Returns None, with a
+    warning, if the rows of the run cannot be read here.
+    """
+    from mm_numeric.data.examples import load_examples
+
+    cache = Path(config.data.cache)
+    own = load_examples(config.task, source, cache, training=False)
+    sizes = {image.stat().st_size for e in own for image in e.images if isinstance(image, Path)}
+    content = lru_cache(None)(lambda image: _content(image, sizes))
+
+    def questions(examples: Iterable[Example]) -> set[tuple[Any, ...]]:
+        return {(e.prompt, *map(content, e.images)) for e in examples}
+
+    found: set[tuple[Any, ...]] = set()
+    for others in (config.data.train, config.data.test):
+        try:
+            # One after another: the same ids in two sources are no error here.
+            for each in listed(others):
+                found |= questions(load_examples(config.task, each, cache, training=False))
+        except (ValueError, OSError) as error:
+            logger.warning(
+                "%s: not compared with the training and test rows of the run: %s",
+                named(source),
+                error,
+            )
+            return None
+    return {e.id for e in own if not found.isdisjoint(questions([e]))}
+
+
+def _content(image: Any, sizes: set[int]) -> Any:
+    """Return a key of the content of an image; files of another size than all of ours differ."""
+    if isinstance(image, EmbeddedImage):
+        return str(image)
+    size = image.stat().st_size
+    return sha256_of(image) if size in sizes else size

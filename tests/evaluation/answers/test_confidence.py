@@ -7,8 +7,8 @@ import pytest
 from result_files import section, write_lines
 
 from mm_numeric.cli import main as cli
-from mm_numeric.evaluation.answers.confidence import thresholds
 from mm_numeric.evaluation.metrics import calibration
+from mm_numeric.evaluation.metrics.calibration import thresholds
 from mm_numeric.evaluation.metrics.coco_ap import Rules
 from mm_numeric.evaluation.results import results_table
 from mm_numeric.evaluation.score import score

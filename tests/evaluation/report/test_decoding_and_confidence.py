@@ -9,8 +9,8 @@ from browser import drawn_in_a_browser
 from clock_reports import cell, compare_folder, html_cells, markdown_cells, written
 
 from mm_numeric.comparison.tables import calibration_entry
-from mm_numeric.evaluation.answers.confidence import Confidences
 from mm_numeric.evaluation.metrics import calibration
+from mm_numeric.evaluation.metrics.calibration import Confidences
 from mm_numeric.evaluation.report.report import write_report
 
 RULES = ("greedy", "median")

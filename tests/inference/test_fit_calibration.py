@@ -16,9 +16,15 @@ from mm_numeric.api import predict
 from mm_numeric.cli import main as cli
 from mm_numeric.config.data import DataSource
 from mm_numeric.config.reader import read_config
-from mm_numeric.evaluation.calibrate import FEWEST, calibration_text, fit_calibration, known_ids
+from mm_numeric.evaluation.report.confidence_section import calibration_text
 from mm_numeric.evaluation.report.report import write_report
-from mm_numeric.inference.calibrate import read_calibration
+from mm_numeric.evaluation.score import score
+from mm_numeric.inference.calibrate import (
+    FEWEST,
+    fit_calibration,
+    known_ids,
+    read_calibration,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -181,7 +187,15 @@ def test_every_object_of_a_list_is_fitted(tmp_path, monkeypatch):
     text = Path("config.yaml")
     base = read_config("text_detection_tiny", sources).to_dict()
     text.write_text(yaml.safe_dump({**base, "task": "detection"}), "utf-8")
-    found = fit_calibration(read_config(text), DataSource(path=str(new)), predictions, "mbr")
+    scores = score(predictions, write=False)
+    found = fit_calibration(
+        read_config(text),
+        DataSource(path=str(new)),
+        predictions,
+        "mbr",
+        scores.rows,
+        scores.confidences,
+    )
     assert (found.per_object, found.temperature, found.applied) == (True, None, "platt")
     assert (found.rows, found.left_out, found.settings) == (2 * FEWEST - 1, 1, {"run": "1a"})
     assert found.reliability["raw"]["count"] == 2 * (2 * FEWEST - 1)
