@@ -100,7 +100,6 @@ def train(
     Raises:
         StoppedError: If a signal stopped the run.
     """
-    from mm_numeric.evaluation.report.learning_curves import write_curves
     from mm_numeric.training.run import train as run
 
     config = config if isinstance(config, Config) else read_config(config)
@@ -109,9 +108,15 @@ def train(
         resume=resume,
         stoppable=stoppable,
         trust_remote_code=trust_remote_code,
-        draw=write_curves,
+        draw=_draw_curves,
     )
     return TrainedRun(config.output_dir)
+
+
+def _draw_curves(run: Path) -> None:
+    from mm_numeric.evaluation.report.learning_curves import write_curves
+
+    write_curves(run)
 
 
 def predict(

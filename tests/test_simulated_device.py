@@ -7,8 +7,7 @@ from simulated_device import NAME, record
 from tokens import SIZE, VOCABULARY, batch
 from torch.nn.functional import conv2d, layer_norm, scaled_dot_product_attention
 
-from mm_numeric.losses.balance import Balance
-from mm_numeric.losses.numeric_loss import NumericLoss
+from mm_numeric.losses.numeric_loss import Balance, NumericLoss
 from mm_numeric.losses.terms.expected_distance import ExpectedDistance
 from mm_numeric.numbers.spans import shifted
 

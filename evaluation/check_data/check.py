@@ -51,7 +51,7 @@ from mm_numeric.families.chat_template import listed
 from mm_numeric.families.family import Tokens
 from mm_numeric.geometry.row_shapes import clipped_answer
 from mm_numeric.io.log import progress
-from mm_numeric.losses.place_weights import MANY_DIGITS
+from mm_numeric.losses.term import MANY_DIGITS
 from mm_numeric.models.loading import family_class, load_family, quiet_unless_terminal
 from mm_numeric.numbers.spans import TokenNumber
 from mm_numeric.registry import scorer_of

@@ -18,8 +18,8 @@ from torch import Tensor
 from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.presets import read_spec
 from mm_numeric.losses.spec import ObjectiveSpec
-from mm_numeric.numbers.spans import IGNORE_INDEX
-from mm_numeric.training.integrations import aligned_labels, check_label_smoothing
+from mm_numeric.numbers.spans import IGNORE_INDEX, aligned_labels
+from mm_numeric.training.integrations import check_label_smoothing
 
 
 def register(objective: str | Mapping[str, Any] | ObjectiveSpec, name: str = "numeric") -> None:

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from mm_numeric.answers import ROLES
-from mm_numeric.losses.place_weights import sum_by_number
 from mm_numeric.losses.spec import TermSpec
-from mm_numeric.losses.term import NumberLogits, Term
+from mm_numeric.losses.term import NumberLogits, Term, sum_by_number
 from mm_numeric.numbers.spans import NumberSpans, shifted
 
 

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from mm_numeric.answers import ROLES
-from mm_numeric.losses.place_weights import sum_by_number
-from mm_numeric.losses.term import LossSum, NumberLogits
+from mm_numeric.losses.term import LossSum, NumberLogits, sum_by_number
 from mm_numeric.losses.terms.whole_number import digits_of_labels
 from mm_numeric.numbers.spans import NumberSpans
 

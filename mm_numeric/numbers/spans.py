@@ -10,7 +10,7 @@ tokens, compute a softmax over all number tokens, and sum over the tokens of eac
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,6 +35,15 @@ def shifted(labels: Tensor) -> Tensor:
     return torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX)
 
 
+def aligned_labels(labels: Tensor | None, shift: bool) -> Tensor:
+    """Return labels [b, t]; if ``shift``, shift them left by one to align them with the logits."""
+    if labels is None:
+        raise ValueError(
+            "a batch has no labels: the data collator must return `labels` [b, t], -100 to ignore."
+        )
+    return shifted(labels) if shift else labels
+
+
 def document_ids(position_ids: Tensor, *, shift: bool) -> Tensor:
     """Return for each label [b, t] the index of its document, in rows of packed documents.
 
@@ -55,6 +64,22 @@ def aligned_documents(documents: Tensor, *, shift: bool) -> Tensor:
     labels are shifted left by one, and the document indices are shifted in the same way.
     """
     return torch.cat([documents[:, 1:], documents[:, -1:]], dim=1) if shift else documents
+
+
+def packed_documents(batch: Mapping[str, Any], *, shift: bool) -> Tensor | None:
+    """Return for each label [b, t] the index of its document, if a row has several (packing).
+
+    Documents are known from ``position_ids`` [b, t], which fall where the next one begins, or from
+    an ``attention_mask`` [b, t] that numbers the documents, with 0 for padding. None if neither is
+    present. ``shift`` is True for labels that are shifted left by one, as for decoder-only models.
+    """
+    positions, mask = (
+        found if isinstance(found, Tensor) and found.shape == batch["labels"].shape else None
+        for found in (batch.get("position_ids"), batch.get("attention_mask"))
+    )
+    if positions is not None:
+        return document_ids(positions, shift=shift) + 1
+    return None if mask is None else aligned_documents(mask, shift=shift)
 
 
 class TokenNumber(NamedTuple):

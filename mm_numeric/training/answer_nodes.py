@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from mm_numeric.losses.answer_tree import AnswerTree
-from mm_numeric.models.output_head import evaluating, logits_error, selected_logits
 from mm_numeric.numbers.spans import NumberSpans
+from mm_numeric.training.output_head import evaluating, logits_error, selected_logits
 
 
 class WithNodes(NamedTuple):

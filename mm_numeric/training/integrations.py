@@ -18,9 +18,8 @@ from mm_numeric.losses.term import LossSum
 from mm_numeric.numbers.spans import (
     IGNORE_INDEX,
     NumberSpans,
-    aligned_documents,
-    document_ids,
-    shifted,
+    aligned_labels,
+    packed_documents,
 )
 from mm_numeric.training.own_loss import base_model, probe_own_loss, router_loss
 
@@ -195,22 +194,6 @@ def check_shift(collator: Any, shift: bool) -> None:
         )
 
 
-def packed_documents(batch: Mapping[str, Any], *, shift: bool) -> Tensor | None:
-    """Return for each label [b, t] the index of its document, if a row has several (packing).
-
-    Documents are known from ``position_ids`` [b, t], which fall where the next one begins, or from
-    an ``attention_mask`` [b, t] that numbers the documents, with 0 for padding. None if neither is
-    present. ``shift`` is True for labels that are shifted left by one, as for decoder-only models.
-    """
-    positions, mask = (
-        found if isinstance(found, Tensor) and found.shape == batch["labels"].shape else None
-        for found in (batch.get("position_ids"), batch.get("attention_mask"))
-    )
-    if positions is not None:
-        return document_ids(positions, shift=shift) + 1
-    return None if mask is None else aligned_documents(mask, shift=shift)
-
-
 def check_label_smoothing(args: Any) -> None:
     """Raise ValueError if the ``TrainingArguments`` of a trainer request label smoothing."""
     if factor := getattr(args, "label_smoothing_factor", 0):
@@ -346,15 +329,6 @@ def end_step(
     sums, _ = sums_over_ranks(sums, accelerator)
     loss_of.balance.end_step(sums)
     return sums
-
-
-def aligned_labels(labels: Tensor | None, shift: bool) -> Tensor:
-    """Return labels [b, t]; if ``shift``, shift them left by one to align them with the logits."""
-    if labels is None:
-        raise ValueError(
-            "a batch has no labels: the data collator must return `labels` [b, t], -100 to ignore."
-        )
-    return shifted(labels) if shift else labels
 
 
 def count_numbers(

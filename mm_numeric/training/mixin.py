@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers import AttentionMaskInterface
+from transformers import AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import create_causal_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
 
-from mm_numeric.compat import attention_of, packed_samples
+from mm_numeric.compat import attention_of, packed_samples, remove_input_gradient_hooks
 from mm_numeric.io.files import read_json, stored_content, write_json
 from mm_numeric.io.log import logger
 from mm_numeric.losses.linear_cross_entropy import CHUNKED_FROM
@@ -30,12 +31,14 @@ from mm_numeric.losses.number_metrics import named_metrics
 from mm_numeric.losses.numeric_loss import NumericLoss, ObjectiveResult
 from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.losses.term import LossSum
-from mm_numeric.models.frozen_towers import stop_gradients_at_frozen_towers
-from mm_numeric.models.output_head import selecting
-from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
+from mm_numeric.numbers.spans import (
+    IGNORE_INDEX,
+    NumberSpans,
+    aligned_labels,
+    packed_documents,
+)
 from mm_numeric.registry import unknown
 from mm_numeric.training.answer_nodes import WithNodes, with_nodes
-from mm_numeric.training.chunked_head import ChunkedHead
 from mm_numeric.training.evaluation_sums import (
     ROW_TOKENS,
     EvaluationSums,
@@ -44,16 +47,15 @@ from mm_numeric.training.evaluation_sums import (
 )
 from mm_numeric.training.integrations import (
     added_sums,
-    aligned_labels,
     check_base,
     check_label_smoothing,
     check_shift,
     count_numbers,
     has_virtual_tokens,
-    packed_documents,
     sums_over_ranks,
     total_counts,
 )
+from mm_numeric.training.output_head import ChunkedHead, selecting
 from mm_numeric.training.own_loss import (
     OwnLoss,
     aligned,
@@ -703,6 +705,30 @@ def _check_one_document(labels: Tensor, documents: Tensor) -> None:
     last = documents.masked_fill(ignored, 0).amax(dim=1)
     if (last > first).any():
         raise ValueError(_PACKED_SAMPLES)
+
+
+def stop_gradients_at_frozen_towers(model: torch.nn.Module) -> None:
+    """Let autograd skip the vision towers whose layers are all frozen.
+
+    With activation checkpointing, transformers makes the outputs of all embeddings require
+    gradients, because reentrant checkpointing of adapted layers needs an input that does. The
+    embeddings of patches are among them, so that a frozen tower is computed again in the backward
+    pass and differentiated, for gradients that nothing uses. Text embeddings keep their hooks.
+    Call this after activation checkpointing was enabled.
+    """
+    for tower in model.modules():
+        if not isinstance(tower, PreTrainedModel):
+            continue
+        try:
+            embeddings = tower.get_input_embeddings()
+        except NotImplementedError:
+            continue  # of which transformers finds no embeddings either
+        layers = [m for m in tower.modules() if isinstance(m, GradientCheckpointingLayer)]
+        is_trained = any(p.requires_grad for layer in layers or [tower] for p in layer.parameters())
+        if isinstance(embeddings, torch.nn.Module) and not (
+            isinstance(embeddings, torch.nn.Embedding) or is_trained
+        ):
+            remove_input_gradient_hooks(embeddings)
 
 
 @contextmanager

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad
 
 from mm_numeric.losses.cross_entropy import to_compute_dtype
-from mm_numeric.models.output_head import at_positions, output_head, replaced_forward
 from mm_numeric.numbers.spans import IGNORE_INDEX
+from mm_numeric.training.output_head import at_positions, output_head, replaced_forward
 
 COMPARED_TOKENS = 64
 """Largest number of supervised tokens whose loss is compared."""

@@ -24,8 +24,8 @@ from transformers.masking_utils import sdpa_mask
 
 from mm_numeric.answers import Example
 from mm_numeric.data.collator import TrainingCollator
-from mm_numeric.models.output_head import evaluating, logits_error, selected_logits
 from mm_numeric.training.image_positions import rope_index_of, rope_positions
+from mm_numeric.training.output_head import evaluating, logits_error, selected_logits
 
 SDPA_BY_SAMPLE = "sdpa_by_sample"
 """Name in transformers of sdpa that is computed for each sample of a row alone."""

@@ -38,7 +38,6 @@ from mm_numeric.losses.normalization import Counts
 from mm_numeric.losses.numeric_loss import ObjectiveResult
 from mm_numeric.losses.term import LossSum
 from mm_numeric.models.adapters import gathered_parameters, read_adapted, save_adapted
-from mm_numeric.models.output_head import output_head
 from mm_numeric.models.parameter_groups import ModelModules
 from mm_numeric.numbers.spans import NumberSpans
 from mm_numeric.runs.manifest import write_manifest
@@ -52,6 +51,7 @@ from mm_numeric.training.callbacks.skipped_rows import SkippedRows
 from mm_numeric.training.callbacks.throughput import Throughput
 from mm_numeric.training.errors import translate_disk_full, worker_error_message
 from mm_numeric.training.mixin import NumericLossMixin
+from mm_numeric.training.output_head import output_head
 from mm_numeric.training.padding_free import padding_free_error
 from mm_numeric.training.unread import Unread, read
 

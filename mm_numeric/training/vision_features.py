@@ -19,8 +19,8 @@ from transformers.utils import ModelOutput
 from mm_numeric.compat import config_without_source
 from mm_numeric.config.schema import Config
 from mm_numeric.data.image_cache import VisionCache
-from mm_numeric.models.output_head import evaluating
 from mm_numeric.models.parameter_groups import ModelModules
+from mm_numeric.training.output_head import evaluating
 
 _FEATURES = ("pooler_output", "deepstack_features")
 """Entries of the result of ``get_image_features`` that models read (transformers 5.15 to 5.24)."""

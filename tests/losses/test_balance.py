@@ -8,8 +8,8 @@ from objective_steps import OF_LABELS as SPECS
 from objective_steps import made, stepped
 from tokens import SIZE, batch, labels_of, random_logits
 
-from mm_numeric.losses.balance import Balance
 from mm_numeric.losses.normalization import Counts
+from mm_numeric.losses.numeric_loss import Balance
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.losses.term import LossSum
 from mm_numeric.numbers.spans import IGNORE_INDEX

@@ -10,8 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mm_numeric.config.modules import LoraSettings, ModulesConfig, ModuleSettings
 from mm_numeric.models.adapters import add_adapters
-from mm_numeric.models.frozen_towers import stop_gradients_at_frozen_towers
 from mm_numeric.models.parameter_groups import ModelModules
+from mm_numeric.training.mixin import stop_gradients_at_frozen_towers
 
 TOWERS = ("visual", "vision_tower", "vision_model")
 FROZEN, ADAPTED = ModuleSettings(how="frozen"), ModuleSettings(how="adapted")

@@ -15,10 +15,10 @@ from mm_numeric.answers import ClockTime, Number
 from mm_numeric.data.collator import BATCH_KEYS, TrainingCollator
 from mm_numeric.losses.answer_tree import AnswerProbabilities
 from mm_numeric.models.loading import load_family
-from mm_numeric.models.output_head import output_head
 from mm_numeric.training import task_answers
 from mm_numeric.training.answer_nodes import answer_nodes_error, with_nodes
 from mm_numeric.training.image_positions import with_image_positions
+from mm_numeric.training.output_head import output_head
 from mm_numeric.training.run import train
 from mm_numeric.training.task_answers import make_answer_tree
 from mm_numeric.training.trainer import NumericTrainer

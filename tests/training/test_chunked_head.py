@@ -23,8 +23,7 @@ from transformers import (
 from transformers.modeling_outputs import CausalLMOutput
 
 from mm_numeric import NumericLoss
-from mm_numeric.models.output_head import output_head
-from mm_numeric.training.chunked_head import ChunkedHead, plain_linear, probe
+from mm_numeric.training.output_head import ChunkedHead, output_head, plain_linear, probe
 
 ONE_STEP = {"max_steps": 1, "learning_rate": 0.0, "gradient_accumulation_steps": 2,
             "per_device_train_batch_size": 4}  # fmt: skip

@@ -27,7 +27,7 @@ from mm_numeric.config.schema import ModelConfig
 from mm_numeric.data.collator import BATCH_KEYS
 from mm_numeric.inference.generate import generate
 from mm_numeric.models.loading import device_type
-from mm_numeric.models.output_head import output_head
+from mm_numeric.training.output_head import output_head
 from mm_numeric.training.padding_free import make_padding_free, padding_free_error
 from mm_numeric.training.run import train
 

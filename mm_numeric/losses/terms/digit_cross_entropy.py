@@ -9,8 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from mm_numeric.losses.place_weights import check_place_weights, normalised, place_weights
-from mm_numeric.losses.term import NumberLogits
+from mm_numeric.losses.term import NumberLogits, check_place_weights, normalised, place_weights
 from mm_numeric.numbers.spans import NumberSpans
 
 

@@ -19,13 +19,15 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from mm_numeric.losses.place_weights import check_place_weights, normalised, place_weights
 from mm_numeric.losses.term import (
     NumberClasses,
     NumberLogits,
+    check_place_weights,
     check_scale,
     cumulative_sum,
+    normalised,
     one_hot,
+    place_weights,
 )
 from mm_numeric.losses.terms.soft_targets import spread_target
 from mm_numeric.numbers.spans import NumberSpans

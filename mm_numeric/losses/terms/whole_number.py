@@ -18,8 +18,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from mm_numeric.losses.place_weights import sum_by_number
-from mm_numeric.losses.term import NumberClasses, NumberLogits, check_positive
+from mm_numeric.losses.term import NumberClasses, NumberLogits, check_positive, sum_by_number
 from mm_numeric.numbers.spans import NumberSpans
 
 
