@@ -9,7 +9,6 @@ from mm_numeric.evaluation.report import results
 from mm_numeric.evaluation.report.charts import DotRow, dot_chart
 from mm_numeric.evaluation.report.confidence_section import confidence_section
 from mm_numeric.evaluation.report.decoding_section import decoding_section, decoding_tables
-from mm_numeric.evaluation.report.hypotheses_section import hypotheses_section, hypotheses_tables
 from mm_numeric.evaluation.report.learning_curves import curves_section
 from mm_numeric.evaluation.report.page import (
     Block,
@@ -21,12 +20,17 @@ from mm_numeric.evaluation.report.page import (
     heading,
     note,
 )
-from mm_numeric.evaluation.report.results import Comparison, ReportedMetric
+from mm_numeric.evaluation.report.results import Comparison, ReportedMetric, best_of
 from mm_numeric.evaluation.report.summary_file import SUMMARY
-from mm_numeric.evaluation.report.sweeps import grid_sweeps, sweeps_data, sweeps_section
+from mm_numeric.evaluation.report.sweeps import (
+    grid_sweeps,
+    sweeps_data,
+    sweeps_section,
+    trials_table,
+    tuning_section,
+)
 from mm_numeric.evaluation.report.task_sections import may_import, task_sections
-from mm_numeric.evaluation.report.tuning_section import trials_table, tuning_section
-from mm_numeric.evaluation.report.verdict import verdict
+from mm_numeric.evaluation.report.verdict import hypotheses_section, hypotheses_tables, verdict
 from mm_numeric.evaluation.table import Cell, Column, Table, TableRow
 from mm_numeric.io.escaping import markdown_text, plain
 from mm_numeric.io.markup import element
@@ -160,13 +164,18 @@ def metrics_table(
     comparison: Comparison, metrics: Sequence[ReportedMetric], title: str = "All metrics"
 ) -> Table:
     """Return a table with a row for each objective and a column for each of the metrics."""
-    best = {m.name: _best(comparison, m) for m in metrics}
+    rivals = [name for name in comparison.styles if name != comparison.summary["control"]]
+    best = {
+        m: best_of({name: comparison.cell(name, m) for name in rivals}, m)
+        for m in metrics
+        if comparison.highlights(m)
+    }
     rows = []
     for name in comparison.ranked():
         is_control = name == comparison.summary["control"]
         note = "control" if is_control else comparison.against(name)
         label = comparison.styles[name].cell(note)
-        cells = [m.cell(comparison.cell(name, m), best=name in best[m.name]) for m in metrics]
+        cells = [m.cell(comparison.cell(name, m), best=name in best.get(m, ())) for m in metrics]
         rows.append(TableRow(cells=[label, *cells], kind="separated" if is_control else ""))
     others = comparison.summary["other_warm_starts"]
     first = "warm start" if others else "warm start, before all of them"
@@ -207,18 +216,6 @@ def terminal_text(comparison: Comparison) -> str:
     notes += [facts[name] for name in ("interval", "varied", "headline") if name in facts]
     texts = (f"{own.title}\n{own.to_terminal()}\n" for own in tables)
     return "\n".join([*texts, f"{plain('; '.join(notes), 1000)}."])
-
-
-def _best(comparison: Comparison, metric: ReportedMetric) -> set[str]:
-    """Return the objectives with the best mean of ``metric``, if it is highlighted; no control."""
-    if not comparison.highlights(metric):
-        return set()
-    names = [n for n in comparison.styles if n != comparison.summary["control"]]
-    means = {n: cell["value"] for n in names if (cell := comparison.cell(n, metric))}
-    if len(means) < 2:
-        return set()
-    top = (max if metric.higher_is_better else min)(means.values())
-    return {name for name, mean in means.items() if mean == top}
 
 
 def _failures(comparison: Comparison, failures: Mapping[str, Counter[str]]) -> Section:

@@ -16,7 +16,7 @@ from mm_numeric.evaluation.report.charts import (
     styled_line,
 )
 from mm_numeric.evaluation.report.page import Content, Section, fold, note
-from mm_numeric.evaluation.report.results import Comparison, ReportedMetric, chart_ends
+from mm_numeric.evaluation.report.results import Comparison, ReportedMetric, best_of, chart_ends
 from mm_numeric.evaluation.table import Cell, Column, Table, TableRow
 
 _METRICS = 6
@@ -170,15 +170,17 @@ def _table(
     metric: ReportedMetric,
     *,
     title: str = "",
+    notes: Mapping[str, str] | None = None,
 ) -> Table:
     rows = []
     objectives = [name for name in comparison.ranked() if name in decoding]
     for name in [*objectives, *(own for own in decoding if own not in objectives)]:
         found = {rule: decoding[name].get(rule, {}).get(metric.name) for rule in rules}
-        best = _best(found, metric) if comparison.highlights(metric) else set()
+        best = best_of(found, metric) if comparison.highlights(metric) and notes is None else ()
         cells = [metric.cell(found[rule], best=rule in best) for rule in rules]
         if name in comparison.styles:
-            rows.append(TableRow(cells=[comparison.styles[name].cell(), *cells]))
+            label = comparison.styles[name].cell((notes or {}).get(name, ""))
+            rows.append(TableRow(cells=[label, *cells]))
         else:
             rows.append(TableRow(cells=[Cell(content=name, limit=60), *cells], kind="aside"))
     columns = [Column(header=Cell(content=rule), direction=metric.direction) for rule in rules]
@@ -191,24 +193,18 @@ def _from_reference(comparison: Comparison, rules: Sequence[str], metric: Report
 
     An objective that is compared with no other is compared with its own greedy answers.
     """
-    rows, decoding = [], comparison.summary["decoding"]
-    for name in filter(decoding.get, comparison.ranked()):
-        found = [decoding[name][rule].get(metric.name) for rule in rules]
-        cells = [cell and {**cell, "difference": cell["from_reference"]} for cell in found]
+    decoding, notes = {}, {}
+    for name, own in comparison.summary["decoding"].items():
+        if name not in comparison.styles:
+            continue
+        cells = {rule: own[rule].get(metric.name) for rule in rules}
+        decoding[name] = {
+            rule: {metric.name: cell and {**cell, "difference": cell["from_reference"]}}
+            for rule, cell in cells.items()
+        }
         reference = comparison.reference(name) or name
-        text = "" if reference == comparison.summary["baseline"] else f"against {reference}"
-        style = comparison.styles[name].cell(text)
-        rows.append(TableRow(cells=[style, *map(metric.cell, cells)]))
-    columns = [Column(header=Cell(content=rule), direction=metric.direction) for rule in rules]
+        notes[name] = f"against {reference}" * (reference != comparison.summary["baseline"])
     title = (
         f"{metric.label}, by decoding rule; Δ to {GREEDY} decoding of {comparison.compared_with}"
     )
-    return Table.of(["objective", *columns], rows, title=title)
-
-
-def _best(found: Mapping[str, Mapping[str, Any] | None], metric: ReportedMetric) -> set[str]:
-    means = {rule: cell["value"] for rule, cell in found.items() if cell}
-    if len(set(means.values())) < 2:
-        return set()
-    top = (max if metric.higher_is_better else min)(means.values())
-    return {rule for rule, mean in means.items() if mean == top}
+    return _table(comparison, decoding, rules, metric, title=title, notes=notes)

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from mm_numeric.evaluation.guesses import Guess, best_guess
 from mm_numeric.evaluation.metrics.intervals import ENOUGH_SEEDS, family_text
@@ -18,6 +18,8 @@ from mm_numeric.evaluation.table import Cell, Quantity, p_value
 from mm_numeric.io.files import stored_content
 from mm_numeric.runs.folder import LOG, RESULTS, SCORES, TEACHER
 from mm_numeric.runs.results import TASK, read_sections
+
+T = TypeVar("T")
 
 SIGNIFICANT = 0.05
 SCORED = ("id", "image", "target", "text", "parsed", "reason")
@@ -219,6 +221,15 @@ class Comparison:
             return name == self.summary["control"], cell is None, worse
 
         return sorted(self.styles, key=key)
+
+
+def best_of(cells: Mapping[T, Mapping[str, Any] | None], metric: ReportedMetric) -> set[T]:
+    """Return the keys of the cells with the best mean; none if fewer than two means differ."""
+    means = {key: cell["value"] for key, cell in cells.items() if cell}
+    if len({*means.values()}) < 2:
+        return set()
+    top = (max if metric.higher_is_better else min)(means.values())
+    return {key for key, mean in means.items() if mean == top}
 
 
 def chart_ends(cell: Mapping[str, Any]) -> tuple[float, float]:

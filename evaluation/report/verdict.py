@@ -1,4 +1,4 @@
-"""Sentences that decide a comparison, and what limits the decision. A rule makes each sentence.
+"""Sentences that decide a comparison, what limits the decision, and the hypotheses of its config.
 
 The first ones state what became of planned hypotheses, and name the best pair of objective and
 decoding rule; or before that, objectives that are not clearly better than guessing. Others state
@@ -6,15 +6,16 @@ what is clear, and what to do next.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.evaluation.guesses import Guess
 from mm_numeric.evaluation.metrics.intervals import ENOUGH_SEEDS, family_text
+from mm_numeric.evaluation.report.page import Section, note
 from mm_numeric.evaluation.report.results import SIGNIFICANT, Comparison, ReportedMetric
-from mm_numeric.evaluation.table import p_value
+from mm_numeric.evaluation.table import Table, p_value
 
 _MOST_SEEDS = 30  # that are recommended
 _MOST_NAMES = 6  # in a sentence
@@ -333,3 +334,71 @@ def _control(comparison: Comparison) -> str:
             line += ": a gain of this size is not an effect of the objective"
     fact = comparison.summary["facts"].get("control")
     return f"{line}. {fact}." if fact else f"{line}."
+
+
+def hypotheses_section(comparison: Comparison) -> Section:
+    """Return the section with a table for each family of ``compare.hypotheses``."""
+    tables = hypotheses_tables(comparison)
+    if not tables:
+        text = (
+            "The config states no hypotheses (compare.hypotheses), so no result here was planned: "
+            "a clear difference is one that was found among many."
+        )
+        return Section.of("hypotheses", "Planned results", note(text))
+    text = (
+        "Each row is a hypothesis of the config: the first answers are better than the second. "
+        f"It is confirmed if its p-value is at most {SIGNIFICANT} after Holm's correction over its "
+        f"table, which takes {ENOUGH_SEEDS} seeds. Findable is the smallest difference that 80 % "
+        "of such comparisons confirm: one that is not clear may be as large. Results that are in "
+        "no table were not planned."
+    )
+    return Section.of("hypotheses", "Planned results", note(text), *tables)
+
+
+def hypotheses_tables(comparison: Comparison) -> list[Table]:
+    """Return a table for each family of hypotheses."""
+    families: dict[str, list[dict[str, Any]]] = {}
+    for own in comparison.summary["hypotheses"]:
+        families.setdefault(own["family"], []).append(own)
+    tables = []
+    for name, members in families.items():
+        rows = [_hypothesis_row(comparison, own) for own in members]
+        header = [
+            "hypothesis",
+            "metric",
+            "difference",
+            "findable",
+            "corrected p",
+            "result",
+            "stated",
+        ]
+        title = f"Family {name}: {len(members)} hypotheses"
+        tables.append(Table.of(header, rows, title=title, align="left"))
+    return tables
+
+
+def _hypothesis_row(comparison: Comparison, own: Mapping[str, Any]) -> list[str]:
+    metric = next(m for m in comparison.metrics if m.name == own["metric"])
+    before, difference = own["runs_before"], own["difference"]
+    stated = "not recorded" if before is None else f"after {before:,} finished runs"
+    change = p = findable = "-"
+    if difference and difference["value"] is not None:
+        quantity = metric.change(difference)
+        change = f"{quantity} ({quantity.interval})" if quantity.interval else str(quantity)
+        findable = metric.findable(difference) or "-"
+    if difference and difference.get("p_holm") is not None:
+        p = p_value(difference["p_holm"]).removeprefix("p ")
+    return [
+        f"{_answers(*own['better'])} against {_answers(*own['other'])}",
+        metric.label,
+        change,
+        findable,
+        p,
+        _result(metric, difference),
+        "before the first run" if before == 0 else stated,
+    ]
+
+
+def _result(metric: ReportedMetric, difference: Mapping[str, Any] | None) -> str:
+    names = {"better": "confirmed", "worse": "the opposite is clear", "unclear": "not clear"}
+    return names[metric.trend(difference)]
