@@ -147,7 +147,7 @@ def predict(
             ``("task.other_labels=drop",)``.
         endpoint: An ``inference.endpoint.Endpoint`` (a server), which then generates the answers.
         limit: Answer only the first ``limit`` rows.
-        on_ray: ``config.compare.Resources`` of the tasks of a Ray cluster, which then do it.
+        on_ray: ``config.compare.Resources`` of the tasks of a Ray cluster that answer the rows.
         settings: Changed settings of the section ``predict``, such as ``decode="median"``.
     """
     from mm_numeric.inference.generate import predict as answer

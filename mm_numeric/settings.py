@@ -75,7 +75,7 @@ _CURES = {
 
 
 def _expanded_size(node: yaml.Node | None, known: dict[int, int]) -> int:
-    """Return the number of values of a YAML node, in which aliases count as what they stand for.
+    """Return the number of values of a YAML node after its aliases are expanded.
 
     Ten lines of aliases, each of ten aliases of the line before, would stand for 10^10 values.
     ``known`` has the sizes of the nodes that were counted before, by their id.

@@ -236,7 +236,7 @@ def _with_known_ids(
 ) -> list[dict[str, Any]]:
     """Return COCO entries with the image and category ids of the data set, if all can be found.
 
-    Ids of another type (0 and "0") and names of image files are recognised, and one line says so.
+    Ids of another type (0 and "0") and names of image files are recognised, and logged in one line.
     """
     names = [_file_names(image) for image in dataset["images"]]
     images = [(image["id"], {str(image["id"])}) for image in dataset["images"]]

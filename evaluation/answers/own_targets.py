@@ -1,4 +1,4 @@
-"""Questions of a file of answers that has the correct answers itself, as many tools write it.
+"""Read questions from a file of answers that also has the correct answers.
 
 With ``score --target FIELD``, no file of rows is needed. A text in the field is read like a text of
 the model. Other values are those of predictions.jsonl, such as a box in pixels of the image; if an

@@ -1,4 +1,4 @@
-"""Read a predictions file, parse its texts, and look for a frame in which they are read better."""
+"""Read a predictions file, parse its texts, and look for a frame that fits them better."""
 
 import json
 import math
@@ -330,8 +330,8 @@ def other_frame(read: AnswerRows, scorer: Scorer) -> str:
 def _ranges(declared: Coordinates) -> dict[str, FrameRule]:
     """Return published frames with the declared text format, one for each range and order.
 
-    The layout of a text is read in any frame, and only what a text does not tell is compared. Of
-    several frames, that with the text format of the declared one is named.
+    The layout of a text is detected in any frame, so that only ranges and orders are compared. Of
+    several frames with equal ones, that with the declared text format is named.
     """
     found: dict[FrameRule, str] = {}
     rules = published_frames().items()

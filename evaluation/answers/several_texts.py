@@ -45,7 +45,7 @@ _MOST = 1 + 1e-6
 
 
 class DecodedTexts(NamedTuple):
-    """What was decoded, in numbers."""
+    """Numbers of decoded answers and of their texts."""
 
     answers: int
     texts: int

@@ -1,4 +1,4 @@
-"""What is scored: where answers are found, and their rows when they are read."""
+"""The source of answers to score, and their rows after reading."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from mm_numeric.geometry.frames import Frame
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerSource:
-    """Where the answers are, and what they are compared with; ``score`` describes the fields."""
+    """Files of the answers and of their targets; ``score`` describes the fields."""
 
     predictions: Path
     task_name: str | None = None
@@ -37,7 +37,7 @@ class AnswerRows:
     """The files, for error messages."""
 
     head: Mapping[str, Any] = field(default_factory=dict)
-    """What results.json says about the source: the task and its version, or the true shapes."""
+    """Entries of results.json about the source: the task and its version, or the true shapes."""
 
     task: Any = None
     """The task that parses the texts; None for detections, which are shapes already."""
@@ -60,7 +60,7 @@ class AnswerRows:
     """The same rows, for a judge that extracts the answers."""
 
     rows_due: int | None = None
-    """Number of rows of the data; None if the rows do not say it."""
+    """Number of rows of the data; None if the rows do not have it."""
 
     text_rules: Counter[str] = field(default_factory=Counter)
     """Rules that chose the part of a text that is the answer -> number of rows."""

@@ -13,7 +13,8 @@ from xml.etree.ElementTree import Element
 from mm_numeric.io.files import parse_xml, zipped_files
 
 LONGEST_CELL = 32_767
-"""Number of characters that a cell can hold; longer texts are truncated by what writes them."""
+"""Number of characters that a cell can hold; longer texts are truncated by the program that writes
+them."""
 
 _MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 _RELATION_ID = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"

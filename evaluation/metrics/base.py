@@ -304,7 +304,7 @@ def median_of(column: str) -> Callable[[Columns], Any]:
 
 
 def median_where(values: Any, counted: Any) -> Any:
-    """Return the median of the values where ``counted`` is True, over all rows; nan of nothing."""
+    """Return the median of the values where ``counted`` is True, over all rows; nan if none is."""
     ordered = np.sort(np.where(counted, values, np.inf), axis=-1)
     number = counted.sum(axis=-1, keepdims=True)
     middle = np.concatenate([(number - 1) // 2, number // 2], axis=-1).clip(min=0)

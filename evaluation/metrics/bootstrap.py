@@ -1,9 +1,9 @@
 """Bootstrap of metrics over test rows; ``intervals`` computes confidence intervals from it.
 
-Rows of one group, such as the phrases of one image, are right or wrong together. So groups are
-drawn with all of their rows: drawing rows one by one gives intervals that are too narrow (Cameron
-and Miller 2015, "A Practitioner's Guide to Cluster-Robust Inference"). Without groups, each row is
-one of its own. A fixed random seed makes the intervals reproducible.
+Rows of one group, such as the phrases of one image, tend to be right or wrong together. So groups
+are drawn with all of their rows: drawing rows one by one gives intervals that are too narrow
+(Cameron and Miller 2015, "A Practitioner's Guide to Cluster-Robust Inference"). Without groups,
+each row is a group. A fixed random seed makes the intervals reproducible.
 """
 
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
@@ -86,7 +86,7 @@ def sample_metrics(
         reported: The metrics, and the test rows over which they are computed.
         runs: Maps the name of an objective, or (name, decoding rule), to the columns of its runs,
             one for each training seed, in the same order of seeds.
-        groups: The group of each test row; each row is one of its own when None.
+        groups: The group of each test row; None if each row is a group.
         resamples: Number of resamples; None: 2,000 for the percentiles of a single training seed,
             and 500 for the variances of several.
         seed: Seed of the bootstrap's random generator.

@@ -36,10 +36,10 @@ from mm_numeric.evaluation.metrics.intervals import seed_interval
 Array = NDArray[np.float64]
 
 LEAST_COVERED = 0.9
-"""Probability of the explored answers from which a confidence says enough about all answers."""
+"""Probability of the explored answers below which ``score`` warns about their confidences."""
 
 LEAST_EXPLORED = 0.5
-"""Probability of the explored answers below which their mean and median say nothing."""
+"""Probability of the explored answers below which their mean and median are an error."""
 
 COVERAGES = (1.0, 0.9, 0.8, 0.5)
 """Shares of the answers to give, for which results.json and reports have a threshold."""
@@ -159,7 +159,7 @@ def share_interval(right: float, count: int) -> tuple[float, float]:
 
 
 class Coverage(NamedTuple):
-    """How much of the distribution over answers decoding rules have seen, in n rows."""
+    """The part of the distribution over answers that was explored or drawn, in n rows."""
 
     covered: Array
     """[n] probability of the parseable answers that were explored exactly."""
@@ -193,7 +193,7 @@ class Coverage(NamedTuple):
         )
 
     def warning(self) -> str:
-        """Return what is wrong if half of the rows have seen less than 0.9; else an empty text."""
+        """Return a warning if the median of ``covered + drawn`` is below 0.9, otherwise ""."""
         if (median := float(np.median(self.covered + self.drawn))) >= LEAST_COVERED:
             return ""
         cure = "if few of the texts can be parsed, predict with --constrain, or train for longer"

@@ -4,11 +4,11 @@ For one run, the interval has the percentiles of the metric on resampled test ro
 
 With several seeds, both the seeds and the test rows are samples. In simulated comparisons whose
 seeds differ by 3 points, on 500 rows, a bootstrap over seeds and rows contains the true difference
-in 87 % of the cases with two seeds and in 94 to 96 % with five. Student's t over seeds takes the
-rows, which all seeds share, for given: 92 to 95 %. The interval here adds to the variance between
-seeds what rows change in all of them: 96 to 98 % with two seeds, 94 to 96 % from five on.
+in 87 % of the cases with two seeds and in 94 to 96 % with five. Student's t over seeds ignores the
+sampling of the rows, which all seeds share: 92 to 95 %. The interval here adds the covariance that
+these rows cause to the variance between seeds: 96 to 98 % with two seeds, 94 to 96 % from five on.
 ``tests/helpers/interval_coverage.py`` prints these shares, and how often a family of hypotheses
-without any effect has a clear one: 1 to 3 % if seeds do not differ, else 4 to 6 %.
+without any effect has a clear one: 1 to 3 % if seeds do not differ, otherwise 4 to 6 %.
 
 The p-values of a comparison are corrected for their number by the method of Holm (1979). Only
 differences of the first metric have corrected p-values (``p_holm``), and only with enough

@@ -39,7 +39,7 @@ from mm_numeric.evaluation.metrics.number_errors import APPROXIMATE_NUMBERS, sco
 _MARKERS = ("Answer:", "Answer", "答案：", "答案:", "答案")
 _BOXED = re.compile(r"\\boxed\{([^}]+)\}")
 _DASHES = str.maketrans({"′": "'", "‐": "-", "−": "-", "–": "-", "⋅": "·"})
-# The pattern of the script takes a backslash or a u before a number for its sign, and loses it.
+# The script's pattern reads a backslash or a u before a number as its sign, and then drops it.
 _NUMBER = re.compile(r"([-+]?\d+\s*/\s*[-+]?\d+)|[-+\\u]?(?:\d*\.\d+|\d+\.\d*|\d+)")
 _TIME = re.compile(r"\b(\d{1,2}):(\d{2})(?::(\d{2}))?\b")
 _NEARLY_ZERO = 1e-6

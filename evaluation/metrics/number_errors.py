@@ -92,7 +92,7 @@ def score_numbers(predictions: Sequence[Number | None], targets: Sequence[Number
 
 
 def _is_nearly_exact(answer: Number | None, target: Number) -> bool:
-    """Return True if an answer is the target, or a decimal number next to it, as of float sums."""
+    """Return True if an answer is the target, or a decimal number within a rounding error of it."""
     if answer is None or answer == target:
         return answer is not None
     if answer.exact.denominator == 1:  # a whole number has no rounding errors
@@ -212,7 +212,7 @@ def _correlation(x: Any, y: Any, counts: Any) -> Any:
 
 
 class _Drawn(NamedTuple):
-    """Columns of which a bootstrap draws rows."""
+    """Columns whose rows a bootstrap draws."""
 
     values: Sequence[Array]
     """The values of each column, [n]."""
@@ -261,7 +261,7 @@ def _products(weights: Array, x: Array, y: Array) -> tuple[Array, Array, Array]:
 
 
 def _scaled(values: Array) -> tuple[Array, float]:
-    """Return values minus one near their middle, divided by the largest; return that, too."""
+    """Return values minus their median, divided by the largest absolute one; and this divisor."""
     shifted = values - np.partition(values, len(values) // 2)[len(values) // 2]
     scale = float(np.abs(shifted).max()) or 1.0
     return shifted / scale, scale

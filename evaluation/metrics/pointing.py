@@ -7,12 +7,12 @@ Points at several objects (PixMo-Points) or in a region (Where2Place, RefSpatial
     rows; ``PointingEval`` of Molmo (allenai/molmo, olmo/eval/evaluators.py)
 ``in_region``  share of the answered points of a row that are in any of the regions, mean over the
     rows; robopoint/eval/summarize_vqa.py of RoboPoint, on Where2Place, for answers that are points.
-    Of a box, (x1, y1, x2, y2), the script takes each pixel, and here its centre counts
-``count_accuracy``, ``count_mae``  number of answered points next to the number of objects
+    For a box, (x1, y1, x2, y2), the script counts each pixel as a point; here its centre counts
+``count_accuracy``, ``count_mae``  number of answered points compared with that of objects
 
-A region is closed, in pixels that are not rounded (the scripts read a mask at a rounded pixel). Of
-a region with a mask, the pixel of a point is looked up, as in RoboPoint's script.
-Rows with an object that has no region only count in ``count_accuracy`` and ``count_mae``.
+A region is closed, in pixels that are not rounded (the scripts read a mask at a rounded pixel). In
+a region with a mask, the pixel of a point is looked up, as in RoboPoint's script. Rows with an
+object that has no region only count in ``count_accuracy`` and ``count_mae``.
 
 Clicks on one element of a screen (ScreenSpot v1, v2, Pro; OSWorld-G): ``accuracy`` follows
 ``eval_sample_positive_gt`` and ``eval_sample_negative_gt`` of ScreenSpot-Pro,
@@ -50,7 +50,7 @@ from mm_numeric.geometry.row_shapes import centre, read_instances
 def contains(region: Instance, points: Sequence[Point]) -> NDArray[np.bool_]:
     """Return for each point, in pixels, True if it is in the closed region of an object.
 
-    Of a region with a mask, the pixels of the mask count. A region without an area contains no
+    For a region with a mask, the pixels of the mask count. A region without an area contains no
     point.
     """
     x, y = np.array(points, dtype=np.float64).reshape(-1, 2).T

@@ -29,7 +29,7 @@ from mm_numeric.evaluation.metrics.polygon_iou import (
 )
 
 DUPLICATE_IOU = 0.9
-"""Two objects of one label hardly overlap so much, and a copy shifted by a twentieth does."""
+"""Two objects of one label hardly overlap so much; a copy shifted by a 20th of its width does."""
 
 TRUNCATED = "truncated"
 """Column, and field of rows: 1 or True for an answer that the token limit has ended."""
@@ -38,7 +38,7 @@ TRUNCATED = "truncated"
 def find_duplicates(
     answers: Sequence[Sequence[Instance]], least_iou: float = DUPLICATE_IOU
 ) -> tuple[Bools, Bools]:
-    """Return for each shape of all answers if it is a duplicate, and if it repeats the one before.
+    """Return two masks of the shapes of all answers: duplicates, and repeats of the one before.
 
     Both arrays are [s] for s shapes, in the order of the answers. ``least_iou`` is above 0.
     """

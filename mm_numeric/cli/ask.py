@@ -20,8 +20,8 @@ _OTHERS = (
 def ask(arguments: argparse.Namespace, run: Path) -> None:
     """Print the answer to a question about each image and its confidence; draw them.
 
-    An image that the model cannot be asked about is an error at the end, after the answers to the
-    others; or at once if there is no other.
+    If the model cannot be asked about some images, an error is raised after the answers to the
+    others, or at once if there are no others.
     """
     others = [name for name in _OTHERS if getattr(arguments, name)]
     others += ["engine"] * (arguments.engine != "local")

@@ -92,7 +92,7 @@ def add_endpoint(predict: argparse.ArgumentParser) -> None:
 
 
 def add_connection(parser: argparse._ActionsContainer, option: str, default_s: int) -> None:
-    """Add the time limit of the server that ``option`` names, and the way to it."""
+    """Add the options of the proxy and the time limit of the server that ``option`` names."""
     parser.add_argument(
         "--proxy",
         choices=["env"],

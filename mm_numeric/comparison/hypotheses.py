@@ -15,7 +15,7 @@ from mm_numeric.runs.folder import RESULTS, STATED, WARM_START
 
 
 class Row(NamedTuple):
-    """What hypotheses refer to of a row of a comparison: its axes in a grid, and its rules."""
+    """The properties of a comparison row that hypotheses name: its grid axes and its rules."""
 
     axes: Mapping[str, Any]
     rules: Sequence[str]

@@ -106,8 +106,8 @@ def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
     experiment: the settings of the first one, with the loss ``compare.control``. Its default, 1.3
     times cross-entropy, shows how much two runs of the same objective differ.
 
-    Runs are evaluated during training only if the config says so, all on the same number of rows:
-    all are evaluated afterwards.
+    Runs are evaluated during training only if the config sets ``evaluate``, all on the same number
+    of rows; all are evaluated afterwards.
     """
     if config.evaluate == EvaluateConfig():
         config = replace(config, evaluate=None)
@@ -301,10 +301,13 @@ def _warm_starts(config: Config, rows: Sequence[_Parsed], where: str) -> list[st
 def _references(rows: Sequence[_Parsed], grid: Mapping[str, Any]) -> list[str | None]:
     """Return the name of the row that each row is compared with, or None.
 
-    This is the first row of all. For a row of the grid, it is the first row that differs from it
-    only in the objective; if the row is this row itself, the first with the same values on the
-    other axes, so that rows may differ in what an objective changes ``with``; else the first with
-    the same task and data.
+    For a listed objective, this is the first row. For a row of the grid, it is the first other row
+    that one of these conditions holds for, in this order:
+
+    1. it has the same settings, except the objective;
+    2. it has the same task, data and values on the other axes (an objective may change more
+       settings by ``with``);
+    3. it has the same task and data.
     """
     axes = [axis for axis in grid if axis.partition(".")[0] != "objective"]
     first: dict[str, str] = {}

@@ -123,8 +123,9 @@ def compare(
     """Execute the unfinished runs of a comparison, write summary.json and return the folder.
 
     With ``seeds``, only the runs of these seeds are executed and no summary is written, so that the
-    work can be split between machines. ``engine`` is a name in ``mm_numeric.registry.ENGINES``, of
-    what executes the runs. ``partial`` allows runs without the answers to some test rows.
+    work can be split between machines. ``engine`` names the function of
+    ``mm_numeric.registry.ENGINES`` that executes the runs. ``partial`` allows runs without the
+    answers to some test rows.
     """
     if num_ranks() > 1:  # they would write the same files, and wait for each other
         raise EveryRankError(

@@ -81,7 +81,7 @@ def summary_results(
     stated: Sequence[Hypothesis],
     folder: Path,
 ) -> dict[str, Any]:
-    """Return what summary.json has of the answers alone, and ``layout``.
+    """Return the part of summary.json that is computed from answers, with ``layout``.
 
     ``layout`` has the names of the rows, the row that each is compared with, and the seeds. The
     other runs are warm starts. ``folder`` records when the hypotheses were stated.

@@ -146,15 +146,15 @@ class CompareConfig:
     """Changed ``trainer`` settings of a warm start: a model that is first trained with
     cross-entropy, and that all rows continue from. A row that changes the model, the task or the
     data has a warm start of its own; settings of ``trainer`` that a row changes do not apply to it.
-    null: no warm start, so that each loss acts from the first step. A warm start hides what a loss
-    does: the share of the steps that it takes is in the table."""
+    null: no warm start, so that each loss acts from the first step. A warm start hides a part of
+    the effect of a loss: the table has its share of the steps."""
 
     tune: Mapping[str, Any] = field(default_factory=dict)
     """Maps settings of ``trainer``, such as ``learning_rate``, to a list of values. Every row, also
     the reference and the control, is trained with each combination and each of ``tune_seeds``. The
-    combination with the best first metric on ``select_on`` (mean over these seeds; of equals, with
-    the best next metric) is then trained with ``seeds``, and answers the test rows. Empty: no
-    tuning."""
+    combination with the best first metric on ``select_on`` (mean over these seeds; the next metric
+    decides between equal means) is then trained with ``seeds``, and answers the test rows. Empty:
+    no tuning."""
 
     tune_seeds: tuple[int, ...] = (1000, 1001)
     """Seeds of the runs that choose the values of ``tune``; none of ``seeds``."""

@@ -139,8 +139,8 @@ class AugmentConfig:
 
     kept: float = 0.75
     """Least share of the area of each box that stays inside the image, above 0 and at most 1;
-    polygons and points stay inside as a whole. An operation is drawn up to ten times until this is
-    so. Otherwise, the row goes without it."""
+    polygons and points stay inside as a whole. An operation is drawn up to ten times until this
+    holds; otherwise, the row is used without it."""
 
     smallest_px: float = 4.0
     """Least width and height of each object in the changed image, in pixels; no limit for an object

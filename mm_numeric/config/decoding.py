@@ -12,8 +12,8 @@ GREEDY, MBR = "greedy", "mbr"
 DECODE_RULES = (GREEDY, "mean", "median", MBR, "raft")
 """Rules that choose an answer. ``greedy`` takes the most likely token at each step. The others
 choose from the distribution of the model's answers: its mean, its median, the answer with the least
-expected risk (minimum Bayes risk), or, for answers of one token, the sum that the loss ``raft`` is
-a squared error of."""
+expected risk (minimum Bayes risk), or, for answers of one token, the sum whose squared error is the
+loss ``raft``."""
 
 
 def is_greedy_alone(rules: Iterable[str]) -> bool:
@@ -56,12 +56,12 @@ class PredictConfig:
     """True to write only answers that match the grammar of the task, so that all are parseable."""
 
     stop_duplicates: float | None = None
-    """Of lists of shapes: leave out each shape whose IoU with an earlier one of its label is at
+    """For lists of shapes: leave out each shape whose IoU with an earlier one of its label is at
     least this, above 0 and at most 1, or that has equal coordinates, and end the list before the
     third in succession. null: keep all shapes."""
 
     max_objects: int | None = None
-    """Of lists of shapes: end the list after this number of shapes, at least 1. null: no limit."""
+    """For lists of shapes: end the list after this number of shapes, at least 1. null: no limit."""
 
     decode: Any = GREEDY
     """How the answer is chosen: one of ``DECODE_RULES``, or ``{for: RISK}`` for the answer with the
@@ -69,18 +69,18 @@ class PredictConfig:
     ``accuracy_at_0.5``. ``mbr`` alone uses the risk of the task."""
 
     mass: float = 0.99
-    """Answers are explored until they have this probability, above 0 and at most 1. What does not
-    fit into ``branches`` is drawn."""
+    """Answers are explored until they have this probability, above 0 and at most 1. Beginnings that
+    do not fit into ``branches`` are drawn."""
 
     branches: int = 64
     """Largest number of different beginnings of the answer to one question, at least 1. They share
     the KV cache of the question; each of their tokens adds to it."""
 
     samples: int | None = None
-    """Number of answers to draw at random, in place of ``mass`` and ``branches``. null: as the task
-    says, which is 32 for lists of objects and worked solutions, and none for one number, time, box
-    or point. The KV cache grows with batch size x samples x tokens: use small batches for long
-    answers."""
+    """Number of answers to draw at random, in place of ``mass`` and ``branches``. null: the default
+    of the task, which is 32 for lists of objects and worked solutions, and none for one number,
+    time, box or point. The KV cache grows with batch size x samples x tokens: use small batches for
+    long answers."""
 
     seed: int = 0
     """Seed of all answers that are drawn, together with the id of the row, at least 0."""

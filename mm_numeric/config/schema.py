@@ -32,7 +32,7 @@ class ModelConfig:
 
     family: str = "qwen2_vl"
     """A name in ``mm_numeric.registry.FAMILIES``, or an import path of a family class. ``api``: a
-    model on a server with any chat API, for ``predict --endpoint`` alone; nothing of it is loaded,
+    model on a server with any chat API, for ``predict --endpoint`` alone; no file of it is loaded,
     and ``coordinates`` must be set if answers are coordinates."""
 
     revision: str = "main"
@@ -101,8 +101,8 @@ class DistilConfig:
     """
 
     decode: Any = MBR
-    """How the answers are chosen, as in ``predict.decode``. Other settings of how they are
-    generated are those of the section ``predict``."""
+    """How the answers are chosen, as in ``predict.decode``. Other settings of their generation are
+    those of the section ``predict``."""
 
     keep: Any = PARSEABLE
     """Answers to train on, as in ``data.train.keep_answers``."""

@@ -64,7 +64,7 @@ class DecodedAnswers:
         """Return the examples with their answers from the file in place of their labels.
 
         ``row`` are the position and the fields of the row of the ``examples``. Those whose answer
-        is missing, unparseable or not confident enough are left out, as ``keep`` says. Raises
+        is missing, unparseable or not confident enough are left out if ``keep`` allows it. Raises
         ValueError if ``keep`` is ``all``, or if the file is of another task or of other rows.
         """
         # Not the training label: it may have noise, and predictions have the label without it.

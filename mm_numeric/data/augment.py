@@ -36,7 +36,7 @@ class Drawn(NamedTuple):
     """Names of the operations that changed the row."""
 
     rejected: tuple[str, ...] = ()
-    """Names of the operations that were drawn, and that left the row as it was."""
+    """Names of the operations that were drawn, but did not change the row."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,11 @@ class Augmenter:
         object.__setattr__(self, "by_question", groups)
 
     def __call__(self, example: Example) -> Example:
-        """Return the row as its epoch augments it; a row without an epoch is unchanged."""
+        """Return the row augmented for its epoch; a row without an epoch is unchanged."""
         return example if example.epoch is None else self.draw(example, example.epoch).example
 
     def draw(self, example: Example, epoch: int) -> Drawn:
-        """Return the row as an epoch augments it, and the names of the operations.
+        """Return the row augmented for an epoch, and the names of the operations.
 
         A row without an image, or whose image cannot be read, is unchanged.
         """
@@ -161,7 +161,7 @@ def _check_options(
 
 
 def _embedded(image: Image.Image, example: Example) -> EmbeddedImage:
-    """Return an image as a source of the code that loads images; BMP keeps all pixels."""
+    """Return an image as an ``EmbeddedImage``, in the lossless format BMP."""
     buffer = io.BytesIO()
     image.save(buffer, format="BMP")
     return EmbeddedImage(str(example.image), f"{example.image} (augmented)", buffer.getvalue)

@@ -52,8 +52,8 @@ class Scene:
     prompt: str
     kept: KeptShare
     others: Callable[[random.Random, int], "Sequence[Scene]"]
-    """Returns scenes of other training rows with the same question, at random, each once; fewer
-    than asked for if there are not as many."""
+    """Returns a number of scenes of other training rows with the same question, drawn at random
+    without repetition; fewer if there are not enough."""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -69,7 +69,7 @@ class Scene:
     ) -> "Scene | None":
         """Return the scene with all pixels moved; None if an object is not kept.
 
-        ``move`` is the map of pixels, and ``draw`` returns an image of ``size`` so changed.
+        ``move`` is the map of pixels, and ``draw`` returns an image of ``size`` with moved pixels.
         """
         answer = self.kept.answer(self.answer, move, size)
         if answer is None and self.answer is not None:

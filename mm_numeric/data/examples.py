@@ -276,7 +276,7 @@ def examples_of_row(
 
 
 def _other_task(task: Task, row: SourceRow) -> ValueError | None:
-    """Return the error for a row of objects that a shipped task of something else cannot read."""
+    """Return the error for a row with ``instances`` if the library's task does not read them."""
     shipped = {path: name for name, path in TASKS.items()}
     name = shipped.get(f"{type(task).__module__}:{type(task).__name__}")
     reads = (None, "click", "detection", "pointing", "text_detection", "text_spotting")

@@ -103,7 +103,7 @@ class VisionCache:
     folder: Path
 
     settings: str
-    """Hash of all else that features depend on: weights, dtype and versions."""
+    """Hash of everything else that features depend on: weights, dtype and versions."""
 
     def row(self, images: Mapping[str, Tensor]) -> dict[str, Any]:
         """Return the features of a row's images or, if they are not cached, their key and inputs.
@@ -136,9 +136,9 @@ class VisionCache:
 
 
 def joined(prompts: Sequence[Prompts], cache: VisionCache) -> tuple[Prompts, dict[str, Any]]:
-    """Join questions that were prepared one by one, with what is cached of their images.
+    """Join questions that were prepared one by one, and the cached features of their images.
 
-    Returns the questions, whose ``images`` has only what the language model needs, and the batch
+    Returns the questions, whose ``images`` has only the inputs of the language model, and the batch
     entry ``vision_rows``: the results of ``VisionCache.row`` ({} without images).
     """
     ids = [ids for prompt in prompts for ids in prompt.ids]

@@ -81,7 +81,7 @@ class TrainingRows:
         return None if self.stream is not None else sum(map(len, self.sources))
 
     def for_trainer(self, collator: TrainingCollator) -> list[Example] | ExampleStream:
-        """Return what the trainer iterates over: the stream, or a list of one epoch's samples.
+        """Return the data of the trainer: the stream, or a list of one epoch's samples.
 
         Samples that are too long are left out of the list or cause an error (``data.too_long``).
         Without ``data.max_tokens``, a sample that is too long for the model causes an error.
@@ -132,9 +132,9 @@ class TrainingRows:
     def _measure_all(self, collator: TrainingCollator) -> None:
         """Measure the samples, and raise ``TooLongError`` if one is too long for the model.
 
-        Of the rows with an image but without its size, only the 256 with the most to write are
-        measured, because opening all images would take long. It is checked that the others are
-        short enough whatever the size of their image; only if this is unknown, it is opened.
+        Of the rows with an image but without its size, only the 256 with the longest answers are
+        measured, because opening all images would take long. Each other image is opened only if the
+        row could be too long with an image of some size.
         """
         family, unknown = collator.family, list[Example]()
         for example in progress(self.rows(), desc="measuring rows", unit="row"):

@@ -50,7 +50,7 @@ _DECAY = 0.9  # of the running means at each step
 
 @dataclass(frozen=True, eq=False)
 class ObjectiveResult:
-    """The training loss of a batch, and the losses that it is the weighted sum of.
+    """The training loss of a batch, and the losses of which it is the weighted sum.
 
     Attributes:
         loss: Scalar training loss, differentiable.

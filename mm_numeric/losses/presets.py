@@ -5,8 +5,8 @@ Integrity Loss (NTIL, arXiv 2505.13077) is the sum of ``emd_exp``, a loss of eac
 times ``relative`` and ``magnitude``, two losses of each number. As in its published code, this sum
 is scaled to 0.3 times CE, and then added to CE.
 
-What the papers publish for other tokens, readings and means is a setting: ``scale: published`` (the
-values of tokens with several digits, for the terms of NTL), and ``reduction: samples`` with
+Where the presets differ from the papers, settings give the published variant: ``scale: published``
+(the values of tokens with several digits, for the terms of NTL), and ``reduction: samples`` with
 ``digit_runs: true`` (NTIL).
 """
 
@@ -96,7 +96,7 @@ def read_spec(value: Any, where: str) -> ObjectiveSpec:
 
     Args:
         value: The name, or the mapping.
-        where: What error messages begin with.
+        where: Beginning of error messages.
     """
     settings = {"preset": value} if isinstance(value, str) else value
     if not isinstance(settings, Mapping):

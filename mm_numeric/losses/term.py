@@ -176,9 +176,9 @@ class NumberLogits:
         return self.once("probs", lambda: self.logits.softmax(dim=-1))
 
     def once(self, key: Any, compute: Callable[[], _Found]) -> _Found:
-        """Return ``compute()``, which terms share: it is called once for a key.
+        """Return ``compute()``, which is called once for each key: terms share the result.
 
-        What was computed without gradients is not given to a term that is trained.
+        A trained term never gets a result that was computed without gradients.
         """
         has_grad = torch.is_grad_enabled() or (key, True) in self._known
         if (key, has_grad) not in self._known:

@@ -306,8 +306,8 @@ def _task(task: str | Mapping[str, Any] | Task, where: str) -> tuple[str, Task]:
 def _text(completion: Any) -> str | None:
     """Return the text of a completion: a text, or messages whose contents may be parts.
 
-    The text of messages is what the assistant wrote after the last message of a tool or a user, so
-    that no text of others is taken for an answer. None if there is no text.
+    Of messages, it is the text that the assistant wrote after the last message of a tool or a user,
+    so that text of others is never read as an answer. None if there is no text.
     """
     if completion is None or isinstance(completion, str):
         return completion

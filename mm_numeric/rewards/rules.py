@@ -19,9 +19,9 @@
 All values but those of ``point_gaussian`` and ``format`` are computed from the columns of the
 task's scorer. An answer without objects has the value 1 if there are none to find.
 
-Sources: ``iou`` and ``acc@T`` are what VLM-R1 (arXiv 2504.07615) and Visual-RFT (arXiv 2503.01785)
-pay for one box; for a list, ``iou`` counts each missing and each superfluous object as well.
-``point_gaussian`` is the point reward of GUI-G2 (arXiv 2507.15846): a Gaussian whose standard
+Sources: ``iou`` and ``acc@T`` are the rewards of VLM-R1 (arXiv 2504.07615) and Visual-RFT (arXiv
+2503.01785) for one box; for a list, ``iou`` counts each missing and each superfluous object as
+well. ``point_gaussian`` is the point reward of GUI-G2 (arXiv 2507.15846): a Gaussian whose standard
 deviations are proportional to the width and the height of the target. It does not depend on the
 size of the predicted box, which policies exploit (GUI-G1, arXiv 2505.15810). ``time`` is linear in
 the deviation of ``mm_numeric.evaluation.metrics.clock``, ``relative_error`` in the error that MAPE

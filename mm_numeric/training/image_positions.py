@@ -1,10 +1,10 @@
-"""Compute on the CPU, with the batch, what Qwen models read from the sizes of its images.
+"""Compute on the CPU, with the batch, the inputs that Qwen models derive from image sizes.
 
 A model with M-RoPE computes the position of each token from the sizes of the images, row by row,
 and its vision tower divides the patches into images. On a GPU the host waits for each of these
-values: more than eight times a row, and three times a layer of the vision tower. transformers
-(5.15 to 5.24) also accepts them as arguments, which have the names of its ``vision_utils`` with
-``image_`` before them.
+values: more than eight times a row, and three times a layer of the vision tower. transformers (5.15
+to 5.24) also accepts them as arguments, which have the names of its ``vision_utils`` with the
+prefix ``image_``.
 """
 
 import inspect

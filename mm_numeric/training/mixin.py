@@ -83,8 +83,8 @@ class NumericLossMixin(_Trainer):
     """Mixin that makes an objective (CE plus numeric losses) the loss of a trainer.
 
     Use it as ``class NumericSFTTrainer(NumericLossMixin, SFTTrainer)``. The new class accepts all
-    arguments of the trainer, and ``objective=``: a ``NumericLoss``, or what ``NumericLoss`` takes
-    as its first argument, such as ``"ntil"``. The number tokens are then those of the
+    arguments of the trainer, and ``objective=``: a ``NumericLoss``, or a value that ``NumericLoss``
+    accepts as its first argument, such as ``"ntil"``. The number tokens are then those of the
     ``processing_class``. Each loss component is an exact mean over the whole optimiser step, with
     all ranks and micro-batches.
 
@@ -735,10 +735,10 @@ def stop_gradients_at_frozen_towers(model: torch.nn.Module) -> None:
 def right_padded(*, has_encoder: bool) -> Iterator[None]:
     """Let transformers make the masks of right-padded batches in the context without a wait.
 
-    It looks at each padding mask, to see if there is padding, and so waits for the GPU. Here plain
-    causal attention, also within a window, gets no padding: no token sees what is on its right.
-    What else needs the padding, such as image tokens that see each other, linear attention,
-    positions and router losses, still gets it. With ``has_encoder``, the prompts have padding, or
+    It reads each padding mask, to see if there is padding, which waits for the GPU. Here plain
+    causal attention, also within a window, gets no padding mask: no token sees tokens on its right.
+    Computations that need the mask, such as image tokens that see each other, linear attention,
+    positions and router losses, still get it. With ``has_encoder``, the prompts have padding, or
     the model gets no mask of it.
     """
     # Only its own: a mask that a user registered may not be causal.

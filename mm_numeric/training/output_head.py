@@ -135,7 +135,7 @@ class ChunkedHead:
         all_positions: Why logits are computed at all positions; empty if they are computed at the
             supervised positions alone.
         one_piece: Why the loss cannot be computed in chunks; empty if it can.
-        compute: What replaces ``forward`` of a head whose weight is also that of the embeddings.
+        compute: Replacement of ``forward`` for a head whose weight is also that of the embeddings.
     """
 
     def __init__(

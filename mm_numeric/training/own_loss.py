@@ -53,7 +53,7 @@ class OwnLoss:
     """Whether the model computes them only if it gets labels, and so at all positions."""
 
     has_others: bool = False
-    """Whether there are others than router losses."""
+    """Whether there are losses besides router losses."""
 
     def losses(
         self, outputs: Any, model: Any, labels: Tensor, router_weight: float | None = None
@@ -100,7 +100,7 @@ def aligned(labels: Tensor, supervised: Tensor | None) -> Tensor:
 
 
 def with_a_label(labels: Tensor) -> Tensor:
-    """Return labels [b, t]; without any, the first one is token 0, as no mean of none is defined.
+    """Return labels [b, t]; if all are ignored, the first becomes token 0, so that a mean exists.
 
     Its loss is a part of the model's own loss and of the cross-entropy that is subtracted.
     """

@@ -28,7 +28,7 @@ from mm_numeric.training.image_positions import rope_index_of, rope_positions
 from mm_numeric.training.output_head import evaluating, logits_error, selected_logits
 
 SDPA_BY_SAMPLE = "sdpa_by_sample"
-"""Name in transformers of sdpa that is computed for each sample of a row alone."""
+"""Name under which ``_sdpa_by_sample`` is registered in transformers."""
 
 _LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
 
@@ -136,7 +136,7 @@ def _lengths(positions: Tensor) -> list[int]:
 
 
 def _boundaries(lengths: list[int], attention: str) -> dict[str, Any]:
-    """Return the arguments of the attention functions that tell them the samples of a row.
+    """Return the arguments that tell attention functions where the samples of a row are.
 
     Those of flash attention are the ones of ``DataCollatorWithFlattening`` of transformers.
     """

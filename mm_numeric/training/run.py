@@ -194,7 +194,7 @@ def _checkpoint_to_resume(config: Config) -> Path | None:
 
 
 def _resumed(config: Config, checkpoint: Path | None) -> Config:
-    """Return a config with the rows of each step, and the sharding, of a checkpoint."""
+    """Return a config with the rows per step, and the sharding, of a checkpoint."""
     if checkpoint is None:
         return config
     return with_universal_checkpoint(with_same_rows(config, checkpoint, num_ranks()), checkpoint)

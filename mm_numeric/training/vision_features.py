@@ -110,7 +110,7 @@ def _not_cached(where: str) -> ValueError:
 def _features(
     inner: Any, inputs: Mapping[str, Tensor], projector: nn.Module | None, where: str
 ) -> dict[str, Any]:
-    """Return what is cached of the images of one row."""
+    """Return the features that are cached for the images of one row."""
     seen: list[Tensor] = []
     known = inspect.signature(inner.get_image_features).parameters
     given = {name: tensor for name, tensor in inputs.items() if name in known}

@@ -7,9 +7,9 @@ as a mean over zero answers. After a resume, the trainer's log tells which evalu
 
 Files in the run folder:
     evaluation/predictions.jsonl    predictions of the last evaluation; their ``rows_due`` is the
-                                    number of evaluated rows, because no others are to be answered
+                                    number of evaluated rows, because only these are answered
     evaluation/rows.json            number of evaluated rows, the same in all evaluations of the run
-    evaluation/progress.json        how far an evaluation is: step, rows, answered rows, generated
+    evaluation/progress.json        progress of an evaluation: step, rows, answered rows, generated
                                     tokens, seconds left; deleted at its end
     best/                           run folder with the best weights: model/, config.yaml, run.json
 """
@@ -157,7 +157,7 @@ def evaluated_rows(config: Config, examples: list[Example]) -> list[Example]:
 
 
 def checked_rows(config: Config, family: Family, evaluated: Sequence[Example]) -> list[Example]:
-    """Return the rows to ask during training, for which the model must have positions.
+    """Return the rows to evaluate during training, after checking that they are short enough.
 
     An unreadable image would end the training at its first evaluation. It raises its error now, or
     its row is left out with ``data.on_bad_image: skip``, unless no row can be read.
@@ -183,8 +183,9 @@ def checked_rows(config: Config, family: Family, evaluated: Sequence[Example]) -
 def check_test_rows(config: Config, loaded: Sequence[Example], trained: TrainingRows) -> None:
     """Raise ValueError for an invalid row of ``data.test``, which would end ``predict`` later.
 
-    An example is a class that is not asked for. A warning is logged if all rows of ``data.test``
-    are ``trained`` rows. ``loaded`` are the rows of ``evaluate``, which may be those of the test.
+    An example is a row with a class that is not asked for. A warning is logged if all rows of
+    ``data.test`` are ``trained`` rows. ``loaded`` are the rows of ``evaluate``, which may be those
+    of the test.
     """
     tests = loaded
     if config.evaluate is None or config.evaluate.data is not None:

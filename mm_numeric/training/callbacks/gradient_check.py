@@ -49,7 +49,7 @@ class GradientCheck(TrainerCallback):
                 self._hooks.callback(hook.remove)
 
     def begin_step(self, origins: Sequence[Origin]) -> None:
-        """Note which rows the micro-batches of the next step have."""
+        """Record the rows of the micro-batches of the next step."""
         self._seen_image = self._seen_image or any(origin.images for origin in origins)
         self._seen_answer = self._seen_answer or any(origin.ids for origin in origins)
 

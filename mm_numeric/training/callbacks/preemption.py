@@ -59,7 +59,7 @@ class StopOnSignal(TrainerCallback):
             control.should_save = control.should_training_stop = True
 
     def error(self, folder: Path, *, resumable: bool) -> StoppedError:
-        """Return an error that names the saved checkpoint and tells how to resume from it."""
+        """Return an error that names the saved checkpoint and the command to resume from it."""
         how = "resume with the same command and --resume"
         if not resumable:
             how = "the run cannot be resumed, because trainer.save_only_model saves only weights"
