@@ -53,7 +53,7 @@ class ClockTime:
 
 @dataclass(frozen=True)
 class ClockReading:
-    """What a clock shows: a time, possibly with seconds and a date, or no valid time."""
+    """The reading of a clock: a time, possibly with seconds and a date, or no valid time."""
 
     FIELDS: ClassVar[tuple[str, ...]] = ("hours", "minutes", "seconds", "date", "month", "weekday")
 

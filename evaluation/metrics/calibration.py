@@ -314,7 +314,7 @@ class Confidences:
     """The confidences before the calibration, [n]; None if they were not calibrated."""
 
     def results(self) -> dict[str, Any]:
-        """Return gap, ece, auroc, aurc and thresholds, and what they are of, for results.json.
+        """Return gap, ece, auroc, aurc and thresholds, with their rule, for results.json.
 
         ``raw`` has the gap, the ece and the reliability before the calibration, if there was one.
         """
@@ -373,7 +373,7 @@ def gap_text(found: Mapping[str, float | None]) -> str:
 
 
 def thresholds(confidence: Array, right: Array) -> dict[str, list[dict[str, float | None]]]:
-    """Return the answers that are given from a threshold of the confidence on.
+    """Return the selections of answers whose confidence is at least a threshold.
 
     ``coverage`` has the smallest selection with each of ``COVERAGES``, and ``right`` the largest
     one with each share of correct answers in ``RIGHT_SHARES``: ``wanted`` is this share, and
@@ -443,7 +443,7 @@ def collect_confidences(
 
 
 def collect_coverage(rows: Sequence[Mapping[str, Any]]) -> Coverage | None:
-    """Return how much of the distributions was explored and drawn; None if no row says it."""
+    """Return how much of the distributions was explored and drawn; None if no row has it."""
     found = [row["decode"] for row in rows if row.get("decode", {}).get("covered") is not None]
     if not found:
         return None

@@ -268,7 +268,7 @@ def _scaled(values: Array) -> tuple[Array, float]:
 
 
 def _drawn_spearman(weights: Array, x: Array, y: Array) -> Array:
-    """Return Spearman's correlation of each resample: equal values of it share their mean rank."""
+    """Return Spearman's correlation of each resample; equal values share their mean rank."""
     rows = weights.sum(axis=-1, keepdims=True)
     ranks, squares = [], []
     for values in (x, y):

@@ -30,8 +30,9 @@ _FEW = 100_000  # objects
 class Curves:
     """Precision-recall curves of ranked objects: one for each label, IoU threshold and area range.
 
-    A curve changes at events. An event is an object that is correct, or that the ``seen`` objects
-    do not account for. Events are sorted by curve, and then by decreasing confidence.
+    A curve changes at events. An event is a correct object, or an object that counts on this curve
+    but is not in ``seen``, or the reverse (``extra``). Events are sorted by curve, and then by
+    decreasing confidence.
     """
 
     truth_image: Ints

@@ -65,7 +65,7 @@ def _intersection(a: Span, b: Span) -> float:
 
 
 def _iou_for_precision(a: Span, b: Span) -> float:
-    """Compute the same, rounded as QVHighlights' script rounds it for average precision."""
+    """Compute the IoU of two spans, rounded as QVHighlights' script does for average precision."""
     both = _intersection(a, b)
     return both and both / ((a[1] - a[0]) + (b[1] - b[0]) - both)
 

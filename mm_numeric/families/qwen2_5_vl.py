@@ -26,7 +26,7 @@ class Qwen2_5VL(Qwen2VL):  # noqa: N801, the authors' spelling
     default_coordinates = "qwen2_5_vl"
 
     def vision_inputs(self, sizes: Tensor, config: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return what Qwen2-VL needs, and the windows of the vision tower's attention."""
+        """Return the inputs of Qwen2-VL, and the windows of the vision tower's attention."""
         copied, on_host = super().vision_inputs(sizes, config)
         copied["image_window_index"], ends = get_vision_window_index(
             sizes, config.spatial_merge_size, config.window_size, config.patch_size

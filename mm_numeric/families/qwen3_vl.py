@@ -31,7 +31,7 @@ class Qwen3VL(Qwen2VL):
     }
 
     def vision_inputs(self, sizes: Tensor, config: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return what Qwen2-VL needs, and how the learned positions are interpolated."""
+        """Return the inputs of Qwen2-VL, and the interpolation of the learned positions."""
         copied, on_host = super().vision_inputs(sizes, config)
         indices, weights = get_vision_interpolation_indices_and_weights(
             sizes,

@@ -128,10 +128,10 @@ class KeptShare:
 def moved_shape(shape: Shape, move: Affine) -> Shape:
     """Return a moved box or polygon.
 
-    If the map turns, the box of the ellipse in a box is moved, as in albumentations' ``ellipse``
-    and https://arxiv.org/abs/2109.13488: the object in a box is unknown, and the box around the
-    moved corners is too large for most objects. The corners of a polygon keep their direction,
-    clockwise or not, and their first corner.
+    If the map rotates, the result is the box around the moved ellipse in the box, as in
+    albumentations' ``ellipse`` and https://arxiv.org/abs/2109.13488: the object in a box is
+    unknown, and the box around the moved corners is too large for most objects. The corners of a
+    polygon keep their direction, clockwise or not, and their first corner.
     """
     if isinstance(shape, Polygon):
         first, *others = map(move.point, shape.points)

@@ -160,7 +160,7 @@ class TokenAutomaton:
         return self._number(_State(node, rest_of, written))
 
     def masks(self, slots: Tensor, new: Tensor) -> Tensor:
-        """Return the tokens that may follow, True in [b, v], from what ``find_masks`` returned.
+        """Return the tokens that may follow, True in [b, v], from the result of ``find_masks``.
 
         It needs no other data of the host: the masks of all states are on the device.
         """

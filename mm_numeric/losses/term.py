@@ -22,7 +22,7 @@ from mm_numeric.settings import read_dataclass
 
 PLACES = ("exponential", "linear", "powers", "none")
 MANY_DIGITS = 9
-"""Where weights grow with the number of digits, longer numbers can own most of the gradient."""
+"""Where weights grow with the digits, a number with more digits can have most of the gradient."""
 
 _LARGEST_WEIGHT = 1e30  # below the float32 maximum, so that sums stay finite; 1.2 ** 379
 

@@ -82,7 +82,8 @@ def selecting(
 ) -> AbstractContextManager[None]:
     """Let a head compute logits [1, n, v] only at n positions while the model runs.
 
-    ``compute`` replaces its method ``forward``. The others are those of ``selected_logits``.
+    ``compute`` replaces its method ``forward``. The other arguments are those of
+    ``selected_logits``.
     """
     whole: Callable[[Tensor], Tensor] = compute or head.forward
     return replaced_forward(
