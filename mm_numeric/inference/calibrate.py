@@ -344,13 +344,14 @@ def fit_calibration(
         checked=known is not None,
         data=named(source),
         reliability={
-            name: {
-                "log_loss": log_loss(values, right),
-                **reliability_entry(values, right, groups),
-            }
+            name: _reliability(values, right, groups)
             for name, values in {RAW: raw, **held_out}.items()
         },
     )
+
+
+def _reliability(values: Floats, right: Floats, groups: Any) -> dict[str, Any]:
+    return {"log_loss": log_loss(values, right), **reliability_entry(values, right, groups)}
 
 
 def known_ids(config: Config, source: Sources) -> set[str] | None:
