@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from documents import blocks
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 STAND_INS = {  # of what is not here: a cluster, and GPUs to count
@@ -49,6 +50,17 @@ def test_many_nodes(started):
     again = started("train_slurm", "my job.yaml", PORT="1234", SLURM_RESTART_COUNT="1", **SLURM)
     assert again[-2:] == ["my job.yaml", "--resume"]
     assert "a1:1234" in again
+
+
+def test_the_script_of_the_documentation_compares_the_seed_of_its_job(started, tmp_path):
+    (script,) = blocks("docs/clusters.md", "bash")
+    (tmp_path / "mm-numeric").write_text('#!/bin/sh\nprintf "%s\\n" "$OMP_NUM_THREADS" "$@"\n')
+    (tmp_path / "compare_seeds").write_text(script)
+    for name in ("mm-numeric", "compare_seeds"):
+        (tmp_path / name).chmod(0o755)
+    job = {"SLURM_ARRAY_TASK_ID": "3", "SLURM_CPUS_PER_TASK": "8"}
+    words = started(tmp_path / "compare_seeds", "my job.yaml", **job)
+    assert words == ["8", "compare", "my job.yaml", "--seeds", "3"]
 
 
 @pytest.mark.slow
