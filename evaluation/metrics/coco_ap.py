@@ -175,7 +175,7 @@ def rank_answers(
     detections, shapes = side_of_answers(found, labels, ranks, sizes)
     truths, true_shapes = side_of_answers(wanted, labels, sizes=sizes)
     iou = _ious(shapes, true_shapes, truths, rules)
-    return rank_sides(detections, truths, len(targets), iou, labels, rules)
+    return _rank_sides(detections, truths, len(targets), iou, labels, rules)
 
 
 def _ious(shapes: Any, true_shapes: Any, truths: Side, rules: Rules) -> IouOfPairs:
@@ -220,10 +220,10 @@ def rank_rows(
     truths, true_shapes = side_of_rows(annotations, "annotation", images, names, masks=masks)
     iou = _ious(shapes, true_shapes, truths, rules)
     labels = [names[key] for key in sorted_ids(names)]
-    return rank_sides(detections, truths, len(images), iou, labels, rules)
+    return _rank_sides(detections, truths, len(images), iou, labels, rules)
 
 
-def rank_sides(
+def _rank_sides(
     detections: Side,
     truths: Side,
     images: int,

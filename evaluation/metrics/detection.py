@@ -289,7 +289,7 @@ _ICDAR2015 = (
     percentage("recall", "recall", share_of("matched", "truths")),
 )
 _AT_HALF = f"paired_at_{THRESHOLDS[0]:g}"
-PAIR_METRICS = (
+_PAIR_METRICS = (
     *(
         percentage(
             f"f1_at_{t:g}",
@@ -302,7 +302,7 @@ PAIR_METRICS = (
     percentage("recall_at_0.5", "recall@0.5", share_of(_AT_HALF, "truths")),
     percentage("mean_iou_of_pairs", "mean IoU of pairs", part_of("paired_iou", _AT_HALF)),
 )
-SIZE_METRICS = (
+_SIZE_METRICS = (
     *(
         percentage(f"recall_{s}", f"recall, {s}", part_of(f"paired_{s}", f"truths_{s}"))
         for s in SIZES
@@ -350,7 +350,7 @@ _PAIRS_RULES = {
 
 TEXT_DETECTION = Scorer(
     columns=score_instances,
-    metrics=(*_ICDAR2015, *PAIR_METRICS, _NTIL, *SIZE_METRICS),
+    metrics=(*_ICDAR2015, *_PAIR_METRICS, _NTIL, *_SIZE_METRICS),
     buckets=_BUCKETS,
     counts={"matched": "matched", **_COUNTS},
     largest=repeats.LARGEST,
@@ -396,10 +396,10 @@ def _rank(
 LABELLED_DETECTION = Scorer(
     columns=partial(score_instances, labelled=True),
     labels=count_labels,
-    metrics=(*PAIR_METRICS, *SIZE_METRICS),
+    metrics=(*_PAIR_METRICS, *_SIZE_METRICS),
     ranked=RankRules(
         rank=_rank,
-        metrics=(*PAIR_METRICS, *ranking_metrics(METRIC_NAMES), *SIZE_METRICS),
+        metrics=(*_PAIR_METRICS, *ranking_metrics(METRIC_NAMES), *_SIZE_METRICS),
         protocol={
             "coco_ap": {
                 **Rules().protocol("of the rows (predict: mean probability of tokens)"),
