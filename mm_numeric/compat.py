@@ -122,7 +122,7 @@ def attention_function(config: Any, function: Callable[..., Any]) -> Iterator[No
 def takes_attention_functions(model: Any) -> bool:
     """Return True if the attention of a model is a function of ``AttentionInterface``.
 
-    transformers (5.15 to 5.24) says so by a private name only.
+    transformers (5.15 to 5.24) shows this only by a private name.
     """
     return bool(model._supports_attention_backend)
 

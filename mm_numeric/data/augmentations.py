@@ -84,12 +84,12 @@ class Scene:
 
     @property
     def names_position(self) -> bool:
-        """Return True if a word, such as left or corner, says where in the image an object is."""
+        """Return True if a word, such as left or corner, names the position of an object."""
         return _POSITION.search(self.words) is not None
 
 
 def position_word(text: str) -> str | None:
-    """Return the first word in a text that says where in the image an object is, or None."""
+    """Return the first word in a text that names a position in the image, or None."""
     found = _POSITION.search(text)
     return None if found is None else found[0]
 

@@ -317,7 +317,7 @@ def _of_unit(candidates: Sequence[Candidate], unit: tuple[str, ...]) -> Sequence
 
 
 def _probabilities(candidates: Sequence[Candidate]) -> tuple[Floats, float]:
-    """Return the normalised probabilities of candidates, and their sum before."""
+    """Return the normalised probabilities of candidates, and their sum before normalisation."""
     total = math.fsum(candidate.probability for candidate in candidates)
     return np.array([each.probability for each in candidates]) / (total or 1), min(1.0, total)
 

@@ -291,7 +291,7 @@ class _Parser:
         return found
 
     def _escaped(self) -> str:
-        """Return the character that an escape stands for; ``at`` is after the backslash."""
+        """Return the character that an escape represents; ``at`` is after the backslash."""
         character, code = self._next(), self.regex[self.at + 1 : self.at + 3]
         if character == "x" and re.fullmatch("[0-9a-fA-F]{2}", code) and int(code, 16) < 128:
             self.at += 3

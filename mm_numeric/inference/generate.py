@@ -645,9 +645,9 @@ def prediction(
 def _greedy_answer(
     config: Config, family: Family, generated: Generated
 ) -> tuple[str, Any, dict[str, Any], dict[str, Any]]:
-    """Return the text of the greedy answer, the answer, and entries of its line: others and scores.
+    """Return text and parsed answer of the greedy answer, and two parts of its predictions line.
 
-    A list that repeats itself or has too many objects is cut.
+    These are the entries of a shortened list (``ListLimits``), and the scores of its objects.
     """
     text, frame, task = generated.text, generated.frame, config.task
     answer = task.read(text, frame)

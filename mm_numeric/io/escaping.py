@@ -82,7 +82,7 @@ def markdown_text(text: object, limit: int = 300) -> str:
 
 
 def markdown_sentence(text: str, limit: int) -> str:
-    """Escape a text like ``markdown_text``, but what is between two single backticks stays code."""
+    """Escape a text like ``markdown_text``, but keep code between two single backticks."""
     # Two backticks in a row would need two others to close, so that the code would be no code.
     single = r"(?<!\\`)\\`((?:(?!\\`).)+)\\`(?!\\`)"
     return re.sub(single, _as_code, markdown_text(text, limit))

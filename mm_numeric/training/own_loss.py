@@ -90,8 +90,8 @@ def router_loss(outputs: Any, model: Any, weight: float | None = None) -> Tensor
 def aligned(labels: Tensor, supervised: Tensor | None) -> Tensor:
     """Return labels [b, t] that are aligned with the logits.
 
-    Labels [n] are those at the positions of the mask ``supervised`` [b, t]; it is None for labels
-    [b, t].
+    Labels [n] are those at the positions of the mask ``supervised`` [b, t], which is None for
+    labels [b, t].
     """
     if supervised is None:
         return labels
