@@ -31,7 +31,7 @@ from mm_numeric.io.log import logger
 
 TASKS: Mapping[str, str] = {
     "approximate_numbers": "mm_numeric.tasks.number_questions:ApproximateNumbers",
-    "arithmetic": "mm_numeric.tasks.arithmetic:Arithmetic",
+    "arithmetic": "mm_numeric.tasks.number_questions:Arithmetic",
     "chart_values": "mm_numeric.tasks.chart_values:ChartValues",
     "click": "mm_numeric.tasks.pointing:Click",
     "clock": "mm_numeric.tasks.clock:Clock",
@@ -43,7 +43,6 @@ TASKS: Mapping[str, str] = {
     "mathematics": "mm_numeric.tasks.number_questions:Mathematics",
     "mathvista": "mm_numeric.tasks.mathvista:MathVista",
     "measurement": "mm_numeric.tasks.measurement:ReadInstrument",
-    "multiplication": "mm_numeric.tasks.arithmetic:Multiplication",
     "multirc": "mm_numeric.tasks.multirc:MultiRC",
     "numbers": "mm_numeric.tasks.number_questions:Numbers",
     "pointing": "mm_numeric.tasks.pointing:Pointing",
@@ -52,6 +51,22 @@ TASKS: Mapping[str, str] = {
     "text_detection": "mm_numeric.tasks.text_detection:TextDetection",
     "text_spotting": "mm_numeric.tasks.text_spotting:TextSpotting",
 }
+
+GENERATORS: Mapping[str, str] = {
+    "arithmetic": "mm_numeric.synthetic.sums:Arithmetic",
+    "charts": "mm_numeric.synthetic.bar_charts:Charts",
+    "clips": "mm_numeric.synthetic.clips:Clips",
+    "clocks": "mm_numeric.synthetic.clock_faces:Clocks",
+    "counts": "mm_numeric.synthetic.scenes:Counts",
+    "instruments": "mm_numeric.synthetic.instruments:Instruments",
+    "multiplication": "mm_numeric.synthetic.sums:Multiplication",
+    "objects": "mm_numeric.synthetic.scenes:Objects",
+    "phrases": "mm_numeric.synthetic.scenes:Phrases",
+    "points": "mm_numeric.synthetic.scenes:Points",
+    "screens": "mm_numeric.synthetic.screens:Screens",
+    "words": "mm_numeric.synthetic.word_pages:Words",
+}
+"""Name of a generator of synthetic rows -> its class."""
 
 FAMILIES: Mapping[str, str] = {
     "paligemma": "mm_numeric.families.paligemma:PaliGemma",

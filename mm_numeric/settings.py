@@ -171,12 +171,17 @@ def _set(at: Any, path: list[str], value: Any, override: str, done: tuple[str, .
 
 
 def read_dataclass(cls: type, raw: Any, where: str) -> Any:
-    """Create a dataclass from parsed YAML, and check each value against its annotated type."""
+    """Create a dataclass from parsed YAML, and check each value against its annotated type.
+
+    A base class may have a method ``class_of``, which returns the subclass that the settings name.
+    """
     if not isinstance(raw, Mapping):
         names = [f.name for f in fields(cls)]
         hint = f" Write {{{names[0]}: {raw:.60}}}." if isinstance(raw, str) and names else ""
         listed = ", ".join(names)
         raise ValueError(f"{where}: expected settings ({listed}), found {raw!r:.60}.{hint}")
+    if hasattr(cls, "class_of"):
+        cls = cls.class_of(raw, where)
     hints = _type_hints(cls)
     known = {f.name: f for f in fields(cls)}
     for key in raw:

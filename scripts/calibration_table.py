@@ -21,27 +21,27 @@ from pathlib import Path
 from mm_numeric import calibrate, predict, read_config, score, train
 from mm_numeric.answers import ClockTime
 from mm_numeric.config.data import listed
-from mm_numeric.data.examples import render_rows
+from mm_numeric.data.examples import generated_rows
 from mm_numeric.evaluation.metrics.calibration import gap_text
 from mm_numeric.inference.calibrate import known_ids
 from mm_numeric.io.files import read_rows, write_text
 from mm_numeric.runs.folder import CALIBRATION, FINISHED, PREDICTIONS, RESULTS, decoded_name
 
-CLOCK = ["trainer.max_steps=1200"]
+CLOCK, TRAIN = ["trainer.max_steps=1200"], "data.train.synthetic"
 MODELS: dict[str, tuple[str, str, list[str]]] = {
     **{
-        f"clock_rows_{rows}": ("clock_tiny", "median", [*CLOCK, f"data.train.render={rows}"])
+        f"clock_rows_{rows}": ("clock_tiny", "median", [*CLOCK, f"{TRAIN}.rows={rows}"])
         for rows in (750, 1500, 3000, 12000)
     },
     **{
         f"clock_noise_{noise}": (
             "clock_tiny",
             "median",
-            [*CLOCK, f"task.label_noise_minutes={noise}"],
+            [*CLOCK, f"{TRAIN}.noise_minutes={noise}"],
         )
         for noise in (0, 2, 10, 20)
     },
-    "clock_late": ("clock_tiny", "median", [*CLOCK, "task.label_noise_minutes=0"]),
+    "clock_late": ("clock_tiny", "median", [*CLOCK, f"{TRAIN}.noise_minutes=0"]),
     "sums": ("arithmetic_tiny", "median", ["trainer.max_steps=1900"]),
     "boxes": ("grounding_tiny", "mbr", []),
     "text_boxes": ("text_detection_tiny", "mbr", []),
@@ -54,7 +54,7 @@ LATE_RULES = ("greedy", "median", {"for": "quantile_0.3"})
 
 
 def late_rows(rows: Path, out: Path) -> None:
-    """Write rendered clocks whose labels are late by an exponential of mean 10 minutes."""
+    """Write synthetic clocks whose labels are late by an exponential of mean 10 minutes."""
     draw, lines = random.Random(0), []
     for _, row in read_rows(rows):
         minutes = ClockTime(*map(int, str(row["time"]).split(":"))).minutes
@@ -69,11 +69,12 @@ def make(folder: Path, name: str) -> None:
     run, cache = folder / name, folder / "cache"
     changes = [*changes, "objective=ce", f"trainer.output_dir={run}", f"data.cache={cache}"]
     config = read_config(base, changes)
-    others = replace(config.data.test, render=500, seed=3)
-    fresh = render_rows(config.task, others, cache)
+    test = config.data.test
+    others = replace(test, synthetic=replace(test.synthetic, rows=500, seed=3))
+    fresh = generated_rows(others, cache)
     if name == "clock_late":
         (source,) = listed(config.data.train)
-        rows = render_rows(config.task, source, cache)
+        rows = generated_rows(source, cache)
         late = rows.with_name("late.jsonl")
         late_rows(rows, late)
         config = read_config(base, [*changes, f"data.train={{path: {late}}}"])
@@ -83,8 +84,8 @@ def make(folder: Path, name: str) -> None:
         calibrate(run, fresh, decode=rule)
     data = None
     if name == "sums":
-        others = replace(others, render=1000, seed=4)
-        data = render_rows(config.task, others, cache).with_name("new.jsonl")
+        others = replace(test, synthetic=replace(test.synthetic, rows=1000, seed=4))
+        data = generated_rows(others, cache).with_name("new.jsonl")
         known = known_ids(config, others) or set()
         rows = [row for _, row in read_rows(data.with_name("rows.jsonl")) if row["id"] not in known]
         write_text(data, "".join(json.dumps(row) + "\n" for row in rows))

@@ -9,12 +9,11 @@ figures are whole files.
 """
 
 import argparse
-import dataclasses
 import html
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, whether i
 from mm_numeric.baselines.baseline import Baseline
 from mm_numeric.config.explain import SECTIONS, default, kind, meanings
 from mm_numeric.losses.presets import PRESETS
-from mm_numeric.registry import BASELINES, TASKS, TERMS, load
+from mm_numeric.registry import BASELINES, GENERATORS, TASKS, TERMS, load
+from mm_numeric.synthetic.generator import Generator
 
 ROOT = Path(__file__).parents[1]
 
@@ -67,6 +67,7 @@ def pages() -> Iterator[tuple[Path, str]]:
         ("config-reference.md", sections({f"`{name}`": cls for name, cls in SECTIONS.items()})),
         ("config-tasks.md", sections(task_options())),
         ("config-terms.md", sections(term_options())),
+        ("config-synthetic.md", generators()),
     ):
         page = ROOT / "docs" / path
         head, begin, rest = page.read_text(encoding="utf-8").partition("<!-- generated -->\n")
@@ -130,13 +131,20 @@ def _title(page: str) -> str:
 
 
 def task_options() -> dict[str, type]:
-    """Return the class of each task, and those of its options that are mappings."""
-    classes = {f"Task `{name}`": load(path, name) for name, path in TASKS.items()}
-    for name, path in TASKS.items():
-        for field in fields(load(path, name)):
-            if dataclasses.is_dataclass(field.type):
-                classes[f"`{field.name}` of the task `{name}`"] = field.type
-    return classes
+    """Return the class of each task."""
+    return {f"Task `{name}`": load(path, name) for name, path in TASKS.items()}
+
+
+def generators() -> str:
+    """Return the section of the settings of all generators, and those of each one."""
+    classes = {f"`{name}`": load(path, name) for name, path in GENERATORS.items()}
+    shared = {field.name for field in fields(Generator)}
+    parts = [section("All generators", Generator)]
+    for title, cls in classes.items():
+        purpose = (cls.__doc__ or "").partition("\n")[0].replace("``", "`")
+        heading, table = section(title, cls, without=shared).split("\n\n", 1)
+        parts.append(f"{heading}\n\n{purpose}\n\n{table}")
+    return "\n\n".join(part.replace("## ", "### ", 1) for part in parts)
 
 
 def term_options() -> dict[str, type]:
@@ -153,18 +161,19 @@ def sections(classes: Mapping[str, type]) -> str:
     return "\n\n".join(section(title, cls) for title, cls in classes.items() if fields(cls))
 
 
-def section(title: str, cls: type) -> str:
-    """Return a heading and the table of the fields of a dataclass."""
+def section(title: str, cls: type, without: Collection[str] = ()) -> str:
+    """Return a heading and the table of the fields of a dataclass, without some of them."""
     texts = meanings(cls)
     rows = [
         f"| `{field.name}` | {kind(field)} | {_default(field)} | {_in_a_cell(texts[field.name])} |"
         for field in fields(cls)
+        if field.name not in without
     ]
     table = "\n".join(["| setting | type | default | meaning |", "|---|---|---|---|", *rows])
     return f"## {title}\n\n{table}"
 
 
-def _default(field: "dataclasses.Field[Any]") -> str:
+def _default(field: "Field[Any]") -> str:
     value = default(field)
     return value if value == "required" else f"`{value}`"
 

@@ -153,7 +153,6 @@ ROWS: Mapping[str, Callable[[int], tuple[dict[str, Any], str]]] = {
     "gsm8k": _gsm8k,
     "mathvista": _mathvista,
     "measurement": _measurement,
-    "multiplication": lambda i: _number(i, str(12 * i * i)),
     "multirc": _multirc,
     "pointing": _points,
     "rjokes": lambda i: _number(i, str(i % 12)),

@@ -1,7 +1,7 @@
 r"""Fine-tune a small detector on repeated boxes, and print what predict.stop_duplicates changes.
 
-    mm-numeric train detection_tiny task.order=random task.scene.most=3 data.train.render=8000 \
-        trainer.max_steps=800 trainer.output_dir=runs/detector
+    mm-numeric train detection_tiny task.order=random data.train.synthetic.most=3 \
+        data.train.synthetic.rows=8000 trainer.max_steps=800 trainer.output_dir=runs/detector
     python scripts/repeated_boxes.py runs/detector runs/repeated
 
 Half of the rows list their last object two to ten times, as rows of merged annotation files do, so
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from mm_numeric import predict, read_config, score, train
 from mm_numeric.config.data import listed
-from mm_numeric.data.examples import render_rows
+from mm_numeric.data.examples import generated_rows
 from mm_numeric.io.files import read_rows, write_text
 from mm_numeric.runs.folder import FINISHED, MODEL, read_run
 
@@ -53,12 +53,12 @@ def main() -> None:
     arguments = parser.parse_args()
     folder, before = arguments.folder, read_run(arguments.detector)
     (source,) = listed(before.data.train)
-    file = render_rows(before.task, source, Path(before.data.cache))
+    file = generated_rows(source, Path(before.data.cache))
     rows = folder / "train.jsonl"
     repeated(file, rows)
     config = read_config("detection_tiny", [
         f"data.cache={before.data.cache}", f"data.train={{path: {rows}, images: {file.parent}}}",
-        "task.order=rows", f"task.scene.most={before.task.scene.most}", "evaluate=null",
+        "task.order=rows", f"data.test.synthetic.most={source.synthetic.most}", "evaluate=null",
         f"model.name={arguments.detector / MODEL}", f"trainer.output_dir={folder / 'run'}",
         "trainer.max_steps=150", "trainer.learning_rate=3.0e-4",
     ])  # fmt: skip

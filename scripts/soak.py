@@ -31,8 +31,8 @@ PRELOADED = [
 ]
 TRAIN = [
     "train", "arithmetic_tiny", "trainer.max_steps=20", "trainer.save_steps=2",
-    "trainer.use_cpu=true", "trainer.logging_steps=2", "data.train.render=200",
-    "data.test.render=40", "evaluate=null",
+    "trainer.use_cpu=true", "trainer.logging_steps=2", "data.train.synthetic.rows=200",
+    "data.test.synthetic.rows=40", "evaluate=null",
 ]  # fmt: skip
 COMPARED = ("model/model.safetensors", "predictions.jsonl", "scores.jsonl", "results.json")
 
@@ -113,7 +113,7 @@ def main() -> None:
         whole, log = Path(folder, "whole"), Path(folder, "log.txt")
         times = []
         for words in (train(whole, log), ["predict", "--model", str(whole)]):
-            finish(words, log)  # the first also renders the rows, and starts the fork server
+            finish(words, log)  # the first also generates the rows, and starts the fork server
         for words in (train(Path(folder, "timed"), log), ["predict", "--model", f"{folder}/timed"]):
             began = time.monotonic()
             finish(words, log)

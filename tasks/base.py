@@ -8,7 +8,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, fields, is_dataclass, replace
 from inspect import isfunction
-from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from mm_numeric.answers import (
@@ -34,13 +33,10 @@ class Task(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     version: ClassVar[int] = 1
-    """Version of the task; increase it if a new prompt, parser or renderer alters scores."""
+    """Version of the task; increase it if a new prompt or parser alters scores."""
 
     reads_by: ClassVar[tuple[str, ...]] = ()
     """Names of the options that ``parse`` depends on; predictions.jsonl stores their values."""
-
-    categories: ClassVar[tuple[str, ...]] = ()
-    """Categories of rows that ``render`` can generate, such as ``extrapolation``."""
 
     main_category: ClassVar[str | None] = None
     """Category of test rows that decides comparisons and comes first in tables, such as the one
@@ -77,24 +73,9 @@ class Task(Protocol):
         """
         return None
 
-    @property
-    def render_settings(self) -> Mapping[str, Any] | None:
-        """Return the options that affect generated images and rows; None if nothing is generated.
-
-        Generated data is cached, and these options are part of the cache key.
-        """
-        return None
-
     def options(self) -> dict[str, Any]:
         """Return the names and values of all options of the task, as in a config."""
         return asdict(self)
-
-    def with_noise_of(self, seed: int) -> "Task | None":
-        """Return the task with the label noise of another seed; None if labels have no noise.
-
-        ``seed`` is added to the seed of the noise in the config, so that 0 changes nothing.
-        """
-        return None
 
     @abstractmethod
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
@@ -181,28 +162,9 @@ class Task(Protocol):
         """Return an answer whose shapes were moved by augmentation, in the form of ``examples``."""
         return answer
 
-    def describe(self) -> str:
-        """Describe training and test data in a sentence, for a report. The text may be empty."""
-        return ""
-
     def count_classes(self, examples: Iterable[Example]) -> ClassCounts | None:
         """Count the objects of each class in examples; None if answers have no classes."""
         return None
-
-    def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
-        """Generate rows and images in a folder. The task must also define ``render_settings``.
-
-        Args:
-            folder: An empty folder.
-            count: Number of rows.
-            seed: The same seed gives the same rows.
-            categories: Categories to generate, such as extrapolation: some of ``self.categories``.
-
-        Returns:
-            Path of the .jsonl file with the rows.
-        """
-        name = type(self).__name__
-        raise NotImplementedError(f"{name} has render_settings but no render")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,13 +13,11 @@ word ``year``, ``years`` or ``when``.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any
 
 from mm_numeric.answers import Number, Tolerance
 from mm_numeric.tasks.number_questions import ApproximateNumbers
-from mm_numeric.tasks.rendering.bar_charts import ChartStyle
-from mm_numeric.tasks.rendering.drawing import RenderedTask
 
 _YEAR = re.compile("(?:18|19|20)[0-9]{2}")
 _ASKS_FOR_A_YEAR = re.compile(r"\b(?:years?|when)\b", re.IGNORECASE)
@@ -28,13 +26,8 @@ _IN_CSV = {"true": True, "false": False, "": None}
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChartValues(ApproximateNumbers, RenderedTask):
+class ChartValues(ApproximateNumbers):
     """Task: answer a question about a chart with a number, within a tolerance."""
-
-    drawn_by: ClassVar[tuple[str, ...]] = ("chart",)
-
-    chart: ChartStyle = field(default_factory=ChartStyle)
-    """Options for rendered bar charts."""
 
     def read_target(self, row: Mapping[str, Any], where: str) -> Number:
         """Return the correct answer of a row with its tolerance, which is 0 for a year."""

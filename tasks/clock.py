@@ -6,93 +6,35 @@ Answer   "H:MM" on a 12-hour dial, for example "7:05"
 Scorer   mm_numeric.evaluation.metrics.clock
 """
 
-import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mm_numeric.answers import ClockTime, Example, Mark, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.tasks.answer_part import AnswerPart, answer_part, number_part
-from mm_numeric.tasks.base import Rows, image_example
+from mm_numeric.tasks.base import BaseTask, Rows, image_example
 from mm_numeric.tasks.clock_text import lenient_time
-from mm_numeric.tasks.rendering.clock_faces import FaceStyle, render_faces
-from mm_numeric.tasks.rendering.drawing import RenderedTask
-
-GAUSSIAN, EXPONENTIAL = "gaussian", "exponential"
 
 _WRITTEN = re.compile(r"[ \t]*([0-9]{1,2}):([0-9]{2})[ \t]*")
 _TIME = re.compile(r"(?<![0-9:])([0-9]{1,2}):([0-9]{2})(?![0-9:])")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clock(RenderedTask):
+class Clock(BaseTask):
     """Task: read the time shown by an analogue clock."""
 
     version: ClassVar[int] = 2
     report_sections: ClassVar[tuple[str, ...]] = ("clock",)
-    drawn_by: ClassVar[tuple[str, ...]] = ("face",)
 
     prompt: str = "What time does the clock show? Answer as H:MM."
     """Prompt, the same for every image."""
 
-    label_noise_minutes: float = 0.0
-    """Size of the noise, in minutes, that is added to training labels to simulate annotation
-    errors: the standard deviation if it is Gaussian, the mean if it is exponential. Test labels
-    have no noise."""
-
-    label_noise: str = GAUSSIAN
-    """Distribution of the noise: ``gaussian``, or ``exponential``, which is never negative: the
-    labels are late."""
-
-    label_outliers: float = 0.0
-    """Share of the training labels, 0 to 1, that are replaced by a random time on the dial."""
-
-    label_noise_seed: int = 0
-    """Seed of the label noise. The noise of a row depends only on this seed and the row's id."""
-
-    face: FaceStyle = field(default_factory=FaceStyle)
-    """Options for the appearance of rendered clocks."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.label_noise_minutes <= 360:
-            raise ValueError(f"label_noise_minutes is 0 to 360, not {self.label_noise_minutes}")
-        if not 0 <= self.label_outliers <= 1:
-            raise ValueError(f"label_outliers is 0 to 1, not {self.label_outliers}")
-        if self.label_noise not in (GAUSSIAN, EXPONENTIAL):
-            raise ValueError(
-                f"label_noise is {GAUSSIAN} or {EXPONENTIAL}, not {self.label_noise!r}"
-            )
-
-    def with_noise_of(self, seed: int) -> "Clock | None":
-        """Return the task with the label noise of another seed; None if labels have no noise."""
-        if not (self.label_noise_minutes or self.label_outliers):
-            return None
-        return replace(self, label_noise_seed=self.label_noise_seed + seed)
-
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Yield one example (image, prompt and answer) per row of the data set.
-
-        The labels of training data have the noise of the options.
-        """
+        """Yield one example per row, in training and in evaluation alike."""
         for where, row in rows:
-            time = read_time(row, where)
-            example = image_example(row, where, prompt=self.prompt, answer=time)
-            if training:
-                example = replace(example, answer=self._with_noise(time, example.id))
-            yield example
-
-    def _with_noise(self, time: ClockTime, row_id: str) -> ClockTime:
-        rng, minutes, shift = random.Random(f"{self.label_noise_seed}:{row_id}"), time.minutes, 0.0
-        if self.label_noise_minutes and self.label_noise == GAUSSIAN:
-            shift = rng.gauss(0, self.label_noise_minutes)
-        elif self.label_noise_minutes:
-            shift = rng.expovariate(1 / self.label_noise_minutes)
-        if rng.random() < self.label_outliers:
-            minutes = rng.randrange(720)
-        return ClockTime.from_minutes(minutes + round(shift))
+            yield image_example(row, where, prompt=self.prompt, answer=read_time(row, where))
 
     def format(self, answer: ClockTime, frame: Frame | None = None) -> Written:
         """Return a time as text, such as ``7:05``, and where the hour and the minute are in it."""
@@ -139,22 +81,6 @@ class Clock(RenderedTask):
         if isinstance(answer, Unreadable):
             raise ValueError(f"the target {value!r:.60} cannot be read: {answer.reason}")
         return answer
-
-    def describe(self) -> str:
-        """Describe the label noise in a sentence, for a report."""
-        noise = []
-        if self.label_noise_minutes:
-            kind = "Gaussian" if self.label_noise == GAUSSIAN else self.label_noise
-            noise.append(f"with {kind} noise of {self.label_noise_minutes:g} minutes")
-        if self.label_outliers:
-            noise.append(f"{100 * self.label_outliers:g} % of them random times")
-        if not noise:
-            return "Trained and tested on the labels as they are."
-        return f"Trained on labels {', '.join(noise)}, tested on clean ones."
-
-    def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
-        """Generate images of clock faces; return the path of the .jsonl file with their rows."""
-        return render_faces(folder, count, seed, self.face)
 
 
 def _on_dial(text: str) -> ClockTime | None:

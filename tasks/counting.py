@@ -8,44 +8,31 @@ Answer   the count, such as ``12``
 Scorer   mm_numeric.evaluation.metrics.number_errors
 """
 
-import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mm_numeric.answers import Example, Number
 from mm_numeric.geometry.row_shapes import is_text
 from mm_numeric.tasks.base import Rows, check_placeholders, image_example
 from mm_numeric.tasks.number_questions import WholeNumbers
-from mm_numeric.tasks.rendering.drawing import Drawing, RenderedTask
-from mm_numeric.tasks.rendering.scenes import COUNTED, SceneStyle, count_row
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counting(WholeNumbers, RenderedTask):
+class Counting(WholeNumbers):
     """Task: count objects in an image."""
 
     highest: ClassVar[int] = 9999
     noun: ClassVar[str] = "a count"
-    drawn_by: ClassVar[tuple[str, ...]] = ("scene", "counted")
     augmentations: ClassVar[tuple[str, ...]] = ("flip",)
     scorer = "mm_numeric.evaluation.metrics.number_errors:COUNTS"
 
     label_question: str = "How many {label} are there?"
     """Question for a row with a label instead of a question; ``{label}`` is replaced by it."""
 
-    scene: SceneStyle = field(default_factory=lambda: SceneStyle(most=6))
-    """Options for rendered scenes."""
-
-    counted: tuple[str, ...] = COUNTED
-    """What questions about rendered scenes count: some of circles, squares, triangles, shapes."""
-
     def __post_init__(self) -> None:
         super().__post_init__()
         check_placeholders("label_question", self.label_question, "label")
-        if not self.counted or set(self.counted) - set(COUNTED):
-            raise ValueError(f"counted are some of {', '.join(COUNTED)}, not {self.counted}")
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
         """Yield one example per row, which has an image, in training and in evaluation alike."""
@@ -67,7 +54,3 @@ class Counting(WholeNumbers, RenderedTask):
         """Return the count of a row from the field ``answer``, ``count`` or ``number``."""
         found = (row[name] for name in ("answer", "count", "number") if row.get(name) is not None)
         return self.read_answer(next(found, None), where)
-
-    def draw(self, rng: random.Random) -> Drawing:
-        """Return a scene, what to count in it, and the number."""
-        return self.scene.draw(rng, partial(count_row, counted=self.counted))

@@ -21,8 +21,7 @@ Scorer   mm_numeric.evaluation.metrics.detection; ``order`` does not change the 
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from mm_numeric.answers import Box, Example, Instance, Instances, Polygon, Unreadable
@@ -38,15 +37,13 @@ from mm_numeric.geometry.row_shapes import (
 )
 from mm_numeric.tasks.base import Rows, check_choice, check_placeholders, image_example
 from mm_numeric.tasks.class_counts import ClassCounts, names_in_words
-from mm_numeric.tasks.rendering.drawing import Drawing, RenderedTask
-from mm_numeric.tasks.rendering.scenes import SceneStyle, draw_rotated_scene, object_row
-from mm_numeric.tasks.shape_lists import NoisyBoxTask, ShapeListTask
+from mm_numeric.tasks.shape_lists import ShapeListTask
 
 _EVERYTHING = "every object"  # asked for if no classes are named
 
 
 @dataclass(frozen=True, kw_only=True)
-class Detection(NoisyBoxTask, ShapeListTask, RenderedTask):
+class Detection(ShapeListTask):
     """Task: detect all objects of some classes in an image."""
 
     # 2: []; 3: one label for several boxes, and text around its tags; 4: rendered polygons
@@ -54,7 +51,6 @@ class Detection(NoisyBoxTask, ShapeListTask, RenderedTask):
     version: ClassVar[int] = 5
     labels: ClassVar[bool] = True
     augmentations: ClassVar[tuple[str, ...]] = ("crop", "flip", "mosaic", "rotate", "scale")
-    drawn_by: ClassVar[tuple[str, ...]] = ("scene", "shape")
     scorer = "mm_numeric.evaluation.metrics.detection:LABELLED_DETECTION"
 
     prompt: str = "Locate every object of these classes: {classes}."
@@ -90,12 +86,8 @@ class Detection(NoisyBoxTask, ShapeListTask, RenderedTask):
     that change the area least. Scores compare masks: the pixels of answers with the mask or polygon
     of the row, which is not simplified."""
 
-    scene: SceneStyle = field(default_factory=SceneStyle)
-    """Options for rendered scenes."""
-
     def __post_init__(self) -> None:
-        NoisyBoxTask.__post_init__(self)
-        ShapeListTask.__post_init__(self)
+        super().__post_init__()
         check_placeholders("prompt", self.prompt, "classes")
         check_choice("ask", self.ask, ("together", "each"))
         check_choice("other_labels", self.other_labels, ("refuse", "drop"))
@@ -114,18 +106,13 @@ class Detection(NoisyBoxTask, ShapeListTask, RenderedTask):
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
         """Yield one example per image, or one per image and class with ``ask: each``.
 
-        With ``label_noise_pixels``, random errors are added to the boxes in training data. With
-        ``negatives``, some questions about absent classes are left out of training data.
+        With ``negatives``, some questions about absent classes are left out of training data.
         """
         for where, row in rows:
             example = image_example(
                 row, where, prompt=self.prompt, answer=None, ids=("id", "ref_id")
             )
             items = self.read_shapes(_with_instances(row, where), where)
-            if training:
-                shapes = [item.shape for item in items]
-                noisy = self.with_noise(shapes, example.size_px, example.id, where)
-                items = [replace(i, shape=s) for i, s in zip(items, noisy, strict=True)]
             for asked, own in self._questions(example, items, row, training=training):
                 yield replace(asked, answer=Instances(tuple(own)))
 
@@ -256,12 +243,6 @@ class Detection(NoisyBoxTask, ShapeListTask, RenderedTask):
 
     def _is_class(self, label: str) -> bool:
         return label in self.classes or not (label.startswith('[{"') or "\n" in label)
-
-    def draw(self, rng: random.Random) -> Drawing:
-        """Return a scene of coloured shapes, all of which are in the row."""
-        if self.shape == "rotated_box":
-            return draw_rotated_scene(rng, self.scene)
-        return self.scene.draw(rng, partial(object_row, outlines=self.shape == "polygon"))
 
 
 def _segmented(item: Instance, size: tuple[int, int], most: int, where: str) -> Instance | None:

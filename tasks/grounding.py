@@ -9,9 +9,8 @@ Answer   the box, in the coordinate format of the model family
 Scorer   mm_numeric.evaluation.metrics.boxes
 """
 
-import random
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -26,6 +25,7 @@ from mm_numeric.geometry.row_shapes import (
     shape_row,
 )
 from mm_numeric.tasks.base import (
+    BaseTask,
     Rows,
     check_choice,
     check_placeholders,
@@ -33,13 +33,10 @@ from mm_numeric.tasks.base import (
     image_example,
     one_per_phrase,
 )
-from mm_numeric.tasks.rendering.drawing import Drawing, RenderedTask
-from mm_numeric.tasks.rendering.scenes import SceneStyle, phrase_row
-from mm_numeric.tasks.shape_lists import NoisyBoxTask
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grounding(NoisyBoxTask, RenderedTask):
+class Grounding(BaseTask):
     """Task: locate one object in an image."""
 
     # 2: coordinates are rounded from the original pixels; 3: answers without special tokens
@@ -52,8 +49,6 @@ class Grounding(NoisyBoxTask, RenderedTask):
     is_enumerated: ClassVar[bool] = True
     augmentations: ClassVar[tuple[str, ...]] = ("crop", "flip", "rotate", "scale")
 
-    drawn_by: ClassVar[tuple[str, ...]] = ("scene",)
-
     prompt: str = "Locate: {phrase}"
     """Prompt; ``{phrase}`` is replaced by the phrase of the row."""
 
@@ -61,19 +56,12 @@ class Grounding(NoisyBoxTask, RenderedTask):
     """Treatment of boxes that extend more than one pixel beyond the image. ``refuse``: raise an
     error. ``clip``: clip the box to the image in the training text."""
 
-    scene: SceneStyle = field(default_factory=SceneStyle)
-    """Options for rendered scenes."""
-
     def __post_init__(self) -> None:
-        super().__post_init__()
         check_placeholders("prompt", self.prompt, "phrase")
         check_choice("outside", self.outside, ("refuse", "clip"))
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Yield one example per phrase, in training and in evaluation alike.
-
-        With ``label_noise_pixels``, random errors are added to the boxes in training data.
-        """
+        """Yield one example per phrase, in training and in evaluation alike."""
         for where, row in rows:
             example = image_example(
                 row,
@@ -82,9 +70,6 @@ class Grounding(NoisyBoxTask, RenderedTask):
                 answer=read_row_box(row, where),
                 ids=("id", "ref_id"),
             )
-            if training:
-                (box,) = self.with_noise([example.answer], example.size_px, example.id, where)
-                example = replace(example, answer=box)
             yield from one_per_phrase(example, read_phrases(row, where))
 
     def format(self, answer: Box, frame: Frame | None = None) -> Written:
@@ -125,7 +110,3 @@ class Grounding(NoisyBoxTask, RenderedTask):
     def recorded(self, value: Any) -> Box:
         """Convert a JSON value in predictions.jsonl back to a box."""
         return read_box(value.get("box") if isinstance(value, Mapping) else value, "the target")
-
-    def draw(self, rng: random.Random) -> Drawing:
-        """Return a scene of coloured shapes, and a phrase about one of them with its box."""
-        return self.scene.draw(rng, phrase_row)

@@ -17,7 +17,7 @@ A reading in another unit than the row's is wrong: nothing is converted.
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, ClassVar
 
@@ -36,8 +36,6 @@ from mm_numeric.numbers.numerals import plain_numbers, without_latex
 from mm_numeric.tasks.answer_part import BOXED, AnswerPart
 from mm_numeric.tasks.base import Rows
 from mm_numeric.tasks.number_questions import ApproximateNumbers, last_numeral, with_numerals
-from mm_numeric.tasks.rendering.drawing import RenderedTask
-from mm_numeric.tasks.rendering.instruments import InstrumentStyle
 
 # Letters, % ' " / ^ and all that is not ASCII, such as ° and µ; a digit after a letter or ^.
 _CHARACTER = r"""[^\x00-\x20!#$&()*+,\-.0-9:;<=>?@\[\\\]_`{|}~\x7f]"""
@@ -59,13 +57,12 @@ _AFTER_NUMBER = re.compile(rf"[ \t]*({_UNIT})")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadInstrument(ApproximateNumbers, RenderedTask):
+class ReadInstrument(ApproximateNumbers):
     """Task: read the number and the unit that an instrument shows."""
 
     version: ClassVar[int] = 3
     reads_by: ClassVar[tuple[str, ...]] = ("write_unit", "number_format")
     bucket_fields: ClassVar[tuple[str, ...]] = ("category", "instrument")
-    drawn_by: ClassVar[tuple[str, ...]] = ("style",)
     scorer = "mm_numeric.evaluation.metrics.measurement:MEASUREMENTS"
 
     prompt: str = "{question}"
@@ -79,9 +76,6 @@ class ReadInstrument(ApproximateNumbers, RenderedTask):
     """Largest error of a correct reading, as a fraction of the range of the instrument; of the
     reading itself in rows without ``range``. A row may have its own ``tolerance``, such as
     ``{"absolute": 0.1}`` in its unit."""
-
-    style: InstrumentStyle = field(default_factory=InstrumentStyle)
-    """Options for rendered instruments."""
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
         """Yield one example per row, in training and in evaluation alike."""

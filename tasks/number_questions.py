@@ -200,6 +200,21 @@ class Mathematics(Numbers):
     main_category: ClassVar[str | None] = "interpolation"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Arithmetic(Numbers):
+    """Task: compute a whole number, such as the value of an expression or a product.
+
+    Rows have a ``category``, such as ``interpolation``, or ``extrapolation`` for questions that are
+    longer than those of training.
+    """
+
+    main_category: ClassVar[str | None] = "interpolation"
+
+    def grammar(self, frame: Frame | None = None) -> str:
+        """Return a regular expression of the whole numbers with up to ``LONGEST`` digits."""
+        return f"(?:0|-?[1-9][0-9]{{0,{LONGEST - 1}}})"
+
+
 def read_tolerance(value: Any, where: str) -> Tolerance:
     """Read a tolerance: a relative error, or a mapping with ``relative`` and ``absolute``."""
     if isinstance(value, str):  # of a CSV file

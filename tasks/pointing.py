@@ -17,11 +17,9 @@ Scorer   mm_numeric.evaluation.metrics.pointing, where objects need a polygon or
          mm_numeric.evaluation.metrics.pointing for clicks
 """
 
-import random
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from mm_numeric.answers import (
@@ -46,19 +44,17 @@ from mm_numeric.geometry.row_shapes import (
     read_row_box,
 )
 from mm_numeric.tasks.base import (
+    BaseTask,
     Rows,
     check_placeholders,
     frame_of_image,
     image_example,
     one_per_phrase,
 )
-from mm_numeric.tasks.rendering.drawing import Drawing, RenderedTask
-from mm_numeric.tasks.rendering.scenes import SceneStyle, outline_row
-from mm_numeric.tasks.rendering.screens import ScreenStyle
 
 
 @dataclass(frozen=True, kw_only=True)
-class PointTask(RenderedTask):
+class PointTask(BaseTask):
     """Base class of tasks whose answers are points. A target is a list of regions to point at.
 
     A box or a polygon in an answer is read as the point at its centre.
@@ -144,17 +140,10 @@ class Pointing(PointTask):
 
     bucket_fields: ClassVar = ("category", "step")
     augmentations: ClassVar[tuple[str, ...]] = ("crop", "flip", "rotate", "scale")
-    drawn_by: ClassVar[tuple[str, ...]] = ("scene", "absent")
     scorer = "mm_numeric.evaluation.metrics.pointing:POINTS"
 
     prompt: str = "Point at: {phrase}"
     """Prompt; ``{phrase}`` is replaced by the phrase of the row."""
-
-    scene: SceneStyle = field(default_factory=SceneStyle)
-    """Options for rendered scenes."""
-
-    absent: bool = True
-    """True if questions about rendered scenes may name a form that is not in the scene."""
 
     def regions(self, row: Mapping[str, Any], where: str) -> Instances:
         """Read the objects to point at from a row; the list may be empty."""
@@ -165,26 +154,18 @@ class Pointing(PointTask):
             {"instances": [{"point": point} for point in points]}, where, points=True
         )
 
-    def draw(self, rng: random.Random) -> Drawing:
-        """Return a scene of coloured shapes, and the outlines of those of one form."""
-        return self.scene.draw(rng, partial(outline_row, absent=self.absent))
-
 
 @dataclass(frozen=True, kw_only=True)
 class Click(PointTask):
     """Task: click on one element of a screen."""
 
     several: ClassVar[bool] = False
-    drawn_by: ClassVar[tuple[str, ...]] = ("screen",)
     scorer = "mm_numeric.evaluation.metrics.pointing:CLICKS"
     augmentations: ClassVar[tuple[str, ...]] = ("crop", "rotate", "scale")  # no mirrored texts
     bucket_fields: ClassVar = ("ui_type", "platform", "application", "group", "category")
 
     prompt: str = "Click on: {phrase}"
     """Prompt; ``{phrase}`` is replaced by the instruction of the row."""
-
-    screen: ScreenStyle = field(default_factory=ScreenStyle)
-    """Options for rendered screens."""
 
     def regions(self, row: Mapping[str, Any], where: str) -> Instances:
         """Return the element to click on, as a list of one region; the list is empty for none."""

@@ -1,10 +1,8 @@
-"""Base classes of tasks whose answers are lists of shapes, or whose training boxes have noise."""
+"""The base class of tasks whose answers are lists of shapes."""
 
-import math
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from mm_numeric.answers import Box, Instance, Instances, Point, Shape, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
@@ -103,75 +101,6 @@ class ShapeListTask(BaseTask):
     def recorded(self, value: Any) -> Instances:
         """Convert a JSON value in predictions.jsonl back to shapes."""
         return read_instances({"instances": value}, "the target")
-
-
-@dataclass(frozen=True, kw_only=True)
-class NoisyBoxTask(BaseTask):
-    """Base class of tasks that can add noise to the boxes of training labels."""
-
-    label_noise_pixels: float = 0.0
-    """Standard deviation of Gaussian noise, in pixels of the original image, added to each edge of
-    the boxes of training labels to simulate annotation errors. Test labels have no noise."""
-
-    label_noise_seed: int = 0
-    """Seed of the label noise. The noise of a row depends only on this seed and the row's id."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.label_noise_pixels < math.inf:
-            raise ValueError(f"label_noise_pixels is 0 or more, not {self.label_noise_pixels}")
-
-    def with_noise_of(self, seed: int) -> Self | None:
-        """Return the task with the label noise of another seed; None if labels have no noise."""
-        if not self.label_noise_pixels:
-            return None
-        return replace(self, label_noise_seed=self.label_noise_seed + seed)
-
-    def describe(self) -> str:
-        """Describe the label noise in a sentence, for a report."""
-        if not self.label_noise_pixels:
-            return super().describe()
-        noise = f"{self.label_noise_pixels:g}"
-        return f"Trained on boxes with Gaussian noise of {noise} pixels, tested on clean ones."
-
-    def with_noise(
-        self, shapes: Sequence[Shape], size_px: tuple[int, int] | None, identity: str, where: str
-    ) -> list[Shape]:
-        """Return the training boxes of a row with label noise, or unchanged if there is none.
-
-        The noise depends on ``identity``, the id of the row. Boxes do not leave an image of
-        ``size_px``.
-        """
-        if not self.label_noise_pixels:
-            return list(shapes)
-        if size_px is None:
-            raise ValueError(
-                f"{where}: label_noise_pixels needs the width and height of the image, so that "
-                "boxes stay inside; add both to the row."
-            )
-        if not all(isinstance(shape, Box) for shape in shapes):
-            raise ValueError(
-                f"{where}: label_noise_pixels moves boxes, and this row has a polygon."
-            )
-        noise = random.Random(f"{self.label_noise_seed}:{identity}")
-        return [_moved(shape, size_px, noise, self.label_noise_pixels) for shape in shapes]
-
-
-def _moved(box: Any, size_px: tuple[int, int], noise: random.Random, deviation_px: float) -> Box:
-    """Move each edge of a box by Gaussian noise, inside the image.
-
-    An axis on which nothing would be left of the box keeps its edges.
-    """
-
-    def two_edges(first: float, second: float, limit: int) -> list[float]:
-        shifted = (edge + noise.gauss(0, deviation_px) for edge in (first, second))
-        # A box that is outside before stays so, for ``outside`` to treat.
-        least, most = min(0.0, first), max(float(limit), second)
-        low, high = sorted(min(max(edge, least), most) for edge in shifted)
-        return [low, high] if low < high else [first, second]
-
-    x1, x2 = two_edges(box.x1, box.x2, size_px[0])
-    y1, y2 = two_edges(box.y1, box.y2, size_px[1])
-    return Box(x1, y1, x2, y2)
 
 
 def _raster(shape: Shape, label: str) -> tuple[float, float, tuple[Point, ...], str]:

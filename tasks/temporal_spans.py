@@ -13,8 +13,8 @@ The model needs a family that accepts several images: qwen2_vl, qwen2_5_vl, qwen
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,10 +22,8 @@ from mm_numeric.answers import IMAGE, Example, TimeSpans, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.geometry.row_shapes import finite_numbers, is_text
 from mm_numeric.numbers.numerals import NUMBER_FORMATS, plain_numbers
-from mm_numeric.tasks.base import Rows, check_choice
+from mm_numeric.tasks.base import BaseTask, Rows, check_choice
 from mm_numeric.tasks.number_questions import with_numerals
-from mm_numeric.tasks.rendering.clips import ClipStyle, render_clips
-from mm_numeric.tasks.rendering.drawing import RenderedTask
 
 _TIME = r"(?:[0-9]{1,3}:){0,2}[0-9]{1,6}(?:\.[0-9]{1,20})?"
 _END = r"(?![0-9:]|\.[0-9])"  # a longer number is not read in part
@@ -48,13 +46,12 @@ _ONE_TIME = re.compile(rf"(?<![0-9.:]){_TIME}{_END}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class FindSpans(RenderedTask):
+class FindSpans(BaseTask):
     """Task: find the spans of a video in which a described event happens."""
 
     version: ClassVar[int] = 4
     reads_by: ClassVar[tuple[str, ...]] = ("number_format",)
     report_sections: ClassVar[tuple[str, ...]] = ("spans",)
-    drawn_by: ClassVar[tuple[str, ...]] = ("clip",)
     augmentations: ClassVar[tuple[str, ...]] = ("flip",)
 
     prompt: str = (
@@ -72,9 +69,6 @@ class FindSpans(RenderedTask):
     number_format: str = NUMBER_FORMATS[0]
     """How generated texts write 1234.5: ``1,234.5``, ``1.234,5``, ``1 234,5`` or ``1 234.5``. The
     thousands separator is optional. Rows, training answers and JSON always have a decimal point."""
-
-    clip: ClipStyle = field(default_factory=ClipStyle)
-    """Options for rendered clips."""
 
     def __post_init__(self) -> None:
         if "{query}" not in self.prompt or IMAGE in self.prompt:
@@ -156,10 +150,6 @@ class FindSpans(RenderedTask):
     def recorded(self, value: Any) -> TimeSpans:
         """Convert a JSON list in predictions.jsonl back to spans."""
         return read_spans(value, "the target")
-
-    def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
-        """Generate clips as folders of frames; return the path of the file with their rows."""
-        return render_clips(folder, count, seed, self.clip)
 
 
 def _is_cut(text: str) -> bool:

@@ -9,18 +9,16 @@ Scorer   mm_numeric.evaluation.metrics.detection; ``order`` does not change the 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from mm_numeric.answers import Example, Instances
 from mm_numeric.tasks.base import Rows, image_example
-from mm_numeric.tasks.rendering.drawing import RenderedTask
-from mm_numeric.tasks.rendering.word_pages import PageStyle
 from mm_numeric.tasks.shape_lists import ShapeListTask
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextDetection(ShapeListTask, RenderedTask):
+class TextDetection(ShapeListTask):
     """Task: detect the words in an image."""
 
     # 2: coordinates are rounded from the original pixels; crossing polygons as in the RRC script
@@ -28,13 +26,9 @@ class TextDetection(ShapeListTask, RenderedTask):
     # 5: other layouts than that of the frame
     version: ClassVar[int] = 5
     augmentations: ClassVar[tuple[str, ...]] = ("crop", "rotate", "scale")  # no mirrored words
-    drawn_by: ClassVar[tuple[str, ...]] = ("page",)
 
     prompt: str = "Locate every word."
     """Prompt, the same for every image."""
-
-    page: PageStyle = field(default_factory=PageStyle)
-    """Options for rendered pages."""
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
         """Yield one example per row, in training and in evaluation alike."""

@@ -29,7 +29,7 @@ def test_memory_that_is_not_there_is_one_sentence(finished_runs, tmp_path, monke
     row = {"id": "1", "image": "a.png", "hour": 3, "minute": 20}
     Path("rows.jsonl").write_text(json.dumps(row) + "\n")
     Image.new("RGB", (10_000, 10_000)).save("a.png")
-    image = ["check-data", "clock_tiny", "data.train.render=null", "data.train.path=rows.jsonl"]
+    image = ["check-data", "clock_tiny", "data.train.synthetic=null", "data.train.path=rows.jsonl"]
     for words, reason in (
         (["predict", "--model", "run", "--data", "test.jsonl", "--out", "p.jsonl"], "alloc_cpu"),
         (image, "MemoryError"),

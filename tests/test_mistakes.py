@@ -183,7 +183,7 @@ SETTINGS = [
     override("task=my_tasks:Clock", "'my_tasks:Clock' cannot be imported (No module named 'my_tasks'"),
     override("task=my_tasks.Clock", "An import path has a colon before the name: package.module:"),
     override("data.train=rows.jsonl", "found 'rows.jsonl'. Write {path: rows.jsonl}."),
-    override("data.train.render=5 data.train.path=rows.jsonl", "data.train: set exactly one of path (a file), dataset and "),
+    override("data.train.synthetic.name=clocks data.train.path=rows.jsonl", "data.train: set exactly one of path (a file), dataset and "),
     override("data.train.weight=0", "mine.yaml, data.train: weight must be above 0, not 0."),
     override("data.test=null", "mine.yaml, data.test: expected settings (path, dataset, "),
     override("data.too_long=drop", "mine.yaml, data: too_long: drop requires max_tokens; set it."),

@@ -8,6 +8,7 @@ from chat_server import chat_server
 from faulty_server import Server
 from import_graph import graph
 from processes import Job
+from synthetic_rows import data_for
 from tiny_models import small_config
 
 from mm_numeric.families.qwen2_5_vl import Qwen2_5VL
@@ -30,8 +31,8 @@ def test_losses_scorers_and_predict_by_endpoint_work_without_unix(tmp_path):
     folder = tmp_path / "größe 1"  # a space, and letters that UTF-8 and cp1252 write differently
     Qwen2_5VL.make_tiny(folder / "model", seed=0)
     model = f"model={{family: qwen2_5_vl, name: '{folder / 'model'}', dtype: float32}}"
-    data = "data={train: {render: 2}, test: {render: 4, seed: 2}}"
-    words = ["task=arithmetic", "objective=ce", "predict.max_new_tokens=16", data, model]
+    data = data_for("arithmetic", 2, 4)
+    words = ["task=arithmetic", "objective=ce", "predict.max_new_tokens=16", *data, model]
     made = small_config(folder, *words)
     config = folder / "config.yaml"
     config.write_text(made.to_yaml(), encoding="utf-8")

@@ -34,8 +34,10 @@ def inside(module, rooms):
 MAY_IMPORT = {
     LEAVES: LEAVES,
     "numbers.vocabulary numbers.spans losses": f"{LEAVES} numbers losses",
-    "tasks": "answers geometry io.log numbers.numerals registry tasks",
+    "tasks": "answers geometry numbers.numerals registry tasks",
     "evaluation.metrics": "answers geometry numbers.numerals evaluation.metrics",
+    "synthetic": f"{LEAVES} synthetic",
+    "config.data": f"{LEAVES} config synthetic.generator",
     "config": f"{LEAVES} compat config losses.spec losses.presets tasks.base",
     "compat distributed.ranks": "",
     "distributed.ray": "registry io.log config",
@@ -62,7 +64,8 @@ task may name it, and no room but ``tasks`` may name a task."""
 
 MAY_NOT_LOAD = {
     LEAVES: TORCH,
-    "tasks evaluation.metrics rewards config importers runs.folder distributed.ranks cli": TORCH,
+    "tasks evaluation.metrics rewards config importers synthetic runs.folder": TORCH,
+    "distributed.ranks cli": TORCH,
     "rewards": (":PIL", ":shapely"),  # a reward of a number needs neither
     "inference.number_distribution inference.risks inference.decision_rules": TORCH,
     "inference.decode evaluation.answers": TORCH,
@@ -126,6 +129,8 @@ def test_there_is_no_import_circle_also_not_a_lazy_one():
         ("mm_numeric.tasks.new", "def f():\n    from mm_numeric.evaluation.metrics import clock"),
         ("mm_numeric.importers.new", "from mm_numeric.evaluation.metrics.boxes import iou"),
         ("mm_numeric.losses.new", "from mm_numeric.tasks import clock"),
+        ("mm_numeric.tasks.new", "from mm_numeric.synthetic.clock_faces import Clocks"),
+        ("mm_numeric.data.new", "from mm_numeric.synthetic.generator import Generator"),
         ("mm_numeric.answers", "from mm_numeric.numbers.spans import NumberSpans"),
         ("mm_numeric.training.run", "from mm_numeric.cli.main import main"),
         ("mm_numeric.evaluation.report.page", "import tasks"),

@@ -110,7 +110,7 @@ def check_data(
         report.memory = estimate_memory(config, family, settings, lengths)
     examples = [e.example for e in report.sources[0].examples]
     report.augment = make_augmenter(config, examples)
-    report.notes += [*_label_noise(config), *notes(report)]
+    report.notes += notes(report)
     if report.augment is not None:
         shown = [e.example for e in report.sources[0].examples if e.has_image]
         report.notes += _augmentation_notes(report.augment, shown[:images])
@@ -462,15 +462,6 @@ def _name_causes(source: SourceReport) -> None:
             f"The correct answers, written for the model and parsed, have {main.label} "
             f"{in_unit(source.ceiling[main.name], main.unit)}; no model can score higher.",
             cause or "Compare the answers that the page shows with those of the rows.",
-        )
-
-
-def _label_noise(config: Config) -> Iterator[str]:
-    given = listed_sources(config.data.train)
-    if config.task.with_noise_of(0) is not None and not all(own.render for own in given):
-        yield (
-            f"{config.task.describe()} The noise is added to the labels of your rows: remove it "
-            "from the section task, unless you study noise."
         )
 
 

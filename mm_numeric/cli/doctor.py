@@ -28,7 +28,7 @@ _NOT_FOR_USERS = ("all", "check", "docs", "test")
 """Extras for developers, and the list of all extras."""
 
 _ONE_STEP = (
-    "data.train={render: 8}",
+    "data.train={synthetic: {name: clocks, rows: 8}}",
     "objective=ntil",
     "trainer.max_steps=1",
     "evaluate=null",

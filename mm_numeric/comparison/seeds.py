@@ -15,8 +15,8 @@ from mm_numeric.config.schema import TINY, Config
 from mm_numeric.runs.folder import CONFIG
 from mm_numeric.settings import read_yaml
 
-RENDER_STRIDE = 1000
-"""Seed S renders rows with the seed of their source plus S times this number."""
+_STRIDE = 1000
+"""Seed S generates rows with the seed of their source plus S times this number."""
 
 _DEFAULT = ("weights", "order", "noise", "rows")
 
@@ -40,7 +40,7 @@ def with_resolved_vary(config: Config, folder: Path) -> Config:
 
 
 def draws_rows(vary: Sequence[str] | None) -> bool:
-    """Return True if each seed renders its own training rows under ``compare.vary``."""
+    """Return True if each seed generates its own training rows under ``compare.vary``."""
     return "rows" in (vary or _DEFAULT)
 
 
@@ -50,12 +50,9 @@ def run_of_seed(config: Config, seed: int, vary: Sequence[str] | None, output_di
     ``vary`` is ``compare.vary``; None is the default for a new comparison.
     """
     vary = vary or _DEFAULT
-    task = config.task.with_noise_of(seed) if "noise" in vary else None
-    config = config if task is None else replace(config, task=task)
-    if "rows" in vary:
-        train = tuple(_rendered_by(source, seed, config) for source in listed(config.data.train))
-        one = isinstance(config.data.train, DataSource)
-        config = replace(config, data=replace(config.data, train=train[0] if one else train))
+    train = tuple(_drawn_by(source, seed, vary, config) for source in listed(config.data.train))
+    one = isinstance(config.data.train, DataSource)
+    config = replace(config, data=replace(config.data, train=train[0] if one else train))
     fixed = config.trainer.get("seed", 42)  # the default of TrainingArguments
     weights = seed if "weights" in vary else fixed
     order = seed if "order" in vary else config.trainer.get("data_seed", fixed)
@@ -65,22 +62,33 @@ def run_of_seed(config: Config, seed: int, vary: Sequence[str] | None, output_di
     return with_trainer(config, **own, output_dir=str(output_dir))
 
 
-def _rendered_by(source: DataSource, seed: int, config: Config) -> DataSource:
-    """Return a training source that renders the rows of ``seed``; files are the same for all."""
-    if source.render is None:
+def with_rows_of(source: DataSource, seed: int) -> DataSource:
+    """Return a training source with the synthetic rows of a seed; files are the same for all."""
+    made = source.synthetic
+    if made is None:
         return source
-    if seed and source.answers is not None:
+    return replace(source, synthetic=replace(made, seed=made.seed + _STRIDE * seed))
+
+
+def _drawn_by(source: DataSource, seed: int, vary: Sequence[str], config: Config) -> DataSource:
+    """Return a training source with the synthetic rows and the label noise of a seed."""
+    if source.synthetic is not None and source.answers is None and "noise" in vary:
+        source = replace(source, synthetic=source.synthetic.with_noise_of(seed))
+    drawn = with_rows_of(source, seed) if "rows" in vary else source
+    if drawn.synthetic is None or drawn == source:
+        return drawn
+    if source.answers is not None:
         raise ValueError(
             f"{config.title}, compare.vary: {source.answers} has answers to the rows of one seed; "
             "remove rows from compare.vary."
         )
-    drawn = replace(source, seed=source.seed + RENDER_STRIDE * seed)
     others = [config.data.test, config.evaluate.data if config.evaluate else None]
-    taken = [other.seed for other in others if other and other.render is not None]
-    if seed and drawn.seed in taken:
+    made = [other.synthetic for other in others if other and other.synthetic is not None]
+    if (drawn.synthetic.name, drawn.synthetic.seed) in [(own.name, own.seed) for own in made]:
         raise ValueError(
-            f"{config.title}, compare.vary: the training rows of seed {seed} are rendered with the "
-            f"seed {drawn.seed}, as the test rows; change data.test.seed, or leave out this seed."
+            f"{config.title}, compare.vary: the training rows of seed {seed} are generated with "
+            f"the seed {drawn.synthetic.seed}, as the test rows; change data.test.synthetic.seed, "
+            "or leave out this seed."
         )
     return drawn
 
@@ -91,18 +99,18 @@ def describe_seeds(config: Config, *, has_noise: bool) -> str:
     ``has_noise`` is True if any row of the comparison trains on labels with noise.
     """
     vary = set(config.comparison.vary or _DEFAULT)
-    rendered = [source.render is not None for source in listed(config.data.train)]
+    made = [source.synthetic is not None for source in listed(config.data.train)]
     model, named = config.model, {"weights": "random initialisation", "order": "data order"}
     if model.name != TINY and config.lora is None and model.baseline is None:
         named["weights"] = "randomness of training, such as dropout"
     if has_noise:
         named["noise"] = "label noise"
-    named["rows"] = "training rows" if all(rendered) else "rendered training rows"
-    if not any(rendered):
+    named["rows"] = "training rows" if all(made) else "synthetic training rows"
+    if not any(made):
         del named["rows"]
     drawn = [name for key, name in named.items() if key in vary]
     same = [name for key, name in named.items() if key not in vary]
-    same += [] if all(rendered) else ["training rows from files"]
+    same += [] if all(made) else ["training rows from files"]
     own = f"each seed draws its own {_joined(drawn)}; " if drawn else ""
     return f"{own}the {_joined([*same, 'test rows'])} are the same for all seeds"
 

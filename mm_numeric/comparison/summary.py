@@ -21,7 +21,7 @@ from mm_numeric.comparison.tables import (
     headline_fact,
     metric_tables,
 )
-from mm_numeric.config.data import Sources, listed
+from mm_numeric.config.data import DataConfig, Sources, listed
 from mm_numeric.config.decoding import GREEDY
 from mm_numeric.config.schema import Config
 from mm_numeric.evaluation.metrics.base import Metric
@@ -169,11 +169,20 @@ def _metric(metric: Metric) -> dict[str, Any]:
 
 
 def _description(config: Config, rows: Sequence[ComparisonRow]) -> str:
-    described = {row.config.task.describe() for row in rows}
+    described = {_synthetic(row.config.data) for row in rows}
     data = described.pop() if len(described) == 1 else ""
     model = f"{config.model.family} ({config.model.name})"
     question = f"Which objective teaches {model} the task {config.task_name} best?"
     return f"{question} {data}".rstrip()
+
+
+def _synthetic(data: DataConfig) -> str:
+    """Describe synthetic rows in a sentence; the text is empty if others are trained or tested."""
+    made = [source.synthetic for source in (*listed(data.train), data.test)]
+    *trained, tested = [own.describe() if own else "" for own in made]
+    if not (tested and all(trained)):
+        return ""
+    return f"Trained on {' and '.join(dict.fromkeys(trained))}, tested on {tested}."
 
 
 def _facts(
@@ -213,7 +222,12 @@ def _facts(
         **_control(config, rows),
         "seeds": ", ".join(map(str, seeds)),
         "varied": describe_seeds(
-            config, has_noise=any(row.config.task.with_noise_of(0) is not None for row in rows)
+            config,
+            has_noise=any(
+                source.synthetic is not None and source.synthetic.has_noise
+                for row in rows
+                for source in listed(row.config.data.train)
+            ),
         ),
         "interval": _interval(len(seeds), drawn_units(len(tested.rows), tested.group_count)),
         "training time": f"{minutes:.0f} min for {len(runs)} runs{last}"
@@ -294,17 +308,16 @@ def _other_settings(rows: Sequence[ComparisonRow]) -> str:
 
 
 def _source(*draws: Sources) -> str:
-    """Describe data sources: file names or, for generated data, the seeds and the categories.
+    """Describe data sources: file names or, for synthetic rows, the generator and the seeds.
 
     ``draws`` are the same sources with the seed of each training seed.
     """
     texts = []
     for source, *others in zip(*map(listed, draws), strict=True):
-        if source.render:
-            seeds = list(dict.fromkeys(str(own.seed) for own in (source, *others)))
-            plural = "s" if len(seeds) > 1 else ""
-            rendered = f"rendered, seed{plural} {', '.join(seeds)}"
-            text = ", ".join([rendered, *source.categories])
+        made = [own.synthetic for own in (source, *others) if own.synthetic is not None]
+        if made:
+            seeds = list(dict.fromkeys(str(own.seed) for own in made))
+            text = f"synthetic {made[0].name}, seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}"
         else:
             text = Path(source.name).name
         answers = f", with the answers in {Path(source.answers).name}" if source.answers else ""

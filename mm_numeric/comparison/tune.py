@@ -8,11 +8,11 @@ would be tuned less than the others. Does not import torch.
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mm_numeric.comparison.seeds import RENDER_STRIDE, draws_rows
+from mm_numeric.comparison.seeds import draws_rows, with_rows_of
 from mm_numeric.config.compare import CompareConfig, row_name, value_name
 from mm_numeric.config.data import DataSource, listed
 from mm_numeric.config.reader import config_from_dict
@@ -85,7 +85,7 @@ def check_selection(row: Config, compare: CompareConfig, where: str) -> None:
     if compare.select_on is None:
         return
     train = [
-        replace(source, seed=source.seed + RENDER_STRIDE * seed)
+        with_rows_of(source, seed)
         for source in listed(row.data.train)
         for seed in (
             0,
@@ -96,14 +96,18 @@ def check_selection(row: Config, compare: CompareConfig, where: str) -> None:
         if any(_overlap(compare.select_on, other) for other in others):
             raise ValueError(
                 f"{where}.select_on: settings would be chosen on rows of data.{name}; choose other "
-                "rows, such as those rendered with another seed."
+                "rows, such as synthetic ones of another seed."
             )
 
 
 def _overlap(one: DataSource, other: DataSource) -> bool:
-    """Return True if two sources read the same files or split, or render with the same seed."""
-    if one.render is not None:
-        return other.render is not None and one.seed == other.seed
+    """Return True if two sources read the same files or split, or generate rows of one seed."""
+    if one.synthetic is not None:
+        made = other.synthetic
+        return made is not None and (made.name, made.seed) == (
+            one.synthetic.name,
+            one.synthetic.seed,
+        )
     if one.dataset is not None:
         same = (one.dataset, one.subset) == (other.dataset, other.subset)
         return same and _share_rows(one.split, other.split)

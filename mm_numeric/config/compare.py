@@ -116,7 +116,7 @@ class CompareConfig:
 
     vary: tuple[str, ...] | None = None
     """What each seed draws anew: ``weights`` (random initialisation), ``order`` (of the data),
-    ``noise`` (of the training labels), ``rows`` (rendered training rows). Test rows are the same
+    ``noise`` (of the training labels), ``rows`` (synthetic training rows). Test rows are the same
     for all seeds. null: all four; in an existing folder, what its runs vary."""
 
     objectives: tuple[Any, ...] = ("ce", "emd", "ntl_was", "ntil")
@@ -160,7 +160,7 @@ class CompareConfig:
     """Seeds of the runs that choose the values of ``tune``; none of ``seeds``."""
 
     select_on: DataSource | None = None
-    """Rows to choose the tuned settings on, such as ``{render: 500, seed: 3}``; not those of
+    """Rows to choose the tuned settings on, such as ``{path: validation.jsonl}``; not those of
     ``data.test`` or ``data.train``. Required with ``tune``."""
 
     decode: tuple[str, ...] = (GREEDY,)

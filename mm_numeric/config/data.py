@@ -6,6 +6,7 @@ from typing import Any
 
 from mm_numeric.config.decoding import GREEDY, check_decode
 from mm_numeric.settings import check_at_least_1, check_choices
+from mm_numeric.synthetic.generator import Generator
 
 ALL, PARSEABLE = "all", "parseable"
 """Values of ``DataSource.keep_answers``."""
@@ -13,7 +14,7 @@ ALL, PARSEABLE = "all", "parseable"
 
 @dataclass(frozen=True, kw_only=True)
 class DataSource:
-    """Source of samples: files, a Hugging Face dataset, or synthetic samples made by the task."""
+    """Source of samples: files, a Hugging Face dataset, or a generator of synthetic rows."""
 
     path: str | tuple[str, ...] | None = None
     """A .jsonl, .jsonl.gz, .json or .csv file, a glob pattern (``shards/*.jsonl.gz``), or a list of
@@ -36,15 +37,9 @@ class DataSource:
     """Boxes in the column ``objects`` of ``dataset``: ``xywh`` for [x, y, width, height] as in COCO
     and cppe-5, ``xyxy`` for [x1, y1, x2, y2]."""
 
-    render: int | None = None
-    """Number of rows to render, at least 1; they are cached in ``data.cache``."""
-
-    seed: int = 0
-    """Random seed of the renderer."""
-
-    categories: tuple[str, ...] = ()
-    """Categories of rendered rows, for example ``[interpolation, extrapolation]``, with equal
-    numbers of rows. Empty: the task's first category, its training distribution."""
+    synthetic: Generator | None = None
+    """A generator of rows: ``{name: clocks, rows: 12000, seed: 0, noise_minutes: 5}``. The settings
+    of each generator are in a table of their own. Rows are cached in ``data.cache``."""
 
     images: str | None = None
     """Folder of the images. None: the folder of the file, or else its subfolder ``images``."""
@@ -64,13 +59,10 @@ class DataSource:
     the highest confidence, such as 0.8 of them; other rows are left out."""
 
     def __post_init__(self) -> None:
-        """Require exactly one of ``path``, ``dataset`` and ``render``; validate other settings."""
-        given = [value is not None for value in (self.path, self.dataset, self.render)]
+        """Require exactly one of ``path``, ``dataset`` and ``synthetic``; validate the others."""
+        given = [value is not None for value in (self.path, self.dataset, self.synthetic)]
         if sum(given) != 1 or self.path == ():
-            raise ValueError("set exactly one of path (a file), dataset and render")
-        check_at_least_1(self, "render")
-        if self.categories and self.render is None:
-            raise ValueError("categories require render; rows of a file have their own category")
+            raise ValueError("set exactly one of path (a file), dataset and synthetic")
         check_keep(self.keep_answers, "keep_answers")
         if self.keep_answers != ALL and self.answers is None:
             raise ValueError("keep_answers requires answers; set it, too")
@@ -84,8 +76,8 @@ class DataSource:
     @property
     def name(self) -> str:
         """Return a short description of the source for messages, such as ``train.jsonl``."""
-        if self.render is not None:
-            return f"{self.render} rendered rows"
+        if self.synthetic is not None:
+            return f"{self.synthetic.rows} synthetic rows"
         if self.dataset is not None:
             return ", ".join(filter(None, (self.dataset, self.subset, self.split)))
         assert self.path is not None
@@ -183,7 +175,7 @@ class DataConfig:
     """Rows for which ``predict`` and ``compare`` generate answers."""
 
     cache: str = "runs/cache"
-    """Folder for rendered rows and for the cache of Hugging Face ``datasets``."""
+    """Folder for synthetic rows and for the cache of Hugging Face ``datasets``."""
 
     on_bad_image: str = "stop"
     """If an image cannot be read, ``stop`` training, or ``skip`` the row and count it."""

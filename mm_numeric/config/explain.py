@@ -23,12 +23,14 @@ from mm_numeric.config.trainer_settings import (
 )
 from mm_numeric.geometry.coordinates import Coordinates
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
-from mm_numeric.registry import TASKS, load, unknown
+from mm_numeric.registry import GENERATORS, TASKS, load, unknown
+
+_SOURCES = "data.train, data.test, evaluate.data, compare.select_on"
 
 SECTIONS: Mapping[str, type] = {
     "data": data.DataConfig,
     "data.augment": data.AugmentConfig,
-    "data.train, data.test, evaluate.data, compare.select_on": data.DataSource,
+    _SOURCES: data.DataSource,
     "model": schema.ModelConfig,
     "model.coordinates": Coordinates,
     "modules.NAME": modules.ModuleSettings,
@@ -52,11 +54,11 @@ class SettingText(NamedTuple):
     kind: str
     default: str
     meaning: str
-    task: str = ""
-    """Name of the task, if it is an option of a task."""
+    of: str = ""
+    """The task or the generator that has the setting, such as ``task clock``; empty for others."""
 
     def __str__(self) -> str:
-        title = f"{self.path} (task {self.task})" if self.task else self.path
+        title = f"{self.path} ({self.of})" if self.of else self.path
         lines = f"type:    {self.kind}", f"default: {self.default}", f"meaning: {self.meaning}"
         return "\n".join([title, *map(_wrapped, lines)])
 
@@ -89,7 +91,11 @@ def _settings() -> Iterator[SettingText]:
                 yield from _fields(section.replace("NAME", name), cls)
     for task, import_path in TASKS.items():
         for setting in _fields("task", load(import_path, task)):
-            yield setting._replace(task=task)
+            yield setting._replace(of=f"task {task}")
+    for section in _SOURCES.split(", "):
+        for generator, import_path in GENERATORS.items():
+            for setting in _fields(f"{section}.synthetic", load(import_path, generator)):
+                yield setting._replace(of=f"generator {generator}")
     yield from _trainer()
     whole = {field.name: field for field in fields(schema.Config)}
     yield SettingText("plugins", kind(whole["plugins"]), "null", meanings(schema.Config)["plugins"])
@@ -130,7 +136,7 @@ _TYPE_WORDS = {
     r" \| ": " or ", r"\bNone\b": "null", r"\bAny\b": "see meaning", r"\bstr\b": "text",
     r"\bint\b": "whole number", r"\bfloat\b": "number", r"\bbool\b": "true or false",
     r"tuple\[see meaning, …\]": "list", r"(?:tuple|Sequence)\[([^\[\]]*?)(?:, …)?\]": r"list of \1",
-    r"list\[(\w+)\]": r"list of \1", r"(?:Mapping|dict)\[.*\]|\bdict\b|\w+Style": "mapping",
+    r"list\[(\w+)\]": r"list of \1", r"(?:Mapping|dict)\[.*\]|\bdict\b|\bGenerator\b": "mapping",
 }  # fmt: skip
 
 

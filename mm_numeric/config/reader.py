@@ -65,7 +65,7 @@ _SOURCES = ("data.", "evaluate.data", "compare.select_on")
 _SOURCE_SETTINGS = {
     "path": ("path",),
     "dataset": ("dataset", "subset", "split", "revision", "boxes"),
-    "render": ("render", "seed", "categories"),
+    "synthetic": ("synthetic",),
 }
 """The three kinds of data sources, and the settings that only one kind has."""
 
@@ -103,14 +103,15 @@ def names_module(value: Any) -> bool:
 def with_overrides(raw: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """Return a copy of settings with all overrides applied.
 
-    An override of ``path``, ``dataset`` or ``render`` removes the other two from its data source,
-    with the settings that only they have. If overrides set two of them, both stay, and
+    An override of ``path``, ``dataset`` or ``synthetic`` removes the other two from its data
+    source, with the settings that only they have. If overrides set two of them, both stay, and
     ``config_from_dict`` raises an error.
     """
     changed = dict(raw)
     for override in overrides:
         changed = with_override(changed, override)
-    given = [override.partition("=")[0] for override in overrides]
+    named = [override.partition("=")[0] for override in overrides]
+    given = [re.sub(r"\.synthetic\..*", ".synthetic", name) for name in named]
     for name in given:
         section, _, kind = name.rpartition(".")
         if kind not in _SOURCE_SETTINGS or not section.startswith(_SOURCES):

@@ -58,17 +58,13 @@ class DecodedAnswers:
         confident = set() if isinstance(keep, str) else _most_confident(lines, keep)
         return cls(lines, str(file), keep, confident)
 
-    def labelled(
-        self, task: Task, row: tuple[str, Mapping[str, Any]], examples: Sequence[Example]
-    ) -> list[Example]:
+    def labelled(self, task: Task, examples: Sequence[Example]) -> list[Example]:
         """Return the examples with their answers from the file in place of their labels.
 
-        ``row`` are the position and the fields of the row of the ``examples``. Those whose answer
-        is missing, unparseable or not confident enough are left out if ``keep`` allows it. Raises
-        ValueError if ``keep`` is ``all``, or if the file is of another task or of other rows.
+        Those whose answer is missing, unparseable or not confident enough are left out if ``keep``
+        allows it. Raises ValueError if ``keep`` is ``all``, or if the file is of another task or of
+        other rows.
         """
-        # Not the training label: it may have noise, and predictions have the label without it.
-        labels = {plain.id: plain.answer for plain in task.examples([row], training=False)}
         found = []
         for example in examples:
             if example.id not in self.lines:
@@ -80,7 +76,7 @@ class DecodedAnswers:
                     )
                 continue
             where, line = self.lines[example.id]
-            _check_same_row(where, line, task, example, labels.get(example.id))
+            _check_same_row(where, line, task, example)
             if not isinstance(self.keep, str) and example.id not in self.confident:
                 continue
             answer = _parsed(where, line, task)
@@ -116,9 +112,7 @@ def _most_confident(lines: Mapping[str, tuple[str, Mapping[str, Any]]], share: f
     return set(order[: math.ceil(Fraction(str(share)) * len(order))])
 
 
-def _check_same_row(
-    where: str, line: Mapping[str, Any], task: Task, example: Example, label: Any
-) -> None:
+def _check_same_row(where: str, line: Mapping[str, Any], task: Task, example: Example) -> None:
     """Raise ValueError if an answer is of another task, prompt or target than the row's."""
     own = f"{type(task).__module__}:{type(task).__name__}"
     named = line.get("task")
@@ -127,7 +121,7 @@ def _check_same_row(
     prompt, target = line.get("prompt"), line.get("target")
     for name, theirs, ours in (
         ("prompt", prompt, example.prompt),
-        ("target", target, None if label is None else json.loads(json.dumps(task.record(label)))),
+        ("target", target, json.loads(json.dumps(task.record(example.answer)))),
     ):
         if None not in (theirs, ours) and theirs != ours:
             raise ValueError(

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,9 +51,9 @@ def load_examples(
 ) -> list[Example]:
     """Return the examples of one or more data sources, after checking that every image exists.
 
-    ``cache`` is the folder for generated samples and for the cache of ``datasets``. If
-    ``training``, the clock task adds label noise, and the MathVista task raises an error for test
-    samples. ``seen`` maps the ids loaded so far to file and line; it is updated here.
+    ``cache`` is the folder for synthetic rows and for the cache of ``datasets``. If ``training``,
+    the MathVista task raises an error for test samples. ``seen`` maps the ids loaded so far to file
+    and line; it is updated here.
     """
     examples = []
     for example, error in examples_and_errors(task, source, cache, training=training, seen=seen):
@@ -138,7 +138,7 @@ def examples_and_errors(
         except ValueError as unusable:
             yield None, unusable
             continue
-        for row in source_rows(task, source, cache):
+        for row in source_rows(source, cache):
             rows += 1
             for example, error in examples_of_row(task, row, source, answers, training=training):
                 examples += 1
@@ -156,8 +156,7 @@ def examples_and_errors(
             if rows and answers is not None:
                 kind = NoAnswersError
                 problem = f"{answers.file} has no answer to keep for any of its {rows} rows"
-            rendered = source.render is not None
-            where = render_rows(task, source, cache) if rendered else source.name
+            where = source.name if source.synthetic is None else generated_rows(source, cache)
             yield None, kind(f"{where}: {problem}; give at least one.")
         elif answers is not None and examples < rows:
             logger.info(
@@ -168,10 +167,10 @@ def examples_and_errors(
             )
 
 
-def source_rows(task: Task, source: DataSource, cache: Path) -> Iterator[SourceRow | ValueError]:
+def source_rows(source: DataSource, cache: Path) -> Iterator[SourceRow | ValueError]:
     """Yield the rows of a data source in order, with a ValueError in place of an invalid row."""
     try:
-        files = find_files(task, source, cache)
+        files = find_files(source, cache)
     except ValueError as error:
         yield error
         return
@@ -203,16 +202,17 @@ def rows_of_file(file: Path) -> Iterator[SourceRow | ValueError]:
         yield row if isinstance(row, ValueError) else SourceRow(*row, folder=file.parent)
 
 
-def find_files(task: Task, source: DataSource, cache: Path) -> list[Path | None]:
+def find_files(source: DataSource, cache: Path) -> list[Path | None]:
     """Return the files of a data source, with glob patterns such as ``train/*.jsonl`` expanded.
 
-    If the task generates the samples, return the file with them (created if not in the cache). For
-    a Hugging Face data set, return [None].
+    For synthetic rows, return the file with them (created if not in the cache); for a Hugging Face
+    data set, return [None].
     """
     if source.dataset is not None:
         return [None]
-    if source.path is None:
-        return [render_rows(task, source, cache)]
+    if source.synthetic is not None:
+        return [generated_rows(source, cache)]
+    assert source.path is not None
     files: list[Path | None] = []
     for name in [source.path] if isinstance(source.path, str) else source.path:
         matches = matching_files(name)
@@ -242,7 +242,7 @@ def examples_of_row(
         _check_surrogates(row.where, row.row)
         examples = list(task.examples([(row.where, row.row)], training=training))
         if answers is not None:
-            examples = answers.labelled(task, (row.where, row.row), examples)
+            examples = answers.labelled(task, examples)
     except ValueError as error:
         message = str(error)
         if not message.startswith((row.where, *([answers.file] if answers else []))):
@@ -301,28 +301,23 @@ def _check_surrogates(where: str, row: dict[str, Any]) -> None:
         ) from None
 
 
-def render_rows(task: Task, source: DataSource, cache: Path) -> Path:
-    """Return the file of samples that a task generates; create it unless it is cached."""
-    name = type(task).__name__
-    assert source.render is not None
-    if task.render_settings is None:
-        raise ValueError(f"data.render: the task {name} cannot render; give a path.")
-    if source.categories and not task.categories:
-        raise ValueError(f"data.categories: the task {name} has none; remove the setting.")
-    # Tasks without categories need not accept the argument.
-    categories = [source.categories] if source.categories else []
-    made_of = [type(task).__module__, name, task.version, task.render_settings, *source.categories]
-    key = json.dumps([*made_of, source.render, source.seed], sort_keys=True)
-    folder = cache / f"{name.lower()}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+def generated_rows(source: DataSource, cache: Path) -> Path:
+    """Return the file with the synthetic rows of a source; create it unless it is cached."""
+    generator = source.synthetic
+    assert generator is not None
+    kind = type(generator)
+    made_of = [kind.__module__, kind.__name__, generator.version, asdict(generator)]
+    digest = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
+    folder = cache / f"{kind.__name__.lower()}-{digest[:12]}"
     rows = folder / "rows.jsonl"
     if not rows.is_file():
         cache.mkdir(parents=True, exist_ok=True)
         try:
             with atomic_folder(folder) as unfinished:
-                task.render(unfinished, source.render, source.seed, *categories)
+                generator.write(unfinished)
         except OSError:
             if not rows.is_file():
-                raise  # otherwise another process has rendered the same rows first
+                raise  # otherwise another process has generated the same rows first
     return rows
 
 

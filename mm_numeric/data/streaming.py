@@ -69,7 +69,7 @@ class ExampleStream(IterableDataset[list[Example]]):
         """
         first = []
         for source in listed(self.data.train):
-            for file in find_files(self.task, source, self._cache):
+            for file in find_files(source, self._cache):
                 if file is not None and not file.is_file():
                     raise ValueError(f"{file}: there is no such file.")
             first.append(next(self._one_pass([source], None)))
@@ -86,7 +86,7 @@ class ExampleStream(IterableDataset[list[Example]]):
         self, sources: Iterable[DataSource], rng: random.Random | None
     ) -> Iterator[Example]:
         """Yield every example once. If ``rng`` is not None, shuffle files and buffered examples."""
-        files = [(s, file) for s in sources for file in find_files(self.task, s, self._cache)]
+        files = [(s, file) for s in sources for file in find_files(s, self._cache)]
         if rng is None:
             yield from self._read(files)
         else:

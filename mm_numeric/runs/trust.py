@@ -11,7 +11,8 @@ from typing import Any
 
 from mm_numeric.io.files import read_json
 from mm_numeric.losses.presets import PRESETS
-from mm_numeric.registry import BASELINES, FAMILIES, RISKS, SCORERS, TASKS
+from mm_numeric.registry import BASELINES, FAMILIES, GENERATORS, RISKS, SCORERS, TASKS
+from mm_numeric.settings import setting_at
 
 FLAG = "--trust-remote-code"
 
@@ -34,6 +35,13 @@ def named_code(raw: Mapping[str, Any]) -> dict[str, Any]:
         "model.baseline": (_name(model.get("baseline"), "name"), BASELINES),
         "objective": (_name(raw.get("objective"), "preset"), PRESETS),
     }
+    for path in ("data.train", "data.test", "evaluate.data", "compare.select_on"):
+        value = setting_at(raw, path)
+        sources = {path: value}
+        if isinstance(value, list):
+            sources = {f"{path}.{i}": source for i, source in enumerate(value)}
+        for where, source in sources.items():
+            names[f"{where}.synthetic"] = setting_at(source, "synthetic.name"), GENERATORS
     found: dict[str, Any] = {
         setting: name
         for setting, (name, table) in names.items()

@@ -31,9 +31,10 @@ RUNS: Mapping[str, tuple[str, ...]] = {
 }
 """Overrides of ``clock_tiny`` for each run."""
 
-REAL_SIZE = {"data.train.render": 512, "data.test.render": 64, "trainer.max_steps": 20,
+REAL_SIZE = {"data.train.synthetic.rows": 512, "data.test.synthetic.rows": 64,
+             "trainer.max_steps": 20,
              "trainer.save_steps": 10, "trainer.per_device_train_batch_size": 32}  # fmt: skip
-TOY_SIZE = {"data.train.render": 16, "data.test.render": 4, "trainer.max_steps": 4,
+TOY_SIZE = {"data.train.synthetic.rows": 16, "data.test.synthetic.rows": 4, "trainer.max_steps": 4,
             "trainer.save_steps": 2, "trainer.per_device_train_batch_size": 4}  # fmt: skip
 COMMON = {"trainer.bf16": "true", "trainer.logging_steps": 1, "trainer.save_total_limit": 2,
           "trainer.warmup_steps": 2}  # fmt: skip

@@ -53,8 +53,8 @@ def make_runs(folder: Path) -> Path:
             [
                 f"trainer.output_dir={folder / task}",
                 f"data.cache={folder / 'cache'}",
-                "data.train.render=2000",
-                f"data.test.render={rows}",
+                "data.train.synthetic.rows=2000",
+                f"data.test.synthetic.rows={rows}",
                 "model={family: qwen2_5_vl, name: tiny, dtype: float32, "
                 "coordinates: {preset: qwen2_vl, max_value: 99}}",
                 "objective=ce",

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from finished_runs import COMPARISON
+from finished_runs import COMPARISON, SUMS
 from result_files import section, values
+from synthetic_rows import rows_for
 
 from mm_numeric.cli import main as cli
 
@@ -27,7 +28,7 @@ def test_the_runs_of_all_seeds_are_one_more_row(finished_runs, tmp_path, monkeyp
     }
     predicted = {"batch_size": 24, "max_new_tokens": 3, "branches": 8}
     config = {**COMPARISON, "compare": compared, "predict": predicted}
-    config["data"] = {**config["data"], "test": {"render": 12, "seed": 2}}
+    config["data"] = {**config["data"], "test": rows_for("arithmetic", 12, 2, **SUMS)}
     Path("both.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     for _ in range(2):  # the second time, nothing is trained or answered again
         assert cli.main(["compare", "both.yaml"]) == 0

@@ -36,7 +36,7 @@ from mm_numeric.runs.folder import (
 DISTILLED = "{name: distilled, preset: ce, with: {distil: {decode: median, keep: all}}}"
 SMALL = ("compare.objectives=[ce]", "compare.control=null", "compare.seeds=[0, 1]",
          "trainer.max_steps=4", "compare.warm_start.max_steps=20", "compare.jobs=1",
-         "compare.resources={cpus: 1, memory_gib: 0.5}", "data.test.render=4",
+         "compare.resources={cpus: 1, memory_gib: 0.5}", "data.test.synthetic.rows=4",
          )  # fmt: skip
 
 
@@ -131,7 +131,7 @@ def test_the_plan_names_the_runs_in_order_and_what_they_wait_for(tmp_path, capsy
     file = tmp_path / "small.yaml"
     rows = f"compare.objectives=[emd, {DISTILLED}, {{name: plain, preset: ce}}]"
     tune = ("compare.tune={trainer.learning_rate: [1.0e-3, 2.0e-3]}",
-            "compare.select_on={render: 4, seed: 9}")  # fmt: skip
+            "compare.select_on={synthetic: {name: clocks, rows: 4, seed: 9}}")  # fmt: skip
     file.write_text(small_config(tmp_path, *SMALL, rows, "compare.seeds=[3]").to_yaml())
     assert cli.main(["compare", str(file), "--plan"]) == 0
     lines = [line.split("  ") for line in capsys.readouterr().out.splitlines()]

@@ -9,6 +9,7 @@ from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from planned import seed_configs
+from synthetic_rows import rows_for
 from tiny_models import small_config
 
 from mm_numeric.comparison.rows import compared_rows
@@ -21,7 +22,7 @@ AXES = {
     "objective.reduction": ["items", "samples"],
     "objective.on_nan": {"kept": "keep", "stopped": "error"},
     "trainer.learning_rate": [1.0e-3, 2.0e-3],
-    "task.label_noise_minutes": [0, 5.0],
+    "data.train.synthetic.noise_minutes": [0, 5.0],
     "model.attention": ["sdpa", "eager"],
 }
 
@@ -56,7 +57,7 @@ def test_a_grid_is_rows_with_the_names_of_what_differs(tmp_path):
 
 @pytest.mark.parametrize(("override", "every"), [("", None), ("evaluate={every_steps: 3}", 3)])
 def test_rows_are_evaluated_during_training_if_the_config_says_so(tmp_path, override, every):
-    objectives = "[ce, {preset: emd, with: {task.label_noise_minutes: 1}}]"
+    objectives = "[ce, {preset: emd, with: {data.train.synthetic.noise_minutes: 1}}]"
     config = small_config(tmp_path, f"compare.objectives={objectives}", *filter(None, [override]))
     for run in seed_configs(config, 0):
         assert (run.evaluate and run.evaluate.every_steps) == every
@@ -67,12 +68,14 @@ def test_rows_are_evaluated_during_training_if_the_config_says_so(tmp_path, over
 def test_an_objective_of_a_grid_may_change_other_settings(tmp_path):
     distilled = {"name": "distilled", "with": {"distil": {"decode": "median"}}}
     noise = [0, 3]
-    config = config_of(tmp_path, objective=["ce", distilled], task__label_noise_minutes=noise)
-    row = named(config)["distilled_label_noise_minutes_3"]
+    config = config_of(
+        tmp_path, objective=["ce", distilled], data__train__synthetic__noise_minutes=noise
+    )
+    row = named(config)["distilled_noise_minutes_3"]
     assert row.config.distil.decode == "median"
     assert row.config.objective.spec == PRESETS["ce"]
-    assert row.warm_start == "warm_start_label_noise_minutes_3"
-    assert row.reference == "ce_label_noise_minutes_3"
+    assert row.warm_start == "warm_start_noise_minutes_3"
+    assert row.reference == "ce_noise_minutes_3"
     assert row.axes["objective"] == "distilled"
 
 
@@ -179,10 +182,10 @@ def test_two_warm_starts_do_not_have_one_name(tmp_path):
 
 
 def test_a_row_is_compared_with_the_first_that_differs_only_in_the_objective(tmp_path):
-    grid = {"objective": ["ce", "emd"], "task.label_noise_minutes": [0, 10]}
+    grid = {"objective": ["ce", "emd"], "data.train.synthetic.noise_minutes": [0, 10]}
     grid["trainer.learning_rate"] = [1.0e-3, 2.0e-3]
     rows = compared_rows(config_of(tmp_path, "[ntil]", grid=grid, control="ce_times_1.3"))
-    short = {row.name: row.name.replace("label_noise_minutes", "noise") for row in rows}
+    short = {row.name: row.name.replace("noise_minutes", "noise") for row in rows}
     found = {short[row.name]: short.get(row.reference) for row in rows}
     assert found == {
         "ntil": None,
@@ -274,10 +277,16 @@ def test_the_control_of_a_grid_is_not_a_point_of_its_sweeps(tmp_path):
         ({"model.dtype": ["int4"]}, r"grid, ntil_dtype_int4, model: dtype is one of"),
         ({"model.name": ["a/b"]}, r"'ntil_name_a/b' cannot be the name of a folder; choose"),
         ({"trainer.seed": [0, 1]}, r"'trainer\.seed' is the same for all rows; remove it\."),
-        ({"data.test.render": [5]}, r"'data\.test\.render' is the same for all rows"),
-        ({"data.test": {"a": {"render": 5}}}, r"'data\.test' is the same for all rows"),
         (
-            {"data": {"a": {"train": {"render": 5}, "test": {"render": 5, "seed": 9}}}},
+            {"data.test.synthetic.rows": [5]},
+            r"'data\.test\.synthetic\.rows' is the same for all rows",
+        ),
+        (
+            {"data.test": {"a": rows_for("clock", 5)}},
+            r"'data\.test' is the same for all rows",
+        ),
+        (
+            {"data": {"a": {"train": rows_for("clock", 5), "test": rows_for("clock", 5, 9)}}},
             r"'data\.test' is the same for all rows; do not change it\.",
         ),
         ({"compare.jobs": [1]}, r"'compare\.jobs' is the same for all rows"),

@@ -85,7 +85,7 @@ def test_a_finished_row_does_not_have_the_answers_of_other_predict_settings(tmp_
 
 
 def test_rows_of_another_config_leave_the_summary_with_a_warning(tmp_path, capsys):
-    folder, few = tmp_path / "both", ["data.train.render=4", "data.test.render=4"]
+    folder, few = tmp_path / "both", ["data.train.synthetic.rows=4", "data.test.synthetic.rows=4"]
     few += ["compare.decode=[greedy]"]
     both = comparison(folder, {"ce": (GOOD, POOR), "emd": (POOR, GOOD)}, overrides=few)
     for run in folder.glob("seed*/*"):

@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 from planned import seed_configs
+from synthetic_rows import rows_for
 from tiny_models import examples_of, small_config, tiny_checkpoint, tiny_family
 
 from mm_numeric.comparison.seeds import describe_seeds, with_resolved_vary
@@ -16,18 +17,22 @@ from mm_numeric.training.setup import make_trainer, training_arguments
 SEEDS = "compare.seeds=[0, 3]"
 
 
+def synthetic(run):
+    return [source.synthetic for source in listed(run.data.train) if source.synthetic]
+
+
 def drawn(config, seed):
     """Return (seed, data seed, noise seed, seeds of the training sources) of the runs of a seed."""
     found = {
         (
             run.trainer["seed"],
             run.trainer.get("data_seed"),
-            run.task.label_noise_seed,
-            tuple(source.seed for source in listed(run.data.train)),
+            *{made.noise_seed for made in synthetic(run)},
+            tuple(made.seed for made in synthetic(run)),
         )
         for run in seed_configs(config, seed)
     }
-    assert {run.data.test.seed for run in seed_configs(config, seed)} == {2}
+    assert {run.data.test.synthetic.seed for run in seed_configs(config, seed)} == {2}
     (own,) = found  # the same for the warm start and all rows
     return own
 
@@ -69,12 +74,12 @@ def test_weights_and_order_are_drawn_apart(tmp_path):
     assert not torch.equal(one, first_batches(1, 6))
 
 
-def test_each_rendered_source_is_drawn_and_a_file_is_not(tmp_path):
-    sources = "data.train=[{render: 9, seed: 1}, {render: 9, seed: 5}, {path: rows.jsonl}]"
-    config = small_config(tmp_path, SEEDS, sources)
-    assert drawn(config, 3)[3] == (3001, 3005, 0)
+def test_each_synthetic_source_is_drawn_and_a_file_is_not(tmp_path):
+    sources = [rows_for("clock", 9, seed) for seed in (1, 5)] + [{"path": "rows.jsonl"}]
+    config = small_config(tmp_path, SEEDS, f"data.train={sources}")
+    assert drawn(config, 3)[3] == (3001, 3005)
     assert describe_seeds(config, has_noise=True) == (
-        "each seed draws its own random initialisation, data order, label noise and rendered "
+        "each seed draws its own random initialisation, data order, label noise and synthetic "
         "training rows; the training rows from files and test rows are the same for all seeds"
     )
 
@@ -86,21 +91,23 @@ def test_each_rendered_source_is_drawn_and_a_file_is_not(tmp_path):
          "rows; the test rows are the same for all seeds"),
         (("compare.vary=[order]",), "each seed draws its own data order; the random initialisation,"
          " label noise, training rows and test rows are the same for all seeds"),
-        (("task.label_noise_minutes=0", "data.train={path: rows.jsonl}"),
+        (("data.train={path: rows.jsonl}",),
          "each seed draws its own random initialisation and data order; the training rows from "
          "files and test rows are the same for all seeds"),
-        (("task.label_noise_minutes=0", "compare.vary=[noise]"), "the random initialisation, data "
-         "order, training rows and test rows are the same for all seeds"),
+        (("data.train.synthetic.noise_minutes=0", "compare.vary=[noise]"),
+         "the random initialisation, data order, training rows and test rows are the same for all "
+         "seeds"),
     ],
 )  # fmt: skip
 def test_a_sentence_states_what_differs_between_seeds(tmp_path, overrides, sentence):
     config = small_config(tmp_path, *overrides)
-    has_noise = config.task.with_noise_of(0) is not None
+    has_noise = any(made.has_noise for made in synthetic(config))
     assert describe_seeds(config, has_noise=has_noise) == sentence
 
 
 def test_seeds_of_a_checkpoint_do_not_differ_in_its_weights(tmp_path):
-    config = small_config(tmp_path, "model.name=my/checkpoint", "task.label_noise_minutes=0")
+    quiet = "data.train.synthetic.noise_minutes=0"
+    config = small_config(tmp_path, "model.name=my/checkpoint", quiet)
     assert describe_seeds(config, has_noise=True) == (
         "each seed draws its own randomness of training, such as dropout, data order, label noise "
         "and training rows; the test rows are the same for all seeds"
@@ -108,7 +115,7 @@ def test_seeds_of_a_checkpoint_do_not_differ_in_its_weights(tmp_path):
 
 
 def test_answers_to_the_rows_of_one_seed_are_not_those_of_another(tmp_path):
-    answers = {"render": 9, "seed": 1, "answers": "training_answers.jsonl"}
+    answers = rows_for("clock", 9, 1) | {"answers": "training_answers.jsonl"}
     config = small_config(tmp_path, SEEDS, f"data.train={answers}")
     seed_configs(config, 0)
     with pytest.raises(ValueError, match=r"training_answers\.jsonl has answers to the rows of one"):
@@ -116,8 +123,8 @@ def test_answers_to_the_rows_of_one_seed_are_not_those_of_another(tmp_path):
 
 
 def test_no_seed_trains_on_the_test_rows(tmp_path):
-    config = small_config(tmp_path, SEEDS, "data.test.seed=3001")
-    with pytest.raises(ValueError, match=r"rows of seed 3 are rendered with the seed 3001, as the"):
+    config = small_config(tmp_path, SEEDS, "data.test.synthetic.seed=3001")
+    with pytest.raises(ValueError, match=r"rows of seed 3 are generated with the seed 3001, as"):
         seed_configs(config, 3)
 
 
@@ -148,7 +155,7 @@ def test_a_run_of_an_old_folder_is_not_taken_for_one_with_rows_of_its_own(tmp_pa
     )
     claim(old.output_dir, old)
     (old.output_dir / "run.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"another run: data\.train\.seed is 1 there and 1001"):
+    with pytest.raises(ValueError, match=r"another run: data\.train\.synthetic\.noise_seed is 0"):
         claim(new.output_dir, new)
 
 

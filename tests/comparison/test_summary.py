@@ -111,7 +111,7 @@ def test_the_same_answers_do_not_differ_whatever_their_order(tmp_path):
 
 
 def test_the_label_noise_is_not_described_if_rows_differ_in_it(tmp_path):
-    quiet = "{name: quiet, preset: ce, with: {task.label_noise_minutes: 0}}"
+    quiet = "{name: quiet, preset: ce, with: {data.train.synthetic.noise_minutes: 0}}"
     config = settings(tmp_path, ["ce", quiet])
     described = summary_module._description(config, compared_rows(config))
     assert described == "Which objective teaches qwen2_vl (tiny) the task clock best?"
@@ -296,11 +296,11 @@ def test_what_the_summary_says_about_the_comparison(tmp_path):
         (seed, name) for seed in (3, 5) for name in runs
     ]
     assert all((tmp_path / run["folder"] / "run.json").is_file() for run in summary["runs"])
-    assert "Gaussian noise of 5 minutes, tested on clean ones." in summary["description"]
+    assert "Gaussian noise of 5 minutes, tested on clean labels." in summary["description"]
     facts = summary["facts"]
     assert facts["model"] == "qwen2_vl tiny, 1,234,567 parameters"
-    assert facts["training rows"] == "12,000 (rendered, seeds 3001, 5001)"
-    assert facts["test rows"] == "4 (rendered, seed 2)"
+    assert facts["training rows"] == "12,000 (synthetic clocks, seeds 3001, 5001)"
+    assert facts["test rows"] == "4 (synthetic clocks, seed 2)"
     assert facts["warm start"].startswith("800 steps of 64 rows, with CE")
     assert facts["each objective"].startswith("500 steps of 64 rows, the same rows")
     assert facts["seeds"] == "3, 5"
@@ -332,7 +332,7 @@ def test_the_training_rows_of_a_distilled_row_are_those_of_its_teacher(tmp_path)
     teacher = {"rows": 500, "steps": 40}
     path.write_text(json.dumps(run | {"rows": 450, "steps": 7, "teacher": teacher}), "utf-8")
     facts = write_summary(config, tmp_path)["facts"]
-    assert facts["training rows"].startswith("500 (rendered, ")
+    assert facts["training rows"].startswith("500 (synthetic clocks, ")
     assert facts["each objective"].startswith("40 steps of 64 rows")
     assert facts["distillation"] == "ce: 7 more steps on 450 of its own answers"
 

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 from planned import seed_configs
+from synthetic_rows import rows_for
 from tiny_models import small_config
 
 from mm_numeric.comparison.plan import open_runs
@@ -22,6 +23,7 @@ from mm_numeric.evaluation.report.report import write_report
 from mm_numeric.evaluation.report.summary_file import read_summary
 from mm_numeric.evaluation.score import score
 from mm_numeric.inference import generate
+from mm_numeric.synthetic.clock_faces import Clocks
 from mm_numeric.training import run as training
 
 TARGETS = {"a": "7:05", "b": "12:58", "c": "3:00", "d": "6:30"}
@@ -29,7 +31,7 @@ GOOD = TARGETS | {"d": "6:50"}
 POOR = TARGETS | {"a": "1:00", "b": "2:00"}
 BAD = dict.fromkeys(TARGETS, "?")
 RATES = "tune_seeds: [7], tune: {trainer.learning_rate: [1.0e-3, 2.0e-3]}"
-ON = "select_on: {render: 8, seed: 3}"
+ON = f"select_on: {rows_for('clock', 8, 3)}"
 
 
 def tuned(folder, compare=f"{RATES}, {ON}", *more):
@@ -58,7 +60,7 @@ def write_run(folder, selection=None, test=None):
     facts |= {"seconds": 9, "resumed": False, "versions": {}}
     (folder / "run.json").write_text(json.dumps(facts), "utf-8")
     if selection:
-        write_source(folder / "selection", DataSource(render=8, seed=3))
+        write_source(folder / "selection", DataSource(synthetic=Clocks(rows=8, seed=3)))
         write_answers(folder / "selection", selection)
     if test:
         write_answers(folder, test)
@@ -111,7 +113,7 @@ def test_settings_are_chosen_on_the_selection_rows_of_other_seeds(tmp_path):
         "objective": "ce", "seed": 0, "folder": "seed0/ce", "warm_start": None
     }  # fmt: skip
     tuning = summary["tuning"]
-    assert tuning["select_on"] == "4 (rendered, seed 3)"
+    assert tuning["select_on"] == "4 (synthetic clocks, seed 3)"
     assert tuning["seeds"] == [7, 8]
     assert tuning["metric"]["name"] == "within_5_minutes"
     found = [(t["objective"], t["chosen"], t["value"], t["seeds"]) for t in tuning["trials"]]
@@ -177,7 +179,7 @@ def test_a_killed_tuning_is_resumed_and_other_selection_rows_are_answered_anew(
     assert sum(trial["chosen"] for trial in read_summary(folder)["tuning"]["trials"]) == 1
     compare(config)
     assert (len(answered), len(trained)) == (3, 4)
-    other = tuned(tmp_path, f"{RATES}, select_on: {{render: 6, seed: 4}}", *short)
+    other = tuned(tmp_path, f"{RATES}, select_on: {rows_for('clock', 6, 4)}", *short)
     assert [run.name for run in open_runs(other, [7, 0])] == [f"seed7/{name}" for name in trials]
     compare(other)
     assert answered[3:5] == [(name, 4) for name in trials]
@@ -244,9 +246,12 @@ def test_a_failed_trial_is_the_worst_of_its_row_and_is_not_repeated(tmp_path, mo
     [
         (RATES, r"compare: tune and select_on are set together; set both or none\."),
         (ON, r"compare: tune and select_on are set together"),
-        (f"{RATES}, select_on: {{render: 9, seed: 2}}", r"be chosen on rows of data\.test; choose"),
-        (f"{RATES}, select_on: {{render: 9, seed: 1}}", r"would be chosen on rows of data\.train"),
-        (f"{RATES}, select_on: {{render: 9, seed: 7001}}", r"be chosen on rows of data\.train"),
+        (f"{RATES}, select_on: {rows_for('clock', 9, 2)}",
+         r"be chosen on rows of data\.test; choose"),
+        (f"{RATES}, select_on: {rows_for('clock', 9, 1)}",
+         r"would be chosen on rows of data\.train"),
+        (f"{RATES}, select_on: {rows_for('clock', 9, 7001)}",
+         r"be chosen on rows of data\.train"),
         (f"tune: {{model.dtype: [auto]}}, {ON}", r"tune: 'model\.dtype' cannot be tuned; tune"),
         (f"tune: {{trainer.seed: [1]}}, {ON}", r"tune: 'trainer\.seed' cannot be tuned"),
         (f"tune: {{trainer.learning_rate: 1}}, {ON}", r"learning_rate: expected a list of values"),

@@ -2,6 +2,7 @@
 
 import pytest
 from rows_of_tasks import written_rows
+from synthetic_rows import GENERATOR_OF, data_for, rows_for
 from tiny_models import CACHE
 
 from mm_numeric.config.data import EvaluateConfig
@@ -14,8 +15,6 @@ SHIPPED = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
 SMALL = (
     "model.name=tiny",
     "model.dtype=float32",
-    "data.train={render: 16, seed: 1}",
-    "data.test={render: 4, seed: 2}",
     f"data.cache={CACHE}",
     "trainer.deepspeed=null",
     "trainer.max_steps=2",
@@ -32,11 +31,17 @@ SMALL = (
 def test_a_config_trains_and_answers(name, tmp_path):
     small = [*SMALL, f"trainer.output_dir={tmp_path / 'run'}"]
     config = read_config(name, small)
-    if config.task.render_settings is None:
+    if config.data.train.synthetic is not None:
+        small += ["data.train.synthetic.rows=16", "data.test.synthetic.rows=4"]
+    elif config.task_name in GENERATOR_OF:
+        drawn = {"shape": config.task.shape} if config.task_name == "detection" else {}
+        small += data_for(config.task_name, 16, 4, **drawn)
+    else:
         train_rows, test_rows = (written_rows(config.task_name, tmp_path, n) for n in (16, 4))
         small += [f"data.train={{path: {train_rows}}}", f"data.test={{path: {test_rows}}}"]
     if config.evaluate != EvaluateConfig():
-        small.append("evaluate={every_steps: 2, data: {render: 4, seed: 3}}")
+        data = rows_for(config.task_name, 4, 3)
+        small.append(f"evaluate={{every_steps: 2, data: {data}}}")
     config = read_config(name, small)
     train(config)
     predictions = tmp_path / "predictions.jsonl"

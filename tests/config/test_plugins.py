@@ -17,7 +17,7 @@ from mm_numeric.runs.trust import FLAG
 
 CONFIG = f"""\
 task: {thermometer.NAME}
-data: {{train: {{render: 4}}, test: {{render: 2, seed: 1}}}}
+data: {{train: {{path: rows.jsonl}}, test: {{path: rows.jsonl}}}}
 model: {{name: tiny, dtype: float32}}
 trainer: {{output_dir: run, max_steps: 1, per_device_train_batch_size: 1}}
 compare: {{output_dir: compared, objectives: [ce], seeds: [0], control: null}}

@@ -13,6 +13,7 @@ import yaml
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from synthetic_rows import rows_for
 
 from mm_numeric.comparison.rows import compared_rows
 from mm_numeric.config.data import DataSource
@@ -31,6 +32,7 @@ from mm_numeric.geometry.coordinates import COORDINATE_FORMATS
 from mm_numeric.losses.presets import PRESETS
 from mm_numeric.registry import TERMS
 from mm_numeric.settings import parse_yaml, with_override
+from mm_numeric.synthetic.clock_faces import Clocks
 from mm_numeric.tasks.clock import Clock
 
 SHIPPED = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
@@ -38,7 +40,7 @@ EXPERIMENTS = sorted((Path(__file__).parents[2] / "scripts" / "experiments").glo
 _TRAINED = ("task", "data", "model", "trainer")
 SMALL = """\
 task: clock
-data: {train: {render: 5}, test: {path: test.csv}}
+data: {train: {synthetic: {name: clocks, rows: 5}}, test: {path: test.csv}}
 model: {name: tiny}
 trainer: {output_dir: runs/small}
 """
@@ -68,15 +70,17 @@ def test_every_shipped_config_reads_and_reads_back(name):
 
 def test_an_override_of_the_kind_of_a_source_replaces_the_other_kinds():
     config = read_config("clock_tiny", ["data.train.path=a.jsonl", "data.test.dataset=org/clocks"])
-    assert (config.data.train.path, config.data.train.render) == ("a.jsonl", None)
-    assert (config.data.test.dataset, config.data.test.render) == ("org/clocks", None)
-    overrides = ["data.train.render=5", "data.train.images=own"]
+    assert (config.data.train.path, config.data.train.synthetic) == ("a.jsonl", None)
+    assert (config.data.test.dataset, config.data.test.synthetic) == ("org/clocks", None)
+    overrides = ["data.train.synthetic={name: clocks}", "data.train.synthetic.rows=5"]
+    overrides += ["data.train.images=own"]
     raw = {"data": {"train": {"dataset": "d", "split": "val", "boxes": "xyxy", "weight": 2}}}
     changed = with_overrides(raw, overrides)["data"]["train"]
-    assert changed == {"weight": 2, "render": 5, "images": "own"}
-    several = with_overrides({"data": {"train": [{"render": 5}]}}, ["data.train.0.path=a"])
+    assert changed == {"weight": 2, "synthetic": {"name": "clocks", "rows": 5}, "images": "own"}
+    two = {"data": {"train": [rows_for("clock", 5)]}}
+    several = with_overrides(two, ["data.train.0.path=a"])
     assert several["data"]["train"] == [{"path": "a"}]
-    both = ["data.train.path=a.jsonl", "data.train.render=5"]
+    both = ["data.train.path=a.jsonl", "data.train.synthetic.rows=5"]
     with pytest.raises(ValueError, match=r"data\.train: set exactly one of path"):
         read_config("clock_tiny", both)
 
@@ -103,16 +107,18 @@ def test_an_experiment_trains_as_the_config_that_it_names(path):
         return
     named = read_config(found[1])
     own, its = config.to_dict(), named.to_dict()
-    noise = {"label_noise_minutes", "label_noise_pixels"}
     for found in (own, its):
         found["trainer"].pop("output_dir")
-        found["task"] = {key: v for key, v in found["task"].items() if key not in noise}
+        for name in ("noise_minutes", "noise_pixels"):
+            found["data"]["train"]["synthetic"].pop(name, None)
+    tests = [found["data"]["test"]["synthetic"] for found in (own, its)]
     if config.compare.hypotheses:  # fresh test rows
-        assert own["data"]["test"].pop("seed") != its["data"]["test"].pop("seed")
+        first, second = (found.pop("seed") for found in tests)
+        assert first != second
     if path.stem == "location_tokens_detection":  # a warm start and two times the test rows
         own["trainer"]["max_steps"] += own["compare"]["warm_start"]["max_steps"]
         own["trainer"]["warmup_steps"] = own["compare"]["warm_start"]["warmup_steps"]
-        assert own["data"]["test"].pop("render") == 2 * its["data"]["test"].pop("render")
+        assert tests[0].pop("rows") == 2 * tests[1].pop("rows")
     assert {k: own[k] for k in _TRAINED} == {k: its[k] for k in _TRAINED}
     if its["compare"] is None:  # the config has no warm start of its own
         return
@@ -130,7 +136,7 @@ def test_defaults_are_filled_in():
     assert config.objective.name == "ce"
     assert config.objective.spec == PRESETS["ce"]
     assert config.task == Clock()
-    assert config.data.train == DataSource(render=5)
+    assert config.data.train == DataSource(synthetic=Clocks(rows=5))
     assert config.model.family == "qwen2_vl"
     assert config.predict.batch_size == 64
     assert config.compare is None
@@ -174,7 +180,7 @@ def test_overrides_reach_every_part():
             "objective.terms.0.weight=3",
             "compare.seeds.1=7",
             "compare.warm_start.max_steps=9",
-            "task.face.size_px=64",
+            "data.train.synthetic.size_px=64",
             "data.test={path: a.csv}",
         ],
     )
@@ -184,7 +190,7 @@ def test_overrides_reach_every_part():
     assert [(t.name, t.weight) for t in config.objective.spec.terms] == [("emd", 3.0)]
     assert config.compare.seeds == (0, 7)
     assert config.compare.warm_start["max_steps"] == 9
-    assert config.task.face.size_px == 64
+    assert config.data.train.synthetic.size_px == 64
     assert config.data.test == DataSource(path="a.csv")
     assert again(config) == config
 
@@ -215,7 +221,8 @@ def test_whatever_is_set_reads_back(prompt, noise, rate, weights, lam, seeds):
     config = with_trainer(config, learning_rate=rate, run_name=prompt)
     config = replace(
         config,
-        task=replace(config.task, prompt=prompt, label_noise_minutes=noise),
+        task=replace(config.task, prompt=prompt),
+        data=replace(config.data, train=DataSource(synthetic=Clocks(noise_minutes=noise))),
         objective=replace(config.objective, spec=spec),
     )
     assert config.objective.spec.numeric_weight == lam
@@ -252,14 +259,20 @@ def read_with_rows(override):
         ("task=collections:Counter", r"'collections:Counter' is not a dataclass\."),
         ("task.promt=a", r"small\.yaml, task: there is no setting 'promt'\. Did you mean 'prompt'"),
         ("task.prompt=12:30", r"task\.prompt: 750 is not text\. .* use quotes\."),
-        ("task.label_noise_minutes=400", r"task: label_noise_minutes is 0 to 360, not 400\.0\."),
-        ("task.label_noise_minutes=.nan", r"label_noise_minutes: nan is not a number"),
-        ("task.face.size_px=8", r"task\.face: size_px must be at least 16"),
-        ("data.train.seed=a", r"small\.yaml, data\.train\.seed: 'a' is not a whole number\."),
+        (
+            "data.train.synthetic.noise_minutes=400",
+            r"data\.train\.synthetic: noise_minutes is 0 to 360, not 400\.0\.",
+        ),
+        ("data.train.synthetic.noise_minutes=.nan", r"noise_minutes: nan is not a number"),
+        ("data.train.synthetic.size_px=8", r"train\.synthetic: size_px must be at least 16"),
+        (
+            "data.train.synthetic.seed=a",
+            r"small\.yaml, data\.train\.synthetic\.seed: 'a' is not a whole number\.",
+        ),
         ("data.trian.seed=1", r"data: there is no setting 'trian'\. Did you mean 'train'\?"),
-        ("data.train={}", r"data\.train: set exactly one of path .* and render"),
+        ("data.train={}", r"data\.train: set exactly one of path .* and synthetic"),
         ("data.train.path=a.csv", r"data\.train: set exactly one of path"),
-        ("data.train.render=0", r"data\.train: render must be at least 1, not 0\."),
+        ("data.train.synthetic.rows=0", r"train\.synthetic: rows must be at least 1, not 0\."),
         ("predict.batch_size=0", r"predict: batch_size must be at least 1, not 0\."),
         ("predict.decode=medain", r"decode: there is no rule 'medain'\. Did you mean 'median'\?"),
         ("predict.decode={for: iuo}", r"decode\.for: there is no risk 'iuo'\. Did you mean 'iou'"),
@@ -432,7 +445,10 @@ def test_reading_loads_no_torch():
 def test_a_prompt_that_is_not_given_is_the_family_s_habit(tmp_path, family, prompt):
     raw = {
         "task": "grounding",
-        "data": {"train": {"render": 1}, "test": {"render": 1}},
+        "data": {
+            "train": {"path": "a.jsonl"},
+            "test": {"path": "a.jsonl"},
+        },
         "model": {"name": "tiny", "family": family},
         "trainer": {"output_dir": str(tmp_path)},
     }
@@ -446,7 +462,10 @@ def test_a_prompt_that_is_not_given_is_that_of_the_coordinate_format(tmp_path, n
     preset = "rex_omni" if name == "rex_omni" else {"preset": "qwen3_vl", "format": name}
     raw = {
         "task": "click",
-        "data": {"train": {"render": 1}, "test": {"render": 1}},
+        "data": {
+            "train": {"path": "a.jsonl"},
+            "test": {"path": "a.jsonl"},
+        },
         "model": {"name": "tiny", "family": "qwen3_vl", "coordinates": preset},
         "trainer": {"output_dir": str(tmp_path)},
     }

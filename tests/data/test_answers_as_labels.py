@@ -17,11 +17,15 @@ from mm_numeric.data.collator import make_collator
 from mm_numeric.data.examples import load_examples
 from mm_numeric.data.streaming import ExampleStream
 from mm_numeric.data.training_set import TrainingRows
+from mm_numeric.synthetic.clock_faces import Clocks
+from mm_numeric.synthetic.scenes import Objects
 from mm_numeric.tasks.clock import Clock
 from mm_numeric.tasks.detection import Detection
 
-NOISY = Clock(prompt="What time is it?", label_noise_minutes=90.0)
-ROWS = load_examples(NOISY, DataSource(render=6, seed=5), CACHE, training=False)
+TASK = Clock(prompt="What time is it?")
+NOISY = Clocks(rows=6, seed=5, noise_minutes=90.0)
+ROWS = load_examples(TASK, DataSource(synthetic=NOISY), CACHE, training=True)
+FEW = Clocks(rows=1)
 
 
 def lines(count=6, **changes):
@@ -46,9 +50,9 @@ def write(folder, rows):
     return file
 
 
-def load(folder, rows, task=NOISY, **settings):
-    source = DataSource(render=6, seed=5, answers=str(write(folder, rows)), **settings)
-    return load_examples(task, source, CACHE, training=True)
+def load(folder, rows, **settings):
+    source = DataSource(synthetic=NOISY, answers=str(write(folder, rows)), **settings)
+    return load_examples(TASK, source, CACHE, training=True)
 
 
 def test_answers_replace_the_labels_and_their_noise(tmp_path):
@@ -61,13 +65,13 @@ def test_answers_replace_the_labels_and_their_noise(tmp_path):
 
 def test_a_stream_has_the_same_examples(tmp_path):
     rows = [r | ({"text": "?"} if i == 2 else {}) for i, r in enumerate(lines(5))]
-    source = DataSource(
-        render=6, seed=5, answers=str(write(tmp_path, rows)), keep_answers="parseable"
-    )
-    data = DataConfig(train=source, test=DataSource(render=1), cache=str(CACHE), stream=True)
-    stream = ExampleStream(NOISY, data, seed=None)
+    answers = str(write(tmp_path, rows))
+    source = DataSource(synthetic=NOISY, answers=answers, keep_answers="parseable")
+    test = DataSource(synthetic=FEW)
+    data = DataConfig(train=source, test=test, cache=str(CACHE), stream=True)
+    stream = ExampleStream(TASK, data, seed=None)
     stream.check()
-    found = load_examples(NOISY, source, CACHE, training=True)
+    found = load_examples(TASK, source, CACHE, training=True)
     assert list(islice(stream.examples(), 4)) == found
 
 
@@ -84,7 +88,8 @@ def test_rows_without_an_answer_are_left_out_if_the_config_says_so(tmp_path, log
 @pytest.mark.parametrize("weight", ["null", 2])
 def test_a_source_without_an_answer_is_left_out_of_a_mixture(tmp_path, logged, weight):
     answers = f"answers: {write(tmp_path, lines(4))}, keep_answers: parseable, weight: {weight}"
-    sources = [f"{{render: 6, seed: {seed}, {answers}}}" for seed in (4, 5)]
+    noisy = "name: clocks, rows: 6, noise_minutes: 90"
+    sources = [f"{{synthetic: {{{noisy}, seed: {seed}}}, {answers}}}" for seed in (4, 5)]
     limit = ("data.max_tokens=4000", "data.too_long=drop")
     config = small_config(tmp_path, f"data.train=[{', '.join(sources)}]", *limit)
     collator = make_collator(config, tiny_family())
@@ -110,7 +115,7 @@ def test_a_share_keeps_the_most_confident_answers(tmp_path):
 def test_a_share_keeps_the_answers_that_a_slow_selection_keeps(tmp_path_factory, values, share):
     folder = tmp_path_factory.mktemp("answers")
     rows = [{"id": str(i), "text": "", "decode": {"confidence": v}} for i, v in enumerate(values)]
-    source = DataSource(render=1, answers=str(write(folder, rows)), keep_answers=share)
+    source = DataSource(synthetic=FEW, answers=str(write(folder, rows)), keep_answers=share)
     left, kept = [(-1.0 if v is None else v, -i) for i, v in enumerate(values)], set()
     while len(kept) < math.ceil(Fraction(str(share)) * len(values)):
         best = max(left)
@@ -146,7 +151,7 @@ def test_answers_that_do_not_fit_are_one_sentence(tmp_path, change, message):
 @pytest.mark.parametrize(("share", "count", "kept"), [(0.55, 100, 55), (0.07, 100, 7), (1, 3, 3)])
 def test_a_share_is_not_rounded_up_for_a_rounding_error(tmp_path, share, count, kept):
     rows = [{"id": str(i), "text": "", "decode": {"confidence": 0.5}} for i in range(count)]
-    source = DataSource(render=1, answers=str(write(tmp_path, rows)), keep_answers=share)
+    source = DataSource(synthetic=FEW, answers=str(write(tmp_path, rows)), keep_answers=share)
     assert DecodedAnswers.of(source).confident == {str(i) for i in range(kept)}
 
 
@@ -165,15 +170,15 @@ def test_a_share_needs_confidences(tmp_path):
 
 
 def one_detection(folder, shapes, **settings):
-    """Load a rendered row of ``detection``, of 64 x 64 pixels, whose answer is the text given."""
-    task, source = Detection(), DataSource(render=1, seed=5)
+    """Load a synthetic row of ``detection``, of 64 x 64 pixels, whose answer is the text given."""
+    task, source = Detection(), DataSource(synthetic=Objects(rows=1, seed=5))
     (row,) = load_examples(task, source, CACHE, training=True)
     size = {"width_px": 64, "height_px": 64}
     view = {**size, "scale_x": 1, "scale_y": 1}
     coordinates = {"max_value": 1000, "format": settings.pop("format", "json")}
     frame = {**size, "view": view, "coordinates": coordinates}
     file = write(folder, [{"id": row.id, "text": shapes, "frame": frame}])
-    answered = DataSource(render=1, seed=5, answers=str(file), **settings)
+    answered = DataSource(synthetic=Objects(rows=1, seed=5), answers=str(file), **settings)
     return load_examples(task, answered, CACHE, training=True)
 
 
@@ -207,15 +212,15 @@ def test_an_answer_that_cannot_be_written_is_unparseable(tmp_path, text, form, r
 @pytest.mark.parametrize("value", [0, 1.5, -0.2, True, "some", None])
 def test_settings_that_do_not_fit_are_one_sentence(value):
     with pytest.raises(ValueError, match=r"^keep_answers is all, parseable or a share above 0"):
-        DataSource(render=1, answers="a.jsonl", keep_answers=value)
+        DataSource(synthetic=FEW, answers="a.jsonl", keep_answers=value)
 
 
 def test_answers_are_for_training_sources():
-    answered = DataSource(render=1, answers="a.jsonl")
+    answered = DataSource(synthetic=FEW, answers="a.jsonl")
     with pytest.raises(ValueError, match="keep_answers requires answers; set it, too"):
-        DataSource(render=1, keep_answers=0.5)
+        DataSource(synthetic=FEW, keep_answers=0.5)
     with pytest.raises(ValueError, match="test sets answers, which only training sources have"):
-        DataConfig(train=DataSource(render=1), test=answered)
+        DataConfig(train=DataSource(synthetic=FEW), test=answered)
     with pytest.raises(ValueError, match="data sets answers, which only training sources have"):
         EvaluateConfig(every_steps=1, data=answered)
 

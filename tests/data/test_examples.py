@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,11 @@ from tiny_models import small_config
 
 from mm_numeric.answers import ClockTime, Example
 from mm_numeric.config.data import DataSource
-from mm_numeric.data.examples import examples_to_answer, load_examples, render_rows
+from mm_numeric.data.examples import examples_to_answer, generated_rows, load_examples
 from mm_numeric.data.images import open_image
 from mm_numeric.io.files import read_rows
+from mm_numeric.synthetic.clock_faces import Clocks
 from mm_numeric.tasks.clock import Clock
-from mm_numeric.tasks.number_questions import Numbers
-from mm_numeric.tasks.rendering.clock_faces import FaceStyle
 
 REAL_CLOCKS = Path(__file__).parents[3] / "shared" / "data" / "clocks" / "labels.csv"
 
@@ -354,16 +354,20 @@ def test_every_kind_of_image_becomes_rgb(tmp_path, mode):
     assert make_image(path).size == (5, 3)
 
 
-STYLE = FaceStyle(size_px=16)
+FACES = Clocks(rows=2, seed=3, size_px=16)
 
 
-def test_rendered_clocks_are_kept(tmp_path):
-    task, source = Clock(face=STYLE, label_noise_minutes=5.0), DataSource(render=4, seed=3)
-    first = load_examples(task, source, tmp_path, training=False)
+def source_of(generator):
+    return DataSource(synthetic=generator)
+
+
+def test_synthetic_rows_are_kept(tmp_path):
+    source = source_of(replace(FACES, rows=4))
+    first = load_examples(Clock(), source, tmp_path, training=False)
     assert [e.id for e in first] == [f"3-{i:06d}" for i in range(4)]
     (folder,) = tmp_path.iterdir()
     (folder / "images" / "000000.png").write_bytes(b"mine")
-    again = load_examples(Clock(face=STYLE), source, tmp_path, training=False)
+    again = load_examples(Clock(), source, tmp_path, training=False)
     assert again == first
     assert (folder / "images" / "000000.png").read_bytes() == b"mine"
     assert list(tmp_path.iterdir()) == [folder]
@@ -372,53 +376,47 @@ def test_rendered_clocks_are_kept(tmp_path):
 @pytest.mark.parametrize(
     "other",
     [
-        (Clock(face=STYLE), DataSource(render=2, seed=4)),
-        (Clock(face=STYLE), DataSource(render=3, seed=3)),
-        (Clock(face=FaceStyle(size_px=16, noise=0.0)), DataSource(render=2, seed=3)),
+        replace(FACES, seed=4),
+        replace(FACES, rows=3),
+        replace(FACES, image_noise=0.0),
+        replace(FACES, noise_minutes=5.0),
     ],
 )
 def test_what_looks_different_is_kept_apart(tmp_path, other):
-    path = render_rows(Clock(face=STYLE), DataSource(render=2, seed=3), tmp_path)
-    assert render_rows(*other, tmp_path).parent != path.parent
+    path = generated_rows(source_of(FACES), tmp_path)
+    assert generated_rows(source_of(other), tmp_path).parent != path.parent
 
 
-class Interrupted(Clock):
-    """A clock task whose rendering is cut off."""
+class Interrupted(Clocks):
+    """Clocks whose drawing is cut off."""
 
-    def render(self, folder, count, seed):
-        super().render(folder, count - 1, seed)
+    def write(self, folder):
+        replace(FACES, rows=self.rows - 1).write(folder)
         raise KeyboardInterrupt
 
 
-def test_an_interrupted_rendering_is_not_taken_for_a_whole_one(tmp_path, monkeypatch):
-    source = DataSource(render=3, seed=3)
-    task = Interrupted(face=STYLE)
+def test_interrupted_drawing_is_not_taken_for_a_whole_one(tmp_path, monkeypatch):
+    source = source_of(Interrupted(rows=3, seed=3, size_px=16))
     with pytest.raises(KeyboardInterrupt):
-        render_rows(task, source, tmp_path)
+        generated_rows(source, tmp_path)
     assert not list(tmp_path.iterdir())
-    monkeypatch.setattr(Interrupted, "render", Clock.render)
-    path = render_rows(task, source, tmp_path)
+    monkeypatch.setattr(Interrupted, "write", Clocks.write)
+    path = generated_rows(source, tmp_path)
     assert len(path.read_text(encoding="utf-8").splitlines()) == 3
 
 
-class Slow(Clock):
-    """A clock task during whose rendering another process finishes the same images."""
+class Slow(Clocks):
+    """Clocks during whose drawing another process finishes the same images."""
 
-    def render(self, folder, count, seed):
-        super().render(folder.with_name(folder.name.partition(".")[0]), count, seed)
-        return super().render(folder, count, seed)
+    def write(self, folder):
+        super().write(folder.with_name(folder.name.partition(".")[0]))
+        return super().write(folder)
 
 
-def test_two_processes_may_render_the_same_images(tmp_path):
-    path = render_rows(Slow(face=STYLE), DataSource(render=2), tmp_path)
+def test_two_processes_may_draw_the_same_images(tmp_path):
+    path = generated_rows(source_of(Slow(rows=2, size_px=16)), tmp_path)
     assert path.is_file()
     assert [folder.name for folder in tmp_path.iterdir()] == [path.parent.name]
-
-
-def test_a_task_without_a_renderer_is_an_error(tmp_path):
-    message = r"data\.render: the task Numbers cannot render; give a path\."
-    with pytest.raises(ValueError, match=message):
-        render_rows(Numbers(), DataSource(render=2), tmp_path)
 
 
 @pytest.mark.skipif(not REAL_CLOCKS.is_file(), reason="the real clocks are not here")

@@ -22,6 +22,7 @@ from mm_numeric.config.schema import DataConfig
 from mm_numeric.data.examples import load_examples
 from mm_numeric.data.images import image_size, open_image
 from mm_numeric.data.streaming import ExampleStream, shuffled, weighted_round_robin
+from mm_numeric.synthetic.clock_faces import Clocks
 from mm_numeric.tasks.detection import Detection
 from mm_numeric.training.run import train
 
@@ -44,7 +45,7 @@ def write_shards(folder, counts=(3, 4, 5)):
 
 def data(*sources, **more):
     train = tuple(sources) if len(sources) > 1 else sources[0]
-    return DataConfig(train=train, test=DataSource(render=1), stream=True, **more)
+    return DataConfig(train=train, test=DataSource(synthetic=Clocks(rows=1)), stream=True, **more)
 
 
 def ids(examples):

@@ -169,7 +169,8 @@ def counting(monkeypatch, owner, name, counts):
 def test_each_answer_of_an_epoch_is_formatted_and_tokenised_once(tmp_path, monkeypatch, settings):
     """The rows are measured before the training, and their answers are kept for the batches."""
     config = small_config(
-        tmp_path, "data.train.render=32", "trainer.num_train_epochs=1", "trainer.max_steps=-1",
+        tmp_path, "data.train.synthetic.rows=32",
+        "trainer.num_train_epochs=1", "trainer.max_steps=-1",
         "trainer.save_strategy='no'", *settings,
     )  # fmt: skip
     formatted, tokenised, collators = Counter(), Counter(), []

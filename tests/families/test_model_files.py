@@ -9,6 +9,7 @@ import pytest
 import torch
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
+from synthetic_rows import rows_for
 from tiny_models import TINY, tiny_checkpoint
 
 from mm_numeric.config.reader import config_from_dict
@@ -28,7 +29,10 @@ def checkpoint(tmp_path):
 def config(source, **model):
     raw = {
         "task": "clock",
-        "data": {"train": {"render": 1}, "test": {"render": 1}},
+        "data": {
+            "train": rows_for("clock", 1),
+            "test": rows_for("clock", 1),
+        },
         "model": {"name": str(source), "dtype": "float32", **model},
         "trainer": {"output_dir": "run"},
     }

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from synthetic_rows import rows_for
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import GPT2Config, GPT2LMHeadModel, GPT2Tokenizer
 from transformers.trainer_callback import CallbackHandler
@@ -29,6 +30,8 @@ STOP_AFTER = 4
 TASK = {
     "name": "arithmetic",
     "prompt": "{question}",
+}
+SUMS = {
     "operators": "+-",
     "terms": [2, 2],
     "longer": [3, 3],
@@ -76,8 +79,10 @@ CHECKPOINT = {
 COMPARISON = {
     "task": TASK,
     "data": {
-        "train": {"render": 400, "seed": 1},
-        "test": {"render": 24, "seed": 2, "categories": ["interpolation", "extrapolation"]},
+        "train": rows_for("arithmetic", 400, 1, **SUMS),
+        "test": rows_for(
+            "arithmetic", 24, 2, **SUMS, categories=["interpolation", "extrapolation"]
+        ),
         "cache": "cache",
     },
     "model": RUN["model"],

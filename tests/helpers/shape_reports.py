@@ -13,9 +13,8 @@ from mm_numeric.evaluation.report.report import write_report
 from mm_numeric.evaluation.score import score
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frames import Frame, Resize
-from mm_numeric.tasks.grounding import Grounding
-from mm_numeric.tasks.rendering.word_pages import PageStyle
-from mm_numeric.tasks.text_detection import TextDetection
+from mm_numeric.synthetic.scenes import Phrases
+from mm_numeric.synthetic.word_pages import Words
 
 HOSTILE = "<script>alert('[1, 2]')</script> | [x](http://a.b) \x00\u202e\ud800"
 FRAME = Frame(112, 112, Resize(kind="none").view(112, 112), COORDINATES["qwen2_vl"])
@@ -64,7 +63,7 @@ def scenes(folder, shifts_px, count=16):
         shifts_px: By objective and seed, how far it moves the box of row i: times i.
         count: Of scenes.
     """
-    file = Grounding().render(folder / "scenes", count, 3)
+    file = Phrases(rows=count, seed=3).write(folder / "scenes")
     runs = {}
     for key, shift in shifts_px.items():
         rows = []
@@ -97,8 +96,8 @@ def counted(row):
 
 def pages(folder, keys, count=16):
     """Render pages of words, straight, curved and ignored; leave out and move some."""
-    style = PageStyle(width_px=224, height_px=168, most=4, curved=0.4, ignored=0.2)
-    file = TextDetection(page=style).render(folder / "pages", count, 3)
+    words = Words(rows=count, seed=3, width_px=224, height_px=168, most=4, curved=0.4, ignored=0.2)
+    file = words.write(folder / "pages")
     runs = {}
     for place, key in enumerate(keys):
         rows = []

@@ -82,8 +82,8 @@ def config_of(name: str, folder: Path) -> Config:
         "trainer.save_strategy='no'",
         f"trainer.logging_steps={LOGGED}",
         f"trainer.max_steps={STEPS}",
-        "data.train.render=64",
-        "data.test.render=2",
+        "data.train.synthetic.rows=64",
+        "data.test.synthetic.rows=2",
         "evaluate=null",
         *CASES[name],
     )

@@ -1,14 +1,14 @@
-"""The module of a user: a task, a scorer and a report chapter, written outside the package."""
+"""The module of a user: a task, a generator and a report chapter, outside the package."""
 
 import sys
 
 MODULE = "thermometer_of_a_user"
 NAME = f"{MODULE}:Thermometer"
+BARS = f"{MODULE}:Bars"
 
 SOURCE = '''
 """Read the temperature off a bar."""
 
-import json
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,6 +16,7 @@ from PIL import Image
 
 from mm_numeric.answers import Example, Mark, Number, Unreadable, Written
 from mm_numeric.evaluation.report.page import Section, paragraph
+from mm_numeric.synthetic.generator import ImageGenerator
 from mm_numeric.tasks.base import BaseTask
 from mm_numeric.tasks.number_questions import last_number
 
@@ -26,15 +27,10 @@ class Thermometer(BaseTask):
 
     version: ClassVar[int] = 3
     reads_by: ClassVar[tuple[str, ...]] = ("highest",)
-    categories: ClassVar[tuple[str, ...]] = ("cold", "warm")
     report_sections: ClassVar[tuple[str, ...]] = ("numbers", f"{__name__}:sections")
 
     prompt: str = "How warm is it?"
     highest: int = 40
-
-    @property
-    def render_settings(self):
-        return {"highest": self.highest}
 
     def examples(self, rows, *, training):
         for where, row in rows:
@@ -58,20 +54,19 @@ class Thermometer(BaseTask):
     def recorded(self, value):
         return Number(value)
 
-    def describe(self):
-        return f"Bars of 0 to {self.highest} degrees."
 
-    def render(self, folder, count, seed, categories=()):
-        lines = []
-        for i in range(count):
-            category = (categories or self.categories)[i % len(categories or self.categories)]
-            degrees = (seed + i) % 10 + (30 if category == "warm" else 0)
-            Image.new("RGB", (64, 60), (6 * degrees, 0, 0)).save(folder / f"{seed}-{i}.png")
-            row = {"id": f"{seed}-{i}", "image": f"{seed}-{i}.png", "degrees": str(degrees)}
-            lines.append(json.dumps({**row, "category": category}))
-        rows = folder / "rows.jsonl"
-        rows.write_text("\\n".join(lines), encoding="utf-8")
-        return rows
+@dataclass(frozen=True, kw_only=True)
+class Bars(ImageGenerator):
+    """Bars whose height is a temperature, cold and warm ones by turns."""
+
+    name: str = f"{__name__}:Bars"
+
+    def drawings(self):
+        for i in range(self.rows):
+            category = ("cold", "warm")[i % 2]
+            degrees = (self.seed + i) % 10 + (30 if category == "warm" else 0)
+            image = Image.new("RGB", (64, 60), (6 * degrees, 0, 0))
+            yield image, {"degrees": str(degrees), "category": category}
 
 
 def sections(folder, marks, scores):

@@ -21,6 +21,7 @@ from mm_numeric.data.examples import load_examples
 from mm_numeric.families.qwen2_vl import Qwen2VL
 from mm_numeric.families.tiny import tiny_gpt2_tokenizer, tiny_qwen2_tokenizer
 from mm_numeric.registry import FAMILIES, choose
+from mm_numeric.synthetic.clock_faces import Clocks
 
 _KEPT = tempfile.TemporaryDirectory(prefix="mm-numeric-tests-")
 ROOT = Path(_KEPT.name)
@@ -63,8 +64,8 @@ def small_config(folder: Path, *overrides: str) -> Config:
             f"trainer.output_dir={folder / 'run'}",
             f"compare.output_dir={folder / 'compare'}",
             f"data.cache={CACHE}",
-            "data.train.render=40",
-            "data.test.render=12",
+            "data.train.synthetic.rows=40",
+            "data.test.synthetic.rows=12",
             "trainer.per_device_train_batch_size=4",
             "trainer.max_steps=6",
             "trainer.warmup_steps=2",
@@ -78,7 +79,9 @@ def small_config(folder: Path, *overrides: str) -> Config:
 def clocks(count: int, seed: int = 0):
     """Return a task and rendered examples of it."""
     task = small_config(ROOT / "unused").task
-    return task, load_examples(task, DataSource(render=count, seed=seed), CACHE, training=False)
+    return task, load_examples(
+        task, DataSource(synthetic=Clocks(rows=count, seed=seed)), CACHE, training=False
+    )
 
 
 def examples_of(config: Config):

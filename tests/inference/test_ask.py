@@ -103,7 +103,8 @@ def test_numbers_of_answers():
 @pytest.mark.slow
 def test_likely_lists_are_shortened_as_the_answer_is(tmp_path):
     config = read_config("detection_tiny", [
-        "data.train.render=8", "data.test.render=1", "trainer.max_steps=1", "predict.samples=8",
+        "data.train.synthetic.rows=8", "data.test.synthetic.rows=1",
+        "trainer.max_steps=1", "predict.samples=8",
         "trainer.per_device_train_batch_size=2", f"trainer.output_dir={tmp_path / 'run'}",
         f"data.cache={tmp_path}", "predict.max_new_tokens=60", "predict.constrain=true",
     ])  # fmt: skip

@@ -15,6 +15,7 @@ import torch
 from chat_server import chat_server
 from faulty_server import Server
 from PIL import Image
+from synthetic_rows import data_for
 from tiny_models import small_config
 from tiny_qwens import qwen
 from tokenizers.processors import TemplateProcessing
@@ -55,7 +56,7 @@ def config(tmp_path_factory):
         folder,
         "predict.max_new_tokens=16",
         "task=arithmetic",
-        "data={train: {render: 4}, test: {render: 12, seed: 2}}",
+        *data_for("arithmetic", 4, 12),
         f"model={{family: qwen2_5_vl, name: {folder / 'model'}, dtype: float32}}",
         "objective=ce",
     )
@@ -393,7 +394,7 @@ def test_a_family_without_a_chat_template_is_rejected(tmp_path, name):
         tmp_path,
         "predict.max_new_tokens=16",
         "task=arithmetic",
-        "data={train: {render: 4}, test: {render: 2, seed: 2}}",
+        *data_for("arithmetic", 4, 2),
         f"model={{family: {name}, name: {tmp_path / 'model'}, dtype: float32}}",
         "objective=ce",
     )

@@ -7,6 +7,7 @@ import time
 
 import pytest
 from served_models import ServedModel
+from synthetic_rows import data_for
 from tiny_models import small_config
 from transformers.utils.import_utils import is_serve_available
 
@@ -21,11 +22,11 @@ pytestmark = [
 ]
 
 TASKS = {
-    "clock": ("data.test.render=40",),
-    "arithmetic": ("task=arithmetic", "data={train: {render: 4}, test: {render: 40, seed: 2}}"),
+    "clock": ("data.test.synthetic.rows=40",),
+    "arithmetic": ("task=arithmetic", *data_for("arithmetic", 4, 40)),
     "grounding": (
-        "task={name: grounding, prompt: '{phrase}', scene: {width_px: 90, height_px: 60}}",
-        "data={train: {render: 4}, test: {render: 20, seed: 2}}",
+        "task={name: grounding, prompt: '{phrase}'}",
+        *data_for("grounding", 4, 20, width_px=90, height_px=60),
     ),
 }
 

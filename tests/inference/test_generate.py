@@ -26,6 +26,7 @@ from mm_numeric.inference.generate import Generated, generate, predict, predicti
 from mm_numeric.inference.progress import AnswerProgress
 from mm_numeric.models.loading import load_family, load_model, model_source
 from mm_numeric.runs.folder import read_run
+from mm_numeric.synthetic.clock_faces import Clocks
 from mm_numeric.tasks.clock import Clock
 from mm_numeric.training.run import train
 
@@ -68,7 +69,7 @@ def test_the_learnt_answers_are_generated_and_nothing_after_their_end(tmp_path):
     train(
         small_config(
             tmp_path, f"data.train={source}", f"data.test={source}", "trainer.max_steps=20",
-            "task.label_noise_minutes=0", "trainer.learning_rate=3.0e-3",
+            "trainer.learning_rate=3.0e-3",
             "trainer.save_strategy='no'", "evaluate=null",
         )
     )  # fmt: skip
@@ -184,7 +185,7 @@ def test_another_model_s_answers_are_not_mixed_in(run, tmp_path):
     out = tmp_path / "p.jsonl"
     predict(run, None, out, limit=2)
     with pytest.raises(ValueError, match=r"of other rows or with other settings \(rows is"):
-        predict(run, DataSource(render=3, seed=9), out)
+        predict(run, DataSource(synthetic=Clocks(rows=3, seed=9)), out)
     with pytest.raises(ValueError, match="max_new_tokens is 8 there and 3 here"):
         predict(run, None, out, max_new_tokens=3)
 
@@ -233,7 +234,11 @@ def test_a_file_of_unknown_origin_is_rejected(run, tmp_path):
 
 def test_settings_that_a_message_names_can_be_changed(run, tmp_path, capsys):
     out = tmp_path / "p.jsonl"
-    changed = ["task.prompt=Tell the time.", "predict.max_new_tokens=2", "data.test.render=3"]
+    changed = [
+        "task.prompt=Tell the time.",
+        "predict.max_new_tokens=2",
+        "data.test.synthetic.rows=3",
+    ]
     assert predict(run, None, out, limit=1, overrides=changed) == 1
     (line,) = lines(out)
     assert (line["prompt"], line["rows_due"]) == ("Tell the time.", 3)

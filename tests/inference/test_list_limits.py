@@ -19,8 +19,8 @@ from mm_numeric.inference.decode import check_rules
 from mm_numeric.inference.generate import generate
 from mm_numeric.inference.list_limits import IN_A_ROW, ListLimits, StopLists
 from mm_numeric.registry import FAMILIES, choose
-from mm_numeric.tasks.arithmetic import Arithmetic
 from mm_numeric.tasks.detection import Detection
+from mm_numeric.tasks.number_questions import Arithmetic
 from mm_numeric.tasks.pointing import Pointing
 
 FRAMES = {name: rule.frame(200, 160) for name, rule in published_frames().items()}

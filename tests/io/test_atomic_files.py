@@ -258,7 +258,7 @@ IN_A_NEW_FOLDER = {
     "mm_numeric/families/model_files.py": 1,  # frame.json, next to weights that are saved
     "mm_numeric/importers/export.py": 1,  # the rows of another tool
     "mm_numeric/models/export.py": 1,  # the model card
-    "tasks/rendering/drawing.py": 1,
+    "mm_numeric/synthetic/generator.py": 1,  # rows
 }
 
 

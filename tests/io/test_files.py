@@ -11,11 +11,11 @@ from importing import text_folder
 
 from mm_numeric.cli import main as cli
 from mm_numeric.config.data import DataSource
-from mm_numeric.data.examples import render_rows
+from mm_numeric.data.examples import generated_rows
 from mm_numeric.io import atomic_files
 from mm_numeric.io.atomic_files import atomic_file, atomic_folder
 from mm_numeric.io.files import listed_rows, write_text
-from mm_numeric.tasks.arithmetic import Arithmetic
+from mm_numeric.synthetic.sums import Arithmetic
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks")
 
@@ -119,14 +119,14 @@ def test_another_process_may_delete_what_a_killed_one_left(tmp_path, monkeypatch
     assert [path.read_text() for path in tmp_path.iterdir()] == ["ours"]
 
 
-def test_rendering_deletes_what_a_killed_process_has_rendered(tmp_path):
-    source = DataSource(render=2, seed=0, categories=("interpolation",))
-    rows = render_rows(Arithmetic(), source, tmp_path)
+def test_a_generator_deletes_what_a_killed_process_has_written(tmp_path):
+    source = DataSource(synthetic=Arithmetic(rows=2))
+    rows = generated_rows(source, tmp_path)
     text = rows.read_text()
     rows.parent.rename(tmp_path / "away")
     with in_a_process(lambda done: half_a_folder(rows.parent, done)):
         pass
-    assert render_rows(Arithmetic(), source, tmp_path).read_text() == text
+    assert generated_rows(source, tmp_path).read_text() == text
     assert {path.name for path in tmp_path.iterdir()} == {rows.parent.name, "away"}
 
 

@@ -15,6 +15,7 @@ from huggingface_hub import HfApi, ModelCard, RepoUrl
 from PIL import Image, ImageOps
 from result_files import section
 from safetensors.torch import load_file
+from synthetic_rows import rows_for
 from tiny_models import tiny_folder
 from transformers import Qwen2VLProcessor
 
@@ -276,7 +277,7 @@ def test_the_dtype_of_the_weights_stays(tmp_path, parts):
 
 def test_the_program_of_a_detector_prints_labels_with_boxes_in_pixels(tmp_path, monkeypatch):
     """The model has learnt four images, so that its answers have boxes."""
-    rows = "{render: 4, seed: 0}"
+    rows = rows_for("detection", 4)
     config = read_config(
         "detection_tiny",
         [

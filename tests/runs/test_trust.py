@@ -27,7 +27,7 @@ from pathlib import Path
 Path("executed").touch()
 from mm_numeric.families.causal_lm import CausalLM as Family
 from mm_numeric.losses.spec import ObjectiveSpec
-from mm_numeric.tasks.arithmetic import Arithmetic as Task
+from mm_numeric.tasks.number_questions import Arithmetic as Task
 SPEC = ObjectiveSpec()
 """
 MODEL_CODE = """
@@ -99,6 +99,12 @@ STORED = [
     ("model.baseline", {"name": "evil:Baseline"}, "import evil:Baseline (model.baseline)"),
     ("objective", "evil:SPEC", "import evil:SPEC (objective)"),
     ("objective", {"preset": "evil:SPEC"}, "import evil:SPEC (objective)"),
+    ("data.test", {"synthetic": {"name": "evil:Rows"}}, "import evil:Rows (data.test.synthetic)"),
+    (
+        "data.train",
+        [{"synthetic": {"name": "evil:Rows"}}, {"synthetic": {"name": "clocks"}}],
+        "import evil:Rows (data.train.0.synthetic)",
+    ),
     ("predict", {"decode": {"for": "evil:RISK"}}, "import evil:RISK (predict.decode.for)"),
 ]
 

@@ -20,7 +20,7 @@ script = SimpleNamespace(**runpy.run_path(str(PATH)))
 def test_the_settings_of_each_model_are_valid(name):
     base, rule, changes = script.MODELS[name]
     config = read_config(base, [*changes, "objective=ce"])
-    assert config.data.test.render
+    assert config.data.test.synthetic.rows
     assert rule in ("median", "mbr")
 
 

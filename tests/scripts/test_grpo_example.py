@@ -52,7 +52,7 @@ def test_prompts_are_those_of_the_family(tmp_path):
     ):
         config = read_config(base, [
             f"trainer.output_dir={tmp_path / 'run'}", f"data.cache={tmp_path}", *own,
-            "data.train.render=2", f"model.name={model}", "predict.max_new_tokens=4",
+            "data.train.synthetic.rows=2", f"model.name={model}", "predict.max_new_tokens=4",
         ])  # fmt: skip
         trainer = make_trainer(config, {rewarded: 1.0}, **SETTINGS)
         trainer.state.max_steps = 1

@@ -11,6 +11,7 @@ import yaml
 from clock_reports import compare_folder, written
 from result_files import section, write_lines
 from rows_of_tasks import ROWS, written_rows
+from synthetic_rows import GENERATOR_OF, rows_for
 
 from mm_numeric.answers import Unreadable
 from mm_numeric.cli import main as cli
@@ -25,6 +26,7 @@ from mm_numeric.evaluation.score import score
 from mm_numeric.geometry.coordinates import Coordinates
 from mm_numeric.geometry.frames import Frame, Resize
 from mm_numeric.registry import REPORT_SECTIONS, TASKS, choose, scorer_of
+from mm_numeric.settings import read_dataclass
 from mm_numeric.tasks.base import BaseTask, Task, task_class
 from mm_numeric.training.callbacks.evaluation import evaluation_metrics
 
@@ -50,8 +52,10 @@ def task_of(name):
 
 
 def source_of(name, folder, count=4):
-    if task_of(name).render_settings is not None:
-        return {"render": count, "seed": 3}
+    if name in GENERATOR_OF:
+        return rows_for(name, count, 3)
+    if name == thermometer.NAME:
+        return {"synthetic": {"name": thermometer.BARS, "rows": count, "seed": 3}}
     return {"path": str(written_rows(name if name in ROWS else "mathematics", folder, count))}
 
 
@@ -68,7 +72,7 @@ def raw_config(name, folder, **changes):
 
 
 def examples_of(name, folder):
-    source = DataSource(**source_of(name, folder))
+    source = read_dataclass(DataSource, source_of(name, folder), "test")
     return load_examples(task_of(name), source, folder / "cache", training=True)
 
 
@@ -110,12 +114,8 @@ def test_members_are_of_their_types(name):
     assert isinstance(task, BaseTask)
     assert type(task.version) is int
     assert task.version >= 1
-    assert isinstance(task.describe(), str)
     assert task.options() == asdict(task)
     assert set(task.reads_by) <= set(task.options())
-    assert "{" not in task.describe()
-    assert all(isinstance(category, str) for category in task.categories)
-    json.dumps(task.render_settings)
     yaml.safe_dump(json.loads(json.dumps(task.options())))
 
 
@@ -151,7 +151,8 @@ def test_answers_in_a_file_replace_the_labels(name, tmp_path):
     for line, other in zip(lines, [lines[-1], *lines], strict=False):
         line["answer"] = {field: other[field] for field in ("text", "frame")}
     file.write_text("".join(json.dumps({**e, **e["answer"]}) + "\n" for e in lines))
-    source = DataSource(**source_of(name, tmp_path), answers=str(file))
+    raw = {**source_of(name, tmp_path), "answers": str(file)}
+    source = read_dataclass(DataSource, raw, "test")
     found = load_examples(task, source, tmp_path / "cache", training=True)
     for before, example, label in zip([labels[-1], *labels], found, labels, strict=False):
         frame = frame_of(before)
@@ -214,22 +215,6 @@ def test_right_answers_score_as_right(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_rows_are_rendered_by_category_or_not_at_all(name, tmp_path):
-    task = task_of(name)
-    if task.render_settings is None:
-        with pytest.raises(ValueError, match=r"^data\.render: the task \w+ cannot render; give a"):
-            load_examples(task, DataSource(render=2), tmp_path, training=False)
-        return
-    source = DataSource(render=4, categories=task.categories)
-    examples = load_examples(task, source, tmp_path, training=False)
-    found = [example.buckets.get("category") for example in examples]
-    assert found == ([*task.categories] * 2 if task.categories else [None] * 4)
-    if not task.categories:
-        with pytest.raises(ValueError, match=r"^data\.categories: the task \w+ has none; "):
-            load_examples(task, replace(source, categories=("a",)), tmp_path, training=False)
-
-
-@pytest.mark.parametrize("name", EVERY)
 def test_a_config_is_checked_and_read_back(name, tmp_path, capsys):
     file = tmp_path / "mine.yaml"
     file.write_text(yaml.safe_dump(raw_config(name, tmp_path)), encoding="utf-8")
@@ -287,10 +272,10 @@ def test_a_report_is_written_without_the_module_of_its_task(tmp_path):
 
 BASE = "from dataclasses import dataclass\nfrom mm_numeric.tasks.base import BaseTask\n"
 REST = (
-    "answer_part, augmentations, categories, count_classes, describe, examples, format, grammar, "
-    "grammar_after, is_enumerated, main_category, moved_answer, options, parse, read, reads_by, "
-    "reads_whole_text, record, recorded, render, render_settings, report_sections, risk, "
-    "sampled_answers, scorer, text_frame, version, with_noise_of"
+    "answer_part, augmentations, count_classes, examples, format, grammar, grammar_after, "
+    "is_enumerated, main_category, moved_answer, options, parse, read, reads_by, "
+    "reads_whole_text, record, recorded, report_sections, risk, sampled_answers, scorer, "
+    "text_frame, version"
 )
 
 

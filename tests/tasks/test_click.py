@@ -16,7 +16,6 @@ from mm_numeric.inference.decision_rules import Candidate, decide
 from mm_numeric.inference.risks import find_risk
 from mm_numeric.rewards import reward
 from mm_numeric.tasks.pointing import Click
-from mm_numeric.tasks.rendering.screens import ScreenStyle
 
 SIZE = (100, 200)
 PIXELS = Frame(*SIZE, Resize(kind="none").view(*SIZE), COORDINATES["qwen2_5_vl"])
@@ -185,14 +184,3 @@ def test_rows_that_do_not_fit_are_one_sentence(change, message):
 def test_wrong_options_are_one_sentence():
     with pytest.raises(ValueError, match=r"prompt needs \{phrase\}"):
         Click(prompt="Click.")
-    with pytest.raises(ValueError, match="buttons is 1 to the number of cells"):
-        ScreenStyle(buttons=10)
-    with pytest.raises(ValueError, match="icons and absent are 0 to 1"):
-        ScreenStyle(absent=2)
-
-
-def test_rendered_screens_have_words_and_icons_and_absent_elements(tmp_path):
-    rows = Click().render(tmp_path, 60, 1).read_text(encoding="utf-8").splitlines()
-    found = [json.loads(row) for row in rows]
-    assert {row["ui_type"] for row in found} == {"text", "icon"}
-    assert 1 <= sum("instances" in row for row in found) <= 15

@@ -1,6 +1,5 @@
-"""The clock task writes and reads every time, and its label noise is what it says."""
+"""The clock task writes and reads every time."""
 
-import statistics
 import time
 
 import pytest
@@ -152,75 +151,8 @@ def test_what_a_row_says(row, expected):
     assert read_time(row, "here") == expected
 
 
-ROWS = [(f"line {i}", {"id": i, "image": f"{i}.png", "time": "12:00"}) for i in range(8000)]
-
-
-def shifts(task, rows=ROWS, training=True):
-    """Return by how many minutes each label moved from twelve, by id."""
-    found = {e.id: e.answer.minutes for e in task.examples(rows, training=training)}
-    return {key: (minutes + 360) % 720 - 360 for key, minutes in found.items()}
-
-
-def test_label_noise_is_gaussian_and_goes_round_the_dial():
-    found = list(shifts(Clock(label_noise_minutes=5.0)).values())
-    assert abs(statistics.fmean(found)) < 0.2  # four standard errors
-    assert abs(statistics.pstdev(found) - (25 + 1 / 12) ** 0.5) < 0.16
-    assert sum(shift < 0 for shift in found) > 3000
-    assert abs(sum(abs(shift) <= 5 for shift in found) / 8000 - 0.7287) < 0.02
-
-
-@pytest.mark.parametrize(
-    ("task", "training"),
-    [(Clock(label_noise_minutes=5.0), False), (Clock(label_noise_minutes=0.0), True)],
-)
-def test_clean_labels_stay_as_they_are(task, training):
-    assert set(shifts(task, training=training).values()) == {0}
-
-
-@pytest.mark.slow
-def test_label_noise_depends_on_the_id_and_the_seed_alone():
-    first = shifts(Clock(label_noise_minutes=5.0))
-    assert shifts(Clock(label_noise_minutes=5.0), ROWS[::-1]) == first
-    assert shifts(Clock(label_noise_minutes=5.0), ROWS[5:6]) == {"5": first["5"]}
-    other = shifts(Clock(label_noise_minutes=5.0, label_noise_seed=1))
-    same = sum(first[key] == other[key] for key in first) / len(first)
-    assert 0.03 < same < 0.09  # two independent draws agree in 5.6 % of rows
-
-
-@pytest.mark.parametrize("noise", [-1.0, 361.0])
-def test_an_invalid_noise_is_rejected(noise):
-    with pytest.raises(ValueError, match=f"label_noise_minutes is 0 to 360, not {noise}"):
-        Clock(label_noise_minutes=noise)
-
-
 def test_an_example_has_everything(tmp_path):
     task = Clock(prompt="When?")
     (example,) = task.examples([("f, line 1", {"file": "a.png", "time": "7:05"})], training=True)
     assert (example.id, str(example.image), example.prompt) == ("a.png", "a.png", "When?")
     assert (example.answer, example.where) == (ClockTime(7, 5), "f, line 1")
-
-
-def test_exponential_noise_makes_labels_late():
-    found = list(shifts(Clock(label_noise_minutes=5.0, label_noise="exponential")).values())
-    assert min(found) >= 0
-    assert statistics.mean(found) == pytest.approx(5, abs=0.5)
-    assert statistics.median(found) == pytest.approx(5 * 0.693, abs=0.6)
-
-
-@pytest.mark.slow
-def test_outliers_are_random_times_and_leave_the_other_labels_as_they_are():
-    found = shifts(Clock(label_outliers=0.1))
-    moved = [shift for shift in found.values() if shift]
-    assert len(moved) / len(found) == pytest.approx(0.1, abs=0.03)
-    assert min(moved) < -120
-    assert max(moved) > 120
-    noisy, both = (shifts(Clock(label_noise_minutes=5.0, label_outliers=p)) for p in (0.0, 0.1))
-    changed = sum(noisy[key] != both[key] for key in noisy)
-    assert changed / len(noisy) == pytest.approx(0.1, abs=0.03)
-    assert Clock(label_outliers=0.1).with_noise_of(3).label_noise_seed == 3
-    assert Clock().with_noise_of(3) is None
-
-
-def test_an_unknown_distribution_is_rejected():
-    with pytest.raises(ValueError, match="label_noise is gaussian or exponential, not 'late'"):
-        Clock(label_noise="late")

@@ -1,8 +1,5 @@
 """The task `counting`: rows of the published data sets, and scores as in loops."""
 
-import json
-from collections import Counter
-
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -13,7 +10,6 @@ from mm_numeric.config.data import DataSource
 from mm_numeric.data.examples import load_examples
 from mm_numeric.evaluation.metrics.number_errors import COUNTS, score_counts
 from mm_numeric.tasks.counting import Counting
-from mm_numeric.tasks.detection import Detection
 
 PAIRS = st.lists(
     st.tuples(st.none() | st.integers(-1, 40), st.integers(0, 30)), min_size=1, max_size=12
@@ -86,21 +82,3 @@ def test_rows_that_do_not_fit_are_one_sentence(change, message):
         examples({"id": "1", "image": "a.png", "question": "How many?", "answer": 2, **change})
     with pytest.raises(ValueError, match=r"^label_question needs \{label\}"):
         Counting(label_question="How many?")
-
-
-@pytest.mark.slow
-def test_rendered_scenes_have_the_count_that_is_asked_for(tmp_path):
-    task = Counting()
-    scenes = [
-        [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-        for file in (
-            task.render(tmp_path / "counts", 60, 1),
-            Detection(scene=task.scene).render(tmp_path / "objects", 60, 1),
-        )
-    ]
-    for asked, shown in zip(*scenes, strict=True):
-        forms = [f"{item['label']}s" for item in shown["instances"]]
-        assert asked["count"] == (forms + ["shapes"] * len(forms)).count(asked["label"])
-    counts = Counter(asked["count"] for asked in scenes[0])
-    assert set(counts) >= {0, 1, 2, 3}
-    assert counts.most_common(1)[0][1] < 30

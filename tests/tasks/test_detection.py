@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
+from synthetic_rows import rows_for
 
 from mm_numeric.answers import Box, Instance, Instances
 from mm_numeric.comparison.summary import read_run_scores
@@ -231,7 +232,10 @@ def test_real_answers_are_parsed_as_they_are_written():
 def test_the_prompt_is_the_family_s_habit(tmp_path, family, prompt, between):
     raw = {
         "task": "detection",
-        "data": {"train": {"render": 1}, "test": {"render": 1}},
+        "data": {
+            "train": rows_for("detection", 1),
+            "test": rows_for("detection", 1),
+        },
         "model": {"name": "tiny", "family": family},
         "trainer": {"output_dir": str(tmp_path)},
     }
@@ -249,7 +253,6 @@ def test_the_prompt_is_the_family_s_habit(tmp_path, family, prompt, between):
         ({"negatives": -1, "ask": "each"}, "negatives is 0 or more"),
         ({"classes": ("a", "a")}, "classes: expected a list of different names"),
         ({"order": "name"}, "order is one of raster"),
-        ({"label_noise_pixels": -1.0}, "label_noise_pixels is 0 or more"),
     ],
 )
 def test_options_that_do_not_fit_are_one_sentence(options, message):

@@ -8,6 +8,7 @@ from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from rows_of_tasks import ROWS, written_rows
+from synthetic_rows import GENERATOR_OF, rows_for
 from walks import Walks
 
 from mm_numeric.answers import (
@@ -25,6 +26,7 @@ from mm_numeric.data.examples import load_examples
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frames import Frame, Resize
 from mm_numeric.registry import TASKS
+from mm_numeric.settings import read_dataclass
 from mm_numeric.tasks.base import BaseTask, task_class
 
 SHAPES = ("click", "detection", "grounding", "pointing", "text_detection", "text_spotting")
@@ -33,8 +35,6 @@ OPTIONS = {
     "text_detection": [{"shape": "rotated_box"}, {"shape": "box"}],
     "multirc": [{}, {"answer": "yes_no"}],
     "gsm8k": [{}, {"solution": False}, {"plain": True}],
-    "multiplication": [{}, {"digits": 1}],
-    "arithmetic": [{}, {"largest_answer": 99}],
 }
 EVERY = [(name, options) for name in TASKS for options in OPTIONS.get(name, [{}])]
 NAMES = [f"{name}-{'-'.join(map(str, options.values()))}" for name, options in EVERY]
@@ -73,10 +73,13 @@ def test_every_text_of_the_grammar_is_parsed(name, options):
 @each
 def test_what_a_task_writes_matches(name, options, tmp_path):
     task = task_class(name, "test")(**options)
-    source = {"render": 12, "seed": 3}
-    if task.render_settings is None:
-        source = {"path": str(written_rows(name if name in ROWS else "mathematics", tmp_path, 12))}
-    examples = load_examples(task, DataSource(**source), tmp_path / "cache", training=True)
+    if name in GENERATOR_OF:
+        own = {"shape": options["shape"]} if name == "detection" and options else {}
+        source = read_dataclass(DataSource, rows_for(name, 12, 3, **own), "test")
+    else:
+        file = written_rows(name if name in ROWS else "mathematics", tmp_path, 12)
+        source = DataSource(path=str(file))
+    examples = load_examples(task, source, tmp_path / "cache", training=True)
     for example in examples:
         for coordinates in COORDINATES.values():
             size = example.size_px or (64, 60)

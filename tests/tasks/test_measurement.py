@@ -15,8 +15,8 @@ from shape_reports import compared
 from mm_numeric.answers import Measurement, Unreadable
 from mm_numeric.evaluation.metrics.measurement import MEASUREMENTS
 from mm_numeric.evaluation.score import score
+from mm_numeric.synthetic.instruments import INSTRUMENTS, Instruments, draw_instrument
 from mm_numeric.tasks.measurement import ReadInstrument
-from mm_numeric.tasks.rendering.instruments import INSTRUMENTS, InstrumentStyle, draw_instrument
 
 TASK, ALONE = ReadInstrument(), ReadInstrument(write_unit=False)
 CELSIUS = ["°C", "degrees Celsius", "C"]
@@ -188,7 +188,7 @@ def test_a_report_shows_readings_with_their_units(tmp_path):
 @pytest.mark.parametrize("which", [0, 1])
 def test_the_hand_is_at_the_reading(name, which):
     """The fraction of the scale that is read off the coloured pixels, within 1.5 %."""
-    style, scale = InstrumentStyle(noise=0.0, size_px=224), INSTRUMENTS[name][which]
+    style, scale = Instruments(image_noise=0.0, size_px=224), INSTRUMENTS[name][which]
     for seed in range(6):
         part = (seed + 1) / 8
         reading = scale.low + part * (scale.high - scale.low)

@@ -245,21 +245,3 @@ def test_rewards_of_points():
     assert reward("format", task="pointing").score(text, cups, PIXELS).value == 1
     with pytest.raises(ValueError, match="point_f1 needs the task pointing, and a polygon"):
         reward("point_f1", task="pointing").score(text, points((1, 1)), PIXELS)
-
-
-def test_rendered_outlines_are_those_of_the_shapes(tmp_path):
-    task = Pointing()
-    file = task.render(tmp_path / "all", 30, 1)
-    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    assert {len(row["instances"]) for row in rows} >= {0, 1, 2}
-    present = Pointing(absent=False).render(tmp_path / "present", 30, 1)
-    assert '"instances": []' not in present.read_text(encoding="utf-8")
-    for example, row in zip(
-        task.examples([("f", r) for r in rows], training=True), rows, strict=True
-    ):
-        frame = Frame(
-            *example.size_px, Resize(kind="none").view(*example.size_px), PIXELS.coordinates
-        )
-        answer = task.parse(task.format(example.answer, frame).text, frame)
-        columns = score_points([answer], [example.answer])
-        assert (columns["f1"], columns["in_region"], row["id"]) == (1, 1, example.id)

@@ -7,15 +7,10 @@ import pytest
 import shapely
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 from mm_numeric.answers import Box, Polygon
-from mm_numeric.config.data import DataSource
-from mm_numeric.data.examples import load_examples
 from mm_numeric.evaluation.metrics.boxes import iou
 from mm_numeric.geometry.row_shapes import corners_of, read_rotated_box
-from mm_numeric.tasks.detection import Detection
-from mm_numeric.tasks.rendering.scenes import SceneStyle
 
 
 def area(points):
@@ -102,20 +97,3 @@ def test_corners_begin_at_the_top():
     for value in ([1, 2, 0, 4, 5], [1, 2, 3, 4], [1, 2, 3, float("nan"), 5]):
         with pytest.raises(ValueError, match=r"^row 1: .*"):
             read_rotated_box(value, "row 1")
-
-
-def test_rendered_boxes_are_where_the_shapes_are(tmp_path):
-    task = Detection(shape="rotated_box", scene=SceneStyle(noise=0.0))
-    source = DataSource(render=12, seed=1)
-    for example in load_examples(task, source, tmp_path, training=True):
-        pixels = np.asarray(Image.open(example.image), dtype=float)
-        apart = np.abs(pixels - pixels[0, 0]).max(axis=-1)  # the corner is background
-        y, x = np.nonzero(apart > 1)
-        hulls = [shapely.Polygon(item.shape.points) for item in example.answer.items]
-        inside = shapely.contains_xy(shapely.union_all(hulls).buffer(1), x + 0.5, y + 0.5)
-        assert inside.all()
-        for item, hull in zip(example.answer.items, hulls, strict=True):
-            own = apart[y, x][shapely.contains_xy(hull.buffer(1), x + 0.5, y + 0.5)]
-            wanted = 1 if item.label == "rectangle" else math.pi / 4
-            # Pixels at the edge are partly painted.
-            assert own.sum() / own.max() / hull.area == pytest.approx(wanted, abs=0.05)

@@ -31,6 +31,7 @@ from mm_numeric.families.qwen2_5_vl import Qwen2_5VL
 from mm_numeric.families.qwen2_vl import Qwen2VL
 from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.presets import PRESETS
+from mm_numeric.synthetic.clips import Clips
 from mm_numeric.tasks.temporal_spans import FindSpans, evenly
 
 TASK = FindSpans()
@@ -310,7 +311,7 @@ def test_a_row_that_cannot_be_used_is_an_error(fields, message):
 
 def test_a_clip_shows_the_square_in_its_span(tmp_path):
     task = FindSpans()
-    source = DataSource(render=6, seed=2)
+    source = DataSource(synthetic=Clips(rows=6, seed=2))
     for example in load_examples(task, source, tmp_path, training=True):
         ((start, end),) = example.answer.spans
         first = np.asarray(Image.open(example.image), dtype=float)

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 def job(folder, *overrides):
     return small_config(
         folder,
-        "data.train.render=12",
+        "data.train.synthetic.rows=12",
         "data.augment={operations: {colour: 0.8, blur: 0.5}}",
         "trainer.max_steps=9",
         "trainer.save_steps=4",

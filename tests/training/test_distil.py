@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import rank_runs
 from planned import seed_configs
+from synthetic_rows import data_for, rows_for
 from tiny_models import CACHE, small_config
 from train_runs import cut_off, same
 
@@ -30,7 +31,7 @@ def job(folder: Path, *overrides: str):
     """Return a run whose answers, which a hash makes, are nearly all parseable."""
     return small_config(
         folder,
-        "task={name: 'hashed_clock:HashedClock', label_noise_minutes: 5}",
+        "task={name: 'hashed_clock:HashedClock'}",
         "trainer.max_steps=4",
         "trainer.save_total_limit=null",
         "predict={max_new_tokens: 2, branches: 4, batch_size: 16}",
@@ -118,7 +119,7 @@ def test_a_kill_in_any_part_changes_nothing(run, tmp_path):
 def test_boxes_of_least_expected_risk_are_trained_on_as_they_were_written(tmp_path):
     """The text of an answer, parsed to pixels and written again in the same frame, is the same."""
     config = small_config(
-        tmp_path, "task={name: grounding}", "trainer.max_steps=1", "data.train.render=4",
+        tmp_path, "task={name: grounding}", "trainer.max_steps=1", *data_for("grounding", 4, 12),
         "predict={max_new_tokens: 40, constrain: true, samples: 4}", "distil={}",
     )  # fmt: skip
     train(config)
@@ -142,7 +143,7 @@ def test_boxes_of_least_expected_risk_are_trained_on_as_they_were_written(tmp_pa
         (["distil.trainer.output_dir=x"], r"distil: trainer\.output_dir is that of the run"),
         (["distil.trainer.max_step=1"], r"distil\.trainer: .*max_step"),
         (["distil={}", "model.baseline=xval"], r"distil: a baseline predicts its answers without"),
-        (["distil.rows=3", "data.train=[{render: 3}, {render: 4}]"],
+        (["distil.rows=3", f"data.train={[rows_for('clock', 3), rows_for('clock', 4)]}"],
          r"distil\.rows: the first rows are all from one of the training sources; remove it\.$"),
     ],
 )  # fmt: skip

@@ -54,7 +54,7 @@ def write_rows(folder: Path, *, minute: int = 30, unreadable: tuple[int, ...] = 
 def job(folder: Path, rows: str, *overrides: str) -> Path:
     """Write a config whose steps have two rows a rank, in the order of the file."""
     return write_config(
-        folder, "data.train.render=null", rows, "task.label_noise_minutes=0",
+        folder, "data.train.synthetic=null", rows,
         "trainer.per_device_train_batch_size=2", "trainer.train_sampling_strategy=sequential",
         "trainer.max_steps=4", "trainer.save_steps=1", "trainer.logging_steps=1", *overrides,
     )  # fmt: skip
@@ -185,7 +185,7 @@ def test_an_image_that_cannot_be_read_is_skipped_and_counted(tmp_path):
         overrides = [] if mode == "ddp" else ["trainer.deepspeed=zero3"]
         files[mode] = job(
             tmp_path / mode, rows, "data.on_bad_image=skip", "objective=ntil_soft",
-            "trainer.max_steps=3", "trainer.save_steps=3", "data.test.render=null",
+            "trainer.max_steps=3", "trainer.save_steps=3", "data.test.synthetic=null",
             rows.replace("train", "test"), *overrides,
         )  # fmt: skip
     rank_runs.run(2, [str(file) for file in files.values()])

@@ -12,6 +12,7 @@ from PIL import Image
 from rectangles import boxes, write_rectangles
 from result_files import write_lines
 from rows_of_tasks import written_rows
+from synthetic_rows import rows_for
 from tiny_models import CACHE, tiny_checkpoint
 
 from mm_numeric.answers import Box, Example, Instance, Mark, Polygon, Written
@@ -189,7 +190,11 @@ def test_clocks_have_a_ceiling_in_minutes(tmp_path):
         tmp_path,
         "-",
         task="clock",
-        data={"train": {"render": 4}, "test": {"render": 2}, "cache": str(tmp_path / "cache")},
+        data={
+            "train": rows_for("clock", 4),
+            "test": rows_for("clock", 2),
+            "cache": str(tmp_path / "cache"),
+        },
     )
     report = check_data(config)
     assert report.ready
@@ -198,7 +203,11 @@ def test_clocks_have_a_ceiling_in_minutes(tmp_path):
 
 
 def test_a_point_is_no_shape_without_area(tmp_path):
-    data = {"train": {"render": 4}, "test": {"render": 2}, "cache": str(tmp_path / "cache")}
+    data = {
+        "train": rows_for("click", 4),
+        "test": rows_for("click", 2),
+        "cache": str(tmp_path / "cache"),
+    }
     report = check_data(config_of(tmp_path, "-", task="click", data=data))
     assert report.ready
     assert not [note for note in report.notes if "no area" in note]
@@ -208,8 +217,9 @@ def test_rows_without_images_are_looked_at_too(tmp_path):
     config = read_config(
         "arithmetic_tiny",
         [
-            "data.train={render: 200, seed: 1}",
-            "data.test={render: 20, seed: 1, categories: [interpolation, extrapolation]}",
+            "data.train.synthetic.rows=200",
+            "data.test.synthetic.rows=20",
+            "data.test.synthetic.seed=1",
             f"data.cache={tmp_path}",
         ],
     )
@@ -687,22 +697,6 @@ def test_test_rows_without_an_answer_are_usable(tmp_path):
     report = check_data(config_of(tmp_path, train, none, task="clockbench"))
     write_check_page(report, tmp_path / "page.html")
     assert report_text(report).endswith("\nready")
-
-
-def test_noise_that_is_added_to_rows_of_one_s_own_is_reported(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # rendered rows are kept in its folder `runs`
-    Image.new("RGB", (60, 60)).save(tmp_path / "a.png")
-    rows = write_rows(tmp_path, [{"id": "1", "image": "a.png", "time": "7:05"}])
-    task = {"name": "clock", "label_noise_minutes": 5}
-    own, rendered = (
-        check_data(config_of(tmp_path, rows, task=task, data={"train": train, "test": train})).notes
-        for train in ({"path": str(rows)}, {"render": 1})
-    )
-    assert own[:1] == [
-        "Trained on labels with Gaussian noise of 5 minutes, tested on clean ones. The noise is "
-        "added to the labels of your rows: remove it from the section task, unless you study noise."
-    ]
-    assert not any("noise" in note for note in rendered)
 
 
 def test_augmented_rows_are_drawn_next_to_the_row(tmp_path):

@@ -11,6 +11,7 @@ from peft import LoraConfig, get_peft_model
 from PIL import Image
 from rectangles import write_rectangles
 from result_files import write_lines
+from synthetic_rows import rows_for
 from tiny_models import small_config
 from transformers import (
     Florence2VisionConfig,
@@ -159,7 +160,10 @@ QWEN_3B = {
 def config_with(tmp_path, **sections):
     raw = {
         "task": "detection",
-        "data": {"train": {"render": 1}, "test": {"render": 1}},
+        "data": {
+            "train": rows_for("detection", 1),
+            "test": rows_for("detection", 1),
+        },
         "model": {"name": "tiny", "family": "qwen2_5_vl"},
         "trainer": {"output_dir": str(tmp_path), "bf16": True, "per_device_train_batch_size": 2},
     }

@@ -13,7 +13,9 @@ NOISE = (0, 5, 20)
 ROWS = [f"{name}_{minutes}" for name in ("ce", "ntil") for minutes in NOISE]
 
 
-def sweep(folder, *, axis="task.label_noise_minutes", values=NOISE, rows=ROWS, decoded=True):
+def sweep(
+    folder, *, axis="data.train.synthetic.noise_minutes", values=NOISE, rows=ROWS, decoded=True
+):
     """Write a comparison of ce and ntil at three values of an axis; ce does not differ from ce."""
     summary = compare_folder(folder, objectives=rows)
     names = [name.partition("_")[0] for name in rows]
@@ -42,7 +44,7 @@ def test_a_line_for_each_objective_and_rule_and_the_same_in_numbers(tmp_path):
     page, twin, data = written(tmp_path, sweep(tmp_path))
     section = page.split('<section id="sweeps">')[1].split("</section>")[0]
     first, _ = re.findall(r"<svg viewBox.*?</svg>\s*</svg>", section, re.DOTALL)
-    assert "within 5 min by task.label_noise_minutes for ce, ntil." in first
+    assert "within 5 min by data.train.synthetic.noise_minutes for ce, ntil." in first
     lines = re.findall(r'<path d="M([^"]*)" fill="none"[^>]*?( stroke-dasharray="7 3")?/>', first)
     assert [len(points.split("L")) for points, _ in lines] == [3, 3, 3, 3]
     assert [bool(dash) for _, dash in lines] == [False, True, False, True]
@@ -63,7 +65,7 @@ def test_a_line_for_each_objective_and_rule_and_the_same_in_numbers(tmp_path):
     rows = list(csv.DictReader(data.splitlines()))
     assert len(rows) == 12
     assert rows[8] == {
-        "axis": "task.label_noise_minutes",
+        "axis": "data.train.synthetic.noise_minutes",
         "value": "20",
         "line": "ntil",
         "row": "ntil_20",

@@ -115,7 +115,7 @@ def test_a_matrix_for_another_vocabulary_is_one_sentence(count):
 
 CONFIG = """\
 task: clock
-data: {train: {render: 5}, test: {path: test.csv}}
+data: {train: {synthetic: {name: clocks, rows: 5}}, test: {path: test.csv}}
 model: {name: tiny}
 trainer: {output_dir: runs/small}
 objective:

@@ -257,7 +257,7 @@ def test_a_kill_while_the_best_is_replaced_loses_neither(tmp_path):
         ("every_steps: 1, patience: 2", r"evaluate: patience requires a metric; set best"),
         ("evry_steps: 1", r"evaluate: there is no setting 'evry_steps'\. Did you mean 'every_st"),
         ("rows: 0", r"evaluate: rows must be at least 1, not 0"),
-        ("every_steps: 1, data: {}", r"evaluate\.data: set exactly one of path .* and render"),
+        ("every_steps: 1, data: {}", r"evaluate\.data: set exactly one of path .* and synthetic"),
     ],
 )
 def test_a_wrong_setting_is_one_sentence(tmp_path, evaluate, message):
@@ -298,7 +298,7 @@ def test_a_training_of_an_epoch_is_evaluated_up_to_ten_times(tmp_path, overrides
 
 
 def test_a_training_of_an_epoch_shows_a_metric_and_how_to_switch_it_off(tmp_path, capsys):
-    more = ("data.train.render=4", "trainer.max_steps=2", "trainer.save_strategy='no'")
+    more = ("data.train.synthetic.rows=4", "trainer.max_steps=2", "trainer.save_strategy='no'")
     run = train(job(tmp_path, "", *more)).parent
     said = capsys.readouterr().err
     assert said.startswith("evaluation: 12 of 12 rows every 2 of 2 steps; set evaluate.rows or ")

@@ -1,4 +1,4 @@
-"""Rendered clocks show the time they are labelled with, and are the same for the same seed."""
+"""Drawn clocks show the time they are labelled with, and are the same for the same seed."""
 
 import json
 import math
@@ -9,10 +9,9 @@ import pytest
 from PIL import Image, ImageDraw
 
 from mm_numeric.answers import ClockTime
-from mm_numeric.tasks.rendering.clock_faces import FaceStyle, _Face, render_face, render_faces
+from mm_numeric.synthetic.clock_faces import Clocks, _Face, draw_face
 
-SMALL = FaceStyle(size_px=24)
-PLAIN = FaceStyle(size_px=120, rotation_degrees=0.0, noise=0.0)
+PLAIN = Clocks(size_px=120, rotation_degrees=0.0, image_noise=0.0)
 
 
 def files(folder):
@@ -21,9 +20,9 @@ def files(folder):
 
 
 def test_the_same_seed_gives_the_same_files(tmp_path):
-    path = render_faces(tmp_path / "a", 5, 1, SMALL)
-    render_faces(tmp_path / "b", 5, 1, SMALL)
-    render_faces(tmp_path / "c", 5, 2, SMALL)
+    path = Clocks(rows=5, seed=1, size_px=24).write(tmp_path / "a")
+    Clocks(rows=5, seed=1, size_px=24).write(tmp_path / "b")
+    Clocks(rows=5, seed=2, size_px=24).write(tmp_path / "c")
     assert path == tmp_path / "a" / "rows.jsonl"
     assert files(tmp_path / "a") == files(tmp_path / "b")
     other = files(tmp_path / "c")
@@ -31,8 +30,8 @@ def test_the_same_seed_gives_the_same_files(tmp_path):
 
 
 def test_more_clocks_begin_with_the_same_clocks(tmp_path):
-    render_faces(tmp_path / "five", 5, 1, SMALL)
-    render_faces(tmp_path / "ten", 10, 1, SMALL)
+    Clocks(rows=5, seed=1, size_px=24).write(tmp_path / "five")
+    Clocks(rows=10, seed=1, size_px=24).write(tmp_path / "ten")
     five, ten = files(tmp_path / "five"), files(tmp_path / "ten")
     rows = five.pop("rows.jsonl"), ten.pop("rows.jsonl")
     assert rows[1].startswith(rows[0])
@@ -41,7 +40,7 @@ def test_more_clocks_begin_with_the_same_clocks(tmp_path):
 
 
 def test_rows_name_their_images_and_times(tmp_path):
-    path = render_faces(tmp_path, 200, 7, FaceStyle(size_px=16))
+    path = Clocks(rows=200, seed=7, size_px=16).write(tmp_path)
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert rows[3].keys() == {"id", "image", "time"}
     assert rows[3]["id"] == "7-000003"
@@ -54,18 +53,18 @@ def test_rows_name_their_images_and_times(tmp_path):
 def test_another_time_is_another_image():
     images = set()
     for minutes in range(0, 720, 7):
-        face = render_face(ClockTime.from_minutes(minutes), random.Random("x"), PLAIN)
+        face = draw_face(ClockTime.from_minutes(minutes), random.Random("x"), PLAIN)
         images.add(face.tobytes())
     assert len(images) == len(range(0, 720, 7))
 
 
 @pytest.mark.parametrize("noise", [0.03, 0.1])
 def test_noise_is_what_it_says(noise):
-    style = FaceStyle(size_px=120, rotation_degrees=0.0, noise=noise)
+    style = Clocks(size_px=120, rotation_degrees=0.0, image_noise=noise)
     apart = []
     for seed in range(8):
-        clean = np.asarray(render_face(ClockTime(7, 5), random.Random(seed), PLAIN), float)
-        noisy = np.asarray(render_face(ClockTime(7, 5), random.Random(seed), style), float)
+        clean = np.asarray(draw_face(ClockTime(7, 5), random.Random(seed), PLAIN), float)
+        noisy = np.asarray(draw_face(ClockTime(7, 5), random.Random(seed), style), float)
         apart += (noisy - clean)[(clean > 80) & (clean < 175)].tolist()  # where none is cut off
     assert len(apart) > 10_000
     assert abs(np.std(apart) / 255 - noise) < 0.03 * noise
@@ -79,9 +78,9 @@ def angles(shown, seed, style=PLAIN):
     differs from it is the hands. Only the long one reaches the outer ring.
     """
     others = [ClockTime.from_minutes(minutes) for minutes in range(3, 720, 41)]
-    drawn = [render_face(other, random.Random(seed), style) for other in others]
+    drawn = [draw_face(other, random.Random(seed), style) for other in others]
     empty = np.median([np.asarray(image, float) for image in drawn], axis=0)
-    face = np.asarray(render_face(shown, random.Random(seed), style), float)
+    face = np.asarray(draw_face(shown, random.Random(seed), style), float)
     apart = np.abs(face - empty).sum(axis=-1)
     y, x = np.mgrid[:120, :120] - 59.5
     distance, angle = np.hypot(x, y), np.arctan2(x, -y)
@@ -121,7 +120,7 @@ def test_the_hands_point_where_the_time_says(shown, long_hand, short_hand, seed)
 
 @pytest.mark.slow
 def test_rotation_tilts_by_up_to_what_it_says():
-    style = FaceStyle(size_px=120, rotation_degrees=40.0, noise=0.0)
+    style = Clocks(size_px=120, rotation_degrees=40.0, image_noise=0.0)
     tilts = [angles(ClockTime(6, 0), seed, style)[0] for seed in range(16)]
     tilts = [(tilt + 180) % 360 - 180 for tilt in tilts]
     assert max(map(abs, tilts)) < 48
@@ -130,7 +129,7 @@ def test_rotation_tilts_by_up_to_what_it_says():
 
 
 def test_faces_are_of_many_kinds():
-    faces = [render_face(ClockTime(3, 0), random.Random(seed), PLAIN) for seed in range(40)]
+    faces = [draw_face(ClockTime(3, 0), random.Random(seed), PLAIN) for seed in range(40)]
     brightness = [np.asarray(face)[40:80, 40:80].mean() for face in faces]
     assert min(brightness) < 100
     assert max(brightness) > 180
@@ -138,11 +137,21 @@ def test_faces_are_of_many_kinds():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"size_px": 15}, {"noise": -0.1}, {"noise": 1.1}, {"rotation_degrees": -1.0}]
+    ("wrong", "message"),
+    [
+        (
+            {"size_px": 15},
+            "size_px must be at least 16 and rotation_degrees at least 0, not 15 and",
+        ),
+        ({"rotation_degrees": -1.0}, "size_px must be at least 16 and rotation_degrees at least 0"),
+        ({"image_noise": -0.1}, "image_noise is 0 to 1, not -0.1"),
+        ({"image_noise": 1.1}, "image_noise is 0 to 1, not 1.1"),
+        ({"rows": 0}, "rows must be at least 1, not 0"),
+    ],
 )
-def test_settings_that_cannot_be_drawn_are_rejected(wrong):
-    with pytest.raises(ValueError, match="size_px must be at least 16, noise 0 to 1 and rotation"):
-        FaceStyle(**wrong)
+def test_settings_that_cannot_be_drawn_are_rejected(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        Clocks(**wrong)
 
 
 @pytest.mark.parametrize("hour", range(1, 13))

@@ -1,6 +1,6 @@
 """Generate images of measuring instruments: thermometers, gauges, speedometers and rulers.
 
-An image depends only on the style options, the seed and the index of the image. Each instrument has
+An image depends only on the settings, the seed and the index of the image. Each instrument has
 numerals, tick marks and its unit, which is one of two, such as °C and °F.
 """
 
@@ -15,7 +15,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 from mm_numeric.answers import Point
 from mm_numeric.registry import unknown
-from mm_numeric.tasks.rendering.drawing import OVERSAMPLING, Colour, Drawing, random_colour, shrunk
+from mm_numeric.synthetic.drawing import OVERSAMPLING, Colour, random_colour, shrunk
+from mm_numeric.synthetic.generator import Drawing, ImageGenerator
 
 _HANDS: tuple[Colour, ...] = ((214, 40, 40), (38, 84, 210), (42, 157, 70), (190, 110, 20))
 
@@ -50,8 +51,10 @@ INSTRUMENTS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class InstrumentStyle:
-    """Options for rendered instruments; colours and scales are random."""
+class Instruments(ImageGenerator):
+    """Measuring instruments with random colours and scales: rows of the task ``measurement``."""
+
+    name: str = "instruments"
 
     instruments: tuple[str, ...] = tuple(INSTRUMENTS)
     """Instruments to draw; all are equally likely."""
@@ -59,17 +62,15 @@ class InstrumentStyle:
     size_px: int = 112
     """Width and height of the image."""
 
-    noise: float = 0.02
-    """Standard deviation of Gaussian pixel noise, as a fraction of 255."""
-
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in self.instruments:
             if name not in INSTRUMENTS:
                 raise unknown(name, INSTRUMENTS, "instrument", "instruments")
-        if not self.instruments or self.size_px < 48 or not 0 <= self.noise <= 1:
+        if not self.instruments or self.size_px < 48:
             raise ValueError(
-                "instruments names at least one, size_px is at least 48 and noise 0 to 1, not "
-                f"{list(self.instruments)}, {self.size_px} and {self.noise}"
+                "instruments names at least one and size_px is at least 48, not "
+                f"{list(self.instruments)} and {self.size_px}"
             )
 
     def draw(self, rng: random.Random) -> Drawing:
@@ -90,17 +91,17 @@ class InstrumentStyle:
 
 
 def draw_instrument(
-    name: str, scale: _Scale, reading: float, rng: random.Random, style: InstrumentStyle
+    name: str, scale: _Scale, reading: float, rng: random.Random, settings: Instruments
 ) -> Image.Image:
     """Draw an instrument that shows ``reading``; ``rng`` determines the colours and the tilt."""
-    size = style.size_px * OVERSAMPLING
+    size = settings.size_px * OVERSAMPLING
     light, ink = random_colour(rng, 200, 255), random_colour(rng, 0, 60)
     if rng.random() < 0.3:
         light, ink = ink, light
     image = Image.new("RGB", (size, size), light)
     pen = _Pen(ImageDraw.Draw(image), size, scale, ink, rng.choice(_HANDS))
     _DRAWN[name](pen, (reading - scale.low) / (scale.high - scale.low), rng)
-    return shrunk(image, (style.size_px, style.size_px), style.noise, rng)
+    return shrunk(image, (settings.size_px, settings.size_px), settings.image_noise, rng)
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from mm_numeric.answers import Point
-from mm_numeric.tasks.rendering.drawing import (
-    Drawing,
-    ImageStyle,
-    are_apart,
-    random_colour,
-    with_noise,
-)
+from mm_numeric.synthetic.drawing import are_apart, random_colour, with_noise
+from mm_numeric.synthetic.generator import Drawing, SizedImages
 
 _LETTER_PX = 48  # font size before a word is scaled down
 _EDGE_POINTS = 7  # points of a curved polygon on each long side: 14 in total, as in CTW1500
@@ -30,8 +25,10 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PageStyle(ImageStyle):
-    """Options for rendered pages, which are images of random words."""
+class Words(SizedImages):
+    """Images of random words: rows of the tasks ``text_detection`` and ``text_spotting``."""
+
+    name: str = "words"
 
     least: int = 1
     """Minimum number of words on a page."""
@@ -93,27 +90,27 @@ def _font(path: str | None) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     try:
         return ImageFont.truetype(path, _LETTER_PX)
     except OSError as error:
-        raise ValueError(f"task.page.fonts: {path} is not a font ({error}).") from error
+        raise ValueError(f"fonts: {path} is not a font ({error}).") from error
 
 
-def _page(rng: random.Random, style: PageStyle) -> tuple[Image.Image, list[dict[str, object]]]:
-    size = style.size_px
+def _page(rng: random.Random, settings: Words) -> tuple[Image.Image, list[dict[str, object]]]:
+    size = settings.size_px
     light = rng.random() < 0.5
     ground = np.array(random_colour(rng, *((180, 250) if light else (5, 70))), float)
     canvas = np.broadcast_to(ground, (size[1], size[0], 3)).copy()
     words: list[dict[str, object]] = []
     occupied: list[tuple[float, float, float, float]] = []
-    wanted = rng.randint(style.least, style.most)
+    wanted = rng.randint(settings.least, settings.most)
     for _ in range(40 * wanted):
         if len(words) == wanted:
             break
-        letters = rng.choice(style.characters)
-        text = "".join(rng.choice(letters) for _ in range(rng.randint(*style.length)))
-        mask = _mask(text, rng, _font(rng.choice((None, *style.fonts))))
-        placed = _placed(mask.shape, rng, style)
+        letters = rng.choice(settings.characters)
+        text = "".join(rng.choice(letters) for _ in range(rng.randint(*settings.length)))
+        mask = _mask(text, rng, _font(rng.choice((None, *settings.fonts))))
+        placed = _placed(mask.shape, rng, settings)
         if placed is None or not all(are_apart(placed.bounds, other) for other in occupied):
             continue
-        ignore = rng.random() < style.ignored
+        ignore = rng.random() < settings.ignored
         occupied.append(placed.bounds)
         ink = np.array(random_colour(rng, *((0, 80) if light else (170, 255))), float)
         cover = _sampled(mask, *placed.inverse(*np.meshgrid(*(np.arange(n) + 0.5 for n in size))))
@@ -122,7 +119,7 @@ def _page(rng: random.Random, style: PageStyle) -> tuple[Image.Image, list[dict[
         polygon = [round(edge, 2) for point in placed.polygon for edge in point]
         word: dict[str, object] = {"polygon": polygon, "text": text}
         words.append({**word, "ignore": True} if ignore else word)
-    return with_noise(canvas, style.noise, rng), words
+    return with_noise(canvas, settings.image_noise, rng), words
 
 
 def _mask(
@@ -159,13 +156,13 @@ class _PlacedWord:
         return min(xs), min(ys), max(xs), max(ys)
 
 
-def _placed(shape: tuple[int, ...], rng: random.Random, style: PageStyle) -> _PlacedWord | None:
+def _placed(shape: tuple[int, ...], rng: random.Random, settings: Words) -> _PlacedWord | None:
     """Choose a random size, angle and position for a word; return None if it crosses the edge."""
-    scale = rng.uniform(*style.letters_px) / shape[0]
+    scale = rng.uniform(*settings.letters_px) / shape[0]
     width, height = shape[1] * scale, shape[0] * scale
-    angle = math.radians(rng.uniform(-style.rotation_degrees, style.rotation_degrees))
-    bend = rng.choice((-1, 1)) * rng.uniform(0.5, 1.2) if rng.random() < style.curved else 0.0
-    x, y = rng.uniform(0, style.width_px), rng.uniform(0, style.height_px)
+    angle = math.radians(rng.uniform(-settings.rotation_degrees, settings.rotation_degrees))
+    bend = rng.choice((-1, 1)) * rng.uniform(0.5, 1.2) if rng.random() < settings.curved else 0.0
+    x, y = rng.uniform(0, settings.width_px), rng.uniform(0, settings.height_px)
     cosine, sine = math.cos(angle), math.sin(angle)
     radius = width / bend if bend else 0.0  # of the arc through the middle of the word
 
@@ -188,7 +185,7 @@ def _placed(shape: tuple[int, ...], rng: random.Random, style: PageStyle) -> _Pl
     polygon = [forward(u, -height / 2) for u in along]
     polygon += [forward(u, height / 2) for u in reversed(along)]
     inside = all(
-        1 <= px <= style.width_px - 1 and 1 <= py <= style.height_px - 1 for px, py in polygon
+        1 <= px <= settings.width_px - 1 and 1 <= py <= settings.height_px - 1 for px, py in polygon
     )
     return _PlacedWord(polygon, inverse) if inside else None
 

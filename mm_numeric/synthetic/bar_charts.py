@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from PIL import Image, ImageDraw, ImageFont
 
-from mm_numeric.tasks.rendering.drawing import Drawing, ImageStyle, with_noise
+from mm_numeric.synthetic.drawing import with_noise
+from mm_numeric.synthetic.generator import Drawing, SizedImages
 
 _COLOURS = ((38, 84, 210), (214, 40, 40), (42, 157, 70), (140, 60, 180), (230, 130, 20))
 _FIRST_YEAR = 2011
@@ -16,10 +17,12 @@ _GREY, _BLACK = (200, 200, 200), (20, 20, 20)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChartStyle(ImageStyle):
-    """Options for rendered bar charts."""
+class Charts(SizedImages):
+    """Bar charts, each with a question: rows of the task ``chart_values``."""
 
+    name: str = "charts"
     width_px: int = 168
+
     least: int = 3
     """Minimum number of bars."""
 
@@ -55,24 +58,24 @@ class ChartStyle(ImageStyle):
         return _draw(values, rng, self), self.sized(row)
 
 
-def _draw(values: list[int], rng: random.Random, style: ChartStyle) -> Image.Image:
+def _draw(values: list[int], rng: random.Random, settings: Charts) -> Image.Image:
     """Draw bars with their years below, and an axis with five labelled lines."""
-    width, height = style.size_px
+    width, height = settings.size_px
     image = Image.new("RGB", (width, height), "white")
     draw = ImageDraw.Draw(image)
     font = ImageFont.load_default(size=min(width, height) / 12)
-    left = int(draw.textlength(str(style.highest), font=font)) + 4
+    left = int(draw.textlength(str(settings.highest), font=font)) + 4
     top, bottom = height // 14, height - height // 8
     for step in range(5):
         y = bottom - (bottom - top) * step / 4
         draw.line((left, y, width, y), fill=_GREY)
-        label = f"{style.highest * step / 4:g}"
+        label = f"{settings.highest * step / 4:g}"
         draw.text((left - 2, y), label, fill=_BLACK, font=font, anchor="rm")
     colour, slot = rng.choice(_COLOURS), (width - left) / len(values)
     for i, value in enumerate(values):
         x = left + slot * i
-        y = bottom - (bottom - top) * value / style.highest
+        y = bottom - (bottom - top) * value / settings.highest
         draw.rectangle((x + slot * 0.2, y, x + slot * 0.8, bottom), fill=colour)
         year = str(_FIRST_YEAR + i)
         draw.text((x + slot / 2, bottom + 2), year, fill=_BLACK, font=font, anchor="mt")
-    return with_noise(image, style.noise, rng)
+    return with_noise(image, settings.image_noise, rng)

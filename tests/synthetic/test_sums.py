@@ -6,49 +6,54 @@ import re
 import pytest
 
 from mm_numeric.config.data import DataSource
-from mm_numeric.data.examples import load_examples, render_rows
-from mm_numeric.tasks.arithmetic import Arithmetic, Multiplication
-from mm_numeric.tasks.clock import Clock
+from mm_numeric.data.examples import load_examples
+from mm_numeric.synthetic.sums import Arithmetic, Multiplication
+from mm_numeric.tasks.number_questions import Arithmetic as Task
 
 BOTH = ("interpolation", "extrapolation")
 
 
 @pytest.mark.parametrize(
-    "task",
+    "settings",
     [
-        Arithmetic(),
-        Arithmetic(operators="+-", numbers=(-9, 9), terms=(2, 2), longer=(9, 9)),
-        Arithmetic(largest_answer=99),
+        {},
+        {"operators": "+-", "numbers": (-9, 9), "terms": (2, 2), "longer": (9, 9)},
+        {"largest_answer": 99},
     ],
 )
-def test_every_expression_is_worked_out(task, tmp_path):
-    rows = read(task.render(tmp_path, 400, 3, BOTH))
+def test_every_expression_is_worked_out(settings, tmp_path):
+    made = Arithmetic(rows=400, seed=3, categories=BOTH, **settings)
+    rows = read(made.write(tmp_path))
     assert [row["category"] for row in rows[:4]] == [*BOTH, *BOTH]
     for row in rows:
         expression = re.search(r"[(\d-].*[\d)]", row["question"])[0]
-        assert eval(expression) == int(row["answer"])  # written by the renderer under test
-        assert set(re.findall(r"(?<=\d)\)* ([-+*])", expression)) <= set(task.operators)
+        assert eval(expression) == int(row["answer"])  # written by the generator under test
+        assert set(re.findall(r"(?<=\d)\)* ([-+*])", expression)) <= set(made.operators)
         count = len(re.findall(r"\d+", expression))
-        low, high = task.terms if row["category"] == "interpolation" else task.longer
+        low, high = made.terms if row["category"] == "interpolation" else made.longer
         assert low <= count <= high
-        assert abs(int(row["answer"])) <= task.largest_answer
+        assert abs(int(row["answer"])) <= made.largest_answer
 
 
-def test_a_task_says_what_is_trained():
-    told = Arithmetic(terms=(2, 3), longer=(4, 4), numbers=(0, 9)).describe()
-    assert "expressions of 2 to 3 numbers, 0 to 9, with + - * and brackets" in told
-    assert told.endswith("extrapolation 4 numbers.")
-    assert "one factor of 6." in Multiplication().describe()
+def test_a_report_describes_the_questions():
+    settings = {"terms": (2, 3), "longer": (4, 4), "numbers": (0, 9)}
+    described = Arithmetic(**settings).describe()
+    assert described == "expressions of 2 to 3 numbers, 0 to 9, with + - * and brackets"
+    described = Arithmetic(categories=BOTH, **settings).describe()
+    assert described.startswith("expressions of 2 to 3 numbers or 4 numbers, 0 to 9, with")
+    assert Multiplication(digits=2).describe() == "factors of 1 to 2 digits"
+    described = Multiplication(categories=BOTH, digits=2).describe()
+    assert described == "factors of 1 to 2 digits or of which one has 3 digits"
 
 
 def test_what_cannot_be_drawn_is_said(tmp_path):
-    task = Arithmetic(operators="*", numbers=(50, 60), largest_answer=60)
+    made = Arithmetic(rows=1, operators="*", numbers=(50, 60), largest_answer=60)
     with pytest.raises(ValueError, match=r"no expression of 2 to 4 numbers within 60 in 10000"):
-        task.render(tmp_path, 1, 0)
+        made.write(tmp_path)
 
 
 def test_every_product_is_right(tmp_path):
-    rows = read(Multiplication(digits=2).render(tmp_path, 400, 3, BOTH))
+    rows = read(Multiplication(digits=2, rows=400, seed=3, categories=BOTH).write(tmp_path))
     lengths = {category: set() for category in BOTH}
     for row in rows:
         a, b = re.findall(r"\d+", row["question"])
@@ -62,30 +67,25 @@ def test_rows_depend_on_their_seed_and_category_alone(tmp_path):
     folders = [tmp_path / name for name in "abcd"]
     for folder in folders:
         folder.mkdir()
-    task = Arithmetic()
-    alone = read(task.render(folders[0], 10, 1))
+    alone = read(Arithmetic(rows=10, seed=1).write(folders[0]))
     assert {row["category"] for row in alone} == {"interpolation"}
-    assert read(task.render(folders[1], 20, 1))[:10] == alone
-    both = read(task.render(folders[2], 10, 1, BOTH))
+    assert read(Arithmetic(rows=20, seed=1).write(folders[1]))[:10] == alone
+    both = read(Arithmetic(rows=10, seed=1, categories=BOTH).write(folders[2]))
     assert [r for r in both if r["category"] == "interpolation"] == alone[::2]
-    assert read(task.render(folders[3], 10, 2)) != alone
+    assert read(Arithmetic(rows=10, seed=2).write(folders[3])) != alone
 
 
-def test_a_source_renders_the_categories_that_it_names(tmp_path):
-    source = DataSource(render=6, seed=2, categories=BOTH)
-    examples = load_examples(Arithmetic(), source, tmp_path, training=False)
+def test_rows_are_of_the_categories_that_the_settings_name(tmp_path):
+    source = DataSource(synthetic=Arithmetic(rows=6, seed=2, categories=BOTH))
+    examples = load_examples(Task(), source, tmp_path, training=False)
     assert [example.buckets["category"] for example in examples] == [*BOTH, *BOTH, *BOTH]
     assert all(example.image is None for example in examples)
-    other = render_rows(Arithmetic(), DataSource(render=6, seed=2), tmp_path)
-    assert other != render_rows(Arithmetic(), source, tmp_path)
     with pytest.raises(
         ValueError, match=r"categories: there is no category 'inter'\. Known: extra"
     ):
-        render_rows(Arithmetic(), DataSource(render=6, categories=("inter",)), tmp_path)
-    with pytest.raises(ValueError, match=r"data\.categories: the task Clock has none"):
-        render_rows(Clock(), source, tmp_path)
-    with pytest.raises(ValueError, match=r"categories require render"):
-        DataSource(path="a.jsonl", categories=BOTH)
+        Arithmetic(categories=("inter",))
+    with pytest.raises(ValueError, match=r"categories are some of interpolation, extrapolation"):
+        Arithmetic(categories=())
 
 
 def read(path):
@@ -102,7 +102,6 @@ def read(path):
         ({"numbers": (-100, 9), "largest_answer": 99}, "largest_answer 99 is less than a number"),
         ({"numbers": (9, 0)}, r"numbers is \[smallest, largest\], not \[9, 0\]"),
         ({"questions": ("What?",)}, r"questions each need \{expression\}"),
-        ({"prompt": "What?"}, r"prompt needs \{question\}"),
     ],
 )
 def test_settings_that_draw_nothing_are_rejected(settings, message):

@@ -1,28 +1,27 @@
-"""Generate images of clock faces, so that the clock task needs no data set.
-
-An image depends only on the style options, the seed and the index of the image.
-"""
+"""Generate images of clock faces, so that the clock task needs no data set."""
 
 import math
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 
 from mm_numeric.answers import ClockTime
-from mm_numeric.tasks.rendering.drawing import (
-    OVERSAMPLING,
-    Colour,
-    random_colour,
-    render_images,
-    shrunk,
-)
+from mm_numeric.settings import check_choices
+from mm_numeric.synthetic.drawing import OVERSAMPLING, Colour, random_colour, shrunk
+from mm_numeric.synthetic.generator import Drawing, ImageGenerator, NoisyGenerator
+
+GAUSSIAN, EXPONENTIAL = "gaussian", "exponential"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FaceStyle:
-    """Options for rendered clocks; colours, hands and numerals are random."""
+class Clocks(NoisyGenerator, ImageGenerator):
+    """Clock faces with random times, colours, hands and numerals: rows of the task ``clock``."""
+
+    name: str = "clocks"
+    image_noise: float = 0.03
 
     size_px: int = 56
     """Width and height of the image."""
@@ -30,31 +29,70 @@ class FaceStyle:
     rotation_degrees: float = 4.0
     """Maximum rotation of a dial, clockwise or counterclockwise; 6 degrees are one minute."""
 
-    noise: float = 0.03
-    """Standard deviation of Gaussian pixel noise, as a fraction of 255."""
+    noise_minutes: float = 0.0
+    """Size of the noise, in minutes, that is added to the times of the rows: the standard deviation
+    if it is Gaussian, the mean if it is exponential."""
+
+    noise_distribution: str = GAUSSIAN
+    """Distribution of the noise: ``gaussian``, or ``exponential``, which is never negative: the
+    times are late."""
+
+    outliers: float = 0.0
+    """Share of the rows, 0 to 1, whose time is replaced by a random time on the dial."""
 
     def __post_init__(self) -> None:
-        if self.size_px < 16 or not 0 <= self.noise <= 1 or self.rotation_degrees < 0:
+        super().__post_init__()
+        if self.size_px < 16 or self.rotation_degrees < 0:
             raise ValueError(
-                "size_px must be at least 16, noise 0 to 1 and rotation_degrees at least 0, not "
-                f"{self.size_px}, {self.noise} and {self.rotation_degrees}"
+                "size_px must be at least 16 and rotation_degrees at least 0, not "
+                f"{self.size_px} and {self.rotation_degrees}"
             )
+        if not 0 <= self.noise_minutes <= 360:
+            raise ValueError(f"noise_minutes is 0 to 360, not {self.noise_minutes}")
+        if not 0 <= self.outliers <= 1:
+            raise ValueError(f"outliers is 0 to 1, not {self.outliers}")
+        check_choices(self, noise_distribution=(GAUSSIAN, EXPONENTIAL))
+
+    @property
+    def has_noise(self) -> bool:
+        """Return True if the times of the rows have noise."""
+        return bool(self.noise_minutes or self.outliers)
+
+    def drawings(self) -> Iterator[Drawing]:
+        """Yield a clock with a random time for each index, and its row."""
+        times = random.Random(f"times:{self.seed}")
+        for i in range(self.rows):
+            time = ClockTime.from_minutes(times.randrange(720))
+            yield draw_face(time, random.Random(f"{self.seed}:{i}"), self), {"time": str(time)}
+
+    def with_label_noise(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return a row whose time has noise."""
+        if not self.has_noise:
+            return row
+        rng, shift = random.Random(f"{self.noise_seed}:{row['id']}"), 0.0
+        minutes = ClockTime(*map(int, row["time"].split(":"))).minutes
+        if self.noise_minutes and self.noise_distribution == GAUSSIAN:
+            shift = rng.gauss(0, self.noise_minutes)
+        elif self.noise_minutes:
+            shift = rng.expovariate(1 / self.noise_minutes)
+        if rng.random() < self.outliers:
+            minutes = rng.randrange(720)
+        return {**row, "time": str(ClockTime.from_minutes(minutes + round(shift)))}
+
+    def describe(self) -> str:
+        """Describe the label noise, for a report."""
+        noise = []
+        if self.noise_minutes:
+            kind = "Gaussian" if self.noise_distribution == GAUSSIAN else self.noise_distribution
+            noise.append(f"with {kind} noise of {self.noise_minutes:g} minutes")
+        if self.outliers:
+            noise.append(f"{100 * self.outliers:g} % of them random times")
+        return f"labels {', '.join(noise)}" if noise else "clean labels"
 
 
-def render_faces(folder: Path, count: int, seed: int, style: FaceStyle) -> Path:
-    """Generate images of clocks with random times; return the path of the .jsonl file of rows."""
-    times = random.Random(f"times:{seed}")
-
-    def draw(rng: random.Random) -> tuple[Image.Image, dict[str, object]]:
-        time = ClockTime.from_minutes(times.randrange(720))
-        return render_face(time, rng, style), {"time": str(time)}
-
-    return render_images(folder, count, seed, draw)
-
-
-def render_face(time: ClockTime, rng: random.Random, style: FaceStyle) -> Image.Image:
+def draw_face(time: ClockTime, rng: random.Random, settings: Clocks) -> Image.Image:
     """Draw a clock that shows ``time``; ``rng`` determines colours, hands and numerals."""
-    size = style.size_px * OVERSAMPLING
+    size = settings.size_px * OVERSAMPLING
     light, ink = random_colour(rng, 195, 255), random_colour(rng, 0, 80)
     dial, marks = (ink, light) if rng.random() < 0.3 else (light, ink)
     image = Image.new("RGB", (size, size), random_colour(rng, 40, 230))
@@ -63,7 +101,7 @@ def render_face(time: ClockTime, rng: random.Random, style: FaceStyle) -> Image.
         radius=size * rng.uniform(0.42, 0.48),
         x=size * rng.uniform(0.48, 0.52),
         y=size * rng.uniform(0.48, 0.52),
-        tilt=math.radians(rng.uniform(-style.rotation_degrees, style.rotation_degrees)),
+        tilt=math.radians(rng.uniform(-settings.rotation_degrees, settings.rotation_degrees)),
     )
     face.disc(1.0, dial, rim=rng.uniform(0.02, 0.08), rim_colour=random_colour(rng, 0, 255))
     face.ticks(rng.choice([0, 4, 12, 60]), marks)
@@ -75,7 +113,7 @@ def render_face(time: ClockTime, rng: random.Random, style: FaceStyle) -> Image.
     face.hand(turn * time.minutes / 720, rng.uniform(0.42, 0.54), rng.uniform(0.08, 0.13), hands)
     face.hand(turn * time.minute / 60, rng.uniform(0.74, 0.88), rng.uniform(0.045, 0.075), hands)
     face.disc(0.06, hands)
-    return shrunk(image, (style.size_px, style.size_px), style.noise, rng)
+    return shrunk(image, (settings.size_px, settings.size_px), settings.image_noise, rng)
 
 
 @dataclass(frozen=True)

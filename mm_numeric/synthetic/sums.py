@@ -1,71 +1,61 @@
-"""Tasks: evaluate generated expressions with whole numbers, and multiply two numbers.
+"""Generate expressions with whole numbers, and products of two numbers.
 
 The expressions are in the style of DeepMind's mathematics data set. They are similar to those of an
 experiment in "Regress, Don't Guess" (arXiv 2411.02083, table 2), which trains on the file
 ``arithmetic__add_sub_multiple`` of the data set, and tests on the longer expressions in
-``arithmetic__add_sub_multiple_longer``. To use these files themselves, choose the task
-``mathematics``.
-
-Rows     {"id": text, "question": "What is 3 - (-2 + 4*5)?", "answer": "-15",
-          "category": "interpolation" or "extrapolation"}
-Scorer   mm_numeric.evaluation.metrics.number_errors
+``arithmetic__add_sub_multiple_longer``. ``mm-numeric prepare mathematics`` reads these files.
 """
 
 import random
 from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
-from mm_numeric.geometry.frames import Frame
-from mm_numeric.geometry.grammar import number_regex
 from mm_numeric.registry import unknown
-from mm_numeric.tasks.base import check_placeholders
-from mm_numeric.tasks.number_questions import Numbers
-from mm_numeric.tasks.rendering.drawing import write_rows
+from mm_numeric.synthetic.generator import Generator, write_rows
 
+CATEGORIES = ("interpolation", "extrapolation")
 _TRIES = 10_000  # attempts to draw an expression whose value is within the bound
 
 
 @dataclass(frozen=True, kw_only=True)
-class GeneratedNumbers(Numbers):
-    """Base class of tasks that generate questions whose answer is a number.
+class Sums(Generator):
+    """Base class of generators of questions whose answer is a whole number."""
 
-    Interpolation questions are as long as in training; extrapolation questions are longer.
-    """
+    categories: tuple[str, ...] = CATEGORIES[:1]
+    """Categories of the rows, with equal numbers of rows: ``interpolation``, as long as in
+    training, and ``extrapolation``, longer."""
 
-    categories: ClassVar[tuple[str, ...]] = ("interpolation", "extrapolation")
-    main_category: ClassVar[str | None] = "interpolation"
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for category in self.categories:
+            if category not in CATEGORIES:
+                raise unknown(category, CATEGORIES, "category", "categories")
+        if not self.categories:
+            raise ValueError(f"categories are some of {', '.join(CATEGORIES)}, not []")
 
-    @property
-    def render_settings(self) -> dict[str, Any]:
-        """Return the options that affect the generated rows: all options except the prompt."""
-        return {name: value for name, value in asdict(self).items() if name != "prompt"}
+    def write(self, folder: Path) -> Path:
+        """Generate random questions as rows; return the path of the .jsonl file."""
+        rows = []
+        for i in range(self.rows):
+            category = self.categories[i % len(self.categories)]
+            rng = random.Random(f"{self.seed}:{category}:{i}")
+            question, answer = self.draw(rng, longer=category == "extrapolation")
+            row = {"id": f"{self.seed}-{i:06d}", "question": question, "answer": str(answer)}
+            rows.append({**row, "category": category})
+        return write_rows(folder, rows)
 
     @abstractmethod
     def draw(self, rng: random.Random, *, longer: bool) -> tuple[str, int]:
         """Return a random question (longer than in training if ``longer``) and its answer."""
 
-    def render(self, folder: Path, count: int, seed: int, categories: Sequence[str] = ()) -> Path:
-        """Generate random questions as rows; the same options and seed give the same rows."""
-        for category in categories:
-            if category not in self.categories:
-                raise unknown(category, self.categories, "category", "data, categories")
-        drawn = categories or self.categories[:1]
-        rows = []
-        for i in range(count):
-            category = drawn[i % len(drawn)]
-            rng = random.Random(f"{seed}:{category}:{i}")
-            question, answer = self.draw(rng, longer=category == "extrapolation")
-            row = {"id": f"{seed}-{i:06d}", "question": question, "answer": str(answer)}
-            rows.append({**row, "category": category})
-        return write_rows(folder, rows)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Arithmetic(GeneratedNumbers):
-    """Task: compute an expression with + - *. Extrapolation questions have longer expressions."""
+class Arithmetic(Sums):
+    """Expressions with + - *: rows of the task ``arithmetic``."""
+
+    name: str = "arithmetic"
 
     operators: str = "+-*"
     """Allowed operators, written without spaces; all are equally likely."""
@@ -108,22 +98,16 @@ class Arithmetic(GeneratedNumbers):
             raise ValueError("questions each need {expression} in them, and there is at least one")
 
     def describe(self) -> str:
-        """Describe the training and test questions in a sentence, for a report."""
-        terms, longer = (
+        """Describe the questions, for a report."""
+        counts = dict(zip(CATEGORIES, (self.terms, self.longer), strict=True))
+        terms = " or ".join(
             f"{low} numbers" if low == high else f"{low} to {high} numbers"
-            for low, high in (self.terms, self.longer)
+            for low, high in map(counts.__getitem__, self.categories)
         )
         return (
-            f"Trained on expressions of {terms}, {self.numbers[0]} to {self.numbers[1]}, with "
-            f"{' '.join(self.operators)} and brackets; interpolation tests the same, extrapolation "
-            f"{longer}."
+            f"expressions of {terms}, {self.numbers[0]} to {self.numbers[1]}, with "
+            f"{' '.join(self.operators)} and brackets"
         )
-
-    def grammar(self, frame: Frame | None = None) -> str:
-        """Return a regular expression of the whole numbers up to ``largest_answer``."""
-        if not self.largest_answer:
-            return "0"
-        return f"(?:0|-?{number_regex(1, self.largest_answer)})"
 
     def draw(self, rng: random.Random, *, longer: bool) -> tuple[str, int]:
         """Return a random question (longer than in training if ``longer``) and its answer."""
@@ -134,8 +118,8 @@ class Arithmetic(GeneratedNumbers):
                 question = rng.choice(self.questions).replace("{expression}", found.text)
                 return question, found.value
         raise ValueError(
-            f"task.largest_answer: no expression of {bounds[0]} to {bounds[1]} numbers within "
-            f"{self.largest_answer} in {_TRIES} tries; raise it, or lower task.numbers."
+            f"largest_answer: no expression of {bounds[0]} to {bounds[1]} numbers within "
+            f"{self.largest_answer} in {_TRIES} tries; raise it, or lower numbers."
         )
 
 
@@ -171,35 +155,36 @@ def _expression(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Multiplication(GeneratedNumbers):
-    """Task: multiply two numbers. Extrapolation questions have more digits than in training.
+class Multiplication(Sums):
+    """Products of two numbers: rows of the task ``arithmetic``.
 
     The questions are worded as in the NTL paper (arXiv 2411.02083), which follows "Faith and Fate"
     (arXiv 2305.18654).
     """
+
+    name: str = "multiplication"
 
     digits: int = 5
     """Maximum number of digits of each factor in training and interpolation. In extrapolation one
     factor has ``digits + 1`` digits, the other 1 to ``digits + 1``."""
 
     question: str = "What is {a} times {b}?"
+    """Question template; ``{a}`` and ``{b}`` are replaced by the factors."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 1 <= self.digits <= 100:
             raise ValueError(f"digits is 1 to 100, not {self.digits}")
-        check_placeholders("question", self.question, "a", "b")
+        if not ("{a}" in self.question and "{b}" in self.question):
+            raise ValueError(f"question needs {{a}} and {{b}} in it, not {self.question!r:.60}")
 
     def describe(self) -> str:
-        """Describe the training and test questions in a sentence, for a report."""
-        return (
-            f"Trained on factors of 1 to {self.digits} digits; interpolation tests the same, "
-            f"extrapolation one factor of {self.digits + 1}."
-        )
-
-    def grammar(self, frame: Frame | None = None) -> str:
-        """Return a regular expression of the products of two numbers of ``digits + 1`` digits."""
-        return number_regex(0, (10 ** (self.digits + 1) - 1) ** 2)
+        """Describe the questions, for a report."""
+        factors = {
+            "interpolation": f"1 to {self.digits} digits",
+            "extrapolation": f"which one has {self.digits + 1} digits",
+        }
+        return f"factors of {' or of '.join(map(factors.__getitem__, self.categories))}"
 
     def draw(self, rng: random.Random, *, longer: bool) -> tuple[str, int]:
         """Return a random question (longer than in training if ``longer``) and its answer."""

@@ -4,13 +4,15 @@ A button has a word (``text``: the instruction is the word) or a coloured form (
 instruction is, for example, ``the red circle``).
 """
 
+import math
 import random
 from dataclasses import dataclass
 
 from PIL import Image, ImageDraw, ImageFont
 
-from mm_numeric.tasks.rendering.drawing import Drawing, ImageStyle, with_noise
-from mm_numeric.tasks.rendering.scenes import COLOURS, draw_shape
+from mm_numeric.synthetic.drawing import with_noise
+from mm_numeric.synthetic.generator import Drawing, SizedImages
+from mm_numeric.synthetic.scenes import COLOURS, draw_shape
 
 _WORDS = ("Open", "Save", "Copy", "Paste", "Undo", "Help", "Find", "Quit", "Send", "Print")
 _COLOURS = ("red", "green", "blue", "purple")
@@ -18,12 +20,15 @@ _FORMS = ("circle", "square", "triangle")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScreenStyle(ImageStyle):
-    """Options for rendered screens, which are images of buttons in a grid."""
+class Screens(SizedImages):
+    """Screens with buttons in a grid, each with an instruction: rows of the task ``click``."""
 
+    name: str = "screens"
     width_px: int = 168
-    columns: int = 3
-    rows: int = 3
+
+    grid: tuple[int, ...] = (3, 3)
+    """Columns and rows of the grid."""
+
     buttons: int = 5
     """Number of buttons; the other cells of the grid are empty."""
 
@@ -37,10 +42,10 @@ class ScreenStyle(ImageStyle):
         super().__post_init__()
         if not (0 <= self.icons <= 1 and 0 <= self.absent <= 1):
             raise ValueError(f"icons and absent are 0 to 1, not {self.icons} and {self.absent}")
-        if not 1 <= self.buttons <= min(self.columns * self.rows, 9):
+        if len(self.grid) != 2 or not 1 <= self.buttons <= min(math.prod(self.grid), 9):
             raise ValueError(
-                f"buttons is 1 to the number of cells, at most 9, not {self.buttons} in "
-                f"{self.columns} x {self.rows} cells"
+                "grid is [columns, rows] and buttons is 1 to the number of cells, at most 9, not "
+                f"{list(self.grid)} and {self.buttons}"
             )
 
     def draw(self, rng: random.Random) -> Drawing:
@@ -49,7 +54,7 @@ class ScreenStyle(ImageStyle):
         kinds = ["icon" if rng.random() < self.icons else "text" for _ in range(self.buttons)]
         names = {"icon": rng.sample(icons, len(icons)), "text": rng.sample(_WORDS, len(_WORDS))}
         buttons = [(kind, names[kind].pop()) for kind in kinds]
-        cells = rng.sample(range(self.columns * self.rows), self.buttons)
+        cells = rng.sample(range(math.prod(self.grid)), self.buttons)
         boxes = [_cell_box(cell, rng, self) for cell in cells]
         image = _draw(buttons, boxes, rng, self)
         if rng.random() < self.absent:
@@ -62,10 +67,11 @@ class ScreenStyle(ImageStyle):
         return image, self.sized({**row, "ui_type": kind})
 
 
-def _cell_box(cell: int, rng: random.Random, style: ScreenStyle) -> tuple[int, int, int, int]:
+def _cell_box(cell: int, rng: random.Random, settings: Screens) -> tuple[int, int, int, int]:
     """Return the edges of a button, in pixels, at a random position within its cell."""
-    row, column = divmod(cell, style.columns)
-    width, height = style.width_px // style.columns, style.height_px // style.rows
+    columns, rows = settings.grid
+    row, column = divmod(cell, columns)
+    width, height = settings.width_px // columns, settings.height_px // rows
     w, h = round(width * 0.7), round(height * 0.6)
     x = column * width + rng.randint(1, max(1, width - w - 2))
     y = row * height + rng.randint(1, max(1, height - h - 2))
@@ -76,9 +82,9 @@ def _draw(
     buttons: list[tuple[str, str]],
     boxes: list[tuple[int, int, int, int]],
     rng: random.Random,
-    style: ScreenStyle,
+    settings: Screens,
 ) -> Image.Image:
-    image = Image.new("RGB", style.size_px, (225, 228, 232))
+    image = Image.new("RGB", settings.size_px, (225, 228, 232))
     draw = ImageDraw.Draw(image)
     for (kind, name), (x1, y1, x2, y2) in zip(buttons, boxes, strict=True):
         draw.rectangle((x1, y1, x2 - 1, y2 - 1), fill="white", outline=(120, 120, 120))
@@ -90,4 +96,4 @@ def _draw(
         _, colour, form = name.split()
         edges = middle[0] - side, middle[1] - side, middle[0] + side, middle[1] + side
         draw_shape(draw, form, edges, COLOURS[colour])
-    return with_noise(image, style.noise, rng)
+    return with_noise(image, settings.image_noise, rng)

@@ -1,0 +1,37 @@
+"""Write the rows and the images of a generator into a folder.
+
+python -m mm_numeric.synthetic clocks --out FOLDER rows=200 seed=3 noise_minutes=5
+"""
+
+import argparse
+from pathlib import Path
+
+from mm_numeric.io.log import show
+from mm_numeric.registry import GENERATORS
+from mm_numeric.settings import read_dataclass, with_override
+from mm_numeric.synthetic.generator import Generator
+
+
+def main() -> None:
+    """Read the arguments, and write the rows."""
+    parser = argparse.ArgumentParser(
+        prog="python -m mm_numeric.synthetic",
+        description="Write the rows and the images of a generator into a folder.",
+    )
+    parser.add_argument("name", help=f"{', '.join(GENERATORS)}, or my_package.module:Class")
+    parser.add_argument("--out", type=Path, required=True, help="the folder, which is made")
+    parser.add_argument("settings", nargs="*", help="settings, such as rows=200 seed=3")
+    given = parser.parse_intermixed_args()
+    raw = {"name": given.name}
+    try:
+        for override in given.settings:
+            raw = with_override(raw, override)
+        generator: Generator = read_dataclass(Generator, raw, given.name)
+        given.out.mkdir(parents=True)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    show(str(generator.write(given.out)))
+
+
+if __name__ == "__main__":
+    main()
