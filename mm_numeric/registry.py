@@ -32,7 +32,6 @@ from mm_numeric.io.log import logger
 TASKS: Mapping[str, str] = {
     "approximate_numbers": "mm_numeric.tasks.number_questions:ApproximateNumbers",
     "arithmetic": "mm_numeric.tasks.number_questions:Arithmetic",
-    "chart_values": "mm_numeric.tasks.chart_values:ChartValues",
     "click": "mm_numeric.tasks.pointing:Click",
     "clock": "mm_numeric.tasks.clock:Clock",
     "clockbench": "mm_numeric.tasks.clockbench:ClockBench",
@@ -182,7 +181,7 @@ _FORMATS: Mapping[str, str] = {
     "clockbench": "clockbench",
     "counting": "tallyqa",
     "measurement": "measurebench",
-    "chart_values": "chartqa plotqa",
+    "approximate_numbers": "chartqa plotqa",
     "click": "screenspot osworld_g",
     "pointing": "pixmo_points where2place refspatial",
 }

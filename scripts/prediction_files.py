@@ -140,7 +140,6 @@ def _click(i: int) -> tuple[dict[str, Any], str]:
 ROWS: Mapping[str, Callable[[int], tuple[dict[str, Any], str]]] = {
     "approximate_numbers": lambda i: _number(i, str(1000 + 37 * i)),
     "arithmetic": lambda i: _number(i, str(3 * i - 20)),
-    "chart_values": lambda i: _number(i, str(2000 + i) if i % 3 else f"{i}.5"),
     "click": _click,
     "clock": lambda i: ({"time": f"{1 + i % 12}:{2 * i:02}"}, f"{1 + i % 12}:{2 * i:02}"),
     "clockbench": _clockbench,

@@ -124,7 +124,7 @@ class Numbers(BaseTask):
 class ApproximateNumbers(Numbers):
     """Task: answer a question with a number, which is correct within a tolerance.
 
-    For values that can only be estimated, such as prices, and base class of the task for charts.
+    For values that can only be estimated, such as prices or those of a chart.
     """
 
     scorer = "mm_numeric.evaluation.metrics.number_errors:APPROXIMATE_NUMBERS"

@@ -518,7 +518,7 @@ APPROXIMATE_NUMBERS = replace(
         **NUMBERS.protocols,
         "within_tolerance": {
             "variant": "relative error <= relative tolerance, or absolute error <= absolute "
-            "tolerance, of the target; years are exact",
+            "tolerance, of the target",
             "unreadable answer": "wrong",
         },
         "within_5_percent": {

@@ -17,10 +17,15 @@ PlotQA: ``qa_pairs_V1.json`` and ``qa_pairs_V2.json``. The list may also be the 
 The image is ``17.png``. The kind of plot, ``type``, becomes the category. Questions of both whose
 answer is no number are left out.
 
+Within 5 %, each year from 1910 to 2110 would be right for 2010, so that the tolerance of a year is
+0. An answer is a year if it is a whole number from 1800 to 2099 with four digits, and the question
+has the word ``year``, ``years`` or ``when``.
+
 Sources: https://github.com/vis-nlp/ChartQA, ``ChartQA Dataset``, and ahmed-masry/ChartQA on the
 hub; https://github.com/NiteshMethani/PlotQA, PlotQA_Dataset.md.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -38,13 +43,15 @@ from mm_numeric.numbers.numerals import plain_numbers
 
 _CATEGORIES = ("human", "augmented")
 NOT_NUMERIC = SkippedLine("questions without a numeric answer")
+_YEAR = re.compile("(?:18|19|20)[0-9]{2}")
+_ASKS_FOR_A_YEAR = re.compile(r"\b(?:years?|when)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChartQA(ImageImporter):
     """Importer for ChartQA: questions about charts with a number as answer."""
 
-    version = 2
+    version = 3  # 3: tolerance of years
 
     def row(self, raw: Mapping[str, Any], identity: str) -> dict[str, Any] | SkippedLine:
         """Convert a question; skip it if its answer is no number."""
@@ -56,7 +63,7 @@ class ChartQA(ImageImporter):
             answer = Number(plain_numbers(label.removesuffix("%").strip())).text
         except ValueError:
             return NOT_NUMERIC
-        fields = {"id": identity, **image, "question": question, "answer": answer}
+        fields = {"id": identity, **image, **_asked(question, answer)}
         category = [name for name in _CATEGORIES if name in identity]
         return fields | {"category": category[0]} if category else fields
 
@@ -64,6 +71,8 @@ class ChartQA(ImageImporter):
 @dataclass(frozen=True, kw_only=True)
 class PlotQA(ImageImporter):
     """Importer for PlotQA: questions about plots with a number as answer."""
+
+    version = 2  # 2: tolerance of years
 
     def row(self, raw: Mapping[str, Any], identity: str) -> dict[str, Any] | SkippedLine:
         """Convert a question; skip it if its answer is no number."""
@@ -79,4 +88,9 @@ class PlotQA(ImageImporter):
         except ValueError:
             return NOT_NUMERIC
         category = {} if kind is None else {"category": parse_text(kind, "type")}
-        return {"id": identity, **image, "question": question, "answer": number, **category}
+        return {"id": identity, **image, **_asked(question, number), **category}
+
+
+def _asked(question: str, answer: str) -> dict[str, Any]:
+    is_year = _ASKS_FOR_A_YEAR.search(question) and _YEAR.fullmatch(answer)
+    return {"question": question, "answer": answer} | ({"tolerance": 0} if is_year else {})

@@ -5,6 +5,7 @@ Three of four questions ask for the value of a bar, the others for the year of t
 
 import random
 from dataclasses import dataclass
+from typing import ClassVar
 
 from PIL import Image, ImageDraw, ImageFont
 
@@ -18,7 +19,9 @@ _GREY, _BLACK = (200, 200, 200), (20, 20, 20)
 
 @dataclass(frozen=True, kw_only=True)
 class Charts(SizedImages):
-    """Bar charts, each with a question: rows of the task ``chart_values``."""
+    """Bar charts, each with a question: rows of the task ``approximate_numbers``."""
+
+    version: ClassVar[int] = 2  # 2: tolerance of years
 
     name: str = "charts"
     width_px: int = 168
@@ -50,11 +53,14 @@ class Charts(SizedImages):
         row: dict[str, object] = {
             "question": f"What is the value in {_FIRST_YEAR + bar}?",
             "answer": values[bar],
-            "year": False,
         }
         if rng.random() < 0.25:
             answer = _FIRST_YEAR + values.index(max(values))
-            row = {"question": "Which year has the highest value?", "answer": answer, "year": True}
+            row = {
+                "question": "Which year has the highest value?",
+                "answer": answer,
+                "tolerance": 0,
+            }
         return _draw(values, rng, self), self.sized(row)
 
 

@@ -1,8 +1,8 @@
 """The generator of synthetic rows for each task, and data sources with its rows."""
 
 GENERATOR_OF = {
+    "approximate_numbers": "charts",
     "arithmetic": "arithmetic",
-    "chart_values": "charts",
     "click": "screens",
     "clock": "clocks",
     "counting": "counts",

@@ -1,5 +1,6 @@
-"""ChartQA and PlotQA: questions with a number as answer."""
+"""ChartQA and PlotQA: questions with a number as answer, which is exact if it is a year."""
 
+import pytest
 from importing import json_file, outcome
 from PIL import Image
 
@@ -8,7 +9,7 @@ from mm_numeric.config.data import DataSource
 from mm_numeric.data.examples import load_examples
 from mm_numeric.importers.charts import ChartQA, PlotQA
 from mm_numeric.importers.prepare import prepare
-from mm_numeric.tasks.chart_values import ChartValues
+from mm_numeric.tasks.number_questions import ApproximateNumbers
 
 EXACT, WITHIN_5 = Tolerance(), Tolerance(0.05)
 
@@ -29,10 +30,10 @@ def test_chartqa(tmp_path):
     assert found.left_out == {"questions without a numeric answer": 3}
     assert found.kinds == ["text"]
     done = prepare("chartqa", ChartQA(), [path], tmp_path / "rows.jsonl")
-    assert done.record["task"] == "chart_values"
+    assert done.record["task"] == "approximate_numbers"
     Image.new("RGB", (9, 9)).save(tmp_path / "41699051005347.png")
     source = DataSource(path=str(tmp_path / "rows.jsonl"))
-    (first, *_) = load_examples(ChartValues(), source, tmp_path, training=False)
+    (first, *_) = load_examples(ApproximateNumbers(), source, tmp_path, training=False)
     assert (first.answer.tolerance, first.buckets) == (WITHIN_5, {"category": "human"})
 
 
@@ -55,5 +56,24 @@ def test_plotqa(tmp_path):
     assert found.kinds == ["answer", "image"]
     flat = json_file(tmp_path / "qa_pairs.json", [one])
     assert outcome(PlotQA(), flat).row["answer"] == "12.5"
-    (first, *_) = ChartValues().examples([("f", row) for row in found.rows], training=False)
+    (first, *_) = ApproximateNumbers().examples([("f", row) for row in found.rows], training=False)
     assert first.answer.tolerance == WITHIN_5
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "tolerance"),
+    [
+        ("Which year had the highest sales?", "2010", EXACT),
+        ("When were they equal?", "2010", EXACT),
+        ("How many units?", "2010", WITHIN_5),
+        ("How much was it that year?", "2010.5", WITHIN_5),
+        ("How much was it that year?", "12", WITHIN_5),
+    ],
+)
+def test_years_are_exact(tmp_path, question, answer, tolerance):
+    row = {"imgname": "1.png", "query": question, "label": answer}
+    found = outcome(ChartQA(), json_file(tmp_path / "val_human.json", [row]))
+    plot = {"image_index": 1, "question_string": question, "answer": answer}
+    both = [found.row, outcome(PlotQA(), json_file(tmp_path / "qa_pairs.json", [plot])).row]
+    read = ApproximateNumbers().examples([("f", own) for own in both], training=False)
+    assert [own.answer.tolerance for own in read] == [tolerance] * 2

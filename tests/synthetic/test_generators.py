@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 TASKS_OF = [*GENERATOR_OF.items(), ("arithmetic", "multiplication")]
 DIGESTS = {
     "arithmetic": "b9cb65d6d0179c14",
-    "charts": "43381ef6d9d1151c",
+    "charts": "d8e8cf028223fbdb",
     "clips": "136bf93d842deeb7",
     "clocks": "7b04a85ca1ce7c76",
     "counts": "4245917c5b91738a",

@@ -28,7 +28,6 @@ from mm_numeric.evaluation.metrics.number_errors import (
 )
 from mm_numeric.evaluation.results import results_table
 from mm_numeric.evaluation.score import score
-from mm_numeric.tasks.chart_values import ChartValues
 from mm_numeric.tasks.number_questions import ApproximateNumbers
 
 RANDOM = examples(100)
@@ -374,7 +373,7 @@ def test_the_page_of_tasks_lists_where_the_script_of_chartqa_differs():
     rows = re.findall(r"^\| ([\d.]+) \| (.+?) \| (right|wrong).*? \| (right|wrong)", table, re.M)
     assert len(rows) == 4
     for target, answer, script, here in rows:
-        (found,) = score_approximate([ChartValues().parse(answer)], [Number(target)])[
+        (found,) = score_approximate([ApproximateNumbers().parse(answer)], [Number(target)])[
             "within_5_percent"
         ]
         assert {True: "right", False: "wrong"}[official(target, answer)] == script, answer
@@ -387,6 +386,9 @@ def test_a_target_keeps_the_tolerance_of_its_row():
         ({}, Tolerance(0.1)),
         ({"tolerance": 0}, Tolerance()),
         ({"tolerance": {"absolute": 2}}, Tolerance(0.0, 2)),
+        ({"tolerance": {"relative": None, "absolute": 2}}, Tolerance(0.0, 2)),  # of a table
+        ({"tolerance": "0.2"}, Tolerance(0.2)),  # of a CSV file
+        ({"tolerance": ""}, Tolerance(0.1)),
     ]
     for own, tolerance in wanted:
         answer = task.read_target({"answer": 12, **own}, "f, line 1")
