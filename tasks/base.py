@@ -2,6 +2,9 @@
 
 To add a task, derive a frozen dataclass from ``BaseTask`` and write the five abstract methods. The
 fields of the dataclass are the options that a config sets under ``task``.
+
+The file of each task begins with the example of a row, its prompt, and the text that a model learns
+to write: coordinates as Qwen2.5-VL writes them, in pixels of an image that is not resized.
 """
 
 from abc import abstractmethod

@@ -1,5 +1,9 @@
 """Task: read the time on an analogue clock.
 
+Example  {"id": "1", "image": "1.png", "time": "7:05"}
+Prompt   What time does the clock show? Answer as H:MM.
+Text     7:05
+
 Rows     {"id": text, "image": path, "time": "H:MM"}
          or {"file": path, "hour": 1..12, "minute": 0..59}
 Answer   "H:MM" on a 12-hour dial, for example "7:05"

@@ -1,5 +1,12 @@
 """Task: read a clock with seconds and date, and recognise a clock that shows no valid time.
 
+Example  {"id": "1", "image": "1.png", "answer": {"valid": true, "hours": 7, "minutes": 5,
+         "seconds": false}}
+Prompt   What time does the clock show? Answer as a JSON object with the fields valid (false if no
+         clock can show these hands), hours, minutes, seconds, date, month and weekday. Write false
+         for what the clock does not show.
+Text     {"valid": true, "hours": 7, "minutes": 5, "seconds": false}
+
 Rows     {"id": text, "image": path, "question": text, "category": text, "answer": {
           "valid": true, "hours": 1, "minutes": [4, 5], "seconds": 45,
           "date": false, "month": false, "weekday": "Monday"}}

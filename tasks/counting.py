@@ -1,5 +1,9 @@
 """Task: count the objects in an image.
 
+Example  {"id": "1", "image": "1.png", "label": "dogs", "count": 3}
+Prompt   How many dogs are there?
+Text     3
+
 Rows     {"id": text, "image": path, "question": text, "answer": whole number}; optionally
          "category" (such as simple), for which metrics are reported separately
          "label": text may replace "question", as in PixMo-Count: what to count, such as ``dogs``

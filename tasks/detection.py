@@ -1,5 +1,10 @@
 """Task: detect all objects of the classes asked for, as boxes with labels.
 
+Example  {"id": "1", "image": "1.png", "classes": ["cat", "dog"], "instances": [{"box": [20, 30,
+         120, 200], "label": "cat"}]}
+Prompt   Locate every object of these classes: cat, dog.
+Text     [{"bbox_2d": [20, 30, 120, 200], "label": "cat"}]
+
 Rows     {"id": text, "image": path, "instances": [{"box": [x1, y1, x2, y2], "label": text,
          "ignore": true or false}, ...]}, in pixels of the original, upright image; the list is
          empty for an image without objects; "polygon": [x1, y1, x2, y2, ...] may replace "box",

@@ -1,5 +1,9 @@
 """Task: locate the object that a phrase describes, as one box.
 
+Example  {"id": "1", "image": "1.png", "phrase": "the red cup", "box": [20, 30, 120, 200]}
+Prompt   Locate: the red cup
+Text     [{"bbox_2d": [20, 30, 120, 200]}]
+
 Rows     {"id": text, "image": path, "phrase": text, "box": [x1, y1, x2, y2]}
          "box" is in pixels of the original, upright image; "box_xyxy" is a synonym
          "box_xywh": [x, y, width, height] may replace "box"

@@ -1,4 +1,9 @@
-"""Task: solve the grade-school word problems of GSM8K.
+r"""Task: solve the grade-school word problems of GSM8K.
+
+Example  {"id": "1", "question": "Tom has 3 boxes of 4 eggs. How many?", "answer": "3 * 4 = 12\n####
+         12"}
+Prompt   Tom has 3 boxes of 4 eggs. How many?
+Text     3 * 4 = 12\n#### 12
 
 Rows     {"id": text, "question": text, "answer": text}, from ``prepare gsm8k``; the answer is a
          solution that ends with ``#### 18``, or only a number

@@ -1,4 +1,10 @@
-"""Task: answer a question of MathVista about an image with a choice, a number or a list.
+r"""Task: answer a question of MathVista about an image with a choice, a number or a list.
+
+Example  {"id": "1", "image": "1.png", "question": "How many sides has it?", "answer": "4",
+         "question_type": "free_form", "answer_type": "integer"}
+Prompt   Hint: Please answer the question requiring an integer answer and provide the final value,
+         e.g., 1, 2, 3, at the end.\nQuestion: How many sides has it?
+Text     4
 
 Rows     {"id": text, "image": path, "question": text, "answer": text,
           "question_type": "multi_choice" or "free_form",

@@ -1,5 +1,9 @@
 """Task: read a measuring instrument, such as a thermometer, a gauge, a ruler or a clock.
 
+Example  {"id": "1", "image": "1.png", "question": "How warm is it?", "answer": 36.6, "unit": "°C"}
+Prompt   How warm is it?
+Text     36.6 °C
+
 Rows     {"id": text, "image": path, "question": text, "answer": number or text, "unit": text};
          "unit" may be a list of spellings, the first of which is written: ["°C", "Celsius"]; an
          empty list if the question asks for no unit

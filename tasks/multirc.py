@@ -1,6 +1,11 @@
-"""Task: read a passage and answer questions about it with text, not numbers (MultiRC).
+r"""Task: read a passage and answer questions about it with text, not numbers (MultiRC).
 
 The task checks that numeric losses do not harm answers without numbers.
+
+Example  {"id": "1", "passage": "It was 1990.", "question": "When was it?", "answers": [{"text": "In
+         1990", "label": 1}, {"text": "Never", "label": 0}]}
+Prompt   It was 1990.\n\nQuestion: When was it?
+Text     In 1990
 
 Rows     {"id": text, "passage": text, "question": text,
           "answers": [{"text": text, "label": 0 or 1}, ...]}, from ``prepare multirc``

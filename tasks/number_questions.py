@@ -1,5 +1,9 @@
 """Tasks: answer a question with a number. Other tasks with numbers as answers derive from these.
 
+Example  {"id": "1", "question": "What is 7 times 12?", "answer": 84}
+Prompt   What is 7 times 12?
+Text     84
+
 Rows     {"id": text, "question": text, "answer": number or text}; optionally "image" and "category"
          (such as interpolation), for which metrics are reported separately
 Answer   the number as written in the row: ``-12``, ``3.50``, ``2/7``

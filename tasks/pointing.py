@@ -1,5 +1,9 @@
 """Tasks: point at what a phrase describes, or click on the element of a screen.
 
+Example  {"id": "1", "image": "1.png", "phrase": "cups", "points": [[20, 30], [120, 200]]}
+Prompt   Point at: cups
+Text     [{"point_2d": [20, 30]}, {"point_2d": [120, 200]}]
+
 Rows     {"id": text, "image": path, "phrase": text, "instances": [{"polygon": [x1, y1, ...],
          "point": [x, y]}, ...]}; "box" may replace "polygon", "point" is optional, and an object
          may have a "point" only; the list is empty if nothing matches the phrase

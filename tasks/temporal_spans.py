@@ -1,5 +1,11 @@
 """Task: find when a described event happens in a video, as spans of seconds.
 
+Example  {"id": "1", "frames": ["0.png", "1.png"], "seconds": [0.0, 1.0], "query": "a dog barks",
+         "spans": [[0.0, 1.0]]}
+Prompt   <0.0 seconds><image><1.0 seconds><image>When does this happen in the video: a dog barks?
+         Answer with the start and the end in seconds.
+Text     0.0 - 1.0 seconds
+
 Rows     {"id": text, "frames": [path, ...], "seconds": [0.0, 0.5, ...], "query": text,
          "spans": [[24.3, 30.4], ...]}; "seconds" has the time of each frame, or "fps": 2 tells how
          many frames follow each other in a second, the first at 0. Video files are not decoded;

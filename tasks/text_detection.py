@@ -1,5 +1,9 @@
 """Task: detect every word in an image, as quadrilaterals, polygons or boxes.
 
+Example  {"id": "1", "image": "1.png", "instances": [{"polygon": [2, 3, 90, 3, 90, 20, 2, 20]}]}
+Prompt   Locate every word.
+Text     [{"poly_2d": [2, 3, 90, 3, 90, 20, 2, 20]}]
+
 Rows     {"id": text, "image": path, "instances": [{"polygon": [x1, y1, x2, y2, ...],
          "ignore": true or false}, ...]}; or "box": [x1, y1, x2, y2] instead of a polygon;
          in pixels of the original, upright image; "width" and "height" are optional

@@ -1,5 +1,9 @@
 """Task: read every word in an image, with its outline and its text.
 
+Example  {"id": "1", "image": "1.png", "instances": [{"box": [20, 30, 120, 60], "text": "EXIT"}]}
+Prompt   Read every word, and locate it.
+Text     [{"bbox_2d": [20, 30, 120, 60], "text_content": "EXIT"}]
+
 Rows     as for text_detection; each instance has "text", its transcription, or "ignore": true. A
          word whose text is empty is ignored, too: the script of ICDAR cannot compare it
 Answer   all words without "ignore": true, in the order of the option ``order``. Coordinates are
