@@ -134,10 +134,11 @@ class Task(Protocol):
     def grammar(self, frame: Frame | None = None) -> str | None:
         """Return a regular expression of all texts that ``format`` may return; None if unknown.
 
-        It need not match texts with a label of more than 80 characters, or with a label that has
-        characters that enclose labels and shapes in the coordinate format. ``parse`` can parse each
-        text that the expression matches as a whole. With it, ``predict --constrain`` lets a model
-        write such texts only. The syntax is the plain one of ``mm_numeric.geometry.grammar``.
+        It need not match texts with a label of several lines or more than 80 characters, or with
+        one that has characters that enclose labels and shapes in the coordinate format. ``parse``
+        can parse each text that the expression matches as a whole. With it, ``predict --constrain``
+        lets a model write such texts only. The syntax is the plain one of
+        ``mm_numeric.geometry.grammar``.
         """
         return None
 

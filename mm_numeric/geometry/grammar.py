@@ -100,8 +100,8 @@ def rest_of_box(frame: Frame, begun: str) -> str | None:
 def list_regex(frame: Frame, *, polygons: bool = False, labels: bool = False) -> str:
     """Return a regular expression of a list of boxes within the image, also of an empty one.
 
-    It may also have ``polygons`` of at least three points, and ``labels`` of up to ``LABEL_LENGTH``
-    characters, without those that enclose labels and shapes in this format.
+    It may also have ``polygons`` of at least three points, and ``labels`` of one line and up to
+    ``LABEL_LENGTH`` characters, without those that enclose labels and shapes in this format.
     """
     text, point = frame.coordinates.text, _point(frame)
     after = f"(?:{escape(text.between_points)}{point})"
@@ -188,7 +188,7 @@ def _first_corner(text: CoordinateFormat) -> re.Pattern[str]:
 def _label(text: CoordinateFormat) -> str:
     """Return a regular expression of a label, with the text that encloses it."""
     if text.quoted:
-        character = rf'(?:[^"\\{_CONTROLS}]|\\["\\bfnrt])'
+        character = rf'(?:[^"\\{_CONTROLS}]|\\["\\bfrt])'
     else:
         enclosing = (
             text.open or text.point_open, text.close or text.point_close, text.polygon_open,

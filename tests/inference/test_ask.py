@@ -109,7 +109,7 @@ def test_likely_lists_are_shortened_as_the_answer_is(tmp_path):
         f"data.cache={tmp_path}", "predict.max_new_tokens=60", "predict.constrain=true",
     ])  # fmt: skip
     train(config)
-    image = next(tmp_path.glob("detection-*/images/000000.png"))
+    image = next(tmp_path.glob("objects-*/images/000000.png"))
     counts = []
     for overrides in ((), ("predict.max_objects=1",)):
         run = LoadedRun(tmp_path / "run", overrides=overrides)
