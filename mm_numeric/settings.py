@@ -125,7 +125,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def with_override(raw: Mapping[str, Any], override: str) -> dict[str, Any]:
-    """Return a copy of settings with one override, such as ``data.train.seed=3``, applied.
+    """Return a copy of settings with one override, such as ``trainer.seed=3``, applied.
 
     The override ``objective.numeric_weight=0.8`` changes the short form ``objective: ntil`` to
     ``objective: {preset: ntil, numeric_weight: 0.8}``, and likewise for ``task: clock``.
@@ -137,7 +137,7 @@ def with_override(raw: Mapping[str, Any], override: str) -> dict[str, Any]:
 
 
 def with_setting(raw: Mapping[str, Any], path: str, value: Any, where: str) -> dict[str, Any]:
-    """Return a copy of settings with a new value at a dotted path like ``data.train.seed``."""
+    """Return a copy of settings with a new value at a dotted path like ``trainer.seed``."""
     changed: dict[str, Any] = _set(dict(raw), path.split("."), value, where, ())
     return changed
 

@@ -51,7 +51,7 @@ _EVERYTHING = "every object"  # asked for if no classes are named
 class Detection(ShapeListTask):
     """Task: detect all objects of some classes in an image."""
 
-    # 2: []; 3: one label for several boxes, and text around its tags; 4: rendered polygons
+    # 2: []; 3: one label for several boxes, and text around its tags; 4: polygons of drawings
     # 5: other layouts than that of the frame; labels of several lines are malformed
     version: ClassVar[int] = 5
     labels: ClassVar[bool] = True

@@ -45,7 +45,7 @@ class Question:
 
     @property
     def row(self) -> ScoredRow:
-        """Return the row of the first objective, for what all rows of a question share."""
+        """Return the row of the first objective; fields such as the image are equal in all rows."""
         return next(iter(self.rows.values()))
 
 
@@ -163,14 +163,14 @@ def gallery_section(
     """Return a section that shows ``worst_and_others`` of ``total`` questions, most of them folded.
 
     Args:
-        title: Of the section.
+        title: Title of the section.
         entries: The shown questions. Those with tiles are drawn; the table is open without any.
         total: The number of all questions.
         styles: The styles of all objectives.
         scores: The scored rows of all objectives and seeds.
-        noun: What the questions are called, such as image.
+        noun: Name of one question, such as image.
         error: The name of the error by which the questions are sorted.
-        header: The heads of the columns ``Entry.cells``.
+        header: Titles of the columns ``Entry.cells``.
         mean: The name of ``Entry.mean``; "" without such a column.
         key: The legend of the drawings.
         css: The CSS class of the drawings of a question.

@@ -65,8 +65,12 @@ def curves_section(styles: Styles, logs: _Logs, starts: _Logs, baseline: str) ->
     # Of runs that diverged before the first log.
     lost = [name for kind in curves for name, own in kind.items() if not own]
     trained, evaluated = ({n: own for n, own in kind.items() if own} for kind in curves)
-    figures = {n: _figure(_chart(styles, n, own, warm), n) for n, own in trained.items()}
-    metrics = [_figure(_chart(styles, n, own, {}), n) for n, own in evaluated.items()]
+    figures = {
+        n: _figure(_chart(styles, n, own, warm, is_clipped=True), n) for n, own in trained.items()
+    }
+    metrics = [
+        _figure(_chart(styles, n, own, {}, is_clipped=False), n) for n, own in evaluated.items()
+    ]
     is_run = len(logs) == 1
     others = [figures.pop(name) for name in _OTHERS[is_run:] if name in figures]
     drawn: list[Content] = [group("panels", figures.values())]
@@ -178,10 +182,13 @@ def _chart(
     name: str,
     found: _Curves,
     starts: Mapping[str, Sequence[Log]],
+    *,
+    is_clipped: bool,
 ) -> Chart:
     """Draw one logged value by training step, for each objective.
 
-    If the runs continue an earlier training, the end of its curve is drawn left of step 0.
+    If the runs continue an earlier training, the end of its curve is drawn left of step 0. With
+    ``is_clipped``, the highest 0.5 % of the values may be outside the chart.
     """
     every = [curve for curves in found.values() for curve in curves]
     last = max(x for curve in every for x, _ in curve)
@@ -191,9 +198,13 @@ def _chart(
             points = [(x - _last_step(log), y) for x, y in _logged_curves(log)[0].get(name, [])]
             points = thinned([point for point in points if point[0] >= -last / 3])
             warm.append(Line(points=points, colour=colour, width=1.2))
-    first = min((x for line in warm for x, _ in line.points), default=every[0][0][0])
+    first = min(
+        (x for line in warm for x, _ in line.points), default=min(curve[0][0] for curve in every)
+    )
     values = [y for curve in (*every, *(line.points for line in warm)) for _, y in curve]
-    low, high = min(values), float(np.quantile(values, 0.995))  # a spike must not flatten the rest
+    low, high = min(values), max(values)
+    if is_clipped:  # a spike must not flatten the rest
+        high = float(np.quantile(values, 0.995))
     margin = 0.06 * (high - low)
     thin, bold = [], []
     for own in reversed(list(found)):
@@ -224,7 +235,7 @@ def write_curves(folder: Path) -> None:
         left, top = _WIDTH * (i % _COLUMNS), _HEIGHT * (i // _COLUMNS)
         parts.append(element("text", plain(name, 40), x=left + 48, y=top + 14, class_="name"))
         size = {"width": _WIDTH - 12, "height": _HEIGHT - 20}
-        chart = _chart(style, name, {"run": [points]}, {})
+        chart = _chart(style, name, {"run": [points]}, {}, is_clipped=name in training)
         parts.append(element("svg", chart.svg, x=left, y=top + 20, **size))
     if parts:
         width, height = _WIDTH * min(_COLUMNS, len(curves)), _HEIGHT * -(-len(curves) // _COLUMNS)

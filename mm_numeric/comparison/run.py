@@ -1,6 +1,6 @@
 """Compare objectives: train each from the same weights on the same batches, for several seeds.
 
-Each seed has its own initialisation, data order, label noise and rendered rows (``compare.vary``).
+Each seed has its own initialisation, data order, label noise and synthetic rows (``compare.vary``).
 For each seed, each objective is trained from the same weights with the same data order, and
 evaluated on the same test samples. Each objective is a row of the result table. An objective may
 also change other settings, such as the model.

@@ -182,6 +182,8 @@ def _synthetic(data: DataConfig) -> str:
     *trained, tested = [own.describe() if own else "" for own in made]
     if not (tested and all(trained)):
         return ""
+    if set(trained) == {tested}:
+        return f"Trained and tested on {tested}."
     return f"Trained on {' and '.join(dict.fromkeys(trained))}, tested on {tested}."
 
 

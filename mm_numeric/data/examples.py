@@ -14,7 +14,7 @@ from mm_numeric.config.schema import Config
 from mm_numeric.data.answers_as_labels import DecodedAnswers
 from mm_numeric.data.images import UnreadableImageError, open_image
 from mm_numeric.io.atomic_files import atomic_folder
-from mm_numeric.io.files import matching_files, rows_or_errors
+from mm_numeric.io.files import matching_files, rows_or_errors, write_text
 from mm_numeric.io.log import logger
 from mm_numeric.registry import TASKS, task_of_row
 from mm_numeric.tasks.base import Task
@@ -305,20 +305,33 @@ def generated_rows(source: DataSource, cache: Path) -> Path:
     """Return the file with the synthetic rows of a source; create it unless it is cached."""
     generator = source.synthetic
     assert generator is not None
-    kind = type(generator)
-    made_of = [kind.__module__, kind.__name__, generator.version, asdict(generator)]
-    digest = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
-    folder = cache / f"{kind.__name__.lower()}-{digest[:12]}"
+    exact = generator.without_noise()
+    folder = cache / f"{type(generator).__name__.lower()}-{_digest(exact)}"
     rows = folder / "rows.jsonl"
     if not rows.is_file():
         cache.mkdir(parents=True, exist_ok=True)
         try:
             with atomic_folder(folder) as unfinished:
-                generator.write(unfinished)
+                exact.write(unfinished)
+        except ValueError as error:
+            raise ValueError(f"data.*.synthetic ({generator.name}): {error}") from error
         except OSError:
             if not rows.is_file():
                 raise  # otherwise another process has generated the same rows first
-    return rows
+    if not generator.has_noise:
+        return rows
+    noisy = folder / f"rows-{_digest(generator)}.jsonl"  # of the same images
+    if not noisy.is_file():
+        lines = rows.read_text(encoding="utf-8").splitlines()
+        changed = (generator.with_label_noise(json.loads(line)) for line in lines)
+        write_text(noisy, "".join(f"{json.dumps(row)}\n" for row in changed))
+    return noisy
+
+
+def _digest(generator: Any) -> str:
+    kind = type(generator)
+    made_of = [kind.__module__, kind.__name__, generator.version, asdict(generator)]
+    return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _find_image(

@@ -84,7 +84,7 @@ _OF_SAMPLING = frozenset(
     {"do_sample", "temperature", "top_k", "top_p", "min_p", "top_h", "typical_p"}
     | {"epsilon_cutoff", "eta_cutoff", "use_cache", "cache_implementation", "cache_config"}
 )
-"""Settings that change no greedy answer, or of which nobody expects that they do."""
+"""Settings that do not change greedy answers, or are not expected to."""
 
 
 def unused_settings(stored: GenerationConfig) -> list[str]:

@@ -6,6 +6,7 @@ python -m mm_numeric.synthetic clocks --out FOLDER rows=200 seed=3 noise_minutes
 import argparse
 from pathlib import Path
 
+from mm_numeric.io.atomic_files import atomic_folder
 from mm_numeric.io.log import show
 from mm_numeric.registry import GENERATORS
 from mm_numeric.settings import read_dataclass, with_override
@@ -27,10 +28,14 @@ def main() -> None:
         for override in given.settings:
             raw = with_override(raw, override)
         generator: Generator = read_dataclass(Generator, raw, given.name)
-        given.out.mkdir(parents=True)
+        if given.out.exists():
+            raise ValueError(f"{given.out} exists; name a new folder.")
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_folder(given.out) as unfinished:
+            rows = generator.write(unfinished)
     except (ValueError, OSError) as error:
         parser.error(str(error))
-    show(str(generator.write(given.out)))
+    show(str(given.out / rows.name))
 
 
 if __name__ == "__main__":

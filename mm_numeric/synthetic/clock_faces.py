@@ -20,6 +20,8 @@ GAUSSIAN, EXPONENTIAL = "gaussian", "exponential"
 class Clocks(NoisyGenerator, ImageGenerator):
     """Clock faces with random times, colours, hands and numerals: rows of the task ``clock``."""
 
+    noise = ("noise_minutes", "noise_distribution", "outliers")
+
     name: str = "clocks"
     image_noise: float = 0.03
 

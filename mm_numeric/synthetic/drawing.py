@@ -1,4 +1,4 @@
-"""What drawings share, such as pixel noise and colours."""
+"""Helpers for drawings: pixel noise, colours, overlap of boxes."""
 
 import random
 from collections.abc import Sequence

@@ -9,7 +9,7 @@ import json
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -56,6 +56,14 @@ class Generator(ABC):
         """Return the generator with the label noise of another seed; 0 changes nothing."""
         return self
 
+    def without_noise(self) -> Self:
+        """Return the generator of the same rows with exact labels."""
+        return self
+
+    def with_label_noise(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return a row with label noise, which depends on its id; by default there is none."""
+        return row
+
     def describe(self) -> str:
         """Describe the rows in a few words, for a report, such as ``labels with noise``."""
         return ""
@@ -79,12 +87,20 @@ class Generator(ABC):
 class NoisyGenerator(Generator):
     """Base class of generators that can add noise to labels, to simulate annotation errors."""
 
+    noise: ClassVar[tuple[str, ...]]
+    """The settings of the noise, besides ``noise_seed``."""
+
     noise_seed: int = 0
     """Seed of the label noise. The noise of a row depends only on this seed and the row's id."""
 
     def with_noise_of(self, seed: int) -> Self:
         """Return the generator with the label noise of another seed; 0 changes nothing."""
-        return replace(self, noise_seed=self.noise_seed + seed)
+        return replace(self, noise_seed=self.noise_seed + seed) if self.has_noise else self
+
+    def without_noise(self) -> Self:
+        """Return the generator of the same rows with exact labels."""
+        default = {own.name: own.default for own in fields(self)}
+        return replace(self, **{name: default[name] for name in ("noise_seed", *self.noise)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,12 +123,10 @@ class ImageGenerator(Generator):
         (folder / "images").mkdir(parents=True, exist_ok=True)
         rows = []
         drawn = progress(self.drawings(), total=self.rows, desc="drawing images", unit="image")
-        for i, (image, fields) in enumerate(drawn):
+        for i, (image, row) in enumerate(drawn):
             name = f"images/{i:06d}.png"
             image.save(folder / name)
-            rows.append(
-                self.with_label_noise({"id": f"{self.seed}-{i:06d}", "image": name, **fields})
-            )
+            rows.append(self.with_label_noise({"id": f"{self.seed}-{i:06d}", "image": name, **row}))
         return write_rows(folder, rows)
 
     def drawings(self) -> Iterator[Drawing]:
@@ -122,10 +136,6 @@ class ImageGenerator(Generator):
     def draw(self, rng: random.Random) -> Drawing:
         """Return a random image, and the fields of its row."""
         raise NotImplementedError(f"{type(self).__name__} has neither draw nor drawings")
-
-    def with_label_noise(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Return a row with label noise, which depends on its id; by default there is none."""
-        return row
 
 
 @dataclass(frozen=True, kw_only=True)

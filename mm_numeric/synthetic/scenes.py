@@ -1,4 +1,4 @@
-"""Generate images of coloured shapes, with what is asked about them: a generator for each task."""
+"""Generate images of coloured shapes, with questions for several tasks."""
 
 import math
 import random
@@ -25,7 +25,7 @@ COLOURS = {
 _KINDS = ("circle", "square", "triangle")
 _ROTATED = ("rectangle", "ellipse")
 COUNTED = (*(f"{kind}s" for kind in _KINDS), "shapes")
-"""What ``Counts`` can count: the shapes of a form, or all shapes."""
+"""Values of ``Counts.counted``: the shapes of one form, or all shapes."""
 
 _SIDES = {"left": (0, min), "right": (0, max), "top": (1, min), "bottom": (1, max)}
 
@@ -71,6 +71,8 @@ class Scenes(SizedImages):
 class NoisyBoxes(NoisyGenerator, Scenes):
     """Base class of generators that can add noise to the boxes of shapes."""
 
+    noise = ("noise_pixels",)
+
     noise_pixels: float = 0.0
     """Standard deviation of Gaussian noise, in pixels, that is added to each edge of the boxes of
     the rows. Boxes do not leave the image."""
@@ -113,7 +115,7 @@ class NoisyBoxes(NoisyGenerator, Scenes):
     def describe(self) -> str:
         """Describe the label noise, for a report."""
         if not self.has_noise:
-            return "clean boxes"
+            return "clean labels"
         return f"boxes with Gaussian noise of {self.noise_pixels:g} pixels"
 
 

@@ -181,10 +181,10 @@ class Multiplication(Sums):
     def describe(self) -> str:
         """Describe the questions, for a report."""
         factors = {
-            "interpolation": f"1 to {self.digits} digits",
-            "extrapolation": f"which one has {self.digits + 1} digits",
+            "interpolation": f"two factors of 1 to {self.digits} digits",
+            "extrapolation": f"two factors, one of {self.digits + 1} digits",
         }
-        return f"factors of {' or of '.join(map(factors.__getitem__, self.categories))}"
+        return " or ".join(map(factors.__getitem__, self.categories))
 
     def draw(self, rng: random.Random, *, longer: bool) -> tuple[str, int]:
         """Return a random question (longer than in training if ``longer``) and its answer."""

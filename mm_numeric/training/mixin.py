@@ -722,7 +722,7 @@ def stop_gradients_at_frozen_towers(model: torch.nn.Module) -> None:
         try:
             embeddings = tower.get_input_embeddings()
         except NotImplementedError:
-            continue  # of which transformers finds no embeddings either
+            continue  # transformers finds no embeddings there either
         layers = [m for m in tower.modules() if isinstance(m, GradientCheckpointingLayer)]
         is_trained = any(p.requires_grad for layer in layers or [tower] for p in layer.parameters())
         if isinstance(embeddings, torch.nn.Module) and not (

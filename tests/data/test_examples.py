@@ -379,12 +379,23 @@ def test_synthetic_rows_are_kept(tmp_path):
         replace(FACES, seed=4),
         replace(FACES, rows=3),
         replace(FACES, image_noise=0.0),
-        replace(FACES, noise_minutes=5.0),
     ],
 )
 def test_what_looks_different_is_kept_apart(tmp_path, other):
     path = generated_rows(source_of(FACES), tmp_path)
     assert generated_rows(source_of(other), tmp_path).parent != path.parent
+
+
+def test_labels_with_noise_share_the_images(tmp_path):
+    exact = generated_rows(source_of(FACES), tmp_path)
+    noisy = replace(FACES, noise_minutes=90.0)
+    others = (noisy, replace(noisy, noise_seed=1), replace(FACES, outliers=1.0))
+    paths = [generated_rows(source_of(own), tmp_path) for own in others]
+    assert {path.parent for path in paths} == {exact.parent}
+    texts = [path.read_text(encoding="utf-8") for path in (exact, *paths)]
+    assert len(set(texts)) == 4
+    written = others[0].write(tmp_path / "by itself")
+    assert written.read_text(encoding="utf-8") == texts[1]
 
 
 class Interrupted(Clocks):

@@ -35,7 +35,6 @@ from mm_numeric.training.run import train
 pytestmark = pytest.mark.slow
 
 FAMILIES = {"causal_lm": CausalLM, "t5": T5}
-SINGLE = dataclasses.replace(TINY, digits="single")
 SIZES = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 64}
 PIECES = ("a", " ", "  ", "\n", "\n\n", "\t", "word", " word", "mp", "x", "²", "ò", "½", "१", "'s",
           ",", ".", "-", "$", "e", "(", "e\u0301", "日本", "\U0001f600", "<extra_id>")  # fmt: skip

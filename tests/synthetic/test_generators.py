@@ -33,6 +33,8 @@ DIGESTS = {
     "phrases": "61e8760acac79d2e",
     "points": "453dad819d331529",
     "screens": "9db220368bb4840a",
+    "noisy clocks": "e695ba571dd1189d",
+    "noisy phrases": "b78bf6038177b773",
 }
 
 
@@ -60,7 +62,9 @@ def test_every_generator_has_a_task():
 @pytest.mark.parametrize("name", DIGESTS)
 def test_the_rows_of_a_seed_stay_as_they_are(name, tmp_path):
     """Words are left out, whose outlines depend on the font of Pillow."""
-    rows = read(name=name, rows=4, seed=1).write(tmp_path).read_bytes()
+    noise = {"noisy clocks": {"noise_minutes": 5}, "noisy phrases": {"noise_pixels": 4}}
+    settings = {"name": name.removeprefix("noisy "), "rows": 4, "seed": 1, **noise.get(name, {})}
+    rows = read(**settings).write(tmp_path).read_bytes()
     assert hashlib.sha256(rows).hexdigest()[:16] == DIGESTS[name]
 
 
@@ -86,7 +90,11 @@ def test_a_folder_is_written_from_the_command_line(tmp_path, monkeypatch, capsys
             "clock.name: there is no generator 'clock'. Did you mean 'clocks'",
         ),
         (["clocks", "--out", "new", "size=3"], "clocks: there is no setting 'size'. Did you mean"),
-        (["clocks", "--out", "."], "File exists"),
+        (["clocks", "--out", "."], ". exists; name a new folder."),
+        (
+            ["arithmetic", "--out", "new", "operators='*'", "terms=[9,9]", "numbers=[9,9]"],
+            "largest_answer: no expression of 9 to 9 numbers within 9999",
+        ),
     ],
 )
 def test_a_wrong_command_is_one_sentence(arguments, message, tmp_path):
@@ -95,6 +103,7 @@ def test_a_wrong_command_is_one_sentence(arguments, message, tmp_path):
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_generator_of_a_user_is_named_by_its_import_path(tmp_path, monkeypatch):

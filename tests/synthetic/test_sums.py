@@ -41,9 +41,9 @@ def test_a_report_describes_the_questions():
     assert described == "expressions of 2 to 3 numbers, 0 to 9, with + - * and brackets"
     described = Arithmetic(categories=BOTH, **settings).describe()
     assert described.startswith("expressions of 2 to 3 numbers or 4 numbers, 0 to 9, with")
-    assert Multiplication(digits=2).describe() == "factors of 1 to 2 digits"
+    assert Multiplication(digits=2).describe() == "two factors of 1 to 2 digits"
     described = Multiplication(categories=BOTH, digits=2).describe()
-    assert described == "factors of 1 to 2 digits or of which one has 3 digits"
+    assert described == "two factors of 1 to 2 digits or two factors, one of 3 digits"
 
 
 def test_what_cannot_be_drawn_is_said(tmp_path):

@@ -30,7 +30,7 @@ def execute(config: Config, folder: Path, left: Sequence[Run]) -> None:
 
 
 def required_resources(config: Config) -> Resources:
-    """Return what each run asks for; raise ValueError if the config does not say it."""
+    """Return the resources of each run; raise ValueError if the config does not set them."""
     if config.comparison.resources is None:
         raise ValueError(
             f"{config.title}, compare.resources: --engine ray reserves resources for each run; set "

@@ -380,6 +380,24 @@ def test_the_page_of_tasks_lists_where_the_script_of_chartqa_differs():
         assert {1: "right", 0: "wrong"}[found] == here, answer
 
 
+def test_a_file_that_is_scored_apart_from_its_config_keeps_the_tolerance_of_each_row(tmp_path):
+    task = ApproximateNumbers()
+    rows = [
+        {"id": "1", "question": "Which year?", "answer": 2010, "tolerance": 0},
+        {"id": "2", "question": "How many?", "answer": 2010},
+    ]
+    lines = [
+        {"id": e.id, "task": "approximate_numbers", "text": "2008", "target": task.record(e.answer)}
+        for e in task.examples([("f", row) for row in rows], training=False)
+    ]
+    path = tmp_path / "predictions.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    metrics = score(path, task_name="approximate_numbers").metrics()
+    assert metrics["within_tolerance"]["value"] == 0.5
+    assert metrics["within_5_percent"]["value"] == 1
+    assert metrics["accuracy"]["value"] == 0
+
+
 def test_a_target_keeps_the_tolerance_of_its_row():
     task = ApproximateNumbers(tolerance=0.1)
     wanted = [

@@ -1,5 +1,6 @@
 """Learning curves are those of the logs, with the end of the warm start."""
 
+import re
 from xml.etree import ElementTree
 
 import pytest
@@ -87,6 +88,31 @@ def test_each_logged_value_of_a_run_has_a_panel_in_its_file(tmp_path, count):
     names = [text.text for text in root.iter() if text.get("class") == "name"]
     assert names == ["loss", name, "accuracy", "exact", "late"]
     assert "var(--" not in (tmp_path / "curves.svg").read_text(encoding="utf-8")
+
+
+def test_the_best_evaluation_is_inside_its_panel(tmp_path):
+    """A spike of the loss may be outside: it would flatten the rest."""
+    lines = [{"step": step, "loss": 90.0 if step == 20 else 1.0} for step in range(1, 401)]
+    lines += [{"step": step, "eval": {"accuracy": 0.9 * (step == 20)}} for step in range(1, 21)]
+    write_lines(tmp_path / "log.jsonl", lines)
+    write_curves(tmp_path)
+    text = (tmp_path / "curves.svg").read_text(encoding="utf-8")
+    loss, accuracy = (
+        min(float(y) for y in re.findall(r"[ML][0-9.]+,(-?[0-9.]+)", panel))
+        for panel in text.split('class="name"')[1:]
+    )
+    assert loss < 0 < accuracy
+
+
+def test_the_axis_begins_at_the_first_step_of_any_objective(tmp_path):
+    summary = compare_folder(tmp_path)
+    for seed in (0, 1):
+        lines = [{"step": k, "components": {"ce": 1.0 / k}} for k in (5, 8)]
+        write_lines(tmp_path / f"seed{seed}" / "run0" / "log.jsonl", lines)
+    page, _ = written(tmp_path, summary)
+    panel = next(part for part in page.split("<figure")[1:] if "ce by training step for" in part)
+    xs = [float(x) for x in re.findall(r"[ML](-?[0-9.]+),", panel)]
+    assert -20 < min(xs) < max(xs)  # markers begin at 0
 
 
 def test_nothing_is_drawn_of_an_empty_log(tmp_path):
