@@ -99,7 +99,7 @@ class NoisyGenerator(Generator):
 
     def without_noise(self) -> Self:
         """Return the generator of the same rows with exact labels."""
-        default = {own.name: own.default for own in fields(self)}
+        default: dict[str, Any] = {own.name: own.default for own in fields(self)}
         return replace(self, **{name: default[name] for name in ("noise_seed", *self.noise)})
 
 

@@ -4,8 +4,8 @@
     python scripts/examples/grpo.py mine.yaml model.name=runs/mine/model
 
 The questions, images and true answers are the training rows of the config, and the model starts
-from ``model.name``, which has a chat template. The rewards in the last lines are those of clock times.
-Copy this file to change them or the settings of GRPOConfig.
+from ``model.name``, which has a chat template. The rewards in the last lines are those of clock
+times. Copy this file to change them or the settings of GRPOConfig.
 """
 
 import sys

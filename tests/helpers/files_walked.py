@@ -47,11 +47,15 @@ def row_walk(folder):
     from tiny_models import small_config
 
     from mm_numeric.data.collator import make_collator
+    from mm_numeric.data.examples import generated_rows
     from mm_numeric.data.training_set import TrainingRows
     from mm_numeric.models.loading import load_family, model_source
     from mm_numeric.training import setup
 
-    config = small_config(folder, "objective=ntil", "data.max_tokens=200")
+    settings = "objective=ntil", "data.max_tokens=200"
+    rows = generated_rows(small_config(folder, *settings).data.train, folder)
+    source = f"data.train={{path: {json.dumps(str(rows))}}}"
+    config = small_config(folder, *settings, source)
     source = model_source(config, folder)
     args = setup.training_arguments(config)
 
@@ -66,7 +70,7 @@ def row_walk(folder):
             trainer.compute_loss(trainer.model, batch)
         return list(walk.files)
 
-    loss_of_first_row(FilesWalked())  # renders the rows, and imports what is used
+    loss_of_first_row(FilesWalked())  # imports what is used
     return loss_of_first_row(FilesWalked())
 
 
