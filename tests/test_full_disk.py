@@ -39,7 +39,7 @@ def full_disk(size):
         (["prepare", "icdar2015", "gt", "--out", "new.jsonl"], 10, "new.jsonl"),
         (["check-data", "run.yaml", "--page", "new"], 10, "new"),
         (["check-data", "comparison.yaml", "--page", "new"], 10, r"cache/arithmetic-\w+"),
-        (["train", "clock_tiny", "trainer.output_dir=new"], 100, r"runs/cache/clock-\w+"),
+        (["train", "clock_tiny", "trainer.output_dir=new"], 100, r"runs/cache/clocks-\w+"),
         (["predict", "--model", "run", "--out", "new.jsonl"], 10, "new.jsonl.made_by.json"),
         (["predict", "--model", "run", "--out", "new.jsonl"], 1000, "a file"),
         (["score", "run/predictions.jsonl", "--out", "new"], 10, "new/scores.jsonl"),

@@ -76,29 +76,31 @@ TESTS = {
         "models/test_checkpoint_values.py::"
         "test_a_model_of_other_sizes_is_not_made_before_it_is_rejected "
         "test_bombs.py::test_a_line_of_a_json_lines_file_is_limited",
-    "A file that breaks one is one error message with its name.":
+    "A file that exceeds a limit ends in one error message with its name.":
         "test_damaged_files.py::test_a_damaged_file_is_named",
-    "A value in the JSON files of a checkpoint that no model has is one error message with its "
-    "file and key.":
+    "An impossible value in the JSON files of a checkpoint ends in one error message with file "
+    "and key.":
         "models/test_checkpoint_values.py::test_an_impossible_value_is_one_sentence",
     "A named pipe or device is an error.":
         "test_bombs.py::test_a_named_pipe_is_not_waited_for",
     "Images are JPEG, PNG, WebP, BMP, TIFF, GIF or PPM files, whatever their names end with, and "
     "PostScript is not executed.": "data/test_images.py::test_no_postscript_is_executed",
-    "Paths in rows may lead out of their folder, as those of your own rows do.": ADVICE,
+    "Paths in rows may lead out of the folder of the rows.": ADVICE,
     "Replies of servers are limited, too: in size to 4 MiB, and 1 KiB for each token that was "
     "asked for; in time to `--timeout`.":
         "inference/test_chat_client.py::test_a_body_without_end_is_read_up_to_a_limit "
         "inference/test_chat_client.py::test_a_server_that_hangs_or_is_slow_ends_after_two_timeouts",
-    "A reply that breaks a limit, or has an impossible value, is one error message with the URL.":
+    "A reply that exceeds a limit, or has an impossible value, ends in one error message with "
+    "the URL.":
         "inference/test_chat_client.py::test_an_impossible_value_of_a_reply_is_one_sentence",
     # What is written
     "Commands write into the folders that you or your config name, and next to the files that you "
     "name; downloads are in the cache of the Hugging Face hub.":
         "test_trust_page.py::test_commands_write_to_the_given_paths_and_connect_to_nothing",
-    "A lock is a file `.NAME.lock` next to what it locks, and its content is never changed.":
+    "A lock is a file `.NAME.lock` next to the file that it locks, and its content is never "
+    "changed.":
         "io/test_atomic_files.py::test_a_lock_keeps_the_content_of_its_file",
-    "An output or lock that is a link is an error, because it could lead anywhere.":
+    "An output or lock that is a link is an error, because its target could be anywhere.":
         "io/test_atomic_files.py::test_an_output_that_is_a_link_is_rejected "
         "io/test_atomic_files.py::test_a_lock_that_is_a_link_is_not_followed",
     "`prepare` never writes outside the folder of `--out`, and the frames of videos (`--videos`) "

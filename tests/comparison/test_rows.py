@@ -15,6 +15,7 @@ from tiny_models import small_config
 from mm_numeric.comparison.rows import compared_rows
 from mm_numeric.config.reader import config_from_dict
 from mm_numeric.losses.presets import PRESETS
+from mm_numeric.settings import setting_at
 
 AXES = {
     "objective": ["ce", "emd", "ntl_was"],
@@ -124,8 +125,7 @@ def test_every_combination_is_one_row_that_is_read_again_the_same(tmp_path_facto
         assert asdict(row.config.objective.spec) == spec
         for axis, value in wanted.items():
             if not axis.startswith("objective."):
-                part, _, name = axis.partition(".")
-                assert written[part][name] == value
+                assert setting_at(written, axis) == value
                 assert row.settings[axis] == value
     again = config_from_dict(config.to_dict(), where="again", title=config.title)
     assert [row.config for row in compared_rows(again)] == [row.config for row in rows]

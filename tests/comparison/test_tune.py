@@ -154,7 +154,7 @@ def test_a_killed_tuning_is_resumed_and_other_selection_rows_are_answered_anew(
     predict, train, answered, trained = generate.predict, training.train, [], []
 
     def count_predict(run, source, out, **more):
-        answered.append((run.name, source and source.seed))
+        answered.append((run.name, source and source.synthetic.seed))
         return predict(run, source, out, **more)
 
     def count_train(config, **more):

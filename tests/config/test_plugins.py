@@ -17,7 +17,9 @@ from mm_numeric.runs.trust import FLAG
 
 CONFIG = f"""\
 task: {thermometer.NAME}
-data: {{train: {{path: rows.jsonl}}, test: {{path: rows.jsonl}}}}
+data:
+  train: {{synthetic: {{name: {thermometer.BARS}, rows: 4}}}}
+  test: {{synthetic: {{name: {thermometer.BARS}, rows: 2, seed: 1}}}}
 model: {{name: tiny, dtype: float32}}
 trainer: {{output_dir: run, max_steps: 1, per_device_train_batch_size: 1}}
 compare: {{output_dir: compared, objectives: [ce], seeds: [0], control: null}}

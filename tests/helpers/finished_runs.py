@@ -74,7 +74,7 @@ CHECKPOINT = {
         "save_steps": 100,  # only the signal saves a checkpoint
         "seed": 0,
     },
-    "evaluate": {"every_steps": 2, "rows": 16, "best": "mae"},
+    "evaluate": {"every_steps": 2, "rows": 16, "best": "rmse"},
 }
 COMPARISON = {
     "task": TASK,

@@ -118,7 +118,7 @@ def test_the_table_has_columns_for_each_category(tmp_path):
     for figures in (ce, ntl):
         for name in ("accuracy_interpolation", "mae_extrapolation", "accuracy"):
             assert figures[name]["low"] <= figures[name]["value"] <= figures[name]["high"]
-    assert summary["facts"]["test rows"] == "6 (rendered, seed 2, interpolation, extrapolation)"
+    assert summary["facts"]["test rows"] == "6 (synthetic arithmetic, seed 2)"
     table = terminal_text(read_comparison(tmp_path))
     head = table.splitlines()[1]
     for label in ("interpolation accuracy", "extrapolation MAE", "extrapolation R²"):

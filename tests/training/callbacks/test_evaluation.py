@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import re
 import sys
 from dataclasses import replace
@@ -92,7 +93,8 @@ def afterwards(run: Path, out: Path) -> tuple[list[dict], dict[str, float]]:
     """Return what predict and score say of the rows that are evaluated."""
     rows = predicted(run, out)
     scores = score(out, task_name="hashed_clock:HashedClock", partial=True, write=False)
-    figures = {m.name: float(m.value(scores.columns)) for m in scores.scorer.metrics}
+    values = {m.name: float(m.value(scores.columns)) for m in scores.scorer.metrics}
+    figures = {name: value for name, value in values.items() if not math.isnan(value)}
     return rows, {**figures, "failures": sum(scores.failures.values())}
 
 
