@@ -13,14 +13,7 @@ from dataclasses import Field, asdict, dataclass, fields, is_dataclass, replace
 from inspect import isfunction
 from typing import Any, ClassVar, Protocol
 
-from mm_numeric.answers import (
-    Box,
-    Example,
-    Instance,
-    Instances,
-    Unreadable,
-    Written,
-)
+from mm_numeric.answers import Box, Example, Instance, Instances, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.registry import REPORT_SECTIONS, TASKS, choose, unknown
 from mm_numeric.tasks.answer_part import AnswerPart, answer_part

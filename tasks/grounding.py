@@ -21,13 +21,7 @@ from typing import Any, ClassVar
 from mm_numeric.answers import Box, Example, Instance, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.geometry.grammar import box_regex, rest_of_box
-from mm_numeric.geometry.row_shapes import (
-    clipped,
-    read_box,
-    read_phrases,
-    read_row_box,
-    shape_row,
-)
+from mm_numeric.geometry.row_shapes import clipped, read_box, read_phrases, read_row_box, shape_row
 from mm_numeric.tasks.base import (
     BaseTask,
     Rows,

@@ -21,12 +21,7 @@ from typing import Any, ClassVar
 from mm_numeric.answers import Example, Mark, Number, Tolerance, Unreadable, Written
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.geometry.grammar import number_regex
-from mm_numeric.numbers.numerals import (
-    NUMBER_FORMATS,
-    find_numerals,
-    plain_numbers,
-    without_latex,
-)
+from mm_numeric.numbers.numerals import NUMBER_FORMATS, find_numerals, plain_numbers, without_latex
 from mm_numeric.tasks.answer_part import AnswerPart, number_part
 from mm_numeric.tasks.base import BaseTask, Rows, buckets, check_choice, check_placeholders
 

@@ -20,12 +20,7 @@ from processes import python
 from safetensors.torch import load_file, save_file
 
 from mm_numeric.cli import main as cli
-from mm_numeric.io.escaping import (
-    markdown_fence,
-    markdown_sentence,
-    markdown_text,
-    terminal_text,
-)
+from mm_numeric.io.escaping import markdown_fence, markdown_sentence, markdown_text, terminal_text
 
 pytestmark = pytest.mark.slow  # its runs take seconds to make
 

@@ -12,11 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mm_numeric.answers import Box, Instances, Unreadable
-from mm_numeric.evaluation.answers.files import (
-    AnswerFields,
-    GeneratedText,
-    value_at,
-)
+from mm_numeric.evaluation.answers.files import AnswerFields, GeneratedText, value_at
 from mm_numeric.evaluation.answers.own_targets import image_name
 from mm_numeric.evaluation.answers.prepared_rows import Question
 from mm_numeric.geometry.frames import Frame

@@ -12,11 +12,7 @@ from typing import Any
 
 from mm_numeric.answers import Example, Unreadable
 from mm_numeric.data.images import image_size
-from mm_numeric.evaluation.answers.files import (
-    AnswerFields,
-    GeneratedText,
-    value_at,
-)
+from mm_numeric.evaluation.answers.files import AnswerFields, GeneratedText, value_at
 from mm_numeric.evaluation.answers.prepared_rows import PreparedRows, Question
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.tasks.answer_part import without_end_tokens

@@ -40,6 +40,7 @@ def read_predictions(
     first: dict[str, Any] = {}
     seen: set[str] = set()
     most: int | None = None
+    due: int | None = None
     for where, row in progress(_prediction_rows(source), desc="scoring", unit="row"):
         _check_prediction(row, where, seen)
         if read is None:
@@ -56,21 +57,19 @@ def read_predictions(
             )
         _parse_into(read, row, where)
         if row.get("rows_due") is not None:
-            due = _checked_number(row["rows_due"], where)
-            read = replace(read, rows_due=max(read.rows_due or 0, due))
+            due = max(due or 0, _checked_number(row["rows_due"], where))
         if not first:
             first, most = read.rows[0], part_rows(read)
-        if "decode" in first or "decode" in read.rows[-1]:
-            _check_same_rule(first, read.rows[-1], where)
+        _check_same_rule(first, read.rows[-1], where)
         if len(read.rows) == most:
-            yield read
+            yield replace(read, rows_due=due)
             read = read.next_part()
     if read is None:
         raise ValueError(f"{predictions}: no predictions to score.")
     cure = f"{predictions} has no answer to the others; let `mm-numeric predict` answer them"
-    check_complete(len(seen), read.rows_due, cure, partial=source.partial)
+    check_complete(len(seen), due, cure, partial=source.partial)
     if read.rows:
-        yield read
+        yield replace(read, rows_due=due)
 
 
 def _prediction_rows(source: AnswerSource) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -184,8 +183,7 @@ def _parse_into(read: AnswerRows, row: Mapping[str, Any], where: str) -> None:
         scored.update(cut=answer.cut, malformed=answer.malformed)
     if isinstance(row.get(TRUNCATED), bool):
         scored[TRUNCATED] = row[TRUNCATED]
-    if "decode" in row or isinstance(answer, Instances):
-        scored.update(_decode_fields(row, answer, where))
+    scored.update(_decode_fields(row, answer, where))
     read.rows.append(scored)
     read.answers.append(answer)
     read.targets.append(target)

@@ -25,10 +25,7 @@ from typing import Any, NamedTuple
 
 from mm_numeric.answers import Instances, Unreadable
 from mm_numeric.config.decoding import MBR
-from mm_numeric.evaluation.answers.files import (
-    GeneratedText,
-    value_at,
-)
+from mm_numeric.evaluation.answers.files import GeneratedText, value_at
 from mm_numeric.evaluation.answers.joined_rows import Joined, joined_answers
 from mm_numeric.evaluation.answers.prepared_rows import PreparedRows
 from mm_numeric.evaluation.answers.source import AnswerSource

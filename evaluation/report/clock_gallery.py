@@ -17,12 +17,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from mm_numeric.evaluation.report import results
-from mm_numeric.evaluation.report.charts import (
-    Axis,
-    SeriesStyle,
-    bar_table,
-    share_chart,
-)
+from mm_numeric.evaluation.report.charts import Axis, SeriesStyle, bar_table, share_chart
 from mm_numeric.evaluation.report.gallery import (
     Canvas,
     Entry,

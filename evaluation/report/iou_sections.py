@@ -22,12 +22,7 @@ from mm_numeric.evaluation.metrics.matching import (
     match_rows,
     mean_box,
 )
-from mm_numeric.evaluation.report.charts import (
-    Axis,
-    SeriesStyle,
-    bar_table,
-    share_chart,
-)
+from mm_numeric.evaluation.report.charts import Axis, SeriesStyle, bar_table, share_chart
 from mm_numeric.evaluation.report.page import Block, Section, fold, group, note
 from mm_numeric.evaluation.report.results import Pooled, ScoredRow
 from mm_numeric.evaluation.table import Quantity, Table, TableRow, cell_of, percent

@@ -9,14 +9,7 @@ from typing import Any
 import numpy as np
 
 from mm_numeric.evaluation.report import charts
-from mm_numeric.evaluation.report.charts import (
-    Chart,
-    Line,
-    Points,
-    figure,
-    styled_line,
-    thinned,
-)
+from mm_numeric.evaluation.report.charts import Chart, Line, Points, figure, styled_line, thinned
 from mm_numeric.evaluation.report.page import Block, Content, Section, fold, group, heading, note
 from mm_numeric.evaluation.report.results import Styles
 from mm_numeric.evaluation.report.summary_file import read_lines

@@ -9,11 +9,7 @@ from typing import Any, Literal, TypeVar
 from mm_numeric.evaluation.guesses import Guess, best_guess
 from mm_numeric.evaluation.metrics.intervals import ENOUGH_SEEDS, family_text
 from mm_numeric.evaluation.report.charts import DASHES, SeriesStyle, choose_styles
-from mm_numeric.evaluation.report.summary_file import (
-    COMPARE_AGAIN,
-    read_lines,
-    read_summary,
-)
+from mm_numeric.evaluation.report.summary_file import COMPARE_AGAIN, read_lines, read_summary
 from mm_numeric.evaluation.table import Cell, Quantity, p_value
 from mm_numeric.io.files import stored_content
 from mm_numeric.runs.folder import LOG, RESULTS, SCORES, TEACHER

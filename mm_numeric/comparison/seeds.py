@@ -70,6 +70,13 @@ def with_rows_of(source: DataSource, seed: int) -> DataSource:
     return replace(source, synthetic=replace(made, seed=made.seed + _STRIDE * seed))
 
 
+def generate_same_rows(one: DataSource, other: DataSource) -> bool:
+    """Return True if two sources have rows of one generator and one seed."""
+    if one.synthetic is None or other.synthetic is None:
+        return False
+    return (one.synthetic.name, one.synthetic.seed) == (other.synthetic.name, other.synthetic.seed)
+
+
 def _drawn_by(source: DataSource, seed: int, vary: Sequence[str], config: Config) -> DataSource:
     """Return a training source with the synthetic rows and the label noise of a seed."""
     if source.synthetic is not None and source.answers is None and "noise" in vary:
@@ -83,8 +90,7 @@ def _drawn_by(source: DataSource, seed: int, vary: Sequence[str], config: Config
             "remove rows from compare.vary."
         )
     others = [config.data.test, config.evaluate.data if config.evaluate else None]
-    made = [other.synthetic for other in others if other and other.synthetic is not None]
-    if (drawn.synthetic.name, drawn.synthetic.seed) in [(own.name, own.seed) for own in made]:
+    if any(generate_same_rows(drawn, other) for other in others if other):
         raise ValueError(
             f"{config.title}, compare.vary: the training rows of seed {seed} are generated with "
             f"the seed {drawn.synthetic.seed}, as the test rows; change data.test.synthetic.seed, "

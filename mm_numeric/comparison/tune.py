@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mm_numeric.comparison.seeds import draws_rows, with_rows_of
+from mm_numeric.comparison.seeds import draws_rows, generate_same_rows, with_rows_of
 from mm_numeric.config.compare import CompareConfig, row_name, value_name
 from mm_numeric.config.data import DataSource, listed
 from mm_numeric.config.reader import config_from_dict
@@ -103,11 +103,7 @@ def check_selection(row: Config, compare: CompareConfig, where: str) -> None:
 def _overlap(one: DataSource, other: DataSource) -> bool:
     """Return True if two sources read the same files or split, or generate rows of one seed."""
     if one.synthetic is not None:
-        made = other.synthetic
-        return made is not None and (made.name, made.seed) == (
-            one.synthetic.name,
-            one.synthetic.seed,
-        )
+        return generate_same_rows(one, other)
     if one.dataset is not None:
         same = (one.dataset, one.subset) == (other.dataset, other.subset)
         return same and _share_rows(one.split, other.split)

@@ -14,13 +14,7 @@ import yaml
 
 from mm_numeric.config import compare, data, decoding, modules, schema
 from mm_numeric.config.schema import plain
-from mm_numeric.config.trainer_settings import (
-    BY_MACHINE,
-    NO_DEFAULT,
-    ONLY,
-    OURS,
-    trainer_settings,
-)
+from mm_numeric.config.trainer_settings import BY_MACHINE, NO_DEFAULT, ONLY, OURS, trainer_settings
 from mm_numeric.geometry.coordinates import Coordinates
 from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.registry import GENERATORS, TASKS, load, unknown

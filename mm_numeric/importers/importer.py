@@ -15,12 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
 
 from mm_numeric.data.images import image_size
-from mm_numeric.geometry.row_shapes import (
-    finite_numbers,
-    pixel_size,
-    read_box,
-    read_polygon,
-)
+from mm_numeric.geometry.row_shapes import finite_numbers, pixel_size, read_box, read_polygon
 from mm_numeric.io.files import read_json, rows_or_errors, zipped_files
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".tif", ".tiff", ".webp")

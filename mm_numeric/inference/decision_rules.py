@@ -32,14 +32,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mm_numeric.answers import (
-    HALF_DAY_MINUTES,
-    Box,
-    ClockTime,
-    Instances,
-    Measurement,
-    Number,
-)
+from mm_numeric.answers import HALF_DAY_MINUTES, Box, ClockTime, Instances, Measurement, Number
 from mm_numeric.config.decoding import DECODE_RULES, MBR
 from mm_numeric.evaluation.metrics.number_errors import clipped
 from mm_numeric.inference.number_distribution import Floats, Ints, NumberDistribution

@@ -29,12 +29,7 @@ from mm_numeric.answers import Box, Example, Instances, Unreadable
 from mm_numeric.config.decoding import MBR, PredictConfig, is_greedy_alone
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.inference.calibrate import Calibration
-from mm_numeric.inference.decision_rules import (
-    Candidate,
-    Decision,
-    check_rule,
-    decide,
-)
+from mm_numeric.inference.decision_rules import Candidate, Decision, check_rule, decide
 from mm_numeric.inference.risks import Risk, find_risk, risk_of
 from mm_numeric.tasks.base import Task
 

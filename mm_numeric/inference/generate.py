@@ -62,10 +62,7 @@ from mm_numeric.inference.predictions_file import (
     open_batches,
 )
 from mm_numeric.inference.progress import AnswerProgress
-from mm_numeric.io.atomic_files import (
-    append_to,
-    locked,
-)
+from mm_numeric.io.atomic_files import append_to, locked
 from mm_numeric.io.log import logger
 from mm_numeric.models.loading import (
     device_type,
@@ -75,11 +72,7 @@ from mm_numeric.models.loading import (
     share_weights,
 )
 from mm_numeric.models.precision import Precision
-from mm_numeric.runs.folder import (
-    FINISHED,
-    MODEL,
-    read_run,
-)
+from mm_numeric.runs.folder import FINISHED, MODEL, read_run
 
 
 def predict(

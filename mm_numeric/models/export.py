@@ -12,23 +12,14 @@ from transformers import GenerationConfig
 
 from mm_numeric.config.schema import Config, read_baseline
 from mm_numeric.families.family import Family
-from mm_numeric.io.atomic_files import (
-    atomic_folder,
-    locked,
-    reject_link,
-)
+from mm_numeric.io.atomic_files import atomic_folder, locked, reject_link
 from mm_numeric.io.files import read_json, stored_content
 from mm_numeric.io.log import logger
 from mm_numeric.models.adapters import merged
 from mm_numeric.models.loading import load_family, load_model, quiet_unless_terminal
 from mm_numeric.models.model_card import CARD, CardResults, model_card
 from mm_numeric.models.precision import Precision
-from mm_numeric.runs.folder import (
-    FINISHED,
-    MODEL,
-    RESULTS,
-    read_run,
-)
+from mm_numeric.runs.folder import FINISHED, MODEL, RESULTS, read_run
 from mm_numeric.runs.results import SCORE_AGAIN, read_sections
 
 _HUB = ("huggingface_hub", "httpx", "httpx2")  # whose errors depend on the version

@@ -33,18 +33,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from mm_numeric.io.atomic_files import (
-    LockedError,
-    locked,
-)
+from mm_numeric.io.atomic_files import LockedError, locked
 from mm_numeric.io.files import read_json, sha256_of, stored_content, write_json
 from mm_numeric.io.log import ONCE, Waiting, logger
-from mm_numeric.runs.folder import (
-    PREDICTIONS,
-    RESULTS,
-    SCORES,
-    decoded_name,
-)
+from mm_numeric.runs.folder import PREDICTIONS, RESULTS, SCORES, decoded_name
 
 VERSION = 1
 """Version of results.json and summary.json."""

@@ -61,7 +61,7 @@ class Generator(ABC):
         return self
 
     def with_label_noise(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Return a row with label noise, which depends on its id; by default there is none."""
+        """Return a row with label noise that depends on its id; by default, the row itself."""
         return row
 
     def describe(self) -> str:

@@ -15,12 +15,7 @@ from mm_numeric.io.log import logger
 from mm_numeric.losses.normalization import Counts, supervised_weights
 from mm_numeric.losses.numeric_loss import NumericLoss, ObjectiveResult
 from mm_numeric.losses.term import LossSum
-from mm_numeric.numbers.spans import (
-    IGNORE_INDEX,
-    NumberSpans,
-    aligned_labels,
-    packed_documents,
-)
+from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans, aligned_labels, packed_documents
 from mm_numeric.training.own_loss import base_model, probe_own_loss, router_loss
 
 _REPLACED_LOSSES = (

@@ -31,12 +31,7 @@ from mm_numeric.losses.number_metrics import named_metrics
 from mm_numeric.losses.numeric_loss import NumericLoss, ObjectiveResult
 from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.losses.term import LossSum
-from mm_numeric.numbers.spans import (
-    IGNORE_INDEX,
-    NumberSpans,
-    aligned_labels,
-    packed_documents,
-)
+from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans, aligned_labels, packed_documents
 from mm_numeric.registry import unknown
 from mm_numeric.training.answer_nodes import WithNodes, with_nodes
 from mm_numeric.training.evaluation_sums import (

@@ -25,18 +25,11 @@ from mm_numeric.distributed.deepspeed import (
 )
 from mm_numeric.distributed.ranks import Ranks, num_ranks
 from mm_numeric.families.family import Family
-from mm_numeric.io.atomic_files import (
-    locked,
-)
+from mm_numeric.io.atomic_files import locked
 from mm_numeric.io.files import read_json, stored_content
 from mm_numeric.io.log import NO_PREFIX, ONCE, logger
 from mm_numeric.losses.term import make_term
-from mm_numeric.models.loading import (
-    find_damage,
-    load_family,
-    model_source,
-    quiet_unless_terminal,
-)
+from mm_numeric.models.loading import find_damage, load_family, model_source, quiet_unless_terminal
 from mm_numeric.models.parameter_groups import table_text
 from mm_numeric.models.precision import Precision
 from mm_numeric.runs.folder import (

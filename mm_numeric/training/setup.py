@@ -13,11 +13,7 @@ from mm_numeric.baselines.baseline import Baseline
 from mm_numeric.config.schema import Config
 from mm_numeric.config.trainer_settings import find_deepspeed
 from mm_numeric.data.augment import make_augmenter
-from mm_numeric.data.collator import (
-    EncodedAnswers,
-    TrainingCollator,
-    has_mixed_modalities,
-)
+from mm_numeric.data.collator import EncodedAnswers, TrainingCollator, has_mixed_modalities
 from mm_numeric.data.streaming import ExampleStream
 from mm_numeric.distributed.deepspeed import (
     join_ranks,
@@ -28,10 +24,7 @@ from mm_numeric.distributed.deepspeed import (
 from mm_numeric.io.log import shows_progress
 from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.models.adapters import add_adapters
-from mm_numeric.models.loading import (
-    device_type,
-    load_model,
-)
+from mm_numeric.models.loading import device_type, load_model
 from mm_numeric.models.parameter_groups import ModelModules
 from mm_numeric.runs.folder import LOG
 from mm_numeric.training.callbacks.json_log import JsonLog, validate_report_to
@@ -130,7 +123,7 @@ def make_trainer(
         objective=NumericLoss(spec, vocabulary=collator.vocabulary, answers=collator.answer_tree),
         callbacks=[JsonLog(config.output_dir / LOG), LogLines()],
     )
-    trainer.checks_padding_free = config.data.padding_free
+    trainer.checks_padding_free = packs
     if args.train_sampling_strategy == "group_by_length":
         trainer.lengths = collator.lengths(known)
     validate_sharding(trainer, f"{config.title}, trainer")

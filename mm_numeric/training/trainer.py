@@ -26,11 +26,7 @@ from mm_numeric.compat import (
     length_grouped_indices,
     postponed_rotation,
 )
-from mm_numeric.data.lengths import (
-    EpochSampler,
-    rows_per_step,
-    sampler_seed,
-)
+from mm_numeric.data.lengths import EpochSampler, rows_per_step, sampler_seed
 from mm_numeric.data.streaming import EpochRows, ExampleStream, stream_loader
 from mm_numeric.distributed.deepspeed import without_zero3_init
 from mm_numeric.distributed.ranks import Ranks

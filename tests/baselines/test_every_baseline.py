@@ -6,15 +6,7 @@ import random
 
 import pytest
 import torch
-from baseline_runs import (
-    FAMILIES,
-    ONE_NUMBER,
-    TASK,
-    TOKENIZERS,
-    baseline_config,
-    family_of,
-    fitted,
-)
+from baseline_runs import FAMILIES, ONE_NUMBER, TASK, TOKENIZERS, baseline_config, family_of, fitted
 from sums import Sums
 from tiny_models import TINY, examples_of, tiny_folder
 

@@ -24,14 +24,10 @@ from mm_numeric.distributed.ray import map_tasks
 from mm_numeric.evaluation.report.summary_file import read_summary
 from mm_numeric.evaluation.score import score
 from mm_numeric.inference.generate import predict
-from mm_numeric.io.atomic_files import (
-    LockedError,
-)
+from mm_numeric.io.atomic_files import LockedError
 from mm_numeric.io.files import read_json
 from mm_numeric.registry import import_extra
-from mm_numeric.runs.folder import (
-    claim,
-)
+from mm_numeric.runs.folder import claim
 
 DISTILLED = "{name: distilled, preset: ce, with: {distil: {decode: median, keep: all}}}"
 SMALL = ("compare.objectives=[ce]", "compare.control=null", "compare.seeds=[0, 1]",

@@ -30,13 +30,8 @@ from mm_numeric.evaluation.report.report import write_report
 from mm_numeric.evaluation.report.results import read_comparison
 from mm_numeric.evaluation.report.summary_file import read_summary
 from mm_numeric.inference import generate
-from mm_numeric.io.atomic_files import (
-    locked,
-)
-from mm_numeric.runs.folder import (
-    claim,
-    write_config,
-)
+from mm_numeric.io.atomic_files import locked
+from mm_numeric.runs.folder import claim, write_config
 from mm_numeric.training.trainer import NumericTrainer
 
 SMALL = ("compare.objectives=[ce, {name: strong, preset: ntl_was, numeric_weight: 0.8}]",

@@ -9,11 +9,7 @@ from result_files import write_lines
 
 from mm_numeric.comparison import summary as summary_module
 from mm_numeric.comparison.rows import compared_rows
-from mm_numeric.comparison.summary import (
-    _own_answers,
-    read_run_scores,
-    write_summary,
-)
+from mm_numeric.comparison.summary import _own_answers, read_run_scores, write_summary
 from mm_numeric.config.reader import read_config
 from mm_numeric.evaluation.metrics.intervals import holm, seed_interval, smallest_effect
 from mm_numeric.evaluation.report.comparison_page import terminal_text

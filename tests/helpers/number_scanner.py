@@ -13,13 +13,8 @@ class Digit(NamedTuple):
     from_right: int
 
 
-def read(characters: Sequence[str], *, runs: bool) -> list[list[Digit]]:
-    """Find the numbers of one sequence of characters.
-
-    Args:
-        characters: One for each token; anything that is neither digit nor point separates.
-        runs: Every run of digits is a number, a point is a separator.
-    """
+def read(characters: Sequence[str]) -> list[list[Digit]]:
+    """Find the numbers of characters, one a token; what is neither digit nor point separates."""
     digits = "0123456789"
     numbers, i = [], 0
     while i < len(characters):
@@ -31,7 +26,7 @@ def read(characters: Sequence[str], *, runs: bool) -> list[list[Digit]]:
             whole.append(i)
             i += 1
         point = i + 1 < len(characters) and characters[i] == "." and characters[i + 1] in digits
-        if point and not runs:
+        if point:
             i += 1
             while i < len(characters) and characters[i] in digits:
                 fraction.append(i)

@@ -10,12 +10,7 @@ from tiny_models import small_config
 from transformers import GenerationConfig
 
 from mm_numeric.cli import main as cli
-from mm_numeric.inference.candidates import (
-    _PLAIN,
-    KEPT_SETTINGS,
-    PLAIN_SETTINGS,
-    unused_settings,
-)
+from mm_numeric.inference.candidates import _PLAIN, KEPT_SETTINGS, PLAIN_SETTINGS, unused_settings
 from mm_numeric.runs.folder import MODEL
 from mm_numeric.training.run import train
 

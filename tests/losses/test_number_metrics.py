@@ -19,7 +19,7 @@ def slow(logits, labels):
     right, tokens, errors = 0, 0, []
     for scores, ids in zip(logits.double(), labels.tolist(), strict=True):
         characters = ["_" if label == IGNORE_INDEX else SPELLED[label] for label in ids]
-        for number in read(characters, runs=False):
+        for number in read(characters):
             expected = value = 0.0
             for digit in number:
                 probs = scores[digit.position][DIGITS].softmax(0).tolist()

@@ -13,14 +13,9 @@ import pytest
 import mm_numeric
 from mm_numeric.comparison.plan import planned_runs
 from mm_numeric.config.reader import read_config
-from mm_numeric.io.atomic_files import (
-    locked,
-)
+from mm_numeric.io.atomic_files import locked
 from mm_numeric.runs import folder as run_folder
-from mm_numeric.runs.folder import (
-    machine_name,
-    source_commit,
-)
+from mm_numeric.runs.folder import machine_name, source_commit
 from mm_numeric.training.distil import teacher_of
 
 

@@ -10,21 +10,11 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from tiny_models import small_config, tiny_checkpoint
-from train_runs import (
-    run_to_error,
-    same,
-    start,
-    weights,
-    write_config,
-)
+from train_runs import run_to_error, same, start, weights, write_config
 
 from mm_numeric.data.training_set import TrainingRows
-from mm_numeric.io.atomic_files import (
-    locked,
-)
-from mm_numeric.runs.folder import (
-    last_checkpoint,
-)
+from mm_numeric.io.atomic_files import locked
+from mm_numeric.runs.folder import last_checkpoint
 from mm_numeric.runs.manifest import write_manifest
 from mm_numeric.training.callbacks.evaluation import check_test_rows, evaluation_data
 from mm_numeric.training.run import train

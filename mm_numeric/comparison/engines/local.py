@@ -12,15 +12,9 @@ from pathlib import Path
 from mm_numeric.comparison.plan import Run, all_seeds
 from mm_numeric.comparison.run import RunFailedError, execute_here
 from mm_numeric.config.schema import Config
-from mm_numeric.io.atomic_files import (
-    append_to,
-    has_locks,
-)
+from mm_numeric.io.atomic_files import append_to, has_locks
 from mm_numeric.io.log import progress
-from mm_numeric.runs.folder import (
-    CONFIG,
-    LOG,
-)
+from mm_numeric.runs.folder import CONFIG, LOG
 
 
 def execute(config: Config, folder: Path, left: Sequence[Run]) -> None:

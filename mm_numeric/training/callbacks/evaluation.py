@@ -40,21 +40,13 @@ from mm_numeric.data.framing import load_framed_image
 from mm_numeric.data.images import UnreadableImageError, open_sized
 from mm_numeric.data.lengths import check_questions
 from mm_numeric.data.training_set import TrainingRows
-from mm_numeric.evaluation.metrics.base import (
-    CATEGORY,
-    Metric,
-    metrics_by_category,
-    select_rows,
-)
+from mm_numeric.evaluation.metrics.base import CATEGORY, Metric, metrics_by_category, select_rows
 from mm_numeric.evaluation.metrics.matching import read_shapes
 from mm_numeric.evaluation.score import score
 from mm_numeric.families.family import Family
 from mm_numeric.geometry.row_shapes import read_instances
 from mm_numeric.inference.constrain import Constrainer
-from mm_numeric.inference.decode import (
-    Explorer,
-    check_rules,
-)
+from mm_numeric.inference.decode import Explorer, check_rules
 from mm_numeric.inference.draw import ANSWER_COLOUR, TRUE_COLOUR, draw_shapes
 from mm_numeric.inference.generate import generate, prediction
 from mm_numeric.inference.list_limits import ListLimits

@@ -7,15 +7,7 @@ import math
 
 import pytest
 import torch
-from answer_trees import (
-    NUMBER_TREE,
-    NUMBERS,
-    TIME_TREE,
-    TIMES,
-    answers_of,
-    cross_entropy,
-    optimum,
-)
+from answer_trees import NUMBER_TREE, NUMBERS, TIME_TREE, TIMES, answers_of, cross_entropy, optimum
 
 from mm_numeric.losses.term import make_term
 from mm_numeric.losses.terms.whole_answers import ExpectedRisk
