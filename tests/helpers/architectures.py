@@ -74,7 +74,8 @@ MIXTURES = {
         "attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 10000.0},
         "output_router_logits": True,
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
-        "ffn_config": {"ffn_hidden_size": 24, "moe_num_experts": 4, "moe_top_k": 2,
+        # As wide as the model: the router of transformers 5.6.0 takes this for the model's width.
+        "ffn_config": {"ffn_hidden_size": WIDTH, "moe_num_experts": 4, "moe_top_k": 2,
                        "moe_loss_weight": 0.5},
     },
     "deepseek_v3": EXPERTS | LATENT | {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1},
