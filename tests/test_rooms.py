@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "evaluation.metrics": "answers geometry numbers.numerals evaluation.metrics",
     "synthetic": f"{LEAVES} synthetic",
     "config.data": f"{LEAVES} config synthetic.generator",
-    "config": f"{LEAVES} compat config losses.spec losses.presets tasks.base",
+    "config": f"{LEAVES} compat config families.prompts losses.spec losses.presets tasks.base",
     "compat distributed.ranks": "",
     "distributed.ray": "registry io.log config",
     "runs.folder": f"{LEAVES} config runs.trust",

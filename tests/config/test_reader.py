@@ -19,14 +19,13 @@ from mm_numeric.comparison.rows import compared_rows
 from mm_numeric.config.data import DataSource
 from mm_numeric.config.reader import (
     CONFIGS,
-    FORMAT_HABITS,
-    HABITS,
     config_from_dict,
     find_config,
     read_config,
     with_overrides,
     with_trainer,
 )
+from mm_numeric.families.prompts import FAMILY_PROMPTS, FORMAT_PROMPTS
 from mm_numeric.geometry.click_formats import ClickFormat
 from mm_numeric.geometry.coordinates import COORDINATE_FORMATS
 from mm_numeric.losses.presets import PRESETS
@@ -457,7 +456,7 @@ def test_a_prompt_that_is_not_given_is_the_family_s_habit(tmp_path, family, prom
     assert config_from_dict(raw, where="a", title="a").task.prompt == "Find {phrase}"
 
 
-@pytest.mark.parametrize("name", FORMAT_HABITS)
+@pytest.mark.parametrize("name", FORMAT_PROMPTS)
 def test_a_prompt_that_is_not_given_is_that_of_the_coordinate_format(tmp_path, name):
     preset = "rex_omni" if name == "rex_omni" else {"preset": "qwen3_vl", "format": name}
     raw = {
@@ -470,7 +469,7 @@ def test_a_prompt_that_is_not_given_is_that_of_the_coordinate_format(tmp_path, n
         "trainer": {"output_dir": str(tmp_path)},
     }
     prompt = config_from_dict(raw, where="a", title="a").task.prompt
-    assert prompt == FORMAT_HABITS[name]["click"]["prompt"]
+    assert prompt == FORMAT_PROMPTS[name]["click"]["prompt"]
     if "<tools>" in prompt:
         tool = json.loads(prompt.partition("<tools>\n")[2].partition("\n")[0])
         written = COORDINATE_FORMATS[name].nothing.partition("\n")[2].partition("\n")[0]
@@ -478,10 +477,10 @@ def test_a_prompt_that_is_not_given_is_that_of_the_coordinate_format(tmp_path, n
     raw["task"] = {"name": "click", "prompt": "Tap {phrase}"}
     assert config_from_dict(raw, where="a", title="a").task.prompt == "Tap {phrase}"
     raw["task"], raw["model"]["coordinates"] = "grounding", "qwen3_vl"
-    habit = HABITS["qwen3_vl"]["grounding"]["prompt"]
+    habit = FAMILY_PROMPTS["qwen3_vl"]["grounding"]["prompt"]
     assert config_from_dict(raw, where="a", title="a").task.prompt == habit
 
 
 def test_each_format_of_clicks_has_its_prompt():
     clicks = {name for name, text in COORDINATE_FORMATS.items() if isinstance(text, ClickFormat)}
-    assert {name for name in FORMAT_HABITS if name != "rex_omni"} == clicks
+    assert {name for name in FORMAT_PROMPTS if name != "rex_omni"} == clicks
