@@ -28,12 +28,18 @@ from mm_numeric.evaluation.metrics.calibration import collect_confidences, colle
 from mm_numeric.evaluation.metrics.coco_ap import Rules, coco_scorer
 from mm_numeric.evaluation.metrics.ranking import RANKING, no_ranking
 from mm_numeric.evaluation.metrics.repeats import TRUNCATED
-from mm_numeric.evaluation.results import section_of, write_rows
+from mm_numeric.evaluation.score_text import section_of, write_rows
 from mm_numeric.evaluation.scores import NO_LABEL, Scores, merge_scores, row_groups
 from mm_numeric.geometry.layouts import key_notes
 from mm_numeric.io.log import logger
 from mm_numeric.registry import PROTOCOLS, RANK_FIELDS, choose, scorer_of
-from mm_numeric.runs.results import TASK, read_sections, results_path, scores_path, write_section
+from mm_numeric.runs.results_file import (
+    TASK,
+    read_sections,
+    results_path,
+    scores_path,
+    write_section,
+)
 
 PART_ROWS = 10_000
 """Number of rows that are scored together, unless the scores of a row depend on other rows."""
@@ -56,8 +62,8 @@ def score(
 ) -> Scores:
     """Score answers, and write scores.jsonl and a section of results.json.
 
-    ``mm_numeric.runs.results`` describes results.json and the names of both files. Rows are written
-    part by part, and ``Scores.rows`` reads them from scores.jsonl.
+    ``mm_numeric.runs.results_file`` describes results.json and the names of both files. Rows are
+    written part by part, and ``Scores.rows`` reads them from scores.jsonl.
 
     Args:
         predictions: A .jsonl file; each row has ``id``, ``text`` and ``target``, and may have

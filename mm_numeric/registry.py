@@ -127,7 +127,7 @@ TERMS: Mapping[str, str] = {
 }
 
 IMPORTERS: Mapping[str, str] = {
-    "rows": "mm_numeric.importers.rows:Rows",
+    "rows": "mm_numeric.importers.own_rows:Rows",
     "coco": "mm_numeric.importers.coco:Coco",
     "yolo": "mm_numeric.importers.yolo:Yolo",
     "voc": "mm_numeric.importers.voc:Voc",

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, whether i
 from mm_numeric.config.reader import read_config
 from mm_numeric.evaluation.check_data.check import check_data
 from mm_numeric.evaluation.guesses import GuessedRows, guess_metrics
-from mm_numeric.evaluation.results import in_unit
+from mm_numeric.evaluation.score_text import in_unit
 
 
 def main() -> None:

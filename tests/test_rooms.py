@@ -43,20 +43,20 @@ MAY_IMPORT = {
     "distributed.ray": "registry io.log config",
     "runs.folder": f"{LEAVES} config runs.trust",
     "runs.trust": f"{LEAVES} losses.presets",
-    "runs.results": f"{LEAVES} config runs.folder",
+    "runs.results_file": f"{LEAVES} config runs.folder",
     "runs distributed": f"{LEAVES} compat config distributed.ranks runs",
     "importers": f"{LEAVES} importers config.data data tasks",
     "data families baselines models": f"{LEAVES} compat numbers losses config runs.folder "
-    "runs.results runs.trust data families baselines models tasks.base",
+    "runs.results_file runs.trust data families baselines models tasks.base",
     "inference": f"{LEAVES} compat distributed.ranks distributed.ray numbers losses config "
     "runs.folder data families baselines models inference evaluation.metrics tasks.base",
     "rewards": f"{LEAVES} evaluation.metrics rewards tasks.answer_part tasks.base",
     "training": TRAINING,
     "integrations": f"{TRAINING} integrations",
-    "evaluation": f"{LEAVES} numbers losses config runs.folder runs.results runs.trust data "
+    "evaluation": f"{LEAVES} numbers losses config runs.folder runs.results_file runs.trust data "
     "families baselines models inference tasks evaluation",
     "comparison": f"{LEAVES} distributed.ranks distributed.ray numbers losses config runs.folder "
-    f"runs.results runs.trust {LIBRARY} tasks evaluation comparison",
+    f"runs.results_file runs.trust {LIBRARY} tasks evaluation comparison",
 }
 """The modules of this package that a room may import, at load or lazily; the first line that
 contains a module holds for it. ``tasks.base`` is the contract of a task: every room that receives a

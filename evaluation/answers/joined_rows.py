@@ -33,7 +33,7 @@ from mm_numeric.evaluation.answers.spreadsheet import LONGEST_CELL
 from mm_numeric.geometry.frame_presets import FrameRule
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.io.log import logger
-from mm_numeric.runs.results import check_complete
+from mm_numeric.runs.results_file import check_complete
 from mm_numeric.tasks.answer_part import without_end_tokens
 from mm_numeric.tasks.base import Task
 

@@ -15,14 +15,14 @@ from mm_numeric.evaluation.answers.judge import Response
 from mm_numeric.evaluation.answers.source import AnswerRows, AnswerSource
 from mm_numeric.evaluation.metrics.base import Scorer
 from mm_numeric.evaluation.metrics.repeats import TRUNCATED
-from mm_numeric.evaluation.results import in_unit
+from mm_numeric.evaluation.score_text import in_unit
 from mm_numeric.geometry.coordinates import Coordinates
 from mm_numeric.geometry.frame_presets import FrameRule, published_frames
 from mm_numeric.geometry.frames import Frame
 from mm_numeric.io.files import read_rows
 from mm_numeric.io.log import logger, progress
 from mm_numeric.registry import RANK_FIELDS, TASKS
-from mm_numeric.runs.results import check_complete
+from mm_numeric.runs.results_file import check_complete
 from mm_numeric.settings import read_dataclass
 from mm_numeric.tasks.answer_part import without_end_tokens
 from mm_numeric.tasks.base import task_class

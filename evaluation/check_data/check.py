@@ -46,7 +46,7 @@ from mm_numeric.evaluation.check_data.findings import (
 )
 from mm_numeric.evaluation.check_data.memory import RowLength, estimate_memory
 from mm_numeric.evaluation.metrics.detection import scores_by_iou
-from mm_numeric.evaluation.results import in_unit
+from mm_numeric.evaluation.score_text import in_unit
 from mm_numeric.families.chat_template import listed
 from mm_numeric.families.family import Tokens
 from mm_numeric.geometry.row_shapes import clipped_answer

@@ -6,7 +6,7 @@ from statistics import median
 
 from mm_numeric.data.lengths import row_tokens
 from mm_numeric.evaluation.check_data.findings import DataReport, Problem, SourceReport
-from mm_numeric.evaluation.results import in_unit
+from mm_numeric.evaluation.score_text import in_unit
 from mm_numeric.evaluation.table import Cell, Column, Table
 from mm_numeric.geometry.coordinates import Coordinates
 

@@ -29,7 +29,7 @@ from mm_numeric.io.files import stored_content, write_text
 from mm_numeric.io.local_server import LocalHandler, local_server
 from mm_numeric.registry import unknown
 from mm_numeric.runs.folder import CONFIG, LOG, RESULTS, decoded_name
-from mm_numeric.runs.results import check_complete
+from mm_numeric.runs.results_file import check_complete
 
 FORMATS = {"html": "report.html", "md": "report.md", "latex": "report.tex", "csv": "report.csv"}
 """Maps each format of a report to the name of the file."""

@@ -13,7 +13,7 @@ from mm_numeric.evaluation.report.summary_file import COMPARE_AGAIN, read_lines,
 from mm_numeric.evaluation.table import Cell, Quantity, p_value
 from mm_numeric.io.files import stored_content
 from mm_numeric.runs.folder import LOG, RESULTS, SCORES, TEACHER
-from mm_numeric.runs.results import TASK, read_sections
+from mm_numeric.runs.results_file import TASK, read_sections
 
 T = TypeVar("T")
 

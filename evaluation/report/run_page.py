@@ -19,8 +19,8 @@ from mm_numeric.evaluation.report.page import Block, Content, Page, Section, fac
 from mm_numeric.evaluation.report.results import SCORED, ReportedMetric, ScoredRow
 from mm_numeric.evaluation.report.summary_file import read_lines
 from mm_numeric.evaluation.report.task_sections import may_import, task_sections
-from mm_numeric.evaluation.results import drawn_units, section_of, training_rows
 from mm_numeric.evaluation.score import score
+from mm_numeric.evaluation.score_text import drawn_units, section_of, training_rows
 from mm_numeric.evaluation.table import Cell, Quantity, Table
 from mm_numeric.inference.calibrate import read_calibration
 from mm_numeric.io.files import read_json, stored_content
@@ -36,7 +36,7 @@ from mm_numeric.runs.folder import (
     decoded_name,
     stored_settings,
 )
-from mm_numeric.runs.results import (
+from mm_numeric.runs.results_file import (
     TASK,
     ProtocolResults,
     is_partial,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mm_numeric.io.files import read_json, stored_content
-from mm_numeric.runs.results import check_version
+from mm_numeric.runs.results_file import check_version
 
 SUMMARY = "summary.json"
 

@@ -295,8 +295,8 @@ def score_answers(arguments: argparse.Namespace) -> None:
     rows = prepared_rows(arguments)
     from mm_numeric.evaluation.answers.judge import Judge
     from mm_numeric.evaluation.metrics.coco_ap import Rules
-    from mm_numeric.evaluation.results import results_table
     from mm_numeric.evaluation.score import score
+    from mm_numeric.evaluation.score_text import results_table
 
     values = {field: getattr(arguments, name) for name, field in _COCO.items()}
     settings = {field: value for field, value in values.items() if value is not None}

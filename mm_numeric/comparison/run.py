@@ -68,8 +68,8 @@ from mm_numeric.config.decoding import GREEDY
 from mm_numeric.config.schema import Config
 from mm_numeric.distributed.ranks import EveryRankError, num_ranks
 from mm_numeric.evaluation.metrics.base import CATEGORY, metrics_by_category
-from mm_numeric.evaluation.results import in_unit
 from mm_numeric.evaluation.score import score
+from mm_numeric.evaluation.score_text import in_unit
 from mm_numeric.io.atomic_files import LockedError, locked
 from mm_numeric.io.files import read_rows
 from mm_numeric.io.log import ONCE, Waiting, logger, progress, show, without_repeats

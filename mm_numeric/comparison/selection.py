@@ -21,7 +21,7 @@ from mm_numeric.evaluation.score import score
 from mm_numeric.evaluation.scores import finite
 from mm_numeric.io.files import read_json, write_json
 from mm_numeric.runs.folder import PREDICTIONS, RESULTS
-from mm_numeric.runs.results import TASK, read_sections
+from mm_numeric.runs.results_file import TASK, read_sections
 
 SELECTION = "selection"
 """Folder in the run folder of a trial, with its answers to the rows of ``compare.select_on``."""

@@ -26,12 +26,12 @@ from mm_numeric.config.decoding import GREEDY
 from mm_numeric.config.schema import Config
 from mm_numeric.evaluation.metrics.base import Metric
 from mm_numeric.evaluation.metrics.intervals import ENOUGH_SEEDS, correct_p_values, families_text
-from mm_numeric.evaluation.results import drawn_units, in_unit, training_rows
 from mm_numeric.evaluation.score import score
+from mm_numeric.evaluation.score_text import drawn_units, in_unit, training_rows
 from mm_numeric.evaluation.scores import Scores, finite
 from mm_numeric.io.files import read_json, write_json
 from mm_numeric.runs.folder import CONFIG, FINISHED, PREDICTIONS, WARM_START, decoded_name
-from mm_numeric.runs.results import VERSION, PartialError, is_partial, results_path
+from mm_numeric.runs.results_file import VERSION, PartialError, is_partial, results_path
 
 SUMMARY = "summary.json"
 

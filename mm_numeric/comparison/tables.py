@@ -17,7 +17,7 @@ from mm_numeric.evaluation.metrics.base import Metric, MetricOnRows
 from mm_numeric.evaluation.metrics.bootstrap import MetricSample, sample_metrics
 from mm_numeric.evaluation.metrics.calibration import Confidences, thresholds
 from mm_numeric.evaluation.metrics.intervals import metric_interval, smallest_effect, standard_error
-from mm_numeric.evaluation.results import in_unit
+from mm_numeric.evaluation.score_text import in_unit
 from mm_numeric.evaluation.scores import Scores
 from mm_numeric.registry import unknown
 

@@ -20,7 +20,7 @@ from mm_numeric.models.loading import load_family, load_model, quiet_unless_term
 from mm_numeric.models.model_card import CARD, CardResults, model_card
 from mm_numeric.models.precision import Precision
 from mm_numeric.runs.folder import FINISHED, MODEL, RESULTS, read_run
-from mm_numeric.runs.results import SCORE_AGAIN, read_sections
+from mm_numeric.runs.results_file import SCORE_AGAIN, read_sections
 
 _HUB = ("huggingface_hub", "httpx", "httpx2")  # whose errors depend on the version
 

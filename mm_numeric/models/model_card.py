@@ -22,7 +22,7 @@ from mm_numeric.geometry.coordinate_formats import CoordinateFormat
 from mm_numeric.io.escaping import markdown_code, markdown_fence, markdown_text
 from mm_numeric.models.parameter_groups import table_text
 from mm_numeric.models.precision import Precision
-from mm_numeric.runs.results import TASK, ProtocolResults, rows_text
+from mm_numeric.runs.results_file import TASK, ProtocolResults, rows_text
 from mm_numeric.tasks.base import reads_boxes, reads_labels
 
 CARD = "README.md"

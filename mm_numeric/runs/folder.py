@@ -14,7 +14,7 @@ teacher/          with the config section ``distil``: run folder of the first tr
                   files are those of the training on its answers
 
 ``mm-numeric predict`` adds predictions.jsonl, and ``score`` adds scores.jsonl and results.json,
-whose format is in ``mm_numeric.runs.results``.
+whose format is in ``mm_numeric.runs.results_file``.
 ``predict --training-rows`` and ``distil`` add training_answers.jsonl.
 ``calibrate`` adds calibration.RULE.json (``mm_numeric.inference.calibrate``) and, in the folder
 calibration, the answers that it was fitted to.

@@ -13,7 +13,7 @@ from mm_numeric.inference.generate import read_model
 from mm_numeric.io.files import read_rows
 from mm_numeric.models.loading import load_family
 from mm_numeric.runs.folder import PREDICTIONS, RESULTS
-from mm_numeric.runs.results import TASK, read_sections
+from mm_numeric.runs.results_file import TASK, read_sections
 
 
 def main() -> None:

@@ -16,8 +16,8 @@ from mm_numeric.evaluation.guesses import (
 )
 from mm_numeric.evaluation.metrics.clock import TIMES
 from mm_numeric.evaluation.metrics.number_errors import COUNTS
-from mm_numeric.evaluation.results import results_table
 from mm_numeric.evaluation.score import score
+from mm_numeric.evaluation.score_text import results_table
 from mm_numeric.tasks.clock import Clock
 from mm_numeric.tasks.counting import Counting
 

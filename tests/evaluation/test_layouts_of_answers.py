@@ -6,7 +6,7 @@ import pytest
 from result_files import write_lines
 
 from mm_numeric.cli import main as cli
-from mm_numeric.evaluation.results import similar_labels
+from mm_numeric.evaluation.score_text import similar_labels
 
 SIZE = {"image": "a.png", "width": 640, "height": 480}
 

@@ -12,8 +12,8 @@ from mm_numeric import registry
 from mm_numeric.answers import Choice, ClockTime, EmbeddedImage, Example
 from mm_numeric.cli.main import main
 from mm_numeric.evaluation import score as score_module
-from mm_numeric.evaluation.results import in_unit, results_table
 from mm_numeric.evaluation.score import score
+from mm_numeric.evaluation.score_text import in_unit, results_table
 from mm_numeric.inference.generate import Generated, prediction
 from mm_numeric.models.loading import load_family, model_source
 

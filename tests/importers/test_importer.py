@@ -12,8 +12,8 @@ from importing import json_file, outcome, text_folder
 from mm_numeric.importers.coco import Coco
 from mm_numeric.importers.llava import LlavaImporter
 from mm_numeric.importers.mmocr import MMOCR
+from mm_numeric.importers.own_rows import Rows
 from mm_numeric.importers.refcoco import RefCoco
-from mm_numeric.importers.rows import Rows
 from mm_numeric.importers.scene_text import CTW1500, Icdar2015, TotalText
 
 HUGE = "9" * 400

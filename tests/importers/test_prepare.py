@@ -14,8 +14,8 @@ from mm_numeric.cli import main as cli
 from mm_numeric.config.data import DataSource
 from mm_numeric.data.examples import load_examples
 from mm_numeric.importers.coco import Coco
+from mm_numeric.importers.own_rows import Rows
 from mm_numeric.importers.prepare import prepare
-from mm_numeric.importers.rows import Rows
 from mm_numeric.importers.scene_text import Icdar2015
 from mm_numeric.registry import IMPORTERS
 from mm_numeric.tasks.text_detection import TextDetection

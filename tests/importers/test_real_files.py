@@ -11,8 +11,8 @@ from mm_numeric.config.data import DataSource
 from mm_numeric.data.examples import load_examples
 from mm_numeric.importers.coco import Coco
 from mm_numeric.importers.mmocr import MMOCR
+from mm_numeric.importers.own_rows import Rows
 from mm_numeric.importers.prepare import prepare
-from mm_numeric.importers.rows import Rows
 from mm_numeric.io.files import read_rows
 from mm_numeric.tasks.grounding import Grounding
 from mm_numeric.tasks.text_detection import TextDetection

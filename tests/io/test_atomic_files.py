@@ -26,7 +26,7 @@ from mm_numeric.io.atomic_files import (
     locked,
     reject_links,
 )
-from mm_numeric.runs.results import write_section
+from mm_numeric.runs.results_file import write_section
 
 fcntl = pytest.importorskip("fcntl")
 WITHOUT = [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP]
@@ -134,7 +134,7 @@ def test_who_waits_for_another_process_says_so(tmp_path, monkeypatch, capsys):
     answers.write_text("{}\n")
     other = locked(tmp_path / "p.jsonl.results.json")
     other.__enter__()
-    monkeypatch.setattr("mm_numeric.runs.results.time.sleep", sleep)
+    monkeypatch.setattr("mm_numeric.runs.results_file.time.sleep", sleep)
     write_section(answers, "task", {})
     said = capsys.readouterr().err
     assert f"another process that uses {tmp_path / 'p.jsonl.results.json'} (0 s so far)\n" in said

@@ -15,8 +15,8 @@ from result_files import section, write_lines
 
 from mm_numeric.answers import ClockTime, Instances, Number, Text, Unreadable
 from mm_numeric.cli.main import main
-from mm_numeric.evaluation.results import results_table
 from mm_numeric.evaluation.score import score
+from mm_numeric.evaluation.score_text import results_table
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frames import Frame, Resize
 from mm_numeric.inference.decode import candidates_of_texts

@@ -21,8 +21,8 @@ from mm_numeric.data.examples import load_examples
 from mm_numeric.evaluation.check_data.check import check_data
 from mm_numeric.evaluation.check_data.text import report_text
 from mm_numeric.evaluation.metrics.base import Scorer
-from mm_numeric.evaluation.results import results_table
 from mm_numeric.evaluation.score import score
+from mm_numeric.evaluation.score_text import results_table
 from mm_numeric.geometry.coordinates import Coordinates
 from mm_numeric.geometry.frames import Frame, Resize
 from mm_numeric.registry import REPORT_SECTIONS, TASKS, choose, scorer_of

@@ -18,8 +18,8 @@ from mm_numeric.config.data import DataSource
 from mm_numeric.config.reader import config_from_dict
 from mm_numeric.data.examples import load_examples
 from mm_numeric.evaluation.metrics.detection import count_labels
-from mm_numeric.evaluation.results import results_table
 from mm_numeric.evaluation.score import score
+from mm_numeric.evaluation.score_text import results_table
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frame_presets import FrameRule
 from mm_numeric.geometry.frames import Frame, Resize

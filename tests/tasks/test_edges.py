@@ -11,7 +11,7 @@ import pytest
 from mm_numeric.answers import Box, Instance, Instances, Number, Polygon, Unreadable
 from mm_numeric.evaluation.metrics.base import Scorer
 from mm_numeric.evaluation.metrics.number_errors import NUMBERS
-from mm_numeric.evaluation.results import in_unit
+from mm_numeric.evaluation.score_text import in_unit
 from mm_numeric.registry import SCORERS, load
 from mm_numeric.tasks.grounding import Grounding
 from mm_numeric.tasks.text_detection import TextDetection

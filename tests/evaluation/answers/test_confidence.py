@@ -10,8 +10,8 @@ from mm_numeric.cli import main as cli
 from mm_numeric.evaluation.metrics import calibration
 from mm_numeric.evaluation.metrics.calibration import thresholds
 from mm_numeric.evaluation.metrics.coco_ap import Rules
-from mm_numeric.evaluation.results import results_table
 from mm_numeric.evaluation.score import score
+from mm_numeric.evaluation.score_text import results_table
 
 CLOCKS = [("7:05", "7:05", 0.9), ("7:12", "7:05", 0.6), ("?", "7:05", 0.4), ("1:04", "1:00", 0.4)]
 """Text, target and confidence; the second and the third are wrong."""

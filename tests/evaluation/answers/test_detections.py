@@ -20,8 +20,8 @@ from mm_numeric.evaluation.answers.detections import (
     read_text_files,
 )
 from mm_numeric.evaluation.metrics.coco_ap import Rules, rank_rows
-from mm_numeric.evaluation.results import results_table
 from mm_numeric.evaluation.score import score
+from mm_numeric.evaluation.score_text import results_table
 
 ICDAR = Path(__file__).parents[4] / "shared" / "data" / "icdar2015" / "textdet_test.json"
 COCO_SAMPLE = ICDAR.parents[1] / "coco" / "instances_val2014_100.json"

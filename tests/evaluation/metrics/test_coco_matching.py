@@ -13,7 +13,7 @@ from mm_numeric.cli import main as cli
 from mm_numeric.evaluation.answers.detections import read_coco_results
 from mm_numeric.evaluation.metrics.coco_ap import METRIC_NAMES, Rules, rank_rows
 from mm_numeric.evaluation.metrics.coco_rows import read_mask
-from mm_numeric.evaluation.results import in_unit
+from mm_numeric.evaluation.score_text import in_unit
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 NAN_BOX = [math.nan] * 4

@@ -26,8 +26,8 @@ from mm_numeric.evaluation.metrics.number_errors import (
     score_approximate,
     score_numbers,
 )
-from mm_numeric.evaluation.results import results_table
 from mm_numeric.evaluation.score import score
+from mm_numeric.evaluation.score_text import results_table
 from mm_numeric.tasks.number_questions import ApproximateNumbers
 
 RANDOM = examples(100)

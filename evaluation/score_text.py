@@ -1,6 +1,6 @@
 """Write a section of results.json, and format scores as a table for a terminal.
 
-``mm_numeric.runs.results`` describes the format of results.json.
+``mm_numeric.runs.results_file`` describes the format of results.json.
 """
 
 import json
@@ -15,7 +15,7 @@ from mm_numeric.evaluation.table import Cell, Column, Table
 from mm_numeric.io.atomic_files import atomic_file
 from mm_numeric.io.escaping import plain
 from mm_numeric.registry import PROTOCOLS
-from mm_numeric.runs.results import ProtocolResults, rows_text, scores_path
+from mm_numeric.runs.results_file import ProtocolResults, rows_text, scores_path
 
 MOST_LABELS_SHOWN = 20
 """A terminal shows the scores of each label up to this number of labels."""

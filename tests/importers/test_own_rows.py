@@ -4,8 +4,8 @@ import json
 
 from importing import json_file, make_image, outcome
 
+from mm_numeric.importers.own_rows import Rows
 from mm_numeric.importers.prepare import prepare
-from mm_numeric.importers.rows import Rows
 
 
 def rows(tmp_path, *found, **options):
