@@ -77,6 +77,17 @@ def next_model_kwargs(model: Any, outputs: Any, model_kwargs: dict[str, Any]) ->
     return found
 
 
+def default_generation_settings() -> dict[str, Any]:
+    """Return the values of generation settings that neither a checkpoint nor a caller sets.
+
+    ``GenerationConfig()`` of transformers (5.15 to 5.24) has None for them, which ``generate``
+    fills from the checkpoint.
+    """
+    from transformers import GenerationConfig
+
+    return GenerationConfig._get_default_generation_params()
+
+
 @functools.cache
 def cache_argument() -> str:
     """Return the name of the argument of a model's forward pass that is its KV cache.

@@ -98,6 +98,15 @@ def adapted():
     return peft.get_peft_model(small_gpt2(), lora)
 
 
+def test_default_generation_settings():
+    name = "_get_default_generation_params"
+    config = transformers.GenerationConfig
+    assert hasattr(config, name), gone("transformers", name, "default_generation_settings")
+    found = compat.default_generation_settings()
+    greedy = {"do_sample": False, "num_beams": 1, "repetition_penalty": 1.0, "use_cache": True}
+    assert found | greedy == found
+
+
 def test_next_model_kwargs():
     """The cache, mask and positions that a decoding loop goes on with: of one token more."""
     method = "GenerationMixin._update_model_kwargs_for_generation"

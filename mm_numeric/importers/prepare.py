@@ -71,15 +71,8 @@ def prepare(
 ) -> Prepared:
     """Convert input files to rows, and write the rows to a .jsonl file.
 
-    Args:
-        name: Name of the format, such as ``coco``.
-        importer: Importer that reads the files.
-        inputs: Input files and folders.
-        out: A .jsonl file; ``OUT.prepared.json`` is written next to it.
-        clip: Whether to clip boxes and polygons to their images.
-        allow_bad: Number of invalid lines up to which the rows are complete. Rows with more may
-            be replaced without ``force``. Without any valid row, no file is written.
-        force: Whether to replace existing output files.
+    The arguments are those of ``mm_numeric.prepare``. Rows with more invalid lines than
+    ``allow_bad`` may be replaced without ``force``. Without any valid row, no file is written.
     """
     record_path = record_of(out)
     force = _check_out(out, record_path, force=force)

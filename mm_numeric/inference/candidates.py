@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import GenerationConfig
 
+from mm_numeric.compat import default_generation_settings
 from mm_numeric.inference.branch_cache import count_equal_before, download, read_prompts, upload
 from mm_numeric.inference.constrain import Constraint
 from mm_numeric.inference.number_distribution import Floats, Ints
@@ -40,36 +41,7 @@ KEPT_SETTINGS = frozenset(
 )
 """Fields of a generation config that do not change decoding, or that are always passed."""
 
-_PLAIN = {
-    "cache_implementation": "dynamic",
-    "do_sample": False,
-    "early_stopping": False,
-    "encoder_no_repeat_ngram_size": 0,
-    "encoder_repetition_penalty": 1.0,
-    "diversity_penalty": 0.0,
-    "epsilon_cutoff": 0.0,
-    "eta_cutoff": 0.0,
-    "length_penalty": 1.0,
-    "min_length": 0,
-    "no_repeat_ngram_size": 0,
-    "num_beam_groups": 1,
-    "num_beams": 1,
-    "num_return_sequences": 1,
-    "output_attentions": False,
-    "output_hidden_states": False,
-    "output_logits": False,
-    "output_scores": False,
-    "remove_invalid_values": False,
-    "renormalize_logits": False,
-    "repetition_penalty": 1.0,
-    "return_dict_in_generate": False,
-    "temperature": 1.0,
-    "token_healing": False,
-    "top_k": 50,
-    "top_p": 1.0,
-    "typical_p": 1.0,
-    "use_cache": True,
-}
+_PLAIN = {**default_generation_settings(), "cache_implementation": "dynamic"}
 
 PLAIN_SETTINGS: dict[str, Any] = {
     name: _PLAIN.get(name)

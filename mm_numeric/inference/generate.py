@@ -89,34 +89,20 @@ def predict(
     calibrates: bool = False,
     **settings: Any,
 ) -> int:
-    """Generate an answer to each sample that has no answer in the output file yet.
+    """Generate an answer to each sample that has no answer in the file ``out`` yet.
 
-    Args:
-        run: Folder of a finished run. With ``endpoint`` also a config, whose ``model`` has the
-            tokenizer and the image processor of the served model. Several runs are an ensemble:
-            all are loaded, and the distributions of their answers are averaged before a rule other
-            than ``greedy`` chooses.
-        source: Samples to answer, such as the training samples; the test samples if None.
-        out: File to append predictions to. An existing file must be from the same run, samples
-            and settings, and no other process may be writing it; otherwise a ValueError is raised.
-            If a launcher such as torchrun started several ranks, they share the batches, and all
-            must see the folder of this file. The result is that of one rank, byte for byte.
-        limit: Answer only the first ``limit`` samples; all if None.
-        trust_remote_code: Allow a config that refers to Python code, such as a task of your own.
-        rules: Decoding rules to apply to the same explored answers, such as ``("greedy",
-            "median")``. The first one writes ``out``, and each other one a file next to it, such
-            as predictions.median.jsonl. Empty: ``predict.decode`` of the config.
-        endpoint: Server that generates the answers; None to load the model of the run.
-        on_ray: Answer the samples in tasks of a Ray cluster, each of which reserves these resources
-            and writes into the folder of ``out``; None: in this process, or on its ranks.
-        overrides: Changed settings of the config's sections task, data and predict, such as
-            ``("task.other_labels=drop",)``. Those of the model and its training are fixed.
-        calibrates: Write answers that a calibration will be fitted to: uncalibrated, with their
-            supports. Otherwise the calibration in the folder of a single run is applied.
-        settings: Changed settings of the section ``predict``, such as ``batch_size=8``.
+    Most arguments are those of ``mm_numeric.predict``. ``source`` are the samples to answer, such
+    as the training samples; the test samples if None. ``rules`` are applied to the same explored
+    answers, such as ``("greedy", "median")``: the first one writes ``out``, and each other one a
+    file next to it, such as predictions.median.jsonl. Empty: ``predict.decode`` of the config.
+    ``calibrates`` writes answers that a calibration will be fitted to: uncalibrated, with their
+    supports. Otherwise the calibration in the folder of a single run is applied.
 
-    Returns:
-        The number of new answers.
+    An existing file must be from the same run, samples and settings, and no other process may be
+    writing it. If a launcher such as torchrun started several ranks, they share the batches, and
+    all must see the folder of the file. The result is that of one rank, byte for byte.
+
+    Returns the number of new answers.
     """
     quiet_unless_terminal()
     if on_ray and num_ranks() > 1:
