@@ -268,13 +268,13 @@ def prepare(
 
     Args:
         name: Name of the format, such as ``coco``.
-        inputs: Input files and folders, or one of them.
-        out: A .jsonl file; ``OUT.prepared.json``, the counts and checksums, is written next to it.
+        inputs: One input file or folder, or a list of them.
+        out: A .jsonl file. ``OUT.prepared.json``, with counts and checksums, is written next to it.
         clip: Clip shapes to their images.
-        allow_bad: Number of invalid lines up to which the rows are complete.
+        allow_bad: Largest number of invalid lines with which the conversion counts as complete.
         force: Replace existing output files.
-        to: An ``importers.export.Target``, a tool that the rows are also written for, unless more
-            than ``allow_bad`` lines are invalid.
+        to: The tool that the rows are also written for, an ``importers.export.Target``. Nothing is
+            written for it if more than ``allow_bad`` lines are invalid.
         options: Options of the format, such as ``images=...`` of ``coco``.
     """
     from mm_numeric.importers.prepare import prepare as convert

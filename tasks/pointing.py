@@ -121,7 +121,7 @@ class PointTask(BaseTask):
         return replace(found, items=tuple(items))
 
     def grammar(self, frame: Frame | None = None) -> str:
-        """Return a regular expression of the points of an answer, and of an answer without."""
+        """Return a regular expression that matches an answer: points, or the text for none."""
         return points_regex(frame_of_image(frame), several=self.several)
 
     def record(self, answer: Instances) -> list[dict[str, Any]]:

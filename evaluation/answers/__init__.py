@@ -1,1 +1,1 @@
-"""Read answers in the formats of other tools."""
+"""Read the answers to score: predictions files, and files of other tools."""

@@ -64,7 +64,7 @@ class Question(NamedTuple):
 
 
 def read_task(rows: PreparedRows, task_name: str | None) -> tuple[str, Task]:
-    """Return the task and its name; by default, the name is derived from the data set format."""
+    """Return the name of the task and the task; by default, the name follows from the format."""
     record = rows.path.with_name(f"{rows.path.name}.prepared.json")
     if task_name is None and record.is_file():
         found = read_json(record)

@@ -146,9 +146,9 @@ def gap(seeds: Sequence[tuple[Array, Array, NDArray[np.uint64]]]) -> Gap:
 
 
 def share_interval(right: float, count: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share of ``count`` independent answers that are correct.
+    """Return the 95 % interval of the share of correct answers among ``count`` independent ones.
 
-    It is that of Wilson (1927) or, of a share of 0 or 1, that of Clopper and Pearson.
+    It is the interval of Wilson (1927). For a share of 0 or 1, it is that of Clopper and Pearson.
     """
     if right in (0, 1):
         width = 1 - 0.025 ** (1 / count)
@@ -181,7 +181,7 @@ class Coverage(NamedTuple):
         }
 
     def line(self) -> str:
-        """Format both as one line for a terminal or a report."""
+        """Format ``covered`` and ``drawn`` as one line for a terminal or a report."""
         found = self.results()
         covered, drawn = (
             f"{found[name]['median']:.3f} (tenth percentile {found[name]['tenth_percentile']:.3f})"

@@ -128,7 +128,11 @@ def _equal_end_to_end(true: str, detected: str) -> bool:
 
 
 def _as_word(item: Instance) -> Instance:
-    """Return a truth as word spotting asks for it: without characters that do not count."""
+    """Return a true word as the word spotting protocol compares it.
+
+    A final ``'s`` and hyphens at both ends are removed, and special characters become spaces. It is
+    marked ``ignore`` unless a single word of three letters remains.
+    """
     if item.ignore:
         return item
     text = item.label[:-2] if item.label[-2:] in ("'s", "'S") else item.label

@@ -135,7 +135,7 @@ class Canvas:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A question in a gallery: its drawn answers, and its line of the table."""
+    """A question in a gallery: its drawn answers, and its row of the table."""
 
     question: Question
     answers: Mapping[str, Cell | str]  # the answers in the table, by objective

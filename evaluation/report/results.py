@@ -195,7 +195,7 @@ class Comparison:
 
     @property
     def compared_with(self) -> str:
-        """Return what differences in a table are to, for its caption."""
+        """Return the objective that differences in a table are relative to, for its caption."""
         baseline = str(self.summary["baseline"])
         if {*self.summary["references"].values()} - {baseline, None}:
             return f"the objective named in the first column, or {baseline}"

@@ -1,4 +1,4 @@
-"""Report section for temporal spans: the true and the answered span of questions on a line of time.
+"""Report section for temporal spans: the true and the predicted spans of questions on a timeline.
 
 Rows     lines of ``scores.jsonl`` with the columns
          id, prompt          id and question of the test row

@@ -136,10 +136,11 @@ class VisionCache:
 
 
 def joined(prompts: Sequence[Prompts], cache: VisionCache) -> tuple[Prompts, dict[str, Any]]:
-    """Join questions that were prepared one by one, and the cached features of their images.
+    """Join questions that were prepared one by one, and add the cached features of their images.
 
-    Returns the questions, whose ``images`` has only the inputs of the language model, and the batch
-    entry ``vision_rows``: the results of ``VisionCache.row`` ({} without images).
+    Returns the questions, whose ``images`` keeps only what the language model needs, and a dict
+    with the batch entry ``vision_rows``, the results of ``VisionCache.row``. Without images, the
+    dict is empty.
     """
     ids = [ids for prompt in prompts for ids in prompt.ids]
     rows = [cache.row(prompt.images) for prompt in prompts if prompt.images]

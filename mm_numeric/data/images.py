@@ -84,11 +84,11 @@ def _opened(image: ImageSource, where: str, remedy: str) -> tuple[Image.Image, t
 
 
 def image_file(image: ImageSource) -> Image.Image:
-    """Open an image file in one of ``FORMATS``, whatever its name ends with, without decoding it.
+    """Open an image file in one of ``FORMATS``, whatever its extension, without decoding it.
 
     Pillow alone would also open EPS files, which are PostScript programs, and execute them with
     Ghostscript where it is installed. Raises ValueError if an image has more pixels than
-    ``data.largest_image``, or a third of it in a WebP, which takes three times the memory.
+    ``data.largest_image``. A WebP, which takes three times the memory, may have a third of them.
     """
     if isinstance(image, Path):
         require_file(image)

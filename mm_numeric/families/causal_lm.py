@@ -80,9 +80,10 @@ class CausalLM(TextFamily):
         )
 
     def chat_prompt(self, text: str, with_image: bool, answer: str | None = None) -> str:
-        """Apply the chat template to a question and the generation prompt, or to its answer.
+        """Return a question in the chat template, with the generation prompt, or with its answer.
 
-        Messages are texts: templates such as Llama-2's and Mistral's read no lists of parts.
+        The content of a message is a string: templates such as those of Llama-2 and Mistral accept
+        no list of content parts.
         """
         turns = [{"role": "user", "content": text}]
         turns += [] if answer is None else [{"role": "assistant", "content": answer}]

@@ -197,8 +197,9 @@ def _task_setting(tasks: Counter[str], classes: Sequence[str]) -> Any:
 def _check_out(out: Path, record_path: Path, *, force: bool) -> bool:
     """Return True if existing rows may be replaced: with ``force``, or if they are incomplete.
 
-    Raises an error if the output is not a .jsonl file, or is complete and ``force`` is False. Rows
-    without a record are those of a killed process, if the same rows are read again.
+    They are incomplete if more lines were invalid than allowed. Raises an error if the output is
+    not a .jsonl file, or is complete and ``force`` is False. Rows without a record are no error
+    here: a killed process leaves them, and ``prepare`` keeps them if it reads the same rows again.
     """
     if out.suffix != ".jsonl":
         raise ValueError(f"--out {out}: the file name must end in .jsonl.")

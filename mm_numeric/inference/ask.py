@@ -222,7 +222,7 @@ def prompt_of(task: Task, asked: str | None, first: str) -> str | None:
 
 
 def number_of(answer: Any) -> float | None:
-    """Return an answer as a number, for a distribution; a time in minutes, None for others."""
+    """Return the value of a number, or a time in minutes after 12:00; None for other answers."""
     if isinstance(answer, ClockTime):
         return float(answer.minutes)
     return answer.value if isinstance(answer, Number) else None

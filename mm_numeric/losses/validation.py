@@ -98,7 +98,7 @@ def flat_supervised(
 
 
 def _check_types(what: str, inputs: object, labels: object) -> None:
-    """Raise ValueError unless inputs and labels are tensors, outside transforms of torch.func."""
+    """Reject inputs that are no tensor, labels that are no integers, and calls in torch.func."""
     if not isinstance(labels, Tensor) or labels.dtype not in (torch.int64, torch.int32):
         found = f"{getattr(labels, 'dtype', '')} {type(labels).__name__}".strip()
         raise ValueError(f"labels are token ids, a tensor of int64 or int32, not {found}.")

@@ -101,7 +101,7 @@ class Reward:
             )
 
     def score_json(self, text: str | None, target: str, frame: str | None = None) -> Scored:
-        """Return the value of a generated text; target and frame are JSON (``reward_columns``)."""
+        """Return the reward of a text; target and frame are JSON of ``reward_columns``."""
         decoded = None if frame is None else Frame.from_dict(_from_json(frame, "frame"))
         return self.score(text, self.task.recorded(_from_json(target, "target")), decoded)
 

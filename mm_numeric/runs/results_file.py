@@ -2,7 +2,7 @@
 
 version             version of this format
 predictions         path of the predictions file
-predictions_sha256  its checksum: sections of other answers are not kept
+predictions_sha256  its checksum; if it has changed, the sections of other protocols are removed
 protocols           name of each protocol -> its section; ``task`` is the scorer of the task itself
 
 A section has
@@ -12,11 +12,12 @@ A section has
               and ``answer``: rules that chose a part of a text as the answer, such as ``after the
               thoughts`` -> number of rows, if there were any
     rows      number of scored rows
-    rows_due  number of rows of the data, null if not known; answers are missing if it is larger
-    guesses   kind of guess -> name of a metric -> its value, computed without the questions
+    rows_due  number of rows of the data, null if not known; above ``rows``, answers are missing
+    guesses   kind of guess, such as a constant answer -> name of a metric -> value of the guess
 and, as far as they are known, ``task``, ``task_version``, ``truth``, ``groups``, ``counts``,
-``calibration``, ``labels``, ``failures`` (reason -> number of answers) and ``buckets``.
-``labels.NAME`` and ``buckets.KIND.NAME`` have ``metrics``, too, with values alone.
+``covered``, ``drawn``, ``calibration``, ``failures`` (reason -> number of answers), ``labels`` (a
+list with the ``metrics`` of each label) and ``buckets`` (``buckets.KIND.NAME`` has ``metrics``).
+These metrics have only a ``value``.
 
 summary.json of a comparison has the same version; its values, too, have ``value``, ``low`` and
 ``high``. results.json and scores.jsonl belong to predictions.jsonl, results.median.json and

@@ -383,7 +383,7 @@ def _bounds(box: list[float]) -> tuple[float, ...]:
 
 
 def _paint(image: Image.Image, box: list[float], kind: str, colour: tuple[int, int, int]) -> None:
-    """Paint a shape into an image that is ``OVERSAMPLING`` times as large as its coordinates."""
+    """Paint a shape into an image of ``OVERSAMPLING`` times the size that ``box`` refers to."""
     if kind == "rectangle":
         corners = read_rotated_box(box, "a generated box").points
         points = [(OVERSAMPLING * x, OVERSAMPLING * y) for x, y in corners]

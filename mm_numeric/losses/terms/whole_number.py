@@ -131,7 +131,7 @@ def _magnitude(values: tuple[Tensor, Tensor], classes: NumberClasses) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class RelativeError(StraightThroughDigits):
-    """Relative error ``|X - Y| / (max(X, Y) + 1)`` of prediction X and label Y, always below 1."""
+    """Relative error ``|X - Y| / (max(|X|, |Y|) + 1)`` of prediction X and label Y."""
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss of each number, [m]."""
