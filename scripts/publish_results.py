@@ -167,7 +167,7 @@ def _compare(target: Path, found: Mapping[str, Any], published: Mapping[str, Any
         )
 
 
-_LAYOUT = ("baseline", "control", "objectives", "references", "seeds")
+_LAYOUT = ("baseline", "control", "objectives", "references", "seeds", "metric")
 _REWORDED = {"1392b90b1284": "979500f76c0e"}
 """Commits of runs whose subject was reworded afterwards: the recorded hash, and that of today."""
 
@@ -202,7 +202,7 @@ def rescored(summary: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Compute the results of a summary.json again from its unpacked answers."""
     runs, ensembles = scored_runs(summary, folder)
     stated = _stated(summary)
-    layout = {name: summary[name] for name in _LAYOUT}
+    layout = {name: summary.get(name) for name in _LAYOUT}
     return summary_results(layout, runs, ensembles, stated, folder)
 
 

@@ -447,7 +447,9 @@ def _load_data_once(config: Config, seed: int) -> None:
         scorer = scorer_of(own.task, own.task_name, tests[0].answer, config.title)
         categories = [example.buckets.get(CATEGORY, "none") for example in tests]
         known = {metric.name for metric, _ in metrics_by_category(scorer, categories)}
+        named = {"metric": config.comparison.metric}
         for index, group in enumerate(config.comparison.hypotheses):
-            if group.metric not in known:
-                where = f"{config.title}, compare.hypotheses.{index}"
-                raise unknown(group.metric, known, "metric", where)
+            named[f"hypotheses.{index}"] = group.metric
+        for where, metric in named.items():
+            if metric is not None and metric not in known:
+                raise unknown(metric, known, "metric", f"{config.title}, compare.{where}")

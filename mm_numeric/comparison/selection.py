@@ -59,8 +59,8 @@ class SelectionResults:
     """The metrics of all trials on the rows of ``compare.select_on``."""
 
     metrics: Sequence[Metric]
-    """The first is the main metric of the task or, if that is at its limit for all trials of all
-    rows and so cannot show differences, the next that can."""
+    """The first is ``compare.metric``. Without it, it is the main metric of the task or, if that is
+    at its limit for all trials of all rows and so cannot show differences, the next that can."""
 
     rows: int
     """Number of these rows."""
@@ -131,7 +131,8 @@ def read_selection(config: Config, rows: Sequence[ComparisonRow]) -> SelectionRe
         scorer=config.task.scorer,
         write=False,
     )
-    metrics = _ordered(scores.metrics_on_rows, folders, failures)
+    wanted = config.comparison.metric
+    metrics = _ordered(scores.metrics_on_rows, folders, failures, wanted)
     values = {
         name: np.array([_values(folder, metrics) for folder in own])
         for name, own in folders.items()
@@ -143,6 +144,7 @@ def _ordered(
     reported: Sequence[MetricOnRows],
     folders: Mapping[str, Sequence[Path]],
     failures: Mapping[str, str],
+    wanted: str | None,
 ) -> list[Metric]:
     """Return the metrics, first the first one that can show differences between trials.
 
@@ -158,7 +160,9 @@ def _ordered(
     ]
     names = [metric.name for metric in metrics]
     columns = zip(names, zip(*trials, strict=True), strict=True)
-    return headline_first(reported, {name: [finite(m) for m in own] for name, own in columns})
+    return headline_first(
+        reported, {name: [finite(m) for m in own] for name, own in columns}, wanted
+    )
 
 
 def _values(folder: Path, metrics: Sequence[Metric]) -> list[float]:

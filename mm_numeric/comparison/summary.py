@@ -49,7 +49,10 @@ def write_summary(config: Config, folder: Path, *, partial: bool = False) -> dic
     runs = read_runs(config, entries, folder, partial=partial)
     ensembles = read_ensembles(config, entries, folder, partial=partial)
     first = runs[entries[0].name, GREEDY][0]
-    stated, layout = stated_hypotheses(config), {**_rows(config, entries), "seeds": list(seeds)}
+    stated, layout = (
+        stated_hypotheses(config),
+        {**_rows(config, entries), "seeds": list(seeds), "metric": config.comparison.metric},
+    )
     summary: dict[str, Any] = {
         "version": VERSION,
         "title": config.title,
@@ -87,7 +90,7 @@ def summary_results(
     other runs are warm starts. ``folder`` records when the hypotheses were stated.
     """
     first = runs[layout["baseline"], GREEDY][0]
-    tables = metric_tables(runs, layout["references"], stated)
+    tables = metric_tables(runs, layout["references"], stated, layout["metric"])
     starts = [name for name in tables.table if name not in layout["references"]]
     warms = [tables.table.pop(name) for name in starts]
     found = {

@@ -62,11 +62,13 @@ def metric_tables(
     runs: Runs,
     references: Mapping[str, str | None],
     stated: Sequence[Hypothesis] = (),
+    first_metric: str | None = None,
 ) -> MetricTables:
     """Compute the mean of each metric over seeds, its confidence interval, and differences.
 
     ``references`` maps each objective to the objective that it is compared with, or to None.
-    ``stated`` are the hypotheses of ``compare.hypotheses``.
+    ``stated`` are the hypotheses of ``compare.hypotheses``, and ``first_metric`` is
+    ``compare.metric``.
     """
     first = (next(iter(references)), GREEDY)
     names, rules = (list(dict.fromkeys(key[i] for key in runs)) for i in (0, 1))
@@ -101,7 +103,7 @@ def metric_tables(
         if own not in tested:
             raise unknown(own.metric, [metric.name for metric in metrics], "metric", own.family)
     ordered = {own: tested[own] for own in stated}
-    return MetricTables(table, decoding, ordered, headline_first(reported, means))
+    return MetricTables(table, decoding, ordered, headline_first(reported, means, first_metric))
 
 
 def ensemble_tables(runs: Runs, ensembles: Runs) -> dict[str, Entries]:
@@ -134,16 +136,20 @@ def ensemble_tables(runs: Runs, ensembles: Runs) -> dict[str, Entries]:
 
 
 def headline_first(
-    reported: Sequence[MetricOnRows], means: Mapping[str, Sequence[float | None]]
+    reported: Sequence[MetricOnRows],
+    means: Mapping[str, Sequence[float | None]],
+    wanted: str | None = None,
 ) -> list[Metric]:
     """Return metrics in their order, but first the first one that can show differences, if any.
 
-    A metric of other rows than the main metric, or without a value for some objective, does not
-    take the place of the first. ``means`` maps the name of a metric to its means for all objectives
-    that are compared.
+    The metric ``wanted`` comes first in any case. Otherwise, one of other rows than the main
+    metric, or without a value for some objective, does not take the place of the first. ``means``
+    maps the name of a metric to its means for all objectives that are compared.
     """
     headline, rows = reported[0]
-    if _is_saturated(headline, means[headline.name]):
+    if wanted is not None:
+        headline = next(metric for metric, _ in reported if metric.name == wanted)
+    elif _is_saturated(headline, means[headline.name]):
         same_rows = (metric for metric, own in reported if own is rows)
         known = (metric for metric in same_rows if None not in means[metric.name])
         found = (metric for metric in known if not _is_saturated(metric, means[metric.name]))
@@ -164,7 +170,7 @@ def headline_fact(summary: Mapping[str, Any], runs: Runs) -> dict[str, str]:
     scores = [own for name in summary["table"] for own in runs[name, GREEDY]]
     main, first = scores[0].metrics_on_rows[0][0], summary["metrics"][0]
     means = [entry[main.name]["value"] for entry in summary["table"].values()]
-    if not _is_saturated(main, means):
+    if summary["metric"] or not _is_saturated(main, means):
         return {}
     is_low = max(means) < SATURATED
     end = f"below {100 * SATURATED:g} %" if is_low else f"above {100 * (1 - SATURATED):g} %"

@@ -149,6 +149,11 @@ class CompareConfig:
     null: no warm start, so that each loss acts from the first step. A warm start hides a part of
     the effect of a loss: the table has its share of the steps."""
 
+    metric: str | None = None
+    """Name of the metric that comes first: it decides the comparison and chooses the values of
+    ``tune``. An example is ``log_mae``, where a few long answers decide ``mae`` and ``accuracy``
+    cannot see how wrong an answer is. null: the main metric of the task."""
+
     tune: Mapping[str, Any] = field(default_factory=dict)
     """Maps settings of ``trainer``, such as ``learning_rate``, to a list of values. Every row, also
     the reference and the control, is trained with each combination and each of ``tune_seeds``. The

@@ -135,6 +135,27 @@ def test_settings_are_chosen_on_the_selection_rows_of_other_seeds(tmp_path):
     assert len(rows) == 4
 
 
+@pytest.mark.parametrize("metric", [None, "mean_deviation_minutes"])
+def test_the_metric_of_the_comparison_chooses_and_comes_first(tmp_path, metric):
+    """Two answers that are 6 minutes late have the smaller mean, and fewer within 5 minutes."""
+    late = TARGETS | {"a": "7:11", "c": "3:06"}
+    config = tuned(tmp_path, f"{RATES}, {ON}, metric: {metric or 'null'}")
+    folder = tmp_path / "compare"
+    for name in ("ce", "ntl_was"):
+        write_run(folder / "seed7" / f"{name}_learning_rate_0.001", GOOD)
+        write_run(folder / "seed7" / f"{name}_learning_rate_0.002", late)
+        for seed in (0, 1):
+            write_run(folder / f"seed{seed}" / name, test={"ce": GOOD, "ntl_was": late}[name])
+    summary = write_summary(config, folder)
+    rates = {run.trainer["learning_rate"] for run in seed_configs(config, 0)}
+    first = summary["metrics"][0]["name"]
+    assert summary["tuning"]["metric"]["name"] == first
+    assert (rates, first) == (({1e-3}, "within_5_minutes") if metric is None else ({2e-3}, metric))
+    best = {None: "ce", "mean_deviation_minutes": "ntl_was"}[metric]
+    rows = list(csv.DictReader(write_report(folder)[2].read_text("utf-8").splitlines()))
+    assert rows[0]["objective"] == best
+
+
 def test_equal_means_do_not_depend_on_the_order_of_the_seeds():
     """The mean of 0.9, 0.8 and 0.7 is 0.8000000000000002, and of 0.7, 0.8 and 0.9 it is less."""
     values = {"first": [[0.9, 5], [0.8, 5], [0.7, 5]], "next": [[0.7, 4], [0.8, 4], [0.9, 4]],
