@@ -4,9 +4,10 @@ Axes    n supervised positions (those with a label), d hidden size, v vocabulary
         k labels that are number tokens, c number tokens in the vocabulary
 
 With a vocabulary of 150,000 the logits are the largest tensor of a training step, and their softmax
-and gradient have the same size. Here the logits are computed in chunks of rows. Each chunk is freed
-after use and computed again in the backward pass. The output head then needs a third more
-arithmetic, and a fraction of the memory.
+and gradient have the same size. Here the logits are computed in chunks of rows, each of which is
+freed after use. For a frozen head, as with LoRA, the forward pass also multiplies the softmax of
+each chunk by the weight, which is almost the gradient of the hidden states. For a trained head, the
+logits are computed again in the backward pass, which is a third more arithmetic.
 
 ``torch.nn.functional.linear_cross_entropy`` of torch 2.13 is not used: it rounds the losses of bf16
 hidden states to bf16 (an error of 0.03), and takes ten times as long on a CPU.
@@ -31,9 +32,9 @@ from mm_numeric.losses.cross_entropy import (
 CHUNKED_FROM = 1 << 27
 """Smallest number of logits per micro-batch, n * v, for which the loss is computed in chunks.
 
-2**27 logits need 512 MiB in float32, and their gradient needs 512 MiB more. Chunking needs a third
-more arithmetic. Measured on a CPU with n = 1,536 and v = 151,936: 33 MiB instead of 1,632 MiB, in
-1.1 to 2.1 times the time. Smaller micro-batches would fit into a single chunk."""
+2**27 logits need 512 MiB in float32, and their gradient needs 512 MiB more. For a trained head,
+chunking needs a third more arithmetic. Measured on a CPU with n = 1,536 and v = 151,936: 33 MiB
+instead of 1,632 MiB, in 1.1 to 2.1 times the time. Smaller micro-batches would fit into a single chunk."""
 
 
 def head_scores(
@@ -62,8 +63,9 @@ class _LinearCrossEntropyWithNumbers(torch.autograd.Function):
         labels: Tensor,
         number_rows: Tensor,
         number_ids: Tensor,
+        is_frozen: bool,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        normalisers, wanted, likely = [], [], []
+        normalisers, wanted, likely, others = [], [], [], []
         pieces = chunks(len(hidden), len(weight), hidden.device)
         memory = _ChunkMemory(hidden, pieces, len(weight))
         for rows in pieces:
@@ -72,13 +74,23 @@ class _LinearCrossEntropyWithNumbers(torch.autograd.Function):
             largest, index = logits.max(dim=-1)
             likely.append(index)
             normalisers.append(logsumexp(logits, largest.to(floats), out=floats))
-        normaliser = torch.cat(normalisers)
-        number_logits = head_scores(hidden, weight, bias, number_rows, number_ids)
-        ctx.save_for_backward(hidden, weight, bias, labels, normaliser, number_rows, number_ids)
+            if is_frozen:
+                # ``floats`` is the softmax times its sum. The label and the number tokens, which
+                # have more gradient than the softmax, are added before rounding.
+                floats.scatter_(1, labels[rows, None], 0).index_fill_(1, number_ids, 0)
+                logits = logits if logits is floats else logits.copy_(floats)
+                total = (normalisers[-1] - largest.to(floats)).exp_()
+                others.append((logits @ weight).to(floats).div_(total[:, None]))
+        normaliser, at_labels = torch.cat(normalisers), torch.cat(wanted)
+        of = slice(None) if is_frozen else number_rows
+        numbers = head_scores(hidden, weight, bias, of, number_ids)
+        saved = (torch.cat(others), at_labels, numbers) if is_frozen else (hidden, bias)
+        ctx.save_for_backward(weight, labels, normaliser, number_rows, number_ids, *saved)
+        ctx.is_frozen, ctx.dtype = is_frozen, hidden.dtype
         most_likely = torch.cat(likely)[number_rows]
         ctx.mark_non_differentiable(most_likely)
-        losses = normaliser - torch.cat(wanted)
-        return losses, number_logits, normaliser[number_rows], most_likely
+        numbers = numbers[number_rows] if is_frozen else numbers
+        return normaliser - at_labels, numbers, normaliser[number_rows], most_likely
 
     @staticmethod
     @once_differentiable
@@ -89,8 +101,31 @@ class _LinearCrossEntropyWithNumbers(torch.autograd.Function):
         grad_normaliser: Tensor,
         _: Tensor | None,
     ) -> tuple[Tensor | None, ...]:
+        gradients = _gradient_of_hidden if ctx.is_frozen else _gradients
         with full_precision(grad_losses.device):
-            return _gradients(ctx, grad_losses, grad_number_logits, grad_normaliser)
+            return *gradients(ctx, grad_losses, grad_number_logits, grad_normaliser), *[None] * 4
+
+
+def _gradient_of_hidden(
+    ctx: Any, grad_losses: Tensor, grad_number_logits: Tensor, grad_normaliser: Tensor
+) -> tuple[Tensor | None, ...]:
+    """Return the gradient of the hidden states of a frozen head, from what the forward pass saved.
+
+    This is the softmax times the weight without the columns of the label and of the number tokens,
+    which are added here, [n, d]; the logit of each label, [n]; and those of the number tokens,
+    [n, c].
+    """
+    weight, labels, normaliser, number_rows, number_ids, others, wanted, numbers = ctx.saved_tensors
+    scale = grad_losses.index_add(0, number_rows, grad_normaliser)
+    is_number = labels[:, None] == number_ids
+    numbers = (numbers - normaliser[:, None]).exp_() * scale[:, None]
+    numbers -= is_number * grad_losses[:, None]
+    numbers.index_add_(0, number_rows, grad_number_logits)
+    own = (wanted - normaliser).exp_() * scale - grad_losses
+    own = own.masked_fill(is_number.any(dim=1), 0)
+    grad = others * scale[:, None] + own[:, None] * weight[labels].to(scale)
+    grad += numbers @ weight[number_ids].to(scale)
+    return grad.to(ctx.dtype), None, None
 
 
 def _gradients(
@@ -102,7 +137,7 @@ def _gradients(
     one product, and is rounded once. Chunks of positions would need a float32 sum as large as the
     weight, which each of them reads and writes.
     """
-    hidden, weight, bias, labels, normaliser, number_rows, number_ids = ctx.saved_tensors
+    weight, labels, normaliser, number_rows, number_ids, hidden, bias = ctx.saved_tensors
     scale = grad_losses.index_add(0, number_rows, grad_normaliser)
     grad_hidden = torch.zeros_like(hidden, dtype=scale.dtype)
     grad_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
@@ -137,7 +172,7 @@ def _gradients(
             grad_bias[number_ids] = grad.sum(dim=0).to(grad_bias)
         if grad_weight is not None:
             grad_weight[number_ids] = grad.to(hidden).T @ hidden
-    return grad_hidden.to(hidden), grad_weight, grad_bias, None, None, None
+    return grad_hidden.to(hidden), grad_weight, grad_bias
 
 
 class _ChunkMemory:
@@ -203,7 +238,9 @@ def linear_cross_entropy_with_numbers(
         the logsumexp over the vocabulary [k], and the id of the most likely token [k].
     """
     device = hidden.device.type
-    arguments = (labels, number_rows, number_ids)
+    is_trained = weight.requires_grad or (bias is not None and bias.requires_grad)
+    is_frozen = hidden.requires_grad and not is_trained
+    arguments = (labels, number_rows, number_ids, is_frozen)
     if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
         return _LinearCrossEntropyWithNumbers.apply(hidden, weight, bias, *arguments)
     dtype = torch.get_autocast_dtype(device)
