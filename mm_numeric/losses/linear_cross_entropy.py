@@ -34,7 +34,8 @@ CHUNKED_FROM = 1 << 27
 
 2**27 logits need 512 MiB in float32, and their gradient needs 512 MiB more. For a trained head,
 chunking needs a third more arithmetic. Measured on a CPU with n = 1,536 and v = 151,936: 33 MiB
-instead of 1,632 MiB, in 1.1 to 2.1 times the time. Smaller micro-batches would fit into a single chunk."""
+instead of 1,632 MiB, in 1.1 to 2.1 times the time. Smaller micro-batches would fit into a single
+chunk."""
 
 
 def head_scores(
