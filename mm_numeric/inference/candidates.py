@@ -169,15 +169,10 @@ class Exploration(ABC):
         """Return the tensors that ``_look`` needs, for logits of ``width`` tokens."""
 
     @abstractmethod
-    def _look(
-        self, scores: Tensor, likeliest: tuple[Tensor, Tensor], inputs: Sequence[Tensor]
-    ) -> list[Tensor]:
-        """Compute from the logits of the next token the values that ``_continue`` needs.
+    def _look(self, scores: Tensor, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Compute from logits [n, v] of the next token the values that ``_continue`` needs.
 
-        Args:
-            scores: [n, v] logits.
-            likeliest: The greedy branches, and the most likely token of each.
-            inputs: The tensors of ``_inputs``.
+        ``inputs`` are the tensors of ``_inputs``.
         """
 
     @abstractmethod
@@ -254,7 +249,7 @@ class Exploration(ABC):
         chosen = most_likely(allowed, places)
         # Among all tokens: a model that has not learnt the grammar is not to look certain.
         greedy_probs = _probabilities(scores, places, chosen)
-        seen = self._look(allowed, (places, chosen), rest)
+        seen = self._look(allowed, rest)
         greedy_tokens, probs, *found = download(chosen, greedy_probs, *seen)
         likeliest = np.full(len(branches.row), -1)
         likeliest[branches.greedy] = greedy_tokens
@@ -371,7 +366,6 @@ class PrefixTree(Exploration):
         order = np.arange(0) if self.is_sorted or not drawn.any() else self.order
         return [
             np.flatnonzero(~drawn),
-            self._least(branches)[~drawn],
             np.flatnonzero(drawn),
             branches.code[drawn],
             self.stop_ids[self.stop_ids < width],
@@ -383,11 +377,9 @@ class PrefixTree(Exploration):
         with np.errstate(divide="ignore", invalid="ignore"):  # both may be 0
             return np.log((1.0 - self.mass) * _NEGLIGIBLE) - np.log(branches.weight)
 
-    def _look(
-        self, scores: Tensor, likeliest: tuple[Tensor, Tensor], inputs: Sequence[Tensor]
-    ) -> list[Tensor]:
-        exact, least, drawn, code, stops, order = inputs
-        likely = _likely(scores, exact, least, self.count, likeliest, stops)
+    def _look(self, scores: Tensor, inputs: Sequence[Tensor]) -> list[Tensor]:
+        exact, drawn, code, stops, order = inputs
+        likely = _likely(scores, exact, self.count, stops)
         return [*likely, *_follow(scores, drawn, code, stops, order)]
 
     def _continue(
@@ -553,9 +545,7 @@ class Samples(Exploration):
         table[branch, place] = random
         return [table, branch, place]
 
-    def _look(
-        self, scores: Tensor, likeliest: tuple[Tensor, Tensor], inputs: Sequence[Tensor]
-    ) -> list[Tensor]:
+    def _look(self, scores: Tensor, inputs: Sequence[Tensor]) -> list[Tensor]:
         table, branch, place = inputs
         return [draw(scores, table)[branch, place]]
 
@@ -585,31 +575,22 @@ def _probabilities(scores: Tensor, at: Tensor, tokens: Tensor) -> Tensor:
     return (logits - chosen.logsumexp(dim=-1)).double().exp()
 
 
-def _likely(
-    scores: Tensor,
-    at: Tensor,
-    least: Tensor,
-    count: int,
-    needed: tuple[Tensor, Tensor],
-    stops: Tensor,
-) -> list[Tensor]:
+def _likely(scores: Tensor, at: Tensor, count: int, stops: Tensor) -> list[Tensor]:
     """Return the likely continuations of branches: parents, tokens and log-probabilities, [m] each.
 
-    The branches are the rows ``at`` [k] of the logits [n, v]; a parent is an index of ``at``. The
-    tokens are above the log-probability ``least`` [k], and at most ``count`` of a branch, besides
-    equally likely ones. Others may be among them: a GPU would have to wait for their number.
-    ``needed`` are rows and a token of each that is returned in any case, and ``stops`` are returned
-    together, as they end the same answer.
+    The branches are the rows ``at`` [k] of the logits [n, v]; a parent is an index of ``at``. Those
+    of a branch are its ``count`` likeliest tokens, of which a GPU knows the number, and the end
+    tokens ``stops``, which end the same answer. A token that is both is once -1.
     """
-    find = _above if scores.device.type == "cpu" else _highest
-    needs = torch.zeros_like(scores, dtype=torch.bool)
-    needs[needed] = True
     found = []
     for chunk in chunks(len(at), scores.shape[-1], scores.device):
-        own = at[chunk]
-        piece = to_compute_dtype(scores[own])
+        piece = to_compute_dtype(scores[at[chunk]])
         piece = piece - piece.logsumexp(dim=-1, keepdim=True)
-        parent, token = find(piece, least[chunk, None].to(piece), count, needs[own], stops)
+        token = piece.topk(min(count, piece.shape[-1])).indices
+        token = token.masked_fill((token[..., None] == stops).any(dim=-1), -1)
+        token = torch.cat([token, stops.expand(len(token), -1)], dim=1)
+        parent = torch.arange(len(token), device=token.device)[:, None].expand_as(token)
+        parent, token = parent.flatten(), token.flatten()
         found.append((parent + chunk.start, token, piece[parent, token.clamp(min=0)]))
     return [torch.cat(parts) for parts in zip(*found, strict=True)]
 
@@ -641,31 +622,6 @@ def _follow(scores: Tensor, at: Tensor, code: Tensor, stops: Tensor, order: Tens
         token = order[place] if len(order) else place
         found.append((token[:, 0], ends))
     return [torch.cat(parts) for parts in zip(*found, strict=True)]
-
-
-def _above(
-    logs: Tensor, least: Tensor, count: int, needs: Tensor, stops: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return the indices of the tokens that ``_likely`` returns, in log-probabilities [n, v]."""
-    likely = logs > least
-    (many,) = (likely.sum(dim=-1) > count).nonzero(as_tuple=True)
-    if len(many):
-        lowest = logs[many].topk(count, dim=-1).values[:, -1:]
-        likely[many] &= logs[many] >= lowest
-    likely[:, stops] |= likely[:, stops].any(dim=-1, keepdim=True)
-    parent, token = (likely | needs).nonzero(as_tuple=True)
-    return parent, token
-
-
-def _highest(
-    logs: Tensor, least: Tensor, count: int, needs: Tensor, stops: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return ``count`` tokens and the end tokens for each branch; -1 for those that are both."""
-    token = logs.topk(min(count, logs.shape[-1])).indices
-    token = token.masked_fill((token[..., None] == stops).any(dim=-1), -1)
-    token = torch.cat([token, stops.expand(len(token), -1)], dim=1)
-    parent = torch.arange(len(token), device=token.device)[:, None].expand_as(token)
-    return parent.flatten(), token.flatten()
 
 
 def draw(scores: Tensor, random: Tensor) -> Tensor:
