@@ -77,13 +77,6 @@ class _Token(NamedTuple):
     title: str = ""
 
 
-class _Sample(NamedTuple):
-    drawing: Markup
-    about: str
-    where: str
-    tokens: Sequence[_Token]
-
-
 def _spread(encoded: Sequence[EncodedExample], count: int) -> list[EncodedExample]:
     """Return up to ``count`` examples at equal distances, from the first one on."""
     step = max(len(encoded) / max(count, 1), 1)
@@ -100,7 +93,7 @@ def _samples(report: DataReport, count: int) -> Section:
     return Section.of("samples", "Training samples", Block(drawn))
 
 
-def _sample(report: DataReport, encoded: EncodedExample) -> _Sample:
+def _sample(report: DataReport, encoded: EncodedExample) -> dict[str, Any]:
     about = [plain(encoded.example.id, 80)]
     if encoded.size_px is not None and encoded.frame is not None:
         view = encoded.frame.view
@@ -118,12 +111,7 @@ def _sample(report: DataReport, encoded: EncodedExample) -> _Sample:
         about.append("the image cannot be read")
     tokens = [*_question_tokens(report, encoded), *_answer_tokens(report, encoded)]
     where = plain(encoded.example.where, 200)
-    return _Sample(drawing=drawing, about="; ".join(about), where=where, tokens=tokens)
-
-
-class _Figure(NamedTuple):
-    drawing: Markup
-    about: str
+    return {"drawing": drawing, "about": "; ".join(about), "where": where, "tokens": tokens}
 
 
 def _augmented(report: DataReport, augment: Augmenter) -> Section:
@@ -133,10 +121,10 @@ def _augmented(report: DataReport, augment: Augmenter) -> Section:
     return Section.of("augmented", "Augmented training rows", drawn)
 
 
-def _figures(encoded: EncodedExample, augment: Augmenter) -> list[_Figure]:
+def _figures(encoded: EncodedExample, augment: Augmenter) -> list[dict[str, Any]]:
     """Return the images of a row as it is, and as the first epochs augment it."""
     collator, example = encoded.collator, encoded.example
-    figures = [_Figure(_image(encoded), plain(example.prompt, 120))]
+    figures = [{"drawing": _image(encoded), "about": plain(example.prompt, 120)}]
     for epoch in range(_EPOCHS):
         found = augment.draw(example, epoch)
         size, own = found.example.size_px or encoded.size_px, found.example
@@ -147,7 +135,7 @@ def _figures(encoded: EncodedExample, augment: Augmenter) -> list[_Figure]:
         about = f"epoch {epoch}: {', '.join(found.applied) or 'unchanged'}"
         if own.prompt != example.prompt:
             about += f"; {plain(own.prompt, 120)}"
-        figures.append(_Figure(_drawing(own, size, parsed), about))
+        figures.append({"drawing": _drawing(own, size, parsed), "about": about})
     return figures
 
 

@@ -1,7 +1,6 @@
 """The sections of the report of a comparison."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,6 @@ from mm_numeric.evaluation.report.decoding_section import decoding_section, deco
 from mm_numeric.evaluation.report.learning_curves import curves_section
 from mm_numeric.evaluation.report.page import (
     Block,
-    Content,
     Page,
     Section,
     fact_list,
@@ -80,7 +78,10 @@ def _sections(comparison: Comparison, *, trust_remote_code: bool) -> list[Sectio
             for run in summary["runs"]
         }
         found += task_sections(summary["task"], comparison.folder, styles, scores, files)
-    found += [_failures(comparison, failures), _facts(comparison)]
+    counted = {
+        styles[name].cell(): failures[name] for name in comparison.styles if name in failures
+    }
+    found += [results.failures_section(counted, ", over all seeds"), _facts(comparison)]
     return [section for section in found if section is not None]
 
 
@@ -216,26 +217,6 @@ def terminal_text(comparison: Comparison) -> str:
     notes += [facts[name] for name in ("interval", "varied", "headline") if name in facts]
     texts = (f"{own.title}\n{own.to_terminal()}\n" for own in tables)
     return "\n".join([*texts, f"{plain('; '.join(notes), 1000)}."])
-
-
-def _failures(comparison: Comparison, failures: Mapping[str, Counter[str]]) -> Section:
-    reasons = [r for r, _ in sum(failures.values(), Counter[str]()).most_common()]
-    if not failures:
-        text = "No scored answers were found, so parse failures are not known."
-    elif not reasons:
-        text = "Every answer could be parsed."
-    else:
-        text = "Answers that could not be parsed, over all seeds. They score as the worst answer."
-    blocks: list[Content] = [text]
-    if reasons:
-        names = [name for name in comparison.styles if name in failures]
-        rows = [
-            [Cell(content=reason, limit=80), *(f"{failures[n][reason]:,}" for n in names)]
-            for reason in reasons
-        ]
-        header = ["reason", *(comparison.styles[n].cell() for n in names)]
-        blocks.append(Table.of(header, rows, title="Unparseable answers by reason"))
-    return Section.of("failures", "Parse failures", *blocks)
 
 
 def _facts(comparison: Comparison) -> Section:

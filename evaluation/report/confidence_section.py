@@ -11,7 +11,6 @@ from typing import Any
 from mm_numeric.evaluation.metrics.calibration import (
     COVERAGES,
     RIGHT_SHARES,
-    gap_text,
     share_interval,
 )
 from mm_numeric.evaluation.report.charts import (
@@ -65,7 +64,7 @@ def confidence_section(comparison: Comparison) -> Section | None:
             "better."
         ),
         group("panels", [_risk_chart(rule, own, shown) for rule, own in entries.items()]),
-        _scores_table(entries, shown, what),
+        _calibrations(["objective", "decoded by"], _rows(entries, shown)),
         heading("Thresholds"),
         note(
             f"Share of correct {what}s if a share of the {what}s is given, and largest share that "
@@ -76,7 +75,14 @@ def confidence_section(comparison: Comparison) -> Section | None:
         _thresholds_table(entries, shown),
         fold(
             "The reliability diagrams in numbers",
-            [_bins_table(rule, own, shown) for rule, own in entries.items()],
+            [
+                _bins(
+                    [styles[name].cell() for name in own],
+                    list(own.values()),
+                    f"Correct by confidence, decoded by {rule}",
+                )
+                for rule, own in entries.items()
+            ],
         ),
     ]
     return Section.of("confidence", "Confidence", *blocks)
@@ -151,21 +157,36 @@ def _rows(entries: Entries, styles: Styles) -> Sequence[tuple[list[Cell], Mappin
     ]
 
 
-def _scores_table(entries: Entries, styles: Styles, what: str) -> Table:
-    rows = []
-    for cells, entry in _rows(entries, styles):
-        values = [entry[name] for name in ("ece", "auroc", "aurc")]
-        found = [None if v is None else Quantity(value=v, decimals=3) for v in values]
-        rows.append([*cells, _gap(entry), *found, Quantity(value=entry["count"], decimals=0)])
-    header = ["objective", "decoded by", "gap", "ECE", "AUROC", "AURC", f"{what}s"]
-    return Table.of(header, rows, title="Calibration")
+_COLUMNS = {
+    "mean_confidence": "mean confidence",
+    "right": "correct",
+    "gap": "gap",
+    "ece": "ECE",
+    "log_loss": "log loss",
+    "auroc": "AUROC",
+    "aurc": "AURC",
+    "count": "count",
+}
+"""Entries of a calibration, and how a table names them."""
 
 
-def _gap(entry: Mapping[str, Any]) -> Quantity:
-    found = entry["gap"]
-    return Quantity(
-        value=found["value"], decimals=3, low=found["low"], high=found["high"], sign=True
-    )
+def _calibrations(
+    header: Sequence[str],
+    rows: Sequence[tuple[Sequence[str | Cell], Mapping[str, Any]]],
+    title: str = "Calibration",
+) -> Table:
+    """Return a table of those entries that all calibrations have, after the cells of each row."""
+    shown = [key for key in _COLUMNS if all(key in entry for _, entry in rows)]
+    lines = [[*cells, *(_value(key, entry[key]) for key in shown)] for cells, entry in rows]
+    return Table.of([*header, *(_COLUMNS[key] for key in shown)], lines, title=title)
+
+
+def _value(key: str, found: Any) -> Quantity | None:
+    if found is None:
+        return None
+    if key == "gap":
+        return Quantity(**found, decimals=3, sign=True)
+    return Quantity(value=found, decimals=0 if key == "count" else 3)
 
 
 def _thresholds_table(entries: Entries, styles: Styles) -> Table:
@@ -191,18 +212,7 @@ def _rounded_down(threshold: float) -> str:
     return f"{Decimal(str(threshold)).quantize(Decimal('0.000001'), ROUND_FLOOR):f}"
 
 
-def _bins_table(rule: str, entries: Mapping[str, Any], styles: Styles) -> Table:
-    names = [name for name in styles if name in entries]
-    return reliability_bins(
-        [styles[name].cell() for name in names],
-        [entries[name] for name in names],
-        f"Correct by confidence, decoded by {rule}",
-    )
-
-
-def reliability_bins(
-    names: Sequence[str | Cell], entries: Sequence[Mapping[str, Any]], title: str
-) -> Table:
+def _bins(names: Sequence[str | Cell], entries: Sequence[Mapping[str, Any]], title: str) -> Table:
     """Return the table of the share correct, with its interval, in each bin of the confidence."""
     rows = []
     for name, entry in zip(names, entries, strict=True):
@@ -234,17 +244,6 @@ def run_confidence_section(
             entries[f"{rule}, calibration rows, {name}"] = entry
     if not entries:
         return None
-    rows = [
-        [
-            name,
-            *(Quantity(value=entry[key], decimals=3) for key in ("mean_confidence", "right")),
-            _gap(entry),
-            Quantity(value=entry["ece"], decimals=3),
-            Quantity(value=entry["count"], decimals=0),
-        ]
-        for name, entry in entries.items()
-    ]
-    header = ["answers", "mean confidence", "correct", "gap", "ECE", "count"]
     text = (
         "A confidence is the belief of the model that an answer is correct. The gap is the mean "
         "confidence minus the share correct, with its 95% interval over rows: above 0, the model "
@@ -256,8 +255,8 @@ def run_confidence_section(
         "confidence",
         "Confidence",
         note(text),
-        Table.of(header, rows, title="Calibration"),
-        reliability_bins([*entries], [*entries.values()], "Correct by confidence"),
+        _calibrations(["answers"], [([name], entry) for name, entry in entries.items()]),
+        _bins([*entries], [*entries.values()], "Correct by confidence"),
     )
 
 
@@ -274,22 +273,9 @@ def calibration_text(found: Calibration) -> str:
         if found.left_out > found.rows / 4:
             text += "; the others may be harder than those that you will ask"
         lines.append(text)
-    lines.append(_reliability_table(found).to_terminal(indent=2))
-    return "\n".join(lines)
-
-
-def _reliability_table(found: Calibration) -> Table:
-    """Return the table of mean confidence, share correct, gap, ECE and log loss of each map."""
     rows = [
-        [
-            name + " (applied)" * (name == found.applied),
-            f"{own['mean_confidence']:.3f}",
-            f"{own['right']:.3f}",
-            gap_text(own["gap"]),
-            f"{own['ece']:.3f}",
-            f"{own['log_loss']:.3f}",
-        ]
+        ([name + " (applied)" * (name == found.applied)], own)
         for name, own in found.reliability.items()
     ]
-    header = ["map", "mean confidence", "correct", "gap", "ECE", "log loss"]
-    return Table.of(header, rows, title=f"Calibration, decoded by {found.rule}")
+    table = _calibrations(["map"], rows, f"Calibration, decoded by {found.rule}")
+    return "\n".join([*lines, table.to_terminal(indent=2)])

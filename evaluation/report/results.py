@@ -9,8 +9,9 @@ from typing import Any, Literal, TypeVar
 from mm_numeric.evaluation.guesses import Guess, best_guess
 from mm_numeric.evaluation.metrics.intervals import ENOUGH_SEEDS, family_text
 from mm_numeric.evaluation.report.charts import DASHES, SeriesStyle, choose_styles
+from mm_numeric.evaluation.report.page import Content, Section
 from mm_numeric.evaluation.report.summary_file import COMPARE_AGAIN, read_lines, read_summary
-from mm_numeric.evaluation.table import Cell, Quantity, p_value
+from mm_numeric.evaluation.table import Cell, Quantity, Table, p_value
 from mm_numeric.io.files import stored_content
 from mm_numeric.runs.folder import LOG, RESULTS, SCORES, TEACHER
 from mm_numeric.runs.results_file import TASK, read_sections
@@ -283,7 +284,8 @@ def _row_styles(summary: Mapping[str, Any]) -> dict[str, SeriesStyle]:
 def read_runs(comparison: Comparison) -> tuple[Runs, Runs, dict[str, Counter[str]]]:
     """Read log.jsonl and scores.jsonl of each run, and count parse failures by reason.
 
-    Returns logs by (objective, seed), scored rows by (objective, seed), and counts by objective.
+    Returns logs by (objective, seed), scored rows by (objective, seed), and counts by objective,
+    without the objectives of which no answers are known.
     """
     logs: Runs = {}
     scores: Runs = {}
@@ -294,14 +296,19 @@ def read_runs(comparison: Comparison) -> tuple[Runs, Runs, dict[str, Counter[str
             continue
         logs[name, seed] = _read_log(folder)
         scores[name, seed] = read_lines(folder / SCORES, SCORED)
-        reasons = [row["reason"] for row in scores[name, seed] if row["parsed"] is None]
-        failures.setdefault(name, Counter()).update(str(r or "unreadable") for r in reasons)
-        results = folder / RESULTS
-        if not scores[name, seed] and results.is_file():
+        if scores[name, seed]:
+            failures.setdefault(name, Counter()).update(unparseable(scores[name, seed]))
+        elif (results := folder / RESULTS).is_file():
             counted = read_sections(results, COMPARE_AGAIN).get(TASK, {}).get("failures", {})
             with stored_content(results):
-                failures[name].update({str(reason): int(n) for reason, n in counted.items()})
+                found = {str(reason): int(n) for reason, n in counted.items()}
+                failures.setdefault(name, Counter()).update(found)
     return logs, scores, failures
+
+
+def unparseable(rows: Sequence[ScoredRow]) -> Counter[str]:
+    """Count the answers that could not be parsed, by reason."""
+    return Counter(str(row["reason"] or "unreadable") for row in rows if row["parsed"] is None)
 
 
 def _read_log(run: Path) -> list[dict[str, Any]]:
@@ -323,6 +330,28 @@ def read_starts(comparison: Comparison) -> Runs:
             log = comparison.folder / run["warm_start"] / LOG
             starts[run["objective"], run["seed"]] = read_lines(log)
     return starts
+
+
+def failures_section(
+    failures: Mapping[str | Cell, Mapping[str, int]], runs: str, *texts: Content
+) -> Section:
+    """Return the section on parse failures, with a column for each key of ``failures``.
+
+    It maps to the number of failures by reason. ``runs`` and ``texts`` follow on what is counted.
+    """
+    reasons = [r for r, _ in sum(map(Counter, failures.values()), Counter[str]()).most_common()]
+    if not failures:
+        text = "No scored answers were found, so parse failures are not known."
+    elif not reasons:
+        text = "Every answer could be parsed."
+    else:
+        text = f"Answers that could not be parsed{runs}. They score as the worst answer."
+    rows = [
+        [Cell(content=reason, limit=80), *(f"{own.get(reason, 0):,}" for own in failures.values())]
+        for reason in reasons
+    ]
+    table = Table.of(["reason", *failures], rows, title="Unparseable answers by reason")
+    return Section.of("failures", "Parse failures", text, *([table] if rows else []), *texts)
 
 
 def pooled_rows(styles: Styles, scores: Scores) -> Pooled:

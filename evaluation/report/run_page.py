@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -16,7 +15,13 @@ from mm_numeric.evaluation.report.confidence_section import run_confidence_secti
 from mm_numeric.evaluation.report.gallery import spread_evenly
 from mm_numeric.evaluation.report.learning_curves import curves_section
 from mm_numeric.evaluation.report.page import Block, Content, Page, Section, fact_list, fold, note
-from mm_numeric.evaluation.report.results import SCORED, ReportedMetric, ScoredRow
+from mm_numeric.evaluation.report.results import (
+    SCORED,
+    ReportedMetric,
+    ScoredRow,
+    failures_section,
+    unparseable,
+)
 from mm_numeric.evaluation.report.summary_file import read_lines
 from mm_numeric.evaluation.report.task_sections import may_import, task_sections
 from mm_numeric.evaluation.score import score
@@ -56,6 +61,9 @@ class RunFiles:
     settings: Mapping[str, Any]
     """The settings in config.yaml."""
 
+    task: str
+    """Name or import path of the task."""
+
     log: Sequence[Mapping[str, Any]]
     """The lines of log.jsonl."""
 
@@ -88,11 +96,6 @@ class RunFiles:
     """Whether the module of the task may be imported."""
 
     @property
-    def task(self) -> str:
-        """Return the name or import path of the task."""
-        return task_of(self.settings)
-
-    @property
     def metrics(self) -> list[ReportedMetric]:
         """Return the metrics of the results; [] if nothing was scored."""
         return [metric for own in list(self.results.values())[:1] for metric in metrics_of(own)]
@@ -108,12 +111,6 @@ def metrics_of(section: ProtocolResults) -> list[ReportedMetric]:
     return found
 
 
-def task_of(settings: Mapping[str, Any]) -> str:
-    """Return the name or import path of the task in the settings of a run."""
-    task = settings["task"]
-    return str(task["name"] if isinstance(task, Mapping) else task)
-
-
 def read_run_files(folder: Path, *, trust_remote_code: bool) -> RunFiles:
     """Read the files of a run.
 
@@ -122,7 +119,9 @@ def read_run_files(folder: Path, *, trust_remote_code: bool) -> RunFiles:
     """
     settings = stored_settings(folder)
     finished = folder / FINISHED
-    task = task_of(settings)
+    own = settings["task"]
+    own = own if isinstance(own, Mapping) else {"name": own}
+    task, scorer = str(own["name"]), own.get("scorer")
     is_trusted = may_import(task, folder / CONFIG, trust_remote_code=trust_remote_code)
     sections = read_results(folder)
     results = {rule: next(iter(own.values())) for rule, own in sections.items()}
@@ -131,8 +130,6 @@ def read_run_files(folder: Path, *, trust_remote_code: bool) -> RunFiles:
     path = scores_path(folder / decoded_name(PREDICTIONS, first), protocol)
     rows: Sequence[ScoredRow] = read_lines(path, SCORED, cure=_SCORE_AGAIN) if results else []
     answers = folder / EVALUATION / PREDICTIONS
-    own = settings["task"]
-    scorer = own.get("scorer") if isinstance(own, Mapping) else None
     if scorer is not None:
         trusts = may_import(scorer, folder / CONFIG, trust_remote_code=trust_remote_code)
         is_trusted = is_trusted and trusts
@@ -143,6 +140,7 @@ def read_run_files(folder: Path, *, trust_remote_code: bool) -> RunFiles:
     return RunFiles(
         folder=folder,
         settings=settings,
+        task=task,
         log=read_lines(folder / LOG, cure="Delete the line."),
         finished=read_json(finished) if finished.is_file() else None,
         evaluating=None if finished.is_file() else _read_evaluating(folder),
@@ -423,18 +421,12 @@ def _bucket_table(kind: str, buckets: Mapping[str, Any], metrics: list[ReportedM
 
 
 def _failures_section(run: RunFiles) -> Section:
+    counts = unparseable(run.rows) or next(iter(run.results.values())).get("failures")
     failed = [row for row in run.rows if row["parsed"] is None]
-    reasons = Counter(str(row["reason"] or "unreadable") for row in failed)
-    counts = reasons or Counter(next(iter(run.results.values())).get("failures"))
-    if not counts:
-        return Section.of("failures", "Parse failures", "Every answer could be parsed.")
-    text = "Answers that could not be parsed. They score as the worst answer."
-    lines = [[Cell(content=reason, limit=80), f"{n:,}"] for reason, n in counts.most_common()]
-    blocks: list[Content] = [text, Table.of(["reason", "answers"], lines, title="By reason")]
-    if failed:
-        shown = failed[:_TEXTS]
-        blocks.append(_texts_table(shown, f"{len(shown)} of {len(failed):,} unparseable texts"))
-    return Section.of("failures", "Parse failures", *blocks)
+    shown = failed[:_TEXTS]
+    title = f"{len(shown)} of {len(failed):,} unparseable texts"
+    texts = [_texts_table(shown, title)] if failed else []
+    return failures_section({"answers": counts or {}}, "", *texts)
 
 
 def _texts_table(rows: Sequence[ScoredRow], title: str) -> Table:

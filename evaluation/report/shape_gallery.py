@@ -19,9 +19,8 @@ from typing import Literal
 from mm_numeric.answers import Box, Instance
 from mm_numeric.evaluation.metrics.matching import FOUND_IOU, MatchedShapes, is_drawable, match_rows
 from mm_numeric.evaluation.metrics.pointing import match_points
-from mm_numeric.evaluation.report import iou_sections, results
+from mm_numeric.evaluation.report import results, shape_sections
 from mm_numeric.evaluation.report.charts import SeriesStyle
-from mm_numeric.evaluation.report.detection_section import detection_section, repeat_blocks
 from mm_numeric.evaluation.report.gallery import (
     COUNTS,
     Canvas,
@@ -36,7 +35,6 @@ from mm_numeric.evaluation.report.gallery import (
     worst_and_others,
     worst_first,
 )
-from mm_numeric.evaluation.report.iou_sections import mean_box_statistics, statistics_of
 from mm_numeric.evaluation.report.page import Section, render
 from mm_numeric.evaluation.report.results import ScoredRow, Scores, Styles
 from mm_numeric.evaluation.table import Cell, number, percent
@@ -170,17 +168,19 @@ def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
     }
     pooled = results.pooled_rows(styles, scores)
     matched = {style: [row[_PAIRS] for row in rows] for style, rows in pooled.items()}
-    found = [statistics_of(style, rows, matched[style]) for style, rows in pooled.items()]
+    found = [
+        shape_sections.statistics_of(style, rows, matched[style]) for style, rows in pooled.items()
+    ]
     first, seeds = next(iter(scores.values())), results.seeds_text(scores)
-    mean = mean_box_statistics(first, [row[_PAIRS] for row in first])
+    mean = shape_sections.mean_box_statistics(first, [row[_PAIRS] for row in first])
     if mean is not None:
         found.append(mean[1])
     chapters = [
-        iou_sections.iou_section(found, mean and mean[0], seeds, single=single),
-        iou_sections.size_section(found, pooled, single=single),
-        None if single else detection_section(pooled, matched, seeds),
+        shape_sections.iou_section(found, mean and mean[0], seeds, single=single),
+        shape_sections.size_section(found, pooled, single=single),
+        None if single else shape_sections.detection_section(pooled, matched, seeds),
         _gallery(folder, styles, scores, "shapes"),
-        iou_sections.invalid_answers_section(pooled),
+        shape_sections.invalid_answers_section(pooled),
     ]
     return [chapter for chapter in chapters if chapter is not None]
 
@@ -193,7 +193,9 @@ def point_sections(folder: Path, styles: Styles, scores: Scores) -> list[Section
     drawn = {
         key: [_with_points(r) for r in rows if r.get("scored", 1)] for key, rows in scores.items()
     }
-    blocks = repeat_blocks(results.pooled_rows(styles, scores), results.seeds_text(scores))
+    blocks = shape_sections.repeat_blocks(
+        results.pooled_rows(styles, scores), results.seeds_text(scores)
+    )
     found = [Section.of("objects", "Duplicates", *blocks)] if scores and blocks else []
     drawn = {key: rows for key, rows in drawn.items() if rows}
     return [*found, *([_gallery(folder, styles, drawn, "points")] if drawn else [])]

@@ -22,7 +22,7 @@ from shape_reports import (
 
 from mm_numeric.evaluation.report import shape_gallery as galleries
 from mm_numeric.evaluation.report.gallery import data_url, open_upright
-from mm_numeric.evaluation.report.iou_sections import MEAN_BOX, IouStatistics
+from mm_numeric.evaluation.report.shape_sections import MEAN_BOX, IouStatistics
 from mm_numeric.evaluation.score import score
 from mm_numeric.tasks.text_detection import TextDetection
 

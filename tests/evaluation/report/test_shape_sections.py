@@ -5,7 +5,7 @@ from shape_reports import compared, counted, table
 
 from mm_numeric.evaluation.metrics.matching import match_rows
 from mm_numeric.evaluation.metrics.repeats import columns_of
-from mm_numeric.evaluation.report.detection_section import precision_recall
+from mm_numeric.evaluation.report.shape_sections import precision_recall
 from mm_numeric.geometry.row_shapes import read_instances
 
 A, B, C = [0, 0, 10, 10], [20, 0, 30, 10], [40, 0, 50, 10]
