@@ -1,23 +1,9 @@
-"""Read generated texts from the result files of other tools.
-
-    tool            file                                        generated text       id
-    any             .jsonl, .json, .csv, .tsv, .xlsx            text, texts          id
-    ms-swift        infer_result/*.jsonl                        response             id, if kept
-    LLaMA-Factory   generated_predictions.jsonl                 predict              none
-    lmms-eval,      *_samples_*.jsonl (--log_samples)           resps,               doc_id
-    lm-eval                                                     filtered_resps
-    VLMEvalKit      MODEL_DATASET.xlsx, .tsv or .json           prediction           index
-    MathVista       output_*.json                               response             pid
-    LLaVA           answers*.jsonl                              text                 question_id
-    VLM-R1          rec_results_*.json                          model_output         none
-    OpenAI batch    .jsonl; also of vLLM (run-batch)            response.body...     custom_id
-    TRL             completions/*.parquet (log_completions)     completion           id, if logged
+"""Read generated texts from the result files of other tools, which ``TOOLS`` describes.
 
 The tool is recognised by its field for the text. A question may have several texts, which
 ``decode`` accepts: in several rows with its id, or as a list, such as ``texts``, ``resps`` or the
-choices of a batch. Answers without an id are in the order of the questions. ``doc_id`` of lmms-eval
-is the position of the question in the data set, from 0. A reward function of TRL can add the id,
-with ``log_extra("id", ids)``. The fields can also be named, for files of any other tool.
+choices of a batch. Answers without an id are in the order of the questions. A reward function of
+TRL can add the id, with ``log_extra("id", ids)``. docs/evaluation/other-tools.md names the files.
 
 Sources: modelscope/ms-swift, swift/pipelines/infer/infer.py; hiyouga/LLaMA-Factory,
 scripts/vllm_infer.py and src/llamafactory/train/sft/trainer.py; EvolvingLMMs-Lab/lmms-eval,

@@ -1,10 +1,7 @@
-"""Metrics for one box or polygon per row: IoU and Acc@t.
+"""Metrics for one box or polygon per row: IoU and Acc@t; ``BOXES`` has their rules.
 
-IoU       intersection over union in pixels of the original image, with continuous coordinates: the
-          box [0, 0, 10, 10] has area 100, not 121 as in tools that include the last pixel
-Acc@t     fraction of test rows with IoU >= t, as in RefCOCO's scripts (some use > t)
-success   the metric "mean IoU at success" is the mean IoU of the test rows with IoU >= 0.5
-lenient   the same metrics after reversed boxes are corrected and boxes are clipped to the image
+IoU has continuous coordinates, in pixels of the original image: the box [0, 0, 10, 10] has area
+100, not 121 as in tools that include the last pixel. Some of RefCOCO's scripts use IoU > t.
 """
 
 from collections.abc import Sequence

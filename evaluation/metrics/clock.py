@@ -1,15 +1,9 @@
-"""Metrics of clock times on a 12-hour dial, in minutes.
+"""Metrics of clock times on a 12-hour dial, in minutes; ``TIMES`` has the rules of each.
 
-deviation            shortest circular distance of two times, 0 to 360 minutes
-linear_deviation     |answer - target| in minutes after twelve, not circular (11:59 and 12:00 are
-                     719 minutes apart); the NTIL paper's "time deviation" may mean this
-it_is_about_time     the "top-1" of the script of "It's About Time", and ``..._minute`` its "top-1
-                     minute"; its "top-1 hour" is ``hour_accuracy``
-
-An unparseable answer has the largest deviation, and counts as wrong in all other metrics. Only
-``mean_deviation_minutes_parsed_only`` excludes such answers. An answer must have the format
-``H:MM`` of the prompt, on a 12-hour dial. The metrics named ``lenient_...`` also accept other
-formats (see ``mm_numeric.tasks.clock_text``).
+``linear_deviation_minutes`` may be what the NTIL paper calls "time deviation". In the script of
+"It's About Time", ``it_is_about_time`` is the "top-1", ``it_is_about_time_minute`` the "top-1
+minute", and ``hour_accuracy`` the "top-1 hour". An answer must have the format ``H:MM`` of the
+prompt; metrics named ``lenient_...`` also accept others (see ``mm_numeric.tasks.clock_text``).
 
 Source of "It's About Time": https://github.com/charigyang/itsabouttime, src/eval.py.
 """

@@ -1,16 +1,9 @@
 """Metrics of ClockBench: clocks with seconds and date, and clocks that show no valid time.
 
-accuracy            share of answers that ClockBench's script counts as correct: ``valid`` is
-                    correct and, for a clock with a valid time, so is every field of the target
-hours, minutes, ... share of answers with the correct hours, ..., over the valid clocks that show
-                    them; wrong if the answer does not contain ``"valid": true``
-mean_delta_seconds  circular distance to the true time, over the valid clocks whose hours, minutes
-                    or seconds are wrong; likewise ``median_delta_seconds``
-
-The target of a field may be a number, a range ``[4, 5]`` or a list of accepted numbers. Texts are
-compared without regard to upper and lower case. If the target is false, the answers false and 0 are
-correct. Answers may have numbers as texts; 7.9 counts as 7, as in the script. An unparseable answer
-is wrong; the script fails on it.
+``CLOCKBENCH`` has the rules of each metric. The share of right hours, ... is over the valid clocks
+that show them, and an answer without ``"valid": true`` is wrong. The target of a field may be a
+number, a range ``[4, 5]`` or a list of accepted numbers. Texts are compared without regard to upper
+and lower case. Answers may have numbers as texts; 7.9 counts as 7, as in the script.
 
 Source: https://clockbench.ai, clockbench_grade.py. The script also recognises 24-hour clocks by
 their names, and asks four questions in one conversation.

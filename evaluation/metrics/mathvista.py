@@ -1,48 +1,45 @@
 """Accuracy on MathVista: extract the answer from a response, normalise it, compare it as text.
 
-If the rows have answers that a judge extracted (MathVista's published ``extraction``, or those of
-``mm-numeric score --extract-with``), these are scored by MathVista's script, and nothing is
-extracted again:
-
-``official``        rules of MathVista's ``calculate_score.py`` as of 2024
-``official_2023``   those as of 2023, where ``5.0`` is wrong for 5; most published scores use them
-``rules_agree``     share of rows where the rules below give the same answer as the judge
-
-Without a judge, the rules of ``mm_numeric.evaluation.metrics.answer_extraction`` extract the answer
-from the response; ``rules`` and ``rules_2023`` are the two scores of this answer.
+``MATHVISTA`` extracts answers by rules without an LLM. If a judge extracted them (MathVista's
+published ``extraction``, or ``mm-numeric score --extract-with``), ``JUDGED_MATHVISTA`` scores these
+by MathVista's script, and extracts nothing again; its metric ``rules_agree`` is the share of rows
+where the rules give the same answer as the judge.
 
 On the published responses of seven systems, the rules agree with the extraction of GPT-4 on 835 to
-1,000 of 1,000 rows (LLaVAR 874, GPT-4 with program of thought 835). Compare published scores with
-``official``, not with ``rules``.
+1,000 of 1,000 rows (LLaVAR 874, GPT-4 with program of thought 835). Compare published scores, most
+of which use the script of 2023, with ``official`` and ``official_2023``, not with ``rules``.
+``nearest_credit`` is the share of rows that the script counts as correct only because the right
+choice has the smallest edit distance to an answer that names no choice.
 
-In both modes:
+Source: https://github.com/lupantech/MathVista, evaluation/calculate_score.py. The prompt for a
+judge is quoted character by character, because judges answer differently to other prompts, from
+evaluation/prompts/ext_ans.py and ``create_test_prompt`` of evaluation/extract_answer.py.
 
-``strict``          a choice must be named by its letter or text, and 5.9 is wrong for 5, while
-                    MathVista's script truncates it
-``nearest_credit``  share of rows that MathVista's script counts as correct only because the right
-                    choice has the smallest edit distance to an answer that names no choice
+The rules of MathVista's ``extract_answer`` with ``--quick_extract`` come first. They accept a
+response that is a choice, an integer or a float, or that contains ``The answer is "..."``. Where
+the published script would then ask GPT-4, the following rules are tried in this order:
 
-Source: https://github.com/lupantech/MathVista, evaluation/calculate_score.py.
+choice    the choice named by the text after the last ``answer is``, else by the whole response,
+          else by its last line, else by a letter at its end
+          the only letter in parentheses, in the response or in its last line
+          the only choice whose words occur in the response
+number    the first number after the last ``answer is`` (after the last ``=`` of that sentence)
+          the last number of the response
+list      the last ``[...]`` of the response
 
-Source of the prompt for a judge: evaluation/prompts/ext_ans.py and the function
-``create_test_prompt`` of evaluation/extract_answer.py. The prompt is quoted character by character,
-because judges answer differently to other prompts.
+Numbers must be written in digits. $ and thousands separators are removed. Fractions are rejected.
+If no rule applies, the extracted text is empty, except for multiple choice: there it is the whole
+response, and the most similar choice counts, as in the published script.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mm_numeric.answers import JudgedText, ShortAnswer, Text
-from mm_numeric.evaluation.metrics.answer_extraction import (
-    Extraction,
-    extract,
-    extract_without_judge,
-    validate_extraction,
-)
 from mm_numeric.evaluation.metrics.base import (
     UNREADABLE,
     JudgeRules,
@@ -52,6 +49,186 @@ from mm_numeric.evaluation.metrics.base import (
     Success,
     percentage,
 )
+
+_QUICK = re.compile(r'The answer is "(.*)"\.')
+_DECLARED = re.compile(
+    r"(?:(?i:\banswer[\s*]*+(?:(?:is|(?:must|should|would)\s+be)\b|[:=])|\b(?:option|choice)\s+is\b)"
+    r"|\\boxed\{)[\s:=*]*(?i:(?:the|option|choice|letter)\b[\s:]*)*"
+)
+_SENTENCE_END = re.compile(r"[.\n](?:\s|$)")
+_CLAUSE_END = re.compile(r"[.,;\n](?:\s|$)")
+_LETTER_FIRST = re.compile(r"(?:\(([A-Za-z])\)|([A-Z])[).:])(?:\s|\W*$)")
+_IN_BRACKETS = re.compile(r"\(([A-Z])\)")
+_LAST_LETTER = re.compile(r"(?:^|[\s(\[*\"':：是为选])([A-Z])[\s)\].*\"'。]*$")
+_NOT_THE_LAST = re.compile(r"(?:\b[A-Z]\W{1,3}(?:and|n?or)|\bnot)\W{1,3}[A-Z]\W*$")
+_SURROUNDING = " \t\r\n.*\"'`${}[]。"
+_WHOLE = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)"
+_SIGN = r"(?:(?<![0-9])-)?"
+_NUMBER = re.compile(
+    rf"{_SIGN}\$?(?:{_WHOLE}(?:\.[0-9]+)?|(?<![0-9])\.[0-9]+)(?:[eE][-+]?[0-9]{{1,3}}(?![0-9]))?"
+)
+_OVER = re.compile(r"\s*/\s*[0-9]")
+_UNDER = re.compile(r"[0-9]\s*/\s*$")
+_FINITE = re.compile(r"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+_LIST = re.compile(r"\[([^\[\]]*)\]")
+
+
+class Extraction(NamedTuple):
+    """The answer extracted from a response, or the reason why none was found."""
+
+    text: str
+    """Extracted text, which is normalised and compared."""
+
+    reason: str | None = None
+    """Why no answer was found, such as ``no number``; None if an answer was found."""
+
+    option: int | None = None
+    """Index of the choice that the response names; None if it names none."""
+
+
+def extract(response: str, asked: ShortAnswer) -> Extraction:
+    """Extract the answer to a MathVista question, without its correct answer, from a response."""
+    if not response.strip():
+        return Extraction("", "empty answer")
+    published = extract_without_judge(response, asked)
+    quick = _QUICK.search(response) if published is None else None
+    if quick:
+        published = quick[1]
+    if published is not None:
+        return validate_extraction(published, asked)
+    if asked.question_type == "multi_choice":
+        return _choice(response, asked.choices)
+    return _list(response) if asked.answer_type == "list" else _number(response)
+
+
+def extract_without_judge(response: str, asked: ShortAnswer) -> str | None:
+    """Extract an answer by the rules that MathVista's script tries before it asks GPT-4.
+
+    A response is returned if it is empty, one of the choices, or a number of the expected
+    type. Otherwise, None is returned.
+    """
+    if response == "" or (asked.question_type == "multi_choice" and response in asked.choices):
+        return response
+    try:
+        if asked.answer_type == "integer":
+            return str(int(response))
+        if asked.answer_type == "float":
+            return str(float(response))
+    except ValueError:
+        pass
+    return None
+
+
+def validate_extraction(text: str, asked: ShortAnswer) -> Extraction:
+    """Check an answer that was already extracted, for example by a judge.
+
+    Returns the unchanged text. If it is invalid, it also returns why, such as ``no number``.
+    """
+    if not text.strip():
+        return Extraction(text, "empty answer")
+    if asked.question_type == "multi_choice":
+        option = _parse_choice(text, asked.choices)
+        return Extraction(text, "no option named" if option is None else None, option)
+    if asked.answer_type != "list" and not _FINITE.fullmatch(text.strip()):
+        return Extraction(text, "no number")
+    return Extraction(text)
+
+
+def _choice(response: str, choices: Sequence[str]) -> Extraction:
+    lines = response.strip().splitlines()
+    declared = [response[end:] for end in _declared_ends(response)[-1:]]
+    ends = (_SENTENCE_END, _CLAUSE_END)
+    for candidate in (*(end.split(d, 1)[0] for d in declared for end in ends), response, lines[-1]):
+        option = _parse_choice(candidate, choices)
+        if option is not None:
+            return Extraction(_letter(option), option=option)
+    last = None if _NOT_THE_LAST.search(response) else _LAST_LETTER.search(response)
+    found = {_index(last[1], choices)} - {None} if last else set()
+    for text in (response, lines[-1]):
+        if len(found) != 1:
+            found = {_index(letter, choices) for letter in _IN_BRACKETS.findall(text)} - {None}
+    if len(found) != 1:
+        found |= _mentioned(response, choices)
+    if len(found) == 1:
+        (option,) = found
+        assert option is not None
+        return Extraction(_letter(option), option=option)
+    reason = "several options named" if found else "no option named"
+    return Extraction(response.strip(), reason)
+
+
+def _parse_choice(text: str, choices: Sequence[str]) -> int | None:
+    """Return the index of the choice named by a text such as ``B``, ``(B) cat`` or ``cat``."""
+    text = text.strip(_SURROUNDING)
+    letter = text.strip("()")
+    if _index(letter, choices) is not None:
+        return _index(letter, choices)
+    same = [i for i, c in enumerate(choices) if c.strip(_SURROUNDING).casefold() == text.casefold()]
+    if len(same) == 1:
+        return same[0]
+    first = _LETTER_FIRST.match(text)
+    if first:
+        letter = first[1] or first[2]
+        if set(_IN_BRACKETS.findall(text)) - {letter.upper()}:
+            return None  # the text names another option as well
+    return _index(letter.upper(), choices)
+
+
+def _mentioned(response: str, choices: Sequence[str]) -> set[int | None]:
+    """Return the indices of the choices that occur in a response.
+
+    Longer choices are searched first, so that ``dark blue`` does not count as ``blue``.
+    """
+    left, found = response.casefold(), set[int | None]()
+    for i in sorted(range(len(choices)), key=lambda i: -len(choices[i])):
+        words = choices[i].strip(_SURROUNDING).casefold()
+        if len(words) < 2 and not words.isdigit():
+            continue  # a single letter such as "a" occurs in most texts
+        left, count = re.subn(rf"(?<!\w){re.escape(words)}(?!\w)", "\0", left)
+        if count:
+            found.add(i)
+    return found
+
+
+def _index(letter: str, choices: Sequence[str]) -> int | None:
+    options = [_letter(i) for i in range(len(choices))]
+    return options.index(letter) if letter in options else None
+
+
+def _letter(option: int) -> str:
+    return chr(ord("A") + option)
+
+
+def _declared_ends(response: str) -> list[int]:
+    """Return the character index after each phrase such as "answer is" in a response."""
+    return [match.end() for match in _DECLARED.finditer(response)]
+
+
+def _number(response: str) -> Extraction:
+    """Extract the number after the last ``answer is``, or else the last number of a response."""
+    response = response.replace("\N{MINUS SIGN}", "-")
+    declared = [response[end:] for end in _declared_ends(response)[-1:]]
+    number = None
+    for rest in declared:
+        sentence = _SENTENCE_END.split(rest, 1)[0].rpartition("=")[2]
+        number = _NUMBER.search(sentence)
+    if number is None:
+        number = next(reversed(list(_NUMBER.finditer(response))), None)
+    if number is None:
+        return Extraction("", "no number")
+    before, after = number.string[: number.start()], number.string[number.end() :]
+    if _OVER.match(after) or _UNDER.search(before[-20:]):
+        return Extraction("", "a fraction")
+    return Extraction(number[0].replace("$", "").replace(",", ""))
+
+
+def _list(response: str) -> Extraction:
+    """Extract the last list of a response, with one space after each comma: ``[1, 2]``."""
+    lists = _LIST.findall(response)
+    if not lists:
+        return Extraction("", "no list")
+    return Extraction(f"[{', '.join(item.strip() for item in lists[-1].split(','))}]")
+
 
 EXAMPLES = """
 Please read the following example. Then extract the answer from the model response and type it at \
@@ -118,7 +295,7 @@ def judge_prompt(question: str, response: str) -> str:
 LABELS = ("language", "source", "category", "task", "context", "grade", "skills")
 """Fields of a question's ``metadata``; the published script reports accuracy per value."""
 
-_IN_BRACKETS = re.compile(r"\(([a-zA-Z])\)")
+_ANY_IN_BRACKETS = re.compile(r"\(([a-zA-Z])\)")
 
 
 def edit_distance(one: str, other: str) -> int:
@@ -151,12 +328,12 @@ def normalised(extraction: str, asked: ShortAnswer, *, rule_2023: bool = False) 
 
 def _nearest_choice(extraction: str, choices: Sequence[str]) -> str:
     extraction = extraction.strip()
-    letter = _IN_BRACKETS.search(extraction)
+    letter = _ANY_IN_BRACKETS.search(extraction)
     if letter:
         extraction = letter[1].upper()
-    options = [chr(ord("A") + i) for i in range(len(choices))]
-    if extraction in options:
-        return choices[options.index(extraction)]
+    option = _index(extraction, choices)
+    if option is not None:
+        return choices[option]
     return min(choices, key=partial(edit_distance, extraction))
 
 
@@ -271,7 +448,7 @@ def _variants(name: str, extraction: str) -> dict[str, dict[str, str]]:
 
 _RULES = _variants(
     "rules",
-    "by rules (mm_numeric.evaluation.metrics.answer_extraction) where MathVista's script asks "
+    "by rules (mm_numeric.evaluation.metrics.mathvista) where MathVista's script asks "
     "GPT-4; on published responses of seven systems they agree on 835 to 1,000 of 1,000 rows",
 )
 

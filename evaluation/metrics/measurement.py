@@ -1,23 +1,18 @@
 """Metrics of instrument readings: those of approximate numbers, with the unit and the range.
 
-within_tolerance   share of readings within the tolerance or in an interval of their row, and in one
-                   of its units
-error_of_range     |answer - target| divided by the range of the instrument, at most 1: the error as
-                   a fraction of full scale, by which instruments are classed (EN 837-1)
-another_unit       share of answers in a unit that the row does not accept. Nothing is converted:
-                   97.9 °F is no reading of 36.6 °C, and counts as unparseable in all metrics.
+``MEASUREMENTS`` has their rules. The error of full scale is that by which instruments are classed
+(EN 837-1). Units are never converted: 97.9 °F is no reading of 36.6 °C, and an answer in another
+unit counts as unparseable in all metrics but ``another_unit``. In a row with intervals, the errors
+are those to the middle of the nearest interval with the unit of the answer.
 
-In a row with intervals, the errors are those to the middle of the nearest interval with the unit of
-the answer. A unit has to be equal: ``cm`` is not accepted because it contains ``m``. Units are
-compared after NFKC, so that ``µ`` is ``μ`` and ``m²`` is ``m2``. Case does not matter (``mL`` is
-``ml``, ``PSI`` is ``psi``) unless it makes another symbol of the SI: ``mW`` and ``MW``, ``ms`` and
-``mS``, ``nm`` and ``Nm`` are two units. A time such as 10:09:30 needs no unit.
+A unit has to be equal: ``cm`` is not accepted because it contains ``m``. Units are compared after
+NFKC, so that ``µ`` is ``μ`` and ``m²`` is ``m2``. Case does not matter (``mL`` is ``ml``, ``PSI``
+is ``psi``) unless it makes another symbol of the SI: ``mW`` and ``MW``, ``ms`` and ``mS``, ``nm``
+and ``Nm`` are two units. A time such as 10:09:30 needs no unit.
 
-MeasureBench (arXiv 2510.26865) reads a generated text in its own way. The text after the last
-``Answer:`` counts, or that in LaTeX's ``boxed``, or all of it. It is right if its last number is in
-the interval of the row, ends included, and if it contains one of the units of the interval,
-ignoring case. A time is the first ``H:MM`` or ``H:MM:SS``. Of several intervals, one has to be
-right. A row without intervals has one from its tolerance.
+MeasureBench (arXiv 2510.26865) reads a generated text in its own way. A time is the first ``H:MM``
+or ``H:MM:SS``. Of several intervals, one has to be right, ends included. A row without intervals
+has one from its tolerance.
 
 Source: https://github.com/flageval-baai/MeasureBench, evaluation/measure_bench_evaluator.py.
 """

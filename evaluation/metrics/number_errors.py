@@ -1,25 +1,19 @@
 """Metrics for numbers: accuracy, errors, correlations and digit accuracy.
 
-An unparseable answer is wrong. For errors and correlations it is replaced by -target, so that its
-error is twice the target. If the target is 0, the answer is replaced by 1. Metrics named
-``..._parsed_only`` exclude unparseable answers, as the published evaluation of the number token
-loss does. The rules of each metric are in ``protocols``, which results.json stores.
-
-Errors have the unit of the numbers; MAPE is relative. Exact matches are compared without rounding.
-Numbers are clipped to +-1e150 so that sums of squares are finite, and ratios to +-1e300.
+``NUMBERS`` has the rules of each metric. Metrics named ``..._parsed_only`` exclude unparseable
+answers, as the published evaluation of the number token loss does. Errors have the unit of the
+numbers. Numbers are clipped to +-1e150 so that sums of squares are finite, and ratios to +-1e300.
 
 ``GSM8K`` scores the final number of a solution, which follows ``####`` or ``answer is``, or is the
-whole text. The last number of a text without a final number counts in ``lenient_accuracy``, as in
-``flexible-extract`` of lm-evaluation-harness. ``lenient_accuracy`` accepts errors of float sums.
+whole text. Its ``lenient_accuracy`` is ``flexible-extract`` of lm-evaluation-harness.
 
-``COUNTS`` adds ``within_1`` and ``mra``, the mean relative accuracy of VSI-Bench (arXiv
-2412.14171), as in lmms-eval, tasks/vsibench/utils.py, ``mean_relative_accuracy``. The paper writes
-<, and the script <=. Its accuracy is that reported for CountBench, PixMo-Count and TallyQA.
+``COUNTS`` adds the mean relative accuracy of VSI-Bench (arXiv 2412.14171). The paper writes <, and
+the script <=. Its accuracy is that reported for CountBench, PixMo-Count and TallyQA.
 
-``APPROXIMATE_NUMBERS`` adds ``within_tolerance``, of the tolerance of each target, and
-``within_5_percent``, the relaxed accuracy of ChartQA and PlotQA. It equals ``relaxed_correctness``
-of pix2struct (pix2struct/metrics.py, line 81) for answers that are numbers without ``%``, if the
-target is not 0: there the script compares texts. It accepts 2008 for the year 2010.
+``APPROXIMATE_NUMBERS`` adds ``within_tolerance``, and ``within_5_percent`` of ChartQA and PlotQA.
+This equals ``relaxed_correctness`` of pix2struct (pix2struct/metrics.py, line 81) for answers that
+are numbers without ``%``, if the target is not 0: there the script compares texts. It accepts 2008
+for the year 2010.
 """
 
 import math

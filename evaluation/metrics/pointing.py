@@ -1,24 +1,15 @@
 """Metrics for points at several objects or in a region, and for clicks on one element of a screen.
 
-Points at several objects (PixMo-Points) or in a region (Where2Place, RefSpatial):
+``POINTS`` has the rules for points at several objects (PixMo-Points) or in a region (Where2Place,
+RefSpatial). All metrics are means over the rows. A region is closed, in pixels that are not rounded
+(the scripts of Molmo and RoboPoint read a mask at a rounded pixel). In a region with a mask, the
+pixel of a point is looked up, as in RoboPoint's script. Rows with an object that has no region only
+count in ``count_accuracy`` and ``count_mae``.
 
-``f1``, ``precision``, ``recall``  answered points and objects are assigned one-to-one with the
-    least sum of distances. A point is right if it is in the region of its object. Means over the
-    rows; ``PointingEval`` of Molmo (allenai/molmo, olmo/eval/evaluators.py)
-``in_region``  share of the answered points of a row that are in any of the regions, mean over the
-    rows; robopoint/eval/summarize_vqa.py of RoboPoint, on Where2Place, for answers that are points.
-    For a box, (x1, y1, x2, y2), the script counts each pixel as a point; here its centre counts
-``count_accuracy``, ``count_mae``  number of answered points compared with that of objects
-
-A region is closed, in pixels that are not rounded (the scripts read a mask at a rounded pixel). In
-a region with a mask, the pixel of a point is looked up, as in RoboPoint's script. Rows with an
-object that has no region only count in ``count_accuracy`` and ``count_mae``.
-
-Clicks on one element of a screen (ScreenSpot v1, v2, Pro; OSWorld-G): ``accuracy`` follows
-``eval_sample_positive_gt`` and ``eval_sample_negative_gt`` of ScreenSpot-Pro,
-eval_screenspot_pro.py. A group, such as icons, has the share over its rows. VLMEvalKit weighs the
-platforms of a group by the square of their size: 10 right of 10 and 0 right of 30 are 10 %, instead
-of 25 %.
+``CLICKS`` has those for clicks (ScreenSpot v1, v2, Pro; OSWorld-G): ``eval_sample_positive_gt`` and
+``eval_sample_negative_gt`` of ScreenSpot-Pro, eval_screenspot_pro.py. VLMEvalKit weighs the
+platforms of a group, such as icons, by the square of their size: 10 right of 10 and 0 right of 30
+are 10 %, instead of 25 %.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,15 +1,8 @@
 """Metrics of temporal spans in seconds: R@1, mean IoU, and QVHighlights' mAP, by length of span.
 
-r1_at_t      share of rows whose first answered span has an IoU of at least t with a true span
-mean_iou     mean of this IoU, "mIoU"
-map          mean over the rows of average precision at IoU 0.5, 0.55, ... 0.95. A true span is
-             found once: the highest IoU that is still free counts. Precision is interpolated
-             (Pascal VOC 2011)
-map_short    of the rows with a true span of up to 10 s, map against these spans only. The buckets
-             of ``length`` have all metrics computed in this way, and a row may be in several
-
-Of several true spans, that with the highest IoU counts in R@1 and mIoU. An unparseable answer and a
-reversed span have IoU and average precision 0.
+``SPANS`` has the rules of each metric. In average precision, a true span is found once: the highest
+IoU that is still free counts. Precision is interpolated (Pascal VOC 2011). The buckets of
+``length`` have all metrics against the true spans of one length, and a row may be in several.
 
 Sources: QVHighlights, https://github.com/jayleicn/moment_detr, standalone_eval/eval.py
 (compute_mr_r1, compute_mr_ap, get_data_by_range); Charades-STA and ActivityNet Captions, whose rows

@@ -1,21 +1,12 @@
 """Metrics for free text, with BLEU and ROUGE, and for yes-or-no answers.
 
-``exact``           share of rows whose words equal those of the target (SQuAD exact match)
-``f1``              word F1 of answer and target, mean over rows (SQuAD F1)
-``f1_answers``      F1 of the class "yes" over all rows (F1a of SuperGLUE's MultiRC)
-``exact_questions`` share of questions for which all rows are correct (EM of MultiRC)
-``f1_questions``    harmonic mean of precision and recall, which are means over questions (F1m)
-
-``exact`` and ``f1`` ignore case, punctuation and the articles a, an and the.
+``TEXTS`` and ``CHOICES`` have the rules of each metric. Words are compared as in SQuAD: without
+case, punctuation and the articles a, an and the. BLEU and ROUGE are computed with sacrebleu (Post
+2018) and rouge_score (Lin 2004), which ``pip install 'mm-numeric[text]'`` installs; without them
+these metrics are left out.
 
 Sources: https://rajpurkar.github.io/SQuAD-explorer (evaluate-v1.1.py), SuperGLUE's jiant, and
 https://github.com/CogComp/multirc (eval/measures.py).
-
-BLEU and ROUGE are computed with sacrebleu and rouge_score, which ``pip install 'mm-numeric[text]'``
-installs; without them these metrics are left out.
-
-BLEU     corpus BLEU with sacrebleu's defaults: 13a tokenizer, exponential smoothing (Post 2018)
-ROUGE    F1 of Google's rouge_score without a stemmer, mean over rows (Lin 2004)
 """
 
 import re

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from result_files import section
 
 from mm_numeric.answers import JudgedText, ShortAnswer, Text
-from mm_numeric.evaluation.metrics.answer_extraction import extract
 from mm_numeric.evaluation.metrics.mathvista import (
     JUDGED_MATHVISTA,
     MATHVISTA,
     edit_distance,
+    extract,
     normalised,
 )
 from mm_numeric.evaluation.score import score
