@@ -20,8 +20,7 @@ from mm_numeric.answers import Instances
 from mm_numeric.evaluation.answers.detections import COCO_AP, default_protocol, read_truth_files
 from mm_numeric.evaluation.answers.judge import Judge, judged_answers
 from mm_numeric.evaluation.answers.predictions import other_frame, read_predictions
-from mm_numeric.evaluation.answers.prepared_rows import PreparedRows
-from mm_numeric.evaluation.answers.source import AnswerRows, AnswerSource
+from mm_numeric.evaluation.answers.source import AnswerRows, AnswerSource, PreparedRows
 from mm_numeric.evaluation.guesses import MOST_ROWS, GuessedRows
 from mm_numeric.evaluation.metrics.base import CATEGORY, Scorer
 from mm_numeric.evaluation.metrics.calibration import collect_confidences, collect_coverage

@@ -31,14 +31,14 @@ from mm_numeric.evaluation.answers.files import (
     read_answer_file,
     value_at,
 )
-from mm_numeric.evaluation.answers.prepared_rows import (
+from mm_numeric.evaluation.answers.source import (
+    AnswerSource,
     PreparedRows,
     Question,
     frames_of,
     read_questions,
     read_task,
 )
-from mm_numeric.evaluation.answers.source import AnswerSource
 from mm_numeric.evaluation.answers.spreadsheet import LONGEST_CELL
 from mm_numeric.geometry.frame_presets import FrameRule
 from mm_numeric.geometry.frames import Frame

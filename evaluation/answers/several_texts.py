@@ -27,8 +27,7 @@ from mm_numeric.answers import Instances, Unreadable
 from mm_numeric.config.decoding import MBR
 from mm_numeric.evaluation.answers.files import GeneratedText, value_at
 from mm_numeric.evaluation.answers.joined_rows import Joined, joined_answers
-from mm_numeric.evaluation.answers.prepared_rows import PreparedRows
-from mm_numeric.evaluation.answers.source import AnswerSource
+from mm_numeric.evaluation.answers.source import AnswerSource, PreparedRows
 from mm_numeric.inference.decision_rules import check_rule
 from mm_numeric.inference.decode import candidates_of_texts, decode
 from mm_numeric.inference.risks import risk_of

@@ -396,7 +396,7 @@ def prepared_rows(arguments: argparse.Namespace) -> Any:
     target = getattr(arguments, "target", None)
     if arguments.rows is None and target is None:
         return None
-    from mm_numeric.evaluation.answers.prepared_rows import PreparedRows
+    from mm_numeric.evaluation.answers.source import PreparedRows
 
     frame, options = read_family(arguments)
     return PreparedRows(

@@ -14,7 +14,7 @@ from mm_numeric.answers import Box, Instance
 from mm_numeric.cli import main as cli
 from mm_numeric.config.data import DataSource
 from mm_numeric.data.examples import load_examples
-from mm_numeric.evaluation.answers.prepared_rows import PreparedRows
+from mm_numeric.evaluation.answers.source import PreparedRows
 from mm_numeric.evaluation.score import score
 from mm_numeric.families.llava import Llava
 from mm_numeric.families.qwen2_5_vl import Qwen2_5VL

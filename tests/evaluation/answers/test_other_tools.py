@@ -19,7 +19,7 @@ import pyarrow.parquet
 import pytest
 
 from mm_numeric.cli import main as cli
-from mm_numeric.evaluation.answers.prepared_rows import PreparedRows
+from mm_numeric.evaluation.answers.source import PreparedRows
 from mm_numeric.evaluation.score import score
 from mm_numeric.geometry.frame_presets import FrameRule
 from mm_numeric.tasks.answer_part import without_end_tokens
