@@ -333,7 +333,7 @@ def read_starts(comparison: Comparison) -> Runs:
 
 
 def failures_section(
-    failures: Mapping[str | Cell, Mapping[str, int]], runs: str, *texts: Content
+    failures: Mapping[Cell, Mapping[str, int]], runs: str, *texts: Content
 ) -> Section:
     """Return the section on parse failures, with a column for each key of ``failures``.
 

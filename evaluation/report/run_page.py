@@ -426,7 +426,7 @@ def _failures_section(run: RunFiles) -> Section:
     shown = failed[:_TEXTS]
     title = f"{len(shown)} of {len(failed):,} unparseable texts"
     texts = [_texts_table(shown, title)] if failed else []
-    return failures_section({"answers": counts or {}}, "", *texts)
+    return failures_section({Cell(content="answers"): counts or {}}, "", *texts)
 
 
 def _texts_table(rows: Sequence[ScoredRow], title: str) -> Table:
