@@ -136,7 +136,7 @@ def validate_extraction(text: str, asked: ShortAnswer) -> Extraction:
 
 def _choice(response: str, choices: Sequence[str]) -> Extraction:
     lines = response.strip().splitlines()
-    declared = [response[end:] for end in _declared_ends(response)[-1:]]
+    declared = _declared(response)
     ends = (_SENTENCE_END, _CLAUSE_END)
     for candidate in (*(end.split(d, 1)[0] for d in declared for end in ends), response, lines[-1]):
         option = _parse_choice(candidate, choices)
@@ -199,17 +199,16 @@ def _letter(option: int) -> str:
     return chr(ord("A") + option)
 
 
-def _declared_ends(response: str) -> list[int]:
-    """Return the character index after each phrase such as "answer is" in a response."""
-    return [match.end() for match in _DECLARED.finditer(response)]
+def _declared(response: str) -> list[str]:
+    """Return the text after the last phrase such as "answer is", in a list; [] without one."""
+    return [response[match.end() :] for match in _DECLARED.finditer(response)][-1:]
 
 
 def _number(response: str) -> Extraction:
     """Extract the number after the last ``answer is``, or else the last number of a response."""
     response = response.replace("\N{MINUS SIGN}", "-")
-    declared = [response[end:] for end in _declared_ends(response)[-1:]]
     number = None
-    for rest in declared:
+    for rest in _declared(response):
         sentence = _SENTENCE_END.split(rest, 1)[0].rpartition("=")[2]
         number = _NUMBER.search(sentence)
     if number is None:

@@ -3,12 +3,9 @@
 Reads    of a comparison: summary.json, and if they exist log.jsonl, scores.jsonl and results.json
          of each run
          of a run: config.yaml, and if they exist the same files and run.json
-Writes   report.html   self-contained: no script, no network request
-         report.md     the same numbers as Markdown
-         report.tex    all tables
-         report.csv    the table of all metrics; ``table_text`` returns any other table
-         sweeps.csv    with report.html: the data of the figures of grid axes
-         trials.csv    with report.html: all trials of ``compare.tune``
+Writes   a file of ``FORMATS``: LaTeX has all tables, CSV that of all metrics. Next to report.html,
+         sweeps.csv has the data of the figures of grid axes, and trials.csv all trials of
+         ``compare.tune``
 
 A task adds sections of its own: its attribute ``report_sections`` names functions that return them.
 """
