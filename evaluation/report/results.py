@@ -335,9 +335,10 @@ def read_starts(comparison: Comparison) -> Runs:
 def failures_section(
     failures: Mapping[Cell, Mapping[str, int]], runs: str, *texts: Content
 ) -> Section:
-    """Return the section on parse failures, with a column for each key of ``failures``.
+    """Return the section on parse failures: their reasons, and other ``texts``.
 
-    It maps to the number of failures by reason. ``runs`` and ``texts`` follow on what is counted.
+    ``failures`` has, for each column of the table, the number of answers by reason. ``runs`` names
+    the runs in the text of the section, such as ``, over all seeds``.
     """
     reasons = [r for r, _ in sum(map(Counter, failures.values()), Counter[str]()).most_common()]
     if not failures:
