@@ -202,7 +202,7 @@ def test_no_cell_is_a_formula_and_no_text_is_a_latex_command(walked):
 @given(text=st.text(alphabet="#-+=1.)>~`*_[]()|<&\\ \n\x1b", max_size=12))
 def test_markdown_of_any_text(text):
     assert is_inert(markdown_text(text))
-    sentence = markdown_sentence(text, 300)
+    sentence = markdown_sentence(text)
     assert "``" not in sentence
     assert is_inert(re.sub(r"\\.|`[^`]*`", "c", sentence))
     assert list(outside_of_fences(f"{markdown_fence(text)}\nafter")) == ["after"]

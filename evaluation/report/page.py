@@ -181,8 +181,8 @@ class Page:
         """Return the page as Markdown, without figures."""
         parts = [
             f"# {markdown_text(self.title)}",
-            f"**{markdown_sentence(self.verdict, 600)}**",
-            "\n".join(f"- {markdown_sentence(line, 600)}" for line in self.caveats),
+            f"**{markdown_sentence(self.verdict)}**",
+            "\n".join(f"- {markdown_sentence(line)}" for line in self.caveats),
             markdown_text(self.about, 600),
             *(
                 f"## {markdown_text(section.title)}\n\n{section.content.markdown}"
@@ -199,8 +199,8 @@ class Page:
             for row in self.metrics.rows[:_SUMMARY_ROWS]
         ]
         table = replace(self.metrics, columns=columns, rows=rows, title="")
-        limits = [f"- {markdown_sentence(line, 600)}" for line in self.caveats[:_SUMMARY_LIMITS]]
-        lines = [f"**{markdown_text(self.title)}: {markdown_sentence(self.verdict, 600)}**", ""]
+        limits = [f"- {markdown_sentence(line)}" for line in self.caveats[:_SUMMARY_LIMITS]]
+        lines = [f"**{markdown_text(self.title)}: {markdown_sentence(self.verdict)}**", ""]
         lines += table.to_markdown().splitlines() if rows else []  # the list ends the table
         return "\n".join([*lines, *limits])
 

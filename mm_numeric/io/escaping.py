@@ -81,11 +81,11 @@ def markdown_text(text: object, limit: int = 300) -> str:
     return line.replace("://", "&#58;//").replace("www.", "www&#46;")
 
 
-def markdown_sentence(text: str, limit: int) -> str:
-    """Escape a text like ``markdown_text``, but keep code between two single backticks."""
+def markdown_sentence(text: str) -> str:
+    """Escape 600 characters like ``markdown_text``, but keep code between two single backticks."""
     # Two backticks in a row would need two others to close, so that the code would be no code.
     single = r"(?<!\\`)\\`((?:(?!\\`).)+)\\`(?!\\`)"
-    return re.sub(single, _as_code, markdown_text(text, limit))
+    return re.sub(single, _as_code, markdown_text(text, 600))
 
 
 def _as_code(escaped: re.Match[str]) -> str:

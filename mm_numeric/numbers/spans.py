@@ -66,20 +66,20 @@ def aligned_documents(documents: Tensor, *, shift: bool) -> Tensor:
     return torch.cat([documents[:, 1:], documents[:, -1:]], dim=1) if shift else documents
 
 
-def packed_documents(batch: Mapping[str, Any], *, shift: bool) -> Tensor | None:
-    """Return for each label [b, t] the index of its document, if a row has several (packing).
+def packed_documents(batch: Mapping[str, Any]) -> Tensor | None:
+    """Return for each shifted label [b, t] the index of its document, if a row has several.
 
     Documents are known from ``position_ids`` [b, t], which fall where the next one begins, or from
     an ``attention_mask`` [b, t] that numbers the documents, with 0 for padding. None if neither is
-    present. ``shift`` is True for labels that are shifted left by one, as for decoder-only models.
+    present. Labels are shifted left by one, as for decoder-only models, which alone are packed.
     """
     positions, mask = (
         found if isinstance(found, Tensor) and found.shape == batch["labels"].shape else None
         for found in (batch.get("position_ids"), batch.get("attention_mask"))
     )
     if positions is not None:
-        return document_ids(positions, shift=shift) + 1
-    return None if mask is None else aligned_documents(mask, shift=shift)
+        return document_ids(positions, shift=True) + 1
+    return None if mask is None else aligned_documents(mask, shift=True)
 
 
 class TokenNumber(NamedTuple):

@@ -157,7 +157,7 @@ class SpansCollator:
         """Return the batch of the other collator with the entry ``spans``."""
         batch = dict(self.collator(examples))
         labels = aligned_labels(batch.get("labels"), self.shift)
-        documents = packed_documents(batch, shift=True) if self.shift else None
+        documents = packed_documents(batch) if self.shift else None
         batch["spans"] = self.find(labels, documents=documents)
         return batch
 

@@ -609,7 +609,7 @@ class NumericLossMixin(_Trainer):
         """Return for each label [b, t] the index of its packed document; None without packing."""
         if "supervised" in batch or self._is_encoder_decoder:  # TrainingCollator does not pack
             return None
-        documents = packed_documents(batch, shift=True)
+        documents = packed_documents(batch)
         if documents is not None and self.objective.spec.reduction == "samples":
             _check_one_document(self._labels(batch), documents)
         return documents
