@@ -17,6 +17,7 @@ has one from its tolerance.
 Source: https://github.com/flageval-baai/MeasureBench, evaluation/measure_bench_evaluator.py.
 """
 
+import math
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -45,8 +46,8 @@ class _Judged(NamedTuple):
     unit: bool | None
     """None if no unit is asked for."""
 
-    error: float | None
-    """Relative distance to the interval; None without a number."""
+    error: float
+    """Relative distance to the interval; infinite without a number."""
 
     @property
     def points(self) -> int:
@@ -81,16 +82,12 @@ def _best(text: str, target: Measurement) -> _Judged:
     best: _Judged | None = None
     for interval in target.intervals or (_from_tolerance(target),):
         found = _judge(text, interval, is_time=target.is_time)
-        if best is None or found.points > best.points or _is_nearer(found, best):
+        if best is None or found.points > best.points or found.error < best.error:
             best = found
         if found.points == 2:
             break
     assert best is not None
     return best
-
-
-def _is_nearer(found: _Judged, best: _Judged) -> bool:
-    return found.error is not None and best.error is not None and found.error < best.error
 
 
 def _from_tolerance(target: Measurement) -> Interval:
@@ -105,7 +102,7 @@ def _judge(text: str, interval: Interval, *, is_time: bool) -> _Judged:
     unit = any(_folded(unit) in folded for unit in units) if units else None
     at = _first_time(text) if is_time else _last_number(text)
     if at is None:
-        return _Judged(False, unit, None)
+        return _Judged(False, unit, math.inf)
     if low <= at <= high:
         return _Judged(True, unit, 0.0)
     return _Judged(False, unit, min(abs((at - end) / (end + _NEARLY_ZERO)) for end in (low, high)))
@@ -239,10 +236,6 @@ def _error_of_range(answer: Measurement | None, target: Measurement) -> float:
     return 1.0 if answer is None else min(abs(answer.value - target.value) / span, 1.0)
 
 
-def _unit_bucket(target: Measurement) -> str:
-    return "time" if target.is_time else next(filter(None, target.units), "none")
-
-
 MEASUREMENTS = replace(
     APPROXIMATE_NUMBERS,
     columns=score_measurements,
@@ -267,7 +260,10 @@ MEASUREMENTS = replace(
         percentage("lenient_within_tolerance", "within tolerance, any unit"),
         percentage("lenient_accuracy", "accuracy, any unit", mean_of("lenient_nearly_exact")),
     ),
-    buckets={"unit": _unit_bucket, **APPROXIMATE_NUMBERS.buckets},
+    buckets={
+        "unit": lambda t: "time" if t.is_time else next(filter(None, t.units), "none"),
+        **APPROXIMATE_NUMBERS.buckets,
+    },
     by_category=("within_tolerance", "measurebench", "mae", "error_of_range"),
     reason=lambda answer, target: unit_error(
         answer if isinstance(answer, Measurement) else None, target

@@ -162,18 +162,10 @@ def gallery_section(
 ) -> Section:
     """Return a section that shows ``worst_and_others`` of ``total`` questions, most of them folded.
 
-    Args:
-        title: Title of the section.
-        entries: The shown questions. Those with tiles are drawn; the table is open without any.
-        total: The number of all questions.
-        styles: The styles of all objectives.
-        scores: The scored rows of all objectives and seeds.
-        noun: Name of one question, such as image.
-        error: The name of the error by which the questions are sorted.
-        header: Titles of the columns ``Entry.cells``.
-        mean: The name of ``Entry.mean``; "" without such a column.
-        key: The legend of the drawings.
-        css: The CSS class of the drawings of a question.
+    ``entries`` with tiles are drawn; the table is open without any. ``noun`` names one question,
+    such as image, and ``error`` that by which they are sorted. ``header`` has the titles of
+    ``Entry.cells``, and ``mean`` that of ``Entry.mean``. ``key`` is the legend of the drawings, and
+    ``css`` their class.
     """
     names = [name for name in styles if any(name == own for own, _ in scores)]
     several = len({seed for _, seed in scores}) > 1
