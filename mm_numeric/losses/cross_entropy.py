@@ -19,6 +19,7 @@ from torch.autograd.function import once_differentiable
 
 _CACHED_CHUNK = 1 << 18  # logits per chunk and CPU thread: 1 MiB, about its level-2 cache
 _CPU_CHUNK = 1 << 22  # the same for the matrix product with the output head
+_FROZEN_CPU_CHUNK = 1 << 24  # for both products of a frozen head, which read its whole weight
 _GPU_CHUNK = 1 << 27  # half a GiB of float32
 
 
@@ -153,17 +154,21 @@ def _pieces(count: int, rows: Tensor | None, logits: Tensor) -> Iterator[tuple[s
         yield chunk, chunk if rows is None else rows[chunk]
 
 
-def chunks(rows: int, tokens: int, device: torch.device, *, cached: bool = False) -> list[slice]:
+def chunks(
+    rows: int, tokens: int, device: torch.device, *, cached: bool = False, frozen: bool = False
+) -> list[slice]:
     """Split logits [rows, tokens] into slices of rows, of a suitable size for the device.
 
-    ``cached`` makes each slice small enough for the level-2 cache of a CPU.
+    ``cached`` makes each slice small enough for the level-2 cache of a CPU, and ``frozen`` makes it
+    large enough for the two products of a frozen head.
     """
     if device.type != "cpu":
         elements = _GPU_CHUNK
     elif torch.compiler.is_compiling():  # torch.compile cannot trace get_num_threads
-        elements = _CPU_CHUNK
+        elements = _FROZEN_CPU_CHUNK if frozen else _CPU_CHUNK
     else:
-        elements = (_CACHED_CHUNK if cached else _CPU_CHUNK) * torch.get_num_threads()
+        elements = _CACHED_CHUNK if cached else _FROZEN_CPU_CHUNK if frozen else _CPU_CHUNK
+        elements *= torch.get_num_threads()
     size = max(1, elements // max(1, tokens))
     starts = range(0, rows, size)
     return [slice(start, min(start + size, rows)) for start in starts] or [slice(0, 0)]

@@ -67,7 +67,7 @@ class _LinearCrossEntropyWithNumbers(torch.autograd.Function):
         is_frozen: bool,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         normalisers, wanted, likely, others = [], [], [], []
-        pieces = chunks(len(hidden), len(weight), hidden.device)
+        pieces = chunks(len(hidden), len(weight), hidden.device, frozen=is_frozen)
         memory = _ChunkMemory(hidden, pieces, len(weight))
         for rows in pieces:
             logits, floats = memory.logits(hidden[rows], weight, bias)

@@ -120,6 +120,7 @@ def test_chunks_make_no_difference(monkeypatch, rows):
     inputs = head(labels)
     expected = full(made("ntil"), inputs, labels)
     monkeypatch.setattr(cross_entropy, "_CPU_CHUNK", rows * SIZE + 1)
+    monkeypatch.setattr(cross_entropy, "_FROZEN_CPU_CHUNK", rows * SIZE + 1)
     for frozen in (False, True):
         found = chunked(made("ntil"), inputs, labels, frozen=frozen)
         assert_same(found, expected, rtol=1e-9, atol=1e-12)
@@ -373,7 +374,8 @@ def test_no_tensor_of_all_logits_is_ever_made(monkeypatch, frozen):
     hidden, weight, labels, spans = large()
     weight.requires_grad_(not frozen)
     made = NumericLoss("ntl_was", vocabulary=MANY)
-    monkeypatch.setattr(cross_entropy, "_CPU_CHUNK", 16 * TOKENS)
+    for name in ("_CPU_CHUNK", "_FROZEN_CPU_CHUNK"):
+        monkeypatch.setattr(cross_entropy, name, 16 * TOKENS)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     with Sizes() as sizes:
         made.from_hidden(hidden, weight, labels, spans, shift=False).loss.backward()
