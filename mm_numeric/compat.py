@@ -399,6 +399,14 @@ def base_dataloader(loader: Any) -> Any:
     return getattr(loader, "base_dataloader", loader)
 
 
+def stop_workers(loader: Any) -> None:
+    """Stop the workers of a torch DataLoader (2.13) that it keeps from epoch to epoch.
+
+    Those of a loader that is left to the garbage collector are waited for, 5 s for each.
+    """
+    loader._iterator = None
+
+
 # -- DeepSpeed ------------------------------------------------------------------------------------
 
 

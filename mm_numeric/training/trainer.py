@@ -25,6 +25,7 @@ from mm_numeric.compat import (
     is_adapter,
     length_grouped_indices,
     postponed_rotation,
+    stop_workers,
 )
 from mm_numeric.data.lengths import EpochSampler, rows_per_step, sampler_seed
 from mm_numeric.data.streaming import EpochRows, ExampleStream, stream_loader
@@ -124,9 +125,11 @@ class NumericTrainer(NumericLossMixin, Trainer):
             self.add_callback(self.gradient_check)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Start measuring the throughput, then train."""
+        """Start measuring the throughput, train, and stop the workers that read the rows."""
         self.throughput.begin()
-        return super().train(*args, **kwargs)
+        result = super().train(*args, **kwargs)
+        stop_workers(base_dataloader(self.callback_handler.train_dataloader))
+        return result
 
     def facts(self) -> dict[str, Any]:
         """Return the number of extra tokens of a row, for losses of whole answers."""

@@ -1,8 +1,10 @@
 """Every baseline: training, saving, loading, prediction, scoring, comparison, and errors."""
 
 import dataclasses
+import functools
 import json
 import random
+import shutil
 
 import pytest
 import torch
@@ -61,12 +63,24 @@ def losses(run):
     return [line["loss"] for line in lines(run / "log.jsonl") if "loss" in line]
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Return the config of a finished run of a family with a baseline."""
+
+    @functools.cache
+    def make(kind, baseline):
+        folder = tmp_path_factory.mktemp(f"{kind}_{baseline}")
+        config = baseline_config(folder, kind, baseline, max_steps=50, save_strategy="no")
+        train(config)
+        return config
+
+    return make
+
+
 @each_baseline
 @each_family
-def test_training_lowers_the_error_and_the_answers_are_scored(tmp_path, kind, baseline):
-    config = baseline_config(tmp_path, kind, baseline, max_steps=50)
-    train(config)
-    run = config.output_dir
+def test_training_lowers_the_error_and_the_answers_are_scored(trained, kind, baseline):
+    run = trained(kind, baseline).output_dir
     assert losses(run)[-1] < 0.4 * losses(run)[0]
     assert predict(run, None, run / "predictions.jsonl") == len(ONE_NUMBER)
     found = lines(run / "predictions.jsonl")
@@ -79,7 +93,7 @@ def test_training_lowers_the_error_and_the_answers_are_scored(tmp_path, kind, ba
 @each_baseline
 @each_family
 def test_what_is_saved_answers_the_same(tmp_path, kind, baseline):
-    config = baseline_config(tmp_path, kind, baseline, max_steps=8)
+    config = baseline_config(tmp_path, kind, baseline, max_steps=2)
     args, examples = training_arguments(config), examples_of(config)
     family = family_of(kind, baseline)
     collator = make_collator(config, family)
@@ -105,19 +119,12 @@ def test_what_is_saved_answers_the_same(tmp_path, kind, baseline):
 
 
 @each_baseline
-def test_answers_do_not_depend_on_the_batch(tmp_path, baseline):
+def test_answers_do_not_depend_on_the_batch(trained, baseline):
     """Questions of different lengths are padded on the left."""
-    config = baseline_config(tmp_path, "causal_lm", baseline, max_steps=8)
-    examples, family = examples_of(config), family_of("causal_lm", baseline)
-    trainer = make_trainer(
-        config,
-        training_arguments(config),
-        examples,
-        make_collator(config, family),
-        tiny_folder("causal_lm"),
-    )
-    trainer.train()
-    model = trainer.model.eval()
+    config = trained("causal_lm", baseline)
+    examples, folder = examples_of(config), str(config.output_dir / "model")
+    family = load_family(config, folder)
+    model = load_model(config, family, folder).eval()
     together = [g.text for g in generate(model, family, examples, 8)]
     alone = [next(iter(generate(model, family, [example], 8))).text for example in examples]
     assert together == alone
@@ -132,7 +139,7 @@ def test_accumulated_micro_batches_are_one_batch(tmp_path, baseline):
         folder.mkdir()
         config = baseline_config(
             folder, "t5", baseline, max_steps=2, per_device_train_batch_size=rows, logging_steps=1,
-            gradient_accumulation_steps=1 if rows == 7 else 4,
+            gradient_accumulation_steps=1 if rows == 7 else 4, save_strategy="no",
         )  # fmt: skip
         train(config)
         found.append(losses(config.output_dir))
@@ -142,7 +149,7 @@ def test_accumulated_micro_batches_are_one_batch(tmp_path, baseline):
 @each_baseline
 def test_a_resumed_run_ends_where_one_in_one_piece_does(tmp_path, baseline):
     config = baseline_config(
-        tmp_path, "causal_lm", baseline, max_steps=4, save_steps=2, logging_steps=1
+        tmp_path, "causal_lm", baseline, max_steps=2, save_steps=1, logging_steps=1
     )
     train(config)
     run = config.output_dir
@@ -150,15 +157,14 @@ def test_a_resumed_run_ends_where_one_in_one_piece_does(tmp_path, baseline):
     for path in (run / "run.json", run / "model" / "model.safetensors"):
         path.unlink()
     newest = last_checkpoint(run)
-    assert newest.name == "checkpoint-4"
+    assert newest.name == "checkpoint-2"
     (newest / "manifest.json").unlink()
     train(config, resume=True)
     assert losses(run) == pytest.approx(whole, rel=1e-5)
 
 
-def test_another_baseline_or_none_is_rejected(tmp_path):
-    config = baseline_config(tmp_path, "causal_lm", "regression_head", max_steps=1)
-    train(config)
+def test_another_baseline_or_none_is_rejected(trained, tmp_path):
+    config = trained("causal_lm", "regression_head")
     model = str(config.output_dir / "model")
     for baseline, why in (
         (None, "was trained as regression_head, not as None"),
@@ -184,10 +190,9 @@ def test_a_plain_checkpoint_that_lacks_weights_is_still_rejected(tmp_path):
         family.load_model(str(tmp_path), TINY)
 
 
-def test_weights_of_a_baseline_that_are_gone_are_not_drawn_anew(tmp_path):
-    config = baseline_config(tmp_path, "causal_lm", "regression_head", max_steps=1)
-    train(config)
-    model = config.output_dir / "model"
+def test_weights_of_a_baseline_that_are_gone_are_not_drawn_anew(trained, tmp_path):
+    config = trained("causal_lm", "regression_head")
+    model = shutil.copytree(config.output_dir / "model", tmp_path / "model")
     plain = CausalLM.load(tiny_folder("causal_lm"), TINY).load_model(tiny_folder("causal_lm"), TINY)
     kept = (model / "config.json").read_text()
     plain.save_pretrained(model)
@@ -260,7 +265,8 @@ def test_a_baseline_is_a_row_of_a_comparison(tmp_path, capsys):
         "decode": ["greedy", "median"],
         "warm_start": {"max_steps": 2},
     }
-    raw = raw_config(tmp_path, compare=comparison)
+    few = {"samples": 2, "max_new_tokens": 4}
+    raw = raw_config(tmp_path, compare=comparison, predict=few)
     config = config_from_dict(raw, where="here", title="here")
     folder = compare(config)
     summary = json.loads((folder / "summary.json").read_text())

@@ -36,6 +36,7 @@ def predict(*words):
     return cli.main(["predict", "--model", str(clock_run()), *words])
 
 
+@pytest.mark.slow
 def test_the_images_of_a_folder_are_answered_and_drawn(folder, capsys):
     assert predict("--image", "clocks", "--draw", "drawn", "--decode", "median", *FEW) == 0
     said = capsys.readouterr().out
@@ -48,6 +49,7 @@ def test_the_images_of_a_folder_are_answered_and_drawn(folder, capsys):
             assert drawn.width == 480
 
 
+@pytest.mark.slow
 def test_the_other_images_of_a_folder_are_answered(folder, capsys):
     Image.new("RGB", (9000, 3)).save("clocks/00.png")
     shutil.copy("bad.png", "clocks/000.png")

@@ -16,6 +16,7 @@ def test_settings_are_completed():
     assert len(setting_names()) == len(set(setting_names()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "completions"),
     [

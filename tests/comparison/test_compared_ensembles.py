@@ -22,11 +22,11 @@ def test_the_runs_of_all_seeds_are_one_more_row(finished_runs, tmp_path, monkeyp
         "seeds": [0, 1],
         "objectives": ["ce"],
         "control": None,
-        "warm_start": {"max_steps": 20},
+        "warm_start": {"max_steps": 2},
         "decode": ["greedy", "median", "mean"],
         "ensemble": True,
     }
-    predicted = {"batch_size": 24, "max_new_tokens": 3, "branches": 8}
+    predicted = {"batch_size": 24, "max_new_tokens": 3, "branches": 4}
     config = {**COMPARISON, "compare": compared, "predict": predicted}
     config["data"] = {**config["data"], "test": rows_for("arithmetic", 12, 2, **SUMS)}
     Path("both.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")

@@ -122,6 +122,7 @@ def test_a_cluster_that_loses_a_node_writes_the_same_table(here, cluster, tmp_pa
     assert_same(folder, here)
 
 
+@pytest.mark.slow
 def test_the_plan_names_the_runs_in_order_and_what_they_wait_for(tmp_path, capsys):
     """A distilled row waits for the row that is its teacher, although it is listed before it."""
     file = tmp_path / "small.yaml"

@@ -103,7 +103,7 @@ def test_without_an_objective_the_config_s_own_is_varied(tmp_path):
     assert [term.weight for term in terms] == [1.0, 0.0, 0.2]
 
 
-@examples(20)
+@examples(8)
 @given(chosen=st.sets(st.sampled_from(list(AXES)), min_size=1, max_size=4))
 @pytest.mark.slow
 def test_every_combination_is_one_row_that_is_read_again_the_same(tmp_path_factory, chosen):
@@ -145,6 +145,7 @@ def test_a_setting_that_is_the_config_s_own_shares_its_warm_start(tmp_path):
     assert rows["ntil_attention_eager"].warm_start == "warm_start_attention_eager"
 
 
+@pytest.mark.slow
 def test_a_learning_rate_axis_shares_warm_starts(tmp_path):
     rates = [1.0e-3, 2.0e-3, 5.0e-3]
     grid = {

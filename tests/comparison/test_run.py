@@ -36,7 +36,8 @@ from mm_numeric.training.trainer import NumericTrainer
 
 SMALL = ("compare.objectives=[ce, {name: strong, preset: ntl_was, numeric_weight: 0.8}]",
          "compare.seeds=[0]", "trainer.max_steps=2", "compare.warm_start.max_steps=2",
-         "compare.jobs=1")  # fmt: skip
+         "compare.jobs=1", "data.train.synthetic.rows=8", "data.test.synthetic.rows=4",
+         "trainer.save_strategy='no'")  # fmt: skip
 
 READING = {"valid": True, "hours": 1, "minutes": 5}
 
@@ -62,6 +63,7 @@ def test_every_objective_starts_from_the_warm_start_of_its_seed(tmp_path):
         assert differing <= {"output_dir"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [None, [0]])
 def test_a_finished_row_does_not_have_the_answers_of_other_predict_settings(tmp_path, seeds):
     def of(number):
@@ -79,6 +81,7 @@ def test_a_finished_row_does_not_have_the_answers_of_other_predict_settings(tmp_
         compare(of(16), seeds=seeds)
 
 
+@pytest.mark.slow
 def test_rows_of_another_config_leave_the_summary_with_a_warning(tmp_path, capsys):
     folder, few = tmp_path / "both", ["data.train.synthetic.rows=4", "data.test.synthetic.rows=4"]
     few += ["compare.decode=[greedy]"]

@@ -92,6 +92,7 @@ RUNS = {
 }
 
 
+@pytest.mark.slow
 def test_each_rule_is_compared_with_greedy_of_the_same_objective(tmp_path):
     config = comparison(tmp_path, RUNS)
     summary = write_summary(config, tmp_path)
@@ -119,6 +120,7 @@ def test_each_rule_is_compared_with_greedy_of_the_same_objective(tmp_path):
     assert read_summary(tmp_path)["decoding"]["ce"]["median"]["exact"]["seeds"] == [0.5, 0.5]
 
 
+@pytest.mark.slow
 def test_calibration_is_averaged_over_seeds_and_charts_pool_them(tmp_path):
     summary = write_summary(comparison(tmp_path, RUNS), tmp_path)
     found = summary["calibration"]["ce"]["greedy"]
@@ -149,6 +151,7 @@ def test_calibration_is_averaged_over_seeds_and_charts_pool_them(tmp_path):
     assert json.loads((tmp_path / "summary.json").read_text("utf-8")) == summary
 
 
+@pytest.mark.slow
 def test_a_seed_without_an_auroc_is_not_in_its_mean(tmp_path):
     right = {key: (text, 0.5) for key, text in TARGETS.items()}
     runs = {"warm_start": WARM, "ce": {"greedy": (right, POOR), "median": (right, right)}}
@@ -159,6 +162,7 @@ def test_a_seed_without_an_auroc_is_not_in_its_mean(tmp_path):
     assert found["median"]["auroc"] is None
 
 
+@pytest.mark.slow
 def test_the_interval_of_mape_may_exceed_100_percent():
     answers, targets = ([Number(text) for text in texts] for texts in (("4", "9"), ("1", "3")))
     rows = [{"id": own, "reason": None} for own in "ab"]
@@ -168,6 +172,7 @@ def test_the_interval_of_mape_may_exceed_100_percent():
     assert (found["low"], found["value"], found["high"]) == (2, 2.5, 3)
 
 
+@pytest.mark.slow
 def test_greedy_alone_has_no_decoding_table(tmp_path):
     runs = {name: {"greedy": by_rule["greedy"]} for name, by_rule in RUNS.items()}
     summary = write_summary(comparison(tmp_path, runs, rules=["greedy"]), tmp_path)
@@ -176,6 +181,7 @@ def test_greedy_alone_has_no_decoding_table(tmp_path):
     assert "decoded by" not in terminal_text(read_comparison(tmp_path))
 
 
+@pytest.mark.slow
 def test_the_terminal_has_a_second_table_of_rules(tmp_path):
     write_summary(comparison(tmp_path, RUNS), tmp_path)
     second = terminal_text(read_comparison(tmp_path)).split("\n\n")[1].splitlines()
@@ -187,6 +193,7 @@ def test_the_terminal_has_a_second_table_of_rules(tmp_path):
     assert "; Δ +12.5 points (" in words[3]
 
 
+@pytest.mark.slow
 def test_an_ensemble_is_compared_with_its_single_runs(tmp_path):
     runs = {**RUNS, "emd": {"greedy": (GOOD, POOR), "median": (POOR, GOOD)}}
     config = comparison(tmp_path, runs, ensembles={"ce": GOOD, "emd": GOOD})
@@ -220,6 +227,7 @@ def test_an_ensemble_needs_seeds_and_a_rule(change):
         read_config("clock_tiny", words)
 
 
+@pytest.mark.slow
 def test_decoded_answers_are_also_compared_with_the_greedy_ones_of_the_reference(tmp_path):
     decoding = write_summary(comparison(tmp_path, RUNS), tmp_path)["decoding"]
     for metric in decoding["ce"]["median"]:

@@ -66,6 +66,7 @@ def write_run(folder, selection=None, test=None):
         write_answers(folder, test)
 
 
+@pytest.mark.slow
 def test_every_row_has_the_same_trials_of_the_tuning_seeds(tmp_path):
     tune = "{trainer.learning_rate: [1.0e-4, 1.0e-3, 1.0e-2], trainer.warmup_steps: [0, 2]}"
     config = tuned(tmp_path, f"tune: {tune}, tune_seeds: [7, 8], {ON}")
@@ -82,6 +83,7 @@ def test_every_row_has_the_same_trials_of_the_tuning_seeds(tmp_path):
     assert {run.model.name for run in (*trials, *others)} == {"tiny"}
 
 
+@pytest.mark.slow
 def test_settings_are_chosen_on_the_selection_rows_of_other_seeds(tmp_path):
     """On the selection rows 0.001 is better."""
     folder = tmp_path / "compare"
@@ -187,6 +189,7 @@ def test_a_killed_tuning_is_resumed_and_other_selection_rows_are_answered_anew(
     monkeypatch.setattr(generate, "predict", count_predict)
     monkeypatch.setattr(training, "train", count_train)
     short = ("compare.seeds=[0]", "compare.objectives=[ce]", "trainer.max_steps=2")
+    short += ("data.train.synthetic.rows=8", "data.test.synthetic.rows=4")
     config = tuned(tmp_path, f"{RATES}, {ON}", *short)
     with pytest.raises(KeyboardInterrupt):
         compare(config)
@@ -209,6 +212,7 @@ def test_a_killed_tuning_is_resumed_and_other_selection_rows_are_answered_anew(
     assert rows.count("\n") == 6
 
 
+@pytest.mark.slow
 def test_trials_that_are_all_within_5_minutes_are_chosen_by_the_next_metric(tmp_path):
     """Half of the answers of the first trials are a minute off, so they are not exact."""
     folder = tmp_path / "compare"
@@ -236,6 +240,7 @@ def test_a_failed_trial_is_the_worst_of_its_row_and_is_not_repeated(tmp_path, mo
     monkeypatch.setattr(training, "train", count_train)
     rates = f"{RATES}, {ON}".replace("[1.0e-3, 2.0e-3]", "[1.0e+30, 1.0e-3]")
     short = ("compare.seeds=[0]", "trainer.max_steps=2", "trainer.warmup_steps=0")
+    short += ("data.train.synthetic.rows=8", "data.test.synthetic.rows=4")
     short += ("predict={max_new_tokens: 2, branches: 4}", "compare.jobs=1")
     folder = compare(tuned(tmp_path, rates, *short, "compare.objectives=[ce]"))
     failed, chosen = read_summary(folder)["tuning"]["trials"]

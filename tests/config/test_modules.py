@@ -100,6 +100,7 @@ def test_one_tensor_is_not_treated_in_two_ways():
     parts_of(embeddings={"learning_rate": 1e-3}).check(model)  # the same rate, once by name
 
 
+@pytest.mark.slow
 def test_settings_that_cannot_be_are_one_sentence(tmp_path):
     for setting, said in (
         ("modules.vison=frozen", r"vison.*vision"),
@@ -209,6 +210,7 @@ class TextOnly:
         return self.collate([replace(example, image=None) for example in examples])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("most", "waiting"), [(3, ["vision", "projector"]), (2, [])])
 def test_a_vision_tower_without_an_image_is_waited_for(
     tmp_path, monkeypatch, logged, most, waiting

@@ -104,6 +104,7 @@ def test_only_the_named_modules_and_what_they_import_are_found(project):
         late("other_of_a_user")
 
 
+@pytest.mark.slow
 def test_other_processes_find_the_modules_of_the_objects_that_they_receive(project):
     """As data loaders with ``spawn`` do, and tasks of Ray."""
     forget()

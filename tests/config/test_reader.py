@@ -207,7 +207,7 @@ POSITIVE = st.floats(min_value=0, max_value=1e300, allow_subnormal=True)
     lam=POSITIVE,
     seeds=st.lists(st.integers(0, 2**40), min_size=1, max_size=4, unique=True),
 )
-@examples(60)
+@examples(25)
 def test_whatever_is_set_reads_back(prompt, noise, rate, weights, lam, seeds):
     config = read_config(
         "clock_tiny", [f"objective.numeric_weight={yaml_number(lam)}", f"compare.seeds={seeds}"]

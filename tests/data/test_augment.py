@@ -63,6 +63,7 @@ def test_a_row_depends_on_seed_epoch_and_id_alone(tmp_path):
         assert [look(own.example) for own in other] != wanted
 
 
+@pytest.mark.slow
 def test_workers_see_the_epoch_also_if_they_persist(tmp_path):
     rows, augment = augmented(tmp_path, MOVES)
     family = tiny_family()

@@ -273,6 +273,7 @@ def test_checkpoints_that_pad_with_another_colour_share_no_cached_image(tmp_path
             assert image.getpixel((0, 0)) == grey
 
 
+@pytest.mark.slow
 def test_check_data_warns_of_images_with_one_colour(tmp_path):
     rows = write_rectangles(tmp_path / "rows", 4)
     assert "only one colour" not in report_text(check_data(config_of(tmp_path, rows)))

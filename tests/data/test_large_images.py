@@ -47,8 +47,13 @@ FORMATS = [
 ]
 
 
-@pytest.mark.parametrize("orientation", [1, 3, 6])
-@pytest.mark.parametrize(("name", "mode"), FORMATS)
+@pytest.mark.parametrize(
+    ("name", "mode", "orientation"),
+    [
+        *((*kind, 6) for kind in FORMATS),
+        *((f"a.{ending}", "RGB", way) for ending in ("jpg", "png") for way in (1, 3)),
+    ],
+)
 def test_a_reduced_image_shows_the_same_and_knows_its_size(
     tmp_path, monkeypatch, name, mode, orientation
 ):

@@ -219,7 +219,7 @@ def test_workers_make_the_same_batches(tmp_path):
                 tmp_path / f"{workers}{stream}", "task={name: 'mixed_rows:Counts'}",
                 f"data={{train: {{path: {rows}}}, test: {{path: {rows}}}, stream: {stream}}}",
                 "data.on_bad_image=skip", f"data.image_cache={tmp_path / 'cache'}",
-                "trainer.max_steps=4", "trainer.save_strategy='no'", "trainer.logging_steps=1",
+                "trainer.max_steps=2", "trainer.save_strategy='no'", "trainer.logging_steps=1",
                 f"trainer.dataloader_num_workers={workers}", "evaluate=null",
             )  # fmt: skip
             train(config)
@@ -292,6 +292,7 @@ def test_a_row_longer_than_the_model_stops_before_a_step_on_it(tmp_path, stream)
     assert not (config.output_dir / "model").exists()
 
 
+@pytest.mark.slow
 def test_an_image_row_longer_than_the_model_is_found_by_train_and_by_check_data(tmp_path):
     rows = write_rectangles(tmp_path / "rows", 2, 400, 300)
     model = {"name": "tiny", "dtype": "float32", "image_size": {"max_pixels": 400 * 300}}
@@ -322,6 +323,7 @@ def test_new_tokens_beyond_the_positions_are_found_before_training(tmp_path):
     assert not list(config.output_dir.glob("checkpoint*"))
 
 
+@pytest.mark.slow
 def test_predict_and_check_data_name_a_question_that_leaves_too_few_positions(tmp_path):
     config = sums_config(tmp_path, "causal_lm", max_steps=1, save_strategy="no")
     config = with_positions(config, tmp_path, 64)
@@ -357,6 +359,7 @@ def test_rows_that_fit_in_any_case_are_not_opened(tmp_path):
         TrainingRows(config).for_trainer(make_collator(config, family))
 
 
+@pytest.mark.slow
 @given(st.integers(1, 3000), st.integers(1, 3000), st.sampled_from([56 * 56, 100 * 100, 10**6]))
 @examples(200)
 def test_no_image_has_more_tokens_than_the_bound(width, height, max_pixels):

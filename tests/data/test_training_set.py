@@ -41,6 +41,7 @@ def test_training_rows_keep_what_a_source_gave(tmp_path):
     assert found.metadata()["rows"] == 3
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_an_epoch_ends_when_every_row_was_in_it(data):
     weights = data.draw(WEIGHTS)
@@ -169,7 +170,7 @@ def counting(monkeypatch, owner, name, counts):
 def test_each_answer_of_an_epoch_is_formatted_and_tokenised_once(tmp_path, monkeypatch, settings):
     """The rows are measured before the training, and their answers are kept for the batches."""
     config = small_config(
-        tmp_path, "data.train.synthetic.rows=32",
+        tmp_path, "data.train.synthetic.rows=8",
         "trainer.num_train_epochs=1", "trainer.max_steps=-1",
         "trainer.save_strategy='no'", *settings,
     )  # fmt: skip

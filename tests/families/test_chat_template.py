@@ -138,6 +138,7 @@ def test_a_hostile_template_is_one_line(monkeypatch, name):
     assert render("{{ a }}", {"a": "next"}) == "next"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("template", "message"),
     [
@@ -175,6 +176,7 @@ def test_a_text_is_no_default_template_and_several_have_one():
         default_template(5)
 
 
+@pytest.mark.slow
 def test_a_program_that_was_ended_is_started_again_and_a_forked_process_has_its_own():
     assert render("{{ a }}", {"a": 1}) == "1"
     own = chat_template._PROGRAMS[os.getpid()]._process
@@ -199,6 +201,7 @@ def _render_in_a_fork(sender):
     sender.send(chat_template._PROGRAMS[os.getpid()]._process.pid)
 
 
+@pytest.mark.slow
 def test_an_interrupted_text_is_not_read_as_the_next_one(monkeypatch):
     """In a notebook, the program outlives the KeyboardInterrupt of a cell."""
 
@@ -217,6 +220,7 @@ def test_an_interrupted_text_is_not_read_as_the_next_one(monkeypatch):
     assert render("{{ a }}", {"a": 2}) == "2"
 
 
+@pytest.mark.slow
 def test_a_large_limit_of_the_stack_is_no_error():
     """The thread that limits the time has a stack, which counts to the memory."""
     code = (

@@ -153,8 +153,7 @@ def test_the_answer_and_its_end_are_labels_and_nothing_else(rows, name, coordina
 
 
 @pytest.mark.parametrize(("name", "coordinates"), marked(WAYS))
-@pytest.mark.parametrize("objective", ["emd", "ntil"])
-def test_numeric_losses_see_the_numbers(rows, name, coordinates, objective):
+def test_numeric_losses_see_the_numbers(rows, name, coordinates):
     family, model = load(name, coordinates)
     batch, _ = a_batch(family, rows)
     vocabulary = family.vocabulary()
@@ -166,11 +165,12 @@ def test_numeric_losses_see_the_numbers(rows, name, coordinates, objective):
     net = family.load_model(tiny_folder(name), model).eval()
     labels, supervised, *_ = (batch.pop(key) for key in BATCH_KEYS)
     logits = net(**batch, logits_to_keep=supervised).logits
-    result = NumericLoss(PRESETS[objective], vocabulary=vocabulary)(logits, labels, spans)
-    result.loss.backward()
-    for part in PRESETS[objective].terms:
-        assert result.sums[part.name].items > 0
-        assert result.sums[part.name].total > 0
+    for objective in ("emd", "ntil"):
+        result = NumericLoss(PRESETS[objective], vocabulary=vocabulary)(logits, labels, spans)
+        result.loss.backward(retain_graph=True)
+        for part in PRESETS[objective].terms:
+            assert result.sums[part.name].items > 0
+            assert result.sums[part.name].total > 0
 
 
 @pytest.mark.parametrize("name", VISION)
@@ -207,9 +207,9 @@ def test_two_rectangles_are_learnt_and_found_again(tmp_path, name, coordinates):
             "trainer": {
                 "output_dir": str(tmp_path / "run"),
                 "per_device_train_batch_size": 2,
-                "max_steps": 30 if coordinates is None else 40,
-                "learning_rate": 6.0e-3,
-                "warmup_steps": 6,
+                "max_steps": 25 if coordinates is None else 35,
+                "learning_rate": 9.0e-3,
+                "warmup_steps": 4,
                 "lr_scheduler_type": "cosine",
                 "logging_steps": 10,
                 "save_strategy": "no",

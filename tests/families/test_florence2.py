@@ -24,6 +24,7 @@ def family():
     return Florence2.load(tiny_folder("florence2"), MODEL)
 
 
+@pytest.mark.slow
 def test_the_first_loss_is_that_of_the_official_processor():
     asked = "<CAPTION_TO_PHRASE_GROUNDING>"
     rows = [replace(row, prompt=row.prompt.replace("Locate: ", asked)) for row in sized_rows()]

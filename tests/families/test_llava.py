@@ -228,8 +228,10 @@ ANSWERS = ("[0.250, 0.100, 1.000, 0.987]", "7:05", "none", "(12,34),(567,89)", "
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["model", "json", "old_json"])
-@pytest.mark.parametrize("family_class", [Llava, YiVL])
+@pytest.mark.parametrize(
+    ("family_class", "kind"),
+    [(Llava, "model"), (Llava, "json"), (Llava, "old_json"), (YiVL, "model")],
+)
 def test_answers_of_the_real_tokenizer(llama, kind, family_class):
     family = llama(family_class, kind)
     tokenizer = family.tokenizer
@@ -286,6 +288,7 @@ def test_a_folder_without_a_tokenizer_is_rejected(tiny, tmp_path):
 # Errors
 
 
+@pytest.mark.slow
 def test_checkpoints_of_other_families_are_rejected(tiny):
     with pytest.raises(
         ValueError, match=r"of type .qwen2_vl.*and LLaVA-1\.5 is 'llava'.*correct model\.family"

@@ -174,6 +174,7 @@ def test_a_checkpoint_in_the_original_layout(made, tmp_path, image, family_class
     check_equal(family_class, model, folder, image)
 
 
+@pytest.mark.slow
 @both
 def test_what_was_loaded_is_saved_as_transformers_does(made, tmp_path, image, family_class):
     model, folder = made[family_class]
@@ -216,6 +217,7 @@ def test_a_tokenizer_without_an_image_token_needs_no_new_embedding(made):
     assert loaded.get_input_embeddings().weight.shape == model.get_input_embeddings().weight.shape
 
 
+@pytest.mark.slow
 def test_the_numeric_type_is_that_of_the_checkpoint_or_as_asked(made):
     _, folder = made[YiVL]
     for dtype, found in (("auto", torch.bfloat16), ("float16", torch.float16)):

@@ -36,7 +36,9 @@ def trainer_of(name: str, folder, **lora):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TWINS)
-def test_the_first_loss_is_that_of_the_model_by_hand(tmp_path, name):
+def test_its_loss_is_the_model_s_and_lora_adapts_every_linear_layer_but_routers_and_the_head(
+    tmp_path, name
+):
     trainer, batch = trainer_of(name, tmp_path)
     model = AutoModelForCausalLM.from_pretrained(twin_checkpoint(name), dtype=torch.float32).eval()
     labels = torch.full(batch["supervised"].shape, -100)
@@ -47,12 +49,6 @@ def test_the_first_loss_is_that_of_the_model_by_hand(tmp_path, name):
         ours = trainer.compute_loss(trainer.model.eval(), batch)
         by_hand = model(**inputs, labels=labels).loss
     torch.testing.assert_close(ours, by_hand, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TWINS)
-def test_every_linear_layer_but_routers_and_the_head_is_adapted(tmp_path, name):
-    trainer, batch = trainer_of(name, tmp_path)
     base = trainer.model.base_model
     linear = [n for n, layer in trainer.model.get_base_model().named_modules()
               if isinstance(layer, nn.Linear) and "lora_" not in n]  # fmt: skip
@@ -65,11 +61,12 @@ def test_every_linear_layer_but_routers_and_the_head_is_adapted(tmp_path, name):
     }
     experts = trainer.model.peft_config["default"].target_parameters
     assert len(experts or ()) == (4 if name in MIXTURES else 0)
-    trainer.compute_loss(trainer.model, batch).backward()
+    trainer.compute_loss(trainer.model.train(), batch).backward()
     for own, parameter in trainer.model.named_parameters():
         assert (parameter.grad is not None) == parameter.requires_grad == (".lora_" in own), own
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt_oss", "qwen3_moe"])
 def test_adapted_experts_are_saved_loaded_and_merged(tmp_path, name):
     trainer, batch = trainer_of(name, tmp_path)
@@ -90,6 +87,7 @@ def test_adapted_experts_are_saved_loaded_and_merged(tmp_path, name):
         torch.testing.assert_close(merged(loaded)(ids).logits, trained, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_experts_can_be_left_out_and_need_plain_lora(tmp_path):
     trainer, _ = trainer_of("qwen3_moe", tmp_path, experts=False, dropout=0.1)
     assert trainer.model.peft_config["default"].target_parameters == set()

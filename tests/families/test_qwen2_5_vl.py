@@ -69,6 +69,7 @@ def said(capsys, *arguments):
     return capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_the_frame_is_saved_next_to_the_weights_with_its_image_processor(run):
     frame = json.loads((run / "model" / "frame.json").read_text())
     assert frame["resize"]["max_pixels"] == MAX_PIXELS
@@ -79,6 +80,7 @@ def test_the_frame_is_saved_next_to_the_weights_with_its_image_processor(run):
     }
 
 
+@pytest.mark.slow
 def test_predict_sees_images_as_training_did(run, tmp_path):
     out = tmp_path / "p.jsonl"
     assert cli.main(["predict", "--model", str(run), "--out", str(out)]) == 0
@@ -128,6 +130,7 @@ def test_predict_rejects_an_image_processor_that_was_changed(run, capsys, edge):
     assert "its coordinates would be read in another frame." in sentence
 
 
+@pytest.mark.slow
 def test_training_goes_on_in_the_same_frame_alone(run, capsys, tmp_path):
     name = f"model.name={run / 'model'}"
     config = box_config(tmp_path / "on", "qwen2_5_vl", "trainer.max_steps=1", name)

@@ -126,6 +126,7 @@ def test_the_frame_is_what_the_real_image_processor_makes(cls, size):
     assert real_sizes(cls).resize.factor == (32 if cls.default_coordinates == "qwen3_vl" else 28)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 4000), st.integers(1, 4000), st.sampled_from([28, 32]),
        st.integers(1, 200_000), st.integers(0, 200_000))  # fmt: skip
 @examples(300)

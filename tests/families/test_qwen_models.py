@@ -48,6 +48,7 @@ def supervised_logits(model, batch):
         return model(**inputs, logits_to_keep=batch["supervised"]).logits
 
 
+@pytest.mark.slow
 def test_the_seed_matters():
     one, same, other = tiny_model(0), tiny_model(0), tiny_model(1)
     assert 1.0e6 < sum(p.numel() for p in one.parameters()) < 1.3e6
@@ -86,6 +87,7 @@ def test_a_folder_with_a_tokenizer_alone_is_taken(tmp_path):
     assert Qwen2VL.load(str(tmp_path), TINY).resize == qwen(Qwen2VL).resize
 
 
+@pytest.mark.slow
 @each_qwen
 def test_every_parameter_of_a_real_model_is_in_exactly_one_part(cls):
     names = [name for name, _ in real_model(cls).named_parameters()]
@@ -100,6 +102,7 @@ def test_every_parameter_of_a_real_model_is_in_exactly_one_part(cls):
         assert (part in ("vision", "projector")) == (".visual." in name)
 
 
+@pytest.mark.slow
 @each_qwen
 def test_lora_goes_to_every_linear_layer_of_the_language_model_and_no_other(cls):
     linear = {n for n, m in real_model(cls).named_modules() if isinstance(m, torch.nn.Linear)}
@@ -196,6 +199,7 @@ def test_logits_at_supervised_rows_equal_those_of_the_full_forward(cls, tmp_path
     assert len(kept) == len(labels)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_s_own_habits_of_generation_are_set_aside(clock_examples):
     _, clocks = clock_examples
     family, model = tiny_family(), tiny_model().eval()

@@ -30,6 +30,7 @@ def load(name):
     return FAMILIES[name].load(tiny_folder(name), TINY)
 
 
+@pytest.mark.slow
 @each_family
 def test_answers_do_not_depend_on_the_batch(tmp_path, name):
     """GPT-2 counts positions from the left, padding or not."""

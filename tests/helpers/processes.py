@@ -28,7 +28,8 @@ TIMEOUT = 180.0
 def context() -> ForkServerContext:
     """Return the context of processes that are forked from one that has imported `preloaded`."""
     found = multiprocessing.get_context("forkserver")
-    found.set_forkserver_preload(["preloaded"])
+    if "MM_NUMERIC_TEST_LOSSES" not in os.environ:  # transformers is too old for families
+        found.set_forkserver_preload(["preloaded"])
     with pytest.MonkeyPatch.context() as patch:  # until Python 3.13 it does not get sys.path
         patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
         forkserver.ensure_running()

@@ -32,7 +32,7 @@ TEXTS = [
     {"prompt": "z", "completion": " 0 apples and more"},
     {"prompt": "ab ", "completion": "no"},
 ]
-STEPS = 5
+STEPS = 3
 
 
 class NumericTrainerForTests(NumericLossMixin, Trainer):

@@ -65,6 +65,7 @@ def answer(tokenizer, labels):
     return text.removesuffix("\n").removesuffix("<|im_end|>")
 
 
+@pytest.mark.slow
 def test_the_collator_of_trl():
     from trl.trainer.sft_trainer import DataCollatorForVisionLanguageModeling
 

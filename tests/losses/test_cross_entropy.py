@@ -38,6 +38,7 @@ def ours(labels, number_rows=NO_ROWS, rows=None):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [None, torch.tensor([8, 1, 2, 5, 3, 0, 6])])
 def test_gradcheck(rows):
     logits, labels = rows_and_labels(7)

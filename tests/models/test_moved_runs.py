@@ -37,6 +37,7 @@ def test_a_renamed_run_resumes(files):
     assert all(torch.equal(resumed[name], whole[name]) for name in whole)
 
 
+@pytest.mark.slow
 def test_a_renamed_comparison_is_known(files, capsys):
     Path("comparison").rename("renamed")
     words = ["compare", "comparison.yaml", "compare.output_dir=renamed"]

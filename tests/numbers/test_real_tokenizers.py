@@ -507,6 +507,10 @@ def test_the_columns_of_a_padded_head_change_nothing(name):
     torch.testing.assert_close(*found, rtol=1e-12, atol=1e-15)
 
 
+SPREAD = ("ntil", "ntl_was_published", "gce+ntl_was")
+"""Presets whose terms read digits, values and whole vocabularies."""
+
+
 @functools.cache
 def two_samples(name):
     """Return random logits [2, t, v], and labels of a text with numbers and one without."""
@@ -518,8 +522,13 @@ def two_samples(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "qwen2"])  # digits as llama2's
-@pytest.mark.parametrize("preset", SPECS)
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [
+        *(("gpt2", preset) for preset in SPECS),
+        *((name, preset) for name in ("llama2", "llama3", "t5-small") for preset in SPREAD),
+    ],
+)
 def test_every_preset_trains(name, preset):
     logits, labels = two_samples(name)
     loss = NumericLoss(SPECS[preset], vocabulary=vocabulary_of(name))

@@ -153,6 +153,7 @@ def test_a_number_is_the_same_however_it_is_cut(text, where, reading):
         assert numbers_in_answer(text, marks, ids, offsets, vocabulary) == found
 
 
+@pytest.mark.slow
 @given(texts, cuts, st.integers(0, 2**24))
 @few
 def test_what_is_not_trained_on_ends_a_number(text, where, seed):
@@ -167,6 +168,7 @@ def test_what_is_not_trained_on_ends_a_number(text, where, seed):
     assert numbers_in_labels(labels, vocabulary) == numbers_in_labels(spaces, vocabulary)
 
 
+@pytest.mark.slow
 @given(texts, cuts)
 @few
 def test_a_mark_on_a_number_that_shares_a_token_is_rejected(text, where):

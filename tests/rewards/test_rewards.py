@@ -64,6 +64,7 @@ def literal_pairs(found, true):
     return ious
 
 
+@pytest.mark.slow
 @examples(60)
 @given(boxes(), boxes())
 def test_rewards_of_a_box_equal_the_formulas(answer, target):
@@ -216,10 +217,10 @@ def test_negatives_are_paid_for_an_empty_list_only():
 
 @pytest.mark.slow
 def test_an_endless_list_is_scored_in_linear_time():
-    text, start = listed(*RIGHT) + "; " + "cat [1, 2, 30, 40]; " * 20_000, time.process_time()
+    text, start = listed(*RIGHT) + "; " + "cat [1, 2, 30, 40]; " * 10_000, time.process_time()
     for name in ("f1", "iou", "format"):
         assert reward(name, task=LIST).score(text, CATS, PIXELS).value < 1e-3
-    assert time.process_time() - start < 10
+    assert time.process_time() - start < 5
 
 
 def test_naming_every_option_is_not_paid_more_than_one_option():
@@ -244,6 +245,7 @@ SECONDS = st.lists(st.integers(0, 40), min_size=2, max_size=2).map(sorted)
 SPAN = TimeSpans(((24.0, 30.0),))
 
 
+@pytest.mark.slow
 @examples(60)
 @given(SECONDS, st.lists(SECONDS.filter(lambda s: s[0] < s[1]), min_size=1, max_size=3))
 def test_rewards_of_spans_equal_the_formula(answer, true):

@@ -95,6 +95,7 @@ def test_the_commit_is_that_of_the_checkout_and_marked_if_files_changed(tmp_path
     assert source_commit(inside) is None
 
 
+@pytest.mark.slow
 def test_a_process_that_was_forked_inside_does_not_keep_the_lock(tmp_path):
     """Workers of a data loader may outlive the training that has started them."""
     with locked(tmp_path / "run"):

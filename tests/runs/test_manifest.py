@@ -67,6 +67,7 @@ def test_a_checkpoint_lists_all_its_files_and_resumes_to_the_same_weights(checkp
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*STATE, *OTHERS])
 def test_a_missing_file_is_named(checkpoint, capsys, name):
     """transformers resumes without optimizer.pt, to weights that differ by up to 1.0e-2."""
@@ -107,6 +108,7 @@ def test_a_checkpoint_is_complete_when_its_manifest_is_written(checkpoint, capsy
     )
 
 
+@pytest.mark.slow
 def test_older_checkpoints_are_deleted_after_the_manifest_is_written(checkpoint, monkeypatch):
     """A kill at any moment leaves a complete checkpoint."""
     found = []

@@ -122,6 +122,7 @@ def test_every_load_inside_the_context_accepts_only_tensors(tmp_path, monkeypatc
     assert dict(os.environ) == variables
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
 def test_resuming_a_foreign_checkpoint_is_one_sentence(
     finished_runs, tmp_path, monkeypatch, capsys, name

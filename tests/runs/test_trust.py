@@ -109,8 +109,13 @@ STORED = [
 ]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize(("setting", "value", "what"), STORED)
+@pytest.mark.parametrize(
+    ("command", "setting", "value", "what"),
+    [
+        *(("predict", *stored) for stored in STORED),
+        *((command, *STORED[0]) for command in COMMANDS if command != "predict"),
+    ],
+)
 def test_a_stored_run_imports_nothing(folder, capsys, command, setting, value, what):
     change("run/config.yaml", setting, value)
     assert error_of(capsys, *COMMANDS[command]) == (
@@ -140,6 +145,7 @@ def test_the_flag_of_this_command_permits_the_code_of_a_run(folder, capsys):
     assert len(Path("new/predictions.jsonl").read_text(encoding="utf-8").splitlines()) == 24
 
 
+@pytest.mark.slow
 def test_the_flag_permits_the_module_of_a_task_and_the_next_command_names_it(folder, capsys):
     change("run/config.yaml", "task", "evil:Task")
     assert cli.main([*COMMANDS["predict"], "--limit", "2", FLAG]) == 0
@@ -167,6 +173,7 @@ def test_training_into_the_folder_of_another_run_executes_nothing(folder, capsys
     assert f"checkpoint contains another run: {setting} is {value!r} there and None here." in found
 
 
+@pytest.mark.slow
 def test_comparing_into_the_folder_of_another_comparison_executes_nothing(folder, capsys):
     change("comparison/config.yaml", "task.name", "evil:Task")
     found = error_of(capsys, "compare", "comparison.yaml")
@@ -214,6 +221,7 @@ IN_A_RUN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", IN_A_RUN)
 def test_no_command_finds_modules_in_the_run_folder_that_it_is_called_in(
     folder, monkeypatch, command
@@ -224,6 +232,7 @@ def test_no_command_finds_modules_in_the_run_folder_that_it_is_called_in(
     assert find_spec("wandb_of_evil") is None
 
 
+@pytest.mark.slow
 def test_an_optional_import_of_a_library_is_not_found_in_a_run_folder(folder):
     """The standard library and NumPy look for these; `python -m` looks in this folder first."""
     for name in ("org", "msvcrt", "scipy", "wandb"):
@@ -274,6 +283,7 @@ def test_the_command_line_may_name_the_module_of_a_task(folder, capsys):
     assert found["accuracy"]["value"] == recorded["accuracy"]["value"]
 
 
+@pytest.mark.slow
 def test_a_report_imports_the_task_of_a_stored_comparison_only_with_the_flag(folder):
     file = Path("comparison/summary.json")
     summary = json.loads(file.read_text(encoding="utf-8"))

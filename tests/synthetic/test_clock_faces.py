@@ -39,6 +39,7 @@ def test_more_clocks_begin_with_the_same_clocks(tmp_path):
     assert (len(five), len(ten)) == (5, 10)
 
 
+@pytest.mark.slow
 def test_rows_name_their_images_and_times(tmp_path):
     path = Clocks(rows=200, seed=7, size_px=16).write(tmp_path)
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -50,6 +51,7 @@ def test_rows_name_their_images_and_times(tmp_path):
     assert len({row["time"] for row in rows}) > 120
 
 
+@pytest.mark.slow
 def test_another_time_is_another_image():
     images = set()
     for minutes in range(0, 720, 7):

@@ -82,6 +82,7 @@ def test_a_folder_is_written_from_the_command_line(tmp_path, monkeypatch, capsys
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -19,6 +19,7 @@ def shifts(clocks, ids=IDS):
     return {i: (found + 360) % 720 - 360 for i, found in minutes.items()}
 
 
+@pytest.mark.slow
 def test_label_noise_is_gaussian_and_goes_round_the_dial():
     found = list(shifts(Clocks(noise_minutes=5.0)).values())
     assert abs(statistics.fmean(found)) < 0.2  # four standard errors
@@ -27,6 +28,7 @@ def test_label_noise_is_gaussian_and_goes_round_the_dial():
     assert abs(sum(abs(shift) <= 5 for shift in found) / 8000 - 0.7287) < 0.02
 
 
+@pytest.mark.slow
 def test_label_noise_depends_on_the_id_and_the_seed_alone():
     first = shifts(Clocks(noise_minutes=5.0))
     assert shifts(Clocks(noise_minutes=5.0, seed=9), IDS[5:6]) == {5: first[5]}
@@ -36,6 +38,7 @@ def test_label_noise_depends_on_the_id_and_the_seed_alone():
     assert 0.03 < same < 0.09  # two independent draws agree in 5.6 % of rows
 
 
+@pytest.mark.slow
 def test_exponential_noise_makes_labels_late():
     found = list(shifts(Clocks(noise_minutes=5.0, noise_distribution="exponential")).values())
     assert min(found) >= 0
@@ -43,6 +46,7 @@ def test_exponential_noise_makes_labels_late():
     assert statistics.median(found) == pytest.approx(5 * 0.693, abs=0.6)
 
 
+@pytest.mark.slow
 def test_outliers_are_random_times_and_leave_the_other_labels_as_they_are():
     found = shifts(Clocks(outliers=0.1))
     moved = [shift for shift in found.values() if shift]
@@ -91,6 +95,7 @@ def test_each_edge_has_its_own_gaussian_noise():
     assert abs(statistics.correlation(by_edge[0], by_edge[2])) < 0.07
 
 
+@pytest.mark.slow
 def test_the_noise_of_a_box_depends_on_the_id_and_the_seed_alone():
     phrases = Phrases(noise_pixels=5.0, **LARGE)
     first = boxes(phrases)

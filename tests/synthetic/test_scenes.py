@@ -21,6 +21,7 @@ from mm_numeric.tasks.detection import Detection
 from mm_numeric.tasks.pointing import Pointing
 
 
+@pytest.mark.slow
 def test_scenes_have_the_count_that_is_asked_for(tmp_path):
     scenes = [
         [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
@@ -37,6 +38,7 @@ def test_scenes_have_the_count_that_is_asked_for(tmp_path):
     assert counts.most_common(1)[0][1] < 30
 
 
+@pytest.mark.slow
 def test_outlines_are_those_of_the_shapes(tmp_path):
     task, drawn = Pointing(), Points(rows=30, seed=1)
     file = drawn.write(tmp_path / "all")
@@ -55,6 +57,7 @@ def test_outlines_are_those_of_the_shapes(tmp_path):
         assert (columns["f1"], columns["in_region"], row["id"]) == (1, 1, example.id)
 
 
+@pytest.mark.slow
 def test_rotated_boxes_are_where_the_shapes_are(tmp_path):
     task = Detection(shape="rotated_box")
     drawn = Objects(rows=12, seed=1, shape="rotated_box", image_noise=0.0)
@@ -73,6 +76,7 @@ def test_rotated_boxes_are_where_the_shapes_are(tmp_path):
             assert own.sum() / own.max() / hull.area == pytest.approx(wanted, abs=0.05)
 
 
+@pytest.mark.slow
 def test_screens_have_words_and_icons_and_absent_elements(tmp_path):
     rows = Screens(rows=60, seed=1).write(tmp_path).read_text(encoding="utf-8").splitlines()
     found = [json.loads(row) for row in rows]

@@ -114,6 +114,7 @@ def test_loss_and_gradients_are_the_same(tmp_path, chunked_steps, make_model, pr
     assert len(chunked_steps) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make_model",
     [
@@ -132,6 +133,7 @@ def test_a_model_that_makes_something_of_its_logits_keeps_them(
     assert lines_of(logged) == 2 * [f"{ONE_PIECE}the model changes the logits of its output head."]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("where", "chunked"), [("q_proj", True), ("lm_head", False)])
 def test_adapters(tmp_path, chunked_steps, logged, where, chunked):
     def make_model():
@@ -183,6 +185,7 @@ def test_a_head_that_is_called_in_another_way_is_not_stood_in_for():
     assert plain_linear(output_head(model)) is None
 
 
+@pytest.mark.slow
 def test_a_hook_that_changes_logits_keeps_them(tmp_path, chunked_steps):
     def make_model():
         model = tiny_causal_lm()
@@ -193,6 +196,7 @@ def test_a_hook_that_changes_logits_keeps_them(tmp_path, chunked_steps):
     assert not chunked_steps
 
 
+@pytest.mark.slow
 def test_a_model_that_flattens_positions_computes_all_logits(tmp_path, chunked_steps, logged):
     """As code from a hub may do: [b, t, v] is restored after the head."""
 
@@ -220,6 +224,7 @@ def tiny_bart():
     return BartForConditionalGeneration(BartConfig(**sizes)).double()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make_model", [tiny_byt5, tiny_bart])  # BART adds a bias to its logits
 def test_an_encoder_decoder(tmp_path, chunked_steps, make_model):
     tokenizer = ByT5Tokenizer()
@@ -236,6 +241,7 @@ def test_an_encoder_decoder(tmp_path, chunked_steps, make_model):
     assert len(chunked_steps) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [False, True])
 def test_under_bf16(tmp_path, chunked_steps, tied):
     """The product of the head is rounded to bf16 either way; gradients to a bf16's precision."""
@@ -255,6 +261,7 @@ def test_under_torch_compile_logits_are_kept(tmp_path, chunked_steps, logged):
     assert lines_of(logged) == ["Logits are computed at all positions: torch.compile."]
 
 
+@pytest.mark.slow
 def test_few_logits_are_kept(tmp_path, chunked_steps):
     """There are n * v of them: as many as ``chunked_from`` are too many."""
     batch = COLLATE([rows()[i] for i in range(4)])
@@ -271,6 +278,7 @@ def test_terms_alone_need_few_logits(tmp_path, chunked_steps):
     assert not chunked_steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [False, True])
 def test_weights_and_random_numbers_are_those_of_a_trainer_without_us(tmp_path, tied):
     """The trial with made-up logits has no dropout, and a tied head its own backward."""

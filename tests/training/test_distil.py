@@ -23,8 +23,8 @@ from mm_numeric.models.loading import load_family
 from mm_numeric.runs.folder import read_run
 from mm_numeric.training.run import train
 
-DISTIL = "{decode: median, keep: 0.8, rows: 30, trainer: {max_steps: 4, learning_rate: 2.0e-3}}"
-KEPT = 24  # of 30 answers
+DISTIL = "{decode: median, keep: 0.8, rows: 10, trainer: {max_steps: 4, learning_rate: 2.0e-3}}"
+KEPT = 8  # of 10 answers
 
 
 def job(folder: Path, *overrides: str):
@@ -57,13 +57,13 @@ def test_the_parts_are_those_of_train_predict_and_train(run, tmp_path, capsys):
     plain = job(tmp_path)
     train(plain)
     assert same(plain.output_dir, run / "teacher")
-    words = ["--training-rows", "--decode", "median", "--limit", "30", "--trust-remote-code"]
+    words = ["--training-rows", "--decode", "median", "--limit", "10", "--trust-remote-code"]
     assert cli.main(["predict", "--model", str(plain.output_dir), *words]) == 0
     file = plain.output_dir / "training_answers.median.jsonl"
     assert f"train CONFIG data.train.answers={file}" in capsys.readouterr().out
     answers = answers_of(file)
     assert answers == answers_of(run / "training_answers.median.jsonl")
-    assert [line["id"] for line in answers] == [f"1-{i:06d}" for i in range(30)]
+    assert [line["id"] for line in answers] == [f"1-{i:06d}" for i in range(10)]
     student = job(
         tmp_path, f"trainer.output_dir={tmp_path / 'student'}", "objective=ce",
         f"model.name={plain.output_dir / 'model'}", "trainer.learning_rate=2.0e-3",
@@ -111,7 +111,7 @@ def test_a_kill_in_any_part_changes_nothing(run, tmp_path):
         assert json.loads((run / "run.json").read_text())["resumed"]
     assert train(config, resume=True) == run / "model"
     changed = replace(config.distil, rows=None)
-    with pytest.raises(ValueError, match=r"another run: distil\.rows is 30 there and None here"):
+    with pytest.raises(ValueError, match=r"another run: distil\.rows is 10 there and None here"):
         train(replace(config, distil=changed), resume=True)
 
 
@@ -171,7 +171,7 @@ def test_two_ranks_answer_the_rows_that_they_are_trained_on(tmp_path):
     rank_runs.run(2, [str(file)])
     answers = tmp_path / "run" / "training_answers.median.jsonl"
     alone, teacher = tmp_path / "alone.jsonl", tmp_path / "run" / "teacher"
-    predict(teacher, config.data.train, alone, limit=30, decode="median", trust_remote_code=True)
+    predict(teacher, config.data.train, alone, limit=10, decode="median", trust_remote_code=True)
     assert answers.read_bytes() == alone.read_bytes()
     facts = json.loads((tmp_path / "run" / "run.json").read_text())
     assert (facts["teacher"], facts["rows"]) == ({"steps": 4, "rows": 40}, KEPT)
@@ -186,7 +186,7 @@ def test_a_row_of_a_comparison_starts_from_the_shared_warm_start(tmp_path):
     assert {row.warm_start for row in compared_rows(config)} == {"warm_start"}
     warm, plain, distilled = seed_configs(config, 0)
     assert (warm.distil, plain.distil) == (None, None)
-    assert distilled.distil.rows == 30
+    assert distilled.distil.rows == 10
     assert distilled.model.name == plain.model.name == str(warm.output_dir / "model")
 
 

@@ -13,6 +13,7 @@ from processes import Job
 from sized_rows import loaded, sized_rows
 from tiny_integrations import (
     NUMBERS,
+    STEPS,
     TOKENIZER,
     NumericSFTTrainer,
     NumericTrainerForTests,
@@ -137,8 +138,14 @@ def test_several_data_sets_before_the_first_step(tmp_path):
     assert found["test_loss/emd"] < first["eval_a_loss/emd"]
 
 
-@pytest.mark.parametrize("integration", [by_trainer, by_sft_trainer])
-@pytest.mark.parametrize("metric", ["eval_loss/emd", "loss/ce", "numbers/error/free"])
+@pytest.mark.parametrize(
+    ("integration", "metric"),
+    [
+        (by_trainer, "eval_loss/emd"),
+        (by_trainer, "numbers/error/free"),
+        (by_sft_trainer, "loss/ce"),
+    ],
+)
 def test_a_component_chooses_the_checkpoint(tmp_path, logged, integration, metric):
     cls = NumericTrainerForTests if integration is by_trainer else NumericSFTTrainer
     trainer = integration(
@@ -154,7 +161,7 @@ def test_a_component_chooses_the_checkpoint(tmp_path, logged, integration, metri
     name = f"eval_{metric.removeprefix('eval_')}"
     values = {line["step"]: line[name] for line in trainer.state.log_history if name in line}
     best = min(values, key=values.get)
-    assert len(values) == 5
+    assert len(values) == STEPS
     assert trainer.state.best_metric == values[best] < max(values.values())
     assert trainer.state.best_model_checkpoint.endswith(f"checkpoint-{best}")
     assert f"the smallest {metric} is best" in logged.getvalue()

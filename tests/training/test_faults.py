@@ -96,6 +96,7 @@ def test_all_ranks_stop_at_a_loss_that_is_not_finite_on_one(tmp_path):
     assert last_checkpoint(tmp_path / "run").name == "checkpoint-1"
 
 
+@pytest.mark.slow
 def test_a_gradient_that_is_not_finite_stops_the_run_too(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(Path(rank_runs.__file__).parent))
     rows = write_rows(tmp_path, minute=59)

@@ -41,6 +41,7 @@ def test_losses_and_gradients_are_the_same(name):
     same_gradients(model, wanted, batch, collator.vocabulary)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QWENS)
 def test_a_padding_free_batch_keeps_its_positions(name):
     rows, (collator, model) = sized_rows(), loaded(name)
@@ -50,6 +51,7 @@ def test_a_padding_free_batch_keeps_its_positions(name):
     same_gradients(model, wanted, batch, collator.vocabulary)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QWENS)
 def test_flash_attention_of_the_vision_tower_gets_the_same_arguments(name, monkeypatch):
     seen = []

@@ -72,7 +72,7 @@ from mm_numeric.training.integrations import check_base
 pytestmark = pytest.mark.slow
 
 FLAT_COLLATE = replace(COLLATE, padding_free=True)
-FIXED = ["ce", "ntl_was", "ntil_soft", "ntil"]
+FIXED = ["ntl_was", "ntil"]
 
 
 def assert_same(model, other, tolerance=1e-5):
@@ -86,7 +86,7 @@ def moved(model, start) -> bool:
     return all((value - before[name]).abs().max() > 1e-3 for name, value in weights(model).items())
 
 
-@pytest.mark.parametrize("preset", ["ce", "ntil_soft", "ntl_was", "ntil"])
+@pytest.mark.parametrize("preset", ["ce", "ntil_soft"])
 def test_three_integrations_reach_the_same_weights(tmp_path, preset):
     loss_of = NumericLoss(preset, vocabulary=NUMBERS)
     looped = by_loop(loss_of)
@@ -135,7 +135,7 @@ def test_a_running_balance_resumes_from_a_checkpoint(tmp_path):
         return NumericTrainerForTests(
             tiny_causal_lm(),
             TrainingArguments(
-                **settings(tmp_path, max_steps=steps, save_strategy="steps", save_steps=3)
+                **settings(tmp_path, max_steps=steps, save_strategy="steps", save_steps=2)
             ),
             train_dataset=rows(),
             data_collator=COLLATE,
@@ -145,17 +145,17 @@ def test_a_running_balance_resumes_from_a_checkpoint(tmp_path):
     whole = trainer(STEPS)
     whole.train()
     rest = trainer(STEPS)
-    rest.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    rest.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     assert_same(rest.model, whole.model, tolerance=0)
     assert torch.equal(rest.objective.balance.means, whole.objective.balance.means)
-    stored = tmp_path / "checkpoint-3" / "objective_balance.json"
+    stored = tmp_path / "checkpoint-2" / "objective_balance.json"
     for damaged in ["{}", '{"means": [1.0]}']:
         stored.write_text(damaged)
         with pytest.raises(ValueError, match=r"objective_balance\.json: damaged or of another"):
-            trainer(STEPS).train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+            trainer(STEPS).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     stored.unlink()
-    with pytest.raises(ValueError, match=r"checkpoint-3/objective_balance\.json: not found"):
-        trainer(STEPS).train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    with pytest.raises(ValueError, match=r"checkpoint-2/objective_balance\.json: not found"):
+        trainer(STEPS).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
 
 
 def test_a_short_last_accumulation_is_a_step_of_its_own(tmp_path):

@@ -70,6 +70,7 @@ def test_prompts_of_one_length_are_answered_as_before(attention):
     assert [found.text for found in generate(model, collator.family, rows, 6)] == wanted
 
 
+@pytest.mark.slow
 def test_a_model_with_lora_answers_after_a_training_batch_as_before():
     rows, (collator, model) = sized_rows(), loaded("qwen2_vl")
     adapted = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"]))
@@ -78,6 +79,7 @@ def test_a_model_with_lora_answers_after_a_training_batch_as_before():
     assert [found.text for found in generate(adapted, collator.family, rows, 6)] == wanted
 
 
+@pytest.mark.slow
 def test_flash_attention_gets_the_boundaries_of_the_samples():
     """A loop in its place computes what it computes for the samples between the boundaries."""
     rows, (collator, model) = sized_rows(), loaded("qwen2_vl")
@@ -166,6 +168,7 @@ def test_the_log_of_a_run_is_that_with_padding(tmp_path):
     assert "sdpa_by_sample" not in str(saved)
 
 
+@pytest.mark.slow
 def test_transformers_looks_for_samples_only_in_rows_of_one(tmp_path, monkeypatch):
     """Attention in a row of one needs no mask; the micro-batches have seven samples and one."""
     usual, rows = masking_utils.find_packed_sequence_indices, []
@@ -181,6 +184,7 @@ def test_transformers_looks_for_samples_only_in_rows_of_one(tmp_path, monkeypatc
     assert torch.equal(row, torch.arange(row.shape[1])[None])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["paligemma", "gemma3"])
 def test_attention_in_both_directions_is_rejected(name):
     collator, model = loaded(name)
@@ -188,6 +192,7 @@ def test_attention_in_both_directions_is_rejected(name):
         make_padding_free(model, collator, "sdpa")(sized_rows())
 
 
+@pytest.mark.slow
 def test_models_that_mix_the_samples_of_a_row_are_rejected(tmp_path):
     config = replace(
         sums_config(tmp_path, "causal_lm"),

@@ -19,33 +19,36 @@ from mm_numeric.runs.manifest import write_manifest
 from mm_numeric.training.callbacks.evaluation import check_test_rows, evaluation_data
 from mm_numeric.training.run import train
 
+SHORT = ("trainer.max_steps=2", "trainer.save_strategy='no'")
+
 
 @pytest.mark.slow
 def test_same_seed_same_weights_other_seed_other_weights(tmp_path):
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        train(small_config(tmp_path / name, f"trainer.seed={seed}", "trainer.max_steps=3"))
+        train(small_config(tmp_path / name, f"trainer.seed={seed}", *SHORT))
     assert same(tmp_path / "a" / "run", tmp_path / "b" / "run")
     assert not same(tmp_path / "a" / "run", tmp_path / "c" / "run")
 
 
 def test_a_run_is_not_trained_over(tmp_path):
-    config = small_config(tmp_path, "trainer.max_steps=2")
+    config = small_config(tmp_path, *SHORT)
     train(config)
     with pytest.raises(ValueError, match=r"already contains this run: add --resume"):
         train(config)
-    other = small_config(tmp_path, "trainer.max_steps=2", "objective=emd")
+    other = small_config(tmp_path, *SHORT, "objective=emd")
     with pytest.raises(
         ValueError, match=r"contains another run: objective\.balance|objective\.name"
     ):
         train(other)
     with pytest.raises(ValueError, match=r"trainer\.max_steps is 2 there and 3 here"):
-        train(small_config(tmp_path, "trainer.max_steps=3"), resume=True)
+        train(small_config(tmp_path, *SHORT, "trainer.max_steps=3"), resume=True)
 
 
 @pytest.mark.slow
 def test_a_run_killed_after_its_last_checkpoint_ends_with_the_same_weights(tmp_path):
     """A schedule that does not end at 0 shows a step too many."""
-    config = small_config(tmp_path, "trainer.lr_scheduler_type=constant_with_warmup")
+    schedule = "trainer.lr_scheduler_type=constant_with_warmup"
+    config = small_config(tmp_path, schedule, "trainer.max_steps=2")
     train(config)
     run = tmp_path / "run"
     whole = weights(run)
@@ -53,7 +56,7 @@ def test_a_run_killed_after_its_last_checkpoint_ends_with_the_same_weights(tmp_p
     (run / "run.json").unlink()
     train(config, resume=True)
     assert all(torch.equal(whole[name], value) for name, value in weights(run).items())
-    assert json.loads((run / "run.json").read_text())["steps"] == 6
+    assert json.loads((run / "run.json").read_text())["steps"] == 2
     written = (run / "run.json").stat().st_mtime_ns
     train(config, resume=True)
     assert (run / "run.json").stat().st_mtime_ns == written
@@ -61,50 +64,58 @@ def test_a_run_killed_after_its_last_checkpoint_ends_with_the_same_weights(tmp_p
 
 @pytest.mark.slow
 def test_a_checkpoint_that_lacks_a_weight_is_rejected(tmp_path):
-    config = small_config(tmp_path)
+    config = small_config(tmp_path, "trainer.max_steps=2")
     train(config)
     (tmp_path / "run" / "run.json").unlink()
-    file = tmp_path / "run" / "checkpoint-6" / "model.safetensors"
+    file = tmp_path / "run" / "checkpoint-2" / "model.safetensors"
     kept = load_file(file)
     kept.pop("model.norm.weight")
     save_file(kept, file, metadata={"format": "pt"})
     write_manifest(file.parent)
-    with pytest.raises(ValueError, match=r"checkpoint-6: 1 missing_keys \(.*norm\.weight"):
+    with pytest.raises(ValueError, match=r"checkpoint-2: 1 missing_keys \(.*norm\.weight"):
         train(config, resume=True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt"])
-def test_a_checkpoint_that_is_damaged_is_one_sentence(tmp_path, name):
-    config = small_config(tmp_path, "trainer.save_total_limit=null")
+def test_a_checkpoint_that_is_damaged_is_one_sentence(tmp_path):
+    config = small_config(tmp_path, "trainer.max_steps=2")
     train(config)
     (tmp_path / "run" / "run.json").unlink()
-    shutil.rmtree(tmp_path / "run" / "checkpoint-6")
-    file = tmp_path / "run" / "checkpoint-4" / name
-    file.write_bytes(file.read_bytes()[:1000])
-    with pytest.raises(ValueError, match=rf"checkpoint-4: {name} is not as saved, .*; restore the"):
-        train(config, resume=True)
-    write_manifest(file.parent)  # as if the file were too large for a checksum
-    message = {
-        "model.safetensors": r"model\.safetensors: not a whole file of weights \(.*\); delete",
-        "optimizer.pt": r"optimizer\.pt: it cannot be read as tensors \(RuntimeError: .*\); delete",
-    }
-    with pytest.raises(ValueError, match=message[name]):
-        train(config, resume=True)
+    checkpoint = tmp_path / "run" / "checkpoint-2"
+    for name, message in (
+        ("model.safetensors", r"model\.safetensors: not a whole file of weights \(.*\); delete"),
+        (
+            "optimizer.pt",
+            r"optimizer\.pt: it cannot be read as tensors \(RuntimeError: .*\); delete",
+        ),
+    ):
+        whole = (checkpoint / name).read_bytes()
+        (checkpoint / name).write_bytes(whole[:1000])
+        damaged = rf"checkpoint-2: {name} is not as saved, .*; restore the"
+        with pytest.raises(ValueError, match=damaged):
+            train(config, resume=True)
+        write_manifest(checkpoint)  # as if the file were too large for a checksum
+        with pytest.raises(ValueError, match=message):
+            train(config, resume=True)
+        (checkpoint / name).write_bytes(whole)
+        write_manifest(checkpoint)
 
 
+@pytest.mark.slow
 def test_a_run_that_failed_before_a_step_does_not_block_its_correction(tmp_path):
     with pytest.raises(ValueError, match=r"model\.name: 'no/such' cannot be loaded"):
         train(small_config(tmp_path, "model.name=no/such", "trainer.max_steps=1"))
     train(small_config(tmp_path, "trainer.max_steps=1"))
 
 
+@pytest.mark.slow
 def test_two_processes_do_not_train_in_one_folder(tmp_path):
     with locked(tmp_path / "run"), pytest.raises(ValueError, match="another process is using"):
         train(small_config(tmp_path))
     train(small_config(tmp_path, "trainer.max_steps=1"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_unreadable_image_is_named_with_its_row(tmp_path, workers):
     (tmp_path / "a.png").write_text("not an image")
@@ -154,7 +165,7 @@ def test_settings_that_would_change_the_rows_of_a_step_are_rejected(tmp_path, se
 
 @pytest.mark.slow
 def test_what_cannot_be_resumed_is_not(tmp_path):
-    config = small_config(tmp_path, "trainer.save_only_model=true")
+    config = small_config(tmp_path, "trainer.save_only_model=true", "trainer.max_steps=2")
     train(config)
     (tmp_path / "run" / "run.json").unlink()
     with pytest.raises(ValueError, match="lack the state of the optimiser"):
@@ -180,19 +191,20 @@ def test_a_user_s_own_config_in_the_folder_is_left_alone(tmp_path):
 
 @pytest.mark.slow
 def test_a_checkpoint_that_was_cut_off_is_not_resumed_from(tmp_path):
-    train(small_config(tmp_path, "trainer.save_total_limit=null"))
+    steps = ("trainer.max_steps=3", "trainer.save_steps=1", "trainer.save_total_limit=null")
+    train(small_config(tmp_path, *steps))
     run = tmp_path / "run"
-    assert last_checkpoint(run).name == "checkpoint-6"
-    (run / "checkpoint-6" / "manifest.json").unlink()  # written when every rank has saved
-    assert last_checkpoint(run).name == "checkpoint-4"
-    for step in (4, 2):
+    assert last_checkpoint(run).name == "checkpoint-3"
+    (run / "checkpoint-3" / "manifest.json").unlink()  # written when every rank has saved
+    assert last_checkpoint(run).name == "checkpoint-2"
+    for step in (2, 1):
         (run / f"checkpoint-{step}" / "manifest.json").unlink()
     message = (
-        r"no checkpoint to resume from \(checkpoint-2, checkpoint-4, checkpoint-6: saved incom"
+        r"no checkpoint to resume from \(checkpoint-1, checkpoint-2, checkpoint-3: saved incom"
     )
     (run / "run.json").unlink()
     with pytest.raises(ValueError, match=message):
-        train(small_config(tmp_path, "trainer.save_total_limit=null"), resume=True)
+        train(small_config(tmp_path, *steps), resume=True)
 
 
 def rows_file(folder: Path, *rows: dict) -> str:

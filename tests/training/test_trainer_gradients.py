@@ -5,15 +5,15 @@ model and tokenizer (tests/helpers/tiny_llama.py) are made from what all of them
 """
 
 import inspect
+import multiprocessing
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
+from processes import Job, free_port
 from tiny_llama import TOKENIZER, model
 from torch.utils.data import SequentialSampler
 from transformers import LlamaForCausalLM, Trainer, TrainingArguments
@@ -227,16 +227,25 @@ def test_a_model_with_a_forward_of_its_own(tmp_path):
 
 def test_two_ranks(tmp_path):
     """Their micro-batches have different numbers of digits; the gradient is that of one batch."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([*command, __file__, str(tmp_path)], check=True, timeout=300, env=environment)
+    job = Job(fork_ranks, [str(tmp_path), str(free_port())], tmp_path / "output.txt")
+    assert job.wait() == [0], job.text()
     check(torch.load(tmp_path / "0.pt"), expected(model(), rows("text")))
 
 
-if __name__ == "__main__":
-    found = trained(
-        sft(sys.argv[1], COMPLETIONS, model(), per_device_train_batch_size=len(PAIRS) // 2)
-    )
-    rank = torch.distributed.get_rank()
-    torch.save(found, Path(sys.argv[1], f"{rank}.pt"))
+def fork_ranks(words):
+    """Train on two ranks that are forked from this process, which has imported TRL for both."""
+    ranks = [multiprocessing.Process(target=train_rank, args=(rank, *words)) for rank in range(2)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()
+    return int(any(rank.exitcode for rank in ranks))
+
+
+def train_rank(rank, folder, port):
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    os.environ |= {"LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    batch = len(PAIRS) // 2
+    found = trained(sft(folder, COMPLETIONS, model(), per_device_train_batch_size=batch))
+    torch.save(found, Path(folder, f"{rank}.pt"))
     torch.distributed.destroy_process_group()

@@ -55,6 +55,7 @@ def test_loss_and_gradients_are_those_of_the_vision_tower(tmp_path, name, projec
     assert len(list(tmp_path.rglob("*.pt"))) == len(rows)
 
 
+@pytest.mark.slow
 def test_images_in_bfloat16(tmp_path):
     """Those of family chat have the dtype of the model."""
     rows, (collator, model) = sized_rows(), loaded("internvl")
@@ -116,6 +117,7 @@ def test_other_weights_have_other_features(tmp_path):
     assert after["key"] != before["key"]
 
 
+@pytest.mark.slow
 def test_files_that_are_damaged_or_cannot_be_written(tmp_path, monkeypatch):
     rows, (collator, model) = sized_rows()[:1], loaded("qwen2_vl")
     collate = cached(collator, model, tmp_path / "cache", projector=FROZEN)
@@ -143,6 +145,7 @@ def test_files_that_are_damaged_or_cannot_be_written(tmp_path, monkeypatch):
         gradients(model, collate(rows), collator.vocabulary)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_cached_is_one_sentence(tmp_path):
     collator, model = loaded("qwen3_vl")
     with pytest.raises(ValueError, match=r"vision_cache: the vision tower is trained, .*frozen"):

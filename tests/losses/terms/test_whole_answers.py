@@ -74,6 +74,7 @@ def test_options_must_be_positive():
 # What noisy labels make of the losses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("noise", "answer", "prob", "of_labels"),
     [
