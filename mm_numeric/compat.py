@@ -400,10 +400,7 @@ def base_dataloader(loader: Any) -> Any:
 
 
 def stop_workers(loader: Any) -> None:
-    """Stop the workers of a torch DataLoader (2.13) that it keeps from epoch to epoch.
-
-    Those of a loader that is left to the garbage collector are waited for, 5 s for each.
-    """
+    """Stop what a torch DataLoader (2.13) keeps: garbage collection waits 5 s for each worker."""
     loader._iterator = None
 
 

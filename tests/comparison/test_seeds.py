@@ -128,7 +128,6 @@ def test_no_seed_trains_on_the_test_rows(tmp_path):
         seed_configs(config, 3)
 
 
-@pytest.mark.slow
 def test_a_folder_is_continued_with_what_its_runs_vary(tmp_path):
     folder = tmp_path / "compare"
     config = small_config(tmp_path)

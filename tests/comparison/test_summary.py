@@ -114,7 +114,6 @@ def test_the_label_noise_is_not_described_if_rows_differ_in_it(tmp_path):
     assert described == "Which objective teaches qwen2_vl (tiny) the task clock best?"
 
 
-@pytest.mark.slow
 def test_five_seeds_have_corrected_p_values_for_the_first_metric_only(tmp_path):
     one, none = {**POOR, "b": "12:58"}, [POOR] * 5
     runs = {"ce": none, "emd": [GOOD] * 5, "ntil": [POOR, POOR, one, one, GOOD]}
@@ -180,7 +179,6 @@ def test_a_small_category_that_comes_first_by_name_decides_nothing(tmp_path):
     assert "aardvark within 5 min" in terminal_text(read).splitlines()[1]
 
 
-@pytest.mark.slow
 def test_a_metric_at_its_limit_gives_way_to_one_of_the_same_rows(tmp_path):
     """One of 100 answers is within 5 minutes, and it is the only one of its category."""
     config = comparison(tmp_path, {"ce": [NONE] * 2, "emd": [NONE] * 2})

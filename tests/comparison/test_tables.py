@@ -151,7 +151,6 @@ def test_calibration_is_averaged_over_seeds_and_charts_pool_them(tmp_path):
     assert json.loads((tmp_path / "summary.json").read_text("utf-8")) == summary
 
 
-@pytest.mark.slow
 def test_a_seed_without_an_auroc_is_not_in_its_mean(tmp_path):
     right = {key: (text, 0.5) for key, text in TARGETS.items()}
     runs = {"warm_start": WARM, "ce": {"greedy": (right, POOR), "median": (right, right)}}

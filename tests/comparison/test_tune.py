@@ -66,7 +66,6 @@ def write_run(folder, selection=None, test=None):
         write_answers(folder, test)
 
 
-@pytest.mark.slow
 def test_every_row_has_the_same_trials_of_the_tuning_seeds(tmp_path):
     tune = "{trainer.learning_rate: [1.0e-4, 1.0e-3, 1.0e-2], trainer.warmup_steps: [0, 2]}"
     config = tuned(tmp_path, f"tune: {tune}, tune_seeds: [7, 8], {ON}")
@@ -212,7 +211,6 @@ def test_a_killed_tuning_is_resumed_and_other_selection_rows_are_answered_anew(
     assert rows.count("\n") == 6
 
 
-@pytest.mark.slow
 def test_trials_that_are_all_within_5_minutes_are_chosen_by_the_next_metric(tmp_path):
     """Half of the answers of the first trials are a minute off, so they are not exact."""
     folder = tmp_path / "compare"

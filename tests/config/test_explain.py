@@ -64,7 +64,6 @@ def test_an_unknown_setting_names_the_nearest(key, near, capsys):
     assert near in err
 
 
-@pytest.mark.slow
 def test_names_are_resolved_also_in_the_rows_of_a_comparison(capsys):
     """``train`` would find these mistakes only after the seconds that it takes to import torch."""
     for override, message in {

@@ -292,7 +292,6 @@ def test_a_row_longer_than_the_model_stops_before_a_step_on_it(tmp_path, stream)
     assert not (config.output_dir / "model").exists()
 
 
-@pytest.mark.slow
 def test_an_image_row_longer_than_the_model_is_found_by_train_and_by_check_data(tmp_path):
     rows = write_rectangles(tmp_path / "rows", 2, 400, 300)
     model = {"name": "tiny", "dtype": "float32", "image_size": {"max_pixels": 400 * 300}}

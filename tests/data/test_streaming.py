@@ -321,7 +321,6 @@ def test_a_data_set_is_trained_on_and_answered(images, tmp_path):
     assert open_image(sent[0]).tobytes() == shown[0].tobytes()
 
 
-@pytest.mark.slow
 @given(st.lists(st.floats(0.05, 20), min_size=1, max_size=4))
 def test_each_source_has_its_share_all_along(weights):
     drawn = list(islice(weighted_round_robin(weights), 200))

@@ -41,7 +41,6 @@ def test_training_rows_keep_what_a_source_gave(tmp_path):
     assert found.metadata()["rows"] == 3
 
 
-@pytest.mark.slow
 @given(st.data())
 def test_an_epoch_ends_when_every_row_was_in_it(data):
     weights = data.draw(WEIGHTS)

@@ -244,7 +244,6 @@ def test_answers_end_like_the_template_ends_them(twin, name):
     assert answer.offsets[first:-1] == [(i, i + 1) for i in range(len("11:30"))]
 
 
-@pytest.mark.slow
 def test_images_have_the_dtype_of_the_model(twin, rows):
     half = replace(CHAT, dtype="bfloat16")
     family = Chat.load(str(twin("deepseek_vl_hybrid")), half)  # it does not convert its images
@@ -298,7 +297,6 @@ def test_a_shipped_family_and_chat_agree():
     assert written[0] == written[1]
 
 
-@pytest.mark.slow
 def test_what_chat_cannot_do_is_one_sentence(twin, tmp_path):
     folder = tmp_path / "no_template"
     shutil.copytree(twin("gemma3"), folder)

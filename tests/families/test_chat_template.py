@@ -201,7 +201,6 @@ def _render_in_a_fork(sender):
     sender.send(chat_template._PROGRAMS[os.getpid()]._process.pid)
 
 
-@pytest.mark.slow
 def test_an_interrupted_text_is_not_read_as_the_next_one(monkeypatch):
     """In a notebook, the program outlives the KeyboardInterrupt of a cell."""
 

@@ -288,7 +288,6 @@ def test_a_folder_without_a_tokenizer_is_rejected(tiny, tmp_path):
 # Errors
 
 
-@pytest.mark.slow
 def test_checkpoints_of_other_families_are_rejected(tiny):
     with pytest.raises(
         ValueError, match=r"of type .qwen2_vl.*and LLaVA-1\.5 is 'llava'.*correct model\.family"

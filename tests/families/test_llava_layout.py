@@ -217,7 +217,6 @@ def test_a_tokenizer_without_an_image_token_needs_no_new_embedding(made):
     assert loaded.get_input_embeddings().weight.shape == model.get_input_embeddings().weight.shape
 
 
-@pytest.mark.slow
 def test_the_numeric_type_is_that_of_the_checkpoint_or_as_asked(made):
     _, folder = made[YiVL]
     for dtype, found in (("auto", torch.bfloat16), ("float16", torch.float16)):

@@ -87,7 +87,6 @@ def test_adapted_experts_are_saved_loaded_and_merged(tmp_path, name):
         torch.testing.assert_close(merged(loaded)(ids).logits, trained, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.slow
 def test_experts_can_be_left_out_and_need_plain_lora(tmp_path):
     trainer, _ = trainer_of("qwen3_moe", tmp_path, experts=False, dropout=0.1)
     assert trainer.model.peft_config["default"].target_parameters == set()

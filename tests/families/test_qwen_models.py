@@ -48,7 +48,6 @@ def supervised_logits(model, batch):
         return model(**inputs, logits_to_keep=batch["supervised"]).logits
 
 
-@pytest.mark.slow
 def test_the_seed_matters():
     one, same, other = tiny_model(0), tiny_model(0), tiny_model(1)
     assert 1.0e6 < sum(p.numel() for p in one.parameters()) < 1.3e6
@@ -199,7 +198,6 @@ def test_logits_at_supervised_rows_equal_those_of_the_full_forward(cls, tmp_path
     assert len(kept) == len(labels)
 
 
-@pytest.mark.slow
 def test_a_checkpoint_s_own_habits_of_generation_are_set_aside(clock_examples):
     _, clocks = clock_examples
     family, model = tiny_family(), tiny_model().eval()

@@ -66,7 +66,6 @@ def test_the_labels_of_the_real_tokenizer_are_the_answers_and_nothing_else(tmp_p
                                   for i, answer in enumerate(SUMS.values())] + [""]  # fmt: skip
 
 
-@pytest.mark.slow
 def test_numbers_are_found_whatever_tokens_they_are_cut_into():
     """T5 has tokens such as 3.5, 0.05, -7, ▁1,000 and 2018."""
     family = T5(load("t5-small"), None, TINY)
@@ -158,7 +157,6 @@ def test_ce_of_the_trainer_is_the_model_s_own_loss(checkpoint, family, tmp_path,
     assert "logits_to_keep" not in asked_for  # T5 would swallow it and give every row
 
 
-@pytest.mark.slow
 def test_a_step_waits_for_the_device_less_than_the_model_alone(checkpoint, family, tmp_path):
     trainer = trainer_of(tmp_path, checkpoint, family, "ntil")
     batch = trainer.data_collator(trainer.train_dataset)

@@ -206,7 +206,6 @@ def test_text_that_is_ruled_out_is_fine(name):
     assert gradient.isfinite().all()
 
 
-@pytest.mark.slow
 def test_cross_entropy_gives_a_noisy_label_its_distribution():
     """As rps does, and expected distances do not: see ``test_proper``."""
     probs = torch.tensor([0.1, 0.2, 0.4, 0.2, 0.1]).double()

@@ -9,7 +9,6 @@ from device_waits import Waits
 from objective_steps import EACH_OF_LABELS as EACH
 from objective_steps import OF_LABELS as SPECS
 from tokens import SIZE, VOCABULARY, batch
-from torch._inductor import config as inductor_config
 
 from mm_numeric.losses.numeric_loss import NumericLoss
 from mm_numeric.losses.spec import TermSpec
@@ -150,5 +149,7 @@ def test_a_head_without_logits_is_one_graph():
 @pytest.mark.skipif(not shutil.which("g++"), reason="inductor needs a compiler on a CPU")
 def test_inductor_agrees():
     """One objective with a cumulative sum, for one size: each more is ten seconds of a compiler."""
-    with inductor_config.patch({"cpp.simdlen": 0}):  # else it compiles programs to test the CPU
+    from torch._inductor import config  # takes two seconds
+
+    with config.patch({"cpp.simdlen": 0}):  # else it compiles programs to test the CPU
         compared(NumericLoss("emd", vocabulary=VOCABULARY), "inductor", seeds=(1,))

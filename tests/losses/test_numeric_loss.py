@@ -460,7 +460,6 @@ def test_the_order_of_samples_changes_nothing(seed, order, name):
 OWN_MEAN = [name for name in SOUND if name != "ce_numbers_times_2"]  # a mean over all tokens, as CE
 
 
-@pytest.mark.slow
 @given(seed=seeds, count=st.integers(1, 3), name=st.sampled_from(OWN_MEAN))
 @property_test
 def test_samples_of_text_leave_the_numeric_parts_alone(seed, count, name):
@@ -480,7 +479,6 @@ def test_a_shift_of_all_logits_changes_nothing(seed, name):
     assert parts(name, moved, labels) == pytest.approx(parts(name, logits, labels), rel=1e-6)
 
 
-@pytest.mark.slow
 @given(seed=seeds, name=st.sampled_from(SOUND))
 @property_test
 def test_what_is_not_trained_on_changes_nothing(seed, name):

@@ -145,7 +145,6 @@ def test_the_flag_of_this_command_permits_the_code_of_a_run(folder, capsys):
     assert len(Path("new/predictions.jsonl").read_text(encoding="utf-8").splitlines()) == 24
 
 
-@pytest.mark.slow
 def test_the_flag_permits_the_module_of_a_task_and_the_next_command_names_it(folder, capsys):
     change("run/config.yaml", "task", "evil:Task")
     assert cli.main([*COMMANDS["predict"], "--limit", "2", FLAG]) == 0
@@ -173,7 +172,6 @@ def test_training_into_the_folder_of_another_run_executes_nothing(folder, capsys
     assert f"checkpoint contains another run: {setting} is {value!r} there and None here." in found
 
 
-@pytest.mark.slow
 def test_comparing_into_the_folder_of_another_comparison_executes_nothing(folder, capsys):
     change("comparison/config.yaml", "task.name", "evil:Task")
     found = error_of(capsys, "compare", "comparison.yaml")

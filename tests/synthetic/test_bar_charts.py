@@ -9,7 +9,6 @@ from PIL import Image
 from mm_numeric.synthetic.bar_charts import Charts
 
 
-@pytest.mark.slow
 def test_a_bar_is_as_high_as_its_value(tmp_path):
     charts = Charts(rows=20, seed=5, image_noise=0, width_px=200, height_px=150)
     file = charts.write(tmp_path)

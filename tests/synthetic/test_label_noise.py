@@ -19,7 +19,6 @@ def shifts(clocks, ids=IDS):
     return {i: (found + 360) % 720 - 360 for i, found in minutes.items()}
 
 
-@pytest.mark.slow
 def test_label_noise_is_gaussian_and_goes_round_the_dial():
     found = list(shifts(Clocks(noise_minutes=5.0)).values())
     assert abs(statistics.fmean(found)) < 0.2  # four standard errors
@@ -38,7 +37,6 @@ def test_label_noise_depends_on_the_id_and_the_seed_alone():
     assert 0.03 < same < 0.09  # two independent draws agree in 5.6 % of rows
 
 
-@pytest.mark.slow
 def test_exponential_noise_makes_labels_late():
     found = list(shifts(Clocks(noise_minutes=5.0, noise_distribution="exponential")).values())
     assert min(found) >= 0

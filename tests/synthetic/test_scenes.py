@@ -57,7 +57,6 @@ def test_outlines_are_those_of_the_shapes(tmp_path):
         assert (columns["f1"], columns["in_region"], row["id"]) == (1, 1, example.id)
 
 
-@pytest.mark.slow
 def test_rotated_boxes_are_where_the_shapes_are(tmp_path):
     task = Detection(shape="rotated_box")
     drawn = Objects(rows=12, seed=1, shape="rotated_box", image_noise=0.0)

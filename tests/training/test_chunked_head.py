@@ -185,7 +185,6 @@ def test_a_head_that_is_called_in_another_way_is_not_stood_in_for():
     assert plain_linear(output_head(model)) is None
 
 
-@pytest.mark.slow
 def test_a_hook_that_changes_logits_keeps_them(tmp_path, chunked_steps):
     def make_model():
         model = tiny_causal_lm()
@@ -196,7 +195,6 @@ def test_a_hook_that_changes_logits_keeps_them(tmp_path, chunked_steps):
     assert not chunked_steps
 
 
-@pytest.mark.slow
 def test_a_model_that_flattens_positions_computes_all_logits(tmp_path, chunked_steps, logged):
     """As code from a hub may do: [b, t, v] is restored after the head."""
 
@@ -261,7 +259,6 @@ def test_under_torch_compile_logits_are_kept(tmp_path, chunked_steps, logged):
     assert lines_of(logged) == ["Logits are computed at all positions: torch.compile."]
 
 
-@pytest.mark.slow
 def test_few_logits_are_kept(tmp_path, chunked_steps):
     """There are n * v of them: as many as ``chunked_from`` are too many."""
     batch = COLLATE([rows()[i] for i in range(4)])

@@ -70,7 +70,6 @@ def test_prompts_of_one_length_are_answered_as_before(attention):
     assert [found.text for found in generate(model, collator.family, rows, 6)] == wanted
 
 
-@pytest.mark.slow
 def test_a_model_with_lora_answers_after_a_training_batch_as_before():
     rows, (collator, model) = sized_rows(), loaded("qwen2_vl")
     adapted = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"]))
@@ -79,7 +78,6 @@ def test_a_model_with_lora_answers_after_a_training_batch_as_before():
     assert [found.text for found in generate(adapted, collator.family, rows, 6)] == wanted
 
 
-@pytest.mark.slow
 def test_flash_attention_gets_the_boundaries_of_the_samples():
     """A loop in its place computes what it computes for the samples between the boundaries."""
     rows, (collator, model) = sized_rows(), loaded("qwen2_vl")

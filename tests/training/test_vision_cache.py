@@ -145,7 +145,6 @@ def test_files_that_are_damaged_or_cannot_be_written(tmp_path, monkeypatch):
         gradients(model, collate(rows), collator.vocabulary)
 
 
-@pytest.mark.slow
 def test_what_cannot_be_cached_is_one_sentence(tmp_path):
     collator, model = loaded("qwen3_vl")
     with pytest.raises(ValueError, match=r"vision_cache: the vision tower is trained, .*frozen"):
