@@ -41,5 +41,4 @@ def _tiktoken(file):
     from transformers import PreTrainedTokenizerFast
     from transformers.convert_slow_tokenizer import TikTokenConverter
 
-    made = TikTokenConverter(vocab_file=str(file)).converted()
-    return PreTrainedTokenizerFast(tokenizer_object=made)
+    return PreTrainedTokenizerFast(tokenizer_object=TikTokenConverter(str(file)).converted())
