@@ -43,6 +43,7 @@ NO_LOCATION_TOKENS = f"no location tokens: none were generated, or {TOKENS_REMOV
 LOCATION_TOKENS = "location tokens, which the declared frame does not have"
 """Reason of a parse failure: the text has location tokens, whose range the frame does not have."""
 
+_READ: dict[str, Any] = {}  # frames by their text: each row of a file has one, and most are equal
 _SLACK_PX = 1.0  # rounded annotations may be outside the image by this much; they are clamped
 _LARGEST_EDGE_PX = 1_000_000  # Pillow opens no image that is wider and has a usable height
 _LARGEST_LEVEL = 2.0**53  # above it float64 cannot represent every whole number
@@ -240,9 +241,7 @@ class Frame:
         The result may be outside the image. If it is outside by at most the rounding error (half a
         coordinate step), it is moved to the edge.
         """
-        width, height = self.edges
-        x = self.coordinates.position(level_x, width)
-        y = self.coordinates.position(level_y, height)
+        x, y = map(self.coordinates.position, (level_x, level_y), self.edges)
         if self.coordinates.space == "resized":
             x, y = self.view.to_original(x, y)
         step_x, step_y = self.step_px
@@ -331,9 +330,12 @@ class Frame:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """Create a ``Frame`` from a dictionary of ``to_dict``."""
-        found: Self = read_dataclass(cls, raw, "frame")
-        return found
+        """Create a ``Frame`` from a dictionary of ``to_dict``; equal ones share one frame."""
+        if len(_READ) == 1000:
+            _READ.clear()
+        if (key := repr(raw)) not in _READ:
+            _READ[key] = read_dataclass(cls, raw, "frame")
+        return _READ[key]
 
 
 def write_pieces(pieces: Iterable[Piece], roles: Sequence[str]) -> Written:

@@ -4,11 +4,9 @@ python tests/helpers/budget.py
 """
 
 import ast
-import io
 import re
 import subprocess
 import sys
-import tokenize
 from functools import cache
 from pathlib import Path
 
@@ -16,8 +14,6 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("mm_numeric", "tasks", "evaluation")
 SETTINGS = ("config-reference", "config-tasks", "config-terms")
 LONGEST = 50
-_NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
-            tokenize.ENCODING, tokenize.ENDMARKER)  # fmt: skip
 
 
 def files(room, pattern="*.py"):
@@ -37,32 +33,50 @@ def lines(*rooms, pattern="*.py"):
     return sum(path.read_bytes().count(b"\n") for room in rooms for path in files(room, pattern))
 
 
-@cache  # for the two measures of code
-def code_lines(text):
-    """Return the numbers of the lines with code: not blank, no comment, no docstring.
+def statements(node):
+    """Yield the statements in a node, those in other statements too."""
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for own in getattr(node, name, ()):
+            if isinstance(own, ast.stmt):
+                yield own
+            yield from statements(own)
 
-    A docstring is any text that is a statement, also below a field. All lines of another text are
-    code.
+
+@cache  # for the two measures of code
+def code_of(text):
+    """Return the numbers of the lines with code, and the functions.
+
+    Code is what is not blank, no comment and no docstring. A docstring is any text that is a
+    statement, also below a field. All lines of another text are code.
     """
-    found = set()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in _NO_CODE:
-            found.update(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Expr) and isinstance(getattr(node.value, "value", None), str):
-            found.difference_update(range(node.lineno, node.end_lineno + 1))
-    return found
+    lines = enumerate(text.splitlines(), 1)
+    found = {i for i, line in lines if line.strip() and not line.lstrip().startswith("#")}
+    functions = []
+    for node in statements(ast.parse(text)):
+        own = range(node.lineno, node.end_lineno + 1)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            functions.append(node)
+        elif isinstance(node, ast.Expr) and isinstance(getattr(node.value, "value", None), str):
+            found.difference_update(own)
+        elif not hasattr(node, "body") and not found.issuperset(own):
+            for each in ast.walk(node):
+                if isinstance(each, ast.Constant | ast.JoinedStr):
+                    found.update(range(each.lineno, each.end_lineno + 1))
+    return found, functions
+
+
+def code_lines(text):
+    """Return the numbers of the lines with code."""
+    return code_of(text)[0]
 
 
 def long_functions(path):
     """Return the functions of a file with more than ``LONGEST`` lines of code, decorators aside."""
-    text = path.read_text(encoding="utf-8")
-    code = code_lines(text)
+    code, functions = code_of(path.read_text(encoding="utf-8"))
     return [
         f"{path.relative_to(ROOT).as_posix()}:{node.name}"
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and sum(node.lineno <= line <= node.end_lineno for line in code) > LONGEST
+        for node in functions
+        if sum(line in code for line in range(node.lineno, node.end_lineno + 1)) > LONGEST
     ]
 
 
@@ -81,15 +95,13 @@ def formats():
     return len(IMPORTERS)
 
 
-def walk(name):
-    """Return the files that a walk of ``files_walked`` lists, in a process of its own.
-
-    In a process that has done other work, caches have the results of some functions already.
-    """
-    script = Path(__file__).with_name("files_walked.py")
-    done = subprocess.run([sys.executable, script, name], capture_output=True, text=True)
+@cache
+def walks():
+    """Return the files that each walk of ``files_walked`` lists."""
+    command = [sys.executable, Path(__file__).with_name("files_walked.py")]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+    return {name: files for name, *files in map(str.split, done.stdout.splitlines())}
 
 
 STATIC = {
@@ -110,7 +122,7 @@ WALKS = {
     "files that one scored answer runs": "answer",
     "files from the command `train` to its config": "config",
 }
-MEASURES = STATIC | {name: lambda own=own: len(walk(own)) for name, own in WALKS.items()}
+MEASURES = STATIC | {name: lambda own=own: len(walks()[own]) for name, own in WALKS.items()}
 """Name of each row of the budget -> function that measures it."""
 
 

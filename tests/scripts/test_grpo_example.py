@@ -1,10 +1,9 @@
 """The example that trains a model on rewards for its own answers, with TRL's GRPOTrainer."""
 
-import runpy
 import shutil
-from pathlib import Path
 
 import pytest
+from grpo import make_trainer
 from tiny_models import small_config, tiny_folder
 from transformers import AutoModelForImageTextToText
 
@@ -13,8 +12,6 @@ from mm_numeric.data.framing import load_framed_image
 from mm_numeric.families.qwen2_vl import Qwen2VL
 from mm_numeric.training.run import train
 
-PATH = Path(__file__).parents[2] / "scripts" / "examples" / "grpo.py"
-make_trainer = runpy.run_path(str(PATH))["make_trainer"]
 SETTINGS = {"num_generations": 4, "per_device_train_batch_size": 8, "max_steps": 2,
             "logging_steps": 1, "learning_rate": 1e-3, "save_strategy": "no", "report_to": [],
             "use_cpu": True, "bf16": False, "gradient_checkpointing": False}  # fmt: skip
@@ -22,8 +19,8 @@ SETTINGS = {"num_generations": 4, "per_device_train_batch_size": 8, "max_steps":
 
 def test_a_run_is_trained_further_by_rewards(tmp_path):
     warm = train(small_config(tmp_path / "warm", "trainer.max_steps=40", "objective=ce",
-                              "trainer.per_device_train_batch_size=12", "evaluate=null",
-                              "trainer.learning_rate=4.0e-3"))  # fmt: skip
+                              "trainer.save_steps=40", "trainer.per_device_train_batch_size=12",
+                              "evaluate=null", "trainer.learning_rate=4.0e-3"))  # fmt: skip
     config = small_config(tmp_path, f"model.name={warm}", "predict.max_new_tokens=6")
     trainer = make_trainer(config, {"time": 1.0, "format": 0.5}, **SETTINGS)
     before = trainer.model.get_output_embeddings().weight.clone()

@@ -129,9 +129,12 @@ def test_results_of_removed_losses_and_settings_are_recomputed(runs, tmp_path):
 
 @pytest.mark.parametrize("folder", ANSWERS, ids=lambda folder: folder.name)
 def test_the_answers_of_one_seed_have_their_published_values(folder, tmp_path, monkeypatch):
-    """--recompute, without the intervals, which take minutes: each run and rule of a seed."""
+    """--recompute, without the intervals, which take minutes: some runs, each by one rule."""
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    seed = summary["seeds"][0]
+    seed, decoding = summary["seeds"][0], summary["decoding"]
+    rules = {name: list(decoding.get(name, ["greedy"])) for name in summary["table"]}
+    names = list(rules)[:: max(1, len(rules) // 5)]
+    chosen = {name: rules[name][i % len(rules[name])] for i, name in enumerate(names)}
     with tarfile.open(folder / "answers.tar.xz") as archive:
         archive.extractall(
             tmp_path,
@@ -140,14 +143,20 @@ def test_the_answers_of_one_seed_have_their_published_values(folder, tmp_path, m
     monkeypatch.syspath_prepend(SCRIPT.parent)
     from publish_results import scored_runs
 
-    runs, _ = scored_runs(summary | {"seeds": [seed], "ensembles": {}}, tmp_path)
-    cells = {
-        (name, rule): cell
-        for name, own in summary["decoding"].items()
-        for rule, cell in own.items()
+    drawn = {
+        "seeds": [seed],
+        "runs": [
+            own | {"warm_start": None} for own in summary["runs"] if own["objective"] in chosen
+        ],
+        "decoding": {name: [rule] for name, rule in chosen.items()},
+        "ensembles": {},
     }
-    cells |= {(name, "greedy"): cell for name, cell in summary["table"].items()}
-    assert cells.keys() <= runs.keys()
+    runs, _ = scored_runs(drawn, tmp_path)
+    cells = {
+        (name, rule): summary["table"][name] if rule == "greedy" else decoding[name][rule]
+        for name, rule in chosen.items()
+    }
+    assert cells.keys() == runs.keys()
     compared = 0
     for key, cell in cells.items():
         (scores,) = runs[key]
@@ -161,24 +170,24 @@ def test_the_answers_of_one_seed_have_their_published_values(folder, tmp_path, m
             found = finite(metric.value(columns))
             assert found == pytest.approx(published, rel=1e-4, abs=1e-9), (key, metric.name)
             compared += 1
-    assert compared >= 50
+    assert compared >= 20
 
 
 def git(*words):
     return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("name", ["clock_distilled", "grounding_ensembles"])
-def test_published_results_are_recomputed_at_their_commit(name):
-    """The archives with distillation and with ensembles; the others take minutes each."""
-    target = ROOT / "docs/results" / name
+def test_published_results_are_recomputed_at_their_commit(runs, tmp_path):
+    """.ci/run does it for archives with ensembles and with distillation."""
+    target = tmp_path / "mine"
+    assert python(SCRIPT, runs, target).returncode == 0
     summary = json.loads((target / "summary.json").read_text(encoding="utf-8"))
-    if git("cat-file", "-e", summary["scored_at"]).returncode:
+    if git("cat-file", "-e", "HEAD").returncode:
         pytest.skip("needs a checkout with its history")
+    (target / "summary.json").write_text(json.dumps(summary | {"scored_at": "HEAD"}))
     done = python(SCRIPT, "--recompute", target)
     assert done.returncode == 0, done.stderr
-    assert re.search(r": [\d,]{5,} values are equal", done.stdout)
+    assert re.search(r": [\d,]{3,} values are equal", done.stdout)
     assert "/tree " not in git("worktree", "list").stdout
 
 
