@@ -114,7 +114,7 @@ def frames_of(family, size):
 @given(case=points_in_images())
 @example(case=((1, 1), (1.0, 0.0)))
 @example(case=((4000, 3000), (4000.0, 3000.0)))
-@examples(60)
+@examples(40)
 def test_an_error_is_at_most_half_a_step(family, case):
     size, point = case
     for frame in frames_of(family, size):
@@ -131,7 +131,7 @@ def test_an_error_is_at_most_half_a_step(family, case):
 
 @pytest.mark.parametrize("family", RESIZES)
 @given(size=SIZES, part=st.floats(0, 1))
-@examples(60)
+@examples(40)
 def test_a_grid_s_own_points_come_back_as_they_are(family, size, part):
     for frame in frames_of(family, size):
         levels = [round(part * frame.coordinates.largest(edge)) for edge in frame.edges]
@@ -372,11 +372,11 @@ def test_reading_takes_time_linear_in_the_text(name):  # one preset of each text
     shape = frame.write([Instance(BOX, "a")]).text
     started = time.process_time()
     for piece in (*PIECES, *WHOLE):
-        run = piece * (30_000 // len(piece))
+        run = piece * (10_000 // len(piece))
         for text in (f"{run}x", f"{shape}{run}x", f"{run}x{shape}"):
             found = frame.read(text)
             assert piece in WHOLE or isinstance(found, Unreadable) == (shape not in text)
-    assert time.process_time() - started < 10  # squared it would be minutes
+    assert time.process_time() - started < 5  # squared it would be longer
 
 
 def test_labels_go_with_their_own_object():

@@ -26,7 +26,7 @@ RESIZES = {
     "letterbox": Resize(kind="letterbox", side=336),
     "none": Resize(kind="none"),
 }
-OFTEN = examples(25)
+OFTEN = examples(10)
 EDGES = st.integers(2, 2000)
 CORNERS = st.lists(st.tuples(*[st.floats(0, 1)] * 4), min_size=1, max_size=3)
 

@@ -52,8 +52,8 @@ def byt5():
 @pytest.mark.parametrize(
     "numbers",
     [
-        [str(n) for n in range(100)],
-        [f"{n}.{d}" for n in range(10) for d in range(10)],
+        [str(n) for n in range(50)],
+        [f"{n}.{d}" for n in range(5) for d in range(5)],
         [f"{sign}{n}" for sign in ("", "-") for n in range(10)],
     ],
     ids=["integers", "decimals", "signed"],

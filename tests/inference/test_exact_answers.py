@@ -34,8 +34,12 @@ KINDS = {
         [f"{hour}:{minute:02d}" for hour in range(1, 13) for minute in range(60)],
         time_of,
     ),
-    "integers": ("(?:0|[1-9][0-9]{0,2})", [str(n) for n in range(1000)], Number),
-    "decimals": (r"[0-9]\.[0-9]{2}", [f"{n / 100:.2f}" for n in range(1000)], Number),
+    "integers": (
+        "(?:[0-9]|4[0-9]{1,2})",
+        [str(n) for n in (*range(10), *range(40, 50), *range(400, 500))],
+        Number,
+    ),
+    "decimals": (r"[78]\.[0-9]{2}", [f"{n / 100:.2f}" for n in range(700, 900)], Number),
 }
 PROMPTS = ("When?", "How many of these are there?")
 

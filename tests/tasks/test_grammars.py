@@ -56,12 +56,12 @@ def frames_of(name):
 @pytest.mark.slow
 @each
 def test_every_text_of_the_grammar_is_parsed(name, options):
-    """20,000 random texts over all tasks and coordinates."""
+    """6,000 random texts over all tasks and coordinates."""
     task, frames, source = task_class(name, "test")(**options), frames_of(name), random.Random(name)
     for frame in frames:
         grammar = task.grammar(frame)
         walks, pattern = Walks(grammar, task.grammar_after(frame)), re.compile(grammar, re.DOTALL)
-        for i in range(20_000 // len(EVERY) // len(frames) + 1):
+        for i in range(6_000 // len(EVERY) // len(frames) + 1):
             text = walks.draw(source, 60)
             answer = task.parse(text, frame)
             assert not isinstance(answer, Unreadable), (text, answer)
@@ -75,9 +75,9 @@ def test_what_a_task_writes_matches(name, options, tmp_path):
     task = task_class(name, "test")(**options)
     if name in GENERATOR_OF:
         own = {"shape": options["shape"]} if name == "detection" and options else {}
-        source = read_dataclass(DataSource, rows_for(name, 12, 3, **own), "test")
+        source = read_dataclass(DataSource, rows_for(name, 5, 3, **own), "test")
     else:
-        file = written_rows(name if name in ROWS else "mathematics", tmp_path, 12)
+        file = written_rows(name if name in ROWS else "mathematics", tmp_path, 5)
         source = DataSource(path=str(file))
     examples = load_examples(task, source, tmp_path / "cache", training=True)
     for example in examples:

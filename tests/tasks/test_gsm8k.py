@@ -238,7 +238,8 @@ def test_real_references_are_right_in_every_writing():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["train.jsonl.gz", "test.jsonl"])
-def test_real_solutions_are_all_in_t5s_tokens(name):
+def test_real_solutions_are_in_t5s_tokens(name):
+    """Every eighth one."""
     folder = SHARED / "tokenizers" / "t5-small"
     if not folder.is_dir():
         pytest.skip("the real tokenizers are not here")
@@ -247,11 +248,11 @@ def test_real_solutions_are_all_in_t5s_tokens(name):
     from transformers import T5Tokenizer
 
     tokenizer, task = T5Tokenizer.from_pretrained(folder), GSM8K(plain=True)
-    texts = [task.format(read(row, plain=True).answer).text for row in real(name)]
+    texts = [task.format(read(row, plain=True).answer).text for row in real(name)[::8]]
     encoded = tokenizer(texts, add_special_tokens=False)["input_ids"]
-    for i, (text, ids) in enumerate(zip(texts, encoded, strict=True)):
+    for text, ids in zip(texts, encoded, strict=True):
         assert tokenizer.unk_token_id not in ids, text
-        assert i % 8 or tokenizer.decode(ids) == text
+        assert tokenizer.decode(ids) == text
 
 
 def test_real_rows_come_packed_and_not(tmp_path):
