@@ -9,11 +9,17 @@ from datasets import Dataset
 from safetensors.torch import save_file
 from tiny_models import tiny_causal_lm
 from torch import Tensor
-from transformers import Trainer, TrainingArguments
+from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM, Trainer, TrainingArguments
 from trl import SFTConfig, SFTTrainer
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
-from mm_numeric import NumberVocabulary, NumericLoss, NumericLossMixin, step_counts
+from mm_numeric import (
+    NumberVocabulary,
+    NumericLoss,
+    NumericLossMixin,
+    loss_func,
+    step_counts,
+)
 from mm_numeric.distributed.ranks import leave_process_group
 from mm_numeric.families.tiny import tiny_qwen2_tokenizer
 
@@ -132,7 +138,34 @@ def weights(model) -> dict[str, Tensor]:
 def main(arguments: list[str]) -> None:
     """Train by the mixin and by a loop with accelerate, on all ranks; write the weights."""
     _train_both(Path(arguments[0]))
+    _train_router(Path(arguments[0]), Accelerator(cpu=True).num_processes)
     leave_process_group()  # after the models are freed: their reducers wait for it
+
+
+def mixture() -> Qwen3MoeForCausalLM:
+    """Return a mixture of experts with a router loss."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "moe_intermediate_size": 16}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "num_hidden_layers": 1}
+    return Qwen3MoeForCausalLM(Qwen3MoeConfig(
+        **sizes, **heads, vocab_size=len(TOKENIZER), num_experts=4, num_experts_per_tok=2,
+        router_aux_loss_coef=0.5, output_router_logits=True,
+    ))  # fmt: skip
+
+
+def _train_router(folder: Path, ranks: int) -> None:
+    """Train on equal rows, so that the mean over the tokens of all ranks is that of each rank."""
+    data = Dataset.from_list([rows()[0]] * 8)
+    loss_of = NumericLoss("ce", vocabulary=NUMBERS)
+    for average in (True, False):
+        changes = {"average_tokens_across_devices": average, "max_steps": 2}
+        changes |= {"per_device_train_batch_size": 4 // ranks, "optim": "sgd"}
+        func = loss_func(loss_of, shift=True)
+        trainer = by_trainer(
+            folder, data=data, model=mixture(), compute_loss_func=func, changes=changes
+        )
+        if trainer.is_world_process_zero():
+            save_file(weights(trainer.model), folder / f"router_{average}.safetensors")
 
 
 def _train_both(folder: Path) -> None:

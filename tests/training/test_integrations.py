@@ -762,6 +762,13 @@ def test_two_ranks_reach_the_weights_of_one(tmp_path):
         for integration in ("mixin", "loop"):
             for name, value in load_file(tmp_path / folder / f"{integration}.safetensors").items():
                 torch.testing.assert_close(value, whole[name], rtol=0, atol=1e-5)
+    routers = [
+        load_file(tmp_path / folder / f"router_{average}.safetensors")
+        for folder in ("one", "two")
+        for average in (True, False)
+    ]
+    for found in routers[1:]:
+        torch.testing.assert_close(found, routers[0], rtol=0, atol=1e-6)
     one, two = (json.loads((tmp_path / x / "state.json").read_text())["log_history"]
                 for x in ("one", "two"))  # fmt: skip
     for line, other in zip(one[:STEPS], two[:STEPS], strict=True):

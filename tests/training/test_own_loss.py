@@ -13,15 +13,15 @@ from processes import Job
 from tiny_integrations import (
     COLLATE,
     NUMBERS,
-    TOKENIZER,
     NumericTrainerForTests,
     by_sft_trainer,
     by_trainer,
+    mixture,
     rows,
     settings,
 )
 from tiny_models import small_config, tiny_causal_lm, tiny_checkpoint
-from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM, Trainer, TrainingArguments
+from transformers import Trainer, TrainingArguments
 from trl import SFTTrainer
 
 from mm_numeric import NumericLoss, loss_func
@@ -43,16 +43,6 @@ def loss_of(policy="stop", preset="ce"):
 def trainer_of(folder, model, policy="stop"):
     args = TrainingArguments(**settings(folder))
     return NumericTrainerForTests(model, args, objective=loss_of(policy))
-
-
-def mixture():
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 32, "moe_intermediate_size": 16}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "num_hidden_layers": 1}
-    return Qwen3MoeForCausalLM(Qwen3MoeConfig(
-        **sizes, **heads, vocab_size=len(TOKENIZER), num_experts=4, num_experts_per_tok=2,
-        router_aux_loss_coef=0.5, output_router_logits=True,
-    ))  # fmt: skip
 
 
 def lines(trainer):
