@@ -15,6 +15,7 @@ import torch
 from objective_steps import OF_ANSWERS, OF_LABELS
 from processes import python
 
+from mm_numeric.losses import cross_entropy
 from mm_numeric.registry import TERMS
 
 pytestmark = pytest.mark.slow  # each starts the script
@@ -122,8 +123,9 @@ def test_freed_memory_is_not_used_unseen(parts):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_from_hidden_takes_the_memory_of_one_chunk(parts, dtype):
+def test_from_hidden_takes_the_memory_of_one_chunk(monkeypatch, parts, dtype):
     """The logits are 128 MiB in float32; a chunk of them is 16 MiB."""
+    monkeypatch.setattr(cross_entropy, "_FROZEN_CPU_CHUNK", 1 << 22)
     labels = torch.arange(512)
     head = torch.zeros(1 << 16, 8, dtype=dtype)
     hidden = torch.zeros(512, 8, dtype=dtype, requires_grad=True)
