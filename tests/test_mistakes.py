@@ -71,7 +71,7 @@ COMMANDS = [
     Mistake("compare clock_tiny --engine rai", "--engine: there is no choice 'rai'. Did you mea"),
     Mistake("compare clock_tiny --seeds one", "argument --seeds: invalid int value: 'one'"),
     Mistake("compare clock_tiny --seeds 7", "compare.seeds: 7 is not one of [0, 1]."),
-    Mistake("compare clock_tiny compare.metric=exct", "compare.metric: there is no metric 'exct'. Did you mean 'exac"),
+    Mistake("compare clock_tiny compare.metric=exct data.train.synthetic.rows=4 data.test.synthetic.rows=4", "compare.metric: there is no metric 'exct'. Did you mean 'exac"),
     Mistake("compare mine.yaml", "mine: no section `compare`; see `mm-numeric cp clock_tiny`."),
     Mistake("predict", "error: the following arguments are required: --model"),
     *(

@@ -201,7 +201,8 @@ def _letter(option: int) -> str:
 
 def _declared(response: str) -> list[str]:
     """Return the text after the last phrase such as "answer is", in a list; [] without one."""
-    return [response[match.end() :] for match in _DECLARED.finditer(response)][-1:]
+    ends = [match.end() for match in _DECLARED.finditer(response)]
+    return [response[end:] for end in ends[-1:]]
 
 
 def _number(response: str) -> Extraction:
