@@ -49,10 +49,9 @@ def write_summary(config: Config, folder: Path, *, partial: bool = False) -> dic
     runs = read_runs(config, entries, folder, partial=partial)
     ensembles = read_ensembles(config, entries, folder, partial=partial)
     first = runs[entries[0].name, GREEDY][0]
-    stated, layout = (
-        stated_hypotheses(config),
-        {**_rows(config, entries), "seeds": list(seeds), "metric": config.comparison.metric},
-    )
+    stated = stated_hypotheses(config)
+    layout = _rows(config, entries)
+    layout |= {"seeds": list(seeds), "metric": config.comparison.metric}
     summary: dict[str, Any] = {
         "version": VERSION,
         "title": config.title,

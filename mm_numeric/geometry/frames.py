@@ -333,9 +333,9 @@ class Frame:
         """Create a ``Frame`` from a dictionary of ``to_dict``; equal ones share one frame."""
         if len(_READ) == 1000:
             _READ.clear()
-        if (key := repr(raw)) not in _READ:
-            _READ[key] = read_dataclass(cls, raw, "frame")
-        return _READ[key]
+        if (found := _READ.get(key := repr(raw))) is None:
+            found = _READ[key] = read_dataclass(cls, raw, "frame")
+        return found
 
 
 def write_pieces(pieces: Iterable[Piece], roles: Sequence[str]) -> Written:
