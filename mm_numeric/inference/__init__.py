@@ -1,1 +1,1 @@
-"""Generate answers to test questions, and measure which digits a model confuses."""
+"""Generate answers, and choose them from their distribution by decoding rules."""

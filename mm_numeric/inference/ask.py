@@ -147,8 +147,7 @@ class LoadedRun:
     ) -> tuple[Image.Image | None, tuple[int, int] | None, Example]:
         """Load an image, unless it is None; return it, its size and the question about it.
 
-        Raises:
-            ValueError: If the image cannot be read, or the model cannot be asked about it.
+        Raises ValueError if the image cannot be read, or if the question is too long.
         """
         prompt, own = self.question(asked), str(image or "--ask")
         where = own if image is None else f"the image {own}"
@@ -180,7 +179,7 @@ class LoadedRun:
             batch = [self.opened(own, asked) for own in images[start : start + rows]]
             answers = self.loaded.answers([[example for *_, example in batch]], self.explore)
             for (image, size, example), own in zip(batch, answers, strict=True):
-                if own.candidates:  # as the greedy answer, which confidences compare them with
+                if own.candidates:  # like the greedy answer, with which confidences compare them
                     short = [limits.shortened(given, own.frame) for given in own.candidates]
                     own = own._replace(candidates=short)
                 merged = merge_equal(own.candidates or ())
@@ -196,13 +195,9 @@ class LoadedRun:
     ) -> Answer:
         made = {rule: made_with(self.config.predict, rule, rules)}
         fitted = with_calibrations(self.source, self.run, made, None, calibrates=False)
+        calibration = fitted.calibrations.get(rule)
         line = prediction(
-            self.config,
-            self.family,
-            example,
-            generated,
-            rule,
-            calibration=fitted.calibrations.get(rule),
+            self.config, self.family, example, generated, rule, calibration=calibration
         )
         answer = self.config.task.read(line["text"], generated.frame)
         confidence = (line.get("decode") or {}).get("confidence")

@@ -2,9 +2,9 @@
 
 ``SharedPrompts``  all branches of a prompt attend to its one KV cache (tree attention): a token
                    sees the prompt and the tokens of its own branch
-``CopiedPrompts``  each branch has a copy of the cache; for encoder-decoders, models with other
-                   attention than softmax by a function of transformers' ``AttentionInterface``, and
-                   caches of other kinds
+``CopiedPrompts``  each branch has a copy of the cache; for encoder-decoders, for models whose
+                   attention is not a plain softmax of transformers' ``AttentionInterface``, and for
+                   other kinds of caches
 
 Axes    b prompts, n branches of all prompts, m their continuations, t tokens of the prompt,
         c prompts of a group, q branches of a prompt, s tokens of a branch, h heads of keys, g heads
@@ -97,7 +97,7 @@ def _can_share(model: Any, model_kwargs: dict[str, Any]) -> bool:
     )
 
 
-_plain = WeakKeyDictionary[Any, bool]()  # what ``_has_plain_attention`` has found
+_plain = WeakKeyDictionary[Any, bool]()  # results of ``_has_plain_attention``
 
 
 def _has_plain_attention(model: Any, cache: DynamicCache, positions: Tensor) -> bool:
@@ -138,7 +138,7 @@ def _pass(model: Any, ids: Tensor, positions: Tensor, cache: DynamicCache) -> Te
 
 
 class _Layer(DynamicLayer):
-    """A layer of the KV cache, with the prompts' part and that of the tokens of all branches."""
+    """A layer of the KV cache, for the prompts and for the new tokens of all branches."""
 
     def __init__(self, prompt: DynamicLayer) -> None:
         super().__init__()
@@ -150,7 +150,7 @@ class _Layer(DynamicLayer):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Append the keys and values of new tokens; return those of all tokens of branches."""
+        """Append keys and values of new tokens; return the keys and values of all branches."""
         length = self.keys.shape[2]
         total = length + key_states.shape[2]
         if total > self.rooms[0].shape[1]:  # make room for twice as many, which copies them
@@ -200,7 +200,7 @@ class SharedPrompts:
     """Branches that share the KV cache of their prompt.
 
     The new tokens of all branches are one row of tokens for the model, without padding. Only the
-    attention function knows which prompt, and which tokens before, belong to each.
+    attention function knows the prompt and the previous tokens of each branch.
     """
 
     def __init__(self, model: Any, input_ids: Tensor, model_kwargs: dict[str, Any]) -> None:
@@ -255,7 +255,7 @@ class SharedPrompts:
 
     @contextmanager
     def _attending(self, path: Tensor, groups: Sequence[_Group]) -> Iterator[None]:
-        """Replace the model's attention function by that of branches."""
+        """Replace the attention function: each branch attends to its prompt and its own tokens."""
 
         def attend(
             module: Any, query: Tensor, key: Tensor, value: Tensor, *_: Any, **options: Any
@@ -292,7 +292,7 @@ class SharedPrompts:
 def _attend(
     query: Tensor, key: Tensor, value: Tensor, hidden: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the attention to a group of tokens, to merge it with that to another group.
+    """Return the attention to a group of tokens, for ``_merged`` to combine with another group.
 
     Args:
         query: [..., q, d]

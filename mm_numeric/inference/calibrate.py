@@ -1,16 +1,16 @@
 """Calibration: maps from the confidence of a run to the share of its answers that are correct.
 
-A confidence is a belief about labels like those of the training. If these are noisy or few, the
-share of correct answers differs. A map is fitted to answers whose correctness is known, on rows
-that were neither trained on nor are tested:
+A model learns its confidences from the training labels. If these are noisy or few, the share of
+correct answers differs. A map is fitted to answers whose correctness is known, on rows that are
+neither training nor test rows:
 
     temperature   one parameter: the probabilities of the candidates to the power 1 / T. Only for
-                  candidates with exact probabilities; shares of samples say too little
+                  candidates with exact probabilities; shares of samples are too coarse
     platt         two parameters: sigmoid(slope * logit(confidence) + offset) (Platt 1999)
 
 Both minimise the log loss. They change the confidence of an answer, and never the answer. The file
-calibration.RULE.json in the folder of a run has both, and names the one to apply: that of less log
-loss on folds of the rows that it was not fitted to. It does not import torch.
+calibration.RULE.json in the folder of a run has both, and names the one to apply: the map with the
+lower cross-validated log loss. This module does not import torch.
 
 Shapes    n answers or objects, k candidates of an answer; arrays are float64
 """
@@ -35,11 +35,12 @@ from mm_numeric.io.log import logger
 from mm_numeric.runs.folder import CALIBRATION, decoded_name
 
 FEWEST = 20
-"""Number of questions from which a calibration is fitted."""
+"""Smallest number of questions that a calibration is fitted to."""
 
 RAW = "raw"
 
-_OF_THE_FILE = ("rows", "precision", "calibration")  # the rest of its record: the run and settings
+_OF_THE_FILE = ("rows", "precision", "calibration")
+"""Fields of *.made_by.json that are left out of ``Calibration.settings``."""
 
 VERSION = 1
 """Version of calibration.RULE.json."""
@@ -47,14 +48,13 @@ VERSION = 1
 PLATT, TEMPERATURE = "platt", "temperature"
 
 _CLOSEST = 1e-3
-"""Confidences are at least this far from 0 and 1 in a log loss and a logit, which are infinite
-there."""
+"""Confidences are clipped to this distance from 0 and 1, where log loss and logit are infinite."""
 
-_LARGEST = 20.0  # temperature, and 1 / the smallest one
+_LARGEST = 20.0  # temperature; the smallest is 1 / 20
 
 Support = tuple[Sequence[float], Sequence[float]]
-"""The probability of each candidate of an answer, and how right the answer is if the candidate is
-true, [k] each; see ``Decision.support``."""
+"""The probability of each candidate of an answer, and how correct the answer is, 0 to 1, if the
+candidate is true, [k] each; see ``Decision.support``."""
 
 
 class Supports(NamedTuple):
@@ -64,7 +64,7 @@ class Supports(NamedTuple):
     """Logarithm of the probability of each candidate, [n, k]; -inf for padding."""
 
     rights: Floats
-    """How right the answer is if the candidate is true, 0 to 1, [n, k]."""
+    """How correct the answer is if the candidate is true, 0 to 1, [n, k]."""
 
     @classmethod
     def of(cls, supports: Sequence[Support]) -> "Supports":
@@ -246,7 +246,7 @@ class Calibration:
     reliability: Mapping[str, Mapping[str, Any]]
     """For ``raw`` (before the calibration), ``platt`` and ``temperature``: ``count``,
     ``mean_confidence``, ``right`` (share of correct answers), ``log_loss`` and the entries of
-    ``evaluation.metrics.calibration.reliability_entry``, on folds that were not fitted."""
+    ``evaluation.metrics.calibration.reliability_entry``, all cross-validated."""
 
     def __call__(self, confidence: float, support: Support | None) -> float:
         """Return the calibrated confidence of an answer or object."""
@@ -387,7 +387,7 @@ def known_ids(config: Config, source: Sources) -> set[str] | None:
 
 
 def _content(image: Any, sizes: set[int]) -> Any:
-    """Return a key of the content of an image; files of another size than all of ours differ."""
+    """Return a key of the content of an image: its size alone if it is not among ``sizes``."""
     if isinstance(image, EmbeddedImage):
         return str(image)
     size = image.stat().st_size

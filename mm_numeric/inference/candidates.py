@@ -4,8 +4,8 @@ Greedy decoding gives one answer, but a decoding rule such as the median needs a
 answers to a batch of questions are explored together, token by token, as branches (different
 beginnings of an answer). A question runs through the model once; its branches share the KV cache.
 
-``PrefixTree``  keeps the most likely beginnings, until the answers have most of the probability; if
-                these are too many, it draws some of the less likely ones
+``PrefixTree``  continues the most likely beginnings until the answers have most of the probability;
+                if there are too many beginnings, it draws some of the less likely ones
 ``Samples``     draws answers at random; equal beginnings share a branch
 
 The loop runs inside ``model.generate`` (``custom_generate``), which prepares images, encoder
@@ -48,9 +48,9 @@ PLAIN_SETTINGS: dict[str, Any] = {
     for name in GenerationConfig().to_dict()
     if name not in KEPT_SETTINGS and not name.startswith("_")
 }
-"""Arguments of ``model.generate`` that override all generation settings of a checkpoint: those of
-``generation_config.json`` would change greedy answers, and explored ones have no logits processors.
-"""
+"""Arguments of ``model.generate`` that override all generation settings of a checkpoint. Settings
+of ``generation_config.json`` would change greedy answers, and exploration applies no logits
+processors."""
 
 _OF_SAMPLING = frozenset(
     {"do_sample", "temperature", "top_k", "top_p", "min_p", "top_h", "typical_p"}
@@ -69,7 +69,7 @@ def unused_settings(stored: GenerationConfig) -> list[str]:
     )
 
 
-_BELOW_1 = 1 - 2**-40  # so that rounding draws nothing impossible
+_BELOW_1 = 1 - 2**-40  # factor of random numbers, so that rounding draws no impossible token
 
 _LEAST_TOKENS = 64
 """Least number of tokens, besides number tokens, that are considered after each branch."""
@@ -122,7 +122,7 @@ class _Branches(NamedTuple):
     """[n] True if every token so far is the most likely one."""
 
     code: Floats
-    """[n] what chooses the next token of a branch that was drawn, 0 to 1; nan for others."""
+    """[n] number from 0 to 1 that chooses the next token of a drawn branch; nan for others."""
 
     def select(self, at: NDArray[np.bool_]) -> "_Branches":
         """Return the branches that are True in ``at`` [n]."""
@@ -151,9 +151,8 @@ class Exploration(ABC):
     """The decoding loop, for ``model.generate(custom_generate=...)``.
 
     ``generate`` then returns one ``Explored`` per question. ``stop_ids`` end an answer. Logits
-    processors are not applied.
-    ``constraint`` excludes the tokens that the grammar of the task does not allow; probabilities
-    are then those among the allowed tokens.
+    processors are not applied. ``constraint`` excludes the tokens that the grammar of the task does
+    not allow; probabilities are then normalised over the allowed tokens.
     """
 
     def __init__(self, stop_ids: Collection[int], constraint: Constraint | None = None) -> None:
@@ -166,13 +165,13 @@ class Exploration(ABC):
 
     @abstractmethod
     def _inputs(self, branches: _Branches, width: int) -> list[Ints | Floats]:
-        """Return the tensors that ``_look`` needs, for logits of ``width`` tokens."""
+        """Return the arrays that ``_look`` needs, for logits of ``width`` tokens."""
 
     @abstractmethod
     def _look(self, scores: Tensor, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Compute from logits [n, v] of the next token the values that ``_continue`` needs.
 
-        ``inputs`` are the tensors of ``_inputs``.
+        ``inputs`` are the arrays of ``_inputs``, as tensors.
         """
 
     @abstractmethod
@@ -224,12 +223,12 @@ class Exploration(ABC):
             more = self._all_inputs(branches, width)
             scores, inputs = cache.advance(branches.row, parent, branches.tokens[:, -1], more)
         for row, tokens, is_greedy in zip(*branches[:2], branches.greedy, strict=True):
-            if is_greedy:  # cut at the token limit
+            if is_greedy:  # truncated at the token limit
                 explored[row].greedy = tuple(tokens.tolist())
         return explored
 
     def _all_inputs(self, branches: _Branches, width: int) -> list[Ints | Floats]:
-        """Return the tensors that ``_step`` needs, for logits of ``width`` tokens."""
+        """Return the arrays that ``_step`` needs, for logits of ``width`` tokens."""
         masks = () if self.constraint is None else self.constraint.masks(width)
         return [np.flatnonzero(branches.greedy), *masks, *self._inputs(branches, width)]
 
@@ -247,7 +246,7 @@ class Exploration(ABC):
             slots, new, *rest = rest
             allowed = self.constraint.mask(scores, slots, new)
         chosen = most_likely(allowed, places)
-        # Among all tokens: a model that has not learnt the grammar is not to look certain.
+        # Among all tokens: a model that has not learnt the grammar must not look certain.
         greedy_probs = _probabilities(scores, places, chosen)
         seen = self._look(allowed, rest)
         greedy_tokens, probs, *found = download(chosen, greedy_probs, *seen)
@@ -275,8 +274,8 @@ class Exploration(ABC):
     ) -> tuple[Ints, _Branches]:
         """Record the answers that only an end token may follow; return the other branches.
 
-        They need no forward pass, because the end token has a probability of 1. The greedy answers
-        do, if another token fits, because ``greedy_probabilities`` are those among all tokens.
+        They need no forward pass, because the end token has a probability of 1. Greedy answers do,
+        if another token fits, because ``greedy_probabilities`` are probabilities among all tokens.
         """
         going = ~constraint.complete() | (branches.greedy & (constraint.left > 0))
         _record(explored, *branches.select(~going))
@@ -313,19 +312,19 @@ def _record(
 class PrefixTree(Exploration):
     """Explores the answers of highest probability, until they have the probability ``mass``.
 
-    ``width`` is the largest number of branches per question, besides the greedy one. Beginnings
-    that do not fit into it are drawn without bias: those of high probability are kept with it, and
-    an odd number of the others represent all of them with equal weights (Fearnhead and Clifford
-    2003, https://doi.org/10.1111/1467-9868.00421). These are drawn systematically, from the
-    cumulative distribution in the order of their texts. From then on, a branch that was drawn has
-    one continuation besides its end, which a code from 0 to 1 chooses by inverse transform sampling
-    (arithmetic sampling, Vilnis et al. 2023, arXiv 2210.15458). The codes of a question are spread
-    evenly at each token, in random order, so that later coordinates are drawn systematically too
-    (Latin hypercube sampling).
+    ``width`` is the largest number of branches per question, besides the greedy one. If there are
+    more beginnings, they are reduced without bias: likely ones keep their probability, and an odd
+    number of the others represent all others with equal weights (Fearnhead and Clifford 2003,
+    https://doi.org/10.1111/1467-9868.00421). These are drawn systematically, from the cumulative
+    distribution in the order of their texts. A drawn branch has one continuation besides the end of
+    its answer: a code from 0 to 1 chooses it by inverse transform sampling (arithmetic sampling,
+    Vilnis et al. 2023, arXiv 2210.15458). The codes of a question are spread evenly at each token,
+    in random order, so that later coordinates are drawn systematically too (Latin hypercube
+    sampling).
 
     ``ids`` are the ids of the questions: with ``seed``, they determine the draws, which depend on
-    no other question of the batch. ``vocabulary`` orders number tokens by their digits; None: by
-    their ids.
+    no other question of the batch. ``vocabulary`` orders number tokens by their digits; if it is
+    None, they are ordered by their ids.
     """
 
     def __init__(
@@ -446,7 +445,7 @@ def _text_order(vocabulary: NumberVocabulary | None, width: int) -> Ints:
     """Return the ids below ``width``, in which number tokens are in the order of their digits.
 
     10 is between 1 and 11. Numbers of equal length are then in the order of their values. All other
-    tokens keep their places.
+    tokens keep their positions.
     """
     order = np.arange(width)
     tokens = () if vocabulary is None else vocabulary.tokens
@@ -578,9 +577,9 @@ def _probabilities(scores: Tensor, at: Tensor, tokens: Tensor) -> Tensor:
 def _likely(scores: Tensor, at: Tensor, count: int, stops: Tensor) -> list[Tensor]:
     """Return the likely continuations of branches: parents, tokens and log-probabilities, [m] each.
 
-    The branches are the rows ``at`` [k] of the logits [n, v]; a parent is an index of ``at``. Those
-    of a branch are its ``count`` likeliest tokens, of which a GPU knows the number, and the end
-    tokens ``stops``, which end the same answer. A token that is both is once -1.
+    The branches are the rows ``at`` [k] of the logits [n, v]; a parent is an index of ``at``. Each
+    branch continues with its ``count`` likeliest tokens, a fixed number to avoid synchronisation
+    with the GPU, and with the end tokens ``stops``. An end token among the likeliest becomes -1.
     """
     found = []
     for chunk in chunks(len(at), scores.shape[-1], scores.device):

@@ -28,7 +28,7 @@ from mm_numeric.inference.chat_reply import (
 from mm_numeric.io.log import ONCE, logger
 
 OPENAI_KEY = "OPENAI_API_KEY"
-"""Environment variable with the API key; a server that needs no key is asked without one."""
+"""Environment variable with the API key; unset for a server that needs no key."""
 
 T = TypeVar("T")
 
@@ -74,7 +74,7 @@ class ChatClient:
 
     use_proxy: bool = False
     """Send requests through the proxy that ``http_proxy`` or ``https_proxy`` names, unless
-    ``no_proxy`` has the server. An ``http`` proxy reads questions, answers and the API key."""
+    ``no_proxy`` lists the server. An ``http`` proxy can read questions, answers and the API key."""
 
     stopped: threading.Event = field(default_factory=threading.Event, compare=False, repr=False)
     """Set by another thread to end the requests of this client."""
@@ -96,7 +96,6 @@ class ChatClient:
                 f"the URL of a {self.what} has no user, password or query, because it is stored in "
                 f"files; set {self.key_name} instead."
             )
-
         if self.use_proxy and parts.scheme not in urllib.request.getproxies_environment():
             raise ValueError(
                 f"--proxy env: the environment has no {parts.scheme}_proxy; set it, or remove "
@@ -110,7 +109,7 @@ class ChatClient:
         return base if base.endswith("/chat/completions") else f"{base}/chat/completions"
 
     def _way(self) -> str:
-        """Return how the server was reached, with or without a proxy, for error messages."""
+        """Return a note on the use of a proxy for error messages, or an empty text."""
         parts = urllib.parse.urlsplit(self.url)
         proxy = urllib.request.getproxies_environment().get(parts.scheme)
         if proxy is None or urllib.request.proxy_bypass(parts.netloc):
@@ -155,16 +154,9 @@ class ChatClient:
             headers["Authorization"] = f"Bearer {key}"
         tokens = request.get("max_tokens", 0) * request.get("n", 1)
         body, size = json.dumps(request).encode(), _REPLY_BYTES + _TOKEN_BYTES * tokens
+        limits = self.timeout_s, size, self.stopped
         try:
-            content = post(
-                self.endpoint,
-                body,
-                headers,
-                self.timeout_s,
-                size,
-                self.stopped,
-                use_proxy=self.use_proxy,
-            )
+            content = post(self.endpoint, body, headers, *limits, use_proxy=self.use_proxy)
         except urllib.error.HTTPError as error:
             way = self._way() if self.use_proxy else ""
             problem = f"HTTP {error.code} ({_detail(error, key)}){way}"
@@ -227,9 +219,8 @@ def _detail(error: urllib.error.HTTPError, key: str | None) -> str:
 _SLICE_S = 0.2
 """Seconds until a thread that reads a reply notices that it has been stopped."""
 
-
 _FRAMED = 4
-"""How many times as large as its content a reply in small chunks may be."""
+"""Largest size of a chunked reply, relative to that of its content."""
 
 
 class ReplySizeError(ValueError):
@@ -246,7 +237,7 @@ def post(
     *,
     use_proxy: bool = False,
 ) -> bytes:
-    """Send a request, and return the body of the reply. A redirect is an HTTPError.
+    """Send a request, and return the body of the reply. A redirect raises an HTTPError.
 
     The time limit of urllib is for each read from the socket: a server that sends one byte every
     two seconds never exceeds it. Here time and size of the reply as a whole are limited.
@@ -261,8 +252,8 @@ def post(
         use_proxy: Use the proxies of the environment; otherwise ignore them.
 
     Raises:
-        urllib.error.HTTPError: For a status that is no success. Reading its body has the same limit
-            of time.
+        urllib.error.HTTPError: If the status is no success. Reading its body has the same time
+            limit.
         OSError: If the server cannot be reached, or does not answer in time.
         http.client.HTTPException: If the reply is no HTTP, or incomplete.
         ReplySizeError: If the reply is too large.

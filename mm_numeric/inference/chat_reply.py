@@ -185,6 +185,6 @@ def _is_text(value: Any) -> bool:
 def _check(is_right: bool, name: str, value: Any) -> Any:
     """Return a value of a reply; raise BadReplyError if it is invalid."""
     if not is_right:
-        short = f"{reprlib.repr(value):.60}"  # of a number of 4,000 digits, or of a deep list
+        short = f"{reprlib.repr(value):.60}"  # a value may have 4,000 digits, or be nested deeply
         raise BadReplyError(f"the answer is not a chat completion: {name} is {short}")
     return value

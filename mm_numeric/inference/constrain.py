@@ -23,7 +23,7 @@ _MOST_STATES = 50_000  # about 150 MB
 
 
 class Constraint(LogitsProcessor):
-    """The states of the rows of one batch, also as a logits processor of ``model.generate``.
+    """The grammar states of the rows of one batch; a logits processor for ``model.generate``.
 
     Attributes:
         states: [b] the state of each row.
@@ -72,12 +72,12 @@ class Constraint(LogitsProcessor):
         return self.mask(scores, *upload(scores.device, *self.masks(scores.shape[1])))
 
     def masks(self, width: int) -> tuple[Ints, Ints]:
-        """Return the tensors that ``mask`` needs, for logits of ``width`` tokens."""
+        """Return the arrays that ``mask`` needs, for logits of ``width`` tokens."""
         self.automaton.resize(width)
         return self.automaton.find_masks(self.states, self.left)
 
     def mask(self, scores: Tensor, slots: Tensor, new: Tensor) -> Tensor:
-        """Mask logits like ``allow``, with the tensors of ``masks``."""
+        """Mask logits like ``allow``, with the arrays of ``masks`` as tensors."""
         allowed = self.automaton.masks(slots, new)
         return torch.where(allowed, scores, -torch.inf)  # masked_fill is slower on a CPU
 

@@ -3,7 +3,7 @@
 Rules
     greedy    the greedy answer
     mean      numbers, clock times and boxes: the mean, which minimises the expected squared error
-    median    the same: the median, which minimises the expected absolute error
+    median    for the same types: the median, which minimises the expected absolute error
     mbr       minimum Bayes risk: the candidate with the least expected cost, under any risk
     raft      numbers: the sum of each number times its probability, which is not normalised. For
               answers of one token, the loss ``raft`` compares this sum with the label
@@ -64,12 +64,13 @@ CONFIDENCE: Mapping[type, Risk] = {
 }
 """The confidence of an answer is 1 minus its expected cost under this risk; ``EXACT`` for other
 types. It is the probability that a time is within 5 minutes, that a box has an IoU of at least 0.5
-or that another answer is equal, such as points; for a list of objects it is the expected F1."""
+or that an answer of another type, such as points, is equal. For a list of objects, it is the
+expected F1."""
 
 _SPLITS = 32
 """Number of random splits of the samples into those that choose and those that judge."""
 
-_FRACTION_DECIMALS = 6  # of a mean whose candidates include a fraction, such as 2/7
+_FRACTION_DECIMALS = 6  # decimals of a mean whose candidates include a fraction, such as 2/7
 
 
 class Candidate(NamedTuple):
@@ -110,22 +111,23 @@ class Decision:
 
     interval: tuple[Any, Any] | None = None
     """The shortest interval with 90 % of the probability, of clock times (as texts: ``("11:58",
-    "12:03")``, which may wrap around 12:00) or numbers; None for other answers. Of measurements, of
-    those with the unit of the answer."""
+    "12:03")``, which may wrap around 12:00) or numbers; None for other answers. For measurements,
+    only candidates with the unit of the answer count."""
 
     confidence: float | None = None
-    """See ``CONFIDENCE``, 0 to ``covered``; None without an answer or without candidates. Of
-    draws that ``mbr`` chose from, it is a mean over random splits: three quarters of the draws
-    choose an answer, and the others judge it."""
+    """See ``CONFIDENCE``, 0 to ``covered``; None without an answer or without candidates. If
+    ``mbr`` chose from draws, it is a mean over random splits: three quarters of the draws choose
+    an answer, and the others judge it."""
 
     object_confidences: tuple[float, ...] | None = None
-    """For a list of objects: the probability that the object is in the right answer, which is that
-    of a match in label and position (IoU of at least 0.5), 0 to ``covered``. A list that ``mbr``
-    chose from samples is judged by the other samples. None for other answers."""
+    """For each object of a list: the probability that the right answer has an object with the same
+    label and an IoU of at least 0.5, 0 to ``covered``. A list that ``mbr`` chose from samples is
+    judged by the other samples. None for other answers."""
 
     support: tuple[Floats, Floats] | None = None
-    """The probability of each candidate, [n], and how right the answer is if the candidate is true,
-    0 to 1, [n]: their product sums to the confidence. None for samples and without candidates."""
+    """The probability of each candidate, [n], and how correct the answer is if the candidate is
+    true, 0 to 1, [n]: the sum of their products is the confidence. None for samples and without
+    candidates."""
 
 
 def decide(
@@ -146,7 +148,7 @@ def decide(
         greedy: The greedy answer, which the rule ``greedy`` returns; None if it is unparseable. Its
             probability is not used.
         samples: Number of texts that were drawn at random, also unparseable ones, if the
-            probabilities are shares of them; 0 if they are those of the model.
+            candidates have shares of them as probabilities; 0 if they have the model's.
 
     Raises:
         ValueError: If the rule or the risk does not fit the type of the answers.
@@ -213,7 +215,7 @@ class _Pool:
 def _judged(
     found: Decision, merged: Sequence[Candidate], pool: _Pool | None, samples: int
 ) -> Decision:
-    """Add interval and confidences; ``pool`` has the draws that have chosen the answer."""
+    """Add the interval and the confidences; ``pool`` has the draws that the answer is chosen by."""
     answer, truths = found.answer, [candidate.answer for candidate in merged]
     probs = _probabilities(merged)[0] * found.covered
     has_points = isinstance(answer, Instances) and any(

@@ -1,22 +1,22 @@
 """Choose the answer to a question from the explored answers, by the rule ``predict.decode``.
 
 Added to a line of predictions.jsonl if answers were explored:
-    greedy   the greedy text; ``text`` is that of the chosen answer
+    greedy   the greedy text; ``text`` is the text of the chosen answer
     decode   rule         greedy, mean, median, mbr or raft
              for          name of the risk, for mbr; null without candidates
              covered      probability of the parseable answers that were explored exactly
-             drawn        that of the parseable answers that were drawn, as an estimate: of the
-                          beginnings that do not fit into ``branches``, or all of it of samples;
-                          null if the rest was not drawn, but left out
-             candidates   number of different ones
+             drawn        estimated probability of the parseable answers that were drawn: samples,
+                          or answers whose beginnings did not fit into ``branches``; null if the
+                          rest was not drawn
+             candidates   number of different parseable answers
              interval     shortest interval with 90 % of the probability; null for other answers
                           than numbers and times
              confidence   see ``CONFIDENCE`` in ``decision_rules``; null if unparseable
              confidence_raw, scores_raw   the confidence and, of a list, those of its objects before
                           the calibration of the run (``calibrate``); left out without one
              support      see ``Decision.support``; only in the rows that ``calibrate`` fits to
-    scores   confidence of each object, in place of its mean token probability, which is
-             ``token_scores`` for the greedy answer
+    scores   confidence of each object; the rule greedy stores its mean token probability as
+             ``token_scores``
 """
 
 from bisect import bisect_left, bisect_right
@@ -68,11 +68,7 @@ class Explorer:
     """
 
     def __init__(self, settings: PredictConfig, family: "Family", task: Task) -> None:
-        """Set how to explore.
-
-        Raises:
-            ValueError: If the family is a baseline that generates its answers itself.
-        """
+        """Raise ValueError if the family is a baseline that generates its answers itself."""
         from mm_numeric.baselines.baseline import Baseline
 
         if isinstance(family, Baseline) and family.own_loss:
@@ -165,8 +161,8 @@ class Generated(NamedTuple):
     """The explored answers that can be parsed; None if only the greedy text was generated."""
 
     samples: int = 0
-    """Number of texts that were drawn at random, also unparseable ones, whose shares are the
-    probabilities of the candidates; 0 if these are those of the model."""
+    """Number of texts that were drawn at random, also unparseable ones, if the candidates have
+    shares of them as probabilities; 0 if they have the model's."""
 
     lengths: Sequence[int] | None = None
     """Length of the text up to the end of each token, if ``ids`` are unknown."""
@@ -175,7 +171,7 @@ class Generated(NamedTuple):
     """True if a server reports that the token limit has ended ``text``."""
 
     is_partial: bool = False
-    """True if the candidates are a part of the distribution, and the rest was not drawn."""
+    """True if the candidates are only a part of the distribution, and the rest was not drawn."""
 
     def mean_probability(self, family: "Family", span: tuple[int, int]) -> float:
         """Return the mean probability of the tokens that spell ``text[span[0]:span[1]]``."""
@@ -190,10 +186,9 @@ class Generated(NamedTuple):
 
 
 def averaged(answers: Sequence[Generated], where: str) -> Generated:
-    """Return the answer of an ensemble: that of the first model, with the mean distribution.
+    """Return the first model's answer with the mean distribution of the models of an ensemble.
 
-    The probability of each candidate is the mean of those that the models give it. ``where`` names
-    the question in error messages.
+    ``where`` names the question in error messages.
     """
     first = answers[0]
     if any(own.frame != first.frame for own in answers):
@@ -235,7 +230,7 @@ def decode(
     is_partial: bool = False,
     calibration: Calibration | None = None,
 ) -> Decoded:
-    """Choose an answer.
+    """Choose an answer by a decoding rule.
 
     Args:
         task: The task, which parses texts and has a default risk.
@@ -243,10 +238,9 @@ def decode(
         greedy: The greedy text. It is kept if no candidate can be parsed.
         candidates: The explored answers that can be parsed.
         rule: One of ``DECODE_RULES``.
-        risk_name: Name of the risk for ``mbr``; None for that of the task.
-        samples: Number of texts that were drawn at random; 0 if the candidates have the
-            probabilities of the model.
-        is_partial: True if what the candidates leave out was not drawn.
+        risk_name: Name of the risk for ``mbr``; None for the risk of the task.
+        samples: See ``Generated.samples``.
+        is_partial: See ``Generated.is_partial``.
         calibration: The map to apply to the confidences; None to leave them as they are.
     """
     own = task.read(greedy, frame)

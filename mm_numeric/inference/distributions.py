@@ -1,7 +1,7 @@
 """The distribution of the number that a model answers, for any model of transformers.
 
-It needs neither a run of this package nor a family: a model that generates, its tokenizer, and the
-inputs of ``model.generate``.
+It needs a model that generates, its tokenizer and the inputs of ``model.generate``, but neither a
+run of this package nor a model family.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,10 +35,10 @@ def number_distribution(
 ) -> list[NumberDistribution | None]:
     """Return the distribution of the answered number for each prompt of a batch.
 
-    The likely answers are enumerated after the prompt, which is read once, until they have the
-    probability ``mass``. Beginnings that do not fit into ``branches`` are drawn systematically,
-    with the prompt as the seed. Texts with the same number, such as ``7`` and ``7.0``, are added
-    up.
+    The model reads the prompt once. Likely answers are enumerated until their probabilities sum to
+    ``mass``. If there are more than ``branches`` beginnings of answers, the less likely ones are
+    drawn systematically, with the prompt as the seed. The probabilities of texts with the same
+    number, such as ``7`` and ``7.0``, are added.
 
     Args:
         model: A model with ``generate``: a causal, multimodal or encoder-decoder model, or a PEFT
@@ -46,11 +46,10 @@ def number_distribution(
         inputs: Arguments of ``generate``, such as ``input_ids`` and ``attention_mask`` [b, t],
             padded on the left.
         tokenizer: The tokenizer, whose end token ends an answer.
-        answer: Function from a text to its number, or to None if it has none. A time on a dial may
-            be minutes, for example.
+        answer: Function from a text to its number, or to None if it has none. For a clock time, it
+            may return minutes.
         mass: Probability to explore, above 0 and at most 1.
-        branches: Largest number of different beginnings of an answer, which limits the memory. If
-            there are more, the less likely ones are drawn.
+        branches: Largest number of different beginnings of an answer, which limits the memory.
         max_new_tokens: Longest answer, in tokens.
 
     Returns:
@@ -62,13 +61,8 @@ def number_distribution(
     prompts = [
         str(ids[seen > 0].tolist()) for ids, seen in zip(inputs["input_ids"], mask, strict=True)
     ]
-    tree = PrefixTree(
-        stop_ids,
-        mass=mass,
-        width=branches,
-        ids=prompts,
-        vocabulary=_number_tokens(tokenizer),
-    )
+    vocabulary = _number_tokens(tokenizer)
+    tree = PrefixTree(stop_ids, mass=mass, width=branches, ids=prompts, vocabulary=vocabulary)
     found: Sequence[Explored] = model.generate(
         **inputs,
         custom_generate=tree,
@@ -89,7 +83,7 @@ def _number_tokens(tokenizer: Any) -> NumberVocabulary | None:
 
 
 def _stop_ids(model: Any, tokenizer: Any) -> list[int]:
-    """Return the ids of the tokens that end an answer: those of the model, or the tokenizer's."""
+    """Return the ids of the end tokens of the model's generation config, or else the tokenizer."""
     ids = model.generation_config.eos_token_id
     ids = tokenizer.eos_token_id if ids is None else ids
     if ids is None:

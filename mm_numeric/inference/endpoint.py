@@ -1,12 +1,12 @@
 """Answers of a served model: vLLM, SGLang, ``transformers serve``, llama.cpp and others.
 
-The server has an OpenAI-compatible API and applies its own chat template and image processor. It
-gets each image as the family resizes it, as PNG, so that its image processor has nothing to resize.
-The number of prompt tokens that it reports (and their ids, if it returns them) must be those of the
-family for every row: otherwise the model would see another image or another prompt. The family
-``api`` has no tokenizer, and nothing is compared.
+The server has an OpenAI-compatible API and applies its own chat template and image processor. Each
+image is sent as a PNG that the family has resized, so that the server has nothing to resize. The
+server's number of prompt tokens (and their ids, if it returns them) must equal the family's for
+every row: otherwise the model would see another image or another prompt. The family ``api`` has no
+tokenizer, so nothing is compared.
 
-Decoding rules need several answers to a question. The probe finds which way the server offers:
+Decoding rules need several answers to a question. A probe finds which way the server offers:
 
     tree        answers that are one number or a time: the tree of the texts of the greedy answer
                 and of the answers drawn, if the server returns ``top_logprobs`` (``text_tree``)
@@ -64,7 +64,7 @@ class Endpoint(ChatClient):
     names: Mapping[str, str | None] = field(default_factory=dict)
     """Names that the server has for fields of requests; None for one that is left out."""
 
-    attempts: int = 10  # waits of four minutes in all, in which a server can be started again
+    attempts: int = 10  # with waits of four minutes in total, so that a server can be restarted
     timeout_s: float = 600.0
 
     def complete(self, request: Mapping[str, Any], read: Callable[[Reply], T]) -> T:
@@ -120,8 +120,7 @@ def _bos_field(family: Family) -> dict[str, bool]:
     if family.tokenizer is None:
         return {}
     bos = family.tokenizer.bos_token_id
-    # Without the tokens that the tokenizer adds to a text: prompts of causal_lm have only those of
-    # the template.
+    # The family must begin prompts with it: causal_lm adds no tokens to those of the template.
     if bos is None or family.tokenize_question("?", family.takes_images)[:1] != [bos]:
         return {}
     is_written = family.chat_prompt("?", family.takes_images).startswith(family.tokenizer.bos_token)
@@ -142,7 +141,7 @@ def _answers(served: "_Served", examples: Sequence[Example]) -> Generator[Genera
 
 
 class _Served:
-    """Asks the server, and checks and reads its answers."""
+    """Sends questions to the server, and checks and parses its answers."""
 
     def __init__(
         self, endpoint: Endpoint, config: Config, family: Family, explore: Explorer | None
@@ -168,7 +167,7 @@ class _Served:
                 raise
 
     def waiting(self) -> Waiting:
-        """Start to wait for an answer, and return the wait."""
+        """Return a new ``Waiting`` for an answer."""
         return Waiting(f"an answer of {self.endpoint.url}")
 
     def probe(self, example: Example) -> None:
@@ -273,17 +272,10 @@ class _Served:
         if self.abilities.top_logprobs and (is_short(text) or not drawn):
             tree = TextTree()
             for own in (greedy, *drawn):
-                tree.add(
-                    self._generated(own, question).text,
-                    own.logprobs,
-                    own.top_logprobs,
-                    is_complete=own.is_complete,
-                )
-            probabilities = tree.probabilities()
-            return found._replace(
-                candidates=candidates_of_texts(self.task, question.frame, probabilities),
-                is_partial=True,
-            )
+                written = self._generated(own, question).text
+                tree.add(written, own.logprobs, own.top_logprobs, is_complete=own.is_complete)
+            candidates = candidates_of_texts(self.task, question.frame, tree.probabilities())
+            return found._replace(candidates=candidates, is_partial=True)
         texts = [self._generated(own, question).text for own in drawn if own.is_complete]
         shares = {own: number / len(drawn) for own, number in Counter(texts).items()}
         candidates = candidates_of_texts(self.task, question.frame, shares)
@@ -305,9 +297,7 @@ class _Served:
         }
         if self.family.template_options:
             body["chat_template_kwargs"] = dict(self.family.template_options)
-        grammar = None
-        if self.settings.constrain:
-            grammar = grammar_of(self.task, frame)
+        grammar = grammar_of(self.task, frame) if self.settings.constrain else None
         ids = None
         if self.family.tokenizer is not None:
             with self.lock:
@@ -317,7 +307,7 @@ class _Served:
     def _ask(
         self, question: "_Question", fields: dict[str, Any], count: int = 1
     ) -> list[ServerAnswer]:
-        """Send a question; return the answers if their number and that of its tokens are right."""
+        """Send a question, check the number of prompt tokens and of answers, and return these."""
 
         def read(reply: Reply) -> list[ServerAnswer]:
             self._check_prompt(question, reply)
@@ -377,7 +367,7 @@ class _Served:
 
 
 def _lengths(text: str, choice: ServerAnswer) -> list[int]:
-    """Return the length of the text up to the end of each token; none if it has other tokens."""
+    """Return the length of the text up to the end of each token; [] if the tokens do not match."""
     decode = codecs.getincrementaldecoder("utf-8")("replace").decode
     pieces = [decode(spelling) for _, spelling in choice.logprobs]
     return list(accumulate(map(len, pieces))) if "".join(pieces).startswith(text) else []
@@ -391,7 +381,7 @@ class _Question:
     """File and line of the row, for error messages."""
 
     body: dict[str, Any]
-    """The request, with what every server accepts."""
+    """The request, with only the fields that every server accepts."""
 
     prompt_ids: list[int] | None
     """Token ids of the prompt, as the family writes it; None without a tokenizer."""
@@ -429,27 +419,28 @@ class Abilities:
     """What a server does in addition to answering questions."""
 
     fields: dict[str, Any] = field(default_factory=dict)
-    """Fields for every request that the server does not reject."""
+    """Fields to add to every request; the server rejects none of them."""
 
     regex: Callable[[str], dict[str, Any]] | None = None
-    """Returns the fields that constrain an answer to a regular expression; None if none does."""
+    """Returns the fields that constrain an answer to a regular expression; None if the server has
+    no such fields."""
 
     top_logprobs: bool = False
-    """True if it returns the likeliest tokens in the place of each token."""
+    """True if the server returns the likeliest tokens at each position."""
 
     drawn: dict[str, Any] = field(default_factory=dict)
-    """Fields of answers that are drawn at random; those that the server does not reject."""
+    """Fields to add to requests for answers drawn at random; the server rejects none of them."""
 
     several: bool = False
-    """True if it returns several answers to one request (``n``)."""
+    """True if the server returns several answers to one request (``n``)."""
 
 
 _TOP = (20, 5)
-"""Number of the likeliest tokens that are asked for in each place: as many as OpenAI and vLLM
-allow, or else as many as others do."""
+"""Numbers of likeliest tokens to request at each position, until the server accepts one: the limit
+of OpenAI and vLLM, and that of other servers."""
 
 _DRAWN = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "seed": 0}
-"""Fields with which answers are drawn from the distribution of the model."""
+"""Fields with which a server draws answers from the distribution of the model."""
 
 
 def probe(
@@ -464,7 +455,7 @@ def probe(
         client: The server.
         body: A request that the server has answered.
         family: The family of the served model.
-        tree: Ask for the likeliest tokens in each place (``top_logprobs``), too.
+        tree: Also request the likeliest tokens at each position (``top_logprobs``).
     """
     wanted: dict[str, Any] = {
         "frequency_penalty": 0.0,  # transformers serve: no repetition penalty of the checkpoint
@@ -482,18 +473,17 @@ def probe(
         if found:
             break
     answer = reply.answers[0]
-    regex = None
-    said = []
+    regex, results = None, []
     for name, fields in _REGEX_FIELDS.items():
         result = _try_regex(client, {**body, **accepted, **fields(_REGEX)})
-        said.append(f"{name} is {result}")
+        results.append(f"{name} is {result}")
         if result == "obeyed":
             regex = fields
             break
     lines = {} if family.tokenizer is None else _token_lines(reply, accepted, family)
     lines |= {
         "logprobs": _returned(bool(answer.logprobs), "logprobs" in accepted),
-        "constraints": ", ".join(said),
+        "constraints": ", ".join(results),
         "rejected fields": ", ".join(name for name in wanted if name not in accepted) or "none",
     }
     has_top = any(answer.top_logprobs)

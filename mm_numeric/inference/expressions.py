@@ -1,12 +1,12 @@
-r"""Regular expressions over bytes, and what may follow a text that has been written.
+r"""Regular expressions over bytes, and the texts that may follow a beginning.
 
-An ``Expression`` is a set of texts. Its derivative by a byte is the set of their ends, for those
-that begin with this byte (Brzozowski 1964, doi 10.1145/321239.321249). Equal expressions are the
-same object, so that expressions serve as the states of an automaton that is built while it is used.
+An ``Expression`` is a set of texts. Its derivative by a byte has those that begin with this byte,
+without the byte (Brzozowski 1964, doi 10.1145/321239.321249). Equal expressions are the same
+object, so that expressions serve as the states of an automaton that is built while it is used.
 
-The cost of a text is the number of tokens that spell it if each token is one byte, except for
-tokens such as ``<loc0012>``. Such a token is spelled as the byte ``MARK`` instead of ``<``, which
-no other token contains, followed by the rest of its name, which costs nothing.
+The cost of a text is its number of tokens if each byte is a token. But a token with a name, such as
+``<loc0012>``, costs 1: its ``<`` is replaced by the byte ``MARK``, which no other token contains,
+and the rest of the name costs nothing.
 
 ``parse_regex`` reads the syntax of ``mm_numeric.geometry.grammar``: literals, ``.``, classes of
 ASCII characters (``[^a-z\x00]``), groups, ``|`` and the quantifiers ``* + ? {m} {m,} {m,n}``. A
@@ -51,8 +51,8 @@ class Expressions:
     """Makes expressions.
 
     Attributes:
-        spelled: The bytes that are a token of their own, a bit for each.
-        excluded: Bytes that no text may contain, a bit for each.
+        spelled: Mask of the bytes that are a token of their own, a bit for each.
+        excluded: Mask of the bytes that no text may contain.
     """
 
     def __init__(self, spelled: frozenset[int], excluded: int = 0) -> None:
@@ -129,7 +129,7 @@ class Expressions:
         return made
 
     def derivative(self, expression: Expression, byte: int) -> Expression:
-        """Return the ends of those texts that begin with ``byte``, without this byte."""
+        """Return the texts that begin with ``byte``, without this byte."""
         if not expression.first >> byte & 1:
             return self.nothing
         found = expression.derivatives.get(byte)
@@ -196,7 +196,7 @@ def parse_regex(regex: str, make: Expressions, names: Iterable[str] = ()) -> Exp
             up to the next ``>`` is one token.
 
     Raises:
-        ValueError: If the syntax is not the plain one, with the position.
+        ValueError: If ``regex`` has other syntax than this module reads; names the position.
     """
     for name in names:
         escaped = escape(name)

@@ -3,14 +3,16 @@
 predictions.jsonl has one object per sample:
     id       id of the sample
     image    path of the image, or null
-    group    name of the images if `image` is not enough: of several, or in tables of `datasets`
+    group    name of the images if `image` is not enough: several, or images in tables of `datasets`
     task     name of the task, which `score` needs to parse the text
     task_options    options of the task that change how text is parsed, if there are any
     buckets  groups that the sample belongs to, such as its category, for metrics per group
     prompt   the prompt
-    text     the generated text, unchanged
+    text     the generated text; for a list that `predict` shortened, the shortened text
+    generated, ended_by    only for such a list: the generated text, and the setting that ended it
     parsed   the parsed answer, or null; coordinates in pixels of the original image
     scores   mean token probability of each object of a list; left out if a server returns none
+    truncated    only for lists: true if the token limit ended the text
     reason   reason of the parse failure, or null
     target   the correct answer, or null if the data has none
     frame    image size and coordinate format that the model used; null without an image
@@ -300,7 +302,7 @@ def _with_other(
 def read_model(
     run: Path, endpoint: Endpoint | None, trust_remote_code: bool, overrides: Sequence[str] = ()
 ) -> _Model:
-    """Return the model of a run or, with ``endpoint``, of a config; some settings are changed."""
+    """Return the model of a run or, with ``endpoint``, of a config; ``overrides`` are settings."""
     if endpoint is None and run.is_file():
         raise ValueError(
             f"{run} contains no run; use the output_dir of `mm-numeric train`, or add --endpoint "
@@ -415,19 +417,17 @@ class LoadedModel:
         explore: Explorer | None,
         shown: AnswerProgress | None = None,
     ) -> Generator[Generated]:
-        """Generate an answer to each sample of the batches, and show the progress.
-
-        See ``generate``.
-        """
+        """Generate an answer to each sample of the batches with ``generate``; show the progress."""
+        settings = self.source.config.predict
         for batch in batches:
             answers = generate(
                 self.model,
                 self.family,
                 batch,
-                self.source.config.predict.new_tokens,
+                settings.new_tokens,
                 explore=explore,
                 constrainer=self.constrainer,
-                limits=ListLimits(self.source.config.task, self.source.config.predict),
+                limits=ListLimits(self.source.config.task, settings),
                 precision=self.source.precision,
             )
             if shown is not None:
@@ -483,9 +483,9 @@ def generate(
     """Generate an answer to each example with greedy decoding, as one batch.
 
     ``explore`` also finds other likely answers, for other decoding rules. ``constrainer`` limits
-    the answers to the grammar of a task. With ``limits``, a list ends early if ``prediction`` cuts
-    off the rest in any case. The model computes in ``precision``, or without autocast
-    if it is None.
+    the answers to the grammar of a task. With ``limits``, generation of a list ends as soon as
+    ``prediction`` would remove everything that follows. The model computes in ``precision``, or
+    without autocast if it is None.
 
     ``add_dummy_image_row`` adds a prompt with a dummy image to a batch without images. ZeRO-3 needs
     it, because there all ranks must run the vision tower.
@@ -624,10 +624,7 @@ def prediction(
 def _greedy_answer(
     config: Config, family: Family, generated: Generated
 ) -> tuple[str, Any, dict[str, Any], dict[str, Any]]:
-    """Return text and parsed answer of the greedy answer, and two parts of its predictions line.
-
-    These are the entries of a shortened list (``ListLimits``), and the scores of its objects.
-    """
+    """Return text and parsed greedy answer, entries of a shortened list, and scores of objects."""
     text, frame, task = generated.text, generated.frame, config.task
     answer = task.read(text, frame)
     spans = answer.spans if isinstance(answer, Instances) else ()
@@ -649,7 +646,7 @@ def _truncated(
     text: str,
     entries: Mapping[str, Any],
 ) -> dict[str, bool]:
-    """Return the entry ``truncated`` of a list: True if it has no end token within the limit."""
+    """Return the entry ``truncated`` of a list: True if the token limit ended its text."""
     if not isinstance(example.answer, Instances):
         return {}
     found = generated.is_truncated

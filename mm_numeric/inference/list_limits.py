@@ -2,8 +2,7 @@
 
 A text is shortened after it was generated, also if a server wrote it, or if it follows a grammar.
 ``StopLists`` ends the generation of a list early, but only once everything that follows would be
-removed: it saves time, and changes no answer. Duplicates are those of
-``evaluation.metrics.repeats``.
+removed: it saves time, and changes no answer. ``evaluation.metrics.repeats`` finds the duplicates.
 """
 
 from collections.abc import Sequence
@@ -25,10 +24,10 @@ from mm_numeric.io.log import ONCE, logger
 from mm_numeric.tasks.base import Task
 
 IN_A_ROW = 3
-"""Duplicates in succession that end a list. A single one is often between two new objects, and a
-model that repeats itself greedily continues so."""
+"""Number of successive duplicates that end a list. After a single duplicate, new objects often
+follow; after several, greedy decoding continues to repeat."""
 
-_EVERY = 16  # tokens, about one shape: a check parses the text from its beginning
+_EVERY = 16  # tokens between checks, about one shape: each check parses the whole text
 
 
 class Shortened(NamedTuple):
@@ -37,7 +36,7 @@ class Shortened(NamedTuple):
     text: str
     answer: Instances
     kept: Sequence[int]
-    ended_by: str | None  # the setting that ended the list; None if it only left shapes out
+    ended_by: str | None  # the setting that ended the list; None if only duplicates were removed
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class ListLimits:
         return kept, None
 
     def is_decided(self, text: str, frame: Frame | None) -> bool:
-        """Return True if nothing that follows the beginning ``text`` of an answer would be kept.
+        """Return True if the limits remove everything that may follow the unfinished ``text``.
 
         The last shape of an unfinished text does not count: its label or its end may be missing.
         """
@@ -105,7 +104,7 @@ class ListLimits:
 
 
 class StopLists(StoppingCriteria):
-    """Stopping criterion that ends a row whose list is decided; see ``ListLimits.is_decided``."""
+    """Stopping criterion that ends a row when ``ListLimits.is_decided`` is True for its text."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Match the objects of many lists with those of many other lists at once.
 
-The result is that of the detection scorer (``f1_at_T``) for each pair of lists, but shapes are
-converted once.
+The result is equal to that of the detection scorer (``f1_at_T``) for each pair of lists, but each
+shape is converted only once.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,10 +26,9 @@ def matched_objects(
     """Match the objects of each candidate with those of each truth, as the detection scorer does.
 
     Objects with the same label and an IoU of at least ``threshold`` are matched one-to-one,
-    greedily by decreasing IoU, separately for each candidate and truth.
-
-    For each of m pairs, return the index of the object among those of all candidates, the index of
-    the truth, and the IoU.
+    greedily by decreasing IoU, separately for each candidate and truth. Returns for each of m pairs
+    the index of the object among the objects of all candidates, the index of the truth, and the
+    IoU.
     """
     labels = {item.label: None for answer in (*candidates, *truths) for item in answer.items}
     (detections, at), (objects, true_at) = (

@@ -1,8 +1,8 @@
-"""The files of a prediction: each has the answers of one run, its rows and its settings.
+"""Predictions files: each has answers of one run to one set of rows, with one set of settings.
 
 predictions.jsonl.made_by.json stores digests of the run and of the rows, and the settings that the
-answers depend on. If several ranks predict, rank 0 appends to predictions.jsonl, and each other one
-to a file of its own, such as predictions.jsonl.rank1. ``merge_ranks`` merges these.
+answers depend on. If several ranks predict, rank 0 appends to predictions.jsonl, and each other
+rank to a file of its own, such as predictions.jsonl.rank1. ``merge_ranks`` merges these.
 """
 
 import glob
@@ -20,9 +20,9 @@ from mm_numeric.runs.folder import decoded_name
 
 
 def files_of(out: Path, rules: Sequence[str]) -> dict[str, Path]:
-    """Return the predictions file of each decoding rule; ``out`` is that of the first one.
+    """Return the predictions file of each decoding rule; ``out`` is the file of the first rule.
 
-    Those of the others are named after it, without the name of the first rule.
+    The other files are named after it, without the name of the first rule.
     """
     if GREEDY in rules[1:] or len(set(rules)) < len(rules):
         raise ValueError(f"rules: {list(rules)}; list greedy first, and each rule once.")
@@ -66,7 +66,7 @@ def claim_predictions(
     record = out.with_name(out.name + ".made_by.json")
     if not out.exists():
         out.parent.mkdir(parents=True, exist_ok=True)
-        for part in _parts(out):  # of a file that was deleted
+        for part in _parts(out):  # leftovers of a file that was deleted
             part.unlink()
     if not any(path.stat().st_size for path in (out, *_parts(out)) if path.exists()):
         write_json(record, made_by, indent=1)
@@ -108,9 +108,9 @@ def merge_ranks(out: Path, examples: Sequence[Example]) -> set[str]:
 
 
 def open_batches(examples: list[Example], size: int, todo: Set[str]) -> list[list[Example]]:
-    """Return the batches of samples in which a sample has not been answered.
+    """Return the batches that have a sample without an answer.
 
-    The batches are the same in every start and on every rank: the answers, and above all their
+    The batches are the same after each restart and on every rank: the answers, and above all their
     probabilities, depend a little on the other samples of a batch.
     """
     batches = [examples[i : i + size] for i in range(0, len(examples), size)]

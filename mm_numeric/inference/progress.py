@@ -1,7 +1,7 @@
-"""Show how far a model is in answering rows, also within a batch, which may take minutes.
+"""A progress bar of answered rows, which also moves within a batch, as a batch may take minutes.
 
-The bar counts rows: those that are answered, and the estimated part of the batch in progress. It
-also has the number of generated tokens and the time left.
+The bar counts answered rows, plus the estimated finished part of the current batch. It also shows
+the number of generated tokens and the time left.
 """
 
 import math
@@ -21,10 +21,9 @@ class AnswerProgress:
     Args:
         desc: Title of the bar, such as ``answering``.
         rows: Number of rows.
-        max_new_tokens: Most tokens of an answer. It is the expected number of forward passes of
-            the first batch; later ones are expected to take as many as the longest one so far.
-        on_change: Is called with this object before and after each batch, and after each forward
-            pass.
+        max_new_tokens: Largest number of tokens of an answer. The first batch is expected to take
+            this many forward passes, and later batches as many as the longest batch so far.
+        on_change: Called with this object before and after each batch, and after each forward pass.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class AnswerProgress:
             self.tokens += len(logits) if passes == 1 else math.prod(logits.shape[:-1])
             self._show(self.answered + rows * min(1.0, passes / (self._expected + 1)))
 
-        # Not the model: a wrapper such as PEFT's is not called, nor one with a text model inside.
+        # ``generate`` may call an inner model only, as in PEFT: a hook on ``model`` would not run.
         head = model.get_output_embeddings()
         self._show(self.answered)
         hook = None if head is None else head.register_forward_hook(count)

@@ -61,7 +61,8 @@ class Risk:
 
     finer: "Risk | None" = None
     """The risk that decides between candidates with the same expected cost, for answers of the same
-    types. It is needed for a threshold: all samples of a sure model can be within it."""
+    types. A risk with a threshold needs it: if all candidates of a model are within the threshold,
+    their expected costs are equal."""
 
     def fits(self, answer: Any) -> bool:
         """Return True if answers of this type have this cost."""

@@ -1,16 +1,15 @@
-"""The distribution of short answers of a server that returns the likeliest tokens at each place.
+"""The distribution of short answers of a server that returns ``top_logprobs``.
 
-A chat API shows only the tokens that it has written, and for each of them (``top_logprobs``) the
-likeliest tokens in its place. A few answers to one question are paths of a tree: at each beginning
-that an answer has, the probabilities of the next tokens are known. The probability of an answer is
-known
+A chat API returns the tokens of an answer, and in ``top_logprobs`` the likeliest alternatives to
+each token. Several answers to one question are paths of a tree: after each beginning of an answer,
+the probabilities of the next tokens are known. The probability of a text is known in three cases:
 
-    if a path ends with it;
-    if it is a time whose last digit is in the place of that of a path: after ``7:0``, the tokens
-    ``5`` and ``6`` complete the times 7:05 and 7:06;
-    if it is a number of at least two digits whose last token, of as many digits, is in the place
-    of the last token of a path: it is then taken to end there with the same probability. Once a
-    path leads on from it, this is known, and nothing is assumed.
+    A path ends with the text.
+    The text is a time that differs from a path in the last token: after ``7:0``, the tokens ``5``
+    and ``6`` complete the times 7:05 and 7:06.
+    The text is a number of at least two digits that differs from a path in the last token, and
+    both tokens have the same number of digits. The text is assumed to end there with the same
+    probability as the path. If another path continues the text, nothing is assumed.
 
 The continuations of other beginnings are not known, and their probability is not covered. If the
 server returns no end token, it is not known whether a number continues: until a longer answer is
@@ -52,9 +51,9 @@ class TextTree:
         """Add an answer.
 
         Args:
-            text: The text.
+            text: Text of the answer.
             tokens: Log probability and text of each token; the end token may be one of them.
-            likeliest: Log probabilities of the likeliest tokens in the place of each.
+            likeliest: Log probabilities of the likeliest tokens at the position of each token.
             is_complete: False for an answer that was truncated.
         """
         path: tuple[bytes, ...] = ()
@@ -89,7 +88,7 @@ class TextTree:
         return {text: prob for text, prob in found.items() if prob > 0}
 
     def _after(self, path: tuple[bytes, ...]) -> tuple[dict[bytes, float], float]:
-        """Return the probabilities of the next tokens, and that of the end of the answer."""
+        """Return the probabilities of the next tokens, and the probability that the answer ends."""
         after = self._next.get(path, {})
         ends = {token for token in after if token in self._ends or _SPECIAL.fullmatch(token)}
         going = {token: own for token, own in after.items() if token not in ends}
@@ -99,7 +98,7 @@ class TextTree:
         return going, max(0.0, 1 - sum(going.values())) if path in self._answers else 0.0
 
     def _end_in_place(self, path: tuple[bytes, ...]) -> float:
-        """Return the probability that answers end with as many digits in the place of the last."""
+        """Return the probability of the end after a path that differs in the last token, or 0."""
         *before, last = path
         for other in self._next.get(tuple(before), {}):
             own = (*before, other)

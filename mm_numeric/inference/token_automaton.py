@@ -1,9 +1,9 @@
-"""The tokens of a vocabulary that may follow in an answer, from a regular expression of answers.
+"""The tokens that a regular expression of answers allows next.
 
     regular expression  ->  automaton over bytes  ->  allowed tokens of each state
 
 A state of the automaton is the set of texts that may still follow. States, and the tokens that each
-allows, are computed when they are first needed, and kept. A step of generation then looks up one
+allows, are computed when they are first needed, and cached. A step of generation then looks up one
 row of a table for each row of the batch.
 
 A token is allowed only if the answer can still be completed within ``max_new_tokens``. A token with
@@ -115,7 +115,7 @@ class TokenAutomaton:
             answers = parse_regex(regex, self._make, self._names)
             prefix = self._prefix(answers)
             named = self._make.nothing
-            if prefix[:1] == b" ":  # a tokenizer writes none before the name of a token
+            if prefix[:1] == b" ":  # tokenizers write no space before the name of a token
                 named = self._make.derivative(answers, MARK)
             answers = self._make.either(
                 self._make.then(self._written(prefix), answers),
@@ -172,10 +172,10 @@ class TokenAutomaton:
         return self._masks.index_select(0, slots)
 
     def find_masks(self, states: Ints, left: int) -> tuple[Ints, Ints]:
-        """Return the rows of the table of masks for some states [b], and the new elements of it.
+        """Return the row of each state [b] in the table of masks, and what to change in the table.
 
-        ``left`` is the number of tokens that may still be written in each row. A new element is the
-        index of a True in the table, as if that were flat.
+        ``left`` is the number of tokens that may still be written in each row. The changes are flat
+        indices of elements to set to True.
         """
         keys = [self._key(state, left) for state in states.tolist()]
         missing = [key for key in dict.fromkeys(keys) if key not in self._slots]

@@ -1,4 +1,4 @@
-"""The tokens of a vocabulary: the text of each as bytes, and a prefix tree of these, in arrays.
+"""The text of each token of a vocabulary as bytes, and a prefix tree of these texts in arrays.
 
 Axes    n nodes of the tree, k tokens
 """
