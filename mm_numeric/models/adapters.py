@@ -341,9 +341,9 @@ def write_base(adapters: Path, name: str, revision: str | None) -> None:
 def find_base(adapters: Path, name: str) -> tuple[str, str] | None:
     """Return the base model ``name`` of adapters as a folder or hub name, and its revision.
 
-    A folder is looked for where it is relative to the adapters, next to their run, and where it
-    was. It must have the recorded fingerprint. Returns None if base.json is missing or names
-    another model, because somebody has edited the settings of the adapters.
+    A folder is looked for at its path relative to the adapters, next to their run, and at its
+    absolute path. It must have the recorded fingerprint. Returns None if base.json is missing or
+    names another model, because somebody has edited the settings of the adapters.
     """
     file = adapters / BASE
     if not file.is_file():

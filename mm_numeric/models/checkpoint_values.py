@@ -1,4 +1,4 @@
-"""Check the values in the JSON files of a checkpoint, whose errors in transformers name no file.
+"""Check the values in the JSON files of a checkpoint: errors of transformers name no file.
 
 A checkpoint may be damaged or malicious: a model of a billion layers would fill the memory, and a
 model without attention heads would end in a traceback.
@@ -72,10 +72,10 @@ _STEPS = {
 }
 """Files, and a part of the names of the modules or functions that use them."""
 
-_SIDE_PX = 224  # of the image that tries an image processor
+_SIDE_PX = 224  # side of the image with which an image processor is tried
 
 _MOST_TIMES = 64
-"""How many times as many weights as its files a model may have: packed weights, tied weights."""
+"""Largest ratio of a model's weights to those in its files, which may be packed or tied."""
 
 _LEAST_TENSORS, _LEAST_WEIGHTS, _MOST_TENSORS = 1_000, 10**8, 10**6
 """Numbers of tensors and weights that are always accepted, and a number that no model has."""
@@ -97,7 +97,7 @@ def check_values(folder: Path) -> None:
 
 
 def check_image_processor(family: Any) -> None:
-    """Apply the image processor of a family to an image, so that its settings raise their errors.
+    """Apply the image processor of a family to an image, so that invalid settings raise errors.
 
     Raises CheckpointValueError if the pixels of the result are not finite.
     """
@@ -120,7 +120,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _values(found: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted path and the value of each entry of an object, also of those in objects."""
+    """Yield the dotted path and the value of each entry of an object and of its nested objects."""
     for name, value in found.items():
         yield f"{above}{name}", value
         if isinstance(value, dict):
@@ -199,7 +199,7 @@ def _too_large(folder: Path, tensors: int, weights: int) -> str:
 
 
 def explain_value(error: Exception, folder: Path) -> str | None:
-    """Return the values of a checkpoint that are the likely cause of an error of a library.
+    """Return a message with the values of a checkpoint that probably caused a library's error.
 
     Returns None for other errors, such as those of a module of the user, or if the folder has no
     config.json.

@@ -22,7 +22,7 @@ from mm_numeric.models.precision import Precision
 from mm_numeric.runs.folder import FINISHED, MODEL, RESULTS, read_run
 from mm_numeric.runs.results_file import SCORE_AGAIN, read_sections
 
-_HUB = ("huggingface_hub", "httpx", "httpx2")  # whose errors depend on the version
+_HUB = ("huggingface_hub", "httpx", "httpx2")  # their exception classes differ between versions
 
 
 def export(run: Path, out: Path, *, trust_remote_code: bool = False) -> None:

@@ -150,7 +150,7 @@ def load_model(config: Config, family: Family, source: str) -> Any:
             model = load_adapted(family, source, config.model)
         else:
             model = load_with_tokens(family, source, config.model)
-    if family.tensor_parallel > 1 and not model.tp_size:  # loaded in another way
+    if family.tensor_parallel > 1 and not model.tp_size:  # loaded without sharing
         raise _no_plan(source)
     keep_checkpoint_names(model)
     return model

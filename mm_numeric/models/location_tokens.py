@@ -1,7 +1,7 @@
 """Add location tokens, such as ``<loc0012>``, to a model that was trained without them.
 
-``model.coordinates: {tokens: 1000}`` adds them to the tokenizer (``Family.load``). Here they get
-their first rows in the input embeddings and in the output head: the mean of the rows of the ten
+``model.coordinates: {tokens: 1000}`` adds them to the tokenizer (``Family.load``). This module
+initialises their rows of the input embeddings and the output head: the mean of the rows of the ten
 digits, plus a smooth code of the token's number. Rows of near numbers are similar, and each
 dimension has the variance that it has among the digits.
 
@@ -19,7 +19,7 @@ from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 
-_ROWS_MULTIPLE = 64  # of the rows of a resized head, whose product is slow on a GPU otherwise
+_ROWS_MULTIPLE = 64  # with other numbers of rows, the product of the head is slow on a GPU
 
 
 def load_with_tokens(family: Family, source: str, model: ModelConfig) -> Any:
@@ -54,7 +54,7 @@ def _add_rows(model: Any, family: Family, tokens: list[str], levels: list[int]) 
     digits = NumberVocabulary.from_tokenizer(family.tokenizer).only_digits()
     at = [token.id for token in digits.tokens]
     for layer in (model.get_input_embeddings(), model.get_output_embeddings()):
-        layer.weight[rows:] = 0  # random until here, also those of no token
+        layer.weight[rows:] = 0  # new rows are random until here, also those without a token
         own = layer.weight[at].float()
         code = smooth_code(len(tokens), own.shape[1])[levels].to(own.device)
         layer.weight[ids] = (own.mean(0) + own.std(0) * code).to(layer.weight.dtype)
@@ -66,7 +66,7 @@ def smooth_code(tokens: int, width: int) -> Tensor:
     """Return a code [k, d] of the numbers 0 to k - 1: sines and cosines with a variance of 1.
 
     The frequencies are a geometric sequence from half a period over all numbers to one period in
-    eight numbers, so that neighbours are similar, and different.
+    eight numbers, so that neighbours are similar but not equal.
     """
     periods = 0.5 * (tokens / 4) ** torch.linspace(0, 1, (width + 1) // 2)
     angles = 2 * math.pi * torch.linspace(0, 1, tokens)[:, None] * periods
@@ -76,7 +76,7 @@ def smooth_code(tokens: int, width: int) -> Tensor:
 def trained_rows(model: Any, family: Family, *, head: bool, where: str) -> dict[str, list[int]]:
     """Return the rows of location tokens to train, as PEFT's ``trainable_token_indices``.
 
-    With ``head``, also those of an output head that has a weight of its own; PEFT ties the others.
+    With ``head``, also rows of an output head that is not tied; PEFT ties the others.
     """
     tokens = family.location_tokens()
     if not tokens:

@@ -1,6 +1,7 @@
 """The model card of an exported model: metadata for the hub, a program that uses it, its training.
 
-The program is plain transformers and Python: an image in, the answer and boxes in pixels out.
+The program is written in plain Python with transformers. It prints the answer to a question about
+an image, and boxes in pixels.
 """
 
 import json
@@ -148,14 +149,13 @@ _READ_IMAGE = (
 )
 """Lines of the program that read an image as ``image_file`` and ``upright_rgb`` do in training."""
 
-
 _AFTER_PROMPT = 'inputs["input_ids"].shape[1] :'
 
 
 def _use(
     config: Config, family: Family, model: Any, precision: Precision, folder: str, question: str
 ) -> str:
-    """Return what loading needs, and the program, which asks ``question``."""
+    """Return the requirements for loading the model, and the program that asks ``question``."""
     kind = type(model)
     text = f"Weights are {str(model.dtype).removeprefix('torch.')}."
     if getattr(family.processor, "video_processor", None) is not None:
@@ -266,7 +266,7 @@ def _boxes(config: Config, family: Family) -> list[str]:
     """Return the lines of the program that print the boxes in ``text``, in pixels of ``image``.
 
     Each box is printed with its label, if answers of the task have labels. There are no lines if
-    answers of the task have no boxes, or polygons that cannot be told from boxes.
+    answers of the task have no boxes, or polygons that look like boxes.
     """
     frame = family.frame(640, 480)
     if not family.takes_images or not reads_boxes(config.task, frame):

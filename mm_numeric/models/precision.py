@@ -1,4 +1,4 @@
-"""The precision that a model was trained in, in which its answers are computed, too."""
+"""The precision that a model was trained in; its answers are computed in the same precision."""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -28,10 +28,7 @@ class Precision:
 
     @classmethod
     def of_trainer(cls, trainer: Trainer) -> Self:
-        """Return the precision that a trainer computes in.
-
-        DeepSpeed converts the weights in place of autocast.
-        """
+        """Return the precision of a trainer; DeepSpeed converts weights in place of autocast."""
         accelerator = trainer.accelerator
         mixed = _MIXED_PRECISION.get(accelerator.mixed_precision)
         weights = str(accelerator.unwrap_model(trainer.model).dtype).removeprefix("torch.")

@@ -57,7 +57,7 @@ class Reward:
     them, which is usually without special tokens."""
 
     answer_after: str | None = None
-    """Text that must precede the answer, such as ``</think>``; None: no text must."""
+    """Text that must precede the answer, such as ``</think>``; None if no text must precede it."""
 
     _reasons: set[str] = field(default_factory=set, compare=False, repr=False)
 
@@ -88,12 +88,12 @@ class Reward:
             return Scored(0.0, answer.reason)
         with _naming_extra(self.rule.name):
             scorer = scorer_of(self.task, self.task_name, target, "reward")
-        part = Task.answer_part(self.task, text).text  # not what else a task leaves out
+        part = Task.answer_part(self.task, text).text  # a subclass may leave out more
         value = self.rule.value(ParsedAnswer(part, answer, target, frame, self.task, scorer))
         return Scored(0.0, value) if isinstance(value, str) else Scored(value, None)
 
     def check(self, target: Any) -> None:
-        """Raise ValueError if answers like ``target`` do not have this reward."""
+        """Raise ValueError if this reward is not defined for the type of ``target``."""
         if not isinstance(target, self.rule.targets):
             raise ValueError(
                 f"the reward {self.rule.name!r} does not fit a target of type "
@@ -123,9 +123,9 @@ class Reward:
         completions has a column ``reason_RULE``.
 
         Args:
-            completions: The generated texts, or for each of them a list of messages. Of messages,
-                only the text that the assistant wrote after the last message of a tool or a user is
-                parsed. A completion without such a text has the value 0.
+            completions: The generated texts, or a list of messages for each. Of these, only the
+                text that the assistant wrote after the last message of a tool or a user is parsed.
+                A completion without such a text has the value 0.
             completion_ids: Token ids of the completions, which ``self.tokenizer`` decodes. They are
                 not used for completions with tool calls, because they contain the results of tools.
             target: Column of the data set: JSON of the true answers. The value of a row without a
@@ -239,8 +239,8 @@ def reward(
             or the task has no coordinates.
         tokenizer: Tokenizer of the model, to decode ``completion_ids`` with special tokens. It is
             needed with trainers that remove them from texts if coordinates are special tokens.
-        answer_after: Text that must precede the answer, such as ``</think>``. What is before its
-            last occurrence is not parsed, and a text without it is unparseable. Thoughts that end
+        answer_after: Text that must precede the answer, such as ``</think>``. Only the text after
+            its last occurrence is parsed, and a text without it is unparseable. Finished thoughts
             are never parsed: see ``mm_numeric.tasks.answer_part``.
 
     Raises:
@@ -269,8 +269,8 @@ def reward_columns(
 ) -> dict[str, str | None]:
     """Return the columns ``target`` and ``frame`` of a data set's row, as JSON.
 
-    ``answer`` is an answer of the task, such as ``Box(10, 20, 30, 40)``, or what predictions.jsonl
-    records of it, such as 146 for a number. For verl, ``target`` is the ground truth of
+    ``answer`` is an answer of the task, such as ``Box(10, 20, 30, 40)``, or its JSON value in
+    predictions.jsonl, such as 146 for a number. For verl, ``target`` is the ground truth of
     ``reward_model``, and ``frame`` belongs in ``extra_info``.
     """
     _, task = _task(task, "reward_columns")
@@ -304,10 +304,10 @@ def _task(task: str | Mapping[str, Any] | Task, where: str) -> tuple[str, Task]:
 
 
 def _text(completion: Any) -> str | None:
-    """Return the text of a completion: a text, or messages whose contents may be parts.
+    """Return the text of a completion, which is a text or a list of messages; None without text.
 
     Of messages, it is the text that the assistant wrote after the last message of a tool or a user,
-    so that text of others is never read as an answer. None if there is no text.
+    so that text of others is never read as an answer.
     """
     if completion is None or isinstance(completion, str):
         return completion

@@ -75,7 +75,7 @@ class Rule:
     name: str
 
     targets: tuple[type, ...]
-    """Types of the targets that have this rule, such as ``Box``; ``object`` for all."""
+    """Types of targets that the rule is defined for, such as ``Box``; ``object`` for all."""
 
     value: Callable[[ParsedAnswer], float | str]
     """Function from an answer to its value, from 0 to 1, or to the reason why it has the value 0

@@ -6,9 +6,9 @@ curves.svg        learning curves, drawn again at each evaluation and at the end
 checkpoint-N/     checkpoints of transformers.Trainer
 model/            weights (only the adapters if there are any), tokenizer and image processor
 run.json          written last: steps, number of training samples, machine, versions, commit
-evaluation/       of the evaluation during training, if configured: predictions.jsonl of the last
-                  one, rows.json with the number of rows of each one, and progress.json while one
-                  is in progress
+evaluation/       files of the evaluations during training, if configured: predictions.jsonl of the
+                  last one, rows.json with the number of evaluated rows, and progress.json during
+                  an evaluation
 best/             run folder with the weights of the best evaluation during training, if configured
 teacher/          with the config section ``distil``: run folder of the first training; the other
                   files are those of the training on its answers
@@ -18,8 +18,9 @@ whose format is in ``mm_numeric.runs.results_file``.
 ``predict --training-rows`` and ``distil`` add training_answers.jsonl.
 ``calibrate`` adds calibration.RULE.json (``mm_numeric.inference.calibrate``) and, in the folder
 calibration, the answers that it was fitted to.
-``compare`` adds all three. If it decodes by several rules, it also adds predictions.median.jsonl,
-scores.median.jsonl and results.median.json, and the same for each other rule.
+``compare`` adds predictions.jsonl, scores.jsonl and results.json. If it decodes by several rules,
+it also adds predictions.median.jsonl, scores.median.jsonl and results.median.json, and the same for
+each other rule.
 """
 
 import glob
@@ -181,7 +182,7 @@ def read_run(
     else:
         import_plugins(stored)
     config = _read(folder, stored)
-    if config.predict.max_new_tokens is None:  # those of the training answers
+    if config.predict.max_new_tokens is None:  # as measured from the training answers
         number = read_json(folder / FINISHED).get("max_new_tokens")
         config = replace(config, predict=replace(config.predict, max_new_tokens=number))
     return config

@@ -36,10 +36,9 @@ def read_step(checkpoint: Path) -> dict[str, Any]:
 def with_same_rows(config: Config, checkpoint: Path, ranks: int) -> Config:
     """Return a config that keeps the batch size of a checkpoint with another number of ranks.
 
-    The batch size is the number of samples per optimiser step, over all ranks. With fewer ranks,
-    ``gradient_accumulation_steps`` grows. With more ranks it shrinks or, if that is not possible,
-    ``per_device_train_batch_size`` changes. Raises ValueError if the ranks cannot get equal numbers
-    of samples.
+    With fewer ranks, ``gradient_accumulation_steps`` grows. With more ranks it shrinks or, if that
+    is not possible, ``per_device_train_batch_size`` changes. Raises ValueError if the ranks cannot
+    get equal numbers of samples.
     """
     step = read_step(checkpoint)
     rows = step["rows"]

@@ -53,9 +53,9 @@ def named_code(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def code_of_predictions(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those settings that ``predict`` would import code for, also a risk of one's own.
+    """Return the settings of ``named_code``, and a custom risk, which ``predict`` would import.
 
-    In contrast to ``named_code``, which a run must keep, a risk may differ in each prediction.
+    A risk may differ in each prediction, but a run must keep the settings of ``named_code``.
     """
     predict = raw.get("predict")
     risk = _name(predict.get("decode") if isinstance(predict, Mapping) else None, "for")

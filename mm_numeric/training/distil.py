@@ -4,7 +4,7 @@
 2. It answers the training rows under a decoding rule: ``training_answers.RULE.jsonl``.
 3. Its weights are trained further, with cross-entropy on these answers, in the run's folder.
 
-Each step resumes by itself: a checkpoint, or the rows that have no answer yet.
+After an interruption, each step resumes from its checkpoint, or at the rows without an answer.
 """
 
 from dataclasses import replace
@@ -43,7 +43,7 @@ def teacher_of(config: Config) -> Config:
 
 
 def student_of(config: Config) -> Config:
-    """Answer the training rows with the trained teacher; return the config of the training on them.
+    """Answer the training rows with the trained teacher; return the config to train on the answers.
 
     Rows that are answered already are not answered again.
     """

@@ -1,4 +1,4 @@
-"""Evaluation losses of a trainer: exact means over all tokens and numbers, not means of batches.
+"""Evaluation losses of a trainer: exact means over all tokens and numbers, not over batch means.
 
 Axes    b rows, t positions, n supervised positions (those with a label)
 """
@@ -31,9 +31,9 @@ class EvaluationSums:
     """Names of the losses besides the objective."""
 
     def add(self, result: ObjectiveResult, own: Mapping[str, Tensor]) -> None:
-        """Add a batch. ``own`` are the losses that are added to that of the objective.
+        """Add a batch.
 
-        They are known for the batch only, and weighted by its tokens.
+        ``own`` are the losses besides the objective: means over the batch, weighted by its tokens.
         """
         tokens = next(iter(result.sums.values())).items
         here = {
@@ -85,14 +85,14 @@ class RowTokensCollator:
 
 
 def count_row_tokens(loader: Any) -> None:
-    """Let the batches of an evaluation data loader have ``row_tokens`` if they have no padding."""
+    """Add ``row_tokens`` to the padding-free batches of an evaluation data loader."""
     base = base_dataloader(loader)
     if hasattr(base, "collate_fn") and not isinstance(base.collate_fn, RowTokensCollator):
         base.collate_fn = RowTokensCollator(base.collate_fn)
 
 
 def without_repeated_rows(inputs: dict[str, Any], accelerator: Any) -> dict[str, Any]:
-    """Return a batch without the labels of rows that another batch of the evaluation has too.
+    """Return a batch without the labels of rows that are also in another batch of the evaluation.
 
     On several ranks, accelerate completes the last batches with the first rows of the data set.
     """
@@ -102,7 +102,7 @@ def without_repeated_rows(inputs: dict[str, Any], accelerator: Any) -> dict[str,
     lengths = inputs.get(ROW_TOKENS)
     mask = _positions(inputs)
     rows = len(mask) if lengths is None else len(lengths)
-    if "origin" in inputs:  # not a dummy image row
+    if "origin" in inputs:  # without the dummy image row
         rows = len(inputs["origin"].ids)
     count = min(max(state.remainder - accelerator.process_index * rows, 0), rows)
     if count == rows:
@@ -121,7 +121,7 @@ def without_repeated_rows(inputs: dict[str, Any], accelerator: Any) -> dict[str,
         "supervised": supervised,
         "labels": labels,
         "spans": inputs["spans"].first(count, len(labels)),
-        "origin": replace(inputs["origin"], tokens=0),  # not known
+        "origin": replace(inputs["origin"], tokens=0),  # unknown
     }
 
 

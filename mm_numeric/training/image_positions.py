@@ -62,11 +62,11 @@ class ImagePositions:
     def __call__(self, examples: Sequence[Example]) -> dict[str, Any]:
         """Return a batch; an empty list of examples becomes an empty dict."""
         batch = self.collate(examples)
-        if _SIZES not in batch:  # the model counts the tokens
+        if _SIZES not in batch:  # without images, the positions are token numbers
             return batch
         if "position_ids" not in batch:
             batch["position_ids"] = rope_positions(self.rope_index, batch)
-        if "pixel_values" not in batch:  # the features of the images are known
+        if "pixel_values" not in batch:  # the image features are cached
             return batch
         copied, on_host = self.family.vision_inputs(batch[_SIZES], self.vision_config)
         if copied:
@@ -87,7 +87,7 @@ def with_image_positions(model: Any, family: Family, collate: Any) -> Any:
 def rope_index_of(model: Any) -> Any:
     """Return ``get_rope_index`` of a model with M-RoPE, bound to an object without weights.
 
-    The collator is sent to the workers of the dataloader.
+    The weights must not be sent to the workers of the data loader with the collator.
     """
     owner = next((m for m in model.modules() if hasattr(m, "get_rope_index")), None)
     if owner is None:

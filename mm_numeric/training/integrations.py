@@ -93,7 +93,7 @@ class _RouterLosses:
     def of(
         self, outputs: Any, labels: Tensor, caller: Mapping[str, Any], is_counted: bool
     ) -> Tensor | None:
-        """Return the router loss that is added to that of a micro-batch.
+        """Return the router loss to add to the loss of a micro-batch.
 
         ``labels`` [b, t] are aligned with the logits, and ``caller`` has the variables of
         ``Trainer.compute_loss``, which multiplies the loss by the number of ranks if the tokens of

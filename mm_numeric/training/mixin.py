@@ -92,9 +92,8 @@ class NumericLossMixin(_Trainer):
     Logits are computed only at positions with a label, except for ``return_outputs=True``, and
     unless torch.compile or the model prevents it. To save memory, a micro-batch with
     ``chunked_from`` logits or more computes its loss in chunks, unless FSDP, torch.compile or the
-    output head (LoRA, soft-capping) prevents it. Both are logged, once and with the reason. Under
-    activation checkpointing, a frozen vision tower is not differentiated, unlike by the trainer
-    alone.
+    output head (LoRA, soft-capping) prevents it. The reason is then logged once. Under activation
+    checkpointing, a frozen vision tower is not differentiated, unlike by the trainer alone.
 
     Digits of two packed documents are never read as one number if the batch has ``position_ids``
     [b, t] that restart with each document, or an ``attention_mask`` [b, t] with the document index
@@ -132,8 +131,8 @@ class NumericLossMixin(_Trainer):
             )
         check_base(type(self), NumericLossMixin)
         super().__init__(*args, **kwargs)
-        # Or Trainer divides the loss by the number of micro-batches: it is divided by the counts of
-        # the whole step already.
+        # Otherwise Trainer divides the loss by the number of micro-batches, although it is already
+        # divided by the counts of the whole step.
         self.model_accepts_loss_kwargs = True
         tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
         if not isinstance(objective, NumericLoss):
@@ -156,9 +155,9 @@ class NumericLossMixin(_Trainer):
         self._component_names: list[str] = []
         self._seen: list[Tensor] = []  # totals and counts of the components since the last log
         self._metric_sums: Tensor | None = None
-        self._longest: Tensor | None = None  # number since the last log: its digits and its value
+        self._longest: Tensor | None = None  # digits and value of the longest number since a log
         self._evaluation: EvaluationSums | None = None  # during an evaluation
-        self._needs_logits = True  # of an evaluation
+        self._needs_logits = True  # False during an evaluation that returns only the loss
         text_config = getattr(self.model.config, "get_text_config", lambda: None)()
         size = getattr(text_config, "vocab_size", None)
         self._guessing = math.log(size) if size else math.inf  # if all tokens are equally likely
@@ -215,7 +214,7 @@ class NumericLossMixin(_Trainer):
         """
         batch, labels, spans, supervised = self._model_inputs(model, inputs)
         masks: AbstractContextManager[None] = nullcontext()
-        if supervised is not None:  # of TrainingCollator, which pads on the right
+        if supervised is not None:  # a batch of TrainingCollator, which pads on the right
             has_encoder = self._is_encoder_decoder
             if has_encoder and inputs["origin"].tokens == batch["input_ids"].numel() + len(labels):
                 batch["attention_mask"] = None  # there is no padding
@@ -263,7 +262,7 @@ class NumericLossMixin(_Trainer):
     def _own_losses(
         self, outputs: Any, labels: Tensor, supervised: Tensor | None
     ) -> dict[str, Tensor]:
-        """Return the losses of the model's outputs that are added to that of the objective."""
+        """Return the losses in the model's outputs that are added to the objective."""
         if self.objective.spec.own_loss == "ignore":
             return {}
         own_loss = self._own_loss or OwnLoss()
@@ -291,8 +290,8 @@ class NumericLossMixin(_Trainer):
             batch.update(batch.pop("image_inputs").arguments())
         is_flat = "position_ids" in batch and "attention_mask" not in batch
         if is_flat and self._takes_use_cache:
-            # With a cache of keys, transformers does not look for documents in position_ids. The
-            # text model of a VLM has one unless told otherwise.
+            # With a KV cache, transformers does not look for documents in position_ids. The text
+            # model of a VLM has a cache by default.
             batch["use_cache"] = False
         if self._is_encoder_decoder and "decoder_input_ids" not in batch:
             whole = self.accelerator.unwrap_model(model)
@@ -354,7 +353,7 @@ class NumericLossMixin(_Trainer):
         return outputs, self._result(outputs, labels, spans, counts)
 
     def _make_head(self, model: torch.nn.Module, batch: dict[str, Any], count: int) -> ChunkedHead:
-        """Return the output head, which computes the logits of ``count`` positions in chunks."""
+        """Return the output head after a check on a micro-batch of ``count`` positions."""
         stop_gradients_at_frozen_towers(self.model)  # activation checkpointing is enabled by now
         head = ChunkedHead(
             model,
@@ -374,10 +373,7 @@ class NumericLossMixin(_Trainer):
         labels: Tensor,
         supervised: Tensor | None,
     ) -> bool:
-        """Return True if the model needs labels for a loss that is trained.
-
-        The first micro-batch is probed.
-        """
+        """Return True if the model needs labels for a trained loss; probe the first micro-batch."""
         if self._own_loss is None:
             self._own_loss = probe_own_loss(
                 model,
@@ -656,8 +652,8 @@ class NumericLossMixin(_Trainer):
     def _check_best_metric(self) -> None:
         """Check ``metric_for_best_model`` if it is a loss component or a number metric.
 
-        The smallest loss or error is the best, but transformers only knows this of names that end
-        with ``loss``, and takes the largest of all others.
+        The smallest loss or error is the best. transformers minimises only metrics whose name ends
+        with ``loss``, and maximises all others.
         """
         metric = self.args.metric_for_best_model or ""
         found = re.search(r"(?:^|_)(loss|numbers)/(.+)", metric)
@@ -728,13 +724,13 @@ def stop_gradients_at_frozen_towers(model: torch.nn.Module) -> None:
 
 @contextmanager
 def right_padded(*, has_encoder: bool) -> Iterator[None]:
-    """Let transformers make the masks of right-padded batches in the context without a wait.
+    """Let transformers make the masks of right-padded batches without waiting for the GPU.
 
-    It reads each padding mask, to see if there is padding, which waits for the GPU. Here plain
-    causal attention, also within a window, gets no padding mask: no token sees tokens on its right.
+    Otherwise it reads each padding mask, to see if there is padding. In this context, plain causal
+    attention, also within a window, gets no padding mask: no token sees tokens on its right.
     Computations that need the mask, such as image tokens that see each other, linear attention,
-    positions and router losses, still get it. With ``has_encoder``, the prompts have padding, or
-    the model gets no mask of it.
+    positions and router losses, still get it. With ``has_encoder``, the model gets a padding mask
+    only if the prompts have padding.
     """
     # Only its own: a mask that a user registered may not be causal.
     own = create_causal_mask.__module__

@@ -30,7 +30,7 @@ from mm_numeric.losses.numeric_loss import NumericLoss, ObjectiveResult
 from mm_numeric.numbers.spans import NumberSpans
 
 _MOST_ERROR, _MOST_ERROR_16_BIT = 0.005, 0.05
-"""Differences of logits that should be equal, as shares of the largest."""
+"""Largest difference of logits that should be equal, relative to the largest logit."""
 
 
 def output_head(model: Any) -> nn.Module | None:
@@ -48,8 +48,8 @@ def selected_logits(
     """Run a model, and return its logits [n, v] at n positions.
 
     ``head`` is its output head; without one, the model computes the logits of all positions.
-    ``positions`` [n] are indices into the flattened ``count`` positions of the batch, b * t: not a
-    mask, for whose sum the host would wait.
+    ``positions`` [n] are indices of the flattened ``count`` positions of the batch, b * t. With a
+    mask instead, the host would wait for the number of positions.
     """
     if head is None:
         logits: Tensor = model(**inputs).logits
@@ -107,10 +107,7 @@ def replaced_forward(head: nn.Module, forward: Callable[[Tensor], Tensor]) -> It
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Set a model to evaluation mode in the context.
-
-    Dropout would change the random numbers of the training.
-    """
+    """Set a model to evaluation mode: dropout would change the random numbers of the training."""
     was_training = model.training
     model.eval()
     try:
@@ -120,9 +117,9 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def logits_error(apart: Tensor, wanted: Tensor, *, low_precision: bool) -> float | None:
-    """Return the largest difference, relative to the largest logit; None if it is rounding.
+    """Return the largest difference, relative to the largest logit; None if it is a rounding error.
 
-    ``apart`` are the differences from the logits ``wanted``; rounding is larger in
+    ``apart`` are the differences from the logits ``wanted``. Rounding errors are larger in
     ``low_precision``, such as bf16.
     """
     share = (apart.abs().max() / wanted.abs().max()).item()
@@ -239,7 +236,7 @@ def plain_linear(head: nn.Module | None) -> nn.Linear | None:
 def probe(
     model: nn.Module, head: nn.Module, inputs: Mapping[str, Any], count: int
 ) -> tuple[bool, bool]:
-    """Return what a head allows: logits at some positions alone, and a loss in place of logits.
+    """Return True if a head can compute logits at some positions only; and if it can return a loss.
 
     The head is made to return logits at one position; a model that uses its head in the usual way
     then returns logits of one position. If the head is linear, these are values from -100 to 100:

@@ -1,10 +1,10 @@
-"""What a model adds to cross-entropy in its own loss, such as the router loss of its experts.
+"""Losses that a model adds to cross-entropy in its own loss, such as router losses of experts.
 
 Axes    b samples, t positions, n supervised positions (those with a label), v vocabulary
 
 An objective computes its loss from logits, and a model without labels computes no loss. Router
-losses are outputs of a model. What else a model adds, such as a loss of its hidden states, is only
-known as a difference: its own loss with labels, less cross-entropy and router losses.
+losses are outputs of a model. Other losses of a model, such as a loss of its hidden states, are
+only known as a difference: its own loss with labels, minus cross-entropy and router losses.
 """
 
 import inspect
@@ -27,8 +27,8 @@ COMPARED_TOKENS = 64
 """Largest number of supervised tokens whose loss is compared."""
 
 TOLERANCE, TOLERANCE_16_BIT = 1e-4, 1e-2
-"""Relative difference of losses that are equal; the second if the model rounds its loss to 16 bits.
-A loss below 1 may differ by as much as a loss of 1."""
+"""Largest relative difference of losses that count as equal; the second if the model rounds its
+loss to 16 bits. A loss below 1 may differ by as much as a loss of 1."""
 
 _ROUTER_LOSSES = {
     ("aux_loss", "encoder_aux_loss", "decoder_aux_loss"): (
@@ -38,7 +38,7 @@ _ROUTER_LOSSES = {
     ),
     ("encoder_z_loss", "decoder_z_loss"): ("router_z_loss_coef",),
 }
-"""Outputs of models of transformers, and the names of their weight in a model or its config."""
+"""Loss outputs of transformers models, and the names of their weights in a model or its config."""
 
 _UNLABELLED, _EQUAL, _FAILED, _DIFFERENT = range(4)
 
@@ -47,18 +47,18 @@ Log = Callable[[int, str], None]
 
 @dataclass(frozen=True)
 class OwnLoss:
-    """Which losses of a model are trained besides those of the objective."""
+    """The losses of a model that are trained besides the objective."""
 
     needs_labels: bool = False
-    """Whether the model computes them only if it gets labels, and so at all positions."""
+    """True if the model computes them only with labels, which requires logits at all positions."""
 
     has_others: bool = False
-    """Whether there are losses besides router losses."""
+    """True if there are losses besides router losses."""
 
     def losses(
         self, outputs: Any, model: Any, labels: Tensor, router_weight: float | None = None
     ) -> dict[str, Tensor]:
-        """Return these losses of a micro-batch with their weights: ``router``, and ``own``.
+        """Return the weighted losses of a micro-batch: ``router``, and ``own`` for all others.
 
         ``labels`` [b, t] are those of ``with_a_label``. ``router_weight`` replaces the weight of
         the load balancing losses in the model or its config.
@@ -75,7 +75,7 @@ class OwnLoss:
 def router_loss(outputs: Any, model: Any, weight: float | None = None) -> Tensor | None:
     """Return the weighted router losses in the outputs of a ``model``; None if there are none.
 
-    ``weight`` replaces that of the load balancing losses in the model or its config.
+    ``weight`` replaces the weight of the load balancing losses in the model or its config.
     """
     total = None
     for names, weights in _ROUTER_LOSSES.items():
@@ -90,8 +90,8 @@ def router_loss(outputs: Any, model: Any, weight: float | None = None) -> Tensor
 def aligned(labels: Tensor, supervised: Tensor | None) -> Tensor:
     """Return labels [b, t] that are aligned with the logits.
 
-    Labels [n] are those at the positions of the mask ``supervised`` [b, t], which is None for
-    labels [b, t].
+    ``labels`` are already [b, t] without ``supervised``. With this mask [b, t], they are the
+    labels [n] of its positions.
     """
     if supervised is None:
         return labels
@@ -141,7 +141,7 @@ def probe_own_loss(
         is_compiled: True if torch.compile would compile the model again for its labels.
 
     Returns:
-        What is trained besides the objective. None if no rank has a label: probe another batch.
+        The losses to train besides the objective. None if no rank has a label: probe another batch.
 
     Raises:
         ValueError: On all ranks, if the losses differ on one, and the policy is ``stop``.
@@ -189,7 +189,7 @@ def base_model(model: Any) -> Any:
 
 
 class _Probe:
-    """Computes the own loss of a model and what it should be, from the same forward pass."""
+    """Computes the own loss of a model, and its expected value from the same forward pass."""
 
     def __init__(
         self,
@@ -221,7 +221,7 @@ class _Probe:
         return _FAILED, math.nan, math.nan, error
 
     def compare(self, is_selected: bool) -> tuple[int, float, float]:
-        """Return whether the losses are equal, the own loss, and what it should be.
+        """Return a status such as ``_EQUAL``, the own loss, and its expected value.
 
         If ``is_selected``, the output head computes logits at the compared positions only.
         """
@@ -247,7 +247,7 @@ class _Probe:
         return _EQUAL if is_equal else _DIFFERENT, own.item(), wanted
 
     def _selected(self) -> tuple[Any, Tensor]:
-        """Return outputs with logits [1, m, v] at the compared positions, and those with a label.
+        """Return outputs with logits [1, m, v] at the compared positions, and those to compare.
 
         A model that shifts its labels compares the logits of each position with the next label. So
         it gets another label before the others, and another position, whose logits are not used.

@@ -49,7 +49,7 @@ class PaddingFreeCollator:
     padded batch. None: each token has one position."""
 
     attention: str
-    """Attention implementation of the model, whose arguments are ``sample_boundaries``."""
+    """Attention implementation of the model; ``sample_boundaries`` has its arguments."""
 
     def __call__(self, examples: Sequence[Example]) -> dict[str, Any]:
         """Return a training batch; an empty list of examples becomes an empty dict."""
@@ -80,7 +80,7 @@ class PaddingFreeCollator:
         supervised = row["supervised"].flatten().nonzero().squeeze(1)
         spans = replace(batch["spans"], supervised=supervised)
         more = {"position_ids": positions, "spans": spans, "sample_boundaries": boundaries}
-        # With a cache of keys, transformers would not look for samples in position_ids.
+        # With a KV cache, transformers would not look for samples in position_ids.
         return {**batch, **row, **more, "use_cache": False}
 
 
@@ -138,7 +138,7 @@ def _lengths(positions: Tensor) -> list[int]:
 def _boundaries(lengths: list[int], attention: str) -> dict[str, Any]:
     """Return the arguments that tell attention functions where the samples of a row are.
 
-    Those of flash attention are the ones of ``DataCollatorWithFlattening`` of transformers.
+    For flash attention, they are those of ``DataCollatorWithFlattening`` of transformers.
     """
     if attention == "sdpa":
         return {"sample_lengths": lengths}
@@ -223,7 +223,7 @@ def _padded(inputs: Mapping[str, Any]) -> dict[str, Any]:
     batch["attention_mask"] = torch.ones_like(ids)
     for name, value in batch.items():
         if _is_of_tokens(value, ids.shape):
-            # Padding may be any token but one of an image, which no sample ends with.
+            # Padding may be any token except an image token, and no sample ends with one.
             fill = ids[0, -1].item() if name == "input_ids" else 0
             pieces = value[0].split(lengths)
             batch[name] = pad_sequence(pieces, batch_first=True, padding_value=fill)

@@ -90,7 +90,7 @@ def train(
     finished = teacher.output_dir / FINISHED
     if not finished.is_file():
         train_part(teacher, resume=resume)
-        gc.collect()  # its trainer, which would keep its weights on the device
+        gc.collect()  # the trainer would keep the weights on the device
     student = student_of(config)
 
     def whole_run() -> dict[str, Any]:
@@ -116,8 +116,8 @@ def _train(
 ) -> Path:
     """Fine-tune a model in one training; arguments and result are those of ``train``.
 
-    ``whole_run`` is given if this training is the last part of a run, which has claimed the folder:
-    a function that returns metadata of that run for run.json.
+    ``whole_run`` is given if this training is the last part of a run that has claimed the folder: a
+    function that returns metadata of the whole run for run.json.
     """
     started = time.monotonic()
     quiet_unless_terminal()
@@ -197,7 +197,7 @@ def _open_checkpoint(checkpoint: Path, args: TrainingArguments, trust_remote_cod
     """Check the files of a checkpoint. Convert a ZeRO checkpoint if the number of ranks changed."""
     check_files(checkpoint, deepspeed=args.deepspeed_plugin is not None)
     require_tensor_files(checkpoint, trust_remote_code=trust_remote_code)
-    if damage := find_damage(checkpoint):  # of files that are too large for a checksum
+    if damage := find_damage(checkpoint):  # in files that are too large for a checksum
         raise ValueError(
             f"{damage}; delete this checkpoint and resume from the previous one with --resume."
         )

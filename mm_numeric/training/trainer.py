@@ -98,11 +98,11 @@ class NumericTrainer(NumericLossMixin, Trainer):
     """Number of tokens of each row, for ``train_sampling_strategy: group_by_length``."""
 
     checks_padding_free = False
-    """Check that the next micro-batch, which is padding-free, has the logits of a padded one."""
+    """Compare the logits of the next micro-batch, which is padding-free, with padded ones."""
 
     def __init__(self, *args: Any, modules: ModelModules | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # Or the host waits for each copied batch.
+        # Otherwise the host waits for the copy of each batch.
         self.accelerator.dataloader_config.non_blocking = self.args.dataloader_pin_memory
         self.modules = modules
         self.ranks = Ranks(timedelta(seconds=self.args.ddp_timeout))
@@ -164,10 +164,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
             raise ValueError(f"trainer.lr_scheduler_kwargs: {error}.") from error
 
     def get_train_dataloader(self) -> Any:
-        """Return the training dataloader of a list or of a stream of rows.
-
-        Its workers ignore signals that stop the run.
-        """
+        """Return the training data loader, whose workers ignore signals that stop the run."""
         if isinstance(self.train_dataset, ExampleStream):
             rows = self.train_dataset
             loader = stream_loader(rows, self.args, self.accelerator, self.data_collator)
@@ -389,7 +386,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
         return nodes
 
     def _check_logits(self, error_of: Callable[..., str | None], model: Any, *args: Any) -> None:
-        """Raise ValueError on all ranks if a function returns a message about a model's logits."""
+        """Raise ValueError on all ranks if ``error_of`` returns a message about the logits."""
         head = output_head(self.accelerator.unwrap_model(model))
         low_precision = (
             self.model.dtype not in (torch.float32, torch.float64)
@@ -448,4 +445,4 @@ class BaselineTrainer(NumericTrainer):
         return self.baseline.mean_loss(sums)
 
     def _check_best_metric(self) -> None:
-        """Check nothing: the components are those of the baseline."""
+        """Check nothing: the baseline names its own loss components."""

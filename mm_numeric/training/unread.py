@@ -1,4 +1,4 @@
-"""Values that are logged, all of which are read from the device at once."""
+"""Values to log, which are read from the device all at once."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -12,11 +12,11 @@ class Unread(NamedTuple):
 
     values: Sequence[Tensor]
     entries: Callable[..., dict[str, float]]
-    """Gets a list of floats for each tensor."""
+    """Called with a list of floats for each tensor."""
 
 
 def read(unread: Sequence[Unread]) -> dict[str, float]:
-    """Return the log entries of all values, for which the host waits once."""
+    """Return the log entries of all values; the host waits only once for the device."""
     tensors = [tensor.detach().flatten().double() for own in unread for tensor in own.values]
     there = [tensor for tensor in tensors if tensor.device.type != "cpu"]
     copied = iter(torch.cat(there).cpu().split([len(t) for t in there]) if there else ())

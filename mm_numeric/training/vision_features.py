@@ -1,6 +1,6 @@
 """Compute the features of images once, if the vision tower is frozen (``data.vision_cache``).
 
-With a frozen projector, the model's image features are cached. With a trained one, its input is.
+With a frozen projector, the model's image features are cached; with a trained one, its inputs.
 """
 
 import hashlib

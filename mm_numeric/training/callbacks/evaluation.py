@@ -3,7 +3,7 @@
 Each rank answers some of the evaluation questions, and rank 0 scores all answers as
 ``mm-numeric score`` does. The trainer logs each metric as ``eval_NAME`` (shown as ``eval/NAME`` by
 W&B and TensorBoard), and log.jsonl has it too. Metrics that are nan or infinite are omitted, such
-as a mean over zero answers. After a resume, the trainer's log tells which evaluation was the best.
+as a mean over zero answers. After a resume, the best evaluation is found in the trainer's log.
 
 Files in the run folder:
     evaluation/predictions.jsonl    predictions of the last evaluation; their ``rows_due`` is the
@@ -70,10 +70,9 @@ from mm_numeric.runs.folder import (
 FAILURES = "eval_failures"
 """Log entry with the number of unparseable answers; only log lines of an evaluation have it."""
 
-
-_EVALUATIONS, _TRAINED_PER_ASKED = 10, 10  # most evaluations, and fewest trained rows for each row
-_FEWEST_ROWS = 50  # without ``evaluate.rows``
-_TIME_SHARE = 0.25  # most time of an evaluation, in relation to the training before it
+_EVALUATIONS, _TRAINED_PER_ASKED = 10, 10  # most evaluations; least trained rows per evaluated row
+_FEWEST_ROWS = 50  # evaluated at least, unless ``evaluate.rows`` is set
+_TIME_SHARE = 0.25  # longest evaluation, relative to the training before it
 _WRITTEN_S = 2.0  # seconds between two writes of the progress
 
 
@@ -98,7 +97,7 @@ def evaluation_data(config: Config) -> list[Example]:
 def with_schedule(
     config: Config, args: TrainingArguments, rows: int | None, loaded: Sequence[Example]
 ) -> Config:
-    """Return the config with the number of steps between evaluations, if it leaves this open.
+    """Set the number of steps between evaluations in a config that leaves it open.
 
     A config without settings of ``evaluate`` has no evaluation if its training is shorter than an
     epoch or its test rows have no answers. ``rows`` is the number of training samples, None for a
@@ -131,7 +130,7 @@ def with_schedule(
 
 
 def evaluated_rows(config: Config, examples: list[Example]) -> list[Example]:
-    """Return those of the ``evaluation_data`` that are evaluated during training, once checked."""
+    """Check and return the rows of ``evaluation_data`` that are evaluated during training."""
     settings = config.evaluate
     if settings is None:
         return []
@@ -173,11 +172,11 @@ def checked_rows(config: Config, family: Family, evaluated: Sequence[Example]) -
 
 
 def check_test_rows(config: Config, loaded: Sequence[Example], trained: TrainingRows) -> None:
-    """Raise ValueError for an invalid row of ``data.test``, which would end ``predict`` later.
+    """Raise ValueError for a row of ``data.test`` with which ``predict`` would fail after training.
 
     An example is a row with a class that is not asked for. A warning is logged if all rows of
-    ``data.test`` are ``trained`` rows. ``loaded`` are the rows of ``evaluate``, which may be those
-    of the test.
+    ``data.test`` are ``trained`` rows. ``loaded`` are the rows of ``evaluate``, which may be the
+    test rows.
     """
     tests = loaded
     if config.evaluate is None or config.evaluate.data is not None:
@@ -229,7 +228,7 @@ class EvaluationCallback(TrainerCallback):
         self.written = -math.inf
         self.begun: tuple[float, int] | None = None
         if trainer.args.should_save and (self.unfinished / FINISHED).is_file():
-            self._replace_best()  # the process was killed while it did
+            self._replace_best()  # the process was killed before it was done
         trainer.evaluation = self
         trainer.add_callback(self)
 
@@ -251,7 +250,7 @@ class EvaluationCallback(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Request an evaluation every ``evaluate.every_steps`` steps and after the last step."""
         step, every = state.global_step, self.settings.every_steps
-        assert every is not None  # of ``with_schedule``
+        assert every is not None  # set by ``with_schedule``
         if step % every == 0 or step >= state.max_steps:
             control.should_evaluate = True
 
@@ -396,9 +395,9 @@ class EvaluationCallback(TrainerCallback):
     def _choose_rows(self, per_row: float, training_s: float | None, *, multiple: int) -> None:
         """Choose the number of rows of all evaluations of the run, and store it.
 
-        ``per_row`` is the time in which a row is answered, ``training_s`` that of the training
-        between two evaluations, both in seconds. The number is a ``multiple`` of the rows that are
-        answered at once.
+        ``per_row`` is the time to answer a row, and ``training_s`` the training time between two
+        evaluations, both in seconds. The number is rounded up to a ``multiple`` of the rows that
+        are answered at the same time.
         """
         chosen = [len(self.examples)]
         if self.trainer.args.should_save:

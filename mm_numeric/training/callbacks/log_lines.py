@@ -1,4 +1,4 @@
-"""Show a training: a line per logged step and a progress bar on stderr."""
+"""Show the progress of training: a line per logged step and a progress bar on stderr."""
 
 import time
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from mm_numeric.io.log import NO_PREFIX, logger
 
 WIDTH = 100
 
-_METRICS = 3  # of an evaluation in its line; an evaluation may have dozens
+_METRICS = 3  # in the line of an evaluation, which may have dozens
 
 
 class LogLines(TrainerCallback):
@@ -50,10 +50,7 @@ class LogLines(TrainerCallback):
 
 
 class TrainingBar(ProgressCallback):
-    """The progress bar of transformers, with the loss and the first metric in place of its lines.
-
-    ``LogLines`` writes the lines.
-    """
+    """The progress bar of transformers with the loss and the first metric, without log lines."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Show the bar, with the steps of a resumed run that are done."""
