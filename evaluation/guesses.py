@@ -6,9 +6,9 @@ random answer                  the correct answer to another row
 constant answer                one answer to all rows
 constant answer per question   one answer to all rows with the same question
 
-A constant answer is the correct answer to some row. It is chosen on half of the rows, by the best
-metric, and answers the other half. Each metric has its own. Guesses are texts, which the task
-parses in the frame of the row that they answer, like the texts of a model.
+A constant answer is the correct answer to some row. Each metric has its own constant answer: the
+one with the best value on half of the rows, which is then scored on the other half. Guesses are
+texts, which the task parses in the frame of the row that they answer, like the texts of a model.
 """
 
 from collections import Counter
@@ -28,12 +28,12 @@ RANDOM, CONSTANT, PER_QUESTION = (
 )
 
 MOST_ROWS = 500
-"""Number of rows of a test set that are guessed."""
+"""Guesses are scored on at most this many rows of a test set."""
 
-_TRIED = 16  # different answers that may become the constant one, the most frequent first
-_TRIED_ON = 50  # rows on which they are compared
-_SHIFTS = 2  # random answers to each row
-_ROWS_PER_QUESTION = 8  # with fewer, the frequent answers to a question are not known
+_TRIED = 16  # candidates for the constant answer: the most frequent correct answers
+_TRIED_ON = 50  # rows on which the candidates are compared
+_SHIFTS = 2  # random answers per row
+_ROWS_PER_QUESTION = 8  # fewer rows do not show which answers to a question are frequent
 
 Guesses = dict[str, dict[str, float | None]]
 """Kind of guess -> name of a metric -> its value; None if it is undefined."""
@@ -61,11 +61,11 @@ def best_guess(guesses: Guesses, metric: str, *, higher_is_better: bool) -> Gues
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GuessedRows:
-    """The rows of a test set without the answers of a model. Index i of each list is one row."""
+    """The rows of a test set without the answers of a model. Index i of each list is row i."""
 
     scorer: Scorer
     task: Any
-    """Writes and parses answers."""
+    """The task, which writes and parses answers."""
 
     targets: Sequence[Any]
     frames: Sequence[Any]
@@ -73,10 +73,10 @@ class GuessedRows:
     prompts: Sequence[str | None] = ()
     categories: Sequence[str] = ()
     parsed: dict[Any, Any] = field(default_factory=dict, repr=False)
-    """Maps a text and a frame to the parsed answer."""
+    """Cache: (text, frame) -> parsed answer."""
 
     def spread(self, *others: "GuessedRows") -> "GuessedRows":
-        """Return these rows and those of other parts; of more than 500, 500 spread evenly."""
+        """Return the rows of all parts; if there are more than 500, evenly spaced 500 of them."""
         lists: dict[str, Any] = {}
         for name in ("targets", "frames", "sizes_px", "prompts", "categories"):
             lists[name] = [item for part in (self, *others) for item in getattr(part, name)]
@@ -101,7 +101,7 @@ class GuessedRows:
         return self.parsed[key]
 
     def judge(self, rows: Sequence[int], answers: Sequence[str]) -> RowColumns:
-        """Compare ``answers``, results of ``correct_answer``, with the targets of ``rows``."""
+        """Compare ``answers`` (texts from ``correct_answer``) with the targets of ``rows``."""
         return self.scorer.judge(
             [self._parse(answer, row) for answer, row in zip(answers, rows, strict=True)],
             [self.targets[row] for row in rows],
@@ -113,9 +113,9 @@ class GuessedRows:
 def guess_metrics(rows: GuessedRows, *, train_rows: int = 0) -> Guesses:
     """Compute the metrics of each kind of guess; {} for fewer than two rows.
 
-    There is an answer per question if questions have eight rows or more, on average. If
-    ``train_rows`` is not 0, the first rows are training rows, and constant answers are chosen on
-    these alone.
+    A constant answer per question requires several questions, with at least eight rows each on
+    average. If ``train_rows`` is not 0, the first ``train_rows`` rows are training rows, and
+    constant answers are chosen on them alone.
     """
     answers = [rows.correct_answer(row) for row in range(len(rows.targets))]
     tested = range(train_rows, len(answers))
@@ -143,7 +143,7 @@ def guess_metrics(rows: GuessedRows, *, train_rows: int = 0) -> Guesses:
 def _values(
     rows: GuessedRows, metric: Metric, order: Sequence[int], columns: RowColumns
 ) -> dict[str, float | None]:
-    """Compute a metric, and that of each category; ``order`` has the row of each index."""
+    """Compute a metric on all rows and on each category; ``order[i]`` is the row of index i."""
     chosen = rows.scorer.by_category or (rows.scorer.metrics[0].name,)
     scorer = replace(rows.scorer, metrics=(metric,), by_category=chosen)
     categories = [rows.categories[row] for row in order] if rows.categories else []
@@ -177,8 +177,8 @@ def _constant(
 ) -> Iterator[tuple[Metric, tuple[list[int], RowColumns]]]:
     """Yield each metric with the rows and the columns of its constant answers.
 
-    Each of ``parts`` has rows to choose an answer on, and the rows that it answers. Rows for which
-    ``question`` returns the same value get the same answer.
+    Each of ``parts`` has the rows on which an answer is chosen, and the rows to which it is given.
+    Rows for which ``question`` returns the same value get the same answer.
     """
     order: list[int] = []
     columns: dict[str, list[RowColumns]] = {metric.name: [] for metric in rows.scorer.metrics}
@@ -199,7 +199,7 @@ def _constant(
 def _best_answers(
     rows: GuessedRows, answers: Sequence[str | None], known: Sequence[int]
 ) -> dict[str, str]:
-    """Return the answer with the best value of each metric if it is given to all rows ``known``."""
+    """For each metric, return the answer with the best value when all rows ``known`` get it."""
     counts = Counter(text for row in known if (text := answers[row]) is not None)
     tried = [text for text, _ in counts.most_common(_TRIED)]
     steps = np.linspace(0, len(known) - 1, min(len(known), _TRIED_ON)).astype(int)

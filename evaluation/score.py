@@ -1,9 +1,9 @@
-"""Score answers: ours, those of other tools, and detections in files; write results.json.
+"""Score the answers of this library and of other tools, and detections; write results.json.
 
-Answers of any source become rows with answers (``answers.source``). A protocol is a ``Scorer``: its
-columns have a value for each row, and it may rank objects by confidence. The answer is always
-parsed from the generated text, so that a score depends only on the text, the version of the task's
-parser, and the scorer.
+Answers of any source become rows with answers (``answers.source``). A protocol is a ``Scorer``: it
+computes columns with a value for each row, and may rank objects by confidence. The answer is
+always parsed from the generated text, so that a score depends only on the text, the version of the
+task's parser, and the scorer.
 """
 
 import logging
@@ -74,23 +74,23 @@ def score(
             detections.
         task_name: Name or import path of the task; overrides the field ``task`` of the rows, which
             may only hold a name of ``mm_numeric.registry.TASKS``.
-        scorer: Import path of a ``Scorer`` in place of that of the task, as ``task.scorer``.
-        protocol: Rules of scoring for many shapes per image, one of ``PROTOCOLS``; ``Rules`` are
-            the settings of ``coco_ap``. When None: the task's own scorer, and of detections
+        scorer: Import path of a ``Scorer`` that replaces the task's own, as ``task.scorer`` does.
+        protocol: Name of a protocol for many shapes per image (one of ``PROTOCOLS``), or the
+            ``Rules`` of ``coco_ap``. When None, the task's own scorer; for detections,
             ``icdar2015`` for text files and ``labelled`` (labels must be equal) for JSON.
         keep: ``last`` scores only the last row of each id; None rejects an id that appears twice.
         judge: An LLM that extracts the answers of rows without ``extraction``, only for tasks whose
-            benchmark uses a judge (MathVista). They are stored in extractions.jsonl in ``out``.
+            benchmark uses a judge (MathVista). The extractions are saved in ``out``.
         rows: The samples of the data set with their targets, if the predictions are a file of
             another tool without targets. The texts are matched to samples by id or by order.
-        partial: Score the answers that are there, with a warning, if others are missing. Otherwise
-            this is an error. The rows know the number of all (``rows_due``), or ``rows`` does.
+        partial: If answers are missing, score the others with a warning, instead of an error. The
+            expected number is the field ``rows_due`` of the predictions, or the size of ``rows``.
         truth: True shapes, if the predictions are the detections of any detector: both are a folder
             or zip of text files, or COCO JSON; see ``answers.detections``.
         lines: Format of a line in the text files, such as ``quad`` (four corners); detected from
             the first line when None.
-        out: The folder to write to. When None, that of the predictions; with ``truth``, nothing is
-            written.
+        out: The folder to write to. When None, the folder of the predictions; with ``truth``,
+            nothing is written.
         write: False to write nothing, and to keep the rows in memory.
     """
     predictions = Path(predictions)
@@ -133,8 +133,9 @@ def _scored_parts(
 ) -> Iterator[Scores]:
     """Score answers part by part, so that few rows are in memory at a time.
 
-    There is one part if the scores of a row depend on other rows. With ``check_frame``, a warning
-    is logged if coordinates seem to be in another frame. ``folder`` is for the answers of a judge.
+    All rows are one part if the scores of a row depend on other rows. With ``check_frame``, a
+    warning is logged if coordinates seem to be in another frame. Answers of a judge are saved in
+    ``folder``.
     """
     predictions, warns = source.predictions, check_frame
     if source.truth is not None:
@@ -158,7 +159,7 @@ def _scored_parts(
                 notes.update(key_notes(text, frame.coordinates) if frame else ())
                 frames += frame is not None
         if check_frame:
-            # Those of a protocol that only ranks are no share of correct answers.
+            # A protocol that only ranks objects has no share of correct answers to check.
             by_task = scorer if scorer.metrics else _chosen_scorer(read, None, str(predictions))
             if hint := other_frame(read, by_task):
                 logger.warning("%s: %s", predictions, hint)
@@ -175,8 +176,8 @@ def _scored_parts(
             continue
         scorer, read = judged[0], replace(read, answers=list(judged[1]))
         for row in read.rows:
-            row["reason"] = None  # of the response; scores_of sets that of the extraction
-        yield replace(scores_of(read, scorer), guessed=None)  # no judge reads guesses
+            row["reason"] = None  # scores_of sets the reason for the extraction instead
+        yield replace(scores_of(read, scorer), guessed=None)  # guesses are not sent to the judge
     for (note, is_mistake), count in notes.items():
         level = logging.WARNING if is_mistake else logging.INFO
         logger.log(level, "%s: in %d of %d answers, %s.", predictions, count, frames, note)
@@ -260,7 +261,7 @@ def scores_of(read: AnswerRows, scorer: Scorer) -> Scores:
 
 
 def _rows_to_guess(read: AnswerRows, scorer: Scorer, categories: list[str]) -> GuessedRows | None:
-    """Return some of the rows without their answers; None for detections of other tools."""
+    """Return the rows, without answers, on which to score guesses; None for detections."""
     if read.task is None:
         return None
     rows = GuessedRows(
@@ -278,9 +279,9 @@ def _rows_to_guess(read: AnswerRows, scorer: Scorer, categories: list[str]) -> G
 def _bucket_labels(
     scorer: Scorer, rows: list[dict[str, Any]], targets: list[Any]
 ) -> dict[str, list[tuple[str, ...]]]:
-    """Return the buckets of each row, by grouping: those of the scorer, and those of the rows."""
+    """Return the buckets of each row in each grouping of the scorer and of the rows."""
     labels: dict[str, list[tuple[str, ...]]] = {}
-    known: dict[str | tuple[str, ...], tuple[str, ...]] = {}  # one object for all rows
+    known: dict[str | tuple[str, ...], tuple[str, ...]] = {}  # equal buckets share one object
     for kind, label in scorer.buckets.items():
         found = map(label, targets)
         labels[kind] = [
@@ -295,8 +296,8 @@ def _bucket_labels(
 def _with_ranking(scores: Scores, read: AnswerRows, shapes: list[Instances | None]) -> Scores:
     """Add the column from which AP is computed and, if AP is defined, its metrics.
 
-    AP ranks all objects by their confidence. Unless a protocol requires it, it is left out without
-    true objects, without confidences, and if several objects all have the same one.
+    AP ranks all objects by their confidence. Unless the protocol requires AP, it is left out if
+    there are no true objects or no confidences, or if several objects all have the same confidence.
     """
     scorer, rules = scores.scorer, scores.scorer.ranked
     assert rules is not None

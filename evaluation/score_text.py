@@ -32,7 +32,7 @@ def write_rows(
     protocol: str,
     folder: Path | None,
 ) -> None:
-    """Write the rows of scores.jsonl of a protocol part by part; nothing if one of them fails."""
+    """Write scores.jsonl of a protocol part by part; if a part fails, no file is left."""
     parts = iter(parts)
     first = next(parts)
     path = scores_path(predictions, protocol, folder)
@@ -43,7 +43,7 @@ def write_rows(
 
 
 def section_of(scores: Scores) -> ProtocolResults:
-    """Return what results.json has about the scores of a predictions file under one protocol."""
+    """Return the section of results.json for a predictions file under one protocol."""
     values = scores.metrics()
     metrics = {
         m.name: {
@@ -129,7 +129,7 @@ def results_table(scores: Scores) -> str:
 
 
 def guess_lines(scores: Scores) -> list[str]:
-    """Return the line with the main metric of each kind of guess, in a list; [] without guesses."""
+    """Return one line with the main metric of each kind of guess; [] without guesses."""
     metric = scores.metrics_on_rows[0][0]
     known = [
         f"{in_unit(value, metric.unit)} ({kind})"
@@ -173,13 +173,10 @@ def label_lines(scores: Scores) -> list[str]:
 
 
 def similar_labels(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, int]]:
-    """Return labels of answers that are a true label but for case, plural, spaces and the like.
+    """Find labels of answers that differ from a true label only in case, plural, spaces or hyphens.
 
-    Args:
-        rows: The ``name`` of each label, and how many ``truths`` and ``detections`` have it.
-
-    Returns:
-        Label that no row has -> (the true label, number of detections).
+    ``rows`` have the ``name`` of each label and its number of ``truths`` and ``detections``.
+    Returns the label of answers -> (the true label, number of detections).
     """
     true: dict[str, str] = {}
     for row in rows:
@@ -194,7 +191,7 @@ def similar_labels(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, in
 
 
 def _forms(label: str) -> list[str]:
-    """Return a label in small letters without spaces and underscores, and what its singular is."""
+    """Return a label in lower case without spaces, underscores and hyphens, and its singulars."""
     bare = re.sub(r"[\s_-]+", "", label.casefold())
     endings = {"ies": "y", "es": "", "s": ""}
     return [bare, *(bare.removesuffix(end) + own for end, own in endings.items()
@@ -224,14 +221,14 @@ def in_unit(value: float | None, unit: str) -> str:
 def interval_text(
     found: Mapping[str, float | None], unit: str, reason: str = "the rows do not differ"
 ) -> str:
-    """Format ``low`` and ``high`` of a metric; ``reason`` says why there may be none."""
+    """Format ``low`` and ``high`` of a metric; ``reason`` explains why an interval is missing."""
     if found["low"] is None:
         return "" if found["value"] is None else f"no interval: {reason}"
     return f"{in_unit(found['low'], unit)} to {in_unit(found['high'], unit)}"
 
 
 def drawn_units(rows: int, groups: int) -> str:
-    """Name what a bootstrap draws: rows or, if some share an image, groups of rows."""
+    """Name the units that a bootstrap draws: rows or, if some share an image, groups of rows."""
     if groups == rows:
         return "test rows"
     plural = "s" if groups > 1 else ""

@@ -32,7 +32,7 @@ LabelCounts = Mapping[str, NDArray[np.int64]]
 each of ``THRESHOLDS``, [2 + thresholds]. ``detection.count_labels`` returns it."""
 
 NO_LABEL = ("none",)
-"""Buckets of a row that does not have this grouping."""
+"""Buckets of a row that is in no bucket of a grouping."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +47,8 @@ class Scores:
     """Rows of scores.jsonl that are in memory; see ``rows``."""
 
     columns: dict[str, NDArray[np.float64]]
-    """Column name, such as ``iou`` -> one value per row, [n]. The column ``ranking``, of objects
-    with labels, is a ``Ranking``."""
+    """Column name, such as ``iou`` -> one value per row, [n]. The column ``ranking``, which only
+    scorers of objects with labels have, is a ``Ranking``."""
 
     groups: Groups
     """The group of each row, [n], such as its image; see ``row_groups``."""
@@ -60,7 +60,7 @@ class Scores:
     """The category of each row, such as ``interpolation``; ``none`` for a row without one."""
 
     failures: Mapping[str, int]
-    """Reason -> number of answers that could not be parsed for it, the most frequent one first."""
+    """Reason of a parse failure -> number of answers, the most frequent reason first."""
 
     text_rules: Mapping[str, int] = field(default_factory=dict)
     """Rules of ``tasks.answer_part`` that chose a part of a text -> number of rows."""
@@ -69,22 +69,22 @@ class Scores:
     """Confidences of the answers, and whether these are correct; None if there are none."""
 
     coverage: Coverage | None = None
-    """How much of their distributions the answers were chosen from; None for greedy answers."""
+    """How much of the distributions over answers was explored; None for greedy answers."""
 
     labels: LabelCounts | None = None
     """Counts of each label; None if the scorer does not compare labels."""
 
     source: Mapping[str, Any] = field(default_factory=dict)
-    """What was scored, for results.json: the task and its version, or the file of the truth."""
+    """Metadata for results.json: the task and its version, or the file with the true shapes."""
 
     rows_due: int | None = None
-    """Number of rows of the data; None if the predictions do not say it."""
+    """Number of rows of the data set; None if the predictions do not have it."""
 
     rows_file: Path | None = None
     """The scores.jsonl with the rows; None if they are in memory."""
 
     guessed: GuessedRows | None = None
-    """Rows to guess, for ``guesses``; None for answers of a judge, and for detections."""
+    """Rows on which ``guesses`` are scored; None for answers of a judge, and for detections."""
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -119,7 +119,7 @@ class Scores:
 
     @property
     def has_labels(self) -> bool:
-        """Return True if the scores of single labels are reported."""
+        """Return True if the scores of each label are reported."""
         return self.labels is not None or self.ranking is not None
 
     @cached_property
@@ -140,7 +140,7 @@ class Scores:
 
     @cached_property
     def guesses(self) -> Guesses:
-        """Metrics of guesses, which do not depend on the question; {} if there are none."""
+        """Metrics of guesses; {} if there are none."""
         return guess_metrics(self.guessed) if self.guessed and self.count > 1 else {}
 
     @cached_property
@@ -169,7 +169,7 @@ class Scores:
         return rows
 
     def buckets(self) -> dict[str, dict[str, dict[str, Any]]]:
-        """Return ``rows`` and ``metrics`` of each category, such as ``["size"]["small"]``."""
+        """Return ``rows`` and ``metrics`` of each bucket, such as ``["size"]["small"]``."""
         found: dict[str, dict[str, dict[str, Any]]] = {}
         for name, labels in self.bucket_labels.items():
             found[name] = {}
@@ -221,10 +221,10 @@ def _total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def row_groups(rows: Sequence[Mapping[str, Any]], scorer: Scorer, targets: Sequence[Any]) -> Groups:
-    """Return the group of each row: its field ``group``, or else that of the scorer, or its image.
+    """Return the group of each row: its field ``group``, or the group of the scorer, or its image.
 
-    Other rows are groups of their own. Groups are hashes of names, so that those of several files
-    can be concatenated.
+    A row without these is a group of its own. Groups are hashes of names, so that the groups of
+    several files can be concatenated.
     """
     own = map(scorer.group, targets) if scorer.group else [""] * len(rows)
     names = [

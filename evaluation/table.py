@@ -17,9 +17,9 @@ from mm_numeric.io.markup import MISSING, element, joined
 
 _DIGIT_EM, _SEEN_EM = 0.556, 0.05
 _WIDTHS = {"%": 0.889, "m": 0.833, " ": 0.278, ".": 0.278, "i": 0.222, "t": 0.278, "s": 0.5}
-"""Widths of characters in Helvetica, in em; digits and other letters have about that of a digit."""
+"""Widths of characters in Helvetica, in em; other characters are about as wide as a digit."""
 
-_NARROW = 3  # columns that fit on a phone; wider tables show there that they scroll
+_NARROW = 3  # columns that fit on a phone, which shows that wider tables scroll
 
 
 def number(value: float, decimals: int = 1, *, sign: bool = False) -> str:
@@ -110,7 +110,7 @@ class Cell:
         return sum(_WIDTHS.get(letter, _DIGIT_EM) for letter in tail)
 
     def to_html(self, pad_em: float = 0.0) -> Markup:
-        """Return the cell as HTML, without the surrounding ``td`` tag; ``pad_em`` follows it."""
+        """Return the cell as HTML, without the ``td`` tag, followed by a space of ``pad_em`` em."""
         if self.is_name:
             name = element("span", self.text, class_="name")
             name = element("span", self.symbol, name, class_="who") if self.symbol else name

@@ -12,7 +12,7 @@ one shape. Its confidence (detections only) and its text may follow:
 The confidence is a number from 0 to 1. The text may contain commas and may be quoted. In ground
 truth, the text ``###`` marks an ignored region. So does ``Arabic,###``: the MLT data set writes the
 script before the text. The mark ``####`` before the text of a polygon is removed. Corners may be
-clockwise or counterclockwise. The user can name the format, such as ``quad``. By default, it is
+clockwise or counterclockwise. The format of a line can be set, such as ``quad``. By default, it is
 ``box`` if the first line begins with 4 or 5 numbers, and ``quad`` if it begins with 8 or 9.
 
 COCO JSON: a list of results for detections, and an instances file for ground truth. Crowd
@@ -37,7 +37,7 @@ from mm_numeric.io.log import logger
 from mm_numeric.registry import PROTOCOLS, RANK_FIELDS, choose
 
 LINES = ("box", "quad", "polygon", "polygon_yx")
-"""Shapes that a line of a text file can hold; ``polygon_yx`` has y before x."""
+"""Formats of a line in a text file; ``polygon_yx`` has y before x."""
 
 COCO_AP = "coco_ap"
 """Name of the protocol whose settings are ``Rules``."""
@@ -94,10 +94,7 @@ def read_text_files(path: Path, *, truth: bool, lines: str | None = None) -> Det
 
 
 def _text_files(path: Path) -> Iterator[tuple[str, str, list[tuple[int, str]]]]:
-    """Yield the path (for error messages), name and numbered lines of each text file by name.
-
-    Empty lines are left out.
-    """
+    """Yield (path for error messages, name, numbered lines that are not empty) of each file."""
     files: Iterable[tuple[str, str, bytes]]
     if path.is_dir():
         found = sorted(file for file in path.iterdir() if is_wanted(file.name, (".txt",)))
@@ -214,8 +211,9 @@ def read_coco_results(
 ) -> list[dict[str, Any]]:
     """Read and validate COCO results: detections with boxes, or with masks if ``masks``.
 
-    Their images and categories become those of ``dataset``, the truth: an ``image_id`` may also be
-    the name of its file, with or without its folder and its ending, as Ultralytics writes it.
+    Ids of images and categories are converted to the ids in ``dataset``, the ground truth. An
+    ``image_id`` may be the name of the image file, with or without its folder and its suffix, as
+    Ultralytics writes it.
     """
     found = read_json(path)
     rows = listed_rows(found, path) if found else found
@@ -271,9 +269,9 @@ def _with_known_ids(
 
 
 def _file_names(image: Mapping[str, Any]) -> set[str]:
-    """Return the names of an image: 000000000042.jpg, 000000000042 and 42, as Ultralytics writes.
+    """Return the names of an image, such as 000000000042.jpg, 000000000042 and 42 (Ultralytics).
 
-    The folder may be part of them.
+    Names are returned with and without the folder.
     """
     file = PurePosixPath(str(image.get("file_name") or "").replace("\\", "/"))
     if not file.name:
@@ -327,7 +325,7 @@ def _check_coco_row(row: Any, where: str, masks: bool) -> None:
             raise ValueError(f"{where}: {name} {row[name]!r:.40} is neither a number nor a text.")
     if row.get("iscrowd") not in (0, 1, None):
         raise ValueError(f"{where}: iscrowd is 0 or 1, not {row['iscrowd']!r:.40}.")
-    if masks:  # validated with the size of the image, when they are converted
+    if masks:  # masks are validated when they are decoded, which needs the image size
         return
     if row.get("bbox") is None:
         raise ValueError(
@@ -339,7 +337,7 @@ def _check_coco_row(row: Any, where: str, masks: bool) -> None:
 
 
 def default_protocol(truth: Path) -> str:
-    """Return the protocol of detections that are scored without naming one."""
+    """Return the default protocol for detections."""
     return "icdar2015" if is_text(truth) else "labelled"
 
 
@@ -381,8 +379,8 @@ def read_truth_files(
 def _coco_rows(read: AnswerRows, predictions: Path, truth: Path, rules: Rules) -> Scorer:
     """Add a row for each image of a COCO file, and return a scorer that ranks its entries.
 
-    The entries are ranked as they are: masks, and boxes without rounding errors. So the rows have
-    no shapes.
+    The scorer ranks the entries of the files, because they may be masks, and because boxes would
+    get rounding errors. Therefore the rows have no shapes.
     """
     masks = rules.iou == "segm"
     dataset = read_coco_truth(truth, masks=masks)

@@ -1,9 +1,9 @@
 """Read generated texts from the result files of other tools, which ``TOOLS`` describes.
 
-The tool is recognised by its field for the text. A question may have several texts, which
-``decode`` accepts: in several rows with its id, or as a list, such as ``texts``, ``resps`` or the
-choices of a batch. Answers without an id are in the order of the questions. A reward function of
-TRL can add the id, with ``log_extra("id", ids)``. docs/evaluation/other-tools.md names the files.
+The tool is recognised by the name of its text field. For ``decode``, a question may have several
+texts: in several rows with its id, or as a list, such as ``texts``, ``resps`` or the choices of an
+OpenAI batch. Answers without an id are in the order of the questions. A reward function of TRL can
+add the id, with ``log_extra("id", ids)``. docs/evaluation/other-tools.md names the files.
 
 Sources: modelscope/ms-swift, swift/pipelines/infer/infer.py; hiyouga/LLaMA-Factory,
 scripts/vllm_infer.py and src/llamafactory/train/sft/trainer.py; EvolvingLMMs-Lab/lmms-eval,
@@ -35,8 +35,8 @@ class AnswerFields:
     are several names, the first field that a row has is read."""
 
     choices: str = ""
-    """Path of all texts of a row, if ``text`` is the path of the first one; ``*`` is each item of a
-    list."""
+    """Path of all texts of a row, if ``text`` is the path of the first one; ``*`` matches each item
+    of a list."""
 
     id: str = "id"
     """Name or path of the field with the id of the question."""
@@ -51,7 +51,7 @@ class AnswerFields:
     """Name of the field with the correct answer, if the file has it."""
 
     marks: tuple[str, ...] = ()
-    """Fields that tell this program from others with the same field for the text."""
+    """Fields that distinguish this program from others with the same text field."""
 
 
 LLAMA_FACTORY = "LLaMA-Factory"
@@ -60,7 +60,7 @@ TOOLS = (
     AnswerFields(tool="mm-numeric", text=("text", "texts")),
     AnswerFields(tool="ms-swift", text=("response",), prompt="messages", target="labels"),
     AnswerFields(tool=LLAMA_FACTORY, text=("predict",), target="label"),
-    # lmms-eval leaves out the raw responses of a row if its filters have not changed them.
+    # lmms-eval only writes the raw responses (resps) of a row if its filters changed them.
     AnswerFields(
         tool="lmms-eval or lm-eval",
         text=("resps", "filtered_resps"),
@@ -124,7 +124,7 @@ def read_answer_file(
     Returns the names of the fields with text and id, and an iterator over the generated texts.
     ``id_field`` and ``text_field`` are names or paths, such as ``doc.id``; None to detect them.
     ``list_field`` is the field of a .json file with the list of answers, if it has several lists.
-    Rows with more than one text are an error unless ``several``.
+    Unless ``several``, a row with more than one text is an error.
     """
     readers = {".xlsx": read_sheet, ".parquet": _parquet_rows}
     rows = readers[path.suffix](path) if path.suffix in readers else read_rows(path, list_field)
@@ -142,7 +142,7 @@ def read_answer_file(
 def _of_one_filter(
     rows: Iterable[tuple[str, dict[str, Any]]], first: Mapping[str, Any]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the rows of the first filter of lm-eval, which writes the raw responses for each."""
+    """Yield the rows of the first filter: lm-eval repeats the raw responses for each filter."""
     has_raw = "filter" in first and "resps" in first
     return (own for own in rows if not has_raw or own[1].get("filter") == first["filter"])
 
@@ -223,7 +223,7 @@ def _fields(
 
 
 def _raw_text(row: Mapping[str, Any], fields: AnswerFields) -> Any:
-    """Return the text of an answer; of messages, that of the last one of the model."""
+    """Return the text of an answer; for messages, the text of the last one by the assistant."""
     values = (value_at(row, name) for name in fields.text)
     found = next((value for value in values if value is not None), None)
     if not isinstance(found, list) or not all(isinstance(part, Mapping) for part in found):

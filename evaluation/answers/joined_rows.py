@@ -8,10 +8,10 @@ Files of ms-swift, LLaMA-Factory and TRL have no ids, so that answers are matche
 position. A tool may have shuffled or filtered its data. Therefore the images, prompts and correct
 answers in its file are compared with those of the questions.
 
-With ``score --target FIELD``, the file of answers also has the correct ones. A text in the field is
-read like a text of the model. Other values are those of predictions.jsonl, such as a box in pixels
-of the image; if an answer needs more fields, such as the choices of MathVista, they are those of
-its row.
+With ``score --target FIELD``, the file of answers also has the correct answers. If the field is a
+text, it is parsed like a text of the model. Other values have the format of predictions.jsonl, such
+as a box in pixels of the image. If a correct answer has more fields, such as the choices of
+MathVista, they are read from the same row.
 """
 
 import json
@@ -47,22 +47,21 @@ from mm_numeric.runs.results_file import check_complete
 from mm_numeric.tasks.answer_part import without_end_tokens
 from mm_numeric.tasks.base import Task
 
-_FACTORY_PX = 768 * 768  # default of image_max_pixels of LLaMA-Factory
+_FACTORY_PX = 768 * 768  # LLaMA-Factory's default of image_max_pixels
 _IMAGES = ("images.0", "image", "image_path")
-_FILE = re.compile(r"[^\n]{1,500}\.\w{2,5}")  # and not an image in base64
-_COMPARED = 100  # answers without their own question that are compared with every other question
+_FILE = re.compile(r"[^\n]{1,500}\.\w{2,5}")  # a file name, and not an image in base64
+_COMPARED = 100  # at most so many mismatched answers are compared with every other question
 _IDS = "write the id of its question into each answer, and name the field with --id"
 _WORD = re.compile(r"\w+")
 
 _KEPT = ("scores", "extraction", "truncated")
-"""Fields of an answer that are scored as in predictions.jsonl: the confidence of each shape, and
-the answer that a judge extracted from the text."""
+"""Fields that are copied: confidence of each shape, extraction by a judge, truncated or not."""
 
 
 def joined_predictions(
     source: AnswerSource, rows: PreparedRows
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the answers in a file of another program as rows of predictions.jsonl, with places."""
+    """Yield the answers in a file of another program as (location, row of predictions.jsonl)."""
     for joined in joined_answers(source, rows):
         for answer in joined.answers:
             kept = {name: answer.row[name] for name in _KEPT if answer.row.get(name) is not None}
@@ -74,7 +73,7 @@ class Joined(NamedTuple):
     """A question with its answers from a file."""
 
     answers: list[GeneratedText]
-    """The rows of the file with this id: one, unless several are allowed or ``keep`` is set."""
+    """The rows with this id: one, unless several are allowed or ``keep`` is set."""
 
     task: Task
     target: Any
@@ -141,7 +140,7 @@ def joined_answers(
 
 
 def _image_path(image: ImageSource | None) -> str | None:
-    """Return the absolute path of an image file, or the path in the row if there is no file."""
+    """Return the absolute path of an image, or the path in the row if the file is missing."""
     if isinstance(image, Path) and not os.path.isfile(image):
         return str(image)
     return None if image is None else str(image.resolve())
@@ -249,9 +248,9 @@ def _check_duplicates(pairs: Sequence[tuple[GeneratedText, Question]]) -> None:
 
 
 def image_name(row: Mapping[str, Any]) -> str:
-    """Return the path of the image of an answer; ms-swift stores it as {"path": ...}. "" if none.
+    """Return the path of the image of an answer, with slashes; "" without an image.
 
-    Paths of Windows are returned with slashes.
+    ms-swift stores it as ``{"path": ...}``.
     """
     for field in _IMAGES:
         image = value_at(row, field)
@@ -264,7 +263,7 @@ def image_name(row: Mapping[str, Any]) -> str:
 def own_questions(
     answers: Sequence[GeneratedText], fields: AnswerFields, rows: PreparedRows
 ) -> list[tuple[GeneratedText, Question]]:
-    """Return each answer with its question, whose correct answer is read by ``own_target``."""
+    """Return each answer with its question; ``own_target`` reads the correct answer later."""
     questions: dict[str, Question] = {}
     pairs = []
     for position, answer in enumerate(answers):
@@ -354,10 +353,10 @@ def check_positions(
 ) -> None:
     """Raise ValueError if answers matched by position may belong to other questions.
 
-    At least one of the images, prompts and correct answers in the file must agree with every
-    question, unless the file has none of them that distinguishes the questions. Names of images
-    must never differ. Positions of lmms-eval, which are stored with the answers, are an error only
-    if all answers that do not agree belong to other questions; otherwise a warning is logged.
+    Images, prompts and correct answers in the file are compared with the questions, if they differ
+    between questions. At least one of the three must agree for all answers, and image names must
+    never differ. lmms-eval stores the position with each answer; there, mismatches are an error
+    only if each mismatched answer belongs to another question. Otherwise a warning is logged.
     """
     compared = _images(pairs), _prompts(pairs, fields), _targets(pairs, fields, task, frames)
     found = [
@@ -426,10 +425,11 @@ def _image_name(answer: GeneratedText) -> str:
 
 
 def _prompts(pairs: Sequence[tuple[GeneratedText, Question]], fields: AnswerFields) -> _Evidence:
-    """Compare prompts with what distinguishes a question from the others, such as its phrase.
+    """Compare prompts by the phrase that distinguishes a question from the others.
 
-    The text around it, which all questions share, may be a different one in the tool. A prompt that
-    contains several phrases ("red car" and "car") belongs to the question with the longest one.
+    The words that all questions share at the start and end are ignored, because the tool may have
+    used another template. A prompt that contains several phrases ("red car" and "car") belongs to
+    the question with the longest one.
     """
     prompts = [_words(value_at(answer.row, fields.prompt)) for answer, _ in pairs]
     asked = [_words(question.example.prompt) for _, question in pairs]
@@ -438,7 +438,7 @@ def _prompts(pairs: Sequence[tuple[GeneratedText, Question]], fields: AnswerFiel
         shared = next((i for i, own in words if len(set(own)) > 1), min(map(len, asked)))
         asked = [own[shared:][::-1] for own in asked]
     phrases = [tuple(own) for own in asked]
-    lengths: dict[str, set[int]] = {}  # of the phrases that begin with a word
+    lengths: dict[str, set[int]] = {}  # first word -> lengths of the phrases
     for phrase in filter(None, phrases):
         lengths.setdefault(phrase[0], set()).add(len(phrase))
     known = set(phrases)
@@ -456,7 +456,7 @@ def _words(prompt: Any) -> list[str]:
 
 
 def _texts(prompt: Any) -> list[str]:
-    """Return the texts of a prompt: a text, or messages without those of the model.
+    """Return the texts of a prompt: a text, or messages without those of the assistant.
 
     The content of a message is a text, or a list of parts: ``{"type": "text", "text": ...}``.
     """
@@ -474,7 +474,7 @@ def _targets(
     task: Task,
     frames: Sequence[Frame | None],
 ) -> _Evidence:
-    """Compare correct answers; those of shapes with a tolerance of two coordinate steps."""
+    """Compare correct answers; the tolerance for shapes is two coordinate steps."""
     answers, questions = [], []
     for (answer, (example, *_)), frame in zip(pairs, frames, strict=True):
         label = value_at(answer.row, fields.target)
@@ -483,9 +483,9 @@ def _targets(
         parsed = task.read(without_end_tokens(label), frame)
         found = None if isinstance(parsed, Unreadable) else _comparable(parsed, task)
         answers.append((found, 2 * max(frame.step_px) if frame else 0.0))
-        try:  # with the task's own changes, such as boxes clipped to the image
+        try:  # apply the changes of the task's formatter, such as clipping boxes to the image
             target = task.read(task.format(example.answer, frame).text, frame)
-        except ValueError:  # a box outside the image cannot be written
+        except ValueError:  # a box outside the image cannot be formatted
             target = example.answer
         target = example.answer if isinstance(target, Unreadable) else target
         questions.append(_comparable(target, task))

@@ -1,8 +1,8 @@
 """Let a judge (an LLM such as GPT-4) extract answers from the responses of the evaluated model.
 
-If a predictions row already has an extracted answer, the judge is not asked. Each answer of the
-judge is saved in extractions.jsonl as soon as it arrives, with a hash of the request (URL,
-model, prompt, settings). An interrupted run can be repeated: only new requests are sent.
+No request is sent for a row of predictions that already has an extracted answer. Each answer of the
+judge is saved in extractions.jsonl as soon as it arrives, with a hash of the request (URL, model,
+prompt, settings). After an interruption, run the same command again: only new requests are sent.
 """
 
 import hashlib
@@ -45,10 +45,10 @@ class Judge(ChatClient):
     def ask(self, request: Mapping[str, Any]) -> str:
         """Send a request for a chat completion; return the text of the answer, stripped.
 
-        If an answer is an empty text, or is withheld by a filter, the request is sent again. After
-        the last attempt, ``""`` is returned. Raise ValueError if the judge cannot be reached,
-        rejects the request, returns no text at all (null) for another reason, or reaches its token
-        limit before it writes any text.
+        If an answer is empty or withheld by a filter, the request is sent again; after the last
+        attempt, ``""`` is returned. Raises ValueError if the judge cannot be reached, rejects the
+        request, returns null instead of a text for another reason, or reaches its token limit
+        before it writes any text.
         """
         try:
             return self.complete(request, self._text)
@@ -84,7 +84,7 @@ class Response(NamedTuple):
 
     target: Any
     extraction: Any
-    """The answer that a judge extracted before, as the row has it, or None."""
+    """The extracted answer in the row, or None."""
 
 
 def judged_answers(
@@ -92,9 +92,9 @@ def judged_answers(
 ) -> tuple[Scorer, list[JudgedText]] | None:
     """Return the answers that a judge (an LLM) extracted from responses, and a scorer for them.
 
-    Answers that were extracted before are kept; without a judge, each response must have one. New
-    ones are stored in ``folder``. Returns None if the task needs no judge, or if none is given and
-    no answer was extracted.
+    Rows that have an extracted answer keep it; without a judge, each row must have one. New
+    extractions are stored in ``folder``. Returns None if the task needs no judge, or if there is
+    neither a judge nor an extracted answer.
     """
     rules = scorer.judge_rules
     if judge is not None and rules is None:
@@ -140,7 +140,8 @@ def _published(response: Response, where: str) -> str | None:
     value = response.extraction
     if isinstance(value, bool) or not isinstance(value, str | int | float | list | None):
         raise ValueError(f"{where}: the extraction {value!r:.60} is not a text.")
-    return value if value is None else str(value)  # as MathVista's script treats a number or list
+    # MathVista's script converts numbers and lists to text, too.
+    return value if value is None else str(value)
 
 
 def _request(rules: JudgeRules, judge: Judge, response: Response, where: str) -> Request:
@@ -217,7 +218,7 @@ def _read_cache(cache: Path) -> dict[str, str]:
     if not cache.exists():
         return {}
     *lines, rest = cache.read_text(encoding="utf-8").split("\n")
-    if rest:  # a killed process
+    if rest:  # the process was killed while it wrote the line
         write_text(cache, "".join(line + "\n" for line in lines))
     found = {}
     for where, row in read_rows(cache):

@@ -1,4 +1,4 @@
-"""Read a predictions file, parse its texts, and look for a frame that fits them better."""
+"""Read a predictions file, parse its texts, and check if another frame fits them better."""
 
 import json
 import math
@@ -33,7 +33,8 @@ def read_predictions(
 ) -> Iterator[AnswerRows]:
     """Read the rows of a predictions file part by part, and parse their generated texts.
 
-    ``part_rows`` returns the number of rows of a part from the first row; None for a single part.
+    ``part_rows`` is called with the first row. It returns the number of rows per part, or None to
+    read the file as one part.
     """
     predictions, task_name = source.predictions, source.task_name
     read: AnswerRows | None = None
@@ -73,10 +74,9 @@ def read_predictions(
 
 
 def _prediction_rows(source: AnswerSource) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Return an iterator over the answers in a file, in the format of predictions.jsonl.
+    """Return an iterator over (location for error messages, row of predictions.jsonl).
 
-    With ``source.rows``, the test data, the file is one of another program. Each item is a pair:
-    the location for error messages (file and line), and a dictionary.
+    With ``source.rows`` (the test data), the file was written by another program.
     """
     found: Iterator[tuple[str, dict[str, Any]]] = (
         map(_as_predicted, read_rows(source.predictions))
@@ -134,7 +134,7 @@ def _check_prediction(row: Mapping[str, Any], where: str, seen: set[str]) -> Non
 
 
 def _with_task(row: Mapping[str, Any], where: str, source: AnswerSource) -> AnswerRows:
-    """Return an empty part with the task of a file and its options, which all rows share."""
+    """Return an empty part with the task and the options that all rows of a file share."""
     task_name = source.task_name
     name = task_name or row.get("task")
     if not isinstance(name, str):
@@ -216,9 +216,9 @@ def _checked_buckets(buckets: Any, where: str) -> dict[str, str]:
 def _decode_fields(row: Mapping[str, Any], answer: Any, where: str) -> dict[str, Any]:
     """Validate and return the fields of a row of a predictions file that are about confidence.
 
-    These are ``decode`` and ``confidence``, a copy of ``decode.confidence``, and ``scores`` and
-    ``token_scores`` of a list of objects. A field ``decode`` of another tool, which is not an
-    object with a ``rule``, is ignored. ``where`` names the row in error messages.
+    The fields are ``decode``, ``confidence`` (a copy of ``decode.confidence``) and, for a list of
+    objects, ``scores`` and ``token_scores``. A field ``decode`` of another tool, which is not an
+    object with a ``rule``, is ignored.
     """
     found: dict[str, Any] = {}
     if isinstance(row.get("decode"), dict) and "rule" in row["decode"]:
@@ -239,7 +239,7 @@ def _decode_fields(row: Mapping[str, Any], answer: Any, where: str) -> dict[str,
 def _check_same_rule(first: Mapping[str, Any], row: Mapping[str, Any], where: str) -> None:
     """Raise ValueError if two rows of a predictions file were not decoded by the same rule.
 
-    The risk may differ between rows: by default it is that of the type of the answer.
+    The risk may differ between rows: its default depends on the type of the answer.
     """
     one, other = (
         f"decoded by {own['decode']['rule']}" if own.get("decode") else 'without "decode"'
@@ -284,17 +284,17 @@ def _checked_scores(scores: Any, name: str, count: int, where: str) -> list[floa
 
 
 SAMPLE_ROWS = 100
-"""Number of answers that are read in each frame: the first ones of a file."""
+"""Number of answers, from the first row of a file on, that are parsed in each frame."""
 
-_FEWEST = 10  # answers, and below it none is compared
-_MARGIN = 0.3  # difference of a metric in % that is no accident
+_FEWEST = 10  # frames are not compared on fewer answers
+_MARGIN = 0.3  # smallest difference of a metric, as a share of 1, that suggests another frame
 
 
 def other_frame(read: AnswerRows, scorer: Scorer) -> str:
     """Return a sentence if another frame reads texts with coordinates much better; else "".
 
-    The texts are those of the first rows. The frame is only named, and never used: a metric that
-    could choose its frame would be too high.
+    The texts of the first rows are tested. The frame is only suggested and never used: choosing the
+    frame with the best metric would inflate the metric.
     """
     first = islice(zip(read.rows, read.frames, read.targets, strict=True), SAMPLE_ROWS)
     rows = [(row["text"], frame, target) for row, frame, target in first if frame is not None]
@@ -312,7 +312,7 @@ def other_frame(read: AnswerRows, scorer: Scorer) -> str:
     for name, rule in _ranges(declared[0].coordinates).items() if now < 1 - _MARGIN else ():
         try:
             found = value([rule.frame(frame.width_px, frame.height_px) for frame in declared])
-        except ValueError:  # this family accepts no image of such a size
+        except ValueError:  # this model family does not accept an image of this size
             continue
         if found > best:
             best, option = found, name
@@ -328,8 +328,8 @@ def other_frame(read: AnswerRows, scorer: Scorer) -> str:
 def _ranges(declared: Coordinates) -> dict[str, FrameRule]:
     """Return published frames with the declared text format, one for each range and order.
 
-    The layout of a text is detected in any frame, so that only ranges and orders are compared. Of
-    several frames with equal ones, that with the declared text format is named.
+    A parser detects the text format in any frame, so that only ranges and orders are compared. If
+    several frames have the same range and order, the one with the declared text format is returned.
     """
     found: dict[FrameRule, str] = {}
     rules = published_frames().items()

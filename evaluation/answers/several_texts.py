@@ -1,19 +1,19 @@
 """Decode several generated texts of each question into one answer, for ``mm-numeric decode``.
 
-The texts of a question are in several rows with its id, or in a list of one row. Each text has the
-same probability, such as those that were drawn at random, unless rows have one of these fields, a
-list with a number for each text, or the number of a single text:
+The texts of a question are in several rows with its id, or in a list of one row. All texts have the
+same probability, as samples of a model do, unless the rows have one of these fields: a list with a
+number for each text, or one number for a single text.
 
-    weights     weight of the text, at least 0; the weights of equal texts are added, and those of
-                all texts of the question are then normalised
-    logprobs    log probability of the whole text, such as that of beam search; equal texts count
-                once
+    weights     weight of the text, at least 0; the weights of equal texts are added, and the
+                weights of a question are normalised
+    logprobs    log probability of the whole text, such as the score of beam search; equal texts
+                count once
 
 The output is a predictions file. It has the fields of ``predict`` (``inference.generate`` and
 ``inference.decode``) without ``greedy``, and ``decode`` also has
 
     texts       number of texts
-    parsed      number of those that can be parsed
+    parsed      number of texts that can be parsed
 """
 
 import json
@@ -54,8 +54,9 @@ def decode_texts(
 ) -> DecodedTexts:
     """Decode the texts of each question into one answer, and write a predictions file.
 
-    ``rule`` is ``mean``, ``median`` or ``mbr``; ``risk`` is the name of the risk for ``mbr``, and
-    None for that of the task. Raises ValueError if they do not fit the answers, or for a wrong row.
+    ``rule`` is ``mean``, ``median`` or ``mbr``; ``risk`` is the name of the risk for ``mbr``, None
+    for the risk of the task. Raises ValueError for an invalid row, or if the rule or risk does not
+    suit the type of the answers.
     """
     texts = parsed = count = 0
     with atomic_file(out) as file:
@@ -83,7 +84,7 @@ def _decoded(joined: Joined, rule: str, risk: str | None) -> dict[str, Any]:
     text, entries, scores, _ = decode(
         task, frame, likeliest, candidates, rule, risk, samples=samples, is_partial=is_partial
     )
-    if field == "weights":  # numbers of texts that were drawn
+    if field == "weights":  # weights count sampled texts
         entries["decode"] |= {"covered": 0.0, "drawn": entries["decode"]["covered"]}
     answer = task.read(text, frame)
     if scores is None and isinstance(answer, Instances):  # points, or no complete answer
@@ -111,7 +112,7 @@ def _weight_field(answer: GeneratedText) -> str | None:
 def _probabilities(
     answers: Sequence[GeneratedText], texts: Sequence[str], field: str | None
 ) -> dict[str, float]:
-    """Return the probability of each different text, in the order of the first ones."""
+    """Return the probability of each different text, in the order of first occurrence."""
     weights = [1.0] * len(texts)
     if field is not None:
         weights = [number for own in answers for number in _numbers(own, field)]

@@ -1,7 +1,7 @@
 """The source of answers to score, the questions of a data set, and rows with answers.
 
-To score a file of answers that only has ids and generated texts, because another program generated
-them, the questions, correct answers and image sizes are read from the samples of the data set.
+An answer file of another program may only have ids and generated texts. The questions, correct
+answers and image sizes are then read from the samples of the data set.
 """
 
 from collections import Counter
@@ -37,7 +37,7 @@ class PreparedRows:
     """Options of the task, such as ``{"answer": "yes_no"}``."""
 
     images: str | None = None
-    """Folder of the images, to read the sizes that rows do not declare; None: that of ``path``."""
+    """Folder of the images, to read sizes that rows do not declare; None: folder of ``path``."""
 
     id_field: str | None = None
     """Field of the answers with the id of the question; detected if None."""
@@ -52,7 +52,7 @@ class PreparedRows:
     """Field of the answers with the correct answer, if ``path`` is the file of answers itself."""
 
     def record(self) -> dict[str, Any]:
-        """Return the path of the rows and the coordinate format, to store them in results.json."""
+        """Return the path of the rows and the coordinate format, for results.json."""
         frame = None if self.frame is None else self.frame.to_dict()
         return {"rows_from": str(self.path), "frame": frame}
 
@@ -127,9 +127,9 @@ def _sized(
 def frames_of(
     questions: Sequence[Question], task: Task, name: str, rows: PreparedRows
 ) -> list[Frame | None]:
-    """Return, for each question, an object that converts coordinates in the answer to pixels.
+    """Return the frame of each question, which converts coordinates in the answer to pixels.
 
-    The object is None if no coordinate format is given or the question has no image of known size.
+    It is None if no coordinate format is given, or if the question has no image of known size.
     """
     needed = needs_frame(task)
     if rows.frame is None:
@@ -162,7 +162,7 @@ def _frame(question: Question, rule: FrameRule) -> Frame | None:
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerSource:
-    """Files of the answers and of their targets; ``score`` describes the fields."""
+    """The files with answers and targets; the function ``score`` describes the fields."""
 
     predictions: Path
     task_name: str | None = None
@@ -177,7 +177,7 @@ class AnswerSource:
 
 @dataclass(frozen=True)
 class AnswerRows:
-    """Rows with answers, from any source; index i of each list is one row."""
+    """Rows with answers, from any source; index i of each list is row i."""
 
     name: str
     """Name of the task, or of the protocol if there is no task."""
@@ -189,7 +189,7 @@ class AnswerRows:
     """Entries of results.json about the source: the task and its version, or the true shapes."""
 
     task: Any = None
-    """The task that parses the texts; None for detections, which are shapes already."""
+    """The task that parses the texts; None for detections, which need no parsing."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of the task that are stored with every row (``task_options``)."""
@@ -206,10 +206,10 @@ class AnswerRows:
     """The frame of each row, or None; empty if the answers are not parsed from text."""
 
     responses: list[Response] = field(default_factory=list)
-    """The same rows, for a judge that extracts the answers."""
+    """The rows as input for a judge, which extracts the answers."""
 
     rows_due: int | None = None
-    """Number of rows of the data; None if the rows do not have it."""
+    """Number of rows of the data set; None if the predictions do not have it."""
 
     text_rules: Counter[str] = field(default_factory=Counter)
     """Rules that chose the part of a text that is the answer -> number of rows."""

@@ -1,7 +1,7 @@
 """Read the first sheet of an .xlsx file (Excel) as rows, without a package for spreadsheets.
 
-An .xlsx file is a zip of XML files (ECMA-376): the workbook lists the sheets, a sheet has the cells
-by row, and texts that occur in cells are stored once in a table of shared strings.
+An .xlsx file is a zip of XML files (ECMA-376): the workbook lists the sheets, a sheet has rows of
+cells, and the texts of cells may be stored once in a table of shared strings.
 """
 
 import re
@@ -13,8 +13,7 @@ from xml.etree.ElementTree import Element
 from mm_numeric.io.files import parse_xml, zipped_files
 
 LONGEST_CELL = 32_767
-"""Number of characters that a cell can hold; longer texts are truncated by the program that writes
-them."""
+"""Maximum number of characters in a cell; programs truncate longer texts when they write them."""
 
 _MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 _RELATION_ID = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"
@@ -27,8 +26,8 @@ _ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")
 def read_sheet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (location, fields) for each row of the first sheet of an .xlsx file.
 
-    The first row has the names of the fields. All values are text, as in a CSV file, and an empty
-    cell is an empty text. The location, such as ``a.xlsx, row 2``, is for error messages.
+    The first row has the names of the fields. All values are text, as in a CSV file; an empty cell
+    becomes "". The location, such as ``a.xlsx, row 2``, is for error messages.
     """
     files = dict(zipped_files(path, (".xml", ".rels")))
     try:
@@ -79,8 +78,8 @@ def _cells(row: Element, shared: list[str], where: str) -> dict[str, str]:
             value = value.removesuffix(".0")
         formula = cell.find(f"{_MAIN}f")
         if formula is not None and formula.text and value in ("", "0"):
-            # XlsxWriter and openpyxl make a formula of an answer such as "=5", with the result 0 or
-            # none; Excel would calculate it when it opens the file.
+            # XlsxWriter and openpyxl write an answer such as "=5" as a formula, with the result 0
+            # or no result, because Excel calculates it when it opens the file.
             is_array = formula.get("t") == "array"
             value = f"{{={formula.text}}}" if is_array else f"={formula.text}"
         found[column] = value
@@ -92,5 +91,5 @@ def _text(item: Element) -> str:
     runs = [item, *item.findall(f"{_MAIN}r"), *item.findall(f"{_MAIN}is")]
     runs += item.findall(f"{_MAIN}is/{_MAIN}r")
     texts = (text.text or "" for run in runs for text in run.findall(f"{_MAIN}t"))
-    # Characters that XML cannot hold are written as _x000D_.
+    # Characters that XML does not allow are escaped, such as _x000D_.
     return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), "".join(texts))
