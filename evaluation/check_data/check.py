@@ -6,8 +6,8 @@ weights are loaded, and nothing is trained.
 Problem  an error that would stop the training or silently degrade it
 Note     information that needs no action
 Ceiling  the score of the correct answers after they are formatted as text and parsed again: with
-         this coordinate format and image size, no model can score higher. Below 90 % in the main
-         metric it is a problem
+         this coordinate format and image size, no model can score higher. A ceiling below 90 % in
+         the main metric is a problem
 """
 
 import tempfile
@@ -56,8 +56,8 @@ from mm_numeric.models.loading import family_class, load_family, quiet_unless_te
 from mm_numeric.numbers.spans import TokenNumber
 from mm_numeric.registry import scorer_of
 
-_BATCHES = 16  # that are collated
-_LOW_CEILING = 0.9  # below it, the answers or how they are written are most likely wrong
+_BATCHES = 16  # number of batches that are collated
+_LOW_CEILING = 0.9  # below it, the answers or their format are most likely wrong
 
 
 def check_data(
@@ -69,9 +69,9 @@ def check_data(
 ) -> DataReport:
     """Check the training rows and the test rows of a config.
 
-    Only ``limit`` examples of each source are checked, all if None. Of all but the first ``images``
-    images, only the file header is read. ``size_px`` is assumed if an image is missing and its row
-    has no size.
+    ``limit`` is the number of examples of each source to check, None for all. The first ``images``
+    images are decoded; for the others, only the file header is read. ``size_px`` is assumed if an
+    image is missing and its row has no size.
     """
     quiet_unless_terminal()
     with tempfile.TemporaryDirectory() as folder:
@@ -118,7 +118,7 @@ def check_data(
 
 
 def _augmentation_notes(augment: Augmenter, examples: Sequence[Example]) -> Iterator[str]:
-    """Yield how many rows each operation changes in the first epoch, and how many it cannot."""
+    """Yield a note: how many rows each operation changes or cannot change in the first epoch."""
     drawn = [augment.draw(example, 0) for example in examples]
     applied = Counter(name for found in drawn for name in found.applied)
     rejected = Counter(name for found in drawn for name in found.rejected)
@@ -214,7 +214,7 @@ def _size(source: SourceReport, example: Example, *, decode: bool) -> tuple[int,
 def _image_size(source: SourceReport, example: Example, *, decode: bool) -> tuple[int, int]:
     """Return the size of the first image of an example, and check that the image can be read.
 
-    An image that has only one colour is added to ``source.one_colour`` (if it is decoded).
+    A decoded image with only one colour is added to ``source.one_colour``.
     """
     assert example.image is not None
     if not decode:
@@ -358,12 +358,12 @@ def _check_answer(source: SourceReport, encoded: EncodedExample, text: str, answ
             "Scores would compare with what is parsed; change the label or the coordinates "
             "(model.coordinates) so that the text is read as it was written.",
         )
-    if ids and end not in family.stop_ids:  # an id alone may be that of a regression head
+    if ids and end not in family.stop_ids:  # a single id may be from a regression head
         source.add_problem("answers without an end", f"{where}: the answer has no end token.")
 
 
 def _texts_of_objects(encoded: EncodedExample, answer: Any) -> Counter[str]:
-    """Count the texts of the objects of an answer; an answer of another kind is one text.
+    """Count the texts of the objects of an answer; an answer that is not a list counts as one.
 
     The order is ignored, because parsing may swap objects whose rounded coordinates are equal.
     """
@@ -380,21 +380,20 @@ def _count_numbers(
     answer: Tokens,
     numbers: Sequence[TokenNumber],
 ) -> None:
-    """Add the tokens of one answer to the statistics of the report.
+    """Add the tokens and numbers of one answer to the statistics of its source.
 
-    The statistics count how often each token occurs, how many digits get no numeric loss, and how
-    many tokens of numbers have several digits. Digits of the text format, such as the 2 in
-    ``bbox_2d``, and of labels and transcriptions are not counted.
+    Digits of the text format, such as the 2 in ``bbox_2d``, and digits of labels and transcriptions
+    are not counted as ``unmarked_digits``.
     """
     source.tokens.update(answer.ids[:-1])
-    # By character, because T5 gives the token of a space the offset of the digit after it.
+    # Characters are compared, because T5's token of a space has the offset of the next digit.
     known = written.format_digits | {
         character
         for number in numbers
         for position in number.positions
         for character in range(*answer.offsets[position])
     }
-    if not isinstance(encoded.example.answer, Instances):  # whose other digits are in labels
+    if not isinstance(encoded.example.answer, Instances):  # their other digits are in labels
         source.unmarked_digits += sum(
             character.isdigit() for i, character in enumerate(written.text) if i not in known
         )
@@ -416,7 +415,7 @@ def _inside(encoded: EncodedExample) -> Any:
 
 
 def _compute_ceiling(report: DataReport, source: SourceReport) -> None:
-    """Score the correct answers of a source after they were written, truncated and parsed.
+    """Score the correct answers of a source after they are formatted, truncated and parsed.
 
     Training answers are never truncated. A test answer ends after ``predict.max_new_tokens``.
     """
@@ -439,7 +438,7 @@ def _compute_ceiling(report: DataReport, source: SourceReport) -> None:
 
 
 def _name_causes(source: SourceReport) -> None:
-    """Report a low ceiling with its likely cause, and add a cause to problems of shapes.
+    """Report a low ceiling with its likely cause, and add advice to problems with shapes.
 
     A ceiling is low if the main metric is a share and below 90 %. It is not reported if another
     problem explains it, such as answers that cannot be parsed.

@@ -10,15 +10,15 @@ from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.row_shapes import around
 
 _RELATIVE_TO = (1, 100, 1000, 1024)
-"""Values that published data sets and models give the right and bottom edge of every image."""
+"""Coordinates of the right and bottom edge of every image in published data sets and models."""
 
-_FEWEST = 20  # shapes from which a range of coordinates follows; of 0 to 1, one is enough
+_FEWEST = 20  # shapes needed to infer a range of coordinates; one is enough for 0 to 1
 _TOLERANCE_PX = 1.0  # as in a frame: a rounded annotation may be this far outside its image
 
 
 @dataclass
 class CoordinateRange:
-    """The range of the coordinates of all shapes of a data source, before they are written."""
+    """The range of the coordinates of all shapes of a data source, before they are formatted."""
 
     shapes: int = 0
     outside: int = 0
@@ -31,10 +31,10 @@ class CoordinateRange:
     """Largest x as a share of the width of its image, and largest y as a share of the height."""
 
     image_px: tuple[int, int] = (0, 0)
-    """Width and height of the widest and of the highest image."""
+    """Largest width and largest height of an image."""
 
     short_sides: list[float] = field(default_factory=list)
-    """The smaller one of width and height of each shape, except points."""
+    """The smaller of width and height of each shape, without points."""
 
     def add(self, answer: Any, size_px: tuple[int, int]) -> None:
         """Add the shapes of an answer about an image of this width and height."""
@@ -55,7 +55,8 @@ class CoordinateRange:
     def relative_to(self) -> int | None:
         """Return 1, 100, 1000 or 1024 if coordinates seem to be relative to it; None for pixels.
 
-        They are if both axes use that range while images are larger, or shapes leave their image.
+        Coordinates are relative if both axes use the whole range, and images are larger than the
+        range or shapes extend beyond their image.
         """
         for top in _RELATIVE_TO if self.shapes else ():
             if max(self.largest) > top or max(self.image_px) <= top == 1:

@@ -54,13 +54,13 @@ class EncodedExample:
         return self.collator.task.format(self.example.answer, self.frame)
 
     def parsed_within(self, limit: int | None) -> Any:
-        """Return the answer that is parsed from its first ``limit`` tokens; None: from all."""
+        """Parse the first ``limit`` tokens of the answer, or all if None."""
         if limit is None or self.answer_tokens <= limit:
             return self.parsed
         return self.collator.task.read(self.text_within(limit), self.frame)
 
     def text_within(self, limit: int | None) -> str:
-        """Return the text of its first ``limit`` tokens; None: of all."""
+        """Return the text of the first ``limit`` tokens of the answer, or of all if None."""
         return self.collator.family.text(self.answer.ids[:limit])
 
     @property
@@ -104,16 +104,16 @@ class SourceReport:
     """Number of valid test rows without an answer; they are not in ``examples``."""
 
     problems: dict[str, Problem] = field(default_factory=dict)
-    """Maps a short description of a problem (see ``problem_kind``) to the problem."""
+    """Short description of a problem (see ``problem_kind``) -> the problem."""
 
     too_long: list[Example] = field(default_factory=list)
     """The examples with more than ``data.max_tokens`` tokens, which training drops."""
 
     coordinates: CoordinateRange = field(default_factory=CoordinateRange)
-    """The range of the coordinates of all answers, also of those that cannot be written."""
+    """The range of the coordinates of all answers, including those that cannot be formatted."""
 
     one_colour: dict[ImageSource, str] = field(default_factory=dict)
-    """Maps each decoded image whose pixels all have the same colour to its row and this colour."""
+    """Decoded image whose pixels all have the same colour -> its row and this colour."""
 
     tokens: set[int] = field(default_factory=set)
     """All token ids that occur in answers, except the end tokens."""
@@ -128,7 +128,7 @@ class SourceReport:
     """Number of numbers in answers with more than nine digits."""
 
     ceiling: dict[str, float] = field(default_factory=dict)
-    """Maps the name of each metric to the highest value that a model can reach."""
+    """Name of a metric -> the highest value that a model can reach."""
 
     scorer: Scorer | None = None
 
@@ -152,8 +152,8 @@ class DataReport:
     """Estimated memory of a training step; None without valid training rows."""
 
     augment: Augmenter | None = None
-    """Augments the training rows; None without ``data.augment``. All else is about the rows as they
-    are."""
+    """Augments the training rows; None without ``data.augment``. All other fields are about rows
+    without augmentation."""
 
     @property
     def max_new_tokens(self) -> int:

@@ -1,6 +1,6 @@
 """The HTML page of ``check-data``: training samples with their images, shapes and tokens.
 
-Left   the image with the true shapes: as given (dashed), and as parsed from tokens (solid)
+Left   the image with the true shapes: from the row (dashed), and parsed from tokens (solid)
 Right  the tokens of the sample: supervised tokens have a background, number tokens a colour
 """
 
@@ -32,7 +32,7 @@ _TOKENS = 400  # the maximum number of shown tokens of a sample
 def write_check_page(report: DataReport, path: Path, *, samples: int = 12) -> None:
     """Write the problems, the statistics and some training samples as one self-contained page."""
     config = report.config
-    shown = _samples(report, samples)  # first, because it may add problems
+    shown = _samples(report, samples)  # before the other sections: it may add problems
     sections = [_faults(report)] if not report.ready else []
     sections += [_statistics(report), shown]
     if report.augment is not None:
@@ -78,7 +78,7 @@ class _Token(NamedTuple):
 
 
 def _spread(encoded: Sequence[EncodedExample], count: int) -> list[EncodedExample]:
-    """Return up to ``count`` examples at equal distances, from the first one on."""
+    """Return up to ``count`` evenly spaced examples, beginning with the first."""
     step = max(len(encoded) / max(count, 1), 1)
     return [encoded[int(i * step)] for i in range(min(count, len(encoded)))]
 
@@ -122,7 +122,7 @@ def _augmented(report: DataReport, augment: Augmenter) -> Section:
 
 
 def _figures(encoded: EncodedExample, augment: Augmenter) -> list[dict[str, Any]]:
-    """Return the images of a row as it is, and as the first epochs augment it."""
+    """Return the image of a row without augmentation, and as augmented in the first epochs."""
     collator, example = encoded.collator, encoded.example
     figures = [{"drawing": _image(encoded), "about": plain(example.prompt, 120)}]
     for epoch in range(_EPOCHS):

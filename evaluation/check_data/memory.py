@@ -1,12 +1,12 @@
 """Estimate the GPU memory of a training step, without loading weights.
 
     weights       parameters x bytes of their dtype; quantised linear layers 0.52 (nf4) or 1 (int8)
-    copies        2 bytes for each weight of a layer in float32 that is computed in bf16 or fp16,
-                  unless no gradient passes the layer
+    copies        2 bytes for each float32 weight that is used in bf16 or fp16, if gradients pass
+                  through its layer
     gradients     trained parameters x bytes of their dtype; adapters are float32
     optimiser     AdamW: two moments per trained parameter, in its dtype (8-bit optimisers: 2 bytes)
-    activations   of the longest micro-batch, b rows of t tokens: b t L (x h + 4 c k + y f) bytes
-    logits        10 bytes for each answer token and vocabulary entry, up to 2^27 of them if the
+    activations   b t L (x h + 4 c k + y f) bytes for the longest micro-batch, b rows of t tokens
+    logits        10 bytes for each answer token and vocabulary entry; at most 2^27 logits if the
                   loss can be computed in chunks
 
 L layers with h hidden units, k units of keys, f units between the two halves of the MLP, and c
@@ -14,22 +14,22 @@ bytes per number in these layers. x and y depend on the dtype of the weights, an
 ``trainer.bf16`` or ``fp16`` computes in 16 bits:
 
     weights, computed in    x      y    x and y with LoRA
-    16 bits, as they are    28     8    42  10    inputs of adapters are stored in float32, too
-    16 bits, 16 bits        28     8    30   8
-    float32, 16 bits        38     8    30   8    sums of layers, and so inputs of norms, in float32
-    float32, as they are    48    16    36  16
+    16 bits, 16 bits        28     8    42  10    inputs of adapters are stored in float32, too
+    16 bits, autocast       28     8    30   8
+    float32, autocast       38     8    30   8    residual stream and inputs of norms in float32
+    float32, float32        48    16    36  16
 
 With activation checkpointing, a layer stores its input (b t h numbers in the dtype of the weights),
 and only one layer at a time stores the rest, and the copies of frozen weights. Eager attention adds
 8 bytes for each pair of tokens and head. A frozen vision tower stores nothing.
 
-The formula is that of Korthikanti et al. 2022 (Reducing Activation Recomputation in Large
-Transformer Models, section 4), whose 34 bytes per hidden unit are of GPT-2's layer with dropout.
-The factors here are of today's layers (RMSNorm in float32, a gated MLP, grouped keys, fused
-attention): the tensors that autograd saves in transformers' Qwen2 and Qwen3, rounded up.
-``tests/evaluation/check_data/test_memory.py`` compares them with what autograd saves.
+The formula is from Korthikanti et al. 2022 (Reducing Activation Recomputation in Large Transformer
+Models, section 4). Their factor of 34 bytes per hidden unit is for GPT-2's layer with dropout. The
+factors here are for layers with RMSNorm in float32, a gated MLP, grouped keys and fused attention:
+the tensors that autograd saves in transformers' Qwen2 and Qwen3, rounded up.
+``tests/evaluation/check_data/test_memory.py`` compares them with these tensors.
 
-CUDA's own memory and fragmentation of the allocator, 1 to 2 GiB, are not included.
+The memory of CUDA itself and fragmentation, 1 to 2 GiB, are not included.
 """
 
 import math
@@ -51,7 +51,7 @@ from mm_numeric.models.parameter_groups import VISION_MODULES, ModelModules
 
 GIB = 1 << 30
 _QUANTISED_BYTES = {"nf4": 0.52, "int8": 1.0}
-_COPY_BYTES = 2  # of a weight in bf16 or fp16
+_COPY_BYTES = 2  # per weight, in bf16 or fp16
 _STORED = {
     (2.0, False): (28, 8),
     (2.0, True): (28, 8),
@@ -61,16 +61,16 @@ _STORED = {
 _STORED_WITH_LORA = {
     (2.0, False): (42, 10), (2.0, True): (30, 8), (4.0, True): (30, 8), (4.0, False): (36, 16)
 }  # fmt: skip
-"""x and y above, by the bytes of a weight and whether autocast computes in 16 bits."""
+"""(bytes of a weight, True if autocast computes in 16 bits) -> x and y of the table above."""
 
-_LOGIT_BYTES = 10  # in bf16 and in float32, and the gradient in float32
-_PAIR_BYTES = 8  # scores and probabilities of eager attention, in bf16 and in float32
+_LOGIT_BYTES = 10  # logit in bf16 (2), logit in float32 (4), gradient in float32 (4)
+_PAIR_BYTES = 8  # attention scores and probabilities, in bf16 and in float32
 _PARTS = ("weights", "copies", "gradients", "optimiser", "activations", "logits")
 _SCALED_LOGITS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 
 
 class RowLength(NamedTuple):
-    """Tokens of the question of a training row (with those of its image), answer, and image."""
+    """Numbers of tokens of a training row; ``question`` includes the ``image`` tokens."""
 
     question: int
     answer: int
@@ -79,7 +79,7 @@ class RowLength(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryEstimate:
-    """Bytes of each part of a training step on one GPU, without DeepSpeed's sharding."""
+    """Memory of a training step on one GPU in bytes, without DeepSpeed's sharding."""
 
     weights: float
     copies: float
@@ -94,7 +94,7 @@ class MemoryEstimate:
     """Tokens of its longest row."""
 
     has_unknown_vision: bool = False
-    """True if ``activations`` lack those of the vision tower, the sizes of which are not known."""
+    """True if ``activations`` lacks the vision tower, because its sizes are not known."""
 
     @property
     def total(self) -> float:
@@ -116,8 +116,8 @@ def estimate_memory(
 ) -> MemoryEstimate:
     """Estimate the memory of a training step in bytes; see the top of this module.
 
-    ``settings`` is the configuration of the checkpoint. The micro-batch is as long as the longest
-    of ``lengths``.
+    ``settings`` is the configuration of the checkpoint (transformers). All rows of the micro-batch
+    are as long as the longest of ``lengths``.
     """
     text = settings.get_text_config()
     dtype = _dtype(config, settings)
@@ -164,11 +164,11 @@ def estimate_memory(
 
 
 def vision_stages(vision: Any) -> list[tuple[Any, int]] | None:
-    """Return the stacks of layers of a vision tower, and the tokens of each per token of the last.
+    """Return (configuration, tokens per token of the last stage) for each stage of a vision tower.
 
-    ``vision`` is its configuration (transformers). Most towers are a single stack. That of
-    Florence-2 (DaViT) has several: each has more units and fewer tokens than the one before, and
-    two layers for each of ``depths``. The result is None if the sizes are not known.
+    ``vision`` is its configuration (transformers). Most towers have one stage. DaViT (Florence-2)
+    has several: each has more units and fewer tokens than the one before, and two layers for each
+    of ``depths``. Returns None if the sizes are not known.
     """
     if isinstance(getattr(vision, "depths", None), list | tuple):
         stages, factor = [], 1
@@ -199,13 +199,13 @@ def layer_bytes(
     """Return the bytes that the layers of a language model or vision tower store for backward.
 
     Args:
-        stack: Its configuration (transformers).
-        config: The config: attention, autocast, and whether activations are checkpointed.
-        tokens: Tokens of the micro-batch, with padding.
-        longest: Tokens of its longest row.
+        stack: The configuration of the stack of layers (transformers).
+        config: Its settings of attention, autocast and activation checkpointing are used.
+        tokens: Number of tokens of the micro-batch, with padding.
+        longest: Number of tokens of its longest row.
         dtype: Bytes of a weight: 2 for bf16.
-        how: ``trained``, ``adapted`` or ``frozen``. A frozen language model passes gradients on to
-            adapters elsewhere, and stores as much as a trained one.
+        how: ``trained``, ``adapted`` or ``frozen``. A frozen language model stores as much as a
+            trained one, because gradients pass through it to trained modules.
     """
     hidden, heads = _units(stack), _first(stack, "num_attention_heads", "num_heads")
     layers = _first(stack, "num_hidden_layers", "depth")
@@ -225,9 +225,9 @@ def layer_bytes(
 def copied_bytes(model: Any, modules: ModelModules, config: Config, dtype: float) -> float:
     """Return the bytes of the 16-bit copies of float32 weights that autocast makes.
 
-    The backward pass needs those of all layers that gradients pass. With activation checkpointing,
-    only one layer at a time has copies of frozen weights; autocast keeps those of trained weights
-    until the end of the forward pass.
+    The backward pass needs the copies in all layers that gradients pass through. With activation
+    checkpointing, only one layer at a time has copies of frozen weights; autocast keeps the copies
+    of trained weights until the end of the forward pass.
     """
     if not _is_mixed(config) or dtype == 2:
         return 0.0
@@ -265,7 +265,7 @@ def _adapter_parameters(model: nn.Module, modules: ModelModules, config: Config)
 def _parameter_bytes(
     config: Config, modules: ModelModules, name: str, parameter: nn.Parameter, dtype: float
 ) -> float:
-    """Return the bytes of a number of a parameter, less if its layer is quantised."""
+    """Return the bytes per number of a parameter, which depend on ``model.quantize``."""
     is_linear = parameter.dim() == 2 and modules.module_of(name) not in ("embeddings", "head")
     if config.model.quantize is None or not is_linear:
         return dtype
@@ -273,7 +273,7 @@ def _parameter_bytes(
 
 
 def _dtype(config: Config, settings: Any) -> float:
-    """Return the bytes of a weight: those of ``model.dtype``, or as the checkpoint is saved."""
+    """Return the bytes of a weight in ``model.dtype``, or in the dtype of the checkpoint."""
     name = config.model.dtype
     if name == "auto":
         name = str(getattr(settings, "dtype", None) or "float32").removeprefix("torch.")
@@ -295,13 +295,13 @@ def _how(modules: ModelModules, module: str) -> str:
 
 
 def _units(stack: Any) -> Any:
-    """Return the hidden units of a layer; those of Qwen2-VL's vision tower are ``embed_dim``."""
+    """Return the number of hidden units; Qwen2-VL's vision tower names it ``embed_dim``."""
     units = getattr(stack, "embed_dim", None)
     return units if isinstance(units, int) else getattr(stack, "hidden_size", None)
 
 
 def _first(stack: Any, *names: str) -> Any:
-    """Return the first of the named attributes that is set; None if there is none."""
+    """Return the value of the first attribute in ``names`` that is set; None if none is."""
     return next((v for name in names if (v := getattr(stack, name, None)) is not None), None)
 
 

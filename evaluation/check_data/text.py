@@ -39,7 +39,7 @@ def _aligned(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def verdict(report: DataReport) -> str:
-    """Return ``ready``, or the number of problems as in ``not ready: 2 things to fix``."""
+    """Return ``ready``, or the number of problems, such as ``not ready: 2 things to fix``."""
     if report.ready:
         return "ready"
     count = sum(len(source.problems) for source in report.sources)
