@@ -21,11 +21,11 @@ Columns = Mapping[str, NDArray[np.float64]]
 """Column name -> one value per row, [n]; [resamples, n] in a bootstrap."""
 
 Groups = NDArray[np.uint64]
-"""The group of each row, [n]. Rows with the same number vary together: those of one image."""
+"""The group of each row, [n]. Rows of one group, such as those of one image, are dependent."""
 
 THRESHOLDS = (0.5, 0.75, 0.9)
-"""IoU from which a box or an object counts as found: the values of t for which Acc@t is reported.
-They are here and not with the metrics of boxes because those need shapely."""
+"""IoU thresholds at which a box or an object counts as found: the values of t in Acc@t. They are
+defined here because the modules with metrics of boxes import shapely."""
 
 RowColumns = dict[str, NDArray[np.float64]]
 """Column name -> one value per scored row, [n]."""
@@ -40,24 +40,24 @@ class Metric:
     """Name that tables and figures show."""
 
     unit: str
-    """``%`` for values that are displayed in percent, 1 as 100 %; otherwise a name: ``min``."""
+    """``%`` if a value of 1 is shown as 100 %; otherwise the name of a unit, such as ``min``."""
 
     higher_is_better: bool
     value: Callable[[Columns], Any]
-    """Function from columns to the metric; it reduces the last axis, that of the rows. The columns
-    are shared by all metrics: do not change them in place."""
+    """Function from columns to the metric, which reduces the last axis (rows). All metrics share
+    the columns: do not change them in place."""
 
     bounds: tuple[float, float] | None = None
-    """Smallest and largest possible value, within which intervals stay. None: 0 and 1 for the unit
-    ``%``, otherwise any number."""
+    """Smallest and largest possible value, to which intervals are clipped. None: 0 and 1 for the
+    unit ``%``, otherwise unbounded."""
 
     depends_on: Callable[[Columns], NDArray[np.bool_]] | None = None
     """Function from columns to the rows that the metric depends on, [n], such as images with true
-    shapes. None: those for which it has a value alone."""
+    shapes. None: all rows that have a value of the metric on their own."""
 
     centred: bool = False
-    """True to shift the values of resamples so that their mean is the value of all rows, for a
-    metric such as AP, which is higher on average on the fewer different images of a resample."""
+    """True to shift the values on resamples so that their mean is the value on all rows. AP needs
+    this: a resample has fewer different images, on which AP is higher on average."""
 
     @property
     def limits(self) -> tuple[float, float]:
@@ -100,7 +100,7 @@ value for each predicted object: 1 correct, 0 wrong, nan not scored."""
 
 @dataclass(frozen=True, kw_only=True)
 class Success:
-    """When an answer counts as correct. Confidences are compared with this; see ``calibration``."""
+    """The condition for a correct answer, with which ``calibration`` compares confidences."""
 
     label: str
     """Condition that tables and figures show, such as ``IoU of at least 0.5``."""
@@ -114,7 +114,7 @@ class Success:
     none."""
 
     objects: ObjectsRight | None = None
-    """For lists of objects, which are correct or wrong one by one; used instead of ``column``."""
+    """Function that judges each object in a list; used instead of ``column``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +125,7 @@ class RankRules:
     """Function from predictions, targets and confidences to a ``Ranking``, a column of rows."""
 
     metrics: tuple[Metric, ...]
-    """All metrics of objects with confidences: those of the scorer, and AP."""
+    """All metrics of objects with confidences: the metrics of the scorer, and AP."""
 
     protocol: Mapping[str, Mapping[str, Any]]
     """Name of the rules -> the rules, for results.json."""
@@ -134,7 +134,7 @@ class RankRules:
     """Field of the rows that has the confidence of each object."""
 
     is_required: bool = False
-    """True if it is an error that AP is undefined; otherwise only AP is left out."""
+    """True to raise an error if AP is undefined, False to leave AP out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,26 +187,26 @@ class Scorer:
     scores.jsonl stores. Only needed for scorers that extract the answer from a response."""
 
     success: Success | None = None
-    """When an answer counts as correct; None if confidences cannot be compared with it."""
+    """The condition for a correct answer; None if confidences cannot be compared with it."""
 
     labels: Callable[[Sequence[Any], Sequence[Any]], Mapping[str, NDArray[np.int64]]] | None = None
-    """Function from predictions and targets to the counts of each label; see ``label_scores``. Only
-    for objects with labels."""
+    """Function from predictions and targets to the counts of each label, such as
+    ``detection.count_labels``. Only for objects with labels."""
 
     ranked: RankRules | None = None
     """How AP is computed; None if objects are not ranked by confidence."""
 
     group: Callable[[Any], str] | None = None
-    """Function from a target to the name of the group of its row, such as the question of an
-    answer; empty if there is none. Rows of the same image are a group without it."""
+    """Function from a target to the name of the group of its row, such as its question; an empty
+    name means no group. If None, rows of the same image are a group."""
 
     joins_rows: bool = False
     """True if columns of a row depend on other rows, such as those of the same question, so that
     all rows have to be scored together."""
 
     from_text: Callable[[Sequence[str], Sequence[Any]], RowColumns] | None = None
-    """Function from generated texts and targets to further columns, for published scripts that read
-    a text in another way than ``Task.read``."""
+    """Function from generated texts and targets to further columns, for published scripts that
+    parse a text differently from ``Task.read``."""
 
     judge_rules: JudgeRules | None = None
     """How answers are scored that a judge extracted; None if the benchmark has no judge."""
@@ -224,9 +224,6 @@ class Scorer:
         texts: Sequence[str] | None = None,
     ) -> RowColumns:
         """Compare answers with their targets; return columns, which have one value per answer.
-
-        Scores of answers that ``lenient`` has corrected, such as reversed boxes, are in further
-        columns, ``lenient_...``.
 
         Args:
             answers: Results of ``Task.read``; ``Unreadable`` or None for parse failures.
@@ -263,12 +260,12 @@ class MetricOnRows(NamedTuple):
 
 
 def metrics_by_category(scorer: Scorer, categories: Sequence[str]) -> list[MetricOnRows]:
-    """List the metrics to report: first the main metric, then those of single categories of rows.
+    """List the metrics to report: first the main metric, then the metrics per category of rows.
 
     The main metric decides comparisons and is the first one everywhere. It is the first metric of
-    the scorer, over all rows or over those of ``scorer.main_category``. If all rows have the same
-    category, there are no metrics per category. ``categories`` has one for each row, ``none`` for a
-    row without one.
+    the scorer, over all rows or over the rows of ``scorer.main_category``. If all rows have the
+    same category, there are no metrics per category. ``categories`` has the category of each row,
+    ``none`` for a row without one.
     """
     names = sorted(set(categories), key=lambda name: (name != scorer.main_category, name))
     chosen = scorer.by_category or (scorer.metrics[0].name,)
@@ -304,7 +301,7 @@ def median_of(column: str) -> Callable[[Columns], Any]:
 
 
 def median_where(values: Any, counted: Any) -> Any:
-    """Return the median of the values where ``counted`` is True, over all rows; nan if none is."""
+    """Return the median of the values where ``counted`` is True, over all rows; nan without any."""
     ordered = np.sort(np.where(counted, values, np.inf), axis=-1)
     number = counted.sum(axis=-1, keepdims=True)
     middle = np.concatenate([(number - 1) // 2, number // 2], axis=-1).clip(min=0)
@@ -313,7 +310,7 @@ def median_where(values: Any, counted: Any) -> Any:
 
 
 def share_of(part: str, whole: str, *, nothing: float = 0.0) -> Callable[[Columns], Any]:
-    """Return a function: sum of column ``part`` / sum of ``whole``, ``nothing`` if that is 0."""
+    """Return a function: sum of ``part`` / sum of ``whole``, or ``nothing`` if the divisor is 0."""
     return lambda columns: _share(columns, part, whole, nothing)
 
 
@@ -325,7 +322,7 @@ def part_of(part: str, whole: str) -> Callable[[Columns], Any]:
 def hmean_of(precision: tuple[str, str], recall: tuple[str, str]) -> Callable[[Columns], Any]:
     """Return a function that computes the harmonic mean of precision and recall over all rows.
 
-    Both are a pair of columns, whose sums are divided.
+    Each is a pair of columns (part, whole), whose sums are divided.
     """
 
     def value(columns: Columns) -> Any:

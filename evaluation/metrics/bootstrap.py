@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from mm_numeric.evaluation.metrics.base import Columns, Groups, Metric, MetricOnRows, select_rows
 
 RESAMPLES = 2000
-_RESAMPLES_FOR_VARIANCE = 500  # which needs fewer than a percentile
-_MAX_ELEMENTS = 250_000  # of an array: the columns of a block stay in the processor's cache
+_RESAMPLES_FOR_VARIANCE = 500  # a variance needs fewer than a percentile
+_MAX_ELEMENTS = 250_000  # per array, so that the columns of a block fit into the processor's cache
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -38,8 +38,9 @@ class MetricSample:
     """The metric of each run on resampled test rows, [seeds, resamples]."""
 
     of_rows: Callable[[], NDArray[np.float64]]
-    """Function that returns the metric of each run on each row alone, [seeds, rows], or 0 if it has
-    no such value. It is nan for a row that the metric does not depend on."""
+    """Function that returns the metric of each run on each row alone, [seeds, rows]; nan for a row
+    that the metric does not depend on. If a metric has no value on a single row, such as AP, it
+    returns 0 for the other rows."""
 
     groups: Groups
     """The group of each row, [rows]."""
@@ -156,9 +157,9 @@ def _is_finite(column: Any) -> bool:
 
 
 def group_numbers(groups: Groups) -> NDArray[np.int64]:
-    """Return the number of the group of each row, [n], from 0 in the order of the rows.
+    """Return the number of the group of each row, [n]: groups are numbered in order of occurrence.
 
-    It does not depend on the names of groups, such as paths of images, which differ by machine.
+    The numbers do not depend on the names of groups, such as image paths, which differ by machine.
     """
     _, firsts, names = np.unique(groups, return_index=True, return_inverse=True)
     return firsts.argsort().argsort()[names]
@@ -171,7 +172,7 @@ def _resampled_rows(
     numbers = group_numbers(groups)
     sizes = np.bincount(numbers)
     rows, ends = np.argsort(numbers, kind="stable"), np.cumsum(sizes)
-    if (sizes == sizes[0]).all():  # as many rows in each resample: many at a time
+    if (sizes == sizes[0]).all():  # resamples have equal sizes: draw many at once
         members, step = rows.reshape(len(sizes), -1), max(1, _MAX_ELEMENTS // len(groups))
         for start in range(0, resamples, step):
             drawn = rng.integers(len(sizes), size=(min(step, resamples - start), len(sizes)))
@@ -221,10 +222,10 @@ class _Block:
 
 
 class _ResampledColumn(NDArrayOperatorsMixin):
-    """A column on resampled rows: an array, [resamples, rows], that is computed if it is needed.
+    """A column on resampled rows: an array, [resamples, rows], that is only computed if needed.
 
-    Most metrics are made of sums and means over the rows. These need only the weights of the rows,
-    which is several times as fast as an array of resampled rows.
+    Sums and means over rows, of which most metrics consist, are computed from the weights of the
+    rows, which is several times as fast.
     """
 
     def __init__(self, values: NDArray[Any], block: _Block, *, is_finite: bool) -> None:
@@ -261,7 +262,7 @@ class _ResampledColumn(NDArrayOperatorsMixin):
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         is_simple = method == "__call__" and ufunc.signature is None and not options
         if is_simple and all(isinstance(x, _ResampledColumn) or np.ndim(x) == 0 for x in inputs):
-            # A function of single values is the same before and after rows are drawn.
+            # An elementwise function can be applied before rows are drawn.
             found = ufunc(*(getattr(own, "_values", own) for own in inputs))
             is_finite = bool(np.isfinite(found).all())
             return _ResampledColumn(found, self._block, is_finite=is_finite)

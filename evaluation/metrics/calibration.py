@@ -1,7 +1,7 @@
 """Compare confidences with correctness: calibration error, AUROC, and risk at a given coverage.
 
-A confidence is the probability, 0 to 1, that a model assigns to its own answer being correct. It
-is a belief about labels like those that the model was trained on.
+A confidence is the probability, 0 to 1, that a model assigns to its own answer being correct, if
+labels are like those of its training data.
 
 ECE     expected calibration error (Guo et al. 2017, arXiv 1706.04599): the mean difference between
         confidence and share of correct answers, over bins of equal width
@@ -12,8 +12,8 @@ AURC    area under the risk-coverage curve (Geifman and El-Yaniv 2017, arXiv 170
 
 Rows of a predictions file whose answers were decoded by a rule, such as the median, have
 ``decode``: ``rule``, ``confidence`` and, before a calibration of the run, ``confidence_raw``. The
-confidences of a list of objects are ``scores`` and ``decode.scores_raw``; that of the whole list is
-its expected F1, and is not compared. An unparseable answer has none: it counts as wrong with the
+confidences of a list of objects are ``scores`` and ``decode.scores_raw``; the confidence of the
+whole list is its expected F1, and is not used here. An unparseable answer counts as wrong with the
 confidence 0, so that shares of answers are shares of all rows.
 
 Shapes    ``confidence`` and ``right`` are float64 [n], one value per answer; ``right`` is 1 for a
@@ -36,16 +36,16 @@ from mm_numeric.evaluation.metrics.intervals import seed_interval
 Array = NDArray[np.float64]
 
 LEAST_COVERED = 0.9
-"""Probability of the explored answers below which ``score`` warns about their confidences."""
+"""If explored answers have less total probability, ``score`` warns about their confidences."""
 
 LEAST_EXPLORED = 0.5
-"""Probability of the explored answers below which their mean and median are an error."""
+"""If explored answers have less total probability, their mean and median are rejected."""
 
 COVERAGES = (1.0, 0.9, 0.8, 0.5)
-"""Shares of the answers to give, for which results.json and reports have a threshold."""
+"""Shares of answers to select; results.json and reports have a threshold for each."""
 
 RIGHT_SHARES = (0.9, 0.95, 0.99)
-"""Shares of correct answers to reach, for which results.json and reports have a threshold."""
+"""Shares of correct answers to reach; results.json and reports have a threshold for each."""
 
 _RESAMPLES = 1000
 
@@ -71,7 +71,7 @@ class Gap(NamedTuple):
 
     value: float
     low: float | None
-    """None if all answers are of one group of rows, which does not show how much rows vary."""
+    """None if all answers are in one group of rows, which does not show the variance."""
 
     high: float | None
 
@@ -121,8 +121,8 @@ def gap(seeds: Sequence[tuple[Array, Array, NDArray[np.uint64]]]) -> Gap:
     """Return the mean gap of one or more runs on the same test rows, with its interval.
 
     Args:
-        seeds: For each run, the confidences [n], whether the answers are correct [n], and the group
-            of rows of each, [n], which is drawn as a whole. n may differ between runs.
+        seeds: For each run, the confidences, 1 or 0 for correct or wrong answers, and the groups of
+            rows, all [n]. The bootstrap draws whole groups. n may differ between runs.
     """
     index = group_numbers(np.concatenate([own[2] for own in seeds]))
     count = index.max() + 1
@@ -148,7 +148,7 @@ def gap(seeds: Sequence[tuple[Array, Array, NDArray[np.uint64]]]) -> Gap:
 def share_interval(right: float, count: int) -> tuple[float, float]:
     """Return the 95 % interval of the share of correct answers among ``count`` independent ones.
 
-    It is the interval of Wilson (1927). For a share of 0 or 1, it is that of Clopper and Pearson.
+    It is the interval of Wilson (1927), or of Clopper and Pearson for a share of 0 or 1.
     """
     if right in (0, 1):
         width = 1 - 0.025 ** (1 / count)
@@ -159,7 +159,7 @@ def share_interval(right: float, count: int) -> tuple[float, float]:
 
 
 class Coverage(NamedTuple):
-    """The part of the distribution over answers that was explored or drawn, in n rows."""
+    """How much of the distribution over answers was explored or drawn, in n rows."""
 
     covered: Array
     """[n] probability of the parseable answers that were explored exactly."""
@@ -168,10 +168,10 @@ class Coverage(NamedTuple):
     """[n] estimated probability of the parseable answers that were drawn."""
 
     is_completed: bool
-    """True if what was not explored was drawn. False for a server, which returns a part."""
+    """True if answers were drawn from the unexplored part; a server does not allow this."""
 
     def results(self) -> dict[str, dict[str, float]]:
-        """Return the median and the tenth percentile of each over the rows, for results.json."""
+        """Return median and tenth percentile over the rows of ``covered`` and ``drawn``."""
         return {
             name: {
                 "median": float(np.median(values)),
@@ -265,9 +265,9 @@ def selections(confidence: Array, right: Array) -> list[Selection]:
 
 
 def select_coverage(found: Sequence[Selection], coverage: float) -> Selection:
-    """Return the selection with the highest threshold that gives at least this share of answers.
+    """Return the smallest selection with at least this share of all answers.
 
-    ``found`` are the results of ``selections``. With equal confidences, more answers may be given.
+    ``found`` are the results of ``selections``. Equal confidences are selected together.
     """
     return next(own for own in found if own.coverage >= min(coverage, 1.0))
 
@@ -288,14 +288,14 @@ class Confidences:
     """Rule that all answers were decoded with: ``greedy``, ``mean``, ``median`` or ``mbr``."""
 
     correct: str
-    """When an answer or object counts as correct, such as ``IoU of at least 0.5``."""
+    """The condition for a correct answer or object, such as ``IoU of at least 0.5``."""
 
     per_object: bool
     """True for lists of objects: there is one value per object instead of one per answer."""
 
     rows: int
-    """Number of answers that can be judged, also unparseable ones; of lists of objects, only the
-    parseable ones."""
+    """Number of judged answers, including unparseable ones; lists of objects only count if they
+    are parseable."""
 
     confidence: Array
     """Confidence, 0 to 1, of each answer or object, [n]; 0 for an answer without one, such as an
@@ -399,10 +399,9 @@ def collect_confidences(
     columns: RowColumns,
     groups: Groups,
 ) -> Confidences | None:
-    """Return the confidences of scored answers; None if there are none or nothing to compare with.
+    """Return the confidences of scored answers; None without confidences or ``scorer.success``.
 
-    All arguments but the scorer are in the order of the rows, which are those of scores.jsonl and
-    have ``decode``.
+    ``rows`` are rows of scores.jsonl with ``decode``; the arguments after it are in their order.
     """
     success = scorer.success
     if success is None:

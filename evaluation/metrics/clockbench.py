@@ -1,9 +1,9 @@
 """Metrics of ClockBench: clocks with seconds and date, and clocks that show no valid time.
 
-``CLOCKBENCH`` has the rules of each metric. The share of right hours, ... is over the valid clocks
-that show them, and an answer without ``"valid": true`` is wrong. The target of a field may be a
-number, a range ``[4, 5]`` or a list of accepted numbers. Texts are compared without regard to upper
-and lower case. Answers may have numbers as texts; 7.9 counts as 7, as in the script.
+``CLOCKBENCH`` has the rules of each metric. The share of right hours (and of each other field) is
+over the valid clocks that show them; an answer without ``"valid": true`` is wrong. The target of a
+field may be a number, a range ``[4, 5]`` or a list of accepted numbers. Texts are compared without
+regard to case. Answers may have numbers as texts; 7.9 counts as 7, as in the script.
 
 Source: https://clockbench.ai, clockbench_grade.py. The script also recognises 24-hour clocks by
 their names, and asks four questions in one conversation.
@@ -93,7 +93,7 @@ def delta_seconds(answer: ClockReading, target: ClockReading) -> float | None:
 
 
 def _seconds(values: Sequence[Any], period: int) -> int | None:
-    """Convert [hours, minutes, seconds] to seconds; missing is 0. None if one is not an integer."""
+    """Convert [hours, minutes, seconds] to seconds; missing values are 0. None if not integers."""
     numbers = [0 if value is None or value is False else _integer(value) for value in values]
     if None in numbers:
         return None

@@ -11,8 +11,7 @@ official   raise an error if all scores are equal; other ties are ordered as in 
 averaged   average over all orders of detections with equal scores: if 2 of 5 such detections are
            correct, each counts as 0.4 correct. AP is computed from the resulting mean curve, and
            equals that of pycocotools if no scores are equal. Without scores, all detections are
-           treated as equal. Within an image, they are matched in the order in which
-           the model wrote them.
+           treated as equal. Within an image, they are matched in the order of the answer.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,7 +47,7 @@ AREAS: Mapping[str, tuple[float, float]] = {
     "medium": (32**2, 96**2),
     "large": (96**2, _LARGEST_AREA),
 }
-"""COCO's sizes: smallest and largest area in square pixels."""
+"""COCO's size classes: smallest and largest area in square pixels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +129,6 @@ def coco_scorer(rules: Rules, source: str, rank: Callable[..., Ranking] | None =
     return Scorer(
         columns=lambda predictions, targets: {},
         metrics=(),
-        buckets={},
         ranked=RankRules(
             rank=rank or partial(rank_answers, rules=rules),
             metrics=ranking_metrics(rules.metric_names),
@@ -157,7 +155,7 @@ def rank_answers(
             ``metrics.detection``, an ignored region without a label applies to all of them.
         scores: For each image, the confidence of each detection; None without scores.
         rules: Settings; those of COCO when None.
-        may_be_empty: AP is 0 without any detection. Otherwise this is an error.
+        may_be_empty: Without any detection, return an AP of 0 instead of raising an error.
     """
     rules = rules or Rules()
     found = [() if prediction is None else prediction.items for prediction in predictions]
@@ -284,7 +282,7 @@ def _curves(
 ) -> tuple[Curves, Ints]:
     """Return a curve for each area range, label and IoU threshold, and the rank of each event."""
     scores, label = detections.scores[matches.kept], detections.label[matches.kept]
-    order = np.lexsort((-scores, label))  # of the same score: by image, and then as listed
+    order = np.lexsort((-scores, label))  # equal scores: by image, and then as listed
     kept, label, scores = matches.kept[order], label[order], scores[order]
     area_px = detections.areas[kept, None]
     counted = ~matches.ignored[order]
@@ -296,7 +294,7 @@ def _curves(
     curve = (area * len(labels) + label[at]) * len(THRESHOLDS) + threshold
     by_curve = np.argsort(curve, kind="stable")
     area, threshold, at, curve = (own[by_curve] for own in (area, threshold, at, curve))
-    # How many detections of an area range, and of those before, are seen before each detection.
+    # Number of seen detections before each one, in its area range and all previous ranges.
     before = np.concatenate([np.zeros((1, len(limits)), np.int64), np.cumsum(seen, axis=0)])
     before += np.cumsum(before[-1]) - before[-1]
     tie = None

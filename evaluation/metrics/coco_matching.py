@@ -99,7 +99,7 @@ def match(
         starts = np.flatnonzero(np.diff(detection, prepend=-1))
         free = ~used[truth] | truths.crowd[truth, None, None]
         fits = free & (iou[:, None] >= needed)[:, None]
-        # The best truth is the last pair that fits, and one that is not ignored is preferred.
+        # The last pair that fits has the highest IoU; truths that are not ignored are preferred.
         preferred = np.arange(len(truth))[:, None] + len(truth) * ~truth_ignored[truth]
         best = np.maximum.reduceat(np.where(fits, preferred[..., None], -1), starts, axis=0)
         found, at = best >= 0, detection[starts]

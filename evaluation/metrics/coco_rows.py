@@ -1,12 +1,12 @@
 """Convert parsed answers, or the entries of COCO's JSON files, to arrays for COCO's AP.
 
-pycocotools computes the areas and IoUs of masks, which COCO files have as
+pycocotools computes the areas and IoUs of masks, which COCO files store as
 
 polygons    [[x1, y1, x2, y2, x3, y3, ...], ...]: the mask is the union of the polygons
 RLE         run-length encoding {"size": [height, width], "counts": ...}: lengths of runs of equal
             pixels, column by column, as a list, or as the text that pycocotools writes
 
-An answered polygon becomes a mask in the size of its image, which the true masks have.
+A predicted polygon is drawn as a mask in the size of its image, which the true masks have.
 """
 
 import math
@@ -36,7 +36,7 @@ Rle = dict[str, Any]
 """Run-length encoding as pycocotools reads it; ``counts`` are bytes."""
 
 _FARTHEST_PX = 100_000
-_CANVAS = 10_000, 10_000  # height and width of an image without true masks, in which none match
+_CANVAS = 10_000, 10_000  # height and width for an image without true masks: no masks match
 
 
 def read_mask(value: Any, size: tuple[int, int], where: str) -> Rle:
@@ -120,7 +120,7 @@ def mask_sizes(images: Sequence[Sequence[Instance]]) -> list[tuple[int, int]] | 
 def collect_masks(
     images: Sequence[Sequence[Instance]], sizes: Sequence[tuple[int, int]]
 ) -> tuple[Shapes, list[Rle]]:
-    """Return the masks of many images, and their areas and bounds; a shape becomes its pixels."""
+    """Return the masks of many images, and their areas and bounds; shapes are drawn as masks."""
     masks = [_rle(i, size) for items, size in zip(images, sizes, strict=True) for i in items]
     shapes = collect_shapes([[item.shape for item in items] for items in images])
     areas = mask_areas(masks)

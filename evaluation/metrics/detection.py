@@ -80,10 +80,10 @@ def score_instances(
     If ``labelled``, a detection only matches truths with the same label. An ignored region, such as
     illegible text, applies to all labels if it has no label.
 
-    ``matched`` and ``detected`` are pairs and detections under the ICDAR 2015 rules,
-    ``paired_at_t`` pairs with IoU >= t, and ``counted`` detections that are paired or outside of
-    ignored regions. In columns of one COCO size, a paired detection counts in the size of its
-    truth, any other detection in its own size. ``paired_iou`` is the sum of the IoUs of all pairs.
+    ``matched`` and ``detected`` count pairs and detections under the ICDAR 2015 rules,
+    ``paired_at_t`` counts pairs with IoU >= t, and ``counted`` counts detections that are paired or
+    outside of ignored regions. In columns of one COCO size, a paired detection has the size of its
+    truth, any other detection its own size. ``paired_iou`` is the sum of the IoUs of all pairs.
     """
     found = pair_detections(predictions, targets, labelled=labelled)
     detections, truths, care = found.detections, found.truths, found.care
@@ -122,7 +122,7 @@ def count_labels(
     """Count true shapes, detections and pairs of each label, as ``score_instances`` does per image.
 
     A detection is counted under its own label, so that a box with a wrong label is an error of two
-    labels. Labels are those of true shapes () and of counted detections.
+    labels. Labels that only occur in ignored regions or excluded detections are left out.
     """
     found = pair_detections(predictions, targets, labelled=True)
     pairs, iou, counted = found.best_pairs()
@@ -175,8 +175,7 @@ class PairedDetections(NamedTuple):
     def icdar2015_pairs(self) -> tuple[Pairs, Bools]:
         """Match detections with truths as the script of ICDAR 2015 does.
 
-        Returns:
-            The matched pairs, and which detections the script does not exclude [detections].
+        Also return a mask of the detections that the script does not exclude, [detections].
         """
         outside = self.outside_ignored(self.detections.ring_areas)
         is_above = ious(self.detections, self.truths, self.pairs, ring_areas=True) > MATCHED_IOU
@@ -187,8 +186,8 @@ class PairedDetections(NamedTuple):
         """Match detections with truths one-to-one, greedily by decreasing IoU, from IoU 0.5.
 
         Returns:
-            The p pairs, their IoU [p], and which detections count [detections]: those that are
-            paired or outside of ignored regions.
+            The p pairs, their IoU, [p], and a mask of the detections that are paired or outside of
+            ignored regions, [detections].
         """
         iou = ious(self.detections, self.truths, self.pairs)
         order = np.argsort(-iou, kind="stable")
@@ -260,7 +259,7 @@ def pair_detections(
 def scores_by_iou(
     predictions: Sequence[Instances | None], targets: Sequence[Instances]
 ) -> list[list[float]]:
-    """Return confidences of all detections, the best IoU first: AP is then as high as it can be."""
+    """Return confidences that rank detections by their best IoU, for the highest possible AP."""
     found = pair_detections(predictions, targets, labelled=True)
     best = np.zeros(len(found.detections.image))
     np.maximum.at(best, found.pairs.detection, ious(found.detections, found.truths, found.pairs))
@@ -270,7 +269,7 @@ def scores_by_iou(
 
 
 def number_of(target: Instances) -> str:
-    """Return the category of an image by its number of true shapes, such as ``2 to 5``."""
+    """Return the bucket of an image by its number of true shapes, such as ``2 to 5``."""
     count = sum(not item.ignore for item in target.items)
     if count < 2:
         return str(count)
@@ -387,7 +386,7 @@ def _rank(
     targets: Sequence[Instances],
     scores: Sequence[Sequence[float | None] | None] | None = None,
 ) -> Ranking:
-    """Rank detections by confidence for COCO's AP: of masks if true shapes have masks."""
+    """Rank detections for COCO's AP, which compares masks if true shapes have masks."""
     masks = mask_sizes([target.items for target in targets])
     rules = Rules(iou="segm" if masks else "bbox")
     return rank_answers(predictions, targets, scores, rules, may_be_empty=True)

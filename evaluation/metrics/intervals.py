@@ -1,20 +1,21 @@
-"""95 % confidence intervals, of one run, several training seeds or a difference; and p-values.
+"""95 % confidence intervals of one run, several training seeds or a difference; and p-values.
 
 For one run, the interval has the percentiles of the metric on resampled test rows (``bootstrap``).
 
 With several seeds, both the seeds and the test rows are samples. In simulated comparisons whose
 seeds differ by 3 points, on 500 rows, a bootstrap over seeds and rows contains the true difference
-in 87 % of the cases with two seeds and in 94 to 96 % with five. Student's t over seeds ignores the
-sampling of the rows, which all seeds share: 92 to 95 %. The interval here adds the covariance that
-these rows cause to the variance between seeds: 96 to 98 % with two seeds, 94 to 96 % from five on.
-``tests/helpers/interval_coverage.py`` prints these shares, and how often a family of hypotheses
-without any effect has a clear one: 1 to 3 % if seeds do not differ, otherwise 4 to 6 %.
+in 87 % of the cases with two seeds and in 94 to 96 % with five. Student's t over seeds, which
+ignores the sampling of the rows that all seeds share, contains it in 92 to 95 %. The interval here
+adds the covariance caused by these rows to the variance between seeds, and contains it in 96 to
+98 % with two seeds, and in 94 to 96 % from five on. ``tests/helpers/interval_coverage.py`` prints
+these shares, and how often a family of hypotheses without any effect has a clear difference: 1 to
+3 % if seeds do not differ, otherwise 4 to 6 %.
 
-The p-values of a comparison are corrected for their number by the method of Holm (1979). Only
-differences of the first metric have corrected p-values (``p_holm``), and only with enough
-seeds. Each table of summary.json has a family of its own. The control is in none, because it is not
-a candidate, and neither are warm starts. The hypotheses of ``compare.hypotheses`` have families of
-their own, and may be about any metric.
+The p-values of a comparison are corrected for multiple testing by the method of Holm (1979). Only
+differences of the first metric have corrected p-values (``p_holm``), and only with enough seeds.
+Each table of summary.json is a family of hypotheses. The control and warm starts are in no family,
+because they are not candidates. The hypotheses of ``compare.hypotheses`` have families of their
+own, and may be about any metric.
 """
 
 import functools
@@ -32,7 +33,7 @@ ENOUGH_SEEDS = 5
 
 _PERCENTILES = (2.5, 97.5)
 _LARGEST_SQUARED = 1e100  # larger values are scaled before they are squared
-_MOST_FREEDOM = 1000.0  # from here on, Student's t is a normal distribution to three digits
+_MOST_FREEDOM = 1000.0  # from here on, Student's t equals the normal distribution to three digits
 
 
 class Interval(NamedTuple):
@@ -50,18 +51,18 @@ def metric_interval(sample: MetricSample) -> Interval:
     """Compute the confidence interval of the mean of a metric over its runs, within its bounds.
 
     If all rows are right, or all are wrong, each resample has the same value. The interval of a
-    share is then the exact one of Clopper and Pearson, whose width is 1 - 0.025^(1/n) for n groups
-    of rows. So is that of a difference of shares if no row changes, which then extends to both
-    sides: at most this share of all rows changes. If all rows change from wrong to right, p is that
-    of the sign test. Any other metric has no interval (both ends are nan) if its rows are equal, or
-    a single group: they do not show how much rows vary.
+    share is then the exact interval of Clopper and Pearson, whose width is 1 - 0.025^(1/n) for n
+    groups of rows. The interval of a difference of shares has this width to both sides if no row
+    changes: at most this share of all rows changes. If all rows change from wrong to right, p is
+    that of the sign test. Any other metric has no interval (both ends are nan) if all rows are
+    equal or in a single group, because such rows do not show the variance.
     """
     low, high, p = seed_interval(sample.values, sample.draws)
     first, nan = float(sample.values[0]), math.nan
     is_constant = (sample.values == first).all() and not any(map(_varies, sample.draws))
     if is_constant:
         of_rows = sample.of_rows()
-        known = np.isfinite(of_rows).all(axis=0)  # a row without the share has nan
+        known = np.isfinite(of_rows).all(axis=0)  # rows that the share does not depend on have nan
         count = len(np.unique(sample.groups[known]))
         if sample.is_share and count and first in (-1, 0, 1):
             width = 1 - 0.025 ** (1 / count)
@@ -85,7 +86,7 @@ def seed_interval(values: ArrayLike, draws: NDArray[np.float64]) -> Interval:
     """Compute the confidence interval of the mean of a metric over training seeds.
 
     It is Student's t with the standard error and the degrees of freedom of ``standard_error``. For
-    one seed, the interval is that of the resampled rows.
+    one seed, it has the percentiles of the resampled rows.
 
     Args:
         values: The metric of each seed, [seeds]; differences of a pair of runs for a comparison.
@@ -112,9 +113,9 @@ def standard_error(
     The variance of the mean of ``n`` seeds is ``s^2 / n + c``. ``s^2`` is the variance of the
     metric between seeds. ``c`` is the mean covariance of two seeds over resampled test rows; more
     seeds do not reduce it. The degrees of freedom are those of Satterthwaite (1946). The variance
-    is at least that of resampled rows alone. From ``ENOUGH_SEEDS`` on, this floor has degrees of
-    freedom of its own, by the same formula: those of the seeds, whose small variance it replaces,
-    are too few.
+    is at least the variance of resampled rows alone. From ``ENOUGH_SEEDS`` on, the degrees of
+    freedom are computed from this floor if it applies: the smaller variance that it replaces would
+    give too few.
 
     The arguments are those of ``seed_interval``. Both results are nan if a seed has no value, or if
     there is one seed.
@@ -143,8 +144,8 @@ def standard_error(
 def smallest_effect(error: float, freedom: float, hypotheses: int = 1) -> float:
     """Return the smallest true difference that an experiment finds in 80 % of its repetitions.
 
-    That is, its p-value is at most .05 after a correction for a number of ``hypotheses``. The other
-    arguments are those of ``standard_error``.
+    A difference is found if its p-value, corrected for a number of ``hypotheses``, is at most .05.
+    ``error`` and ``freedom`` are results of ``standard_error``.
     """
     return error * (student_quantile(freedom, 0.05 / hypotheses) + student_quantile(freedom, 0.4))
 
@@ -196,7 +197,7 @@ FAMILIES = {
     "from_reference": "between decoding rules and greedy decoding of the reference",
     "ensembles": "between ensembles and their single runs",
 }
-"""Name of each family of hypotheses, and what its differences are."""
+"""Name of each family of hypotheses, and a description of its differences."""
 
 
 def correct_p_values(summary: Mapping[str, Any]) -> None:

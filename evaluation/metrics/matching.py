@@ -93,7 +93,7 @@ def match_rows(rows: Sequence[Mapping[str, Any]]) -> list[MatchedShapes]:
     """Match the predicted with the true shapes of each row of ``scores.jsonl``.
 
     If any true shape has a label, only shapes with the same label match, and a predicted shape in
-    an ignored region counts if it is matched. The texts of words are no such labels.
+    an ignored region counts if it is matched. The texts of words are not labels in this sense.
     """
     targets, predictions = (
         [read_shapes(row[key], key) for row in rows] for key in ("target", "parsed")

@@ -1,18 +1,18 @@
-"""Metrics of instrument readings: those of approximate numbers, with the unit and the range.
+"""Metrics of instrument readings: approximate numbers with a unit and the range of the instrument.
 
-``MEASUREMENTS`` has their rules. The error of full scale is that by which instruments are classed
-(EN 837-1). Units are never converted: 97.9 °F is no reading of 36.6 °C, and an answer in another
-unit counts as unparseable in all metrics but ``another_unit``. In a row with intervals, the errors
-are those to the middle of the nearest interval with the unit of the answer.
+``MEASUREMENTS`` has their rules. The error of full scale, error / range, defines the accuracy
+classes of instruments (EN 837-1). Units are never converted: 97.9 °F is wrong for 36.6 °C, and an
+answer in another unit counts as unparseable in all metrics but ``another_unit``. In a row with
+intervals, errors are computed from the middle of the nearest interval in the unit of the answer.
 
-A unit has to be equal: ``cm`` is not accepted because it contains ``m``. Units are compared after
-NFKC, so that ``µ`` is ``μ`` and ``m²`` is ``m2``. Case does not matter (``mL`` is ``ml``, ``PSI``
-is ``psi``) unless it makes another symbol of the SI: ``mW`` and ``MW``, ``ms`` and ``mS``, ``nm``
-and ``Nm`` are two units. A time such as 10:09:30 needs no unit.
+Units must be equal: ``cm`` is not accepted for ``m``. They are compared after NFKC, so that ``µ``
+is ``μ`` and ``m²`` is ``m2``. Case does not matter (``mL`` is ``ml``, ``PSI`` is ``psi``) unless it
+distinguishes two SI symbols: ``mW`` and ``MW``, ``ms`` and ``mS``, ``nm`` and ``Nm`` are different
+units. A time such as 10:09:30 needs no unit.
 
-MeasureBench (arXiv 2510.26865) reads a generated text in its own way. A time is the first ``H:MM``
-or ``H:MM:SS``. Of several intervals, one has to be right, ends included. A row without intervals
-has one from its tolerance.
+The script of MeasureBench (arXiv 2510.26865) has its own parser. A time is the first ``H:MM`` or
+``H:MM:SS``. If there are several intervals, an answer in one of them is right, ends included. In a
+row without intervals, the interval is computed from the tolerance.
 
 Source: https://github.com/flageval-baai/MeasureBench, evaluation/measure_bench_evaluator.py.
 """
@@ -69,7 +69,7 @@ def score_texts(texts: Sequence[str], targets: Sequence[Measurement]) -> RowColu
 def answer_part(text: str) -> str:
     """Return the part of a text that has the answer, with plain minus signs."""
     marker = next((marker for marker in _MARKERS if marker in text), None)
-    # Up to the last brace: of many boxed{ that are not closed, the time would be quadratic.
+    # Search up to the last brace: many unclosed boxed{ would take quadratic time.
     boxed = _BOXED.search(text, 0, text.rfind("}") + 1)
     if marker:
         text = text.rpartition(marker)[2].strip()
@@ -135,7 +135,7 @@ def _last_number(text: str) -> float | None:
 
 
 def _symbols() -> dict[str, list[str]]:
-    """Return symbols of units by their lower case: ``mw`` -> ``mW`` and ``MW``."""
+    """Map the lower-case form of unit symbols to the symbols: ``mw`` -> ``mW`` and ``MW``."""
     units = "m M g s t A K V W J N F C Ω S L Pa Hz Nm Ah Wh VA bar"
     found: dict[str, list[str]] = {}
     for symbol in (f"{prefix}{unit}" for prefix in ("", *"GMkhdcmμn") for unit in units.split()):
@@ -154,7 +154,7 @@ def unit_key(unit: str) -> str:
 
 
 def _symbol(word: str) -> str:
-    """Return a symbol of a unit as the SI writes it, and another word in lower case.
+    """Return a unit symbol in the case of the SI, and any other word in lower case.
 
     A word in another case is a symbol if only one symbol has its letters, or only one of these has
     its first letter in this case: ``PA`` is ``Pa``, and ``Mpa`` is ``MPa`` rather than ``mPa``.
@@ -206,7 +206,7 @@ def score_measurements(
 
     Answers in another or no unit count as unparseable in the columns of ``score_approximate``.
     ``error_of_range`` is |answer - target| / range, at most 1, and 1 if unparseable. It is 0 if the
-    target has no range (``ranged``).
+    target has no range (then ``ranged`` is 0).
     """
     errors = [unit_error(p, t) for p, t in zip(predictions, targets, strict=True)]
     read = [None if error else p for p, error in zip(predictions, errors, strict=True)]

@@ -7,13 +7,13 @@ numbers. Numbers are clipped to +-1e150 so that sums of squares are finite, and 
 ``GSM8K`` scores the final number of a solution, which follows ``####`` or ``answer is``, or is the
 whole text. Its ``lenient_accuracy`` is ``flexible-extract`` of lm-evaluation-harness.
 
-``COUNTS`` adds the mean relative accuracy of VSI-Bench (arXiv 2412.14171). The paper writes <, and
-the script <=. Its accuracy is that reported for CountBench, PixMo-Count and TallyQA.
+``COUNTS`` adds the mean relative accuracy of VSI-Bench (arXiv 2412.14171), with <= as in its script
+(the paper has <). CountBench, PixMo-Count and TallyQA report ``accuracy``.
 
 ``APPROXIMATE_NUMBERS`` adds ``within_tolerance``, and ``within_5_percent`` of ChartQA and PlotQA.
-This equals ``relaxed_correctness`` of pix2struct (pix2struct/metrics.py, line 81) for answers that
-are numbers without ``%``, if the target is not 0: there the script compares texts. It accepts 2008
-for the year 2010.
+The latter equals ``relaxed_correctness`` of pix2struct (pix2struct/metrics.py, line 81) for answers
+that are numbers without ``%``, except for the target 0, where the script compares texts. It accepts
+2008 for the year 2010.
 """
 
 import math
@@ -43,11 +43,11 @@ from mm_numeric.evaluation.metrics.base import (
 
 Array = NDArray[np.float64]
 WeightedMetric = Callable[[Columns, Any], Any]
-"""Function from columns and weights to a metric; the weight of a row is 1 if it is included, else
-0. The last axis, that of the rows, is reduced."""
+"""Function from columns and weights to a metric, which reduces the last axis (rows). The weight of
+a row is 1 if the row is included, else 0."""
 
 _LARGEST = 1e150
-_LARGEST_RATIO = 1e300  # as of squared errors and the variance of tiny targets
+_LARGEST_RATIO = 1e300  # of squared errors to the variance of tiny targets, for example
 _NOISE = Fraction(1, 10**9)
 _PLACES = ("units", "tens", "hundreds", "thousands")
 
@@ -206,7 +206,7 @@ def _correlation(x: Any, y: Any, counts: Any) -> Any:
 
 
 class _Drawn(NamedTuple):
-    """Columns whose rows a bootstrap draws."""
+    """Columns before resampling, and the weights of their rows in each resample."""
 
     values: Sequence[Array]
     """The values of each column, [n]."""
@@ -218,8 +218,8 @@ class _Drawn(NamedTuple):
 def _drawn(counts: Any, *columns: Any) -> _Drawn | None:
     """Return columns with the weights of their rows; None if they are not resampled.
 
-    The rows where ``counts`` is 0 are left out. From the weights, the correlations of 2,000
-    resamples are one product of matrices; the rows of each resample are not needed.
+    The rows where ``counts`` is 0 are left out. With weights, the correlations of 2,000 resamples
+    are one product of matrices; the rows of each resample are not needed.
     """
     if not all(hasattr(column, "weighted") for column in (counts, *columns)):
         return None
@@ -232,7 +232,7 @@ def _drawn(counts: Any, *columns: Any) -> _Drawn | None:
 
 
 _CANCELLED = 1e-6
-"""Share of a sum of squares below which its difference from the square of a sum is not exact."""
+"""A variance below this share of the mean square is not exact, because digits cancel."""
 
 
 def _products(weights: Array, x: Array, y: Array) -> tuple[Array, Array, Array]:
@@ -244,7 +244,7 @@ def _products(weights: Array, x: Array, y: Array) -> tuple[Array, Array, Array]:
     mean_x, mean_y = (sums[:, :2] / weights.sum(axis=-1, keepdims=True).clip(min=1)).T
     of_means = [mean_x * sums[:, 1], mean_x * sums[:, 0], mean_y * sums[:, 1]]
     found = sums[:, 2:] - np.stack(of_means, axis=-1)
-    # Rows of one value have the variance 0, without rounding errors.
+    # Centre the values first: equal values then have a variance of exactly 0.
     is_cancelled = (sums[:, 3:] > 0) & (found[:, 1:] <= _CANCELLED * sums[:, 3:])
     for i in np.flatnonzero(is_cancelled.any(axis=-1)):
         drawn = weights[i].astype(np.int64)
@@ -255,7 +255,7 @@ def _products(weights: Array, x: Array, y: Array) -> tuple[Array, Array, Array]:
 
 
 def _scaled(values: Array) -> tuple[Array, float]:
-    """Return values minus their median, divided by the largest absolute one; and this divisor."""
+    """Return (values - median) / scale, and the scale: the largest absolute value - median."""
     shifted = values - np.partition(values, len(values) // 2)[len(values) // 2]
     scale = float(np.abs(shifted).max()) or 1.0
     return shifted / scale, scale
@@ -419,7 +419,7 @@ GSM8K = replace(
 """Scorer for the final numbers of GSM8K solutions."""
 
 
-_LARGEST_ERRORS = 1 - np.linspace(0.5, 0.95, 10)  # of the script, with its rounding
+_LARGEST_ERRORS = 1 - np.linspace(0.5, 0.95, 10)  # as in the script, with its rounding errors
 _ALONE = 10  # larger counts share a bucket
 
 
@@ -489,7 +489,7 @@ def score_approximate(
         return has_relative & (columns["relative_error"] <= limit)
 
     is_exact = columns["exact"] > 0
-    # Errors are rounded: with the limit 0, only ``exact`` decides.
+    # Errors have rounding errors: with a tolerance of 0, only ``exact`` decides.
     is_within = (relative > 0) & within(relative)
     is_within |= (absolute > 0) & is_number & (columns["absolute_error"] <= absolute * _ROUNDED)
     return columns | {

@@ -1,15 +1,15 @@
 """Metrics for points at several objects or in a region, and for clicks on one element of a screen.
 
 ``POINTS`` has the rules for points at several objects (PixMo-Points) or in a region (Where2Place,
-RefSpatial). All metrics are means over the rows. A region is closed, in pixels that are not rounded
-(the scripts of Molmo and RoboPoint read a mask at a rounded pixel). In a region with a mask, the
-pixel of a point is looked up, as in RoboPoint's script. Rows with an object that has no region only
-count in ``count_accuracy`` and ``count_mae``.
+RefSpatial). All metrics are means over the rows. A region includes its boundary, and points are not
+rounded (the scripts of Molmo and RoboPoint read a mask at a rounded pixel). In a region with a
+mask, the pixel of a point is looked up, as in RoboPoint's script. Rows with an object that has no
+region only count in ``count_accuracy`` and ``count_mae``.
 
-``CLICKS`` has those for clicks (ScreenSpot v1, v2, Pro; OSWorld-G): ``eval_sample_positive_gt`` and
-``eval_sample_negative_gt`` of ScreenSpot-Pro, eval_screenspot_pro.py. VLMEvalKit weighs the
-platforms of a group, such as icons, by the square of their size: 10 right of 10 and 0 right of 30
-are 10 %, instead of 25 %.
+``CLICKS`` has the rules for clicks (ScreenSpot v1, v2, Pro; OSWorld-G), from the functions
+``eval_sample_positive_gt`` and ``eval_sample_negative_gt`` of ScreenSpot-Pro,
+eval_screenspot_pro.py. VLMEvalKit weights the platforms of a group, such as icons, by the square of
+their size: 10 right of 10 and 0 right of 30 are 10 %, instead of 25 %.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,10 +39,9 @@ from mm_numeric.geometry.row_shapes import centre, read_instances
 
 
 def contains(region: Instance, points: Sequence[Point]) -> NDArray[np.bool_]:
-    """Return for each point, in pixels, True if it is in the closed region of an object.
+    """Return True for each point, in pixels, that is in the region of an object or on its boundary.
 
-    For a region with a mask, the pixels of the mask count. A region without an area contains no
-    point.
+    If the region has a mask, the mask decides. A region without an area contains no point.
     """
     x, y = np.array(points, dtype=np.float64).reshape(-1, 2).T
     if region.mask is not None:
@@ -64,7 +63,7 @@ def score_clicks(
 ) -> RowColumns:
     """Compare one click per row with the element; return columns of 0 or 1 with one value per row.
 
-    ``right_present`` and ``right_absent`` are correct answers if there is an element, or none.
+    ``right_present`` is 1 for a correct answer if there is an element, ``right_absent`` if not.
     """
     absent = np.array([not regions_of(target) for target in targets], dtype=np.float64)
     correct = np.array(
@@ -96,7 +95,6 @@ CLICKS = Scorer(
         percentage("absent_accuracy", "element absent", part_of("right_absent", "absent")),
         percentage("unreadable", "wrong format", good=False),
     ),
-    buckets={},
     success=Success(label="in the element", column="correct"),
     protocols={
         "accuracy": {
@@ -156,7 +154,7 @@ def right_pairs(
 ) -> tuple[list[tuple[int, int]], NDArray[np.bool_]]:
     """Return the pairs of a point and the region assigned to it, if the point is in the region.
 
-    Also return whether each point is in each region, [points, regions].
+    Also return a mask, [points, regions]: True if the point is in the region.
     """
     inside = np.zeros((len(points), len(regions)), dtype=np.bool_)
     if not inside.size:
@@ -172,7 +170,7 @@ def right_pairs(
 def match_points(row: Mapping[str, Any]) -> MatchedShapes:
     """Match the answered points of a row of ``scores.jsonl`` with its objects, for a drawing.
 
-    The IoU of a matched object is 1. Of a click, only the first point counts.
+    The IoU of a matched object is 1. For a click, only the first point counts.
     """
     target, answer = (
         read_instances({"instances": row[name] or []}, name, points=True)
@@ -234,7 +232,7 @@ def assign(costs: NDArray[np.float64]) -> list[tuple[int, int]]:
     if rows > columns:
         return sorted((row, column) for column, row in assign(costs.T))
     of_row, of_column = np.zeros(rows + 1), np.zeros(columns + 1)  # potentials; index 0 is unused
-    owner = np.zeros(columns + 1, dtype=np.int64)  # the row that has a column, from 1; 0: none
+    owner = np.zeros(columns + 1, dtype=np.int64)  # row of each column, from 1; 0 if unassigned
     for row in range(1, rows + 1):
         owner[0], column = row, 0
         shortest, before = np.full(columns + 1, np.inf), np.zeros(columns + 1, dtype=np.int64)

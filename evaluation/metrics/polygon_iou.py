@@ -185,11 +185,7 @@ def pairs_in_groups(detections: Ints, truths: Ints) -> Iterator[tuple[Ints, Ints
 
 
 def greedy_one_to_one(pairs: Pairs) -> Bools:
-    """Go through the pairs in order, and select a pair if both shapes are still unmatched.
-
-    Returns:
-        True for each selected pair, [p] for p pairs.
-    """
+    """Select pairs in the given order if both shapes are unmatched; return a boolean mask, [p]."""
     selected = np.zeros(len(pairs.truth), dtype=np.bool_)
     left = np.arange(len(pairs.truth))
     sides = [_dense_index(pairs.detection), _dense_index(pairs.truth)]

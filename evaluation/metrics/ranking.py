@@ -1,8 +1,8 @@
 """Average precision (AP) of objects that are ranked by confidence, also on resampled images.
 
 Whether an object is correct depends on its image alone. So each image is matched once, and a
-resample only changes the weights of images: how often each one is drawn. AP of a resample equals
-that of a data set with as many copies of each image if no two objects have the same confidence.
+resample only changes the weights of images: how often each one is drawn. If no two objects have the
+same confidence, AP of a resample equals AP of a data set with copies of the images.
 
 Shapes    [r] resamples, [i] images, [c] curves, [k] labels
 """
@@ -22,8 +22,8 @@ from mm_numeric.evaluation.metrics.polygon_iou import Bools, Floats, Ints
 RANKING = "ranking"
 """Name of the column from which AP is computed."""
 
-_MAX_ELEMENTS = 1_000_000  # of an array
-_FEW = 100_000  # objects
+_MAX_ELEMENTS = 1_000_000  # per array
+_FEW = 100_000  # array elements, up to which all resamples are computed
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ class Curves:
 
     tie: Ints | None = None
     """Number of the tie of each event, [e], sorted. Events of a tie count equally: if 2 of 5 are
-    correct, each one counts as 0.4 correct. None: in the order given."""
+    correct, each one counts as 0.4 correct. None: ties are ranked in the given order."""
 
     @property
     def size(self) -> int:
@@ -88,7 +88,7 @@ class Curves:
     def average_precision(self, weights: Floats, recalls: Floats) -> Floats:
         """Return the AP of each curve, [r, c], given weights, [r, i]; nan without true shapes.
 
-        AP is the mean of the highest precisions from each of the thresholds ``recalls`` on.
+        AP is the mean, over the thresholds ``recalls``, of the highest precision from there on.
         """
         truths, drawn = self.truths(weights), weights.take(self.image, axis=1)
         all_seen = _running(weights.take(self.seen_image, axis=1))
@@ -97,7 +97,7 @@ class Curves:
         hits = self._running(drawn * self.correct)
         if self.tie is not None and len(self.tie):
             hits = self._tied(self.tie, hits, seen, drawn)
-        # Each curve is lifted above all later ones, so that one pass finds the maxima of all.
+        # Each curve is shifted above all later ones, so that one pass finds the maxima of all.
         lift = 2.0 * (self.curve[-1:] - self.curve)
         precision = hits / (seen + np.spacing(1)) + lift  # as in pycocotools
         highest = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1] - lift
@@ -163,13 +163,13 @@ def _sums(values: Floats, group: Ints, count: int) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """The ranked objects of all images: a column of rows, one per image.
+    """The ranked objects of all images: a column with one row per image.
 
-    Like an array, it is indexed by rows. Its metrics are not means of one value per row.
+    Like an array, it is indexed by rows, but its metrics are not means of values per row.
     """
 
     title: str
-    """Name of the rules in a terminal."""
+    """Name of the rules, which a terminal shows."""
 
     by_label: Callable[[Floats], Mapping[str, Floats]]
     """Function from the weights of images, [r, i], to each metric of each label, [r, k]: 0 to 1, or
@@ -283,7 +283,7 @@ def _depends_on(name: str, columns: Columns) -> Bools:
 
 
 def _mean_of_known(values: Floats) -> Floats:
-    """Average over the last axis, leaving out nan; nan if all values are."""
+    """Average over the last axis, ignoring nan; nan if all values are nan."""
     known = ~np.isnan(values)
     count = known.sum(axis=-1)
     total = np.where(known, values, 0.0).sum(axis=-1)

@@ -1,8 +1,8 @@
-"""Shapes that an answer repeats, and the metrics of a list that has them.
+"""Find repeated shapes in an answer, and compute the metrics of repetition.
 
 A predicted shape is a duplicate if its IoU with an earlier shape of the same label in the same
-answer is at least ``DUPLICATE_IOU``, or if both have equal coordinates, as points and boxes without
-an area. A run is a row of shapes each of which repeats the one directly before it.
+answer is at least ``DUPLICATE_IOU``, or if both have equal coordinates (as points and boxes without
+an area can). A run is a sequence of shapes in which each one repeats the one directly before it.
 """
 
 from collections.abc import Sequence
@@ -29,16 +29,16 @@ from mm_numeric.evaluation.metrics.polygon_iou import (
 )
 
 DUPLICATE_IOU = 0.9
-"""Two objects of one label hardly overlap so much; a copy shifted by a 20th of its width does."""
+"""Objects of one label rarely overlap this much; a copy shifted by 5 % of its width does."""
 
 TRUNCATED = "truncated"
-"""Column, and field of rows: 1 or True for an answer that the token limit has ended."""
+"""Column, and field of rows: 1 or True if the answer was truncated at the token limit."""
 
 
 def find_duplicates(
     answers: Sequence[Sequence[Instance]], least_iou: float = DUPLICATE_IOU
 ) -> tuple[Bools, Bools]:
-    """Return two masks of the shapes of all answers: duplicates, and repeats of the one before.
+    """Return two masks of the shapes of all answers: duplicates, and repeats of the previous shape.
 
     Both arrays are [s] for s shapes, in the order of the answers. ``least_iou`` is above 0.
     """
@@ -51,14 +51,14 @@ def find_duplicates(
     is_duplicate, repeats = first < np.arange(len(items)), np.zeros(len(items), dtype=np.bool_)
 
     def close(later: Ints, earlier: Ints) -> Ints:
-        """Return those of the ``later`` shapes that repeat the ``earlier`` one of their pair."""
+        """Return the ``later`` shapes that repeat the ``earlier`` shape of their pair."""
         chosen = (earlier < later) & (labels[later] == labels[earlier]).astype(np.bool_)
         later, earlier = later[chosen], earlier[chosen]
         areas = intersection_areas(shapes, later, shapes, earlier)
         is_close = ious(shapes, shapes, Pairs(later, earlier, areas)) >= least_iou
         return later[is_close | (first[later] == first[earlier])]
 
-    distinct = np.flatnonzero(~is_duplicate)  # alone: an endless list repeats a shape very often
+    distinct = np.flatnonzero(~is_duplicate)  # an endless list has too many equal shapes
     for later, earlier in pairs_in_groups(image[distinct], image[distinct]):
         is_duplicate[close(distinct[later], distinct[earlier])] = True
     after = np.flatnonzero(image[1:] == image[:-1]) + 1
@@ -69,8 +69,8 @@ def find_duplicates(
 def columns_of(predictions: Sequence[Instances | None]) -> RowColumns:
     """Return columns with the duplicates of each answer and the length of its longest run.
 
-    ``TRUNCATED`` and ``end_known`` (1 if the rows say how the answer ended) are 0: ``score`` sets
-    them.
+    ``TRUNCATED`` and ``end_known`` (1 if the row has the field ``truncated``) are 0 here; ``score``
+    sets them.
     """
     answers = [() if prediction is None else prediction.items for prediction in predictions]
     is_duplicate, repeats = find_duplicates(answers)
@@ -90,7 +90,7 @@ METRICS = (
 )
 
 LARGEST = {"longest run of one shape": "longest_run"}
-"""For ``Scorer.largest``."""
+"""Value of ``Scorer.largest``."""
 
 RULES = {
     "duplicates": {

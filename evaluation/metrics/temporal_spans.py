@@ -1,8 +1,9 @@
 """Metrics of temporal spans in seconds: R@1, mean IoU, and QVHighlights' mAP, by length of span.
 
-``SPANS`` has the rules of each metric. In average precision, a true span is found once: the highest
-IoU that is still free counts. Precision is interpolated (Pascal VOC 2011). The buckets of
-``length`` have all metrics against the true spans of one length, and a row may be in several.
+``SPANS`` has the rules of each metric. For average precision, each answered span, in order of rank,
+matches the unmatched true span with the highest IoU, and precision is interpolated (Pascal VOC
+2011). In a bucket of ``length``, answers are compared only with the true spans of this length; a
+row may be in several buckets.
 
 Sources: QVHighlights, https://github.com/jayleicn/moment_detr, standalone_eval/eval.py
 (compute_mr_r1, compute_mr_ap, get_data_by_range); Charades-STA and ActivityNet Captions, whose rows
@@ -33,13 +34,13 @@ from mm_numeric.evaluation.metrics.base import (
 Span = tuple[float, float]
 
 THRESHOLDS = (0.3, 0.5, 0.7)
-"""IoU from which the first span is right."""
+"""IoU thresholds at which the first span is correct."""
 
 AP_THRESHOLDS = tuple(i / 100 for i in range(50, 100, 5))
 """IoU thresholds over which average precision is averaged."""
 
 MOST_SPANS = 10
-"""Number of spans of an answer that average precision considers."""
+"""Average precision considers at most this many spans of an answer."""
 
 _COLUMNS = ("iou", "ap", "ap_0.5", "ap_0.75")
 
@@ -70,7 +71,7 @@ def average_precisions(answered: Sequence[Span], truths: Sequence[Span]) -> list
         answered: Spans in order of rank.
         truths: At least one true span.
     """
-    near = []  # rank, IoUs, and truths by IoU; the last one of equal IoUs first, as in the script
+    near = []  # rank, IoUs, truths by decreasing IoU; of equal IoUs, the last first, as the script
     for rank, span in enumerate(answered, start=1):
         ious = [_iou_for_precision(span, truth) for truth in truths]
         if max(ious) >= AP_THRESHOLDS[0]:
@@ -95,8 +96,8 @@ def score_spans(
 ) -> RowColumns:
     """Compare answered with true spans; return columns with one value per row.
 
-    ``iou`` and ``ap`` are from 0 to 1. Columns such as ``short_iou`` are against the true spans of
-    one length, and ``short`` is 1 if there is one.
+    ``iou`` and ``ap`` are from 0 to 1. Columns such as ``short_iou`` only compare with the true
+    spans of one length; ``short`` is 1 if the row has one.
     """
     rows = [_judged(p, t.spans) for p, t in zip(predictions, targets, strict=True)]
     columns = _as_columns("", rows)
@@ -147,7 +148,7 @@ def _lengths(target: TimeSpans) -> tuple[str, ...]:
 
 
 def _judged_by_length(columns: Columns, name: str, length: str) -> Columns:
-    """Replace the columns by those against the true spans of one length."""
+    """Replace each column by the column of one length, such as ``iou`` by ``short_iou``."""
     if name != "length":
         return columns
     prefix = f"{length}_"

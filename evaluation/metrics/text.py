@@ -45,7 +45,7 @@ _ROUGE = {"rouge1": "ROUGE-1", "rougeL": "ROUGE-L"}
 def ngram_columns(predictions: Sequence[str], targets: Sequence[str]) -> RowColumns:
     """Return the columns that BLEU and ROUGE are computed from, with one value per row.
 
-    Those of BLEU are counts and lengths, which are summed over all rows; those of ROUGE are F1.
+    BLEU has counts and lengths, which are summed over all rows; ROUGE has one F1 per row.
     """
     from rouge_score.rouge_scorer import RougeScorer
     from sacrebleu.metrics.bleu import BLEU
@@ -109,7 +109,7 @@ def word_f1(prediction: str, target: str) -> float:
 def score_texts(predictions: Sequence[Text | None], targets: Sequence[Text]) -> RowColumns:
     """Compare predicted with true texts; return columns with one value per row.
 
-    Those for BLEU and ROUGE are added if sacrebleu and rouge_score are installed.
+    Columns of BLEU and ROUGE are added if sacrebleu and rouge_score are installed.
     """
     pairs = list(zip(predictions, targets, strict=True))
     same = [p is not None and words_of(p.text) == words_of(t.text) for p, t in pairs]
@@ -128,10 +128,9 @@ def score_choices(predictions: Sequence[Choice | None], targets: Sequence[Choice
     """Score yes-or-no answers; return columns with one value per row.
 
     Several rows can belong to the same question. Columns that begin with ``question`` have the
-    value of a question in its first row, and 0 in the others: a bootstrap over rows then draws
-    about as many questions as there are, and the rows of a question do not count as independent.
-    The other columns are 0 or 1, such as ``said`` for the prediction yes and ``there`` for the
-    target.
+    value of a question in its first row, and 0 in its other rows, so that sums over rows count each
+    question once. The other columns are 0 or 1: ``said`` is 1 if the prediction is yes, and
+    ``there`` is 1 if the target is yes.
     """
     pairs = list(zip(predictions, targets, strict=True))
     right = [p is not None and p.chosen == t.chosen for p, t in pairs]
@@ -162,8 +161,8 @@ def _shares_by_question(
 ) -> list[float]:
     """Return the precision or recall of each row's question.
 
-    It is the number of rows in ``part`` (prediction and target are yes) divided by that in
-    ``whole`` (the prediction is yes; for recall, the target is yes), or 1 if there are none.
+    It is the number of rows in ``part`` (prediction and target are yes) divided by the number of
+    rows in ``whole`` (the prediction is yes; for recall, the target is yes), or 1 if that is 0.
     """
     parts, wholes = Counter[str](), Counter[str]()
     for name, is_part, is_whole in zip(names, part, whole, strict=True):

@@ -1,24 +1,24 @@
 """Metrics of text spotting: the end-to-end and the word spotting protocol of ICDAR 2015.
 
-Words: as in ``detection``. The text of a detection and of a truth is its label.
+A detection is a predicted shape, a truth is a ground-truth shape; their texts are their labels.
 
-Both protocols match shapes by the rules of detection (``hmean``), without looking at texts. A pair
+Both protocols match shapes by the rules of detection (``hmean``), without comparing texts. A pair
 is correct if its texts are equal, ignoring case, and only correct pairs count as found:
 
 end-to-end      A truth may have one of the characters ``!?.:,*"()·[]/'`` at its beginning, at its
                 end or at both, which the detection may leave out.
-word spotting   Only words are asked for: texts without ``'s`` at the end, without hyphens at both
-                ends and with the characters above as spaces, if what is left is a single word of
-                at least three Latin or Greek letters and hyphens. Digits are no letters. All other
-                truths are ignored regions. The detection must equal what is left.
+word spotting   Only words are scored. ``'s`` at the end of a truth and hyphens at both ends are
+                removed, and the characters above become spaces. If a single word of at least three
+                Latin or Greek letters and hyphens (no digits) is left, the detection must equal it.
+                All other truths are ignored regions.
 
-Answers are scored without a lexicon: in the competition, participants correct them with it, as the
-option ``lexicon`` of the task does. A detection with ``ignore`` counts for ``hmean`` only, and is
-left out of both protocols, like a word without a match in the lexicon that is not submitted.
+Answers are scored without a lexicon: in the competition, participants use it to correct their
+answers, as the option ``lexicon`` of the task does. A detection with ``ignore``, such as a word
+without a match in the lexicon, only counts for ``hmean``; both protocols treat it as not submitted.
 
 Source: the script of the Robust Reading Competition, https://rrc.cvc.uab.es, challenge 4, task 4
-(E2E_iou_1_1.py; ``WORD_SPOTTING``, ``ONLY_REMOVE_FIRST_LAST_CHARACTER``). A truth with an empty
-text, at which the script stops, equals a detection with an empty text only.
+(E2E_iou_1_1.py; ``WORD_SPOTTING``, ``ONLY_REMOVE_FIRST_LAST_CHARACTER``). The script fails on a
+truth with an empty text; here, such a truth only equals a detection with an empty text.
 """
 
 import operator
@@ -58,8 +58,9 @@ def score_words(
 ) -> RowColumns:
     """Compare predicted words with true words, and count them per image.
 
-    The columns are those of ``detection.score_instances``, and for each protocol the matched pairs
-    with equal texts, the detections that are not excluded, and the truths that are not ignored.
+    The columns of ``detection.score_instances`` are included. For each protocol, further columns
+    count matched pairs with equal texts, detections that are not excluded, and truths that are not
+    ignored.
     """
     columns = score_instances(predictions, targets)
     images = len(targets)
@@ -108,8 +109,8 @@ def _compared(
     """Match the words of all images, and compare the texts of the p pairs.
 
     Returns:
-        All overlaps, the matched pairs, which detections are not excluded [detections], and which
-        pairs have equal texts [p].
+        All overlaps, the matched pairs, and two masks: detections that are not excluded,
+        [detections], and pairs with equal texts, [p].
     """
     found = pair_detections(predictions, targets)
     pairs, official = found.icdar2015_pairs()
@@ -131,7 +132,7 @@ def _as_word(item: Instance) -> Instance:
     """Return a true word as the word spotting protocol compares it.
 
     A final ``'s`` and hyphens at both ends are removed, and special characters become spaces. It is
-    marked ``ignore`` unless a single word of three letters remains.
+    marked ``ignore`` unless a single word of three letters or more remains.
     """
     if item.ignore:
         return item
