@@ -36,8 +36,8 @@ from mm_numeric.runs.folder import SCORES
 
 SWEEPS, TRIALS = "sweeps.csv", "trials.csv"
 
-_COLUMNS = 4  # of a table, next to the names of the objectives
-_TABLES = 2  # that are not folded
+_COLUMNS = 4  # metrics per table
+_TABLES = 2  # tables that are not folded
 
 
 def comparison_page(comparison: Comparison, *, trust_remote_code: bool) -> Page:
@@ -109,7 +109,7 @@ def _headline(comparison: Comparison) -> Section:
 
 
 def _dot_rows(comparison: Comparison, name: str, metric: ReportedMetric) -> list[DotRow]:
-    """Return the dot chart's row for one training loss, in a list; [] if the metric is missing."""
+    """Return a list with the row of an objective in the dot chart; [] without the metric."""
     cell = comparison.cell(name, metric)
     if cell is None:
         return []
@@ -195,8 +195,8 @@ def metrics_table(
 def terminal_text(comparison: Comparison) -> str:
     """Return the most important tables of a comparison as plain text.
 
-    There is a column for each of the first five metrics, or for the first one and all that are of a
-    single category of samples if these are more. Only the first one has intervals and differences.
+    The columns are the first five metrics, or the first metric and all metrics per category if
+    these are more. Only the first metric has intervals and differences.
     """
     summary, metrics = comparison.summary, comparison.metrics
     first = metrics[0]

@@ -1,7 +1,6 @@
 """Report section on confidences: reliability, risk at a given coverage, and thresholds.
 
-All values are from ``calibration`` in summary.json; see ``mm_numeric.evaluation.metrics``,
-``calibration``, for their definitions.
+``evaluation.metrics.calibration`` defines the values, which are read from summary.json.
 """
 
 from collections.abc import Mapping, Sequence
@@ -167,7 +166,7 @@ _COLUMNS = {
     "aurc": "AURC",
     "count": "count",
 }
-"""Entries of a calibration, and how a table names them."""
+"""Entry of a calibration -> its name in tables."""
 
 
 def _calibrations(
@@ -175,7 +174,7 @@ def _calibrations(
     rows: Sequence[tuple[Sequence[str | Cell], Mapping[str, Any]]],
     title: str = "Calibration",
 ) -> Table:
-    """Return a table of those entries that all calibrations have, after the cells of each row."""
+    """Return a table with the cells of each row, and the entries that all calibrations have."""
     shown = [key for key in _COLUMNS if all(key in entry for _, entry in rows)]
     lines = [[*cells, *(_value(key, entry[key]) for key in shown)] for cells, entry in rows]
     return Table.of([*header, *(_COLUMNS[key] for key in shown)], lines, title=title)
@@ -208,7 +207,7 @@ def _thresholds_table(entries: Entries, styles: Styles) -> Table:
 
 
 def _rounded_down(threshold: float) -> str:
-    """Format a threshold; a greater number would exclude answers with exactly this confidence."""
+    """Format a threshold; rounding up would exclude answers with exactly this confidence."""
     return f"{Decimal(str(threshold)).quantize(Decimal('0.000001'), ROUND_FLOOR):f}"
 
 
@@ -261,7 +260,7 @@ def run_confidence_section(
 
 
 def calibration_text(found: Calibration) -> str:
-    """Format a calibration for a terminal: the gap before and after it, on folds not fitted."""
+    """Format a calibration for a terminal: the gap before and after it, on held-out folds."""
     what = "objects" if found.per_object else "answers"
     lines = [
         f"{found.reliability[RAW]['count']:,} {what} to {found.rows:,} rows, decoded by "

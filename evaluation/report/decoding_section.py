@@ -23,7 +23,7 @@ _METRICS = 6
 """Number of metrics that have a table of rules."""
 
 _MOST_DRAWN = 8
-"""Greatest number of objectives whose names fit below a figure."""
+"""Largest number of objectives whose names fit below a figure."""
 
 _RULES = {
     GREEDY: "the most likely token at each step",
@@ -111,8 +111,9 @@ def decoding_tables(comparison: Comparison) -> list[Table]:
 def decoding_charts(comparison: Comparison, metric: ReportedMetric) -> list[tuple[str, Chart]]:
     """Draw the mean of a metric, with its interval, for each objective and decoding rule.
 
-    Returns the title and the figure of each setting of the grid if there are too many objectives
-    for one figure, which has no title. Figures with too many objectives are left out.
+    Returns pairs (title, figure): one figure without a title or, if it would have too many
+    objectives, one for each setting of the other grid axes. Figures that still have too many
+    objectives are left out.
     """
     decoding, axes = comparison.summary["decoding"], comparison.summary["axes"]
     ranked = [name for name in comparison.ranked() if name in decoding]
@@ -120,7 +121,7 @@ def decoding_charts(comparison: Comparison, metric: ReportedMetric) -> list[tupl
     if len(names) <= _MOST_DRAWN:
         figures = {"": {name: comparison.styles[name] for name in names}}
     else:
-        styles: dict[str, SeriesStyle] = {}  # one for each objective, in all figures
+        styles: dict[str, SeriesStyle] = {}  # an objective has the same style in all figures
         figures = {}
         for name in filter(names.__contains__, axes):
             objective, *others = map(str, axes[name].values())
@@ -191,7 +192,7 @@ def _table(
 def _from_reference(comparison: Comparison, rules: Sequence[str], metric: ReportedMetric) -> Table:
     """Return the differences of each objective and rule to greedy decoding of its reference.
 
-    An objective that is compared with no other is compared with its own greedy answers.
+    An objective without a reference is compared with its own greedy answers.
     """
     decoding, notes = {}, {}
     for name, own in comparison.summary["decoding"].items():

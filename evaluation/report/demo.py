@@ -22,15 +22,15 @@ from mm_numeric.io.local_server import LocalHandler, local_server
 from mm_numeric.io.log import logger
 
 LIMIT_MB = 20
-_ASKED = 2000  # characters of a question
-_LISTED = 6  # answers in the table
+_ASKED = 2000  # most characters of a question
+_LISTED = 6  # most answers in the table
 _SIDE_PX = 1280
 _HEADERS = {"Content-Security-Policy": "frame-ancestors 'none'", "Referrer-Policy": "no-referrer"}
 
 
 def demo_server(run: LoadedRun, port: int) -> ThreadingHTTPServer:
-    """Return a server of the page, and of the answers of a model to images that are sent to it."""
-    lock = threading.Lock()  # of the model
+    """Return a server of the page, which also answers questions about images that it receives."""
+    lock = threading.Lock()  # the model answers one question at a time
 
     class Handler(LocalHandler):
         def do_GET(self) -> None:  # noqa: N802  (its name in http.server)
@@ -69,7 +69,7 @@ def demo_server(run: LoadedRun, port: int) -> ThreadingHTTPServer:
 
 
 def demo_page(run: LoadedRun) -> str:
-    """Return the page as HTML. It may load nothing but answers from its own server."""
+    """Return the page as HTML. Its policy only allows requests to its own server."""
     script = render("demo.js", limit_mb=LIMIT_MB)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     question = ""
@@ -81,7 +81,7 @@ def demo_page(run: LoadedRun) -> str:
 
 
 def answer_html(run: LoadedRun, image: bytes, asked: str) -> str:
-    """Return the answers of a model to a question about an image as a part of the page.
+    """Return the answers of a model to a question about an image, as HTML for the page.
 
     ``asked`` is empty for the question of the training rows. Raises ValueError if the image cannot
     be read, or if the question is too long.

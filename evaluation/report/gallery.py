@@ -75,7 +75,7 @@ def worst_first(
 
 
 def worst_and_others(ranked: Sequence[T]) -> list[T]:
-    """Select what a gallery shows: all, or the worst and some that are spread over the rest."""
+    """Select the questions of a gallery: all, or the worst and some evenly spaced others."""
     if len(ranked) <= WORST + SPREAD:
         return list(ranked)
     return [*ranked[:WORST], *spread_evenly(ranked[WORST:], SPREAD)]
@@ -162,10 +162,10 @@ def gallery_section(
 ) -> Section:
     """Return a section that shows ``worst_and_others`` of ``total`` questions, most of them folded.
 
-    ``entries`` with tiles are drawn; the table is open without any. ``noun`` names one question,
-    such as image, and ``error`` that by which they are sorted. ``header`` has the titles of
-    ``Entry.cells``, and ``mean`` that of ``Entry.mean``. ``key`` is the legend of the drawings, and
-    ``css`` their class.
+    ``entries`` with tiles are drawn; without any, the table is not folded. ``noun`` names a
+    question, such as image, and ``error`` the value that sorts them. ``header`` has the titles of
+    ``Entry.cells``, ``mean`` is the title of ``Entry.mean``, ``key`` the legend of the drawings,
+    and ``css`` their class.
     """
     names = [name for name in styles if any(name == own for own, _ in scores)]
     several = len({seed for _, seed in scores}) > 1
@@ -273,6 +273,6 @@ def outline(item: Instance, decimals: int = 2) -> str:
 
 
 def mask_rings(mask: Mask) -> list[Sequence[Point]]:
-    """Return the borders of a mask, also those around holes."""
+    """Return the borders of a mask, including the borders of holes."""
     parts = shapely.get_parts(shapely.get_rings(shapely.get_parts(mask_region(mask))))
     return [shapely.get_coordinates(ring)[:-1].tolist() for ring in parts]

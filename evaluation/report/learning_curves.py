@@ -28,9 +28,9 @@ _Curves = Mapping[str, Sequence[_Curve]]
 """The curves of one logged value, one for each seed, by objective."""
 
 _EVALUATED = 3  # metrics of the evaluations during training that are not folded
-_OTHERS = ("loss", "learning_rate", "grad_norm")  # that are no components of the loss
-_FEW = 9  # a curve of fewer points has a marker at each one
-_WIDTH, _HEIGHT, _COLUMNS = 340, 250, 3  # of a panel of curves.svg, in pixels; panels of a row
+_OTHERS = ("loss", "learning_rate", "grad_norm")  # logged values besides the components
+_FEW = 9  # curves with fewer points have markers
+_WIDTH, _HEIGHT, _COLUMNS = 340, 250, 3  # panels of curves.svg: pixels, and panels per row
 
 
 def curves_section(styles: Styles, logs: _Logs, starts: _Logs, baseline: str) -> Section | None:
@@ -55,7 +55,7 @@ def curves_section(styles: Styles, logs: _Logs, starts: _Logs, baseline: str) ->
         }
         for kind in (0, 1)
     ]
-    # Of runs that diverged before the first log.
+    # The runs may have diverged before the first log.
     lost = [name for kind in curves for name, own in kind.items() if not own]
     trained, evaluated = ({n: own for n, own in kind.items() if own} for kind in curves)
     figures = {
@@ -95,7 +95,7 @@ def _figure(chart: Chart, name: str) -> Block:
 
 
 def _by_objective(styles: Styles, curves: Mapping[tuple[str, int], _Curve | None]) -> _Curves:
-    """Group the curves of all runs that have one by objective."""
+    """Group curves by objective, without runs that have no curve."""
     found: dict[str, list[_Curve]] = {}
     for name in styles:
         own = [curve for (objective, _), curve in curves.items() if objective == name and curve]

@@ -168,7 +168,7 @@ def _number_text(recorded: Any) -> str:
 
 
 def _with_unit(recorded: Any) -> str:
-    """Return the text of a number, of a measurement also its unit, or its time: ``36.6 °C``."""
+    """Return the text of a number, or of a measurement with its unit, such as ``36.6 °C``."""
     fields = recorded if isinstance(recorded, Mapping) else {}
     shown = fields.get("time") or _number_text(recorded)
     return " ".join([shown, *fields.get("unit", [])[:1]])

@@ -73,7 +73,7 @@ class Section:
     anchor: str
     title: str
     blocks: Sequence[Content]
-    css: str = ""  # additional rules of style
+    css: str = ""  # additional CSS rules
 
     @classmethod
     def of(cls, anchor: str, title: str, *blocks: Content, css: str = "") -> "Section":
@@ -157,7 +157,7 @@ class Page:
 
     @property
     def tables(self) -> dict[str, Table]:
-        """Return all tables by name: that of their section, and a number if it has several."""
+        """Return all tables by name: the anchor of the section, numbered if it has several."""
         found = {}
         for section in self.sections:
             own = section.content.tables
@@ -192,7 +192,7 @@ class Page:
         return "\n\n".join(filter(None, parts)) + "\n"
 
     def to_summary(self) -> str:
-        """Return ten lines of Markdown: the verdict, the best rows or first metrics, caveats."""
+        """Return up to ten lines of Markdown: verdict, best rows or first metrics, caveats."""
         columns = self.metrics.columns[:_SUMMARY_COLUMNS]
         rows = [
             replace(row, cells=row.cells[: len(columns)])
@@ -201,7 +201,7 @@ class Page:
         table = replace(self.metrics, columns=columns, rows=rows, title="")
         limits = [f"- {markdown_sentence(line)}" for line in self.caveats[:_SUMMARY_LIMITS]]
         lines = [f"**{markdown_text(self.title)}: {markdown_sentence(self.verdict)}**", ""]
-        lines += table.to_markdown().splitlines() if rows else []  # the list ends the table
+        lines += table.to_markdown().splitlines() if rows else []  # the next list ends the table
         return "\n".join([*lines, *limits])
 
     def to_latex(self) -> str:

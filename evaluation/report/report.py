@@ -1,13 +1,13 @@
 """Write the report of a comparison or of a single run as an HTML page, Markdown, LaTeX or CSV.
 
-Reads    of a comparison: summary.json, and if they exist log.jsonl, scores.jsonl and results.json
-         of each run
-         of a run: config.yaml, and if they exist the same files and run.json
-Writes   a file of ``FORMATS``: LaTeX has all tables, CSV that of all metrics. Next to report.html,
-         sweeps.csv has the data of the figures of grid axes, and trials.csv all trials of
-         ``compare.tune``
+Reads    comparison: summary.json and, if they exist, log.jsonl, scores.jsonl and results.json of
+         each run
+         run: config.yaml and, if they exist, the same files and run.json
+Writes   the files of ``FORMATS``: LaTeX has all tables, CSV has the table of all metrics. Next to
+         report.html, sweeps.csv has the data of the figures of grid axes, and trials.csv all trials
+         of ``compare.tune``
 
-A task adds sections of its own: its attribute ``report_sections`` names functions that return them.
+A task can add sections: its attribute ``report_sections`` names functions that return them.
 """
 
 import base64
@@ -53,7 +53,7 @@ def is_comparison(folder: Path) -> bool:
 
 
 def check_all_answered(folder: Path, *, partial: bool) -> None:
-    """Raise ValueError if results are of a part of the test rows; log a warning if ``partial``."""
+    """Raise ValueError if test rows are not scored yet, or only warn if ``partial``."""
     if is_comparison(folder):
         found = {folder / SUMMARY: read_summary(folder)}
         cure = "the other test rows have no answer; see `mm-numeric compare`"
@@ -141,10 +141,10 @@ def _refreshed(page: str) -> str:
 
 
 def page_server(make: Callable[[], str], port: int) -> ThreadingHTTPServer:
-    """Return a server whose only page is the text that ``make`` returns, made again each time.
+    """Return a server with a single page; ``make`` returns its text for each request.
 
-    A script in the page replaces its content every 10 seconds; without scripts, the browser loads
-    it again. If ``make`` fails, the page is the error message.
+    A script in the page replaces its content every 10 seconds; without scripts, the browser reloads
+    it. If ``make`` fails, the page is the error message.
     """
 
     class Handler(LocalHandler):

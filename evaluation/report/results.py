@@ -101,8 +101,8 @@ class ReportedMetric:
     def beats(self, cell: Mapping[str, Any], guess: float) -> bool:
         """Return True if a mean is clearly better than a guess.
 
-        Its interval is better or, for two to four seeds, whose intervals are wide, each seed has a
-        tenth or more of the way from the guess to a perfect score (1, or 0 of an error).
+        Its interval is better or, for two to four seeds, whose intervals are wide, each seed gains
+        at least a tenth of what is between the guess and a perfect score (1, or 0 for an error).
         """
         sign = 1 if self.higher_is_better else -1
         if sign * (cell.get("low" if sign > 0 else "high", cell["value"]) - guess) > 0:
@@ -125,9 +125,9 @@ class ReportedMetric:
         return "" if value is None else str(self._quantity({"value": value}, unit))
 
     def evidence(self, difference: Mapping[str, Any]) -> str:
-        """Return the corrected p-value of a difference or, with few seeds, that of each seed.
+        """Return the corrected p-value or, with few seeds, the difference of each seed.
 
-        The smallest difference that the comparison could have found follows the p-value.
+        The p-value is followed by the smallest difference that the comparison could have found.
         """
         p, seeds = difference.get("p_holm"), difference["seeds"]
         if p is not None:
@@ -154,7 +154,7 @@ class Comparison:
 
     @property
     def drawn_ends(self) -> str:
-        """Return what the ends of ``chart_ends`` are, for captions."""
+        """Name the result of ``chart_ends`` for captions."""
         few = 1 < len(self.summary["seeds"]) < ENOUGH_SEEDS
         return "range over seeds" if few else "interval"
 
@@ -221,7 +221,7 @@ class Comparison:
 
 
 def best_of(cells: Mapping[T, Mapping[str, Any] | None], metric: ReportedMetric) -> set[T]:
-    """Return the keys of the cells with the best mean; none if fewer than two means differ."""
+    """Return the keys of the cells with the best mean; no keys if all means are equal."""
     means = {key: cell["value"] for key, cell in cells.items() if cell}
     if len({*means.values()}) < 2:
         return set()
@@ -249,7 +249,7 @@ def read_comparison(folder: Path) -> Comparison:
 
 
 def numeric_axes(settings: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the settings that have two different values or more, which are all numbers."""
+    """Return the settings with at least two different values, all of which are numbers."""
     found: dict[str, list[Any]] = {}
     for own in settings:
         for axis, value in own.items():
@@ -263,7 +263,7 @@ def numeric_axes(settings: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _row_styles(summary: Mapping[str, Any]) -> dict[str, SeriesStyle]:
-    """Choose the style of each row: rows that differ in numbers alone differ in their dash only."""
+    """Choose the style of each row; rows that only differ in numbers only differ in their dash."""
     axes, rows = summary["axes"], summary["objectives"]
     numbers = numeric_axes(axes.values())
     kinds = {
@@ -285,7 +285,7 @@ def read_runs(comparison: Comparison) -> tuple[Runs, Runs, dict[str, Counter[str
     """Read log.jsonl and scores.jsonl of each run, and count parse failures by reason.
 
     Returns logs by (objective, seed), scored rows by (objective, seed), and counts by objective,
-    without the objectives of which no answers are known.
+    without objectives that have no scored answers.
     """
     logs: Runs = {}
     scores: Runs = {}
@@ -312,7 +312,7 @@ def unparseable(rows: Sequence[ScoredRow]) -> Counter[str]:
 
 
 def _read_log(run: Path) -> list[dict[str, Any]]:
-    """Read the log of a run; the steps of a distilled run follow on those of its teacher."""
+    """Read the log of a run; the steps of a distilled run continue those of its teacher."""
     before, lines = (read_lines(folder / LOG) for folder in (run / TEACHER, run))
     last = max((line.get("step") or 0 for line in before), default=0)
     with stored_content(run / LOG):

@@ -87,13 +87,13 @@ class RunFiles:
     """The file of the rows."""
 
     during_training: bool
-    """Whether the results are those of the last evaluation during training."""
+    """True if the results are from the last evaluation during training."""
 
     protocol: str
     """Protocol of the results and the rows; ``task`` is the task's own scorer."""
 
     task_is_trusted: bool
-    """Whether the module of the task may be imported."""
+    """True if the module of the task may be imported."""
 
     @property
     def metrics(self) -> list[ReportedMetric]:
@@ -114,8 +114,8 @@ def metrics_of(section: ProtocolResults) -> list[ReportedMetric]:
 def read_run_files(folder: Path, *, trust_remote_code: bool) -> RunFiles:
     """Read the files of a run.
 
-    If the answers to the test rows were not scored yet, those of the last evaluation during
-    training are scored here, if there are any.
+    If no answers to the test rows were scored yet, the answers of the last evaluation during
+    training are scored here, if they exist.
     """
     settings = stored_settings(folder)
     finished = folder / FINISHED
@@ -302,7 +302,7 @@ def _is_at_guess(run: RunFiles) -> bool:
 
 
 def _progress(run: RunFiles) -> Iterator[str]:
-    """Yield sentences on what the folder has, and on the commands that make the rest."""
+    """Yield sentences on the progress of the run, and on the commands to run next."""
     if run.finished is not None:
         seconds = run.finished.get("seconds")
         took = f" in {_duration(seconds)}" if seconds is not None else ""
@@ -449,7 +449,7 @@ def _objective(run: RunFiles) -> str:
 
 
 def _batch(run: RunFiles) -> str:
-    """Return the number of rows of an optimiser step, and what it is the product of."""
+    """Return the number of rows per optimiser step, and its factors."""
     trainer = run.settings["trainer"]
     size = trainer.get("per_device_train_batch_size", 8)
     accumulated = trainer.get("gradient_accumulation_steps", 1)

@@ -121,7 +121,7 @@ def _region(size_px: tuple[int, int], boxes: Sequence[Box]) -> ImageRegion:
 def _tile(style: SeriesStyle, row: ScoredRow, on: Canvas, anchor: str) -> Tile:
     """Draw an answer and the true shapes on an image. The ids in the SVG start with ``anchor``."""
     single, pairs = "iou" in row, row[_PAIRS]
-    # Unmatched shapes are filled only among several: the IoU of a single one says enough.
+    # Unmatched shapes are not filled if there is a single one: its IoU says enough.
     missed = [t for t, ok in zip(pairs.truths, pairs.found, strict=True) if not (ok or single)]
     wrong = [c and not (ok or single) for c, ok in zip(pairs.counts, pairs.right, strict=True)]
     drawn = _drawn(pairs.answers)
@@ -188,7 +188,7 @@ def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
 def point_sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
     """Return the sections on duplicate points and the gallery of clicks or points.
 
-    There is no gallery if no row has an object with a region, and clicks have no duplicates.
+    Without objects that have a region, there is no gallery. Clicks have no section on duplicates.
     """
     drawn = {
         key: [_with_points(r) for r in rows if r.get("scored", 1)] for key, rows in scores.items()
@@ -210,7 +210,7 @@ def _with_points(row: ScoredRow) -> ScoredRow:
 def _gallery(
     folder: Path, styles: Styles, scores: Scores, answers: Literal["shapes", "points"]
 ) -> Section:
-    """Return the section with one question for each image, the one with the worst answers."""
+    """Return the section with the question with the worst answers of each image."""
     ranked = worst_first(styles, scores, lambda row: 1 - quality(row), _image_or_id)
     shown = worst_and_others(ranked)
     single = all("iou" in row for own in shown for row in own.rows.values())

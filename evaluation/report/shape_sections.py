@@ -114,8 +114,8 @@ def mean_box_statistics(
 ) -> tuple[Instance, IouStatistics] | None:
     """Return the mean of all true boxes, and the IoU statistics of always answering with it.
 
-    The label of this box is the most frequent true label, but no text of a word. None if there are
-    no true boxes.
+    The label of this box is the most frequent true label; in text spotting, it has no label. None
+    if there are no true boxes.
     """
     box = mean_box(paired)
     if box is None:
@@ -147,9 +147,9 @@ def iou_section(
 ) -> Section:
     """Return the section on the IoU of true and predicted shapes: curves and tables.
 
-    The last of ``found`` are those of always predicting the mean box, ``answer``, if there are true
-    shapes. ``seeds`` is that of ``results.seeds_text``. ``single`` is True if each answer is
-    exactly one shape.
+    ``found`` ends with the statistics of always predicting the mean box, ``answer``, if there are
+    true shapes. ``seeds`` is the text of ``results.seeds_text``. ``single`` is True if each answer
+    is exactly one shape.
     """
     share = "Acc" if single else "recall"
     labels = [f"{share}@{t:g}" for t in THRESHOLDS] + ["mean IoU"]
@@ -248,7 +248,7 @@ _INVALID = {
     "malformed": "answers with malformed shapes",
     "invalid_detections": "answers with invalid shapes",
 }
-"""Columns of scores.jsonl that count invalid parts of an answer, and how a table names them."""
+"""Column of scores.jsonl that counts invalid parts of an answer -> its name in tables."""
 
 
 def invalid_answers_section(rows: Pooled) -> Section | None:
@@ -301,7 +301,7 @@ def _text(quantity: Quantity | None) -> str:
 def detection_section(rows: Pooled, matched: Matched, seeds: str) -> Section | None:
     """Return the section on classes, confidences and duplicates; None if there are none of them.
 
-    ``seeds`` is that of ``results.seeds_text``.
+    ``seeds`` is the text of ``results.seeds_text``.
     """
     blocks = repeat_blocks(rows, seeds)
     curves = {style: precision_recall(rows[style], own) for style, own in matched.items()}
@@ -321,7 +321,7 @@ def detection_section(rows: Pooled, matched: Matched, seeds: str) -> Section | N
 def repeat_blocks(rows: Pooled, seeds: str) -> list[Content]:
     """Return a table of duplicates, long runs and truncated answers of each objective.
 
-    It is empty if rows lack the columns of ``columns_of``, as those of other protocols do.
+    Return [] if rows lack the columns of ``repeats.columns_of``, as under other protocols.
     """
     if not all("duplicates" in row for own in rows.values() for row in own):
         return []
@@ -374,7 +374,7 @@ def precision_recall(rows: Sequence[ScoredRow], matched: Sequence[MatchedShapes]
 def confusion_table(style: SeriesStyle, rows: Sequence[ScoredRow]) -> Table:
     """Return the confusion matrix of one objective: counts of true by predicted classes.
 
-    Labels that the model made up are predicted as other classes.
+    Labels that are not among the most frequent true classes count as other classes.
     """
     counts: Counter[tuple[str, str]] = Counter()
     labelled = match_rows(rows)

@@ -15,7 +15,7 @@ DAMAGED = "run `mm-numeric compare` again to write it"
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """Read ``summary.json`` in the folder of a comparison; a cell without a value is None."""
+    """Read ``summary.json`` in the folder of a comparison; a cell without a value becomes None."""
     path = folder / SUMMARY
     try:
         summary: dict[str, Any] = read_json(path)
@@ -38,7 +38,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 
 def _known(cell: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return a mean without its missing numbers; None if it has no value itself.
+    """Return a cell without its null entries; None if its ``value`` is null.
 
     ``low`` and ``high`` are null if too few resamples of the rows had a value.
     """

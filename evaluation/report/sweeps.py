@@ -62,7 +62,7 @@ class Sweep:
     axis: str
     lines: Sequence[SweepLine]
     level: tuple[SeriesStyle, Cells] | None = None
-    """A row without a value on the axis that all lines are compared with; None: no such row."""
+    """The row that all lines are compared with, if it has no value on the axis; else None."""
 
     @property
     def values(self) -> list[float]:
@@ -105,7 +105,7 @@ def _grid_sweep(comparison: Comparison, axis: str) -> Sweep:
 def _line_styles(
     comparison: Comparison, names: Mapping[str, Mapping[float, str]]
 ) -> dict[str, SeriesStyle]:
-    """Return the style of each line: that of its objective, hollow for its other settings."""
+    """Return the style of each line: the style of its objective, hollow for every second line."""
     styles: dict[str, SeriesStyle] = {}
     for name, own in names.items():
         style = comparison.styles[next(iter(own.values()))]
@@ -167,7 +167,7 @@ def _captioned(chart: Chart, metric: ReportedMetric) -> Block:
 def sweep_chart(sweep: Sweep, metric: ReportedMetric) -> Chart | None:
     """Draw a metric over the values of the axis; None if no row has this metric.
 
-    Values of an axis that spans a factor of 10 or more have a logarithmic scale.
+    An axis that spans a factor of 10 or more is logarithmic.
     """
     x, position = _value_axis(sweep.values, sweep.axis)
     rules = list(dict.fromkeys(line.rule for line in sweep.lines))

@@ -12,7 +12,7 @@ from mm_numeric.runs.trust import FLAG
 from mm_numeric.tasks.base import task_class
 
 _DAMAGED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
-"""Errors that a value of another type than expected raises."""
+"""Errors that values of an unexpected type raise."""
 
 
 def may_import(name: str, file: Path, *, trust_remote_code: bool) -> bool:

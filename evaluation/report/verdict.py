@@ -1,8 +1,8 @@
-"""Sentences that decide a comparison, what limits the decision, and the hypotheses of its config.
+"""Write the conclusion of a comparison as sentences, and its planned hypotheses as tables.
 
-The first ones state what became of planned hypotheses, and name the best pair of objective and
-decoding rule; or before that, objectives that are not clearly better than guessing. Others state
-what is clear, and what to do next.
+The first sentences report that no objective is clearly better than guessing, or the results of
+planned hypotheses and the best pair of objective and decoding rule. The others state what is clear,
+what limits the conclusion, and what to do next.
 """
 
 import math
@@ -17,8 +17,8 @@ from mm_numeric.evaluation.report.page import Section, note
 from mm_numeric.evaluation.report.results import SIGNIFICANT, Comparison, ReportedMetric
 from mm_numeric.evaluation.table import Table, p_value
 
-_MOST_SEEDS = 30  # that are recommended
-_MOST_NAMES = 6  # in a sentence
+_MOST_SEEDS = 30  # more seeds are never recommended
+_MOST_NAMES = 6  # names per sentence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +40,10 @@ class _Pair:
 
 
 def verdict(comparison: Comparison) -> list[str]:
-    """Return sentences: first the decision, then what is clear, what limits it, and what is next.
+    """Return sentences: first the conclusion, then what is clear, what limits it, and what is next.
 
-    The decision of a comparison with ``compare.hypotheses`` is what became of them. Without
-    corrected p-values, as with few seeds, no objective is called better than another.
+    With ``compare.hypotheses``, the conclusion begins with their results. Without corrected
+    p-values, as with few seeds, no objective is called better than another.
     """
     summary, metric = comparison.summary, comparison.metrics[0]
     base = comparison.cell(summary["baseline"], metric)
@@ -185,7 +185,7 @@ def _observation(comparison: Comparison, pairs: Sequence[_Pair]) -> str:
 
 
 def _greedily(pair: _Pair) -> str:
-    """Return how the reference of a pair is decoded, if the pair is decoded in another way."""
+    """Return words on the decoding of the reference, unless the pair is decoded in the same way."""
     return "" if pair.rule == GREEDY else " decoded greedily"
 
 
@@ -223,7 +223,7 @@ def _reference_value(comparison: Comparison, pair: _Pair) -> str:
 
 
 def _clear(comparison: Comparison, rivals: Sequence[_Pair]) -> Iterator[str]:
-    """Yield what is clear, and what is not: of the rules, and of the objectives."""
+    """Yield sentences on which decoding rules and objectives are clearly better."""
     metric, count = comparison.metrics[0], len(comparison.summary["seeds"])
     greedy = [pair for pair in rivals if pair.rule == GREEDY]
     for rule in dict.fromkeys(pair.rule for pair in rivals if pair.rule != GREEDY):
@@ -288,7 +288,7 @@ def _next(comparison: Comparison, rivals: Sequence[_Pair]) -> Iterator[str]:
 
 
 def _more_seeds(best: _Pair, count: int) -> str:
-    """State how many seeds have an interval as narrow as the difference is from 0, if not many."""
+    """State how many seeds would have an interval without 0, or that there are too many."""
     change = best.difference or {}
     half = (change.get("high", math.inf) - change.get("low", -math.inf)) / 2
     wanted = math.inf
