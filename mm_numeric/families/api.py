@@ -1,4 +1,4 @@
-"""A model on a server, of which only the answers are known, for ``predict --endpoint``.
+"""A model on a server that returns only answers, for ``predict --endpoint``.
 
 Prompt    the text of the task; the server applies its own chat template
 Images    as they are, or resized as by Qwen2.5-VL if coordinates are pixels of the resized image
@@ -17,7 +17,7 @@ from mm_numeric.registry import API
 
 
 class Api(Family):
-    """A model without weights, processor and tokenizer here, so that nothing can be trained."""
+    """A model on a server. It has no weights, processor or tokenizer, and cannot be trained."""
 
     name = API
     takes_several_images = True
@@ -48,7 +48,7 @@ class Api(Family):
     def resize_image(self, image: Image.Image, size: tuple[int, int] | None = None) -> Image.Image:
         """Resize an image if coordinates are pixels of the resized image.
 
-        Otherwise it gets the size of its original again, if it was reduced when it was read.
+        Otherwise return it in its original ``size``, if it was downscaled when it was loaded.
         """
         size = size or image.size
         if self.resize.kind != "smart":

@@ -1,14 +1,14 @@
-r"""The family ``chat``: any image-text model of transformers, by the checkpoint's own processor.
+r"""The family ``chat``: any image-text model of transformers, with the checkpoint's own processor.
 
-Image         resized, cut into tiles and counted by the processor. Coordinates are relative to the
-              original image, because this family does not know how the processor resizes it
+Image         resized and cut into tiles by the processor, which also counts its tokens. Coordinates
+              are relative to the original image, because this family does not know its new size
 Prompt        the processor's chat template, without thinking
 Answer        the text, then the token that the chat template writes after it
-Coordinates   those that the model's authors published (``mm_numeric.geometry.conventions``), or
-              from 0 to 1000
+Coordinates   the format that the model's authors published (``mm_numeric.geometry.conventions``),
+              or from 0 to 1000
 
-Families with a file of their own, such as Qwen2.5-VL, know more: pixels of the resized image,
-``model.image_size``, and the number of image features, which ``check-data`` compares.
+Families with a module of their own, such as Qwen2.5-VL, also support pixels of the resized image,
+``model.image_size``, and the check of the number of image features in ``check-data``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ from mm_numeric.families.model_files import load_weights
 from mm_numeric.geometry.conventions import convention_of
 from mm_numeric.geometry.frames import Resize
 
-_SIDE_PX = 224  # of the images whose tokens are counted once
+_SIDE_PX = 224  # side of the test images of ``_uncounted``
 _PROJECTORS = (
     r"((multi_modal|mm)_)?projector\.|connector\.|aligner\.|embed_vision\.|image_newline|"
     r"(visual\.)?(merger|deepstack_merger_list)\.|resampler_model\.|vision_projection\.|"
@@ -48,7 +48,7 @@ class Chat(Family):
     name = "chat"
     takes_several_images = True
     dtype = torch.float32
-    """dtype of images: that of the model, once it is loaded. Not every model converts them."""
+    """dtype of image tensors; ``load_model`` sets the model's, as not every model converts them."""
 
     model_class: ClassVar[Any] = AutoModelForImageTextToText
     module_patterns: ClassVar[Mapping[str, str]] = {
@@ -90,9 +90,9 @@ class Chat(Family):
                 f"no image token in its {type(processor).__name__}, and family chat needs all "
                 "three; set a checkpoint with them, or another model.family."
             )
-        if "enable_thinking" in self.template:  # an answer follows the prompt at once
+        if "enable_thinking" in self.template:  # the answer directly follows the prompt
             self.template_options = {"enable_thinking": False}
-        if not tokenizer.chat_template:  # older checkpoints have that of the processor alone
+        if not tokenizer.chat_template:  # in older checkpoints, only the processor has one
             tokenizer.chat_template = self.template
         self.image_token: str = image_token
         self.image_id = self.token_id(image_token)
@@ -149,7 +149,7 @@ class Chat(Family):
         return Prompts(ids=ids, images=tensors, aligned=aligned)
 
     def prompt_ids(self, text: str, image: Shown) -> list[int]:
-        """Return the token ids that the processor writes, also those between and around tiles."""
+        """Return the token ids that the processor writes, with those between and around tiles."""
         return self.prompts([text], [image]).ids[0]
 
     def _encode(self, turns: list[dict[str, Any]]) -> dict[str, Tensor]:
@@ -158,7 +158,7 @@ class Chat(Family):
         try:
             encoded: dict[str, Tensor] = self.processor.apply_chat_template(
                 [[{**turn, "prompt": text}] for turn, text in zip(turns, prompts, strict=True)],
-                chat_template="{{ messages[0]['prompt'] }}",  # which is rendered already
+                chat_template="{{ messages[0]['prompt'] }}",  # already rendered, with limits
                 tokenize=True,
                 return_dict=True,
                 return_tensors="pt",
@@ -177,8 +177,8 @@ class Chat(Family):
     def _around_answer(self) -> tuple[str, int | None]:
         """Return the text between a prompt and its answer, and the id of the end token.
 
-        Most templates have no such text; in that of Idefics3 it is a space. If the template writes
-        no special token after an answer, the end token is that of the tokenizer.
+        Most templates have no such text; Idefics3's has a space. If the template writes no special
+        token after an answer, the end token is the tokenizer's ``eos_token``.
         """
         lead, after = self.text_around_answer()
         added = self.tokenizer.added_tokens_decoder
@@ -196,10 +196,10 @@ class Chat(Family):
 
     @cached_property
     def _uncounted(self) -> int | None:
-        """Tokens of an image that the processor's count leaves out, such as Gemma 3's line breaks.
+        """Number of tokens of an image that the processor does not count: Gemma 3's line breaks.
 
-        None if the processor does not count, or leaves out more of them in a higher image, such as
-        the end of each row in Apertus 1.5.
+        None if the processor cannot count tokens, or if this number grows with the height of the
+        image, such as with the row ends of Apertus 1.5.
         """
         found = set[int]()
         for height in (_SIDE_PX, 2 * _SIDE_PX):
@@ -216,7 +216,7 @@ class Chat(Family):
 
     @classmethod
     def load_image_processor(cls, source: str, model: ModelConfig) -> ProcessorMixin:
-        """Load the whole processor, of which the image processor is a part.
+        """Load the whole processor, which contains the image processor.
 
         Without torchvision, its video processor is not loaded; its settings are saved unchanged.
         """
@@ -236,9 +236,9 @@ class Chat(Family):
         return self.processor
 
     def load_model(self, source: str, model: ModelConfig) -> Any:
-        """Load all weights, and raise ValueError if the checkpoint is no image-text model.
+        """Load all weights, and raise ValueError unless an image-text model predicts next tokens.
 
-        Models that do not predict the next token, such as diffusion models, are rejected too.
+        Diffusion models, for example, are rejected.
         """
         config = self.load_config(source, model)
         classes = concrete_classes(self.model_class)

@@ -1,8 +1,8 @@
-"""The messages of a chat with images, and the templates of checkpoints that render them.
+"""Chat messages with images, and rendering them with the chat templates of checkpoints.
 
 A chat template is untrusted code: it may loop forever, or write gigabytes. The sandbox of Jinja
 blocks access to files and modules, but limits neither time nor memory. So templates are rendered in
-a separate process, which is started at the first text and used for all others.
+a separate process, which is started for the first text and used for all later ones.
 """
 
 import json
@@ -24,10 +24,10 @@ from mm_numeric.answers import IMAGE
 from mm_numeric.io.escaping import plain
 
 SECONDS = 10.0
-"""Maximum time of one text."""
+"""Maximum time to render one text."""
 
 CHARACTERS = 4 << 20
-"""Maximum length of one text."""
+"""Maximum length of one rendered text."""
 
 _PROGRAM = Path(__file__).with_name("template_process.py")
 
@@ -49,7 +49,7 @@ def image_count(text: str) -> int:
 
 
 def check_image_count(text: str, count: int) -> None:
-    """Raise ValueError if a question with ``count`` images has another number of ``IMAGE``."""
+    """Raise ValueError unless the text of a question has one ``IMAGE`` for each of its images."""
     if image_count(text) != count:
         raise ValueError(
             f"the question {text!r:.60} has {image_count(text)} places for images, and {count} "
@@ -75,7 +75,7 @@ def message_content(text: str, images: Sequence[Mapping[str, Any]]) -> list[Mapp
 
 
 def message(role: str, text: str, with_image: bool = False, shown: Shown = None) -> dict[str, Any]:
-    """Return a message of a conversation; its images may follow later."""
+    """Return a chat message. Without ``shown``, its images are only placeholders."""
     images: list[dict[str, Any]] = [{"type": "image"}] * (with_image * image_count(text))
     if shown is not None:
         images = [{"type": "image", "image": image} for image in listed(shown)]
@@ -97,11 +97,9 @@ def default_template(found: Any) -> str | None:
 def render(template: str, variables: Mapping[str, Any]) -> str:
     """Render a chat template as transformers does.
 
-    ``variables`` are values of JSON. Others, such as images, are shown as their type, ``<Image>``.
-
-    Raises:
-        ValueError: If the template has an error, or exceeds a limit of time, length or memory. The
-            message is the reason alone, on one line without invisible characters.
+    ``variables`` are JSON values. Other values, such as images, are written as their type,
+    ``<Image>``. Raises ValueError if the template has an error, or exceeds a limit of time, length
+    or memory. The message is only the reason, on one line without invisible characters.
     """
     request = {"template": template, "variables": variables}
     limits = {"seconds": SECONDS, "characters": CHARACTERS}
@@ -110,7 +108,6 @@ def render(template: str, variables: Mapping[str, Any]) -> str:
 
 @lru_cache(maxsize=1024)  # many rows have the same question
 def _rendered(request: str) -> str:
-    # A forked process, such as one of a data loader, starts a program of its own.
     answer = _PROGRAMS.setdefault(os.getpid(), _Program()).ask(request)
     if "text" not in answer:
         raise ValueError(plain(answer["error"]))
@@ -118,7 +115,7 @@ def _rendered(request: str) -> str:
 
 
 class _Program:
-    """The program ``template_process`` of this process."""
+    """The child process that runs ``template_process``."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -128,7 +125,7 @@ class _Program:
         """Send a request, and return the answer."""
         line, seconds = "", 0.0
         with self._lock:
-            for _ in range(2):  # a signal to all processes of a job may have ended it
+            for _ in range(2):  # a signal to all processes of a job may have ended the child
                 started = monotonic()
                 with suppress(BrokenPipeError):
                     line = self._line(request)
@@ -155,7 +152,7 @@ class _Program:
         finally:
             if line:
                 self._process = process
-            else:  # interrupted, too: the next request must not read the answer to this one
+            else:  # also after an interrupt: the next request must not read this request's answer
                 _end(process)
         return line
 
@@ -170,7 +167,7 @@ def _start() -> subprocess.Popen[str]:
         text=True,
         encoding="utf-8",
     )
-    # Not atexit, which data loaders do not call at their end: a container may reap no orphans.
+    # Not atexit, which data loader workers skip: in a container, nothing may reap orphans.
     util.Finalize(None, _end, (process,), exitpriority=0)
     assert process.stdout is not None
     if process.stdout.readline() != "ready\n":
@@ -184,4 +181,4 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 _PROGRAMS: dict[int, _Program] = {}
-"""The program of each process id: a forked process inherits that of its parent."""
+"""Maps process ids to programs. A forked data loader worker must not use that of its parent."""

@@ -27,7 +27,7 @@ def with_digits(tokenizer: Any, digits: str | None, source: str, revision: str =
 
     ``single``: a tokenizer with one token per digit. ``merged``: the given tokenizer; an error is
     raised if it has no tokens of several digits. None: the given tokenizer. ``source`` is the
-    checkpoint of the tokenizer, a folder or a name on the hub, which has the ``revision``.
+    folder or hub name of the checkpoint.
     """
     if digits is None:
         return tokenizer
@@ -83,7 +83,7 @@ def merges_digits(tokenizer: Any) -> bool:
 
 
 def _with_single_digits(tokenizer: Any) -> Any:
-    """Return a copy of a tokenizer that makes one token of every digit, with the same vocabulary.
+    """Return a copy of a tokenizer, with the same vocabulary, that splits numbers into digits.
 
     The copy is a PreTrainedTokenizerFast, because GPT2Tokenizer and T5Tokenizer (transformers 5.23)
     ignore the pre-tokenizer in tokenizer.json.

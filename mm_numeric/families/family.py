@@ -55,8 +55,8 @@ class Prompts:
     """Output of the image processor for all images of the batch; empty if there are none."""
 
     aligned: Mapping[str, list[list[int]]] = field(default_factory=dict)
-    """More inputs with one number per token of ``ids``, such as ``token_type_ids``. They are 0 for
-    the tokens of answers."""
+    """Other inputs with one number per token of ``ids``, such as ``token_type_ids``. At the tokens
+    of answers, they are 0."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Family(ABC):
     """Base class of model families. An instance holds a checkpoint's tokenizer and processor."""
 
     name: ClassVar[str]
-    """Name of the family as its authors write it, for error messages: ``Qwen2-VL``."""
+    """Name of the family for error messages, as its authors write it: ``Qwen2-VL``."""
 
     tokenizer: Any
     image_processor: Any
@@ -99,30 +99,30 @@ class Family(ABC):
 
     processor: ProcessorMixin | None = None
     """A transformers processor with this family's tokenizer and image processor; None in families
-    of text and in those that make none."""
+    that have none, such as text-only families."""
 
     image_prefix: ClassVar[str] = ""
-    """Text of an image that ``processor`` expects before a question; empty if it adds it itself or
-    has a chat template."""
+    """Image token that ``processor`` expects before a question; empty if ``processor`` adds the
+    token or has a chat template."""
 
     tensor_parallel: int = 1
-    """Number of ranks that share the weights of the model that ``load_model`` loads."""
+    """Number of ranks over which ``load_model`` shards the weights (tensor parallelism)."""
 
     max_positions: int | None = None
-    """Length of the longest sequence that the model can process, in tokens; None if there is no
-    limit. ``load_family`` sets it from the configuration of the checkpoint."""
+    """Maximum sequence length of the model, in tokens; None if there is no limit. ``load_family``
+    sets it from the configuration of the checkpoint."""
 
     encoder_decoder: ClassVar[bool] = False
     """True for encoder-decoder models, such as T5."""
 
     turn: ClassVar[str] = ""
-    """Text that ends an answer when it is decoded, such as ``###``; empty if only tokens do."""
+    """Text that ends a decoded answer, such as ``###``; empty if only ``stop_ids`` end it."""
 
     lead: str = ""
     """Text between a prompt and its answer, such as the space after ``ASSISTANT:``."""
 
     template_options: Mapping[str, Any] = {}
-    """Arguments of the chat template, which a server has to use, too."""
+    """Variables of the chat template, which a server has to set, too."""
 
     stop_ids: list[int]
     """Ids of the tokens that end generation. The first one is the end token of training answers."""
@@ -133,13 +133,13 @@ class Family(ABC):
     """Id of the placeholder token of an image feature, in families that accept images."""
 
     tokens_per_image: int = 0
-    """Number of placeholder tokens of an image, in families where it is the same for all images."""
+    """Number of placeholder tokens of an image, in families with the same number for all images."""
 
     decoder_start_id: int
     """Id of the first input token of the decoder, in encoder-decoder families."""
 
     default_coordinates: ClassVar[str] = "pixels_original"
-    """How coordinates were written in the pretraining of the family: a name in ``COORDINATES``."""
+    """Coordinate format of the family's pretraining: a name in ``COORDINATES``."""
 
     takes_images: ClassVar[bool] = True
     """True if models of the family accept images."""
@@ -154,7 +154,7 @@ class Family(ABC):
     """Names of the image processor's outputs that are passed to the model."""
 
     image_processor_class: ClassVar[Any]
-    """Class of the image processor, in families that load it as it is saved."""
+    """Class of the image processor, in families that load it unchanged."""
 
     processor_class: ClassVar[Any] = None
     """Class of ``processor``, in families whose processor has no settings of its own."""
@@ -178,7 +178,7 @@ class Family(ABC):
     def question(self, text: str, image_tokens: int) -> list[int]:
         """Return a question's token ids, with placeholder tokens for its images.
 
-        ``image_tokens`` is the number of placeholders of all images, which have equal numbers.
+        ``image_tokens`` is the total number for all images, each of which has the same number.
         """
         count = image_count(text)
         if image_tokens and count > 1 and not self.takes_several_images:
@@ -202,7 +202,7 @@ class Family(ABC):
         """Return a question's token ids, with one placeholder token in place of the image."""
 
     def chat_prompt(self, text: str, with_image: bool, answer: str | None = None) -> str:
-        """Apply the chat template to a question and the generation prompt, or to its answer."""
+        """Apply the chat template to a question, with the generation prompt or with its answer."""
         if not self.chat_template:
             raise ValueError(
                 f"model.name: the tokenizer has no chat template, which the prompts of {self.name} "
@@ -226,7 +226,7 @@ class Family(ABC):
                 return text
             raise ValueError("it writes nothing")
         except ValueError as error:
-            # It adds the list of a message's parts to a text.
+            # The template appends the list of content parts to a string.
             is_text = "TypeError" in str(error) and isinstance(turns[0]["content"], list)
             takes = ", because it takes texts alone" * is_text
             raise ValueError(
@@ -240,7 +240,7 @@ class Family(ABC):
         prompt = self.chat_prompt(_QUESTION, False)
         whole = self.chat_prompt(_QUESTION, False, _ANSWER)
         before, found, after = whole.rpartition(_ANSWER)
-        if _QUESTION not in prompt or not found or "'text'" in whole:  # a list of parts as text
+        if _QUESTION not in prompt or not found or "'text'" in whole:  # the list was printed
             raise ValueError(
                 f"model.name: the chat template of {self.tokenizer.name_or_path!r} does not write "
                 'the text of {"type": "text", "text": ...}, a part of a message; copy '
@@ -260,7 +260,7 @@ class Family(ABC):
         return Tokens(ids=[*tokens["input_ids"], self.stop_ids[0]], offsets=[*offsets, (0, 0)])
 
     def check_image_tokens(self, text: str, ids: Sequence[int], count: int) -> None:
-        """Raise ValueError if the prompt ``ids`` of a question has not ``count`` image tokens."""
+        """Raise ValueError unless the prompt ``ids`` of a question has ``count`` image tokens."""
         found = ids.count(self.image_id)
         if found != count:
             token = self.tokenizer.convert_ids_to_tokens(self.image_id)
@@ -291,7 +291,7 @@ class Family(ABC):
         return NumberVocabulary.from_tokens(self.tokenizer, tokens) | digits if tokens else digits
 
     def location_tokens(self) -> list[str]:
-        """Return the location tokens, from 0 on; empty if coordinates are written with digits."""
+        """Return all location tokens in order; empty if coordinates are written with digits."""
         return [self.coordinates.text.bin(level) for level in range(self.coordinates.bins or 0)]
 
     def numbers(
@@ -314,11 +314,11 @@ class Family(ABC):
         return {"input_ids": input_ids, "attention_mask": attention_mask, **images}
 
     def vision_inputs(self, sizes: Tensor, config: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return arguments of the model that its vision tower would compute from image sizes.
+        """Return model inputs that the vision tower would otherwise compute from image sizes.
 
-        ``sizes`` [images, 3] are those of the image processor (``image_grid_thw``), and ``config``
-        is the ``vision_config`` of the model. Returns tensors for the device of the model, and
-        arguments that stay on the CPU. Both are empty for a family that does not know them.
+        ``sizes`` [images, 3] is the ``image_grid_thw`` of the image processor, and ``config`` the
+        ``vision_config`` of the model. Returns tensors for the device of the model, and arguments
+        that stay on the CPU. Both are empty in families without such inputs.
         """
         return {}, {}
 
@@ -352,20 +352,20 @@ class Family(ABC):
         return Prompts(ids=ids, images=self.images(shown) if shown else {})
 
     def prompt_ids(self, text: str, image: Shown) -> list[int]:
-        """Return the token ids that the model reads for a question and its image or images."""
+        """Return the token ids of the prompt for a question and its image or images."""
         own = listed(image)
         if own:
             check_image_count(text, len(own))
         return self.question(text, sum(self.image_tokens(*each.size) for each in own))
 
     def frame(self, width: int, height: int) -> Frame:
-        """Return how an image of this size is resized and how its coordinates are written."""
+        """Return the frame of an image: how it is resized, and its coordinate format."""
         return Frame(width, height, self.resize.view(width, height), self.coordinates)
 
     def resize_image(self, image: Image.Image, size: tuple[int, int] | None = None) -> Image.Image:
         """Resize an image to the same size and with the same filter as the image processor.
 
-        ``size`` is that of the original, if the image was reduced when it was read.
+        ``size`` is the original size, if the image was downscaled when it was loaded.
         """
         view = self.resize.view(*(size or image.size))
         return image.resize((view.width_px, view.height_px), self.image_processor.resample)
@@ -373,11 +373,10 @@ class Family(ABC):
     def resize_image_once(
         self, image: Image.Image, size: tuple[int, int] | None = None
     ) -> Image.Image:
-        """Resize an image, or return it as it is if the processor would then resize it again.
+        """Resize an image, or return it unchanged if the processor would resize the result again.
 
-        Whoever applies the image processor to the result computes the same pixels as for the
-        original. (With Qwen, a second resize may change the size if ``min_pixels`` is close to
-        ``max_pixels``.)
+        The image processor computes the same pixels from the result as from the original. (With
+        Qwen, a second resize may change the size if ``min_pixels`` is close to ``max_pixels``.)
         """
         size = size or image.size
         resized = self.resize_image(image, size)
@@ -391,10 +390,10 @@ class Family(ABC):
         return image if image.size == size or is_seen_alike(image) else image.resize(size)
 
     def squash_to_square(self) -> None:
-        """Set ``resize`` to that of an image processor that squashes images to a square.
+        """Set ``resize`` and ``tokens_per_image`` for an image processor that squashes to a square.
 
-        Raises ValueError if that of the checkpoint crops images, makes no square or has no number
-        of image tokens.
+        Raises ValueError if the checkpoint's image processor crops images, does not resize to a
+        square, or has no number of image tokens.
         """
         names = ["do_center_crop", "image_seq_length"]
         size, side = dict(self.image_processor.size), self.image_processor.size["height"]
@@ -427,11 +426,9 @@ class Family(ABC):
     def load(cls, source: str, model: ModelConfig) -> Self:
         """Load the tokenizer and image processor of ``source``, a hub name or a folder.
 
-        ``coordinates.tokens`` adds location tokens to the tokenizer.
-
-        Raises:
-            ValueError: If the checkpoint belongs to another family, or was trained with another
-                image resizing or coordinate format than that of the config.
+        ``coordinates.tokens`` adds location tokens to the tokenizer. Raises ValueError if the
+        checkpoint belongs to another family, or if it was trained with an image resizing or
+        coordinate format that the config does not have.
         """
         check_model_type(cls.model_class, cls.name, source, model)
         tokenizer = cls.load_tokenizer(source, model)
@@ -442,7 +439,7 @@ class Family(ABC):
                 [AddedToken(token, normalized=False) for token in family.location_tokens()]
             )
         check_saved_frame(source, family.resize, family.coordinates, revision=model.revision)
-        if model.image_size:  # would hide a changed image processor next to the weights
+        if model.image_size:  # which hides whether the image processor in ``source`` was changed
             own = replace(model, image_size={})
             resize = cls(tokenizer, cls.load_image_processor(source, own), own).resize
             where = f"the image processor in {source}"
@@ -482,7 +479,7 @@ class Family(ABC):
                 source, revision=model.revision, trust_remote_code=model.trust_remote_code
             )
         except Exception as error:
-            # transformers and tokenizers raise these for wrong values; a model's own code may, too.
+            # transformers and tokenizers raise these for a damaged file; remote code may, too.
             its_file = Path(source, "tokenizer.json").is_file() and not model.trust_remote_code
             if type(error) not in (Exception, TypeError, KeyError) or not its_file:
                 raise
@@ -502,8 +499,8 @@ class Family(ABC):
     def make_processor(self, source: str, model: ModelConfig) -> ProcessorMixin | None:
         """Return a transformers processor with this tokenizer and this image processor.
 
-        It is saved with every model, so that other tools load it with ``AutoProcessor``. If it is
-        None, only the tokenizer and the image processor are saved.
+        It is saved with every model, so that other tools can load it with ``AutoProcessor``. If it
+        is None, only the tokenizer and the image processor are saved.
         """
         if self.processor_class is None:
             return None
@@ -522,7 +519,7 @@ class Family(ABC):
         )
 
     def load_model(self, source: str, model: ModelConfig) -> Any:
-        """Load all weights of a checkpoint from safetensors, or this rank's part of them."""
+        """Load all weights of a checkpoint from safetensors, or the shard of this rank."""
         if self.takes_images:
             check_image_token(self.image_id, self.load_config(source, model), source)
         ranks = self.tensor_parallel

@@ -37,13 +37,13 @@ from mm_numeric.families.model_files import processor_template
 from mm_numeric.geometry.frames import Resize
 
 _IMAGE = "<image>"
-"""What a template writes for an image, unless the tokenizer has another image token."""
+"""The image token in chat templates, unless the tokenizer has another one."""
 
 
 def turns_template(system: str, roles: Mapping[str, str], after: Mapping[str, str]) -> str:
     """Return a Jinja template: ``system``, then messages that begin and end as these roles do.
 
-    A run stores its template next to its tokenizer, so that other tools write the same prompts.
+    It is saved with the tokenizer, so that other tools write the same prompts.
     """
     return (
         f"{{{{ {system!r} }}}}"
@@ -92,7 +92,7 @@ class Llava(Family):
         self.image_id = self.token_id(self.image_token)
         self.stop_ids = [tokenizer.eos_token_id]
         pad_id = tokenizer.pad_token_id
-        # Padding must not be read as an image.
+        # A padding token must not be the image token.
         self.pad_id = self.stop_ids[0] if pad_id in (None, self.image_id) else pad_id
         self.resize = Resize(kind="letterbox", side=image_processor.size["height"])
         self.tokens_per_image = int(image_processor.image_tokens)
@@ -221,7 +221,7 @@ class Llava(Family):
 
 
 def image_token(tokenizer: Any) -> str:
-    """Return the token that stands for an image feature in LLaVA's prompts."""
+    """Return the placeholder token of an image feature in LLaVA's prompts."""
     vocabulary = tokenizer.get_vocab()
     return "<unk>" if "<unk>" in vocabulary and _IMAGE not in vocabulary else _IMAGE
 

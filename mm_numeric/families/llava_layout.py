@@ -58,7 +58,7 @@ class OriginalLayout:
 
     @classmethod
     def find(cls, source: str, revision: str) -> Self | None:
-        """Find the files of a checkpoint in LLaVA's own layout; None if the layout is another."""
+        """Find the files of a checkpoint; None if it is not in LLaVA's own layout."""
         raw = read_raw_config(source, revision)
         if "mm_vision_tower" not in raw:
             return None

@@ -44,7 +44,7 @@ def load_weights(
     """Load a checkpoint from safetensors, and raise ValueError if weights are missing.
 
     If ``new`` is set, weights with this name prefix may be missing; they get random values. If
-    ``ranks`` is more than 1, they share the weights, by the tensor parallel plan of transformers.
+    ``ranks`` is more than 1, the weights are sharded by the tensor parallel plan of transformers.
     """
     if Path(source, ADAPTER_SETTINGS).is_file():  # transformers would load their base model
         raise ValueError(
@@ -99,7 +99,7 @@ def check_model_type(model_class: Any, family: str, source: str, model: ModelCon
 def processor_template(source: str, revision: str) -> str | None:
     """Return the chat template of a checkpoint's processor; None if it has none.
 
-    Older checkpoints have it in chat_template.json, which no tokenizer reads.
+    In older checkpoints, it is in chat_template.json, which tokenizers do not read.
     """
     settings, _ = ProcessorMixin.get_processor_dict(source, revision=revision)
     return default_template(settings.get("chat_template"))
@@ -108,7 +108,7 @@ def processor_template(source: str, revision: str) -> str | None:
 def check_image_token(image_id: int, config: Any, source: str) -> None:
     """Raise ValueError if ``image_id`` of a tokenizer is not that in the model's configuration.
 
-    The model would find no place in a prompt for the features of its images.
+    The model would not find the image tokens in a prompt.
     """
     if getattr(config, "image_token_id", image_id) != image_id:
         raise ValueError(
@@ -178,7 +178,7 @@ def save_frame(folder: Path, resize: Resize, coordinates: Coordinates) -> None:
 
 
 def saved_frame(source: str, revision: str) -> Path | None:
-    """Return the frame.json of a model, a folder or a name on the hub; None if it has none."""
+    """Return the path of the frame.json of a folder or hub name; None if it has none."""
     if Path(source).is_dir():
         file = Path(source, FRAME)
         return file if file.is_file() else None
@@ -188,7 +188,7 @@ def saved_frame(source: str, revision: str) -> Path | None:
 
 
 def without_frame(source: str) -> str:
-    """Return the advice of an error message that removes the frame.json of a model."""
+    """Return advice for an error message: how to remove the frame.json of a model."""
     file = Path(source, FRAME)
     return f"delete {file}" if file.is_file() else f"delete {FRAME} in a copy"
 

@@ -129,5 +129,5 @@ FORMAT_PROMPTS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
         },
     },
 }
-"""``FORMAT_PROMPTS[format][task]`` are the same for a text format that ``model.coordinates`` names.
-They come before those of the family."""
+"""``FORMAT_PROMPTS[format][task]`` are such options for a text format of ``model.coordinates``.
+They have priority over those of the family."""

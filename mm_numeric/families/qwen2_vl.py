@@ -84,7 +84,7 @@ class Qwen2VL(Family):
         """Return the positions of patches and, for flash attention, the boundaries of images."""
         copied = {"image_position_ids": get_vision_position_ids(sizes, config.spatial_merge_size)}
         ends, longest = get_vision_attention_seqlens(sizes, config)
-        if longest is None:  # the others read the boundaries, which they compute from the sizes
+        if longest is None:  # other attention computes the boundaries from the sizes
             return copied, {}
         return {**copied, "image_cu_seqlens": ends}, {"image_max_seqlen": longest}
 
@@ -94,7 +94,7 @@ class Qwen2VL(Family):
         return view.width_px * view.height_px // self.resize.factor**2
 
     def num_image_features(self, images: dict[str, Tensor], config: Any) -> int:
-        """Return how many image features (one per image token) the model computes for a batch."""
+        """Return the number of image features (one per image token) of a batch."""
         patches = int(images["image_grid_thw"].prod(dim=1).sum())
         return patches // config.vision_config.spatial_merge_size**2
 
@@ -114,7 +114,7 @@ class Qwen2VL(Family):
 
     @classmethod
     def load_tokenizer(cls, source: str, model: ModelConfig) -> Any:
-        """Load the tokenizer; if it has no chat template, with that of the processor."""
+        """Load the tokenizer; if it has no chat template, it gets the processor's."""
         tokenizer = super().load_tokenizer(source, model)
         if not default_template(tokenizer.chat_template):
             tokenizer.chat_template = processor_template(source, model.revision)

@@ -54,7 +54,7 @@ class T5(TextFamily):
         return [*ids, self.stop_ids[0]]
 
     def answer(self, text: str) -> Tokens:
-        """Tokenise an answer and append the end token; a text with ``<unk>`` is a ValueError."""
+        """Tokenise an answer and append the end token; raise ValueError if a token is ``<unk>``."""
         if isinstance(self.tokenizer, ByT5Tokenizer):  # one token per byte, and no offsets
             ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
             offsets = [(i, i + 1) for i, character in enumerate(text) for _ in character.encode()]

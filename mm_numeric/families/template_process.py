@@ -1,9 +1,10 @@
 """A program that renders chat templates with limits, for ``chat_template``, which starts it.
 
-Its argument is the import path, as JSON. It answers each line of its input, a request, with a line.
+Its argument is the import path, as JSON. Each line of standard input is a request, to which it
+writes one line as the answer.
 
-Templates see what they see in transformers 5.23 (``utils/chat_template_utils.py``): the same
-environment of Jinja, filters and global names. transformers itself would take seconds to import.
+The Jinja environment, filters and global names are those of transformers 5.23
+(``utils/chat_template_utils.py``). transformers itself would take seconds to import.
 """
 
 import faulthandler
@@ -110,7 +111,7 @@ def compiled(template: str) -> Template:
 
 
 def answer(request: dict[str, Any]) -> dict[str, str]:
-    """Return the text of a request, or the reason why there is none."""
+    """Return the rendered text, or the reason why rendering failed."""
     try:
         text = compiled(request["template"]).render(**request["variables"])
         text.encode()  # a lone surrogate has no token
@@ -125,19 +126,19 @@ def answer(request: dict[str, Any]) -> dict[str, str]:
 
 def main() -> None:
     """Answer requests until the standard input is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
     try:
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     except (ImportError, ValueError, OSError):
         pass  # Windows; macOS; a lower limit is set
-    # The thread of faulthandler: the default size, `ulimit -s`, may exceed the limit of memory.
+    # The thread of faulthandler needs a stack: its default size, `ulimit -s`, may exceed MEMORY.
     threading.stack_size(1 << 20)
     print("ready", flush=True)  # noqa: T201
     for line in sys.stdin:
         request = json.loads(line)
-        # Ends this process, also within a function of C that takes long.
+        # Ends this process after the time limit, even during a long C function.
         faulthandler.dump_traceback_later(request["seconds"], exit=True)
         found = json.dumps(answer(request))
         faulthandler.cancel_dump_traceback_later()

@@ -30,7 +30,7 @@ class TextFamily(Family):
 
     @classmethod
     def load(cls, source: str, model: ModelConfig) -> Self:
-        """Load the tokenizer; raise if the checkpoint is of another model family or baseline."""
+        """Load the tokenizer; raise ValueError if the family or the baseline is another one."""
         config = cls.load_config(source, model)
         if not cls.supports(config):
             raise ValueError(

@@ -134,8 +134,7 @@ def most_likely(logits: Tensor, at: Tensor) -> Tensor:
 def _gradient_like(logits: Tensor, *, filled: bool = False) -> Tensor:
     """Allocate a zero tensor for the gradient of the logits; not zeroed if ``filled``.
 
-    ``filled`` means that the caller overwrites every element. On a CPU, numpy allocates the memory:
-    five times as fast as torch here.
+    On a CPU, numpy allocates the memory, which is five times as fast as torch.
     """
     if logits.device.type != "cpu" or not logits.numel() or torch.compiler.is_compiling():
         return torch.empty_like(logits) if filled else torch.zeros_like(logits)
@@ -175,15 +174,16 @@ def chunks(
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
-    """Concatenate the results of chunks; one of them is not copied."""
+    """Concatenate the results of chunks, without a copy if there is only one."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 def logsumexp(logits: Tensor, largest: Tensor, out: Tensor | None = None) -> Tensor:
     """Return the logsumexp of each row [n] of logits [n, v], given its largest logit [n].
 
-    ``torch.logsumexp`` of a bf16 tensor needs a float32 copy first. Here the difference from the
-    largest logit is the first float32 tensor; ``out`` [n, v] gets it, and may be the logits.
+    ``torch.logsumexp`` of a bf16 tensor needs a float32 copy first. Here the first float32 tensor
+    is the difference from the largest logit. It is written to ``out`` [n, v], which may be the
+    logits themselves.
     """
     finite = largest.nan_to_num(nan=math.nan, posinf=0.0, neginf=0.0)
     return difference(logits, finite, out).exp_().sum(dim=-1).log_().add_(finite)

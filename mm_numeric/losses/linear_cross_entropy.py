@@ -76,8 +76,8 @@ class _LinearCrossEntropyWithNumbers(torch.autograd.Function):
             likely.append(index)
             normalisers.append(logsumexp(logits, largest.to(floats), out=floats))
             if is_frozen:
-                # ``floats`` is the softmax times its sum. The label and the number tokens, which
-                # have more gradient than the softmax, are added before rounding.
+                # ``floats`` is the softmax, not yet divided by its sum. The backward pass adds the
+                # label and the number tokens, whose gradient is not only the softmax.
                 floats.scatter_(1, labels[rows, None], 0).index_fill_(1, number_ids, 0)
                 logits = logits if logits is floats else logits.copy_(floats)
                 total = (normalisers[-1] - largest.to(floats)).exp_()
@@ -110,10 +110,10 @@ class _LinearCrossEntropyWithNumbers(torch.autograd.Function):
 def _gradient_of_hidden(
     ctx: Any, grad_losses: Tensor, grad_number_logits: Tensor, grad_normaliser: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradient of the hidden states of a frozen head, from what the forward pass saved.
+    """Return the gradient of the hidden states of a frozen head.
 
-    This is the softmax times the weight without the columns of the label and of the number tokens,
-    which are added here, [n, d]; the logit of each label, [n]; and those of the number tokens,
+    The forward pass saved the softmax times the weight, [n, d], without the label and the number
+    tokens. They are added here, from the saved logits of the labels, [n], and of the number tokens,
     [n, c].
     """
     weight, labels, normaliser, number_rows, number_ids, others, wanted, numbers = ctx.saved_tensors
@@ -163,8 +163,8 @@ def _gradients(
             torch.mm(grad.T, hidden, out=grad_weight[tokens])
     grad_hidden.index_add_(0, number_rows, grad_number_logits @ weight[number_ids].to(scale))
     if grad_weight is not None or grad_bias is not None:
-        # The rows of the number tokens have a gradient of their own too. They are computed again
-        # from the sum of both: a sum of two rounded gradients would be less exact.
+        # The rows of the number tokens also have the gradient of their logits. They are computed
+        # again from the sum of both: a sum of two rounded gradients would be less exact.
         grad = head_scores(hidden, weight, bias, slice(None), number_ids)
         grad = (grad - normaliser[:, None]).exp_() * scale[:, None]
         grad -= (labels[:, None] == number_ids) * grad_losses[:, None]
@@ -180,19 +180,19 @@ class _ChunkMemory:
     """Memory for the logits of one chunk, which the next chunk overwrites.
 
     Allocating a tensor for each chunk would take as much memory as all logits on Linux: glibc
-    (2.36) does not use the memory of a freed aligned tensor again for another of the same size.
+    (2.36) does not reuse the memory of a freed aligned tensor for another one of the same size.
     """
 
     def __init__(self, like: Tensor, pieces: Sequence[slice], others: int) -> None:
-        """Allocate memory for the largest of ``pieces``, each of which has ``others`` columns."""
+        """Allocate memory for the largest chunk; ``others`` is the size of the other axis."""
         self.products = like.new_empty((pieces[0].stop - pieces[0].start) * others)
         self.floats = to_compute_dtype(self.products)
 
     def logits(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the logits, and a tensor of the same shape to compute in.
 
-        The second is float32, or float64 for float64 logits. Logits that have this dtype are in
-        the same memory.
+        The second tensor is float32, or float64 for float64 logits. If the logits have this dtype,
+        both are the same tensor.
         """
         shape = len(hidden), len(weight)
         products = self.products[: shape[0] * shape[1]].view(shape)

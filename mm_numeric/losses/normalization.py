@@ -29,10 +29,10 @@ class Counts(NamedTuple):
     boxes: Tensor
     times: Tensor
     shift: bool | None = None
-    """``shift`` of the call that counted labels [b, t]; None if this is not known."""
+    """The argument ``shift`` with which labels [b, t] were counted; None if it is not known."""
 
     is_batch: bool = False
-    """True if the loss is called with the only batch of the step, and these are its counts."""
+    """True if the step has one batch, for which the loss is called, and these are its counts."""
 
     @classmethod
     def of(cls, labels: Tensor, spans: NumberSpans, weights: Tensor | None = None) -> "Counts":
@@ -133,7 +133,7 @@ def item_weights(weights: Tensor, per: str, spans: NumberSpans) -> Tensor:
 def term_losses(spec: TermSpec, term: Term, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
     """Return the values of one numeric loss in a batch, before they are averaged.
 
-    There is one value per number token, number, box or clock time, depending on the loss. It is
+    There is one value per number token, number, box or clock time, depending on ``term.per``. It is
     multiplied by the weight of the number's role, such as x coordinate or hour.
     """
     losses = term(numbers, spans)
@@ -157,7 +157,7 @@ _on_devices: dict[tuple[object, ...], Tensor] = {}  # torch.compile warns of fun
 
 
 def _on_device(values: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Return values as a tensor, which is copied to the device once."""
+    """Return values as a tensor on a device, from a cache."""
     key = values, device, dtype
     if key not in _on_devices:
         with torch.inference_mode(False):  # or training after an evaluation would fail

@@ -21,7 +21,7 @@ def number_metrics(
 ) -> Tensor:
     """Return the sum and the count of each of the f metrics over a batch, [f, 2], float64.
 
-    To get the metrics, add the results of several batches and divide sums by counts. Metrics:
+    For the metrics of several batches, add their results and divide sums by counts. The metrics:
 
     ``accuracy``: fraction of the number tokens that the model predicts correctly (argmax over the
         whole vocabulary, with teacher forcing).

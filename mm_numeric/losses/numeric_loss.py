@@ -50,7 +50,7 @@ _DECAY = 0.9  # of the running means at each step
 
 @dataclass(frozen=True, eq=False)
 class ObjectiveResult:
-    """The training loss of a batch, and the losses of which it is the weighted sum.
+    """The training loss of a batch, and its components: cross-entropy and numeric losses.
 
     Attributes:
         loss: Scalar training loss, differentiable.
@@ -84,7 +84,7 @@ class Balance(nn.Module):
 
     Attributes:
         means: [2] running means of cross-entropy and of the weighted sum of the numeric losses; 0
-            before the first step with numbers. A part of the state with ``balance: running``.
+            before the first step with numbers. In the state dict only with ``balance: running``.
     """
 
     means: Tensor
@@ -97,8 +97,7 @@ class Balance(nn.Module):
     def total(self, sums: Mapping[str, LossSum], divisors: Mapping[str, Tensor]) -> Tensor:
         """Return the training loss: weighted mean cross-entropy plus weighted numeric losses.
 
-        ``sums`` has the sum of cross-entropy (``ce``) and of each numeric loss. Each sum is divided
-        by its entry in ``divisors`` to get the mean.
+        Each mean is the sum of a loss in ``sums``, divided by its entry in ``divisors``.
         """
         means = {name: LossSum(part.total, divisors[name]).mean for name, part in sums.items()}
         weighted = [_times(term.weight, means[term.name]) for term in self.spec.terms]
@@ -108,7 +107,7 @@ class Balance(nn.Module):
             own = means if is_whole else None
             numeric = self.factor(sums, own) * sum(weighted[1:], weighted[0])
         if "ce" not in sums:
-            assert numeric is not None  # there is no cross-entropy only if there are terms
+            assert numeric is not None  # only with terms may cross-entropy be missing
             return numeric
         cross_entropy = _times(self.spec.ce_weight, means["ce"])
         return cross_entropy if numeric is None else cross_entropy + numeric.to(cross_entropy)
@@ -120,8 +119,7 @@ class Balance(nn.Module):
 
         With ``balance: ratio``, it scales the numeric losses to ``numeric_weight`` times
         cross-entropy. With ``balance: running``, it is computed from running means. Otherwise it is
-        the constant ``numeric_weight``. ``sums`` has the sum and count of each loss in the batch,
-        and ``means`` their means if these are known.
+        the constant ``numeric_weight``. ``means`` are the means of ``sums``, if already computed.
         """
         if self.spec.balance == "ratio":
             own = means or {name: part.mean for name, part in sums.items()}
@@ -162,7 +160,7 @@ class Balance(nn.Module):
 
 
 def _times(weight: float, mean: Tensor) -> Tensor:
-    """Return the product; a weight of 1 costs nothing."""
+    """Return ``weight * mean``, without a multiplication if the weight is 1."""
     return mean if weight == 1 else weight * mean
 
 
@@ -173,15 +171,15 @@ class NumericLoss(nn.Module):
         result = loss_of(logits, labels, shift=True)
         result.loss.backward()
 
-    The state has the running means of ``balance: running``, and is empty for other settings.
+    The state dict has the running means of ``balance: running``, and is empty for other settings.
 
     Args:
         objective: Name of a preset (``mm_numeric.losses.presets``), an ``ObjectiveSpec``, or a
             mapping as in a config: ``{"preset": "ntil", "balance": "fixed"}``.
         tokenizer: The tokenizer of the model, or a processor that has one. Its number tokens are
             found by ``NumberVocabulary.from_tokenizer``.
-        vocabulary: The number tokens, in place of those of the tokenizer: for tokens of your own,
-            such as ``<loc0012>``.
+        vocabulary: The number tokens, instead of those found in the tokenizer: for tokens of your
+            own, such as ``<loc0012>``.
         answers: The tree of all answers, which ``expected_risk`` needs. The logits [n, v] of the n
             supervised positions, or their hidden states, are then followed by those of the nodes of
             the tree, row by row: [n + r * u, v].
@@ -271,7 +269,7 @@ class NumericLoss(nn.Module):
             counts: The counts that loss sums are divided by. With gradient accumulation or several
                 ranks, pass those of the whole optimiser step. None: the counts of this batch.
             metrics: True computes the metrics in ``ObjectiveResult.metrics``.
-            num_items_in_batch: Not supported; give Trainer ``loss_func(loss_of, shift=...)``.
+            num_items_in_batch: Not supported; pass ``loss_func(loss_of, shift=...)`` to Trainer.
         """
         if num_items_in_batch is not None:
             raise ValueError(
@@ -321,7 +319,7 @@ class NumericLoss(nn.Module):
         return inputs[: len(labels)], (self.answers.to(inputs.device), inputs[len(labels) :])
 
     def _warn_of_large_values(self) -> None:
-        """Warn if ``scale: published`` meets tokens of several digits.
+        """Warn if ``scale: published`` is used with tokens of several digits.
 
         Weights such as 0.3 were published for single digits. Only ``balance: fixed`` is checked:
         ``ratio`` and ``running`` rescale the numeric losses anyway.
@@ -339,20 +337,20 @@ class NumericLoss(nn.Module):
 
     @property
     def favours_long_numbers(self) -> bool:
-        """Return True if a trained term gives the digits of long numbers more weight."""
+        """Return True if a trained term gives numbers with more digits a larger weight."""
         return any(getattr(self.terms[n], "favours_long_numbers", False) for n in self._trained)
 
     def longest_number(self, spans: NumberSpans) -> Tensor:
-        """Return the digits and the value of the number with the most digits, [2], float64."""
+        """Return the number of digits and the value of the longest number, [2], float64."""
         _, classes = self._table(spans.worth, self._largest_id + 1)
         digits = (spans.from_right + classes.width[spans.target]).double()
         values = spans.value[spans.number]
         digits, values = (torch.nn.functional.pad(each, (1, 0)) for each in (digits, values))
-        at = digits.argmax()[None]  # an index of a device without a wait
+        at = digits.argmax()[None]  # a tensor: an int would make the CPU wait for the device
         return torch.stack([digits, values]).index_select(1, at).squeeze(1)
 
     def warn_of_long_number(self, digits: float, value: float) -> None:
-        """Warn once if a number has more than nine digits: it can have most of the gradient."""
+        """Warn once if a number has more than ``MANY_DIGITS`` digits."""
         if digits <= MANY_DIGITS or self._warned_of_digits:
             return
         self._warned_of_digits = True
@@ -476,7 +474,7 @@ class NumericLoss(nn.Module):
         has several packed documents, pass the index of each label's document as ``documents``
         (``document_ids(position_ids, shift=True)``).
 
-        Raises ValueError if a term must know coordinates or times, which token ids do not show.
+        Raises ValueError if a term needs coordinates or times, which token ids do not show.
         """
         if labels.dim() != 2:
             raise ValueError(f"labels must be [b, t], not {list(labels.shape)}.")
@@ -486,7 +484,7 @@ class NumericLoss(nn.Module):
         return spans
 
     def span_finder(self) -> Callable[..., NumberSpans]:
-        """Return the function that ``spans`` calls, which can be sent to other processes."""
+        """Return the function that ``spans`` calls; it can be pickled for other processes."""
         for term in self.spec.terms:
             if term.roles or self.terms[term.name].per in ("box", "time"):
                 raise ValueError(

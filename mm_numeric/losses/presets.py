@@ -40,17 +40,14 @@ def _ratio(*terms: TermSpec) -> ObjectiveSpec:
 
 
 def _in_place_of_ce(name: str, *more: TermSpec) -> ObjectiveSpec:
-    """Return the settings of a training loss that replaces CE at the number tokens.
-
-    The loss ``name``, such as ``gce``, replaces it. ``more`` are further numeric losses.
-    """
+    """Return settings with which the loss ``name`` replaces CE at the number tokens."""
     terms = TermSpec(name=name), *more
     return ObjectiveSpec(terms=terms, numeric_weight=1.0, ce_tokens="text")
 
 
 PRESETS: Mapping[str, ObjectiveSpec] = {
     "ce": ObjectiveSpec(),
-    # control: shows how much runs differ, as Adam hardly notices the scale of a loss
+    # control: shows how much runs differ by chance, as Adam is almost invariant to the loss scale
     "ce_times_1.3": ObjectiveSpec(ce_weight=1.3),
     # control: number tokens count twice, whatever their values
     "ce_numbers_times_2": ObjectiveSpec(
@@ -84,7 +81,7 @@ SUMMARIES: Mapping[str, str] = {
     "ntil_soft": "ntil with a gradient where the model is certain of a wrong digit",
     "rps": "CE plus a proper score, which noisy labels do not bias",
 }
-"""One sentence for each objective to choose from; ``PRESETS`` has the others as well."""
+"""One sentence for each of the main presets, which ``mm-numeric ls`` lists first."""
 
 
 def read_spec(value: Any, where: str) -> ObjectiveSpec:
@@ -92,11 +89,7 @@ def read_spec(value: Any, where: str) -> ObjectiveSpec:
 
     The mapping may have ``preset`` (default ``ce``), and settings such as ``numeric_weight``, which
     replace those of the preset. The mapping may also have options that only one of the terms has,
-    such as ``scale: published``.
-
-    Args:
-        value: The name, or the mapping.
-        where: Beginning of error messages.
+    such as ``scale: published``. ``where`` is the beginning of error messages.
     """
     settings = {"preset": value} if isinstance(value, str) else value
     if not isinstance(settings, Mapping):
@@ -116,7 +109,7 @@ def read_spec(value: Any, where: str) -> ObjectiveSpec:
 def with_changes(base: ObjectiveSpec, changes: Mapping[str, Any], where: str) -> ObjectiveSpec:
     """Return an objective's settings with changes, such as ``ce_weight=0`` or ``squash=2``.
 
-    An option of a numeric loss, such as ``squash``, is only known if no other loss has it.
+    An option of a numeric loss, such as ``squash``, is accepted if exactly one term has it.
     """
     known = {field.name for field in fields(ObjectiveSpec)}
     settings = {**vars(base), **{name: changes[name] for name in changes if name in known}}

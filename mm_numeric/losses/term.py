@@ -3,8 +3,8 @@
 Axes    k labels that are number tokens, m numbers, w digits of the longest number token,
         c classes (the number tokens of the vocabulary; class j is ``vocabulary.tokens[j]``)
 
-A term returns one loss per number token, number, box or time. The mean of these losses is added to
-the training loss. With gradient accumulation or several ranks, pass the counts of the whole step.
+A term returns one loss per number token, number, box or time. The mean of these losses, times the
+weight of the term, is added to the training loss.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ from mm_numeric.settings import read_dataclass
 
 PLACES = ("exponential", "linear", "powers", "none")
 MANY_DIGITS = 9
-"""Where weights grow with the digits, a number with more digits can have most of the gradient."""
+"""If weights grow with each digit, a number with more digits can have most of the gradient."""
 
 _LARGEST_WEIGHT = 1e30  # below the float32 maximum, so that sums stay finite; 1.2 ** 379
 
@@ -49,7 +49,7 @@ class NumberClasses:
         to_nine: [c] factor ``9 / reach``. Multiplied by it, the values of a digit group span 9,
             like those of the digits 0 to 9. 1 for a digit group with only one value.
         double_values: [c] ``values`` in float64.
-        double_one: [] the number 1 in float64.
+        double_one: [] the scalar 1 in float64.
         has_negative: True if a value may be negative.
     """
 
@@ -113,7 +113,7 @@ SCALES = ("range", "published")
 
 
 def check_scale(term: str, scale: str) -> None:
-    """Raise ValueError if the option ``scale`` of a numeric loss is not a known one."""
+    """Validate the option ``scale`` of a numeric loss."""
     if scale not in SCALES:
         raise ValueError(f"{term}: scale is one of {', '.join(SCALES)}, not {scale!r}.")
 
@@ -157,8 +157,7 @@ class NumberLogits:
     ) -> "NumberLogits":
         """Create ``NumberLogits`` from the model's logits of the c number tokens, scores [k, c].
 
-        ``target`` [k] is the index of each label among the c tokens. If the label is a digit, only
-        the ten digits keep their logits. Others become -1e30, so that a softmax ignores them.
+        ``target`` [k] is the index of each label among the c tokens.
         """
         if classes.same is None:
             return cls(scores, log_normaliser, classes)
@@ -176,7 +175,7 @@ class NumberLogits:
         return self.once("probs", lambda: self.logits.softmax(dim=-1))
 
     def once(self, key: Any, compute: Callable[[], _Found]) -> _Found:
-        """Return ``compute()``, which is called once for each key: terms share the result.
+        """Return ``compute()``, which is called once for each key, so that terms share the result.
 
         A trained term never gets a result that was computed without gradients.
         """
@@ -207,11 +206,11 @@ def cumulative_sum(values: Tensor) -> Tensor:
 
 
 class Term(Protocol):
-    """Interface of a numeric loss, which is independent of models, trainers and tasks."""
+    """Interface of a numeric loss."""
 
     @property
     def per(self) -> Literal["supervised", "token", "number", "box", "time", "answer"]:
-        """Return what one loss value is computed for: a number token, number, box or clock time.
+        """Return the unit of one loss value: a number token, number, box or clock time.
 
         ``answer`` is the whole answer of a row, which is one number or one time.
 
@@ -276,7 +275,7 @@ def sum_by_number(values: Tensor, spans: NumberSpans) -> Tensor:
 
 
 def normalised(weights: Tensor, totals: Tensor, digits: Tensor, spans: NumberSpans) -> Tensor:
-    """Return loss weights [k] divided so that the digits of each number have the mean weight 1.
+    """Scale loss weights [k] so that the digits of each number have the mean weight 1.
 
     Args:
         weights: [k] weight of each number token.

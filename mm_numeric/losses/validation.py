@@ -98,7 +98,7 @@ def flat_supervised(
 
 
 def _check_types(what: str, inputs: object, labels: object) -> None:
-    """Reject inputs that are no tensor, labels that are no integers, and calls in torch.func."""
+    """Reject inputs that are not a tensor, labels that are not integers, and torch.func."""
     if not isinstance(labels, Tensor) or labels.dtype not in (torch.int64, torch.int32):
         found = f"{getattr(labels, 'dtype', '')} {type(labels).__name__}".strip()
         raise ValueError(f"labels are token ids, a tensor of int64 or int32, not {found}.")
@@ -117,7 +117,7 @@ def _check_types(what: str, inputs: object, labels: object) -> None:
 
 
 def _check_shift(shift: bool | None, counts: Counts | None) -> None:
-    """Raise ValueError if ``shift`` is not given: with a wrong value, the loss would be wrong."""
+    """Raise ValueError if ``shift`` is missing, or differs from the one used for ``counts``."""
     if shift is None:
         raise ValueError(
             "labels [b, t] require shift=True (aligned with input_ids, as in transformers) or "
@@ -143,8 +143,8 @@ def check_labels(
 
     ``tokens`` is the vocabulary size of the output head, and ``ids`` [c] are the ids of all number
     tokens in the vocabulary. On a GPU, the CPU does not wait for the result of the check. Spans are
-    then checked only if the loss ``uses_spans``, and labels unless they are ``gathered``: the
-    kernel that gathers their logits checks them.
+    then checked only if the loss ``uses_spans``. Labels are not checked if they are ``gathered``,
+    because the kernel that gathers their logits checks them.
     """
     if labels.device.type != "cpu" or torch.compiler.is_compiling():
         if not gathered:

@@ -136,8 +136,8 @@ class ExpectedDistance:
 def _largest(cost: Tensor, classes: NumberClasses) -> Tensor:
     """Return the largest cost of confusing two tokens in the digit group of each token, [c].
 
-    ``cost`` [c, c] has the cost of each pair of tokens. A digit group is a set of tokens that can
-    replace each other. Each of the ten digits gets the maximum over all pairs of two digits.
+    ``cost`` [c, c] has the cost of each pair of tokens. Each of the ten digits, for example, gets
+    the maximum over all pairs of two digits.
     """
     if classes.same is None:
         return cost.max().expand(len(cost))
@@ -150,10 +150,7 @@ def _apart(cost: Tensor, classes: NumberClasses) -> Tensor:
 
 
 def _nearest(cost: Tensor, classes: NumberClasses) -> Tensor:
-    """Return the smallest nonzero cost of confusing two tokens in each token's digit group, [c].
-
-    ``cost`` [c, c] has the cost of each pair of tokens.
-    """
+    """Return the smallest nonzero cost of confusing two tokens in each token's digit group, [c]."""
     return -_largest(-cost.masked_fill(~_apart(cost, classes), torch.inf), classes)
 
 

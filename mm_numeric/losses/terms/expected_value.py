@@ -111,8 +111,8 @@ class RegressionAware:
     is over the tokens that can replace the label, without renormalising P. Probability on text thus
     counts as the value 0, and costs nothing if the label is 0. The preset ``raft`` replaces
     cross-entropy at the number tokens, as in the paper: use ``decode: raft``, because the most
-    likely digit is not trained. The paper has answers of one token. For longer ones, use ``decode:
-    mean``, which renormalises over the explored answers.
+    likely digit is not trained. For answers of several tokens, use ``decode: mean``, which
+    renormalises over the explored answers.
     """
 
     per: ClassVar[Literal["token"]] = "token"

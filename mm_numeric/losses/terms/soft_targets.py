@@ -30,7 +30,7 @@ def spread_target(numbers: NumberLogits, target: Tensor, tau: float) -> Tensor:
 
 
 def log_probs(numbers: NumberLogits) -> Tensor:
-    """Return the log-probability (full softmax) of each number token at k labels, [k, c]."""
+    """Return the log probability of each number token, in the whole vocabulary, [k, c]."""
     return numbers.logits - numbers.log_normaliser[:, None]
 
 
