@@ -54,9 +54,9 @@ _TOKENS = re.compile(r"(?:<[0-9]{1,3}>){2,}+")
 
 
 def find_points(text: str) -> tuple[ShapeText, ...]:
-    """Find the points in a text that is an action on a screen or has tags of points.
+    """Find the points of actions on a screen and of point tags in a text.
 
-    These are read, wherever they are in the text:
+    These are parsed, wherever they are in the text:
 
     - tool calls ``computer_use`` and ``mobile_use`` of Qwen2.5-VL and Qwen3-VL, and other JSON
       objects with ``coordinate``, or with ``action`` and ``point``;
@@ -66,12 +66,11 @@ def find_points(text: str) -> tuple[ShapeText, ...]:
       Molmo, and ``<points coords="1 1 100 200">`` of Molmo2;
     - the location tokens ``<1><2>`` of Rex-Omni.
 
-    Returns:
-        The points as (x, y), or as boxes (x1, y1, x2, y2) to click in the middle of. If there are
-        clicks among several actions, only the clicks. A click without a point is at the point of
-        the action before it. Empty if the text has nothing of this kind.
+    Returns points (x, y), or boxes (x1, y1, x2, y2) to click in the middle of. If there are clicks
+    among several actions, only the clicks are returned. A click without a point is at the point of
+    the action before it.
     """
-    plain = text.replace('\\"', ' "')  # arguments as a JSON text, as in answers of OpenAI's API
+    plain = text.replace('\\"', ' "')  # arguments as a JSON string, as in OpenAI's API
     for read, written in ((_actions, text), (_actions, plain), (_tags, text), (_tokens, text)):
         if points := tuple(read(written)):
             return points
@@ -148,7 +147,7 @@ class ClickFormat(CoordinateFormat):
         yield from super().write(shapes)
 
     def is_nothing(self, text: str) -> bool:
-        """Return True if a text without points ends with the answer without points."""
+        """Return True if a text has no points, and ends with the answer for no points."""
         return super().is_nothing(text) or text.strip().endswith(self.nothing)
 
     def read_answer(self, text: str, *, points: bool = False) -> Reading:

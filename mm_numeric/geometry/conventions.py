@@ -23,13 +23,13 @@ class Convention:
     """A name in ``COORDINATES``."""
 
     source: str = NONE_PUBLISHED
-    """Where its authors describe them."""
+    """Where the authors of the models describe the coordinates."""
 
     family: str = "chat"
     """``model.family`` of these models."""
 
     format: str = ""
-    """Text format of clicks, a name in ``COORDINATE_FORMATS``; empty: that of the preset."""
+    """Text format of clicks, a name in ``COORDINATE_FORMATS``; empty: the preset's."""
 
     @property
     def coordinates(self) -> Coordinates:
@@ -39,7 +39,7 @@ class Convention:
 
     @property
     def setting(self) -> str:
-        """Return the settings of the coordinates as ``model.coordinates`` has them in a config."""
+        """Return the value of ``model.coordinates`` in a config."""
         return f"{{preset: {self.preset}, format: {self.format}}}" if self.format else self.preset
 
 
@@ -116,7 +116,7 @@ CHAT: Mapping[str, Convention] = {
         }.items()
     },
 }
-"""Class name of a transformers processor -> how its models write coordinates."""
+"""Maps the class name of a transformers processor to the convention of its models."""
 
 CLICKS = (
     Convention(
@@ -183,8 +183,9 @@ CLICKS = (
     ),
     Convention("Rex-Omni", "rex_omni", "IDEA-Research/Rex-Omni, rex_omni/parser.py", "qwen2_5_vl"),
 )
-"""How models that operate a screen write a click. ``click`` and ``pointing`` read each of these
-texts with every preset that has digits, so that a preset with the same range is enough to score."""
+"""How models that operate a screen write a click. The tasks ``click`` and ``pointing`` parse each of
+these texts with every preset that writes digits: to score a model, any preset with the same range
+is enough."""
 
 
 def convention_of(processor: object) -> Convention:

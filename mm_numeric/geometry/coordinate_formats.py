@@ -5,7 +5,7 @@ in a generated text. Parsing also detects a truncated text. It takes linear time
 error. If the text has no coordinates, the result is empty.
 
 vLLM, TRL, verl and LLaMA-Factory remove special tokens from answers by default. ``read_answer``
-parses such an answer like the original one if what is left has only one meaning:
+parses such an answer like the original one if the rest is unambiguous:
 
     <|object_ref_start|>car<|object_ref_end|><|box_start|>(1,2),(3,4)<|box_end|>  ->  car(1,2),(3,4)
 """
@@ -25,7 +25,7 @@ Otherwise each quote in it would start a new search to the end, which takes quad
 """
 
 _JSON_TOKEN = re.compile(rf"([\[{{,:])\s*+({_STRING})?", re.DOTALL)
-"""A sign of JSON and the string that follows it. The apostrophe of ``The man's`` begins none."""
+"""A bracket, colon or comma of JSON, and the string after it, but not ``'s`` in ``The man's``."""
 
 _ESCAPED_OR_QUOTE = re.compile(r'\\.|"', re.DOTALL)
 
@@ -71,7 +71,7 @@ class Reading(NamedTuple):
     """True if the text ends inside a shape."""
 
     ambiguous: bool = False
-    """True if special tokens are missing that would tell where shapes and labels start and end."""
+    """True if the special tokens that mark the start and end of shapes and labels are missing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +126,7 @@ class CoordinateFormat:
     """Digits of a location token: smaller numbers have leading zeros, ``<loc0012>``."""
 
     points: int | None = None
-    """Number of points of every shape, whose location tokens nothing encloses. None: any number."""
+    """Number of points of each shape, if no text encloses its location tokens. None: any number."""
 
     nothing: str = "none"
     """Text of an answer without shapes."""
@@ -134,13 +134,9 @@ class CoordinateFormat:
     def write(self, shapes: Sequence[tuple[Sequence[str], str, bool]]) -> Iterator[Piece]:
         """Yield the text of boxes, polygons and points in pieces: coordinates, labels, separators.
 
-        Args:
-            shapes: Triples (coordinates, label, is_box). The coordinates are strings, for example
-                ``["0.1", "0.5"]`` for a point. A box has two points. The label may be "".
-
-        Raises:
-            ValueError: A label could not be parsed again, or a shape without a label would have
-                the label of the one before it.
+        ``shapes`` are triples (coordinates, label, is_box). The coordinates are strings, for
+        example ``["0.1", "0.5"]`` for a point. A box has two points. The label may be "". Raises
+        ValueError for text that would be parsed with another label.
         """
         if not shapes:
             yield Piece(self.nothing)
@@ -259,15 +255,15 @@ class CoordinateFormat:
         return unfenced in (self.nothing, _SPECIAL_TOKEN.sub("", self.nothing).strip())
 
     def read_answer(self, text: str, *, points: bool = False) -> Reading:
-        """Parse an answer like ``read``, also if its special tokens were removed by an engine.
+        """Parse an answer like ``read``, also if an inference engine removed its special tokens.
 
         A group of numbers without its special tokens may be a box, a part of a label, several
         shapes, or the first points of a truncated polygon. ``ambiguous`` is True if a group has
         neither two nor four points (nor one, with ``points``), if its points have different
-        separators, or if the last group is shorter than all others. It is not possible to detect a
-        quadrilateral that is truncated after two points and therefore looks like a box, if it is
-        the only shape or another shape is a box. For the same reason, the first four points of a
-        longer polygon are a quadrilateral.
+        separators, or if the last group is shorter than all others. If it is the only shape, or if
+        another shape is a box, a quadrilateral that is truncated after two points cannot be
+        distinguished from a box. Nor can the first four points of a longer polygon be distinguished
+        from a quadrilateral.
         """
         tokens, plain = self._without_special_tokens
         is_whole = not tokens or any(token in text for token in tokens)
@@ -301,7 +297,7 @@ class CoordinateFormat:
 
     @cached_property
     def _without_special_tokens(self) -> tuple[frozenset[str], "CoordinateFormat"]:
-        """Return the special tokens of this format, and the format that is left without them."""
+        """Return the special tokens of this format, and the format without them."""
         literals = {
             field.name: value
             for field in fields(self)
@@ -347,8 +343,8 @@ class CoordinateFormat:
     def _shape(self) -> re.Pattern[str]:
         """Return a regex that matches one complete box, polygon or point in this text format.
 
-        The group ``open`` is the text before the coordinates; None in a match of a polygon that is
-        not closed, whose first tokens would otherwise match as a box.
+        The group ``open`` is the text before the coordinates. It is None if the match is a polygon
+        that is not closed, whose first tokens would otherwise match as a box.
         """
         opens = self._either(self.open, self.polygon_open, self.single_open)
         closes = self._either(self.close, self.polygon_close)
@@ -416,8 +412,8 @@ class CoordinateFormat:
 class JsonFormat(CoordinateFormat):
     """Objects of JSON: numbers with a key such as ``bbox_2d``, and a label.
 
-    Every key of ``keys`` is read, also in single quotes, as Python prints an object. A key
-    determines neither the range of the numbers nor whether x is first.
+    Every key that matches ``keys`` is parsed, also in single quotes, as Python prints an object. A
+    key determines neither the range of the numbers nor whether x is first.
     """
 
     quoted: ClassVar[bool] = True
@@ -426,7 +422,7 @@ class JsonFormat(CoordinateFormat):
     """Regular expression of the keys of numbers."""
 
     label_keys: tuple[str, ...] = ("label", "category", "name", "text_content")
-    """Keys of labels. The key that the format writes comes first, and then the first of these."""
+    """Keys of labels, in order of priority, after the key that the format writes."""
 
     def _label(self, label: str) -> str:
         written = json.dumps(label, ensure_ascii=False)[1:-1]
@@ -470,7 +466,7 @@ class JsonFormat(CoordinateFormat):
 def _fields(text: str, fields: dict[str, str], *, stops: bool = False) -> dict[str, str]:
     """Add the strings of a JSON object, with quotes, to ``fields`` by their keys, and return it.
 
-    An opening brace begins another object with no fields; with ``stops`` it ends the search.
+    An opening brace begins a new object, without these fields; with ``stops`` it ends the search.
     """
     key = ""
     for sign, string in _JSON_TOKEN.findall(text):
@@ -485,5 +481,5 @@ def _fields(text: str, fields: dict[str, str], *, stops: bool = False) -> dict[s
 
 
 def _in_double_quotes(match: re.Match[str]) -> str:
-    """Return a part of a string in single quotes as it is written in double quotes."""
+    """Convert an escaped character or a quote of a string in single quotes to double quotes."""
     return {"\\'": "'", '"': '\\"'}.get(match[0], match[0])

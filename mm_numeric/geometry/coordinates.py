@@ -19,7 +19,7 @@ from mm_numeric.geometry.click_formats import ClickFormat, MolmoFormat
 from mm_numeric.geometry.coordinate_formats import CoordinateFormat, JsonFormat
 from mm_numeric.settings import check_choices
 
-_INVERSE_TOLERANCE = 10**9  # of sums of floats: one billionth of their value
+_INVERSE_TOLERANCE = 10**9  # a sum of floats may be wrong by one billionth of its value
 
 
 JSON = JsonFormat(
@@ -41,7 +41,7 @@ JSON = JsonFormat(
 
 
 def _tool(name: str, action: str) -> ClickFormat:
-    """Return the format of calls of a tool with which Qwen2.5-VL and Qwen3-VL operate a screen."""
+    """Return the format of tool calls with which Qwen2.5-VL and Qwen3-VL operate a screen."""
     begin, end = f'<tool_call>\n{{"name": "{name}", "arguments": {{"action": ', "}}\n</tool_call>"
     return ClickFormat(
         single_open=f'{begin}"{action}", "coordinate": [',
@@ -202,12 +202,12 @@ class Coordinates:
     """Number of digits after the decimal point, 0 to 6."""
 
     clamp: str = "inclusive"
-    """``inclusive``: the largest level is at the right or bottom edge. ``exclusive``: the largest
-    level is one grid step before the edge."""
+    """``inclusive``: the largest coordinate is at the right or bottom edge. ``exclusive``: the
+    largest coordinate is one grid step before the edge."""
 
     rounding: str = "round"
-    """``round``: round positions to the nearest grid step. ``floor``: round down, and read a level
-    as the centre of its step."""
+    """``round``: round positions to the nearest grid step. ``floor``: round down, and read a
+    coordinate as the centre of its step."""
 
     order: str = "xy"
     """Order of the two coordinates of a point: ``xy`` or ``yx``."""
@@ -216,10 +216,9 @@ class Coordinates:
     """Text around the numbers: a name in ``COORDINATE_FORMATS``."""
 
     tokens: int | None = None
-    """Number of location tokens, 3 to 10,000: 1000 for ``<loc0000>`` to ``<loc0999>``. Those that
-    the tokenizer lacks are added to it and to the model. The default ``format`` is then
-    ``location``, and the default ``max_value`` the number of the last token. null: none are
-    added."""
+    """Number of location tokens, 3 to 10,000: 1000 for ``<loc0000>`` to ``<loc0999>``. Missing
+    tokens are added to the tokenizer and the model. The default ``format`` is then ``location``,
+    and the default ``max_value`` the number of the last token. null: add no tokens."""
 
     def __post_init__(self) -> None:
         check_choices(
@@ -268,10 +267,10 @@ class Coordinates:
 
     @property
     def of_words(self) -> Self:
-        """Return these coordinates in the text format of words with their transcriptions.
+        """Return these coordinates in the text format for words with their transcriptions.
 
-        Qwen2.5-VL and Florence-2 have a format of their own. A transcription may contain digits and
-        brackets, so that formats without marks around a label are replaced by JSON.
+        Qwen2.5-VL and Florence-2 have such a format. Other formats are replaced by JSON if they do
+        not enclose labels, because a transcription may contain digits and brackets.
         """
         name = {"json": "json_words", "florence2": "florence2_words"}.get(self.format)
         if name is None and self.bins is None and not self.text.label_open.strip():

@@ -1,8 +1,7 @@
 """Settings with which published and saved models resize images and write coordinates.
 
-To convert the coordinates in an answer to pixels, the settings of the model that wrote it are
-needed. The settings of published checkpoints are listed here by model family. The settings of a
-fine-tuned model are stored in its ``frame.json``.
+They are needed to convert the coordinates in a model's answer to pixels. The settings of published
+checkpoints are listed here by model family. A fine-tuned model has them in its ``frame.json``.
 """
 
 import math
@@ -31,7 +30,7 @@ FAMILY_RESIZES: Mapping[str, Resize] = {
     "qwen3_vl": Resize(kind="smart", factor=32, min_pixels=65_536, max_pixels=16_777_216),
     "florence2": Resize(kind="squash", side=768),
 }
-"""Model family -> how the image processors of its published checkpoints resize images.
+"""Maps each model family to how the image processors of its checkpoints resize images.
 
 The coordinate format of a family has the same name in ``COORDINATES``. Only ``qwen2_5_vl`` writes
 pixels of the resized image. The coordinates of the other families do not depend on ``side``,
@@ -50,8 +49,8 @@ class AreaLimits:
     """Largest area of a resized image."""
 
     image_max_pixels: int | None = None
-    """Area to which a tool such as LLaMA-Factory shrinks larger images before the model's own
-    resizing."""
+    """Area to which a tool, such as LLaMA-Factory, shrinks larger images before the image processor
+    resizes them."""
 
     @property
     def given(self) -> dict[str, int]:
@@ -111,12 +110,9 @@ class FrameRule:
         return self.resize.kind == "smart" and in_pixels
 
     def frame(self, width: int, height: int) -> Frame:
-        """Return how an image of this size is resized and how its coordinates are written.
+        """Return the frame of an image whose size after EXIF rotation is ``width`` x ``height``.
 
-        The size is that of the image after EXIF rotation.
-
-        Raises:
-            ValueError: If an image of this size cannot be resized.
+        Raises ValueError if an image of this size cannot be resized.
         """
         view, limit = self.resize.view(width, height), self.image_max_pixels
         if limit is not None and width * height > limit:
@@ -151,7 +147,7 @@ class FrameRule:
 
         ``name`` is the folder of a run or model, the path of its ``frame.json``, or a coordinate
         format of no family, such as ``relative_1000``; write ``./internvl`` for a folder of this
-        name. Only ``pixels_resized``, whose images are resized as by Qwen2.5-VL, has ``limits``.
+        name. Only ``pixels_resized`` has ``limits``: its images are resized as by Qwen2.5-VL.
         """
         given = " and ".join(f"--{limit.replace('_', '-')}" for limit in limits.given)
         path = Path(name)
@@ -200,7 +196,7 @@ class FrameRule:
 
 
 def published_frames() -> dict[str, FrameRule]:
-    """Return all frames that need nothing but a name, by the option that names them."""
+    """Return all frames that are defined by a name alone, by the command line option for it."""
     found = {f"--family {name}": FrameRule.of_family(name) for name in FAMILY_RESIZES}
     others = [name for name in COORDINATES if name not in (*FAMILY_RESIZES, "pixels_resized")]
     return found | {f"--frame {name}": FrameRule.named(name) for name in others}

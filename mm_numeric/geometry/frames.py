@@ -32,20 +32,20 @@ from mm_numeric.geometry.layouts import find_shapes, has_location_tokens, is_not
 from mm_numeric.settings import read_dataclass
 
 MAX_ASPECT_RATIO = 200
-"""Longest image that ``smart`` resizing accepts: the longer side divided by the shorter side."""
+"""Largest aspect ratio that ``smart`` resizing accepts: longer side divided by shorter side."""
 
 TOKENS_REMOVED = "special tokens were removed; decode with skip_special_tokens=False"
 """Reason of a parse failure: the rest of the answer is ambiguous."""
 
 NO_LOCATION_TOKENS = f"no location tokens: none were generated, or {TOKENS_REMOVED}"
-"""Reason of a parse failure: the coordinates were location tokens, which were removed."""
+"""Reason of a parse failure: there are no location tokens, which may have been removed."""
 
 LOCATION_TOKENS = "location tokens, which the declared frame does not have"
-"""Reason of a parse failure: the text has location tokens, whose range the frame does not have."""
+"""Reason of a parse failure: the text has location tokens, and the frame has digits."""
 
-_READ: dict[str, Any] = {}  # frames by their text: each row of a file has one, and most are equal
+_READ: dict[str, Any] = {}  # cache: each row of predictions.jsonl has a frame, most are equal
 _SLACK_PX = 1.0  # rounded annotations may be outside the image by this much; they are clamped
-_LARGEST_EDGE_PX = 1_000_000  # Pillow opens no image that is wider and has a usable height
+_LARGEST_EDGE_PX = 1_000_000  # a wider image of usable height exceeds Pillow's limit of pixels
 _LARGEST_LEVEL = 2.0**53  # above it float64 cannot represent every whole number
 
 
@@ -92,7 +92,7 @@ class View:
 
 @dataclass(frozen=True, kw_only=True)
 class Resize:
-    """The method and the settings by which a model family resizes images, such as padding."""
+    """The method and the settings with which a model family resizes images."""
 
     kind: str
     """One of four methods.
@@ -189,7 +189,7 @@ class Frame:
 
     @property
     def step_px(self) -> tuple[float, float]:
-        """Return the distance of neighbouring coordinates in x and y, in original image pixels."""
+        """Return the distance of neighbouring coordinates in x and y, in original pixels."""
         steps = tuple(self.coordinates.step(edge) for edge in self.edges)
         if self.coordinates.space == "original":
             return steps[0], steps[1]
@@ -270,14 +270,13 @@ class Frame:
     def read(self, text: str, *, points: bool = False) -> Instances | Unreadable:
         """Parse the boxes and polygons in a text. A single point becomes a polygon of one point.
 
-        The layout of the text need not be that of the frame (``geometry.layouts``), but its numbers
-        have the range and the order of the frame. With ``points``, pairs of numbers in a list are
-        points, and actions on a screen are read.
+        The text may have any layout of ``geometry.layouts``, but its numbers have the range and the
+        order of the frame. With ``points``, pairs of numbers in a list are points, and actions on a
+        screen are parsed.
 
-        Returns:
-            The boxes and polygons in pixels of the original image, in the order of the text. They
-            are not corrected: boxes may have swapped corners, and points may be outside the image.
-            If the text cannot be parsed, ``Unreadable`` with the reason.
+        Returns the shapes in pixels of the original image, in the order of the text, or
+        ``Unreadable`` with a reason. Shapes are not corrected: boxes may have swapped corners, and
+        points may be outside the image.
         """
         coordinates = self.coordinates
         if not text.strip() and not coordinates.bins:
@@ -309,9 +308,9 @@ class Frame:
     def rewritten(
         self, text: str, spans: Container[tuple[int, int]], *, points: bool = False
     ) -> str:
-        """Write the shapes of a text again, but only those with one of the ``spans`` of ``read``.
+        """Write the shapes of a text again, but only those with one of the ``spans`` from ``read``.
 
-        Numerals and labels are those of the text. Raises ValueError as ``CoordinateFormat.write``.
+        Numerals and labels stay unchanged. Raises ValueError like ``CoordinateFormat.write``.
         """
         shapes = [
             (shape.numerals, shape.label, len(shape.numerals) == 4)
@@ -330,7 +329,7 @@ class Frame:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """Create a ``Frame`` from a dictionary of ``to_dict``; equal ones share one frame."""
+        """Create a ``Frame`` from the result of ``to_dict``; equal dictionaries share a frame."""
         if len(_READ) == 1000:
             _READ.clear()
         if (found := _READ.get(key := repr(raw))) is None:
@@ -341,7 +340,8 @@ class Frame:
 def write_pieces(pieces: Iterable[Piece], roles: Sequence[str]) -> Written:
     """Join the pieces of a list of shapes, and return the position of each of their numbers.
 
-    ``roles`` are those of a shape's numbers, in turn: ``xy``. If empty, numbers have no marks.
+    ``roles``, such as ``xy``, are repeated over the numbers of a shape. If empty, there are no
+    marks.
     """
     text, marks, group = "", [], -1
     format_digits: set[int] = set()

@@ -19,7 +19,7 @@ LABEL_LENGTH = 80
 """Largest number of characters of a label in a list."""
 
 ANY = r"[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
-"""Any character of a text, also a line break or a tab, but no other control character."""
+"""Any character except control characters; line breaks and tabs are allowed."""
 
 _CONTROLS = r"\x00-\x1f\x7f"
 _Ranges = tuple[tuple[int, int], tuple[int, int]]
@@ -79,11 +79,11 @@ def box_regex(frame: Frame) -> str:
 
 
 def rest_of_box(frame: Frame, begun: str) -> str | None:
-    """Return a regular expression of the end of a box whose first corner has been written.
+    """Return a regular expression of the rest of a box whose first corner has been written.
 
-    The second corner is neither left of the first corner nor above it. ``begun`` is the text up to
-    the first character after the first corner, such as ``[12, 34,``. The result is None if
-    ``begun`` is shorter or longer than that.
+    The second corner is neither left of the first corner nor above it. ``begun`` ends with the
+    first character after the first corner, such as ``[12, 34,``; for any other text, the result is
+    None.
     """
     coordinates = frame.coordinates
     found = _first_corner(coordinates.text).fullmatch(begun)
@@ -98,10 +98,11 @@ def rest_of_box(frame: Frame, begun: str) -> str | None:
 
 
 def list_regex(frame: Frame, *, polygons: bool = False, labels: bool = False) -> str:
-    """Return a regular expression of a list of boxes within the image, also of an empty one.
+    """Return a regular expression of a list of boxes within the image; it may be empty.
 
-    It may also have ``polygons`` of at least three points, and ``labels`` of one line and up to
-    ``LABEL_LENGTH`` characters, without those that enclose labels and shapes in this format.
+    The list may also have ``polygons`` of at least three points, and ``labels`` of one line and up
+    to ``LABEL_LENGTH`` characters, without characters that enclose labels and shapes in this
+    format.
     """
     text, point = frame.coordinates.text, _point(frame)
     after = f"(?:{escape(text.between_points)}{point})"
@@ -117,9 +118,9 @@ def list_regex(frame: Frame, *, polygons: bool = False, labels: bool = False) ->
 
 
 def points_regex(frame: Frame, *, several: bool) -> str:
-    """Return a regular expression of one point within the image, or of none.
+    """Return a regular expression of an answer with one point or no point within the image.
 
-    ``several`` is True if there may be any number of points.
+    If ``several`` is True, there may be any number of points.
     """
     text = frame.coordinates.text
     if isinstance(text, MolmoFormat):
@@ -130,7 +131,7 @@ def points_regex(frame: Frame, *, several: bool) -> str:
 
 
 def _list(text: CoordinateFormat, shape: str, *, several: bool = True) -> str:
-    """Return an expression of a list of shapes, given that of one shape; it may be empty."""
+    """Return an expression of a list of shapes, which may be empty, given one of a shape."""
     items = one = escape(text.before) + shape + escape(text.after)
     if several:
         items = f"{one}(?:{escape(text.between)}{one})*"
@@ -164,7 +165,7 @@ def _ranges(frame: Frame) -> _Ranges:
 
 @cache
 def _literals(text: CoordinateFormat) -> tuple[str, ...]:
-    """Return the texts around the numerals of a box without a label, five."""
+    """Return the five texts around the four numerals of a box without a label."""
     found = [""]
     for piece in text.write([(["0"] * 4, "", True)]):
         if piece.number is None:

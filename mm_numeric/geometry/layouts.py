@@ -1,15 +1,15 @@
 """Find the boxes, polygons and points in a text, in whatever layout it has.
 
 A model that is asked for ``[x1, y1, x2, y2]`` may answer with JSON, and one that is trained to
-write JSON with a list. The layout of a text is detected here. The range and the order of its
-numbers are not: they are those that the frame declares. These layouts are tried in turn, and the
-first one with a shape, complete or not, is used:
+write JSON may answer with a list. The layout of a text is detected here, but not the range and the
+order of its numbers, which the frame declares. These layouts are tried in turn, and the first one
+with a shape, complete or not, is used:
 
 1. the declared text format, if it is JSON or an action, or if the text has its special tokens;
 2. box tokens and tags: ``<|box_start|>(1,2),(3,4)<|box_end|>``, ``<box>[[1, 2, 3, 4]]</box>`` ...;
 3. JSON: ``[{"bbox_2d": [1, 2, 3, 4], "label": "cat"}]``, also in single quotes, with other keys;
-4. the declared text format otherwise: ``cat [1, 2, 3, 4]``, ``cat (1,2),(3,4)``, or what is left
-   if an engine has removed its special tokens;
+4. the declared text format otherwise: ``cat [1, 2, 3, 4]``, ``cat (1,2),(3,4)``, also after an
+   inference engine has removed its special tokens;
 5. lists in brackets or parentheses: ``cat (1, 2, 3, 4)``, ``[(1, 2), (3, 4)]``.
 
 For points, actions on a screen and tags of points come before all of them (``find_points``), and
@@ -96,8 +96,8 @@ def read_lists(text: str, *, points: bool = False) -> Reading:
     """Find lists of numbers in brackets or parentheses, with the words before each as its label.
 
     Four numbers are a box, and more are a polygon. Pairs with only a comma between them are one
-    box or polygon, and a pair alone is nothing; with ``points``, each pair is a point, except that
-    of a call of a function.
+    box or polygon, and a single pair is ignored. With ``points``, each pair is a point, except the
+    arguments of a function call.
     """
     runs: list[list[re.Match[str]]] = []
     for group in _GROUP.finditer(text):
@@ -127,7 +127,7 @@ def read_lists(text: str, *, points: bool = False) -> Reading:
 
 
 def _label(before: str) -> str:
-    """Return the words in the last line before a shape, without tags, signs and quotes."""
+    """Return the words in the last line before a shape, without tags, punctuation and quotes."""
     if "<ref>" in before:
         before = before.rpartition("<ref>")[2].partition("</ref>")[0]
     lines = _TAG.sub("", before).strip(_AROUND_LABEL + "\n").splitlines()
@@ -135,7 +135,7 @@ def _label(before: str) -> str:
 
 
 def is_nothing(text: str, form: CoordinateFormat) -> bool:
-    """Return True if a text is an answer without shapes: that of the format, ``none`` or ``[]``."""
+    """Return True if a text is the format's answer without shapes, or ``none`` or ``[]``."""
     others = () if form.bins else (JSON, _BRACKETS)
     return any(own.is_nothing(text) for own in (form, *others))
 
@@ -151,10 +151,10 @@ _WRITTEN = {"box_2d": ("yx", "Gemini and Gemma write"), "bbox_2d": ("xy", "Qwen 
 
 
 def key_notes(text: str, coordinates: Coordinates) -> list[tuple[str, bool]]:
-    """Return how boxes were read whose key may mean something else, and True for a likely mistake.
+    """Return notes on how ambiguous JSON keys of boxes were read, and True for a likely mistake.
 
     Models write ``box_2d`` with y first and ``bbox_2d`` with x first; ``bbox`` is x, y, width and
-    height in files of COCO. The frame declares the order, and a box has two corners.
+    height in COCO files. Here, the frame declares the order, and a box is always two corners.
     """
     if coordinates.bins:
         return []

@@ -26,9 +26,9 @@ _FARTHEST_PX = 100_000.0  # beyond it, pycocotools overflows
 def mask_of(pixels: NDArray[Any]) -> Mask:
     """Convert pixels to a mask: those with at least half of the largest value are inside.
 
-    The values may be 0 and 1, or 0 and 255. Half of the largest value is for JPEG files, whose
-    pixels near the border of a region have other values, too. Of ``pixels`` [height, width,
-    channels], the first channel counts.
+    The values may be 0 and 1, or 0 and 255. The threshold is for JPEG files, which have other
+    values near the border of a region. Of ``pixels`` [height, width, channels], only the first
+    channel is used.
     """
     values = pixels if pixels.ndim == 2 else pixels[..., 0]
     flat = ((values > 0) & (2.0 * values >= values.max(initial=0))).T.ravel()
@@ -104,15 +104,11 @@ def mask_row(mask: Mask) -> dict[str, Any]:
 
 
 def mask_contains(mask: Mask, x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return for points, in pixels, True if the pixel that contains the point is in the mask.
+    """Return, for points ``x`` [p] and ``y`` [p] in pixels, True if the point's pixel is in a mask.
 
-    A point outside of the image is in no mask. The pixel of a point is found by rounding down, as
-    in ``text2pts`` of RoboPoint (robopoint/eval/summarize_vqa.py).
-
-    Args:
-        mask: The mask, in the size of the image.
-        x: x of the points, [p].
-        y: y of the points, [p].
+    ``mask`` has the size of the image; a point outside of it is not in the mask. The pixel of a
+    point is found by rounding down, as in ``text2pts`` of RoboPoint
+    (robopoint/eval/summarize_vqa.py).
     """
     height, width = mask.size
     column, row = np.floor(x), np.floor(y)
@@ -147,10 +143,9 @@ def check_masks(answer: Instances, width: int, height: int, where: str = "") -> 
 
 
 def polygon_rle(points: Sequence[Point], size: tuple[int, int]) -> dict[str, Any]:
-    """Rasterise a polygon with pycocotools, in an image of ``size`` (height, width).
+    """Rasterise a polygon in an image of ``size`` (height, width).
 
-    Returns:
-        The run-length encoding that pycocotools reads; ``counts`` are bytes.
+    Returns the run-length encoding of pycocotools, in which ``counts`` are bytes.
     """
     from pycocotools import mask
 
@@ -160,7 +155,7 @@ def polygon_rle(points: Sequence[Point], size: tuple[int, int]) -> dict[str, Any
 
 
 def polygon_mask(points: Sequence[Point], size: tuple[int, int]) -> Mask:
-    """Return the pixels of a polygon as ``polygon_rle``; there may be none."""
+    """Return the mask of a polygon, computed by ``polygon_rle``; it may have no pixel."""
     return Mask(size, tuple(_decoded(polygon_rle(points, size)["counts"], "the polygon")))
 
 

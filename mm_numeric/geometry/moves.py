@@ -14,7 +14,7 @@ from mm_numeric.answers import Box, Instance, Instances, Mask, Point, Polygon, S
 from mm_numeric.geometry.masks import box_and_point, mask_of
 from mm_numeric.geometry.row_shapes import around, clipped
 
-_TOLERANCE_PX = 1.0  # by which frames accept points outside of the image
+_TOLERANCE_PX = 1.0  # frames accept points that are outside of the image by this much
 _TINY = 1e-9
 
 
@@ -42,11 +42,11 @@ class Affine(NamedTuple):
 
     @property
     def determinant(self) -> float:
-        """Return the factor of areas; it is negative if the map mirrors."""
+        """Return the factor by which areas grow; it is negative if the map mirrors."""
         return self.a * self.e - self.b * self.d
 
     def point(self, point: Point) -> Point:
-        """Return where a point is moved to."""
+        """Return the moved point."""
         x, y = point
         return self.a * x + self.b * y + self.c, self.d * x + self.e * y + self.f
 
@@ -62,13 +62,13 @@ class Affine(NamedTuple):
 
 @dataclass(frozen=True)
 class KeptShare:
-    """When an object counts as kept: how much of it is in the moved image, and how large it is."""
+    """Limits for keeping an object in a moved image: its share inside the image, and its size."""
 
     share: float
-    """Least share of the area of a box inside the image, above 0 and at most 1."""
+    """Smallest share of a box's area that must be inside the image, above 0 and at most 1."""
 
     smallest_px: float
-    """Least width and height in pixels, unless the object was smaller before."""
+    """Smallest width and height in pixels, unless the object was smaller before."""
 
     def shape(self, shape: Shape, move: Affine, size: tuple[int, int]) -> Shape | None:
         """Return a moved shape; None if it is not kept.

@@ -288,7 +288,7 @@ def clipped_answer(answer: Any, width: float, height: float) -> Any:
 
 
 def finite_numbers(value: Any, where: str) -> list[float]:
-    """Validate a list of finite numbers and return it; nan and infinite numbers are errors.
+    """Validate a list of numbers and return it; nan and infinite numbers are errors.
 
     All boxes and polygons are checked with it. Comparisons with nan are always false, so a test
     such as ``iou < 0.5`` would let a box of nan match everything.
