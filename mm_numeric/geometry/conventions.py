@@ -183,9 +183,8 @@ CLICKS = (
     ),
     Convention("Rex-Omni", "rex_omni", "IDEA-Research/Rex-Omni, rex_omni/parser.py", "qwen2_5_vl"),
 )
-"""How models that operate a screen write a click. The tasks ``click`` and ``pointing`` parse each of
-these texts with every preset that writes digits: to score a model, any preset with the same range
-is enough."""
+"""How models that operate a screen write a click. ``click`` and ``pointing`` parse each of these
+texts with every preset that writes digits: any preset with the same range is enough to score."""
 
 
 def convention_of(processor: object) -> Convention:

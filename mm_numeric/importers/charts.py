@@ -14,12 +14,12 @@ PlotQA: ``qa_pairs_V1.json`` and ``qa_pairs_V2.json``. The list may also be the 
                    "answer": 12.5, "answer_bbox": {}, "template": "data_retrieval",
                    "type": "vbar_categorical"}, ...]}
 
-The image is ``17.png``. The kind of plot, ``type``, becomes the category. Questions of both whose
-answer is no number are left out.
+The image is ``17.png``. The kind of plot, ``type``, becomes the category. In both data sets,
+questions whose answer is not a number are left out.
 
-Within 5 %, each year from 1910 to 2110 would be right for 2010, so that the tolerance of a year is
-0. An answer is a year if it is a whole number from 1800 to 2099 with four digits, and the question
-has the word ``year``, ``years`` or ``when``.
+The tolerance of a year is 0: within the usual 5 %, each year from 1910 to 2110 would be right for
+2010. An answer is a year if it is a whole number from 1800 to 2099, and the question has the word
+``year``, ``years`` or ``when``.
 
 Sources: https://github.com/vis-nlp/ChartQA, ``ChartQA Dataset``, and ahmed-masry/ChartQA on the
 hub; https://github.com/NiteshMethani/PlotQA, PlotQA_Dataset.md.

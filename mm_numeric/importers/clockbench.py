@@ -56,7 +56,6 @@ class ClockBenchImporter(ImageImporter):
                 yield row_or_error(f"{where}, {kind}", self._row, name, kind, fields)
 
     def _row(self, name: str, kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the row of one question about a clock."""
         if "image_url" not in fields:
             why = "no questions; give the file with the questions as well."
             raise InvalidRowError("question", why)

@@ -1,12 +1,12 @@
 """Import object boxes from ``instances_val2017.json`` of COCO, or a file in the same format.
 
-Boxes are [x, y, width, height] in pixels. With ``--shape polygon``, an object whose
-``segmentation`` is a single polygon is this polygon. One of several polygons, or with run lengths
-(RLE), has its box and its ``mask``. A crowd region (``iscrowd``) covers an unknown
-number of objects. It is marked ``ignore``, so that it does not count in scores.
+Boxes are [x, y, width, height] in pixels. With ``--shape polygon``, an object is the polygon of its
+``segmentation``. If this has several polygons or run lengths (RLE), the object has its box and its
+``mask``. A crowd region (``iscrowd``) covers an unknown number of objects. It is marked ``ignore``,
+so that it does not count in scores.
 
-LVIS has ``coco_url`` in place of ``file_name``; the last two parts of the URL, such as
-``val2017/000000397133.jpg``, are the file, as for detectron2 (``get_file_name``).
+LVIS has ``coco_url`` instead of ``file_name``; the last two parts of the URL, such as
+``val2017/000000397133.jpg``, are the file name, as in detectron2 (``get_file_name``).
 
 Source: https://cocodataset.org/#format-data, https://www.lvisdataset.org/dataset.
 """
@@ -101,10 +101,9 @@ class Coco(ImageImporter):
 
 
 def _declared_classes(categories: Sequence[Any], used: Container[Any]) -> DeclaredClasses:
-    """Return the names of the categories of a file, without groups of other categories.
+    """Return the names of the categories of a file, without empty supercategories of others.
 
-    Roboflow adds a category without objects that is the supercategory of all others. ``used`` are
-    the ids of the categories with objects.
+    Roboflow adds such a category. ``used`` are the ids of the categories with objects.
     """
     groups = {c.get("supercategory") for c in categories if c.get("supercategory") != c["name"]}
     return DeclaredClasses(

@@ -1,8 +1,8 @@
-"""Write rows as data sets of other tools, in the format and the coordinates that they train on.
+"""Write rows as data sets of other tools, in the file and coordinate formats that they train on.
 
-A task makes a question and an answer of each row, a frame writes the coordinates of the answer as
-a model family does, and an ``Exporter`` writes the files of a tool. They are in a folder of their
-own next to the rows: ``rows.jsonl`` for ms-swift is ``rows.ms-swift``.
+A task converts each row to a question and an answer, a frame writes the coordinates of the answer
+as a model family does, and an ``Exporter`` writes the files of a tool. They are in a folder next to
+the rows: ``rows.jsonl`` for ms-swift is ``rows.ms-swift``.
 """
 
 import json
@@ -29,15 +29,15 @@ _ORIENTATION = 0x0112  # EXIF tag; 2 to 8 are turned or mirrored
 
 
 Sample = tuple[Example, Frame | None]
-"""A question with its answer and the paths of its images, and the frame of the model that is
-trained: None without an image, and if answers have no coordinates."""
+"""A question with its answer and the paths of its images, and the frame of the trained model. The
+frame is None without an image, and if answers have no coordinates."""
 
 
 class Exporter(ABC):
-    """Writes the files of one tool, which trains on questions and answers as texts."""
+    """Base class that writes the files of one tool."""
 
     tool: ClassVar[str]
-    """Name and version of the tool whose code was read."""
+    """Name and version of the tool."""
 
     rotates_images: ClassVar[bool] = True
     """True if the tool rotates images upright according to their EXIF orientation."""
@@ -49,7 +49,7 @@ class Exporter(ABC):
     """Area to which the tool shrinks larger images by default, before the model's own resizing."""
 
     tags: ClassVar[tuple[str, ...]] = ()
-    """Texts that the tool replaces, also in answers."""
+    """Texts that the tool replaces in questions and answers."""
 
     @abstractmethod
     def row(self, prompt: str, answer: str, frame: Frame | None) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class Exporter(ABC):
 
     @abstractmethod
     def usage(self, folder: Path, name: str, frame: FrameRule | None) -> str:
-        """Return the line with which the tool trains on the files, or the settings for it.
+        """Return the command or the settings with which the tool trains on the files.
 
         ``name`` is the name of the rows, such as ``train``.
         """
@@ -106,7 +106,7 @@ class Target:
         return rows.with_name(f"{rows.stem}.{self.tool}")
 
     def check(self, rows: Path, *, force: bool) -> Exporter:
-        """Return the exporter, before rows are converted for it."""
+        """Return the exporter; raise ValueError if its folder cannot be written."""
         exporter: Exporter = choose(self.tool, EXPORTERS, "tool", "--to")()
         folder = self.folder(rows)
         if folder.exists() and not force:
@@ -120,9 +120,9 @@ class Target:
         return exporter
 
     def write(self, rows: Path, setting: Any) -> str:
-        """Write prepared rows for the tool, and return the line with which it trains on them.
+        """Write prepared rows for the tool, and return how to train it on them.
 
-        ``setting`` is the task of the rows as a config has it: a name, or a mapping with options.
+        ``setting`` is the value of ``task`` in a config: a name, or a mapping with options.
         """
         exporter = self.check(rows, force=True)
         options = {"name": setting} if isinstance(setting, str) else dict(setting or {})

@@ -1,8 +1,8 @@
 """Rows of ms-swift, LLaMA-Factory and TRL, which train on questions and answers as texts.
 
-Coordinates are written in the frame of the model family. For ms-swift, boxes and points that its
-template writes as the family does become ``<bbox>`` with their pixels in ``objects``, so that they
-stay correct if ms-swift resizes images to other sizes.
+Coordinates are written in the frame of the model family. For ms-swift, boxes and points become
+``<bbox>`` with their pixels in ``objects``, if ms-swift writes them like the family. They then stay
+correct if ms-swift resizes images to other sizes.
 
 Sources: modelscope/ms-swift 4.6.0, swift/template/base.py (normalize_bbox) and
 swift/template/templates/qwen.py (replace_bbox); hiyouga/LLaMA-Factory 0.9.5,
@@ -66,8 +66,8 @@ def _is_rescaled(frame: Frame) -> bool:
 def _with_placeholders(answer: str, frame: Frame) -> tuple[str, dict[str, Any]]:
     """Replace labels and shapes by ``<ref-object>`` and ``<bbox>`` where ms-swift restores them.
 
-    The numbers of ``bbox`` are those of the answer in pixels of the original image, which ms-swift
-    rounds to the numbers of the answer.
+    ``bbox`` has the coordinates in pixels of the original image, from which ms-swift computes the
+    numbers of the answer.
     """
     objects: dict[str, list[Any]] = {"ref": [], "bbox": []}
     found, form = frame.read(answer), frame.coordinates.text
@@ -138,7 +138,7 @@ class LlamaFactory(Exporter):
         write_json(folder / "dataset_info.json", {name: description}, indent=1)
 
     def usage(self, folder: Path, name: str, frame: FrameRule | None) -> str:
-        """Return the settings of the data, and the size of images that the rows are written for."""
+        """Return the data settings, and the image size for which the rows are written."""
         limit = ""
         if frame is not None and frame.depends_on_limits:
             limit = f" image_max_pixels={frame.image_max_pixels}"

@@ -1,8 +1,8 @@
-"""What importers are made of: the items that they yield, base classes, and functions they share.
+"""Base classes of importers, the items that importers yield, and shared functions.
 
 An importer reads files in a published format. It yields ``Row`` for each converted sample,
-``InvalidLine`` for each error in the files, ``SkippedLine`` for what is left out on purpose, and
-``DeclaredClasses`` for the classes that a file names, with or without objects.
+``InvalidLine`` for each error in the files, ``SkippedLine`` for each entry that is left out on
+purpose, and ``DeclaredClasses`` for the classes that a file lists, with or without objects.
 """
 
 import re
@@ -71,7 +71,7 @@ class InvalidRowError(ValueError):
         """True if the row of an image is complete without the invalid object."""
 
     def at(self, where: str) -> InvalidLine:
-        """Return this error as an entry of the report, with its location in the input file."""
+        """Return this error as an ``InvalidLine`` at the location ``where``."""
         return InvalidLine(where, str(self), self.kind)
 
 
@@ -105,7 +105,7 @@ class Importer(Protocol):
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
         """Convert the files, and yield a row, an error or a ``SkippedLine`` per entry.
 
-        Files that declare classes yield them, too, if the rows are about all their classes.
+        If each row covers all classes that a file declares, also yield ``DeclaredClasses``.
         """
 
 
@@ -173,7 +173,7 @@ class FileImporter:
     """Base class of importers of files with entries, which are JSON objects by default.
 
     An importer defines ``row`` if an entry becomes one row, or ``items`` if it becomes several. It
-    defines ``entries``, too, if the entries of its files are not JSON objects.
+    also defines ``entries`` if the entries of its files are not JSON objects.
     """
 
     version: ClassVar[int] = 1
@@ -272,7 +272,7 @@ def input_files(inputs: Sequence[Path], endings: Sequence[str]) -> list[Path]:
 def read_texts(
     files: Sequence[Path], endings: Sequence[str], encoding: str
 ) -> Iterator[tuple[str, PurePosixPath, str | InvalidRowError]]:
-    """Yield (location, file name, text) of each text file, also of those in .zip archives.
+    """Yield (location, file name, text) of each text file, including those in .zip archives.
 
     If a file cannot be decoded, its text is an ``InvalidRowError``. A UTF-8 BOM is removed.
     """
@@ -337,8 +337,8 @@ def image_row(
 ) -> Iterator[ImportedItem]:
     """Yield the row of an image with its objects, or instead one error per invalid object.
 
-    An image with an invalid object gets no row, because the row would teach that the object is not
-    there.
+    An image with an invalid object gets no row: the row would train the model to overlook the
+    object.
 
     Args:
         where: Location of the image in the input files.
@@ -365,7 +365,7 @@ def image_row(
 
 @contextmanager
 def invalid_as(kind: str, where: str = "") -> Iterator[None]:
-    """Raise ``InvalidRowError`` for a ValueError, without the location at the beginning of it."""
+    """Convert a ValueError to an ``InvalidRowError``, without the location in its message."""
     try:
         yield
     except InvalidRowError:
@@ -403,7 +403,7 @@ def text_region(
 ) -> dict[str, Any]:
     """Return the entry in ``instances`` of a region: its polygon, and its text, if any.
 
-    An ignored region without an area excludes nothing, so that its image may have a row without it.
+    If an ignored region has no area, the image keeps its row, without this region.
     """
     try:
         shape = {"polygon": parse_polygon(numbers)}

@@ -289,7 +289,7 @@ def _read_images(row: Mapping[str, Any]) -> list[str]:
 
 
 def _format_of_tokens(text: str) -> str | None:
-    """Return the name of a coordinate format with tokens around boxes that a text has; or None."""
+    """Return the name of the coordinate format whose special tokens a text has, or None."""
     for name, coordinates in COORDINATES.items():
         form = coordinates.text
         if (form.bins or form.open.startswith("<")) and form.read(text).shapes:
@@ -298,5 +298,4 @@ def _format_of_tokens(text: str) -> str | None:
 
 
 def _strip_image_token(text: str) -> str:
-    """Return a question without its ``<image>`` token."""
     return text.replace("<image>", "").strip()

@@ -10,8 +10,8 @@ texts: ``["8:59:06", "8:59:07"]``. ``evaluator_kwargs`` may be a JSON text, as o
 images as files, and their paths in ``img_path`` or ``image``. The kind of instrument becomes
 ``instrument``, and its design (dial, digital, linear, composite) the category.
 
-An interval without its own list of units is left out, because MeasureBench's script never judges
-it: with ``"units": [""]``, only the first of several intervals counts.
+An interval without its own list of units is left out, because MeasureBench's script ignores it:
+with ``"units": [""]``, only the first of several intervals counts.
 
 Source: https://github.com/flageval-baai/MeasureBench, evaluation/measure_bench_evaluator.py;
 FlagEval/MeasureBench on the hub.
@@ -56,7 +56,6 @@ class MeasureBench(ImageImporter):
 
 
 def _intervals(evaluator: Any, given: Any) -> list[dict[str, Any]]:
-    """Return the field ``intervals`` of a row."""
     if evaluator not in ("interval_matching", "multi_interval_matching"):
         raise InvalidRowError(
             "evaluator",

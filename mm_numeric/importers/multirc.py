@@ -45,7 +45,6 @@ class MultiRCImporter(FileImporter):
 
 
 def _question(raw: Any, about: dict[str, Any]) -> dict[str, Any]:
-    """Return the row of a question, with its id and passage from ``about``."""
     if not isinstance(raw, Mapping):
         raise InvalidRowError("question", f"expected an object, found {shorten(raw)}.")
     with invalid_as("answers"):

@@ -43,6 +43,6 @@ class Rows(ImageImporter):
         kept: dict[str, Any] = {}
         for name, value in raw.items():
             current = _OTHER_NAMES.get(name, name)
-            if kept.get(current) is None:  # a null "box" is no box where "box_xyxy" has one
+            if kept.get(current) is None:  # a null "box" does not replace "box_xyxy"
                 kept[current] = value
         return {**kept, "id": own_id, **self.folder.fields(str(image), size_px)}

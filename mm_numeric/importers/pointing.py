@@ -1,8 +1,8 @@
-"""Import PixMo-Points, Where2Place and RefSpatial-Bench: what to point at, and where that is.
+"""Import PixMo-Points, Where2Place and RefSpatial-Bench: phrases, and points or masks for them.
 
-pixmo_points  rows of allenai/pixmo-points or pixmo-points-eval as ``datasets`` writes them with
-              ``to_json``; those of the second one have ``masks``, too: for each point the pixels of
-              its object, [points, height, width], as true and false
+pixmo_points  rows of allenai/pixmo-points or pixmo-points-eval, saved with ``to_json`` of
+              ``datasets``; rows of pixmo-points-eval also have ``masks``: for each point the pixels
+              of its object, [points, height, width], as true and false
               {"image_url": "https://...", "image_sha256": "...", "label": "dogs", "count": 2,
                "points": [{"x": 35.5, "y": 40.2}, {"x": 70.0, "y": 38.9}],
                "collection_method": "pointing"}
@@ -15,12 +15,12 @@ refspatial    question.json of the folder Location, Placement or Unseen, which i
                 "mask_path": "mask/0.png", "category": "location", "step": 1}, ...]
 
 Masks are saved in the rows, as run lengths. Points of PixMo are in percent of width and height, so
-that ``--images`` is needed: ``point_scale=100`` in the classes ``PixMoPoints`` and
-``PixMoPointsEval`` of https://github.com/allenai/molmo, olmo/data/pixmo_datasets.py, although the
-card of the data set says pixels. The file name of an image is the SHA-256 of its URL, as
-``download_pixmo_urls`` of olmo/data/download_urls.py saves it; a row may have another one in
-``image``. The form of the answer that a question of Where2Place asks for, from ``Your answer
-should`` on, is removed: each model family has its own.
+that ``--images`` is needed. (``point_scale=100`` in the classes ``PixMoPoints`` and
+``PixMoPointsEval`` of https://github.com/allenai/molmo, olmo/data/pixmo_datasets.py; the dataset
+card says pixels.) The file name of an image is the SHA-256 of its URL, as ``download_pixmo_urls``
+of olmo/data/download_urls.py saves it; a row may have another file name in ``image``. Questions of
+Where2Place end with the required form of the answer, from ``Your answer should`` on. This is
+removed, because each model family has its own form.
 
 Sources: https://github.com/wentaoyuan/RoboPoint, robopoint/eval/summarize_vqa.py, and
 wentao-yuan/where2place on the hub; BAAI/RefSpatial-Bench on the hub, README and folder Location.
@@ -102,7 +102,7 @@ def _percents(point: Mapping[str, Any]) -> list[float]:
 
 
 def _masks(value: Any, shape: tuple[int, int, int]) -> list[dict[str, Any]]:
-    """Convert masks [points, height, width] of a row, which has this shape, to run lengths."""
+    """Convert masks of a row to run lengths; ``shape`` must be (points, height, width)."""
     try:
         pixels = np.asarray(value, dtype=np.bool_)
     except ValueError as error:
@@ -162,7 +162,7 @@ class RefSpatial(ImageImporter):
 
 
 def _image_and_region(images: ImageFolder, name: str, mask: Path) -> dict[str, Any]:
-    """Return the fields of a row for its image, and for the mask of the same size in a file."""
+    """Return the fields of a row for its image, and for its mask, a file of the same size."""
     try:
         with image_file(mask) as image:
             region = mask_of(np.asarray(image))

@@ -46,7 +46,7 @@ class Prepared:
     """Content of the .prepared.json file."""
 
     usage: str = ""
-    """How another tool trains on the rows, if they were also written for one."""
+    """How to train another tool on the rows, if they were also written for one."""
 
     @property
     def bad(self) -> int:
@@ -158,7 +158,7 @@ class _Counted:
         counts, instances = self.counts, fields.get("instances")
         counts["rows"] += 1
         has_size = fields.get("width") is not None
-        if fields.get("image") is None and not has_size:  # the other counts are of images
+        if fields.get("image") is None and not has_size:  # the other counts are for images
             return line
         has_shape = any(fields.get(name) is not None for name in _SHAPES)
         counts["instances"] += has_shape + len(instances or ())
@@ -184,22 +184,22 @@ class _Counted:
 
 
 def _task_setting(tasks: Counter[str], classes: Sequence[str]) -> Any:
-    """Return the setting ``task`` of a config for the rows, or None if they are for several."""
+    """Return the setting ``task`` of a config for the rows, or None for rows of several tasks."""
     if len(tasks) != 1:
         return None
     (task,) = tasks
     if task != "detection":
         return task
-    # Objects without labels may as well be words, for text_detection.
+    # Objects without labels may also be words, for text_detection.
     return {"name": task, "classes": [*classes]} if classes else None
 
 
 def _check_out(out: Path, record_path: Path, *, force: bool) -> bool:
     """Return True if existing rows may be replaced: with ``force``, or if they are incomplete.
 
-    They are incomplete if more lines were invalid than allowed. Raises an error if the output is
-    not a .jsonl file, or is complete and ``force`` is False. Rows without a record are no error
-    here: a killed process leaves them, and ``prepare`` keeps them if it reads the same rows again.
+    They are incomplete if more lines were invalid than allowed. Raises ValueError if the output is
+    not a .jsonl file, or is complete and ``force`` is False. Rows without a record, which a killed
+    process leaves, are not an error here: ``prepare`` keeps them if it gets the same rows again.
     """
     if out.suffix != ".jsonl":
         raise ValueError(f"--out {out}: the file name must end in .jsonl.")
@@ -219,7 +219,7 @@ def _has_failed(record_path: Path) -> bool:
         record = read_json(record_path)
         return len(record["bad_lines"]) > record["allow_bad"]
     except (ValueError, LookupError, TypeError):
-        return False  # another file
+        return False  # not a record
 
 
 class _NoRowsError(Exception):

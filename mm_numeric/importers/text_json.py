@@ -1,7 +1,7 @@
 """Import scene text from the JSON files of HierText and TextOCR, one row per image.
 
-HierText: ``train.jsonl``, decompressed, is one JSON object. Words are parts of lines, and lines of
-paragraphs. A word that is not legible, and a paragraph or a line without parts, is marked
+HierText: ``train.jsonl``, decompressed, is one JSON object. Paragraphs have lines, and lines have
+words. A word that is not legible, a paragraph without lines, and a line without words are marked
 ``ignore``.
 
     {"annotations": [{"image_id": "a1", "image_width": 1600, "image_height": 1200, "paragraphs": [
@@ -57,7 +57,7 @@ class HierText(ImageImporter):
 
 
 def _regions(raw: Any, levels: tuple[str, ...], where: str) -> Iterator[tuple[str, Any]]:
-    """Yield the location and the fields of each word, and of each region without parts."""
+    """Yield the location and the fields of each word, and of each region without words."""
     found = raw.get(levels[0]) or []
     if not isinstance(found, list) or not all(isinstance(region, Mapping) for region in found):
         raise InvalidRowError("json", f"{where}{levels[0]} is no list of objects.")
@@ -110,7 +110,6 @@ def _instance(points: Any, text: Any, *, ignore: bool) -> dict[str, Any]:
 
 
 def _part(found: Any, name: str, path: Path) -> Any:
-    """Return a list or an object in a file."""
     kind = list if name == "annotations" else dict
     if not isinstance(found, Mapping) or not isinstance(found.get(name), kind):
         raise ValueError(f'{path}: there is no "{name}"; is it a file of the other data set?')

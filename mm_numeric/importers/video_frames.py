@@ -1,7 +1,7 @@
 """Extract frames of a video at equal distances, with PyAV if it is installed.
 
-The frame at a time is the one that a player shows then: the last that begins no later. Videos are
-turned upright.
+At each time, the frame that a player shows is used: the last one that begins at or before this
+time. Rotated videos are turned upright.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -26,15 +26,9 @@ _TOLERANCE = 1e-6  # seconds: times are fractions of an integer time base, as bi
 def extract_frames(video: Path, folder: Path, fps: float, most: int | None) -> list[float]:
     """Save frames of a video as JPEG files named by their seconds, such as ``00024.500.jpg``.
 
-    Args:
-        video: The video file.
-        folder: The folder of the frames. If it exists, it must have these frames, and stays.
-        fps: Frames per second; the first is at 0.
-        most: Largest number of frames. A longer video has as many, from the first to the last of
-            them at equal distances.
-
-    Returns:
-        The time of each frame in seconds.
+    ``fps`` is the number of frames per second; the first is at 0. If a video has more than ``most``
+    frames, only ``most`` of them are saved, at equal distances. If ``folder`` exists, it must
+    already have these frames. Returns the time of each frame in seconds.
     """
     with _invalid_as_row(video):
         seconds, images = _open(video)
@@ -73,13 +67,13 @@ def _invalid_as_row(video: Path) -> Iterator[None]:
 
 
 def _decoded(video: Path, images: Iterable[Image.Image]) -> Iterator[Image.Image]:
-    """Yield images; errors of what is done with them, such as a full disk, are not converted."""
+    """Yield images; convert errors of PyAV, but not errors of the caller, such as a full disk."""
     with _invalid_as_row(video):
         yield from images
 
 
 def _open(video: Path) -> tuple[float, Callable[[Iterable[float]], Iterator[Image.Image]]]:
-    """Return the length of a video in seconds, and a function of ascending times to images."""
+    """Return the length of a video in seconds, and a function from ascending times to images."""
     import av  # type: ignore[import-not-found]
 
     container: Any = av.open(str(video))

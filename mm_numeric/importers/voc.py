@@ -1,4 +1,4 @@
-"""Import Pascal VOC: one XML file per image, as LabelImg and many others write it.
+"""Import Pascal VOC: one XML file per image, as LabelImg and many other tools write it.
 
     <annotation><filename>1.jpg</filename><size><width>640</width><height>480</height></size>
       <object><name>dog</name><difficult>0</difficult>

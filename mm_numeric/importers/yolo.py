@@ -7,11 +7,11 @@ labels/train/1.txt for images/train/1.jpg, with one object per line:
     0 0.1 0.1 0.4 0.1 0.4 0.3       class and the points of a polygon (segmentation, rotated boxes)
 
 All coordinates are fractions of the image's width and height, which are read from the images. As
-in Ultralytics, those that are outside of the image by up to 1 % are moved to its edge, an object
-that is repeated in a file counts once, and an image without a label file has no objects.
+in Ultralytics, coordinates up to 1 % outside of the image are moved to its edge, an object that is
+repeated in a file counts once, and an image without a label file has no objects.
 
-Source: https://docs.ultralytics.com/datasets/detect. The images of a row are relative to the folder
-of the data set, which is `images` of the data source in a config.
+Source: https://docs.ultralytics.com/datasets/detect. The image paths of rows are relative to the
+folder of the data set; set it as `images` of the data source in a config.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -80,7 +80,7 @@ class Yolo(FileImporter):
         fields = {"id": name, **folder.fields(name)}
         file = _labels_of(image)
         raw = file.read_bytes() if file.is_file() else b""
-        # As Ultralytics; \r alone ends a line, too, or three boxes would be read as one polygon.
+        # As Ultralytics; a single \r also ends a line, or three boxes would become one polygon.
         lines = enumerate(raw.decode("utf-8-sig", errors="replace").splitlines(), start=1)
         objects = ((f"line {number}", line) for number, line in lines if line.strip())
         size = fields["width"], fields["height"]
@@ -153,7 +153,7 @@ def _labels_of(image: Path) -> Path:
 def _new_object(
     line: str, seen: set[str], names: Mapping[int, str], size: tuple[int, int]
 ) -> dict[str, Any] | SkippedLine:
-    """Parse the line of an object, unless it is among those that an image has already."""
+    """Parse the line of an object; skip an object that the image already has."""
     found = _object(line, names, size)
     if repr(found) in seen:
         return SkippedLine("repeated objects")
@@ -170,7 +170,7 @@ def _object(line: str, names: Mapping[int, str], size: tuple[int, int]) -> dict[
         raise InvalidRowError(
             "class", f"the class {first!r:.20} is not a number in names ({known})."
         )
-    # Ultralytics writes numbers with %g, which makes 6e-05 of a coordinate near the edge.
+    # Ultralytics writes numbers with %g: 6e-05 for a coordinate near the edge.
     numbers = [parse_number(text, exponent=True) for text in rest]
     if len(numbers) != 4 and (len(numbers) < 6 or len(numbers) % 2):
         raise InvalidRowError(
@@ -185,5 +185,5 @@ def _object(line: str, names: Mapping[int, str], size: tuple[int, int]) -> dict[
     if len(numbers) > 4:
         return {"polygon": parse_polygon(pixels), "label": label}
     x, y, w, h = pixels
-    # Rounding moves a box at the edge by a billionth of a pixel; row coordinates have 6 decimals.
+    # At the edge, rounding moves a box by a billionth of a pixel; row coordinates have 6 decimals.
     return {"box": parse_box([x - w / 2, y - h / 2, x + w / 2, y + h / 2]), "label": label}
