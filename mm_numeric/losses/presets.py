@@ -47,7 +47,7 @@ def _in_place_of_ce(name: str, *more: TermSpec) -> ObjectiveSpec:
 
 PRESETS: Mapping[str, ObjectiveSpec] = {
     "ce": ObjectiveSpec(),
-    # control: shows how much runs differ by chance, as Adam is almost invariant to the loss scale
+    # control: shows how much runs differ, as Adam is almost invariant to the scale of a loss
     "ce_times_1.3": ObjectiveSpec(ce_weight=1.3),
     # control: number tokens count twice, whatever their values
     "ce_numbers_times_2": ObjectiveSpec(
