@@ -50,7 +50,7 @@ from mm_numeric.tasks.base import Task
 _FACTORY_PX = 768 * 768  # LLaMA-Factory's default of image_max_pixels
 _IMAGES = ("images.0", "image", "image_path")
 _FILE = re.compile(r"[^\n]{1,500}\.\w{2,5}")  # a file name, and not an image in base64
-_COMPARED = 100  # at most so many mismatched answers are compared with every other question
+_COMPARED = 100  # most mismatched answers that are compared with every other question
 _IDS = "write the id of its question into each answer, and name the field with --id"
 _WORD = re.compile(r"\w+")
 
