@@ -95,5 +95,5 @@ def __getattr__(name: str) -> Any:
         raise ImportError(f"mm_numeric.{name}: {missing_package(error)}") from error
 
 
-if "MM_NUMERIC_PLUGINS" in os.environ:  # the parent process sends objects of modules that it finds
+if "MM_NUMERIC_PLUGINS" in os.environ:  # the parent process sends objects of plugin modules
     importlib.import_module("mm_numeric.registry")

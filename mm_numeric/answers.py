@@ -24,10 +24,10 @@ class ClockTime:
     """A time on a 12-hour dial, as hour and minute."""
 
     hour: int
-    """1 to 12."""
+    """Hour on the dial, 1 to 12."""
 
     minute: int
-    """0 to 59."""
+    """Minute, 0 to 59."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.hour <= 12:
@@ -81,7 +81,7 @@ class Number:
 
     text: str = field(compare=False)
     tolerance: Tolerance = field(default=Tolerance(), compare=False, repr=False, kw_only=True)
-    """Of a target: the largest error that scorers with a tolerance accept."""
+    """Largest error of an answer to this target that scorers with a tolerance accept."""
 
     exact: Fraction = field(init=False, repr=False)
     """The value of ``text``, without rounding."""
@@ -118,7 +118,7 @@ class Interval(NamedTuple):
     low: float
     high: float
     units: tuple[str, ...] = ()
-    """Accepted spellings of the unit; empty if none is asked for."""
+    """Accepted spellings of the unit; empty if the prompt asks for no unit."""
 
 
 @dataclass(frozen=True)
@@ -126,14 +126,14 @@ class Measurement(Number):
     """A number with its unit, as an instrument shows it; ``==`` compares the number only."""
 
     units: tuple[str, ...] = field(default=(), compare=False)
-    """The unit that is written, and other spellings that are accepted; empty if none is asked for.
-    A parsed answer has one; it is ``""`` if the answer lacks a unit that the prompt asks for."""
+    """The unit to write, and other accepted spellings; empty if the prompt asks for no unit.
+    A parsed answer has a single unit: ``""`` if it lacks the unit that the prompt asks for."""
 
     range: tuple[float, float] | None = field(default=None, compare=False)
     """Lowest and highest value of the instrument, in its unit; None if unknown."""
 
     intervals: tuple[Interval, ...] = field(default=(), compare=False)
-    """Of a target: the correct readings, instead of a tolerance; the number is in the first."""
+    """Correct readings of a target, in place of a tolerance; the number is in the first one."""
 
     is_time: bool = field(default=False, compare=False)
     """True if the number is a time of day in seconds, which is written as ``10:09:30``."""
@@ -185,7 +185,7 @@ class Mask(NamedTuple):
     """Height and width of the image."""
 
     counts: tuple[int, ...]
-    """Run lengths in pixels, down the columns: outside, inside, outside ... of the region."""
+    """Run lengths in pixels, column by column: outside the region, inside it, outside it, ..."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class Instance:
     detection: finding it is not rewarded, and missing it is not an error."""
 
     point: Point | None = None
-    """A point of the object that was annotated, for tasks whose answers are points."""
+    """Annotated point of the object, for tasks whose answers are points."""
 
     mask: Mask | None = None
     """The pixels of the object, which points and polygons are compared with."""
@@ -227,10 +227,10 @@ class TimeSpans:
     """Spans of a video, in seconds from its beginning."""
 
     spans: tuple[tuple[float, float], ...]
-    """Start and end of each span. A parsed span may be reversed; those of targets are not."""
+    """Start and end of each span. Parsed spans may be reversed; the spans of targets are not."""
 
     scores: tuple[float, ...] = field(default=(), compare=False)
-    """Confidence of each span; empty if the text has none, and the spans are in order of rank."""
+    """Confidence of each span; if the text has none, it is empty, and the spans are ranked."""
 
 
 @dataclass(frozen=True)
@@ -322,7 +322,7 @@ class Written(NamedTuple):
     marks: tuple[Mark, ...]
     format_digits: frozenset[int] = frozenset()
     """Indices of the digits that belong to the text format, such as the 2 of ``bbox_2d``. They are
-    the same in every answer and are no numbers, also with ``objective.numbers: all``."""
+    the same in every answer, and ``objective.numbers: all`` does not count them as numbers."""
 
 
 ROLES = ("free", "x", "y", "hour", "minute")
@@ -365,7 +365,7 @@ IMAGE = "\N{OBJECT REPLACEMENT CHARACTER}"
 class Example:
     """One sample of a dataset: a prompt, its correct answer if known, and possibly an image.
 
-    Hashes of rows are made of its repr: a new field with ``repr=False`` leaves them as they are.
+    Rows are hashed by this repr: give a new field ``repr=False`` to keep existing hashes valid.
     """
 
     id: str
@@ -395,8 +395,8 @@ class Example:
     """In training, the number of earlier passes over the data; None if this is not known."""
 
     repeat: int = field(default=0, repr=False, compare=False)
-    """How often the row has occurred before, in a stream or in an epoch of weighted sources.
-    Augmentation draws anew for each occurrence."""
+    """Number of earlier occurrences of the row in a stream, or in an epoch of weighted sources.
+    Augmentation differs for each occurrence."""
 
     @property
     def images(self) -> tuple[ImageSource, ...]:
@@ -405,7 +405,7 @@ class Example:
 
     @property
     def group(self) -> str | None:
-        """Return a name that only samples with the same images have; None if it is their path."""
+        """Return a key shared by samples with the same images; None if ``image`` is this key."""
         if not self.more_images and not isinstance(self.image, EmbeddedImage):
             return None
         own = (i.digest() if isinstance(i, EmbeddedImage) else str(i) for i in self.images)

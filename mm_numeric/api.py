@@ -1,7 +1,7 @@
 """The commands of ``mm-numeric`` as functions: ``from mm_numeric import train, predict, score``.
 
-A config is a ``Config``, the path of a file, or the name of a shipped config. A mistake raises
-ValueError with the message that the command prints. Importing this module loads no torch.
+A config is a ``Config``, the path of a file, or the name of a shipped config. Invalid input raises
+ValueError with the message that the command prints. Does not import torch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -56,7 +56,7 @@ class Predictions:
     path: Path
 
     count: int
-    """Number of answers that the call has added; others were in the file already."""
+    """Number of answers that the call has added to the file."""
 
     config: Config
     """The config of the model's run."""
@@ -136,8 +136,8 @@ def predict(
     """Answer the rows of a file with the model of a run; rows with an answer are skipped.
 
     Args:
-        run: Folder of a finished run; with ``endpoint`` also a config. Several runs are an
-            ensemble, whose distributions of answers are averaged; ``decode`` is not ``greedy``.
+        run: Folder of a finished run; with ``endpoint`` also a config. Several runs form an
+            ensemble: their distributions over answers are averaged. It cannot decode greedily.
         data: File with the rows to answer. None: the test rows of the run's config.
         out: A .jsonl file, which is appended to. None: a file in the folder of the run.
         images: Folder of the images of ``data``.
@@ -147,7 +147,8 @@ def predict(
             ``("task.other_labels=drop",)``.
         endpoint: An ``inference.endpoint.Endpoint`` (a server), which then generates the answers.
         limit: Answer only the first ``limit`` rows.
-        on_ray: ``config.compare.Resources`` of the tasks of a Ray cluster that answer the rows.
+        on_ray: Answer the rows in tasks of a Ray cluster, each of which reserves these
+            ``config.compare.Resources``.
         settings: Changed settings of the section ``predict``, such as ``decode="median"``.
     """
     from mm_numeric.inference.generate import predict as answer
@@ -194,9 +195,9 @@ def calibrate(
     trust_remote_code: bool = False,
     **settings: Any,
 ) -> "Calibration":
-    """Fit the confidences of a run to the correctness of its answers, and store the maps with it.
+    """Calibrate the confidences of a run, and save the calibration in its folder.
 
-    ``predict`` then applies them to answers that are decoded by the same rule.
+    ``predict`` then applies it to answers that are decoded by the same rule.
 
     Args:
         run: Folder of a finished run.
@@ -243,8 +244,8 @@ def compare(
     Args:
         config: A config with the section ``compare``.
         seeds: Execute only the runs of these seeds, without a summary, to split the work.
-        engine: What executes the runs: a name in ``mm_numeric.registry.ENGINES``.
-        partial: Allow runs without the answers to some test rows.
+        engine: Name of the engine that executes the runs, in ``mm_numeric.registry.ENGINES``.
+        partial: Allow runs that lack answers to some test rows.
     """
     from mm_numeric.comparison.rows import read_comparison
     from mm_numeric.comparison.run import compare as run
@@ -273,7 +274,7 @@ def prepare(
         clip: Clip shapes to their images.
         allow_bad: Largest number of invalid lines with which the conversion counts as complete.
         force: Replace existing output files.
-        to: The tool that the rows are also written for, an ``importers.export.Target``. Nothing is
+        to: Another tool to write the data for too, an ``importers.export.Target``. Nothing is
             written for it if more than ``allow_bad`` lines are invalid.
         options: Options of the format, such as ``images=...`` of ``coco``.
     """
@@ -293,7 +294,7 @@ def prepare(
     try:
         return replace(prepared, usage=to.write(prepared.out, prepared.record["task"]))
     except BaseException:
-        # Rows without a record are written again without --force, by a corrected command.
+        # Without the record, a corrected command replaces the rows even without --force.
         record_of(prepared.out).unlink()
         raise
 
@@ -315,7 +316,7 @@ def report(
 
 
 def _check_names(given: Mapping[str, Any], kind: Any, what: str, where: str) -> None:
-    """Raise ValueError if ``given`` has a name of no field, or lacks a required field."""
+    """Raise ValueError if ``given`` has an unknown name, or lacks a required field of ``kind``."""
     known = {field.name: field for field in fields(kind)}
     for name in given:
         if name not in known:

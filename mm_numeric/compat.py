@@ -26,8 +26,8 @@ TRAINER_METHODS: Mapping[str, tuple[str, ...]] = {
     "_save_checkpoint": ("model", "trial"),
     "_save_optimizer_and_scheduler": ("output_dir",),
 }
-"""Private methods of ``transformers.Trainer`` (5.15 to 5.24) that ``NumericTrainer``
-or ``NumericLossMixin`` overrides, and the parameters of each. Trainer has no public hooks for the
+"""Private methods of ``transformers.Trainer`` (5.15 to 5.24) that ``NumericTrainer`` or
+``NumericLossMixin`` overrides, and the parameters of each. Trainer has no public hooks for the
 gradient norm of a step, the number of its labels, the order of rows, and the content and the
 loading of a checkpoint."""
 
@@ -68,8 +68,8 @@ torch (2.13), besides dtypes. torch loads this file with ``pickle.load``."""
 def next_model_kwargs(model: Any, outputs: Any, model_kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of ``model.prepare_inputs_for_generation`` after a forward pass.
 
-    A decoding loop of one's own, ``generate(custom_generate=...)``, needs the cache, masks and
-    positions that the loops of transformers (5.15 to 5.24) update with this private method.
+    A custom decoding loop, ``generate(custom_generate=...)``, needs the cache, masks and positions
+    that the loops of transformers (5.15 to 5.24) update with this private method.
     """
     found: dict[str, Any] = model._update_model_kwargs_for_generation(
         outputs, model_kwargs, is_encoder_decoder=model.config.is_encoder_decoder
@@ -80,8 +80,8 @@ def next_model_kwargs(model: Any, outputs: Any, model_kwargs: dict[str, Any]) ->
 def default_generation_settings() -> dict[str, Any]:
     """Return the values of generation settings that neither a checkpoint nor a caller sets.
 
-    ``GenerationConfig()`` of transformers (5.15 to 5.24) has None for them, which ``generate``
-    fills from the checkpoint.
+    ``GenerationConfig()`` of transformers (5.15 to 5.24) has None for them, and ``generate``
+    replaces None by the value of the checkpoint.
     """
     from transformers import GenerationConfig
 
@@ -90,7 +90,7 @@ def default_generation_settings() -> dict[str, Any]:
 
 @functools.cache
 def cache_argument() -> str:
-    """Return the name of the argument of a model's forward pass that is its KV cache.
+    """Return the name of the KV cache argument of a model's forward pass.
 
     transformers calls it ``past_key_values`` (5.15 to 5.23) or ``cache`` (5.24).
     """
@@ -106,7 +106,7 @@ def cache_argument() -> str:
 def attention_of(config: Any) -> str:
     """Return the attention implementation of a model's config, such as ``sdpa``.
 
-    transformers (5.15 to 5.24) can only set it by a public name.
+    transformers (5.15 to 5.24) has a public way to set it, but none to read it.
     """
     return str(config._attn_implementation)
 
@@ -115,8 +115,8 @@ def attention_of(config: Any) -> str:
 def attention_function(config: Any, function: Callable[..., Any]) -> Iterator[None]:
     """Replace a model's attention function inside the context.
 
-    transformers (5.15 to 5.24) checks public names against its own functions, and has no public
-    way to remove a function from ``AttentionInterface``, which would keep what it refers to.
+    transformers (5.15 to 5.24) checks public names against its own functions. It has no public way
+    to remove a function from ``AttentionInterface``, which would keep its objects in memory.
     """
     from transformers import AttentionInterface
 
@@ -133,7 +133,7 @@ def attention_function(config: Any, function: Callable[..., Any]) -> Iterator[No
 def takes_attention_functions(model: Any) -> bool:
     """Return True if the attention of a model is a function of ``AttentionInterface``.
 
-    transformers (5.15 to 5.24) shows this only by a private name.
+    transformers (5.15 to 5.24) has only a private attribute for this.
     """
     return bool(model._supports_attention_backend)
 
@@ -141,7 +141,7 @@ def takes_attention_functions(model: Any) -> bool:
 def config_without_source(config: Any) -> dict[str, Any]:
     """Return the settings of a config, without the name or folder that it was loaded from.
 
-    transformers (5.15 to 5.24) writes it into ``to_dict`` under a private name.
+    ``to_dict`` of transformers (5.15 to 5.24) has it under a private name.
     """
     return {name: value for name, value in config.to_dict().items() if name != "_name_or_path"}
 
@@ -158,7 +158,7 @@ def unwrapped_name(name: str) -> str:
 
 
 def is_adapter(name: str) -> bool:
-    """Return True if a parameter is of LoRA, DoRA or trainable tokens (PEFT 0.21)."""
+    """Return True if a parameter belongs to LoRA, DoRA or trainable tokens (PEFT 0.21)."""
     return ".lora_" in name or ".trainable_tokens_delta." in name
 
 
@@ -193,12 +193,12 @@ def remove_input_gradient_hooks(embeddings: Any) -> None:
 
 @contextmanager
 def packed_samples() -> Iterator[None]:
-    """Let transformers make the masks of rows with several samples in the context without a wait.
+    """Build the attention masks of packed rows without waiting for the GPU, inside the context.
 
-    ``find_packed_sequence_indices`` of transformers (5.6 to 5.24) waits for the GPU to see if a row
-    has several samples, and returns None if none has; nothing public can tell it. In the context it
-    returns the samples in any case, as that of 4.57 does. Do not use it for rows of a single
-    sample: their attention is faster without a mask.
+    ``find_packed_sequence_indices`` of transformers (5.6 to 5.24) waits for the GPU to check if any
+    row has several samples, and returns None if no row has. No public option skips this check.
+    Inside the context, it always returns the sample of each token, as in 4.57. Do not use it for
+    rows of a single sample: their attention is faster without a mask.
     """
     from transformers import masking_utils
 
@@ -250,17 +250,17 @@ def tokenizer_settings(source: str, revision: str) -> dict[str, Any]:
 
 
 def num_image_tokens(processor: Any, width: int, height: int) -> int | None:
-    """Return how many tokens a processor writes for an image of this size; None if it cannot tell.
+    """Return how many tokens a processor writes for an image of this size; None if unknown.
 
-    transformers (5.15 to 5.24) counts them without pixels in a method that it added for vLLM, and
-    that some processors lack. Some processors leave tokens around the image out.
+    transformers (5.15 to 5.24) added this private method for vLLM. It needs no pixels. Some
+    processors lack it, and some do not count the tokens around the image.
     """
     count = getattr(processor, "_get_num_multimodal_tokens", None)
     return None if count is None else int(count([(height, width)])["num_image_tokens"][0])
 
 
 class VideoSettings(dict[str, Any]):
-    """Settings of a video processor, in its place in a processor, which saves them unchanged."""
+    """Settings in place of the video processor of a processor, which saves them unchanged."""
 
     _auto_class = None
     model_input_names: tuple[str, ...] = ()
@@ -276,8 +276,8 @@ class VideoSettings(dict[str, Any]):
 def video_settings_alone() -> Iterator[None]:
     """Let ``AutoProcessor`` load only the settings of a video processor inside the context.
 
-    The processors of transformers (5.15 to 5.24) check the types of their parts, and all video
-    processors need torchvision, which does not exist for each build of torch.
+    The processors of transformers (5.15 to 5.24) check the types of their components, and all video
+    processors need torchvision, which does not exist for every build of torch.
     """
     from transformers import ProcessorMixin
     from transformers.models.auto.video_processing_auto import (
@@ -349,7 +349,7 @@ def save_without_push(trainer: Any, folder: Path) -> None:
 
 @contextmanager
 def postponed_rotation() -> Iterator[Callable[[], None]]:
-    """Keep ``Trainer._save_checkpoint`` inside the context from deleting older checkpoints.
+    """Postpone the deletion of older checkpoints by ``Trainer._save_checkpoint``.
 
     The context returns a function that deletes them. transformers (5.15 to 5.24) calls
     ``rotate_checkpoints`` as soon as rank 0 has saved, when other ranks may still be saving.
@@ -373,8 +373,8 @@ def postponed_rotation() -> Iterator[Callable[[], None]]:
 def decoded_columns(features: Mapping[str, Any]) -> list[str]:
     """Return the names of the dataset columns of images, audio and video, also within lists.
 
-    They are decoded when a row is read. datasets (5.2) has no public function that lists them, and
-    also decodes ``Json``, which is its type for JSON objects that differ in their fields.
+    They are decoded when a row is read. datasets (5.2) has no public function that lists them. It
+    also decodes ``Json``, its type for JSON objects whose fields differ; this is not listed.
     """
     from datasets import Json
 
@@ -400,7 +400,7 @@ def base_dataloader(loader: Any) -> Any:
 
 
 def stop_workers(loader: Any) -> None:
-    """Stop what a torch DataLoader (2.13) keeps: garbage collection waits 5 s for each worker."""
+    """Stop the workers of a torch DataLoader (2.13); garbage collection would wait 5 s for each."""
     loader._iterator = None
 
 

@@ -103,8 +103,8 @@ AUGMENTATIONS: Mapping[str, str] = {
     "rotate": "mm_numeric.data.augmentations:rotate",
     "scale": "mm_numeric.data.augmentations:scale",
 }
-"""Operations of ``data.augment``. Those of ``PIXEL_OPERATIONS`` are for every task; a task names
-the others that are legal for its answers in ``augmentations``."""
+"""Operations of ``data.augment``. Every task allows ``PIXEL_OPERATIONS``; the others must be listed
+in the ``augmentations`` of the task."""
 
 TERMS: Mapping[str, str] = {
     "digit_ce": "mm_numeric.losses.terms.digit_cross_entropy:PlaceWeightedCrossEntropy",
@@ -165,7 +165,7 @@ EXPORTERS: Mapping[str, str] = {
     "llamafactory": "mm_numeric.importers.export_texts:LlamaFactory",
     "trl": "mm_numeric.importers.export_texts:Trl",
 }
-"""The tools that ``mm-numeric prepare --to`` writes data sets for."""
+"""Tools that ``mm-numeric prepare --to`` writes data sets for."""
 
 _FORMATS: Mapping[str, str] = {
     "detection": "coco yolo voc dota",
@@ -249,8 +249,8 @@ REWARDS: Mapping[str, str] = {
     "relative_error": "mm_numeric.rewards.rules:RELATIVE_ERROR",
     "time": "mm_numeric.rewards.rules:TIME",
 }
-"""Rules of rewards. Those with a threshold, such as ``acc@0.5``, are functions from it to the rule;
-without ``@``, it is 0.5."""
+"""Reward rules. A rule with a threshold, such as ``acc@0.5``, is a function from the threshold to
+the rule; without ``@``, the threshold is 0.5."""
 
 REPORT_SECTIONS: Mapping[str, str] = {
     "clock": "mm_numeric.evaluation.report.clock_gallery:sections",
@@ -268,8 +268,8 @@ ENGINES: Mapping[str, str] = {
     LOCAL_ENGINE: "mm_numeric.comparison.engines.local:execute",
     "ray": "mm_numeric.comparison.engines.ray:execute",
 }
-"""What executes the runs of a comparison: functions of its config, its folder and its open runs
-(``comparison.plan.Run``, each after those that it waits for), which return when all have ended."""
+"""Functions that execute the runs of a comparison. Their arguments are its config, its folder and
+its unfinished runs (``comparison.plan.Run``, each after the runs that it waits for)."""
 
 PROTOCOLS: Mapping[str, str] = {
     "icdar2015": "mm_numeric.evaluation.metrics.detection:TEXT_DETECTION",
@@ -334,10 +334,10 @@ def choose(name: str, table: Mapping[str, Any], what: str, where: str) -> Any:
 
 
 def scorer_of(task: Any, name: str, answer: Any, where: str) -> Any:
-    """Return the ``Scorer`` that a config names, or else the task, or else the type of ``answer``.
+    """Return the ``Scorer`` named by the config, else by the task class, else by the answer type.
 
-    Its main metric is of the category that the task names. If there is no scorer, the error message
-    has ``name`` (the task) and ``where`` (its file).
+    Its main metric is computed on the rows of ``task.main_category``, if this is set. ``name`` (of
+    the task) and ``where`` (its file) are for error messages.
     """
     path = task.scorer or type(task).scorer or SCORERS.get(type(answer))
     if path is None:
@@ -382,8 +382,7 @@ class _Plugins:
 
 
 PLUGINS = "MM_NUMERIC_PLUGINS"
-"""Environment variable of the folders and names of ``_Plugins``, for the processes that this one
-starts."""
+"""Environment variable that passes the folders and names of ``_Plugins`` to child processes."""
 
 _PLUGINS = _Plugins(*json.loads(os.environ.get(PLUGINS, "[]")))
 sys.meta_path.append(_PLUGINS)

@@ -17,9 +17,8 @@ from mm_numeric.registry import unknown
 MAX_VALUES = 100_000
 """Maximum number of values in a YAML file, after its aliases are expanded."""
 
-
 MAX_DEPTH = 100
-"""Maximum number of brackets inside of each other in a YAML file."""
+"""Maximum depth of nested brackets in a YAML file."""
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -35,7 +34,7 @@ class _StrictLoader(yaml.SafeLoader):
         self._flat = set[int]()
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        # Before the keys of a merge (<<: *base) are added, which the node's own keys replace.
+        # Check before the base class adds the keys of a merge (<<: *base), which may be repeated.
         if id(node) not in self._flat:
             self._flat.add(id(node))
             self._check_keys(node)
@@ -77,8 +76,8 @@ _CURES = {
 def _expanded_size(node: yaml.Node | None, known: dict[int, int]) -> int:
     """Return the number of values of a YAML node after its aliases are expanded.
 
-    Ten lines of aliases, each of ten aliases of the line before, would stand for 10^10 values.
-    ``known`` has the sizes of the nodes that were counted before, by their id.
+    Ten lines, each with ten aliases of the line before, would expand to 10^10 values. ``known``
+    has the sizes of the nodes that were counted before, by their id.
     """
     if node is None:
         return 0
@@ -197,7 +196,7 @@ def read_dataclass(cls: type, raw: Any, where: str) -> Any:
         raise ValueError(f"{where}: {str(error).rstrip('.')}.") from error
 
 
-# It evaluates all annotations at each call, and a file of answers has a frame in each row.
+# get_type_hints evaluates all annotations at each call, and each row of answers has a frame.
 _type_hints = cache(typing.get_type_hints)
 
 

@@ -18,10 +18,9 @@ _OTHERS = (
 
 
 def ask(arguments: argparse.Namespace, run: Path) -> None:
-    """Print the answer to a question about each image and its confidence; draw them.
+    """Print the answer to a question about each image, and its confidence; draw the answers.
 
-    If the model cannot be asked about some images, an error is raised after the answers to the
-    others, or at once if there are no others.
+    If some images cannot be used, an error is raised after the answers about the others.
     """
     others = [name for name in _OTHERS if getattr(arguments, name)]
     others += ["engine"] * (arguments.engine != "local")
@@ -55,7 +54,10 @@ def ask(arguments: argparse.Namespace, run: Path) -> None:
 
 
 def _usable(images: list[Path], check: Callable[[Path], Any]) -> list[Path]:
-    """Return the images that ``check`` accepts; log its error for each of the others."""
+    """Return the images that ``check`` accepts; log the errors of the others.
+
+    If it accepts none, the first error is raised.
+    """
     errors: dict[Path, ValueError] = {}
     for path in images:
         try:
@@ -71,7 +73,7 @@ def _usable(images: list[Path], check: Callable[[Path], Any]) -> list[Path]:
 
 
 def image_files(path: Path) -> list[Path]:
-    """Return the image of a path, or the images in a folder by name."""
+    """Return a path to an image itself, or the images in a folder, sorted by name."""
     if not path.exists():
         raise ValueError(f"--image {path}: there is no such file or folder.")
     if not path.is_dir():

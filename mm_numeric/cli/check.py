@@ -35,10 +35,10 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def _check_names(config: Config, where: str) -> None:
-    """Import what a config names by an import path, and check the options of loss terms.
+    """Import the objects that a config names by an import path, and check options of loss terms.
 
-    Terms as in a preset, and families of this library, are correct; they are not imported, because
-    torch and transformers take seconds.
+    Terms of presets and families of this library are known to be correct. They are not imported,
+    because importing torch and transformers takes seconds.
     """
     shipped = [(term.name, term.options) for spec in PRESETS.values() for term in spec.terms]
     for term in config.objective.spec.terms:

@@ -18,7 +18,7 @@ def serve(server: ThreadingHTTPServer, what: str, note: str) -> None:
 
 
 def demo(arguments: argparse.Namespace) -> None:
-    """Serve the page of a run until Ctrl-C."""
+    """Load the model of a run, and serve the page until Ctrl-C."""
     from mm_numeric.evaluation.report.demo import demo_server
     from mm_numeric.inference.ask import LoadedRun
 

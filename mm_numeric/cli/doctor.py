@@ -25,7 +25,7 @@ _NO_EXTRA = {
 """Optional packages that no extra of mm-numeric installs, and what needs them."""
 
 _NOT_FOR_USERS = ("all", "check", "docs", "test")
-"""Extras for developers, and the list of all extras."""
+"""Extras for developers, and ``all``, which lists the other extras."""
 
 _ONE_STEP = (
     "data.train={synthetic: {name: clocks, rows: 8}}",
@@ -67,7 +67,7 @@ def _findings() -> Iterator[Finding]:
     for name, check in {"GPU": _device, "training step": _training_step}.items():
         try:
             yield check()
-        except Exception as error:  # whatever is broken, the answer is a line about it
+        except Exception as error:  # any error becomes a line of the output
             logger.debug("traceback of the error:", exc_info=error)
             if _is_of_extra(error):
                 yield Finding(MISSING, f"{name}: optional; pip install 'mm-numeric[train]'")
@@ -92,7 +92,7 @@ def _packages() -> Iterator[Finding]:
         yield Finding(MISSING, f"versions of packages are not compared: {error}")
         return
     versions = {requirement.name: _version(requirement.name) for requirement in listed}
-    needs: dict[str, dict[str, str]] = {}  # the specifier of each package, by extra; "" for none
+    needs: dict[str, dict[str, str]] = {}  # package -> extra ("" for none) -> version specifier
     for requirement in listed:
         extra = re.search('extra == "([^"]+)"', str(requirement.marker))
         name, of = requirement.name, extra[1] if extra else ""

@@ -45,8 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     installation. 2: an error that the user can fix, with one message on stderr, or the list of
     commands if none was given. 130: interrupted by Ctrl-C. 141: stdout was closed.
     """
-    # The imports of a command make a million objects that stay; with Python's threshold of 700 new
-    # objects, a tenth of the time until it starts goes into looking for garbage among them.
+    # Imports create a million objects that are never freed. With Python's threshold of 700 new
+    # objects, garbage collection would take a tenth of the time until a command starts.
     gc.set_threshold(max(20_000, gc.get_threshold()[0]), *gc.get_threshold()[1:])
     escape_libraries()
     parser = make_parser(
@@ -215,7 +215,7 @@ def _train(arguments: argparse.Namespace) -> None:
         stop = error
     leave_process_group()
     if stop is not None:
-        if num_ranks() == 1 and stop.resumable:  # a launcher has a command of its own
+        if num_ranks() == 1 and stop.resumable:  # with a launcher, the command is another one
             flags = ["--trust-remote-code"] if arguments.trust_remote_code else []
             words = [arguments.config, *arguments.overrides, "--resume", *flags]
             show(f"next: mm-numeric train {shlex.join(words)}")

@@ -24,7 +24,7 @@ _NAMES = (
 
 
 def add_decoding(predict: argparse.ArgumentParser) -> None:
-    """Add the options to the parser."""
+    """Add the options of generating and decoding answers."""
 
     def number(name: str, text: str, default: str = "") -> None:
         setting = name.replace("-", "_")
@@ -68,12 +68,12 @@ def add_decoding(predict: argparse.ArgumentParser) -> None:
         help="explore answers until they have the probability P (default: predict.mass of the "
         "run's config)",
     )
-    number("branches", "largest number of different beginnings of an answer")
-    number("samples", "number of answers to draw at random", "predict.samples, or as the task says")
+    number("branches", "maximum number of different prefixes of an answer to explore")
+    number("samples", "number of answers to sample", "predict.samples, or the default of the task")
 
 
 def add_endpoint(predict: argparse.ArgumentParser) -> None:
-    """Add the options of a server that answers."""
+    """Add the options of a server that generates the answers."""
     predict.add_argument(
         "--endpoint",
         metavar="URL",
@@ -103,8 +103,8 @@ def add_connection(parser: argparse._ActionsContainer, option: str, default_s: i
         "--timeout",
         type=positive,
         metavar="SECONDS",
-        help=f"time in which {option} must have answered a row; the row is sent twice at most if "
-        f"it has not (default: {default_s})",
+        help=f"time limit for {option} to answer a row; a row is sent at most twice (default: "
+        f"{default_s})",
     )
 
 

@@ -1,4 +1,4 @@
-"""The command ``mm-numeric prepare``, which converts a data set and prints a report."""
+"""``mm-numeric prepare``: convert a data set to rows, and print a report."""
 
 import argparse
 import dataclasses
@@ -20,7 +20,7 @@ from mm_numeric.registry import EXPORTERS, IMPORTERS, choose
 from mm_numeric.tasks.class_counts import in_words, names_in_words
 
 MAX_LISTED = 20
-"""Maximum number of invalid lines and of files in the report; .prepared.json lists all."""
+"""Maximum number of invalid lines, and of files, in the report; .prepared.json lists all."""
 
 
 def report_text(prepared: Prepared) -> str:
@@ -57,7 +57,7 @@ def report_text(prepared: Prepared) -> str:
 
 
 def _config_lines(prepared: Prepared) -> list[str]:
-    """Return overrides of a config, to copy: the task and training rows, and the test rows."""
+    """Return overrides to copy: the settings to train on the rows, and to test on them."""
     options, task = prepared.record["options"], prepared.record["task"]
     images = options.get("images") or options.get("frames")  # of videos
     source = {"path": str(prepared.out), "images": images}
@@ -96,8 +96,8 @@ def run(name: str, words: Sequence[str]) -> bool:
 
 
 def _target(arguments: argparse.Namespace, options: Mapping[str, Any]) -> Any:
-    """Return the tool that rows are also written for, or None without ``--to``."""
-    if SIZES[0] in options:  # sizes of the images that the input was written for
+    """Return the tool of ``--to``, which the rows are also written for; None without ``--to``."""
+    if SIZES[0] in options:  # these options describe the input, not the output
         arguments = argparse.Namespace(**{**vars(arguments), **dict.fromkeys(SIZES)})
     frame, task_options = read_family(arguments)
     if arguments.to is None:
@@ -109,7 +109,7 @@ def _target(arguments: argparse.Namespace, options: Mapping[str, Any]) -> Any:
     from mm_numeric.importers.export import Target
 
     folder = options.get("images") or options.get("frames")  # of videos
-    if "images" not in options and folder is None:  # relative to the data set, as of YOLO
+    if "images" not in options and folder is None:  # image paths relative to the data set (YOLO)
         folder = arguments.inputs[0] if arguments.inputs[0].is_dir() else arguments.inputs[0].parent
     images = None if folder is None else str(folder)
     return Target(tool=arguments.to, frame=frame, options=task_options, images=images)

@@ -48,7 +48,7 @@ def show_report(
 ) -> None:
     """Write a report in each format; print the table of a comparison, and the file paths.
 
-    Results of a part of the test rows are an error without ``partial``.
+    Without ``partial``, results of only some test rows are an error.
     """
     compared = is_comparison(folder)
     with (

@@ -1,4 +1,4 @@
-"""The commands ``mm-numeric score`` and ``decode``, which read answers of any tool."""
+"""The commands ``mm-numeric score`` and ``mm-numeric decode``, which read answers of any tool."""
 
 import argparse
 import re
@@ -29,10 +29,10 @@ _REQUIRED = {
     "--extract-with, the URL of a judge": ("extract_model", "timeout", "proxy"),
     "--protocol coco_ap": (*_COCO,),
 }  # fmt: skip
-"""An option -> the options that are only for it."""
+"""Options that require another option: the other option -> their names."""
 
 _ONLY_JSONL = ("task", "keep", "partial", "extract_with", "rank_by")
-"""Options of answers that are rows of a file, and not detections with ``--truth``."""
+"""Options for the rows of a .jsonl file, which are an error for detections (``--truth``)."""
 
 
 def add_score_options(score: argparse.ArgumentParser) -> None:
@@ -81,7 +81,7 @@ def add_partial(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument(
         "--partial",
         action="store_true",
-        help=f"allow {what}, of which `predict` knows the number (default: an error)",
+        help=f"allow {what} (default: an error, if the number of rows is known)",
     )
 
 

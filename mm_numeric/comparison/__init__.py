@@ -1,1 +1,1 @@
-"""Compare training losses: train a model with CE, then continue from it with each loss."""
+"""Compare training objectives: train a model with each of them, over several seeds."""

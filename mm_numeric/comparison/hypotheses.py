@@ -1,7 +1,7 @@
 """The hypotheses that a comparison states before it runs: ``compare.hypotheses``.
 
-Each one is that the answers of one row and decoding rule are better than those of another in one
-metric. P-values are corrected by the method of Holm within each family. Does not import torch.
+Each hypothesis states that one row and decoding rule has better answers, by one metric, than
+another. P-values are corrected by Holm's method within each family. Does not import torch.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ class Row(NamedTuple):
 
 
 class Hypothesis(NamedTuple):
-    """Answers ``better`` have a better ``metric`` than ``other``, each (row, decoding rule)."""
+    """The answers ``better`` have a better ``metric`` than ``other``; both are (row, rule)."""
 
     family: str
     metric: str
@@ -86,7 +86,7 @@ def _counterpart(objective: str, name: str, rows: Mapping[str, Row]) -> str | No
 
 
 def record_hypotheses(folder: Path, stated: Sequence[Hypothesis]) -> None:
-    """Record how many runs of a comparison were finished when each hypothesis was stated first."""
+    """Record how many runs were finished when each hypothesis was first stated."""
     known = recorded_hypotheses(folder)
     runs = {path.parent for path in folder.glob(f"seed*/*/{RESULTS}")}
     finished = sum(not run.name.startswith(WARM_START) for run in runs)
@@ -96,7 +96,7 @@ def record_hypotheses(folder: Path, stated: Sequence[Hypothesis]) -> None:
 
 
 def recorded_hypotheses(folder: Path) -> dict[Hypothesis, int]:
-    """Return the number of finished runs when each hypothesis was stated first."""
+    """Return the number of finished runs when each hypothesis was first stated."""
     stored = read_json(folder / STATED) if (folder / STATED).is_file() else []
     return {
         Hypothesis(family, metric, tuple(better), tuple(other)): count
@@ -107,9 +107,9 @@ def recorded_hypotheses(folder: Path) -> dict[Hypothesis, int]:
 def tested_hypotheses(
     differences: Mapping[Hypothesis, dict[str, Any]], folder: Path
 ) -> list[dict[str, Any]]:
-    """Return hypotheses and their differences as summary.json has them.
+    """Return hypotheses and their differences in the form of summary.json.
 
-    ``runs_before`` is the number of finished runs when a hypothesis was stated first; None if the
+    ``runs_before`` is the number of finished runs when a hypothesis was first stated; None if the
     folder does not record it.
     """
     recorded = recorded_hypotheses(folder)
@@ -120,6 +120,6 @@ def tested_hypotheses(
 
 
 def withdrawn_fact(stated: Iterable[Hypothesis], folder: Path) -> dict[str, str]:
-    """List the hypotheses that were stated once and are not any more; {} without any."""
+    """List the hypotheses that were stated before and have been removed; {} if there are none."""
     found = [describe(own) for own in recorded_hypotheses(folder) if own not in set(stated)]
     return {"withdrawn hypotheses": "; ".join(found)} if found else {}

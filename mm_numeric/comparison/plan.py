@@ -27,7 +27,7 @@ class Run(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the folder of the run in that of the comparison, such as ``seed0/ce``."""
+        """Return the folder of the run inside the comparison folder, such as ``seed0/ce``."""
         return "/".join(self.config.output_dir.parts[-2:])
 
     @property
@@ -54,9 +54,9 @@ def all_seeds(config: Config) -> list[int]:
 def open_runs(config: Config, seeds: Sequence[int]) -> list[Run]:
     """Return the unfinished runs of some seeds, in the order of execution.
 
-    Trials, which answer the rows of ``compare.select_on``, come first: as long as any of ``seeds``
-    is not finished, no other run is returned. Raises ValueError if there are other seeds, and
-    trials of seeds that are not among ``seeds`` are unfinished.
+    Trials, which answer the rows of ``compare.select_on``, come first: while trials of ``seeds``
+    are unfinished, no other run is returned. Raises ValueError if the other runs need the results
+    of trials whose seeds are not in ``seeds``, and which are unfinished.
     """
     tuned = [seed for seed in seeds if seed not in config.comparison.seeds]
     if left := [run for run in planned_runs(config, tuned) if not run.is_finished()]:
@@ -72,11 +72,11 @@ def open_runs(config: Config, seeds: Sequence[int]) -> list[Run]:
 
 
 def planned_runs(config: Config, seeds: Sequence[int]) -> list[Run]:
-    """Return all runs with some seeds in the order of execution; trials for ``tune_seeds``.
+    """Return all runs of some seeds in the order of execution; trials for ``tune_seeds``.
 
     Each warm start (a model trained with cross-entropy) comes before the runs that continue from
     its weights. ``model.name`` of these runs is the folder with the weights. Before the settings of
-    ``compare.tune`` are chosen, other runs than trials have those of the config.
+    ``compare.tune`` are chosen, the runs that are not trials use the values in the config.
     """
     rows = compared_rows(config)
     chosen = chosen_rows(config) or rows
@@ -113,10 +113,10 @@ def _seed_runs(config: Config, seed: int, rows: Sequence[ComparisonRow]) -> list
 
 
 def waits_for(runs: Sequence[Run]) -> dict[str, list[str]]:
-    """Return for the name of each run the names of those of ``runs`` that it waits for.
+    """Map the name of each run to the names of the other ``runs`` that it waits for.
 
     A run waits for the warm start whose weights it continues from. With ``distil``, it also waits
-    for the run of another row that is its teacher, if there is one.
+    for the run of another row that can be its teacher, if there is one.
     """
     weights = {str(run.config.output_dir / MODEL): run.name for run in runs}
     found = {}
@@ -135,7 +135,7 @@ def waits_for(runs: Sequence[Run]) -> dict[str, list[str]]:
 
 
 def training_settings(config: Config) -> dict[str, Any]:
-    """Return the settings of a training without those that do not change its weights."""
+    """Return the settings of a config, without those that do not change the trained weights."""
     settings = config.to_dict()
     changed = {
         "trainer": settings["trainer"] | {"output_dir": None},
@@ -160,7 +160,7 @@ def _in_order(runs: Sequence[Run]) -> list[Run]:
 
 
 def ensemble_folder(row: ComparisonRow, config: Config, folder: Path) -> Path:
-    """Return the folder of the answers of an objective's runs of all seeds together."""
+    """Return the folder with the answers of an objective's ensemble (its runs of all seeds)."""
     return folder / "ensembles" / row.name / "_".join(map(str, config.comparison.seeds))
 
 
@@ -174,8 +174,8 @@ def check_seeds(config: Config, seeds: Sequence[int] | None) -> None:
 def check_run(config: Config) -> None:
     """Raise ValueError if the folder of a run contains a run with other settings.
 
-    Those of ``predict`` would not change the answers of a finished run. Only in a warm start they
-    may differ, because it has those of the first row that shares it.
+    Settings of ``predict`` must be the same, too, because a finished run is not answered again.
+    Those of a warm start may differ: it has the settings of the first row that shares it.
     """
     is_shared = config.output_dir.name.startswith(WARM_START)
     ignored = {"compare", "plugins", *(["predict"] if is_shared else [])}
@@ -183,7 +183,7 @@ def check_run(config: Config) -> None:
 
 
 def overview(config: Config, seeds: Sequence[int]) -> str:
-    """Return a sentence with the number of runs of a comparison, and what they are."""
+    """Describe the runs of a comparison in a sentence: how many there are, and which."""
     rows, runs = compared_rows(config), planned_runs(config, seeds)
     starts = len({row.warm_start for row in rows} - {None})
     names = [row.name for row in rows]
@@ -200,7 +200,7 @@ def overview(config: Config, seeds: Sequence[int]) -> str:
 
 
 def plan_text(config: Config, seeds: Sequence[int] | None = None) -> str:
-    """Format the runs of all or some seeds, what each waits for, and the resources it asks for."""
+    """Format a table of the runs of all or some seeds, and the resources that each asks for."""
     check_seeds(config, seeds)
     config = with_resolved_vary(config, Path(config.comparison.output_dir))
     runs = planned_runs(config, seeds or all_seeds(config))

@@ -53,7 +53,7 @@ class ComparisonRow:
 
     axes: Mapping[str, Any]
     """Value of this row on each axis of the grid (the name of an objective or of a value, or a
-    number); empty for a row that is not of the grid."""
+    number); empty for a row outside the grid."""
 
     warm_start: str | None
     """Folder name of the run whose weights this row starts from: a model trained with CE. None: it
@@ -106,8 +106,8 @@ def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
     experiment: the settings of the first one, with the loss ``compare.control``. Its default, 1.3
     times cross-entropy, shows how much two runs of the same objective differ.
 
-    Runs are evaluated during training only if the config sets ``evaluate``, all on the same number
-    of rows; all are evaluated afterwards.
+    All runs are scored after training. During training, they are evaluated only if the config sets
+    ``evaluate``, and all on the same number of rows.
     """
     if config.evaluate == EvaluateConfig():
         config = replace(config, evaluate=None)
@@ -119,7 +119,7 @@ def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
     drafts = [_listed(value, f"{where}.objectives.{i}") for i, value in listed]
     drafts += _combined(config, config.comparison.grid, f"{where}.grid")
     if config.comparison.control:
-        # Without the axes of a grid, where it would replace the first row in figures.
+        # The control has no grid axes: with them, it would replace the first row in figures.
         control = replace(
             drafts[0], objective=config.comparison.control, where=f"{where}.control", axes={}
         )
@@ -156,7 +156,7 @@ def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
 
 
 def decoding_rules(config: Config, own: Config) -> Sequence[str]:
-    """Return the rules of ``compare.decode`` that answers of a run with the config ``own`` have.
+    """Return the rules of ``compare.decode`` that apply to a run with the config ``own``.
 
     A baseline predicts its answers without a distribution over texts: its only rule is ``greedy``.
     """

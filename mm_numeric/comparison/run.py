@@ -2,14 +2,12 @@
 
 Each seed has its own initialisation, data order, label noise and synthetic rows (``compare.vary``).
 For each seed, each objective is trained from the same weights with the same data order, and
-evaluated on the same test samples. Each objective is a row of the result table. An objective may
-also change other settings, such as the model.
+evaluated on the same test samples. Each objective is a row of the result table. A row may also
+change other settings, such as the model.
 
 With ``compare.warm_start``, a model is first trained with cross-entropy, and the objectives
-continue from its weights. An objective that changes the model, the task or the data has a warm
-start of its own, with these settings and the same number of steps; settings of the trainer, such as
-the learning rate, do not change it. A model with its own loss, such as a regression head with
-squared error, also uses this loss in its warm start. Output:
+continue from its weights; see ``comparison.rows``. A model with its own loss, such as a regression
+head with squared error, also uses this loss in its warm start. Output:
 
     summary.json, report.html, report.md
     seedS/warm_start*/, seedS/ROW/    run folders with predictions, scores and results
@@ -23,8 +21,7 @@ Several processes may execute the runs of one folder: each leaves out what anoth
 With ``compare.tune``, each row is first trained with each combination of the settings (a trial) and
 each of ``compare.tune_seeds``. Trials answer the rows of ``compare.select_on``. When all have done
 so, the rows are trained with the settings of their best trials. A trial fails if its loss diverges,
-or if it has no parseable answers of its own to be trained on; it is not repeated, and is never the
-best one.
+or if ``distil`` finds no parseable answers to train on; it is not repeated, and is never the best.
 """
 
 import os
@@ -178,7 +175,7 @@ def _claim(folder: Path, config: Config, seeds: Sequence[int]) -> None:
 def _warn_of_replaced_rows(config: Config, folder: Path) -> None:
     """Log a warning if the folder has the summary of rows or seeds that the config does not list.
 
-    They may be those of another experiment, whose config names the same folder.
+    The summary may belong to another experiment, whose config names the same folder.
     """
     if not (folder / SUMMARY).is_file():
         return
@@ -203,7 +200,7 @@ def execute_here(runs: Sequence[Run]) -> None:
     waits for no unfinished run. If there is none, wait for the other processes.
     """
     needed, left = waits_for(runs), {run.name: run for run in runs}
-    # Trainings log lines of their own.
+    # Each training logs its own lines.
     bar = progress(desc="comparing", unit="run", total=len(left), lines=False)
     waiting = None
     with without_repeats():
@@ -235,9 +232,8 @@ def execute_one(folder: Path, name: str, cpus: int, *_: None) -> None:
     """Execute the run ``name`` of the comparison in ``folder``, such as ``seed0/ce``.
 
     An engine calls this in another process, perhaps on another machine, while ``compare`` waits.
-    Nothing is done if the run is finished. If it was begun by a process that has been lost, that
-    process may take a while to release its files. The last arguments are the results of the runs
-    that it waits for.
+    Nothing is done if the run is finished. A lock of a lost process may take minutes to be
+    released. Further arguments, the results of the runs that this run waits for, are not used.
     """
     import torch
 
@@ -319,12 +315,11 @@ def _is_trained(run: Run) -> bool:
 
 
 def link_teacher(config: Config) -> None:
-    """Make a finished run of the same seed the teacher of a run with ``distil``, if it is equal.
+    """Reuse an equal finished run of the same seed as the teacher of a run with ``distil``.
 
-    A teacher is trained like a run without ``distil``. Such a run is often another row of the
-    comparison, and training it again would give the same weights. Its files are hard links, or
-    copies where the file system has no hard links. Nothing is done if there is no such run, or if
-    the training of the teacher has begun.
+    A teacher is trained like a run without ``distil``, which is often another row of the
+    comparison. Its files become hard links, or copies where the file system has no hard links.
+    Nothing is done if there is no such run, or if the training of the teacher has begun.
     """
     from mm_numeric.training.distil import teacher_of
 
@@ -388,10 +383,10 @@ def _answer_selection(folder: Path, source: DataSource) -> None:
 
 
 def answer_ensembles(config: Config, folder: Path) -> None:
-    """Let the runs of all seeds of each objective answer the test rows together.
+    """Answer the test rows with the ensemble of each objective, its runs of all seeds.
 
-    The distributions of their answers are averaged, and each decoding rule other than ``greedy``
-    chooses from the mean. Nothing is done without ``compare.ensemble``.
+    Their distributions over answers are averaged, and each decoding rule other than ``greedy``
+    chooses from the average. Nothing is done without ``compare.ensemble``.
     """
     from mm_numeric.inference.generate import predict
 

@@ -1,7 +1,7 @@
-"""What one seed of a comparison changes: ``compare.vary``.
+"""Derive the configs of the seeds of a comparison, as ``compare.vary`` defines.
 
-Everything that a seed draws is derived from the value in the config, so that seed 0 trains on the
-rows and the label noise of the config, and each other seed on its own.
+The seeds of rows and label noise are derived from those in the config: seed 0 uses them unchanged,
+and each other seed has its own.
 """
 
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ _DEFAULT = ("weights", "order", "noise", "rows")
 def with_resolved_vary(config: Config, folder: Path) -> Config:
     """Return the config of a comparison with ``compare.vary`` set.
 
-    If it is null, it is what the runs in ``folder`` vary, or the default in a new folder. Runs that
-    vary something else are an error.
+    If it is null, it becomes what the runs in ``folder`` vary, or the default in a new folder. Runs
+    that vary something else are an error.
     """
     stored: Any = None
     if (folder / CONFIG).is_file() and any(folder.glob(f"seed*/*/{CONFIG}")):
@@ -45,7 +45,7 @@ def draws_rows(vary: Sequence[str] | None) -> bool:
 
 
 def run_of_seed(config: Config, seed: int, vary: Sequence[str] | None, output_dir: Path) -> Config:
-    """Return the config of a run in a folder, with everything in ``vary`` drawn by ``seed``.
+    """Return the config of a run in ``output_dir``, with everything in ``vary`` drawn by ``seed``.
 
     ``vary`` is ``compare.vary``; None is the default for a new comparison.
     """
@@ -71,7 +71,7 @@ def with_rows_of(source: DataSource, seed: int) -> DataSource:
 
 
 def generate_same_rows(one: DataSource, other: DataSource) -> bool:
-    """Return True if two sources have rows of one generator and one seed."""
+    """Return True if two sources have rows of the same generator with the same seed."""
     if one.synthetic is None or other.synthetic is None:
         return False
     return (one.synthetic.name, one.synthetic.seed) == (other.synthetic.name, other.synthetic.seed)

@@ -26,8 +26,8 @@ from mm_numeric.runs.results_file import TASK, read_sections
 SELECTION = "selection"
 """Folder in the run folder of a trial, with its answers to the rows of ``compare.select_on``."""
 
-_SOURCE = "source.json"  # in this folder: the data source of the rows
-_FAILED = "failed.json"  # in this folder, of a trial that could not be trained: the reason
+_SOURCE = "source.json"  # file in this folder: the data source of the rows
+_FAILED = "failed.json"  # file in this folder: the reason why the trial could not be trained
 
 
 def selected_on(folder: Path, source: DataSource) -> bool:
@@ -59,11 +59,11 @@ class SelectionResults:
     """The metrics of all trials on the rows of ``compare.select_on``."""
 
     metrics: Sequence[Metric]
-    """The first is ``compare.metric``. Without it, it is the main metric of the task or, if that is
-    at its limit for all trials of all rows and so cannot show differences, the next that can."""
+    """The first is ``compare.metric``. If this is not set, it is the main metric of the task or, if
+    all trials are at its limit so that it shows no differences, the next metric that does."""
 
     rows: int
-    """Number of these rows."""
+    """Number of rows of ``compare.select_on``."""
 
     values: Mapping[str, NDArray[np.float64]]
     """Maps the name of a trial to its metrics, [seeds, metrics]; nan if undefined or failed."""
@@ -72,10 +72,11 @@ class SelectionResults:
     """Maps the name of a trial that failed for some seed to this seed and the reason."""
 
     def best(self, trials: Sequence[Trial]) -> Trial:
-        """Return the trial with the best mean of the first metric over the seeds; none that failed.
+        """Return the trial with the best mean of the first metric over the seeds.
 
-        The next metric decides between equal means, and so on. Of equal trials, it is the first.
-        Means are equal to 12 digits: the last ones depend on the order of the seeds.
+        Failed trials are excluded. The next metric decides between equal means, and so on; of equal
+        trials, the first is chosen. Means are compared by 12 digits, because further digits depend
+        on the order of the seeds.
         """
         signs = np.array([1 if metric.higher_is_better else -1 for metric in self.metrics])
 
@@ -146,9 +147,9 @@ def _ordered(
     failures: Mapping[str, str],
     wanted: str | None,
 ) -> list[Metric]:
-    """Return the metrics, first the first one that can show differences between trials.
+    """Return the metrics; the first one that can show differences between trials comes first.
 
-    Those of other rows than the main metric, such as a small category, decide last.
+    Metrics over other rows than the main metric, such as those of a small category, come last.
     """
     main_rows = reported[0].rows
     reported = sorted(reported, key=lambda own: own.rows is not main_rows)
@@ -176,7 +177,7 @@ def _values(folder: Path, metrics: Sequence[Metric]) -> list[float]:
 def chosen_rows(config: Config) -> list[ComparisonRow]:
     """Return the rows of a comparison with the config and the settings of their chosen trials.
 
-    Returns [] if settings are tuned and not all trials have answered the rows to choose on.
+    Returns [] if settings are tuned and trials are unfinished.
     """
     rows = compared_rows(config)
     if not config.comparison.tune:

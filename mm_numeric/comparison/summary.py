@@ -83,9 +83,9 @@ def summary_results(
     stated: Sequence[Hypothesis],
     folder: Path,
 ) -> dict[str, Any]:
-    """Return the part of summary.json that is computed from answers, with ``layout``.
+    """Return ``layout`` with the part of summary.json that is computed from answers.
 
-    ``layout`` has the names of the rows, the row that each is compared with, and the seeds. The
+    ``layout`` has the names of the rows, the row that each is compared with, and the seeds. All
     other runs are warm starts. ``folder`` records when the hypotheses were stated.
     """
     first = runs[layout["baseline"], GREEDY][0]
@@ -179,7 +179,7 @@ def _description(config: Config, rows: Sequence[ComparisonRow]) -> str:
 
 
 def _synthetic(data: DataConfig) -> str:
-    """Describe synthetic rows in a sentence; the text is empty if others are trained or tested."""
+    """Describe synthetic rows in a sentence; empty if any training or test rows are real."""
     made = [source.synthetic for source in (*listed(data.train), data.test)]
     *trained, tested = [own.describe() if own else "" for own in made]
     if not (tested and all(trained)):
@@ -193,7 +193,7 @@ def _facts(
     config: Config, rows: Sequence[ComparisonRow], folder: Path, tested: Scores
 ) -> dict[str, str]:
     seeds = config.comparison.seeds
-    # A row with settings of its own, such as more steps or a larger model, is not like the others.
+    # A row with its own settings, such as more steps or a larger model, is not typical.
     typical = min(rows, key=lambda row: (bool(row.settings), row.warm_start != WARM_START))
     planned = [run.config.output_dir for run in planned_runs(config, all_seeds(config))]
     runs = {
@@ -206,7 +206,7 @@ def _facts(
     seed, model = f"seed{seeds[0]}", typical.config.model
     run = runs[seed, typical.name]
     warm = runs[seed, typical.warm_start] if typical.warm_start else None
-    trained = run.get("teacher", run)  # on the labels
+    trained = run.get("teacher", run)  # the training on the labels
     sources = _source(*(seed_run.data.train for seed_run in drawn))
     minutes = sum(r["seconds"] for r in runs.values()) / 60
     resumed = any(r["resumed"] for r in runs.values())
@@ -334,8 +334,8 @@ def read_runs(
 ) -> Runs:
     """Score the runs of all rows and then of their warm starts, each with the task of its row.
 
-    Raises ValueError if runs answer different rows, or lack columns of the first one, or if those
-    of equal tasks have different targets, or if answers are missing and ``partial`` is False.
+    Raises ValueError if runs answer different rows, lack columns of the first run, or have other
+    targets with an equal task, or if answers are missing and ``partial`` is False.
     """
     own = {row.name: row.config for row in entries}
     for row in entries:
@@ -388,11 +388,10 @@ def read_ensembles(
 def read_run_scores(
     folder: Path, config: Config | None = None, *, rule: str = GREEDY, partial: bool = False
 ) -> Scores:
-    """Score the predictions of one run, and sort the scored samples by id.
+    """Score the predictions of one run under a decoding rule, and sort the samples by id.
 
     ``config`` has the task and the scorer. If it is None, the predictions file names the task.
-    ``rule`` is the decoding rule of the predictions. Missing answers are an error without
-    ``partial``.
+    Without ``partial``, missing answers are an error.
     """
     predictions = folder / decoded_name(PREDICTIONS, rule)
     name, scorer = (config.task_name, config.task.scorer) if config else (None, None)

@@ -41,21 +41,21 @@ class MetricTables(NamedTuple):
     """The metrics of all runs, with confidence intervals and differences."""
 
     table: Entries
-    """``table[name][metric]`` for greedy decoding. Its ``difference`` is that to the reference of
-    the objective; None without a reference, and for warm starts."""
+    """``table[name][metric]`` for greedy decoding. The entry ``difference`` is the difference to
+    the reference of the objective; None without a reference, and for warm starts."""
 
     decoding: dict[str, Entries]
-    """``decoding[name][rule][metric]``; its ``difference`` is that to greedy decoding of the same
-    run, None for greedy. Objectives also have ``from_reference``, the difference to greedy decoding
-    of the reference (of the objective itself without one). It has no entry for a name whose only
-    rule is greedy, such as a regression head."""
+    """``decoding[name][rule][metric]``. The entry ``difference`` is the difference to greedy
+    decoding of the same run; None for greedy. Objectives also have ``from_reference``, the
+    difference to greedy decoding of the reference (of the objective itself if it has none). Names
+    whose only rule is greedy, such as a regression head, are left out."""
 
     hypotheses: dict[Hypothesis, dict[str, Any]]
     """The difference of each hypothesis of ``compare.hypotheses``."""
 
     metrics: list[Metric]
-    """All metrics. The first is the headline, whose p-values ``p_values`` corrects: the main metric
-    of the task or, if that cannot show differences, the next that can."""
+    """All metrics. The first is the headline, see ``headline_first``; its p-values are corrected by
+    ``correct_p_values``."""
 
 
 def metric_tables(
@@ -107,19 +107,17 @@ def metric_tables(
 
 
 def ensemble_tables(runs: Runs, ensembles: Runs) -> dict[str, Entries]:
-    """Compute the metrics of ensembles, the answers of the runs of all seeds together.
+    """Return ``found[name][rule][metric]`` for ensembles, as in ``MetricTables.decoding``.
 
-    Returns:
-        ``found[name][rule][metric]``, as ``MetricTables.decoding``. The interval of an ensemble is
-        that of the test rows alone, and its ``difference`` is that to the mean of the single runs
-        that were decoded by the same rule.
+    The interval of an ensemble accounts for the variation between test rows only. Its
+    ``difference`` is the difference to the mean of the single runs under the same decoding rule.
     """
     found: dict[str, Entries] = {}
     if not ensembles:
         return found
     first = next(iter(runs.values()))[0]
     columns = {("single", *key): [own.columns for own in runs[key]] for key in ensembles}
-    # One answer of all runs together is paired with each of them.
+    # The answers of the ensemble are paired with those of each single run.
     columns |= {
         ("ensemble", *key): [ensembles[key][0].columns] * len(runs[key]) for key in ensembles
     }
@@ -140,11 +138,11 @@ def headline_first(
     means: Mapping[str, Sequence[float | None]],
     wanted: str | None = None,
 ) -> list[Metric]:
-    """Return metrics in their order, but first the first one that can show differences, if any.
+    """Return the metrics in their order, except that the headline comes first.
 
-    The metric ``wanted`` comes first in any case. Otherwise, one of other rows than the main
-    metric, or without a value for some objective, does not take the place of the first. ``means``
-    maps the name of a metric to its means for all objectives that are compared.
+    The headline is ``wanted``, if given, or else the first of the reported metrics, the main one.
+    If this cannot show differences, it is the next metric that can, over the same rows, with a
+    value for all objectives. ``means`` maps the name of a metric to its mean for each objective.
     """
     headline, rows = reported[0]
     if wanted is not None:
@@ -202,7 +200,7 @@ def calibration_table(runs: Runs) -> dict[str, Entries]:
 
 
 def coverage_table(runs: Runs) -> dict[str, Entries]:
-    """Return ``coverage[name][rule]``: how much of the distributions was explored and drawn."""
+    """Return ``coverage[name][rule]``: how much of the distributions was explored and sampled."""
     table: dict[str, Entries] = {}
     for (name, rule), seeds in runs.items():
         found = [own.coverage for own in seeds if own.coverage is not None]
@@ -214,12 +212,11 @@ def coverage_table(runs: Runs) -> dict[str, Entries]:
 
 
 def calibration_entry(seeds: Sequence[Confidences]) -> dict[str, Any]:
-    """Summarize the confidences of one objective and rule, over all seeds.
+    """Summarise the confidences of one objective and rule, over all seeds.
 
-    ``ece``, ``auroc``, ``aurc`` and ``gap`` are means over the seeds, without those that have no
-    value; the rest is computed from the answers of all seeds. ``reliability`` has [low, high,
-    count, mean confidence, share correct] of each bin, and ``risk_coverage`` up to 100 points
-    [coverage, share wrong].
+    ``ece``, ``auroc``, ``aurc`` and ``gap`` are means over the seeds that have a value; the rest is
+    computed from the answers of all seeds. ``reliability`` has [low, high, count, mean confidence,
+    share correct] for each bin, and ``risk_coverage`` up to 100 points [coverage, share wrong].
     """
     confidence = np.concatenate([found.confidence for found in seeds])
     right = np.concatenate([found.right for found in seeds])
@@ -259,7 +256,10 @@ def _entry(
 
 
 def _estimate(sample: MetricSample) -> dict[str, Any]:
-    """Describe a difference. ``findable`` is the smallest that 80 % of such comparisons find."""
+    """Return the mean of a sample, its interval, p-value and standard error.
+
+    ``findable`` is the smallest difference that 80 % of such comparisons would find.
+    """
     low, high, p = metric_interval(sample)
     value, seeds = float(sample.values.mean()), sample.values.tolist()
     error, freedom = standard_error(sample.values, sample.draws)

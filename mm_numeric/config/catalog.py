@@ -8,10 +8,7 @@ from mm_numeric.registry import API, BASELINES, FAMILIES, IMPORTERS, REWARDS, RI
 
 
 def shipped(*, everything: bool = False) -> str:
-    """Return the text that ``mm-numeric ls`` prints: names of tasks, families, losses, configs.
-
-    ``everything`` adds the objectives that are only variants or controls.
-    """
+    """Return the text of ``mm-numeric ls``; ``everything`` adds variants and controls."""
     lines = [
         f"{title}: {', '.join(names)}"
         for title, names in (

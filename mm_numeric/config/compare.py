@@ -78,23 +78,23 @@ class Resources:
 
 @dataclass(frozen=True, kw_only=True)
 class HypothesisGroup:
-    """Hypotheses of one family: rows whose answers are better than those of another row or rule."""
+    """Hypotheses of one family: some rows have better answers than another row or rule."""
 
     family: str
-    """Name of the family, over which p-values are corrected; several groups may share it."""
+    """Name of the family; p-values are corrected over it, and several groups may share it."""
 
     metric: str
     """Name of the metric, such as ``within_5_minutes``."""
 
     objectives: tuple[str, ...]
-    """Names of rows, or of objectives of a grid: then there is a hypothesis for each of its rows
+    """Names of rows, or of objectives of a grid: there is a hypothesis for each row of the grid
     with this objective."""
 
     rules: tuple[str, ...] = (GREEDY,)
-    """Decoding rules of their answers, each a hypothesis of its own."""
+    """Decoding rules of the better answers; there is a hypothesis for each rule."""
 
     against: str | None = None
-    """Row or objective that they are better than; null: the same row under another rule."""
+    """Row or objective with the worse answers; null: the same row under another rule."""
 
     against_rule: str | None = None
     """Decoding rule of the answers of ``against``; null: the same rule."""
@@ -124,13 +124,12 @@ class CompareConfig:
 
     ``name``: name of the row.
     ``preset`` and fields of ``ObjectiveSpec``: the objective.
-    ``with``: settings outside the objective, such as ``{model.name: my/large}``. A warm start for
-    this row alone, or other settings of it, are also possible:
-    ``{compare.warm_start.max_steps: 900}``.
+    ``with``: settings outside the objective, such as ``{model.name: my/large}``. They may also
+    change the warm start of this row: ``{compare.warm_start.max_steps: 900}``.
     ``baseline``: ``baseline: xval`` is short for ``with: {model.baseline: xval}``.
 
-    The first objective is the reference that all others are compared with, in a grid under the same
-    values of the other axes.
+    The first objective is the reference that all others are compared with; in a grid, rows are
+    compared under the same values of the other axes.
     """
 
     grid: Mapping[str, Any] = field(default_factory=dict)
@@ -147,12 +146,12 @@ class CompareConfig:
     cross-entropy, and that all rows continue from. A row that changes the model, the task or the
     data has a warm start of its own; settings of ``trainer`` that a row changes do not apply to it.
     null: no warm start, so that each loss acts from the first step. A warm start hides a part of
-    the effect of a loss: the table has its share of the steps."""
+    the effect of a loss: the report states its share of all steps."""
 
     metric: str | None = None
-    """Name of the metric that comes first: it decides the comparison and chooses the values of
-    ``tune``. An example is ``log_mae``, where a few long answers decide ``mae`` and ``accuracy``
-    cannot see how wrong an answer is. null: the main metric of the task."""
+    """Name of the first metric, which decides the comparison and chooses the values of ``tune``. An
+    example is ``log_mae``, if a few long answers dominate ``mae``, and ``accuracy`` does not show
+    how wrong answers are. null: the main metric of the task."""
 
     tune: Mapping[str, Any] = field(default_factory=dict)
     """Maps settings of ``trainer``, such as ``learning_rate``, to a list of values. Every row, also
@@ -162,22 +161,22 @@ class CompareConfig:
     no tuning."""
 
     tune_seeds: tuple[int, ...] = (1000, 1001)
-    """Seeds of the runs that choose the values of ``tune``; none of ``seeds``."""
+    """Seeds of the runs that choose the values of ``tune``; they must not be in ``seeds``."""
 
     select_on: DataSource | None = None
     """Rows to choose the tuned settings on, such as ``{path: validation.jsonl}``; not those of
     ``data.test`` or ``data.train``. Required with ``tune``."""
 
     decode: tuple[str, ...] = (GREEDY,)
-    """Decoding rules; every run is scored under each of them, without training again: ``greedy``,
-    which is the first and which the others are compared with, ``mean``, ``median``, ``mbr``. A
-    baseline, such as a regression head, has no distribution over answers and only ``greedy``."""
+    """Decoding rules, such as ``[greedy, median]``. Every run is trained once and scored under each
+    rule. ``greedy`` must be the first; the others are compared with it. A baseline, such as a
+    regression head, has no distribution over answers and only ``greedy``."""
 
     ensemble: bool = False
     """True: the runs of all seeds of each objective also answer together, under each rule other
-    than ``greedy``: the distributions of their answers are averaged, and the rule decides. Requires
-    such a rule in ``decode`` and at least two seeds. A fair control is one run with as many steps
-    as the runs of the ensemble have together."""
+    than ``greedy``: their distributions over answers are averaged, and the rule chooses from the
+    average. Requires such a rule in ``decode`` and at least two seeds. A fair control is one run
+    with as many steps as the runs of the ensemble have together."""
 
     hypotheses: tuple[HypothesisGroup, ...] = ()
     """Hypotheses that are stated before the runs, in families; the report has the corrected

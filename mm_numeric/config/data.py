@@ -38,8 +38,8 @@ class DataSource:
     and cppe-5, ``xyxy`` for [x1, y1, x2, y2]."""
 
     synthetic: Generator | None = None
-    """A generator of rows: ``{name: clocks, rows: 12000, seed: 0, noise_minutes: 5}``. The settings
-    of each generator are in a table of their own. Rows are cached in ``data.cache``."""
+    """A generator of rows: ``{name: clocks, rows: 12000, seed: 0, noise_minutes: 5}``. Each
+    generator has its own settings. Rows are cached in ``data.cache``."""
 
     images: str | None = None
     """Folder of the images. None: the folder of the file, or else its subfolder ``images``."""
@@ -55,8 +55,8 @@ class DataSource:
 
     keep_answers: Any = ALL
     """Answers to train on. ``all``: a row without a parseable answer is an error. ``parseable``:
-    such rows are left out. A share above 0 and at most 1: of the answers in the file, those with
-    the highest confidence, such as 0.8 of them; other rows are left out."""
+    such rows are left out. A share above 0 and at most 1, such as 0.8: the 80 % of the answers with
+    the highest confidence; other rows are left out."""
 
     def __post_init__(self) -> None:
         """Require exactly one of ``path``, ``dataset`` and ``synthetic``; validate the others."""
@@ -116,12 +116,10 @@ def named(sources: Sources) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class AugmentConfig:
-    """Config section ``data.augment``: training images are changed together with their answers.
+    """Config section ``data.augment``: change training images at random, with their answers.
 
-    Images above 32 million pixels are not changed.
-
-    The draws for a row depend on the epoch, the row's id, and ``trainer.data_seed`` or else
-    ``trainer.seed``.
+    Images above 32 million pixels are not changed. The random changes of a row depend on the epoch,
+    the row's id, and ``trainer.data_seed`` or else ``trainer.seed``.
     """
 
     operations: Mapping[str, Any]
@@ -181,10 +179,10 @@ class DataConfig:
     """If an image cannot be read, ``stop`` training, or ``skip`` the row and count it."""
 
     largest_image: int = 128_000_000
-    """Largest number of pixels of an image that is read, at least 1. It limits the memory that a
-    small file can take; for a WebP, which takes more, it is a third. Images above 32 million pixels
-    are read at half of their width and height, or less; coordinates are still those of the
-    original."""
+    """Maximum number of pixels of an image, at least 1; for WebP files, a third of this. It limits
+    the memory that decoding a small file can take, which is larger for WebP. Images above 32
+    million pixels are decoded at half their width and height, or less; coordinates still refer to
+    the original."""
 
     stream: bool = False
     """Read training rows during training, instead of all rows before it. Requires
@@ -195,8 +193,8 @@ class DataConfig:
     shuffled, too."""
 
     max_tokens: int | None = None
-    """Maximum length of a training row in tokens, at least 1. Question, image and answer count.
-    None: no limit."""
+    """Maximum length of a training row (question, image and answer) in tokens, at least 1. None: no
+    limit."""
 
     too_long: str = "stop"
     """If a row is longer than ``max_tokens``, ``stop`` training, ``drop`` the row and count it, or
@@ -211,8 +209,8 @@ class DataConfig:
     for each image; None: no cache."""
 
     padding_free: bool = False
-    """Put the rows of a micro-batch one after another into one sequence, instead of padding them
-    to the length of the longest. No row sees another; losses and gradients are the same."""
+    """Concatenate the rows of a micro-batch into one sequence, instead of padding them to the
+    length of the longest. Rows do not attend to each other; losses and gradients are the same."""
 
     augment: AugmentConfig | None = None
     """Change training images at random, together with their answers; null: train on the rows as
@@ -257,7 +255,7 @@ MOST_EVALUATED_ROWS = 200
 class EvaluateConfig:
     """Config section ``evaluate``: score the same samples periodically during training.
 
-    A config without this section has its defaults, if the training has an epoch or more and the
+    A config without this section uses its defaults if the training lasts at least an epoch and the
     test samples have answers. ``evaluate: null`` switches the evaluation off.
 
     If ``best`` names a metric, the weights with its best value are saved. In that case, ``data``
@@ -265,14 +263,14 @@ class EvaluateConfig:
     """
 
     every_steps: int | None = None
-    """Optimiser steps between evaluations, at least 1; the last step is evaluated, too. null: up to
-    ten evaluations, and only the last one if all would answer more than a tenth as many rows as are
-    trained on."""
+    """Optimiser steps between evaluations, at least 1; there is also one after the last step. null:
+    up to ten evaluations, but only as many as together answer a tenth of the number of trained
+    rows, and at least one."""
 
     rows: int | None = None
     """Number of rows to evaluate, from the start of the data, at least 1; all rows if there are
-    fewer. null: 200, or as many as take a quarter of the time of training between two evaluations,
-    but at least 50; the first evaluation of a run chooses this number for all of them. In
+    fewer. null: 200, or fewer if these would take more than a quarter of the training time between
+    two evaluations, but at least 50; the first evaluation chooses the number for the run. In
     ``compare``, null is 200."""
 
     data: DataSource | None = None
@@ -287,7 +285,7 @@ class EvaluateConfig:
     ``best``; at least 1. null: no early stopping."""
 
     decode: Any = GREEDY
-    """How the answers are chosen, as in ``predict.decode``; not with ZeRO-3, except greedy."""
+    """How the answers are chosen, as in ``predict.decode``; ZeRO-3 and FSDP only allow greedy."""
 
     def __post_init__(self) -> None:
         check_at_least_1(self, "every_steps", "rows", "patience")

@@ -10,14 +10,14 @@ from mm_numeric.settings import check_at_least_1
 GREEDY, MBR = "greedy", "mbr"
 
 DECODE_RULES = (GREEDY, "mean", "median", MBR, "raft")
-"""Rules that choose an answer. ``greedy`` takes the most likely token at each step. The others
-choose from the distribution of the model's answers: its mean, its median, the answer with the least
-expected risk (minimum Bayes risk), or, for answers of one token, the sum whose squared error is the
-loss ``raft``."""
+"""Rules that choose an answer. ``greedy`` takes the most likely token at each step. The others use
+the distribution over the model's answers: its mean, its median, the answer with the least expected
+risk (minimum Bayes risk), or, for ``raft``, the sum of each number times its probability, which is
+not normalised."""
 
 
 def is_greedy_alone(rules: Iterable[str]) -> bool:
-    """Return True if no rule needs explored answers."""
+    """Return True if all rules are ``greedy``, which explores no answers."""
     return set(rules) <= {GREEDY}
 
 
@@ -45,20 +45,20 @@ class PredictConfig:
     """Rows per batch, at least 1."""
 
     max_new_tokens: int | None = None
-    """Maximum length of an answer in tokens, at least 1; longer answers are truncated. null: a
-    quarter more than the longest training answer, which ``train`` measures."""
+    """Maximum length of an answer in tokens, at least 1; longer answers are truncated. null: 1.25
+    times the length of the longest training answer, which ``train`` measures."""
 
     tensor_parallel: bool = False
-    """True if the ranks that a launcher such as torchrun started share the weights of one model,
+    """True: the ranks that a launcher such as torchrun started share the weights of one model,
     which may not fit on one device. False: each rank has a model, and they share the rows."""
 
     constrain: bool = False
-    """True to write only answers that match the grammar of the task, so that all are parseable."""
+    """True: generate only answers that match the grammar of the task, so that all are parseable."""
 
     stop_duplicates: float | None = None
-    """For lists of shapes: leave out each shape whose IoU with an earlier one of its label is at
-    least this, above 0 and at most 1, or that has equal coordinates, and end the list before the
-    third in succession. null: keep all shapes."""
+    """For lists of shapes: an IoU above 0 and at most 1. Leave out each duplicate, whose IoU with
+    an earlier shape of its label is at least this, or whose coordinates are equal; end the list
+    before the third duplicate in succession. null: keep all shapes."""
 
     max_objects: int | None = None
     """For lists of shapes: end the list after this number of shapes, at least 1. null: no limit."""
@@ -69,21 +69,21 @@ class PredictConfig:
     ``accuracy_at_0.5``. ``mbr`` alone uses the risk of the task."""
 
     mass: float = 0.99
-    """Answers are explored until they have this probability, above 0 and at most 1. Beginnings that
-    do not fit into ``branches`` are drawn."""
+    """Answers are explored until their total probability reaches this value, above 0 and at most 1.
+    Prefixes that do not fit into ``branches`` are sampled."""
 
     branches: int = 64
-    """Largest number of different beginnings of the answer to one question, at least 1. They share
-    the KV cache of the question; each of their tokens adds to it."""
+    """Maximum number of different answer prefixes that are explored for one question, at least 1.
+    They share the KV cache of the question; each of their tokens adds to it."""
 
     samples: int | None = None
-    """Number of answers to draw at random, in place of ``mass`` and ``branches``. null: the default
-    of the task, which is 32 for lists of objects and worked solutions, and none for one number,
-    time, box or point. The KV cache grows with batch size x samples x tokens: use small batches for
-    long answers."""
+    """Number of answers to sample, in place of ``mass`` and ``branches``. null: the default of the
+    task, which is 32 for lists of objects and worked solutions; one number, time, box or point is
+    explored without samples. The KV cache grows with batch size x samples x tokens: use small
+    batches for long answers."""
 
     seed: int = 0
-    """Seed of all answers that are drawn, together with the id of the row, at least 0."""
+    """Seed of sampled answers, at least 0; it is combined with the id of the row."""
 
     def __post_init__(self) -> None:
         check_at_least_1(self, "batch_size", "max_new_tokens", "branches")

@@ -104,8 +104,8 @@ class LoraSettings:
     """Use DoRA, which trains the norm of each weight vector separately from its direction."""
 
     experts: bool = True
-    """Adapt the weights of a mixture of experts too, with ``rank`` for each expert. PEFT can do so
-    without ``dropout`` and ``dora``."""
+    """Also adapt the experts of a mixture-of-experts model, each with rank ``rank``. PEFT supports
+    this only without ``dropout`` and ``dora``."""
 
     def __post_init__(self) -> None:
         check_at_least_1(self, "rank", "alpha")
@@ -122,9 +122,9 @@ def read_modules(raw: Any, where: str) -> ModulesConfig:
 
 
 def read_lora(raw: Any, modules: ModulesConfig, where: str) -> LoraSettings | None:
-    """Return the LoRA settings from the config, or None if no module is adapted with LoRA.
+    """Read the config section ``lora``; return None if no module is adapted with LoRA.
 
-    A config section ``lora`` without an adapted module is an error.
+    Without an adapted module, the section is an error.
     """
     if not modules.adapted and raw is None:
         return None

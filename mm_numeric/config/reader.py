@@ -80,7 +80,7 @@ def read_config(name: str | Path, overrides: Sequence[str] = ()) -> Config:
     raw = with_overrides(read_yaml(path), overrides)
     if names_module(raw):
         own = read_value(str | None, raw.get("plugins"), f"{path.name}, plugins")
-        # The modules for a shipped config are not next to it, but where the command is called.
+        # The modules for a shipped config are in the working directory, not next to the config.
         folder = Path() if path.parent == CONFIGS else path.parent
         raw = {**raw, "plugins": str(Path(own or folder).resolve())}
         import_from(raw["plugins"])
@@ -129,7 +129,7 @@ def with_overrides(raw: Mapping[str, Any], overrides: Sequence[str]) -> dict[str
 def _same_name_elsewhere(message: str, overrides: Sequence[str]) -> str:
     """Return a hint such as "Did you mean data.train.images?" for an override of ``images``.
 
-    ``message`` is the error about the settings. The hint is empty if it has one already, or if no
+    The hint is empty if ``message``, the error about the settings, has one already, or if no
     setting in another section has the same last name as the unknown one.
     """
     for override in overrides:
@@ -170,7 +170,7 @@ def find_config(name: str | Path) -> Path:
 
 
 def _check_served(raw: Mapping[str, Any], model: ModelConfig, where: str) -> None:
-    """Raise ValueError if a model on a server has a section of training."""
+    """Raise ValueError if the config of a model on a server has a section about training."""
     for section in _TRAINED if model.family == API else ():
         if raw.get(section) is not None:
             raise ValueError(
@@ -190,7 +190,7 @@ def _read_modules(raw: Mapping[str, Any], model: ModelConfig, where: str) -> Mod
 def config_from_dict(raw: Mapping[str, Any], *, where: str, title: str) -> Config:
     """Create a config from the parsed content of a YAML file, and validate it.
 
-    ``where`` is the file name in messages. ``title`` is the title of the config.
+    ``where`` is the file name in error messages.
     """
     for key in raw:
         if key not in _SECTIONS:
@@ -251,7 +251,7 @@ def _read_task(raw: Any, model: ModelConfig, file: str) -> tuple[str, Any]:
     default = FAMILY_PROMPTS.get(model.family, {}).get(name, {})
     if model.coordinates is not None:
         written = read_coordinates(model.coordinates, f"{file}, model.coordinates")
-        default = {} if written.tokens else default  # which may ask for another format: JSON
+        default = {} if written.tokens else default  # the family's prompt may ask for JSON
         default = FORMAT_PROMPTS.get(written.format, {}).get(name, default)
     return name, read_dataclass(cls, {**default, **options}, where)
 
@@ -305,7 +305,7 @@ def _check_model(config: Config, where: str) -> None:
 
 
 def _check_augment(config: Config, augment: AugmentConfig, where: str) -> None:
-    """Raise ValueError for an unknown operation, or one that a task's answers do not permit."""
+    """Raise ValueError for an unknown operation, or one that would falsify the task's answers."""
     legal = sorted({*PIXEL_OPERATIONS, *config.task.augmentations})
     for name in augment.operations:
         if name not in AUGMENTATIONS and ":" not in name:

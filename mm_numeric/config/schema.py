@@ -32,8 +32,8 @@ class ModelConfig:
 
     family: str = "qwen2_vl"
     """A name in ``mm_numeric.registry.FAMILIES``, or an import path of a family class. ``api``: a
-    model on a server with any chat API, for ``predict --endpoint`` alone; no file of it is loaded,
-    and ``coordinates`` must be set if answers are coordinates."""
+    model on a server with a chat API, which only ``predict --endpoint`` can use; no files are
+    loaded, and ``coordinates`` is required if answers are coordinates."""
 
     revision: str = "main"
     """Branch, tag or commit of the model on the hub. Set a commit for results that you publish."""
@@ -56,7 +56,8 @@ class ModelConfig:
 
     baseline: Any = None
     """Baseline that outputs numbers in another way, such as a regression head: a name in
-    ``mm_numeric.registry.BASELINES``, or a mapping with ``name`` and settings. null: none."""
+    ``mm_numeric.registry.BASELINES``, or a mapping with ``name`` and settings. null: no
+    baseline."""
 
     image_size: Mapping[str, int] = field(default_factory=dict)
     """Size of resized images: ``min_pixels`` and ``max_pixels`` limit the number of pixels (Qwen
@@ -101,8 +102,8 @@ class DistilConfig:
     """
 
     decode: Any = MBR
-    """How the answers are chosen, as in ``predict.decode``. Other settings of their generation are
-    those of the section ``predict``."""
+    """How the answers are chosen, as in ``predict.decode``. Other generation settings come from the
+    section ``predict``."""
 
     keep: Any = PARSEABLE
     """Answers to train on, as in ``data.train.keep_answers``."""
@@ -220,7 +221,7 @@ class Config:
 
     @property
     def row_seed(self) -> int:
-        """Return the seed of the order of rows, as TrainingArguments have it."""
+        """Return the seed of the order of rows: ``data_seed``, else ``seed``, else 42."""
         seeds = (self.trainer.get(name) for name in ("data_seed", "seed"))
         return int(next((seed for seed in seeds if seed is not None), 42))
 

@@ -18,7 +18,7 @@ from mm_numeric.runs.folder import CONFIG, LOG
 
 
 def execute(config: Config, folder: Path, left: Sequence[Run]) -> None:
-    """Execute the open runs of a comparison: here, or in ``compare.jobs`` processes at a time."""
+    """Execute the unfinished runs in this process, or in ``compare.jobs`` processes."""
     if config.comparison.jobs > 1:
         _in_processes(config, folder, left)
     else:
@@ -35,8 +35,8 @@ def _in_processes(config: Config, folder: Path, left: Sequence[Run]) -> None:
     jobs = min(config.comparison.jobs, len(left))
     threads = max(1, (os.cpu_count() or 1) // jobs)
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), PARENT: str(os.getpid())}
-    # -P: Python would look for modules in the working directory first. It may be somebody else's,
-    # unless it is a checkout of this library that is not installed.
+    # Without -P, Python looks for modules in the working directory first, where another user's
+    # files may be. A checkout of this library that is not installed needs it.
     safe = ["-P"] if Path.cwd() != Path(__file__).parents[3] else []
     command = [sys.executable, *safe, "-m", "mm_numeric", "compare", str(folder / CONFIG)]
     command += ["--seeds", *map(str, all_seeds(config))]
@@ -66,7 +66,7 @@ def _in_processes(config: Config, folder: Path, left: Sequence[Run]) -> None:
 
 
 def share_done(run: Run) -> float:
-    """Return the share of a run that is done, 0 to 1, by the last line of its training log."""
+    """Return the share of a run that is done, 0 to 1, from the last line of its training log."""
     if run.is_finished():
         return 1.0
     log, settings = run.config.output_dir / LOG, run.config.trainer
@@ -78,7 +78,7 @@ def share_done(run: Run) -> float:
             share = line["epoch"] / settings.get("num_train_epochs", 3)
     except (OSError, ValueError, LookupError):  # nothing logged yet, or a line is being written
         return 0.0
-    return min(0.99, float(share))  # its answers are missing
+    return min(0.99, float(share))  # the answers are not generated yet
 
 
 def one_gpu(job: int) -> dict[str, str]:

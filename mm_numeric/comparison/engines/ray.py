@@ -14,7 +14,7 @@ from mm_numeric.io.log import progress
 
 
 def execute(config: Config, folder: Path, left: Sequence[Run]) -> None:
-    """Execute the open runs of a comparison, each as a task after those of the runs it waits for.
+    """Execute each unfinished run as a task, which starts after the tasks that it waits for.
 
     A run whose node is lost starts again on another node, and resumes from its last checkpoint. A
     run that fails does not stop the others, except those that wait for it.
