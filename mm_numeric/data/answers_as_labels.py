@@ -61,9 +61,9 @@ class DecodedAnswers:
     def labelled(self, task: Task, examples: Sequence[Example]) -> list[Example]:
         """Return the examples with their answers from the file in place of their labels.
 
-        Those whose answer is missing, unparseable or not confident enough are left out if ``keep``
-        allows it. Raises ValueError if ``keep`` is ``all``, or if the file is of another task or of
-        other rows.
+        Examples whose answer is missing, unparseable or not confident enough are left out if
+        ``keep`` allows it. Raises ValueError if it does not, or if the file is of another task or
+        of other rows.
         """
         found = []
         for example in examples:
@@ -108,12 +108,12 @@ def _most_confident(lines: Mapping[str, tuple[str, Mapping[str, Any]]], share: f
             )
         confidence[name] = -math.inf if value is None else value  # None: unparseable
     order = sorted(confidence, key=lambda name: -confidence[name])  # stable for equal values
-    # By its decimal digits: as floats, 0.55 of 100 is a little more than 55.
+    # Computed with decimal digits: as floats, 0.55 * 100 is a little more than 55.
     return set(order[: math.ceil(Fraction(str(share)) * len(order))])
 
 
 def _check_same_row(where: str, line: Mapping[str, Any], task: Task, example: Example) -> None:
-    """Raise ValueError if an answer is of another task, prompt or target than the row's."""
+    """Raise ValueError if an answer belongs to another task, prompt or target than the row."""
     own = f"{type(task).__module__}:{type(task).__name__}"
     named = line.get("task")
     if isinstance(named, str) and TASKS.get(named, own) != own:

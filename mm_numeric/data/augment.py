@@ -1,8 +1,8 @@
-"""Augmentation of training rows (``data.augment``): changed images with the answers to them.
+"""Augment training rows (``data.augment``): change images together with their answers.
 
-A row's draws depend on the seed, the epoch and the row's id alone: they are the same on any number
-of workers and ranks, and after a resume. Rows become new rows before they are encoded, so that the
-answer is written for the changed image.
+The random changes of a row depend only on the seed, the epoch, the row's id and its number of
+earlier occurrences: they are the same on any number of workers and ranks, and after a resume. Rows
+are changed before they are encoded, so that the answer is written for the changed image.
 """
 
 import inspect
@@ -23,7 +23,7 @@ from mm_numeric.geometry.moves import KeptShare
 from mm_numeric.registry import AUGMENTATIONS, choose, unknown
 from mm_numeric.tasks.base import Task
 
-_DRAWS = 10  # of one operation, until one is legal for the row
+_DRAWS = 10  # maximum attempts of an operation to find a change that is legal for the row
 
 Operation = Callable[..., Scene | None]
 
@@ -83,7 +83,7 @@ class Augmenter:
                 if changed is not None:
                     scene = changed
                     applied.append(name)
-        except UnreadableImageError:  # reported with its own row, as data.on_bad_image says
+        except UnreadableImageError:  # data.on_bad_image handles it when its row is loaded
             return Drawn(example, (), tuple(chosen))
         rejected = tuple(name for name in chosen if name not in applied)
         if not applied:
@@ -139,8 +139,8 @@ def make_augmenter(config: Config, rows: Sequence[Example]) -> Augmenter | None:
     word = position_word(getattr(config.task, "prompt", ""))
     if word is not None and {"flip", "crop", "scale", "mosaic"} & operations.keys():
         raise ValueError(
-            f"{where}: task.prompt has the word {word!r}, which says where an object is in phrases "
-            "alone; write the prompt without it, or leave out flip, crop, scale and mosaic."
+            f"{where}: task.prompt has the word {word!r}, which names a position; only phrases may "
+            "do so. Write the prompt without it, or leave out flip, crop, scale and mosaic."
         )
     return Augmenter(operations, kept, config.task, config.row_seed, rows)
 

@@ -1,12 +1,12 @@
 """The operations of ``data.augment``: functions that change an image together with its answer.
 
 An operation is called with a ``Scene``, a random generator and its options. It returns the changed
-scene, or None if this draw is not legal for the row, such as a crop that cuts an object. It draws
+scene, or None if this change is not legal for the row, such as a crop that cuts an object. It draws
 all random values before it changes an image, because a row may have several (frames of a video).
 
-Pillow draws the pixels. AlbumentationsX, the maintained successor of albumentations, has the
-licence AGPL-3.0. albumentations (MIT) has had no release since May 2025, and torchvision has no
-build for each torch.
+Pillow changes the pixels. Libraries for augmentation cannot be used: AlbumentationsX, the
+maintained successor of albumentations, has the licence AGPL-3.0; albumentations (MIT) has had no
+release since May 2025; and torchvision has no build for every torch.
 """
 
 import io
@@ -23,7 +23,7 @@ from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from mm_numeric.answers import Instances
 from mm_numeric.geometry.moves import Affine, KeptShare
 
-_GREY = (127, 127, 127)  # of pixels that an operation leaves empty
+_GREY = (127, 127, 127)  # colour of pixels that an operation leaves empty
 
 _SIDE = re.compile(
     r"\bleft(?=(?:most|hand(?:ed)?|wards?|side)?\b)"
@@ -97,8 +97,8 @@ def position_word(text: str) -> str | None:
 def flip(scene: Scene, rng: random.Random) -> Scene | None:
     """Mirror left and right. ``left`` and ``right`` are swapped in the question.
 
-    Rows are not flipped if a label has one of the two words, or if a question counts (second)
-    without them or has a word that cannot be swapped, such as clockwise.
+    Rows are not flipped if a label has one of the two words, if a word such as clockwise cannot be
+    swapped, or if the question counts (``second``) without naming a side.
     """
     has_sides = _SIDE.search(scene.prompt) is not None
     labels = scene.words.removeprefix(scene.prompt)
@@ -110,7 +110,7 @@ def flip(scene: Scene, rng: random.Random) -> Scene | None:
 
 
 def _swappable(scene: Scene, has_sides: bool) -> bool:
-    """Return True if ordinals alone must not be mirrored, as in ``second from the left``."""
+    """Return True if the only words without a mirror image are ordinals: second from the left."""
     others = re.sub(rf"\b(?:{_ORDINAL})\b", "", scene.words, flags=re.IGNORECASE)
     return has_sides and _MIRRORED.search(others) is None
 
@@ -138,7 +138,7 @@ def scale(
 ) -> Scene | None:
     """Resize the image by a factor from ``least`` to ``most``, and keep the size of the canvas.
 
-    A smaller image lies anywhere on grey; of a larger one, any window is visible.
+    A smaller image is placed at random on grey; of a larger one, a random window is visible.
     """
     check_range("least", least, 0.1, 4)
     check_range("most", most, least, 4)
@@ -178,8 +178,8 @@ def rotate(scene: Scene, rng: random.Random, *, degrees: float = 5.0) -> Scene |
 def mosaic(scene: Scene, rng: random.Random, *, least: float = 0.3) -> Scene | None:
     """Put the image and those of three other rows with the same question into four quarters.
 
-    The point where they meet is drawn; each quarter has at least the share ``least`` of the width
-    and of the height. No image is cut: each is shrunk until it fits, next to that point.
+    The quarters meet at a random point; each has at least the share ``least`` of the width and of
+    the height. No image is cropped: each is resized to fit its quarter, with a corner at the point.
     """
     check_range("least", least, 0.1, 0.5)
     others = [] if scene.names_position else scene.others(rng, 3)

@@ -48,8 +48,8 @@ class Origin:
     ids: tuple[str, ...]
 
     tokens: int
-    """Number of tokens of prompts, images and answers, without padding. For an encoder-decoder,
-    those of the encoder and the answers."""
+    """Number of tokens of prompts, images and answers, without padding. For an encoder-decoder, the
+    tokens of the encoder and of the answers."""
 
     skipped: Mapping[str, str]
     """Maps the id of each skipped row to the reason: an unreadable image, or too many tokens."""
@@ -94,9 +94,9 @@ class TrainedAnswer(NamedTuple):
 class EncodedAnswers:
     """Answers that were encoded to measure their samples, kept for the batches.
 
-    So each answer is formatted and tokenised once in an epoch. Answers with more than
-    ``max_tokens`` tokens in total are not kept, to limit the memory (160 bytes per token of long
-    answers, and 260 of answers of five tokens).
+    Each answer is thus formatted and tokenised only once. Answers beyond ``max_tokens`` tokens in
+    total are not kept, to limit the memory (160 bytes per token in long answers, 260 in answers of
+    five tokens).
     """
 
     def __init__(self, max_tokens: int = 1_000_000) -> None:
@@ -105,8 +105,8 @@ class EncodedAnswers:
         self._latest: tuple[str, Any, Frame | None, EncodedAnswer] | None = None
 
     def find(self, example: Example, frame: Frame | None) -> EncodedAnswer | None:
-        """Return the answer of a sample as written in this frame, if it is known."""
-        # Compared, too: streamed rows may repeat an id.
+        """Return the encoded answer of a sample in this frame, if it is known."""
+        # Answer and frame are compared, too, because streamed rows may repeat an id.
         wanted = example.id, example.answer, frame
         if self._latest is not None and self._latest[:3] == wanted:
             return self._latest[3]
@@ -140,24 +140,21 @@ class TrainingCollator:
     task: Task
     vocabulary: NumberVocabulary
     digit_runs: bool = False
-    """Use every run of digits in the labels as a number, as the published NTIL code does.
-
-    Otherwise, use the numbers that the task marks in its answers."""
+    """Use every run of digits in the labels as a number, as the published NTIL code does. False:
+    use the numbers that the task marks in its answers."""
 
     thousands_separators: bool = False
-    """Read 1,234 as one number, not two. Applies to the numbers found by ``every_number``."""
+    """Read 1,234 as one number, not two, if ``every_number`` is set."""
 
     every_number: bool = False
-    """Also add spans for the numbers in an answer that the task has not marked.
-
-    Digits of the text format, such as the 2 of ``bbox_2d``, are not numbers."""
+    """Also add spans for the numbers in an answer that the task has not marked. Digits of the text
+    format, such as the 2 of ``bbox_2d``, are not numbers."""
 
     skip_unreadable_images: bool = False
     """Skip a row whose image cannot be read, instead of raising an error."""
 
     add_dummy_image_row: bool = False
     """Append a dummy image row to a batch without images, so that every rank runs the vision tower.
-
     Otherwise training hangs when only some ranks have images, in the gathers of ZeRO-3 or the
     gradient reductions of DDP and ZeRO. The row has a short question, without an answer, and adds
     nothing to the loss. A batch whose rows are all skipped gets this row in any case."""
@@ -176,7 +173,6 @@ class TrainingCollator:
 
     augment: Augmenter | None = None
     """Changes images and answers before they are encoded; None to train on the rows as they are.
-
     Examples without an epoch are not changed."""
 
     def __call__(self, examples: Sequence[Example]) -> dict[str, Any]:
@@ -288,7 +284,7 @@ class TrainingCollator:
         return tokens
 
     def fitted_frame(self, example: Example, frame: Frame | None) -> Frame | None:
-        """Return the frame with which an example has at most ``data.max_tokens`` tokens."""
+        """Return a frame for which an example has at most ``data.max_tokens`` tokens."""
         if self.length_limit is None:
             return frame
         return self.length_limit.frame(self.family, example, frame, partial(self.count, example))
@@ -397,7 +393,7 @@ def _has_image(images: Sequence[FramedImage]) -> bool:
 
 
 def _dummy_row(family: Family, example: Example) -> tuple[Example, FramedImage]:
-    """Return a row to add to a batch, and its image, if the family accepts any."""
+    """Return a dummy row to add to a batch, and its image, if the family accepts any."""
     # Not the question of the example: it may have been skipped because it is too long.
     dummy = replace(example, prompt=_DUMMY_QUESTION, image=None, more_images=())
     return dummy, (_DUMMY_IMAGE if family.takes_images else None, None)

@@ -25,7 +25,7 @@ class NoRowsError(ValueError):
 
 
 class NoAnswersError(ValueError):
-    """Raised if none of the decoded answers to train on is kept, such as if none is parseable."""
+    """Raised if no decoded answer can be trained on, for example because none is parseable."""
 
 
 class SourceRow(NamedTuple):
@@ -92,7 +92,7 @@ ONLY_KNOWN = (
 
 
 def only_known_questions(train: Iterable[Example], test: Iterable[Example]) -> bool:
-    """Return True if the images and the prompt of each test example are those of a training one."""
+    """Return True if each test example has the images and the prompt of a training example."""
     new = {(e.prompt, *map(str, e.images)) for e in test}
     if not new:
         return False
@@ -252,7 +252,7 @@ def examples_of_row(
         own = error if message == str(error) else ValueError(message)  # error has the traceback
         yield None, _other_task(task, row) or own
         return
-    except Exception as error:  # of a user's task, whose author needs the row and the kind
+    except Exception as error:  # the author of a custom task needs the row and the error type
         name = type(task).__name__
         failure = ValueError(f"{row.where}: the task {name} failed with {error!r}.")
         failure.__cause__ = error  # MM_NUMERIC_DEBUG shows the traceback in the task
@@ -276,7 +276,7 @@ def examples_of_row(
 
 
 def _other_task(task: Task, row: SourceRow) -> ValueError | None:
-    """Return the error for a row with ``instances`` if the library's task does not read them."""
+    """Return an error for a row with ``instances``, if this task of the library ignores them."""
     shipped = {path: name for name, path in TASKS.items()}
     name = shipped.get(f"{type(task).__module__}:{type(task).__name__}")
     reads = (None, "click", "detection", "pointing", "text_detection", "text_spotting")
@@ -320,7 +320,7 @@ def generated_rows(source: DataSource, cache: Path) -> Path:
                 raise  # otherwise another process has generated the same rows first
     if not generator.has_noise:
         return rows
-    noisy = folder / f"rows-{_digest(generator)}.jsonl"  # of the same images
+    noisy = folder / f"rows-{_digest(generator)}.jsonl"  # refers to the same images
     if not noisy.is_file():
         lines = rows.read_text(encoding="utf-8").splitlines()
         changed = (generator.with_label_noise(json.loads(line)) for line in lines)

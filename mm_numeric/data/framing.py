@@ -11,8 +11,8 @@ from mm_numeric.families.family import Family
 from mm_numeric.geometry.frames import Frame
 
 FramedImage = tuple[Shown, Frame | None]
-"""The image of a row (or its images, of one size) and their frame, which is how the model sees
-them; (None, None) if the row has no image."""
+"""The image of a row (or its images, all of one size), and the frame that converts pixels to
+coordinates for the model; (None, None) if the row has no image."""
 
 
 def load_framed_image(
@@ -24,9 +24,8 @@ def load_framed_image(
 ) -> FramedImage:
     """Load the images of an example and compute their frame; both are None without an image.
 
-    The frame converts between pixels of the image and the coordinates that the model reads and
-    writes. Images that are in ``image_cache`` are not decoded again. ``fitted`` is given the usual
-    frame and returns the one to use, in which the image of a long sample is smaller.
+    Images that are in ``image_cache`` are not decoded again. ``fitted`` maps the usual frame to the
+    frame to use, in which the image of a long sample is smaller.
     """
     if example.image is None:
         if fitted is not None:
@@ -42,9 +41,8 @@ def load_framed_image(
     images, sizes = zip(*opened, strict=True)
     check_sizes(example, sizes)
     frame = compute_frame(family, example, sizes[0])
-    if (
-        image_cache is None
-    ):  # the image processor would compute its size from that of a reduced image
+    if image_cache is None:
+        # The image processor would compute the size of an image from its reduced size.
         images = tuple(
             image if image.size == size else family.resize_image_once(image, size)
             for image, size in opened
@@ -61,7 +59,7 @@ def load_framed_image(
 
 
 def check_sizes(example: Example, sizes: Sequence[tuple[int, int]]) -> None:
-    """Raise ValueError if the images of a sample, of these sizes, differ or are not as declared."""
+    """Raise ValueError if image sizes of a sample differ, or are not what the row declares."""
     if len(set(sizes)) > 1:
         raise ValueError(
             f"{example.where}: the images of a row have one size, and these have "

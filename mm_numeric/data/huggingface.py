@@ -6,8 +6,8 @@ each image, lists of the same length in this column:
     objects  {"bbox": [[302, 109, 73, 52], ...], "category": [4, ...], "id": [...], "area": [...]}
 
 or a list with one mapping per object. ``category`` (or ``label``) has the names of classes, or
-their numbers in a ``ClassLabel``. Whether a box is [x, y, width, height] or [x1, y1, x2, y2] is not
-stored in a data set, so that a config declares it (``boxes``).
+their numbers in a ``ClassLabel``. A data set does not store whether a box is [x, y, width, height]
+or [x1, y1, x2, y2]: the config declares it (``boxes``).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -88,7 +88,7 @@ def _table_rows(dataset: Any, column: str | None) -> Iterator[tuple[dict[str, An
         rows = (table.drop_columns([column]) if column else table).to_pylist()
         has_images = table[column].is_valid().to_pylist() if column else [False] * len(rows)
         for i, (row, has_image) in enumerate(zip(rows, has_images, strict=True), start=start):
-            row = dataset.features.decode_example(row)  # of JSON, which the table has as text
+            row = dataset.features.decode_example(row)  # parses JSON, which is stored as text
             yield row, partial(_image_bytes_of_row, images, i, column) if has_image else None
         start += len(rows)
 
@@ -238,7 +238,7 @@ def _instance(
         box = [box[0], box[1], box[0] + box[2], box[1] + box[3]]
     label = next((item[name] for name in _LABELS if item.get(name) is not None), "")
     if names is not None and type(label) is int and item.get(names[0]) is not None:
-        label = item[names[0]]  # another field may have numbers of its own, as of COCO
+        label = item[names[0]]  # another field may have other numbers, as in COCO
         if not 0 <= label < len(names[1]):
             raise ValueError(
                 f"{where}, {names[0]}: {label} is not the number of one of {len(names[1])} classes."

@@ -82,7 +82,7 @@ def _key(family: Family, example: Example) -> str:
             origin = (str(image.resolve()), status.st_mtime_ns, status.st_size)
         else:
             origin = hashlib.sha256(image.read()).hexdigest()
-    except Exception:  # also of a table reader: open_image reports what is wrong
+    except Exception:  # open_image reports it; table readers raise many types
         origin = str(image)
     processor = family.image_processor
     settings: tuple[Any, ...] = (DECODING, family.name, family.resize, processor.resample)
@@ -162,8 +162,8 @@ def _cache_file(folder: Path, key: str, ending: str) -> Path:
 def _cache_writer(file: Path, what: str, setting: str) -> Iterator[Any]:
     """Yield an open file that appears under its name when it is complete.
 
-    Several processes may write the same file. ``what`` is written and ``setting`` is the name of
-    the config key of the folder, both for the error message.
+    Several processes may write the same file. For the error message, ``what`` names the content,
+    and ``setting`` the config key of the folder.
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -11,12 +11,12 @@ from mm_numeric.answers import Example, ImageSource
 from mm_numeric.io.files import require_file
 
 DECODING = 4
-"""Version of ``upright_rgb``. It is raised if an image may get other pixels than before, so that
-``ImageCache`` decodes each image again."""
+"""Version of ``upright_rgb``. Increase it when decoded pixels may change, so that ``ImageCache``
+decodes every image again."""
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "PPM")
-"""The image formats that are read, by their names in Pillow. Of a file with several images, such as
-a GIF, the first is read."""
+"""Image formats that can be read, by their names in Pillow. If a file has several images, such as a
+GIF, the first one is read."""
 
 LARGEST_IMAGE = 128_000_000
 """Default of ``data.largest_image``, in pixels."""
@@ -37,9 +37,9 @@ class UnreadableImageError(ValueError):
 
 
 def limit_images(pixels: int) -> None:
-    """Set the largest number of pixels of an image that is read, in this process and its children.
+    """Set the maximum number of pixels of an image, in this process and its children.
 
-    ``data.largest_image`` of a config is set when its model family is loaded.
+    Loading the model family of a config sets ``data.largest_image``.
     """
     os.environ[_LIMIT] = str(pixels)
 
@@ -53,7 +53,7 @@ def open_sized(example: Example) -> tuple[Image.Image, tuple[int, int]]:
     """Load the image of an example as upright RGB; return it, and the size of the original.
 
     An image of more than 32 million pixels is reduced by 2 (or 4, 8) while it is read, so that one
-    of 100 million takes 80 MB in place of 300. The coordinates of rows are those of the original.
+    of 100 million takes 80 MB in place of 300. Coordinates in rows refer to the original.
     """
     assert example.image is not None
     named = example.where == f"the image {example.image}"  # without a row
@@ -138,7 +138,7 @@ def _rgb(image: Image.Image, file: Image.Image) -> Image.Image:
 def _reduced(file: Image.Image) -> tuple[Image.Image, tuple[int, int]]:
     """Return an opened file as upright RGB with fewer pixels, and the size of the original.
 
-    There is never a second image of the original size.
+    Pixels are converted in strips, so that no second image of the original size is in memory.
     """
     factor = 2
     while file.width * file.height > factor**2 * _REDUCED_ABOVE:
@@ -147,9 +147,9 @@ def _reduced(file: Image.Image) -> tuple[Image.Image, tuple[int, int]]:
     if file.format in ("JPEG", "MPO"):
         file.draft(None, (size[0] // factor, size[1] // factor))  # decodes fewer frequencies
         turned = file.getexif().get(_ORIENTATION) in _QUARTER_TURNS
-        factor = 1 if file.size != size else factor  # of lossless JPEG, which has no draft
+        factor = 1 if file.size != size else factor  # draft does not reduce a lossless JPEG
     else:
-        file.load()  # turns a TIFF, and finds the EXIF data at the end of a PNG
+        file.load()  # rotates a TIFF, and finds the EXIF data at the end of a PNG
         size, turned = file.size, file.getexif().get(_ORIENTATION) in _QUARTER_TURNS
     whole = Image.new("RGB", (-(-file.width // factor), -(-file.height // factor)))
     rows = max(factor, _STRIP // file.width // factor * factor)

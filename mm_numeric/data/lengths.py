@@ -1,7 +1,7 @@
-"""Count the tokens of samples, limit them, and group samples of similar length.
+"""Count the tokens of samples, limit them, and sample rows in a reproducible order.
 
-Limits  ``data.max_tokens`` (shrink, drop or reject a longer sample), and the longest sequence that
-        the model can process
+There are two limits: ``data.max_tokens``, above which samples are resized, dropped or rejected, and
+the longest sequence that the model can process.
 """
 
 import math
@@ -22,7 +22,7 @@ from mm_numeric.io.log import NO_PREFIX, logger
 from mm_numeric.tasks.base import Task
 
 _POSITIONS = ("max_position_embeddings", "max_seq_len", "seq_length", "max_sequence_length")
-"""Names of the number of positions in configurations; the first that is set holds. Models with
+"""Names of the number of positions in model configs; the first that is set is used. Models with
 relative positions, such as T5, have none of them."""
 
 _ANY_EDGE_PX = 1_000_000
@@ -80,7 +80,7 @@ class LengthLimit:
         return smaller
 
     def _advice(self, family: Family, frame: Frame | None) -> str:
-        if self.too_long == "drop":  # such a row is reported, and is no error
+        if self.too_long == "drop":  # the row is dropped and reported, not an error
             return ""
         advice = "; raise it, remove the row, or set data.too_long to drop"
         if self.too_long == "resize":
@@ -250,7 +250,7 @@ def _question_tokens(family: Family, example: Example, image_tokens: int) -> int
 
 
 def new_tokens_for(longest: int) -> int:
-    """Return a quarter more tokens than the longest training answer: test rows may have more."""
+    """Return 1.25 times the longest training answer, rounded up: test answers may be longer."""
     return longest + -(-longest // 4)
 
 
@@ -269,10 +269,10 @@ def with_new_tokens(config: Config, longest: int) -> Config:
 
 
 class EpochSampler(Sampler[int]):
-    """Sampler whose order depends on the epoch and a seed alone; a resumed run continues in it.
+    """Sampler whose order depends only on the epoch and a seed, so that a resumed run continues it.
 
-    All ranks have one order, and take the samples of a step from neighbouring places in it, such as
-    samples of similar length, so that no rank waits for another. With the length-grouped sampler of
+    All ranks share one order, and take the samples of a step from neighbouring positions in it. If
+    these have similar lengths, no rank waits for another. With the length-grouped sampler of
     transformers (5.23), lengths are similar only within a rank, and resuming changes the order.
     """
 
@@ -299,11 +299,9 @@ class EpochSampler(Sampler[int]):
 
 def rows_per_step(args: Any) -> int:
     """Return the number of samples per optimiser step, over all ranks and micro-batches."""
-    rows: int = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-    return rows
+    return int(args.train_batch_size * args.gradient_accumulation_steps * args.world_size)
 
 
 def sampler_seed(args: Any) -> int:
     """Return the seed of the row order: ``args.data_seed``, or ``args.seed`` if that is None."""
-    seed: int = args.seed if args.data_seed is None else args.data_seed
-    return seed
+    return int(args.seed if args.data_seed is None else args.data_seed)

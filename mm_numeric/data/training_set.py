@@ -50,9 +50,10 @@ class TrainingRows:
         self._load()
 
     def _load(self) -> None:
-        """Load the samples of every source; a source may be without decoded answers to train on.
+        """Load the samples of every source.
 
-        All its answers may be unparseable, or less confident than the share of all that is kept.
+        A source is left out, with a warning, if none of its decoded answers can be trained on: all
+        may be unparseable, or not confident enough.
         """
         config, ids = self.config, dict[str, str]()
         without: list[NoAnswersError] = []
@@ -145,7 +146,7 @@ class TrainingRows:
         unknown.sort(key=lambda example: -len(repr(example.answer)))
         for number, example in enumerate(unknown):
             if number < _OPENED:
-                with suppress(UnreadableImageError):  # which data.on_bad_image is about
+                with suppress(UnreadableImageError):  # data.on_bad_image handles it in training
                     self._measure(collator, example)
                     continue
             if not fits_in_any_case(family, self.config.task, example):

@@ -1,6 +1,6 @@
 """Write files and folders atomically, also while other processes write the same ones.
 
-No file is written through a link: in a folder of somebody else, it could lead anywhere.
+No file is written through a symbolic link, because a link of another user could lead anywhere.
 """
 
 import errno
@@ -43,7 +43,7 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
             file.flush()
             if sys.platform != "win32":  # while it is locked
                 unfinished.replace(path)
-        if sys.platform == "win32":  # which renames no open file
+        if sys.platform == "win32":  # Windows renames no open file
             unfinished.replace(path)
     except OSError as error:
         error.filename = error.filename or str(path)
@@ -149,11 +149,11 @@ def _delete_abandoned(path: Path) -> None:
         handle = os.open(path, os.O_RDONLY | _AS_IT_IS)
         try:
             is_abandoned = lock(handle)  # without locks, it may be in use, and is kept
-            if is_abandoned and sys.platform != "win32":  # locked, or its process could do that
+            if is_abandoned and sys.platform != "win32":  # while the lock is held
                 _delete(path)
         finally:
             os.close(handle)
-        if is_abandoned and sys.platform == "win32":  # which deletes no open file
+        if is_abandoned and sys.platform == "win32":  # Windows deletes no open file
             _delete(path)
 
 
@@ -199,7 +199,7 @@ def lock(handle: int | None) -> bool:
 
 
 def unlock(handle: int) -> None:
-    """Release a lock, also where a process that was forked meanwhile keeps the file open."""
+    """Release a lock, even if a process that was forked meanwhile keeps the file open."""
     if sys.platform != "win32":
         import fcntl
 
@@ -211,15 +211,15 @@ class LockedError(ValueError):
 
 
 _reported_devices = set[int]()
-"""File systems without locks that a warning was logged for."""
+"""File systems without locks for which a warning was logged."""
 
 
 @contextmanager
 def locked(path: Path, kind: str = "folder") -> Iterator[None]:
     """Lock a path inside the context. The lock is also released if the process is killed.
 
-    A file system without locks is a warning. ``kind`` (folder, file or run) is for the error
-    message if another process has locked the path.
+    If the file system has no locks, a warning is logged. ``kind`` (folder, file or run) is for the
+    error message if another process has locked the path.
     """
     lock_file = _lock_file(path)
     lock_file.parent.mkdir(parents=True, exist_ok=True)
@@ -258,7 +258,7 @@ def has_locks(path: Path) -> bool:
 
 
 def _lock_file(path: Path) -> Path:
-    # "." has no name, and a link to a folder is another name of it. A file that is a link is not
-    # resolved, because its lock would be made elsewhere.
+    # Folders are resolved: "." has no name, and a link is another name of the same folder. A file
+    # that is a link is not, because its lock would be elsewhere.
     target = path.resolve() if path.is_dir() else path.parent.resolve() / path.name
     return target.with_name(f".{target.name}.lock")

@@ -61,7 +61,7 @@ def plain(text: object, limit: int = 300) -> str:
 def terminal_text(text: object) -> str:
     r"""Write control and other invisible characters, but not line breaks and tabs, as ``\x1b``.
 
-    A terminal would obey them: they can hide lines, change its title or write to the clipboard.
+    A terminal would execute them: they can hide lines, change its title or write to the clipboard.
     """
     shown = str(text)
     return shown if shown.isprintable() else "".join(map(_inert_character, shown))
@@ -83,7 +83,7 @@ def markdown_text(text: object, limit: int = 300) -> str:
 
 def markdown_sentence(text: str) -> str:
     """Escape 600 characters like ``markdown_text``, but keep code between two single backticks."""
-    # Two backticks in a row would need two others to close, so that the code would be no code.
+    # Code that begins with two backticks would not be closed by a single one.
     single = r"(?<!\\`)\\`((?:(?!\\`).)+)\\`(?!\\`)"
     return re.sub(single, _as_code, markdown_text(text, 600))
 

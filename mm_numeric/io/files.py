@@ -27,12 +27,12 @@ from xml.parsers import expat
 from mm_numeric.io.atomic_files import atomic_file
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}  # or ";", as German spreadsheets write
-_LONGEST_FIELD = 16 << 20  # characters: of an image in base64; Python's own limit is 131,072
+_LONGEST_FIELD = 16 << 20  # characters, for images in base64; Python's own limit is 131,072
 _LIST = " Name a file with a list of rows .json."
 
 
 class _RepeatedKeyError(ValueError):
-    """Raised for an object with two values of one key, of which Python would keep the last."""
+    """Raised for a JSON object that repeats a key; Python would keep the last value."""
 
 
 def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def listed_rows(found: Any, path: Path, field: str | None = None) -> list[Any]:
 
 
 def matching_files(name: str) -> list[Path]:
-    """Return the files of a name or of a pattern such as ``train/*.jsonl``, which may have none."""
+    """Return the files that match a pattern such as ``train/*.jsonl``, or else the named file."""
     if glob.has_magic(name) and not Path(name).exists():
         return [Path(file) for file in sorted(glob.glob(name, recursive=True))]
     return [Path(name)]
@@ -344,9 +344,9 @@ def read_json(path: Path) -> Any:
 def parse_xml(content: str | bytes) -> Element:
     """Parse XML without a document type.
 
-    A document type may define entities, which read other files or expand to any length. It is
-    looked for by the parser, because its text depends on the encoding of the file. Raises
-    ValueError if the XML is invalid or truncated, or has a document type.
+    A document type may define entities, which read other files or expand to any length. The parser
+    detects it, because its bytes depend on the encoding of the file. Raises ValueError if the XML
+    is invalid or truncated, or has a document type.
     """
 
     def reject(*_: object) -> None:
@@ -455,7 +455,7 @@ def zipped_files(
 
 
 def is_wanted(name: str, endings: Sequence[str]) -> bool:
-    """Return True if a file has one of these endings and is not hidden, as macOS's ._1.txt is."""
+    """Return True if a file has one of these endings and is not hidden, such as macOS's ._1.txt."""
     inner = PurePosixPath(name)
     hidden = inner.name.startswith(".") or "__MACOSX" in inner.parts
     return inner.suffix.lower() in endings and not hidden

@@ -15,21 +15,21 @@ HOST = "127.0.0.1"
 _DEFAULT_PORT = 80  # a browser leaves it out of the host name
 
 REQUEST_S = 30.0
-"""Seconds in which a request must have arrived as a whole, and its answer must have been read."""
+"""Time limit in seconds to receive a complete request, and for the client to read the reply."""
 
 MOST_CONNECTIONS = 32
-"""Connections at the same time, each of which has a thread; others are closed at once."""
+"""Maximum number of connections, each with a thread; further ones are closed at once."""
 
 
 class LocalServer(ThreadingHTTPServer):
-    """A server whose connections have a deadline and a limit, and may end at any time."""
+    """A server that limits the number of connections and the duration of requests."""
 
     daemon_threads = True
 
     def __init__(self, *arguments: Any) -> None:
         self.free = threading.Semaphore(MOST_CONNECTIONS)
         self.reading: dict[socket.socket, float] = {}
-        """The connections whose requests have not arrived as a whole, and their deadlines."""
+        """Connections whose requests are incomplete -> their deadlines."""
         super().__init__(*arguments)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -94,7 +94,7 @@ class LocalHandler(BaseHTTPRequestHandler):
         """Parse a request; send an error unless it names this machine as its host."""
         if not super().parse_request():
             return False
-        if self.command != "POST":  # else its body is still to come
+        if self.command != "POST":  # the body of a POST request is still to come
             self.server.reading.pop(self.connection, None)
         port = self.connection.getsockname()[1]
         ports = [f":{port}"] + [""] * (port == _DEFAULT_PORT)

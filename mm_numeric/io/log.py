@@ -73,8 +73,8 @@ def progress(
 ) -> "tqdm[Any]":
     """Return a tqdm bar, which appears after one second in a terminal.
 
-    Otherwise rank 0 logs a line after ten seconds, and then every ten seconds or, after ten
-    minutes, less often; not without ``lines``. Nothing is shown if the logger is quiet.
+    Without a terminal, rank 0 logs a line after ten seconds, and then every ten seconds or, after
+    ten minutes, less often; with ``lines=False``, none. A quiet logger shows nothing.
     """
     from tqdm import tqdm  # not at import: the command line starts without it
 
@@ -86,7 +86,7 @@ def progress(
     units = f"{unit}es" if unit.endswith("ch") else f"{unit}s"
     text = f"{{desc}}: {{n:,g}}{of} {units}{{postfix}}, {{elapsed}} so far{left}"
     file: Any = _Lines()
-    # There is no monitoring thread, which would notice that iterations become slower.
+    # With miniters 0, tqdm needs no monitoring thread, which would notice slower iterations.
     own = {"file": file, "bar_format": text, "mininterval": 1, "miniters": 0, "leave": False}
     return type("Lines", (tqdm,), {"monitor_interval": 0})(iterable, **settings, **own)
 
@@ -202,10 +202,10 @@ _format_unescaped, _warning_unescaped = logging.Handler.format, warnings.formatw
 
 
 def escape_libraries() -> None:
-    """Escape for the terminal what any library logs, warns of or raises, until the process ends.
+    """Escape log messages, warnings and uncaught errors of all libraries for the terminal.
 
-    Names from a checkpoint, such as those of its tensors, are in the messages of transformers too.
-    Colours are removed. Hooks for uncaught errors that somebody has replaced are kept.
+    For example, messages of transformers contain tensor names from a checkpoint. Colours are
+    removed. Hooks for uncaught errors that have been replaced are kept.
     """
     logging.Handler.format = _format_escaped  # type: ignore[method-assign, assignment]
     warnings.formatwarning = _warning_escaped
@@ -217,7 +217,7 @@ def escape_libraries() -> None:
 
 def _format_escaped(handler: logging.Handler, record: logging.LogRecord) -> str:
     text = _format_unescaped(handler, record)
-    own = isinstance(handler, _StderrHandler)  # whose messages have no colours, but those of a row
+    own = isinstance(handler, _StderrHandler)  # shows colour codes, which come from data, escaped
     return terminal_text(text if own else _COLOURS.sub("", text))
 
 
@@ -226,7 +226,7 @@ def _warning_escaped(*arguments: Any, **named: Any) -> str:
 
 
 def _escaped(hook: Callable[..., None]) -> Callable[..., None]:
-    """Return a hook of Python for uncaught errors that writes what ``hook`` does, escaped."""
+    """Return a hook for uncaught errors that escapes the output of ``hook``."""
 
     def show_escaped(*arguments: Any) -> None:
         with redirect_stderr(io.StringIO()) as text:

@@ -14,7 +14,7 @@ from mm_numeric.synthetic.generator import Generator
 
 
 def main() -> None:
-    """Read the arguments, and write the rows."""
+    """Execute the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m mm_numeric.synthetic",
         description="Write the rows and the images of a generator into a folder.",

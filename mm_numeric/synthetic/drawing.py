@@ -36,6 +36,6 @@ def shrunk(
 
 
 def random_colour(rng: random.Random, darkest: int, lightest: int) -> Colour:
-    """Return a colour whose red, green and blue are within two limits, of 0 to 255."""
+    """Return a colour whose red, green and blue are from ``darkest`` to ``lightest``, 0 to 255."""
     red, green, blue = (rng.randint(darkest, lightest) for _ in range(3))
     return red, green, blue

@@ -25,7 +25,7 @@ Drawing = tuple["Image", Mapping[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Generator(ABC):
-    """A generator of rows. The same settings give the same rows, and more rows begin with these."""
+    """A generator of rows. The same settings give the same rows; a larger ``rows`` appends rows."""
 
     version: ClassVar[int] = 1
     """Version of the generator; increase it if the same settings generate other rows."""
@@ -34,7 +34,7 @@ class Generator(ABC):
     """Name of the generator, such as ``clocks``, or an import path ``my_package.module:Class``."""
 
     rows: int = 1000
-    """Number of rows, at least 1. A training caches them in ``data.cache``."""
+    """Number of rows, at least 1. Training caches them in ``data.cache``."""
 
     seed: int = 0
     """Random seed of the rows."""
@@ -70,7 +70,7 @@ class Generator(ABC):
 
     @classmethod
     def class_of(cls, raw: Mapping[str, Any], where: str) -> type["Generator"]:
-        """Return the class of the generator that settings name; error messages begin with where."""
+        """Return the generator class that settings name; ``where`` is for error messages."""
         name = raw.get("name")
         if not isinstance(name, str):
             raise ValueError(f"{where}.name: name a generator. Known: {', '.join(GENERATORS)}.")
@@ -88,7 +88,7 @@ class NoisyGenerator(Generator):
     """Base class of generators that can add noise to labels, to simulate annotation errors."""
 
     noise: ClassVar[tuple[str, ...]]
-    """The settings of the noise, besides ``noise_seed``."""
+    """Names of the noise settings, except ``noise_seed``."""
 
     noise_seed: int = 0
     """Seed of the label noise. The noise of a row depends only on this seed and the row's id."""
@@ -105,7 +105,7 @@ class NoisyGenerator(Generator):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageGenerator(Generator):
-    """Base class of generators of one image for each row.
+    """Base class of generators with an image in each row.
 
     An image depends only on the settings, the seed and the index of the image.
     """
@@ -140,7 +140,7 @@ class ImageGenerator(Generator):
 
 @dataclass(frozen=True, kw_only=True)
 class SizedImages(ImageGenerator):
-    """Base class of generators of images with a width and a height."""
+    """Base class of generators whose images have a width and a height."""
 
     width_px: int = 112
     """Width of the images."""

@@ -75,7 +75,7 @@ class NoisyBoxes(NoisyGenerator, Scenes):
 
     noise_pixels: float = 0.0
     """Standard deviation of Gaussian noise, in pixels, that is added to each edge of the boxes of
-    the rows. Boxes do not leave the image."""
+    the rows. Boxes stay inside the image."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,7 +100,7 @@ class NoisyBoxes(NoisyGenerator, Scenes):
     def _moved(self, box: Sequence[float], rng: random.Random) -> list[float]:
         """Move each edge of a box by Gaussian noise, inside the image.
 
-        An axis on which nothing would be left of the box keeps its edges.
+        On an axis on which the box would become empty, the edges are not moved.
         """
 
         def two_edges(first: float, second: float, limit: int) -> list[float]:

@@ -24,8 +24,8 @@ class Sums(Generator):
     """Base class of generators of questions whose answer is a whole number."""
 
     categories: tuple[str, ...] = CATEGORIES[:1]
-    """Categories of the rows, with equal numbers of rows: ``interpolation``, as long as in
-    training, and ``extrapolation``, longer."""
+    """Categories of the rows, with equal numbers of rows: ``interpolation`` (questions as long as
+    in training) and ``extrapolation`` (longer questions)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
