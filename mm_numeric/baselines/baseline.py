@@ -126,9 +126,9 @@ class Baseline(Family):
         Args:
             objective: Cross-entropy.
             outputs: Outputs of the model, such as a ``NumberOutput``.
-            labels: [n] ids of the n answer tokens. That of a number is its value id.
+            labels: [n] ids of the n answer tokens; a number has its value id.
             spans: The numbers in ``labels``.
-            counts: Counts of the optimiser step, by which sums are divided; None for the batch.
+            counts: Counts to divide sums by, over the optimiser step; None to count the batch.
         """
         raise NotImplementedError(f"{type(self).__name__} has no loss of its own")
 

@@ -141,7 +141,7 @@ class WithNumberHead:
         """Generate answers greedily, like ``generate`` of transformers; other options are ignored.
 
         Returns the prompts (or the first decoder id, if there is a decoder) and the answers, padded
-        on the right. Where a number is predicted, its value id takes the place of a token.
+        on the right. A predicted number is returned as its value id.
         """
         is_encoder_decoder = self.config.is_encoder_decoder
         ids, mask = input_ids, attention_mask

@@ -65,7 +65,7 @@ class RegressionHead(Baseline):
         return asdict(Scale.of(values, decimals=numbers.decimals, **asdict(self.settings)))
 
     def answer(self, text: str) -> Tokens:
-        """Encode an answer as one integer. The answer must contain exactly one number."""
+        """Encode an answer, which must contain exactly one number, as one value id."""
         found = find_numerals(text)
         if len(found) != 1:
             raise ValueError(
@@ -84,10 +84,7 @@ class RegressionHead(Baseline):
         return [TokenNumber(value, -1 if value < 0 else 1, (0,), (0,), (0,))]
 
     def text(self, ids: Sequence[int]) -> str:
-        """Convert a predicted number to text, such as ``3.5``.
-
-        ``ids`` has one integer, whose low 32 bits are the normalised number as float32.
-        """
+        """Convert a predicted number, a value id, to text such as ``3.5``."""
         values = [self.scale.text(value_of(token)) for token in ids if is_value(token)]
         return values[0] if values else ""
 

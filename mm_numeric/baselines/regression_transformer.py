@@ -94,7 +94,7 @@ class WithNumberEncodings:
         table = self.get_input_embeddings().weight
         for module in self.modules():
             if isinstance(module, nn.Embedding) and module.weight is table:
-                clear_forward_hooks(module)  # of an earlier call
+                clear_forward_hooks(module)  # registered by an earlier call
                 module.register_forward_hook(self._encode)
 
     def _encode(self, module: nn.Module, inputs: tuple[Tensor, ...], found: Tensor) -> Tensor:

@@ -17,28 +17,28 @@ FIRST_VALUE = 1 << 40
 """The smallest value id."""
 
 _BITS = 1 << 32
-_LARGEST = 1e9  # largest scaled value: its square and its embedding are finite in float32
+_LARGEST = 1e9  # largest scaled value, whose square and embedding are finite in float32
 _LARGEST_POWER = 300.0  # largest power of ten; 10.0 ** 309 overflows
 _DIGITS = 7  # significant decimal digits of float32
 
 
 def value_id(value: float) -> int:
-    """Encode a number, clamped to +-1e9, as a value id (an integer that stores a float32)."""
+    """Encode a number, clamped to +-1e9, as a value id."""
     return int(value_ids(torch.tensor(value)))
 
 
 def is_value(token: int) -> bool:
-    """Return True if an integer is a value id (it stores a number), False if it is a token id."""
+    """Return True if an integer is a value id, False if it is a token id."""
     return token >= FIRST_VALUE
 
 
 def value_of(token: int) -> float:
-    """Decode a value id, which is 2 ** 40 plus the 32 bits of a float32, to the number."""
+    """Decode a value id to the number."""
     return float(read_values(torch.tensor(token))[1])
 
 
 def value_ids(values: Tensor) -> Tensor:
-    """Encode each number in a tensor, clamped to +-1e9, as an integer (a value id)."""
+    """Encode each number in a tensor, clamped to +-1e9, as a value id."""
     kept = values.float().clamp(-_LARGEST, _LARGEST)
     return (kept.view(torch.int32).long() % _BITS) + FIRST_VALUE
 

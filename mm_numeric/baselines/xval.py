@@ -60,7 +60,7 @@ class XvalSettings:
 
 
 class WithValues(WithNumberHead):
-    """Mixin for a model in which the embedding of a number is the number times that of [NUM]."""
+    """Mixin for a model that embeds a number as the number times the embedding of [NUM]."""
 
     baseline: NumberHead
     get_input_embeddings: Any
@@ -91,7 +91,7 @@ class WithValues(WithNumberHead):
         return found + carries[..., None] * self.baseline.offset.to(found)
 
     def forward(self, *, input_ids: Tensor | None = None, **inputs: Any) -> NumberOutput:
-        """Return logits and predicted numbers, from token ids and integers that store numbers."""
+        """Return logits and predicted numbers, from token ids and value ids."""
         assert input_ids is not None
         inputs["inputs_embeds"] = self.embedded(input_ids)
         if "decoder_input_ids" in inputs:
@@ -147,10 +147,9 @@ class Xval(Baseline):
     def _with_values(
         self, ids: Sequence[int], offsets: Sequence[tuple[int, int]]
     ) -> tuple[list[int], list[tuple[int, int]]]:
-        """Replace the tokens of each number by one value id (an integer that stores the number).
+        """Replace the tokens of each number by one value id; return the new ids and offsets.
 
-        ``offsets`` are the start and end character of each token in the text. Return the new ids
-        and offsets.
+        ``offsets`` are the start and end character of each token in the text.
         """
         found, spans, done = list[int](), list[tuple[int, int]](), 0
         for number in numbers_in_labels(ids, self._digits):
@@ -170,27 +169,27 @@ class Xval(Baseline):
     ) -> tuple[int, float]:
         """Merge a minus sign into the number after it; return the number's start and value.
 
-        ``found`` contains the token ids before the number. The last of them has the minus sign. If
-        it is ``-``, it is removed. If it is ``Ġ-``, it becomes ``Ġ``. The value is then negative.
+        ``found`` contains the token ids before the number; the last one has the minus sign. If it
+        is ``-``, it is removed. If it is ``Ġ-``, it becomes ``Ġ``. The value is then negative.
         Another token, such as ``(-``, is kept, and the value is positive.
         """
         token = self.tokenizer.convert_ids_to_tokens(found[-1])
         if token == "-":
             found.pop()
             return spans.pop()[0], value
-        before = self._tokens.get(token[:-1])  # of ``Ġ-`` and ``▁-``
+        before = self._tokens.get(token[:-1])  # ``Ġ`` of ``Ġ-``, ``▁`` of ``▁-``
         if self._digits.spelling.get(found[-1]) == " -" and before is not None:
             found[-1] = before
             return start, value
-        return start, -value  # of ``(-``
+        return start, -value  # after a token such as ``(-``
 
     def tokenize_question(self, text: str, with_image: bool) -> list[int]:
-        """Tokenise a question; one integer, which stores the value, stands for each number."""
+        """Tokenise a question, with one value id for each number."""
         ids = super().tokenize_question(text, with_image)  # type: ignore[safe-super]
         return self._with_values(ids, [(0, 0)] * len(ids))[0]
 
     def answer(self, text: str) -> Tokens:
-        """Tokenise an answer and its end token; one integer stands for each number."""
+        """Tokenise an answer and its end token, with one value id for each number."""
         tokens = super().answer(text)
         return Tokens(*self._with_values(tokens.ids, tokens.offsets))
 
@@ -216,7 +215,7 @@ class Xval(Baseline):
         return NumberVocabulary((*digits.tokens, number), digits.spelling)
 
     def text(self, ids: Sequence[int]) -> str:
-        """Decode generated ids to text. An integer that stores a number becomes a decimal number.
+        """Decode generated ids to text. A value id becomes a decimal number.
 
         If a number directly follows another number, return an error text instead, because the two
         would be read as one number.

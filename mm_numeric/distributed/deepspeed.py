@@ -10,7 +10,6 @@ import shutil
 import socket
 import sys
 import warnings
-from collections.abc import Iterator
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -61,14 +60,10 @@ def join_ranks(args: TrainingArguments) -> None:
         comm.init_distributed(auto_mpi_discovery=False, timeout=timedelta(seconds=args.ddp_timeout))
 
 
-@contextlib.contextmanager
-def without_zero3_init(args: TrainingArguments) -> Iterator[None]:
-    """Context manager in which models are loaded without sharding, even if ZeRO-3 is active."""
-    if args.deepspeed_plugin is None:
-        yield
-        return
-    with without_deepspeed_settings(args):
-        yield
+def without_zero3_init(args: TrainingArguments) -> contextlib.AbstractContextManager[None]:
+    """Load models without sharding inside the context, even if ZeRO-3 is active."""
+    has_deepspeed = args.deepspeed_plugin is not None
+    return without_deepspeed_settings(args) if has_deepspeed else contextlib.nullcontext()
 
 
 def validate_deepspeed(args: TrainingArguments, where: str) -> None:
@@ -103,8 +98,8 @@ def validate_sharding(trainer: Trainer, where: str) -> None:
 def with_universal_checkpoint(config: Config, checkpoint: Path) -> Config:
     """Return a config that can resume a DeepSpeed checkpoint saved by another number of ranks.
 
-    The returned config sets DeepSpeed's ``checkpoint.load_universal``. The config is returned
-    unchanged if the checkpoint is not from DeepSpeed or was saved by the same number of ranks.
+    It sets DeepSpeed's ``checkpoint.load_universal``. The config is returned unchanged if the
+    checkpoint is not from DeepSpeed or was saved by the same number of ranks.
     """
     saved = read_step(checkpoint)["ranks"]
     if saved == num_ranks() or not any(checkpoint.glob("global_step*")):

@@ -33,8 +33,7 @@ def is_lost_rank(error: BaseException) -> bool:
 class Ranks:
     """Exchanges objects and error messages between all ranks, on the CPU.
 
-    All ranks must call the same methods in the same order. If one rank passes an error message, all
-    ranks raise the error.
+    All ranks must call the same methods in the same order.
     """
 
     def __init__(self, timeout: timedelta = _LONGEST_WAIT) -> None:
@@ -50,7 +49,7 @@ class Ranks:
             self.rank = torch.distributed.get_rank()
             self.count = torch.distributed.get_world_size()
         if self.count > 1:
-            # On the CPU, because the process group of the gradients may wait for the device.
+            # gloo runs on the CPU; the process group of the gradients may wait for the device.
             self._group = torch.distributed.new_group(backend="gloo", timeout=timeout)
 
     @classmethod
@@ -65,11 +64,8 @@ class Ranks:
     def exchange(self, found: Any = None) -> list[Any]:
         """Send an object to all ranks, and return the list of objects that the ranks have sent.
 
-        Args:
-            found: Object to send, None to send nothing, or an error message (str).
-
-        Raises:
-            EveryRankError: If a rank sends an error message; if several do, the lowest rank's.
+        None sends nothing. A str is an error message: all ranks then raise EveryRankError with the
+        message of the lowest rank that sent one.
         """
         import torch
 
@@ -107,7 +103,7 @@ class Ranks:
         return found[0]
 
     def rank_0_first(self, function: Callable[[], _Found]) -> _Found:
-        """Call a function on every rank, on rank 0 before all others: it may fill a cache."""
+        """Call a function on rank 0, where it may fill a cache, and then on all other ranks."""
         kept: list[_Found] = []
         self.on_rank_0(lambda: kept.append(function()))
         return kept[0] if kept else function()

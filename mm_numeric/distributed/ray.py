@@ -14,16 +14,16 @@ from mm_numeric.registry import PLUGINS, import_extra
 _ONE_CORE = Resources()
 
 RETRIES = 10
-"""How often a task starts again when its node is lost or its process is killed."""
+"""Maximum number of restarts of a task whose node is lost or whose process is killed."""
 
 
 def connect() -> Any:
-    """Connect to the cluster of RAY_ADDRESS, or else to one of this machine; return the package.
+    """Connect to the cluster of RAY_ADDRESS, or else start one on this machine; return ``ray``.
 
-    Raises ValueError if Ray does not reach that cluster in about two minutes.
+    Raises ValueError if Ray does not reach the cluster in about two minutes.
     """
     address = os.environ.get("RAY_ADDRESS")
-    if address:  # Ray reads this when it is imported; its default is 20, which takes 14 minutes
+    if address:  # Ray reads this at its import; the default, 20 retries, takes 14 minutes
         os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "2")
     ray = import_extra("ray", "--engine ray", "ray")
     if not ray.is_initialized():
@@ -44,7 +44,7 @@ def remote(asked: Resources) -> Any:
     """Return the function ``call(cwd, function, *arguments)`` as a task of Ray.
 
     The task reserves resources, and starts again on another node if its node is lost. Raises
-    ValueError if no node has them.
+    ValueError if no node has the resources.
     """
     parallel_tasks(asked)
     memory = {} if asked.memory_gib is None else {"memory": int(asked.memory_gib * 2**30)}
@@ -53,10 +53,7 @@ def remote(asked: Resources) -> Any:
 
 
 def parallel_tasks(asked: Resources) -> int:
-    """Return how many tasks with these resources the cluster can execute at a time.
-
-    Raises ValueError if no node has them.
-    """
+    """Return how many tasks the cluster can execute at a time; raise ValueError if none."""
     memory = int((asked.memory_gib or 0) * 2**30)
     needed = {"CPU": asked.cpus, "GPU": asked.gpus, "memory": memory}
     count = 0
@@ -72,7 +69,7 @@ def parallel_tasks(asked: Resources) -> int:
 def _call(cwd: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function in the working directory ``cwd``: config files have relative paths."""
     os.chdir(cwd)
-    escape_libraries()  # Ray writes to the terminal of the command what its tasks write
+    escape_libraries()  # Ray copies the output of tasks to the terminal of the command
     return function(*arguments)
 
 

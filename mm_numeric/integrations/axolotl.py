@@ -35,7 +35,7 @@ OTHER_LOSSES = (
     "trainer_cls",
     "use_eaft",
 )
-"""Settings of axolotl that choose a loss, or a trainer with one."""
+"""Settings of axolotl that choose a loss, or a trainer with its own loss."""
 
 
 class NumericLossArgs(BaseModel):

@@ -31,7 +31,7 @@ OTHER_TRAINERS = ("use_hyper_parallel", "use_mca", "use_ray")
 def split_settings(settings: Any) -> tuple[dict[str, Any], ObjectiveSpec]:
     """Return the settings of LLaMA-Factory without ``numeric_loss``, and its objective.
 
-    ``settings`` is what LLaMA-Factory has read: a mapping if its first argument is a config file.
+    ``settings`` is the result of LLaMA-Factory's ``read_args``, a mapping for a config file.
     """
     if not isinstance(settings, dict):
         raise ValueError(f"name a config file with {KEY}: python -m {MODULE} train config.yaml")

@@ -80,13 +80,13 @@ class SwiftLoss(BaseLoss):
                 "loss_scale weights the tokens of the cross-entropy, but not the numbers; remove "
                 "it, or the setting that requests it."
             )
-        # ms-swift shifts labels in its loss, also for VLMs, unless it is an encoder-decoder.
+        # Losses of ms-swift shift labels themselves, except for encoder-decoder models.
         labels = aligned_labels(labels, not self.trainer.template.is_encoder_decoder)
         result = self.loss_of(outputs.logits, labels.to(outputs.logits.device), shift=False)
         log = self.trainer.custom_metrics["train" if self.trainer.model.training else "eval"]
         for name, component in result.sums.items():
             if component.items:
-                # The log has the mean of all values that it gets: one for each token or number.
+                # The log averages its values, so it gets one for each token or number.
                 log[f"loss/{name}"].update(component.mean.detach().expand(int(component.items)))
         if num_items_in_batch is None:
             return result.loss

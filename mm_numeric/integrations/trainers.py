@@ -35,16 +35,16 @@ def check_other_losses(settings: Mapping[str, Any], names: Iterable[str]) -> Non
 def trainer_with_objective(trainer: type, objective: ObjectiveSpec) -> type:
     """Return a subclass of a framework's trainer that trains on an objective.
 
-    ``NumericLossMixin`` comes between the framework's class and the Trainer of transformers. What
-    the framework does in its own ``compute_loss``, such as counting tokens, still runs; then it
-    calls that of its parent class, which is the objective.
+    ``NumericLossMixin`` comes between the framework's class and the Trainer of transformers. The
+    framework's own ``compute_loss``, which may count tokens, still runs; it calls the
+    ``compute_loss`` of its parent class, which computes the objective.
     """
     parent: Any = Seq2SeqTrainer if issubclass(trainer, Seq2SeqTrainer) else Trainer
     framework: Any = trainer
 
     class Parent(NumericLossMixin, parent):  # type: ignore[misc]
         def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-            # axolotl logs exp(loss), which is no perplexity of a loss with more than CE.
+            # axolotl logs exp(loss), which is no perplexity if the loss is not CE alone.
             for name in ("ppl", "eval_ppl"):
                 logs.pop(name, None)
             super().log(logs, start_time)

@@ -133,9 +133,9 @@ class Numeral(NamedTuple):
 
 
 def whole_number(text: str) -> int | None:
-    """Return the value of 1 to 18 ASCII digits, such as those of an index; None for other texts.
+    """Return the value of 1 to 18 ASCII digits; None for other texts.
 
-    Python raises an error for texts of more than 4,300 digits, which names no file.
+    For texts of more than 4,300 digits, Python would raise an error without the name of the file.
     """
     return int(text) if len(text) <= 18 and text.isascii() and text.isdecimal() else None
 

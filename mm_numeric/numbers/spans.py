@@ -26,8 +26,7 @@ _LARGEST_PLACE = 300  # below the float64 maximum, so that sums of digits stay f
 _ALIGNMENT = 8  # bytes; the largest dtype that is packed
 
 _BUFFER = "_buffer"
-"""Attribute of ``NumberSpans`` with the buffer of its tensors; not a field: it holds the same
-data."""
+"""Attribute of ``NumberSpans`` with the buffer that its tensors are views of; it is not a field."""
 
 
 def shifted(labels: Tensor) -> Tensor:
@@ -47,9 +46,9 @@ def aligned_labels(labels: Tensor | None, shift: bool) -> Tensor:
 def document_ids(position_ids: Tensor, *, shift: bool) -> Tensor:
     """Return for each label [b, t] the index of its document, in rows of packed documents.
 
-    A document starts where ``position_ids`` [b, t] fall, or stay 0 after a document of one token.
-    They may jump or stay within a document. With ``shift`` the result is for labels that are
-    shifted left by one, as for decoder-only models.
+    A document starts where ``position_ids`` [b, t] decrease, or stay 0 after a document of one
+    token. Within a document, they may increase by any number or stay the same. With ``shift`` the
+    result is for labels that are shifted left by one, as for decoder-only models.
     """
     step = position_ids.diff(dim=1)
     falls = (step < 0) | ((step == 0) & (position_ids[:, 1:] == 0))
@@ -69,9 +68,9 @@ def aligned_documents(documents: Tensor, *, shift: bool) -> Tensor:
 def packed_documents(batch: Mapping[str, Any]) -> Tensor | None:
     """Return for each shifted label [b, t] the index of its document, if a row has several.
 
-    Documents are known from ``position_ids`` [b, t], which fall where the next one begins, or from
-    an ``attention_mask`` [b, t] that numbers the documents, with 0 for padding. None if neither is
-    present. Labels are shifted left by one, as for decoder-only models, which alone are packed.
+    Documents are known from ``position_ids`` [b, t], which decrease where the next one begins, or
+    from an ``attention_mask`` [b, t] that numbers the documents, with 0 for padding. None if
+    neither is present. Labels are shifted left by one: only decoder-only models are packed.
     """
     positions, mask = (
         found if isinstance(found, Tensor) and found.shape == batch["labels"].shape else None
@@ -261,7 +260,7 @@ class Packed:
         self._layout = {name: (own.dtype, own.shape) for name, own in tensors.items()}
         parts = [torch.zeros(0, dtype=torch.uint8)]
         for own in tensors.values():
-            # A view as bytes needs the strides of a new tensor, also if there are no elements.
+            # A view as bytes needs the strides of a new tensor, even if the tensor is empty.
             whole = own.clone(memory_format=torch.contiguous_format).flatten().view(torch.uint8)
             parts += [whole, whole.new_zeros(-len(whole) % _ALIGNMENT)]
         self._buffer = torch.cat(parts)
@@ -415,7 +414,7 @@ class NumberSpans:
         return found if labels.device.type == "cpu" else found.to(labels.device)
 
     def first(self, samples: int, supervised: int) -> "NumberSpans":
-        """Return the spans of the first ``samples`` samples only; ``supervised`` counts labels."""
+        """Return the spans of the first ``samples`` samples, which have ``supervised`` labels."""
         numbers = int((self.sample < samples).sum())
         tokens = int((self.number < numbers).sum())
         of_token = ("position", "target", "place", "from_right", "worth", "number")

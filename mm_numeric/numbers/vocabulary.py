@@ -41,8 +41,8 @@ class NumberVocabulary:
             are a digit group. They are sorted by digit group, value and id.
         spelling: Maps token id to text for all tokens with a digit, minus, point or comma. Space
             markers (``▁``, ``Ġ``) are replaced by spaces.
-        partial: What to do with a number if some of its tokens are not in ``tokens``. True: its
-            other tokens have a numeric loss. False: it has none.
+        partial: For a number with some tokens that are not in ``tokens``. True: its other tokens
+            have a numeric loss. False: the number has none.
     """
 
     tokens: tuple[NumberToken, ...]
@@ -136,7 +136,7 @@ class NumberVocabulary:
         return cls(tuple(found))
 
     def require_tokenizer(self, tokenizer: Any) -> None:
-        """Raise ValueError if a number token is another token in ``tokenizer``.
+        """Raise ValueError if the id of a number token is another token in ``tokenizer``.
 
         The tokenizer has ``convert_ids_to_tokens``, as those of transformers. Tokens that were
         passed to ``from_tokens`` are not compared.
@@ -178,7 +178,7 @@ class NumberVocabulary:
 
     @cached_property
     def classes(self) -> dict[int, int]:
-        """Return a dict that maps the id of each number token to its index in ``tokens``."""
+        """Map the id of each number token to its index in ``tokens``."""
         return {token.id: j for j, token in enumerate(self.tokens)}
 
     def __len__(self) -> int:
