@@ -9,18 +9,18 @@ MIB = 1 << 20
 Cell = Callable[[Record], str]
 
 ABOUT = {
-    "works": "A tiny Qwen2-VL on rendered clocks. Change: the distance of the resumed weights from "
-    "those of the uninterrupted run, divided by what training changed after the checkpoint.",
+    "works": "A tiny Qwen2-VL on rendered clocks. Change: the distance between the weights of the "
+    "resumed and the uninterrupted run, divided by the change of the weights after the checkpoint.",
     "losses": "One step, forward and backward, bf16; median of ten steps (lowest to highest). Peak "
-    "is beyond the inputs. Waits: number of times the host waits for the GPU.",
+    "is the memory in addition to the inputs. Waits: number of times the host waits for the GPU.",
     "training": "One training step, batch size 1, bf16, activation checkpointing, fused AdamW; "
-    "median (lowest to highest). Peak includes weights and AdamW's state. MFU counts a forward and "
-    "backward pass at all positions, and no recomputation.",
+    "median (lowest to highest). Peak includes weights and AdamW's state. MFU counts the forward "
+    "and backward pass at all positions, without recomputation.",
 }
 ABOUT["dense"] = ABOUT["training"]
 ABOUT["batches"] = (
-    "LoRA, micro-batches of several rows, times with the collator in the second of two epochs. "
-    "Tokens are those of questions, images and answers, without padding."
+    "LoRA, micro-batches of several rows; times include the collator, and are from the second of "
+    "two epochs. Tokens are counted in questions, images and answers, without padding."
 )
 
 
