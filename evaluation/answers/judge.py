@@ -186,11 +186,7 @@ def _ask_all(judge: Judge, left: Mapping[str, tuple[str, Request]], cache: Path)
             file.write(json.dumps({**line, "extraction": text}) + "\n")
             file.flush()
 
-    with (
-        append_to(cache) as file,
-        without_repeats(),
-        ThreadPoolExecutor(judge.parallel) as pool,
-    ):
+    with append_to(cache) as file, without_repeats(), ThreadPoolExecutor(judge.parallel) as pool:
         futures = [pool.submit(ask, key) for key in left]
         try:
             for future in progress(futures, desc="asking the judge", unit="row"):

@@ -54,10 +54,7 @@ class MetricSample:
     def first_run(self) -> "MetricSample":
         """Return the sample of the first run alone."""
         return replace(
-            self,
-            values=self.values[:1],
-            draws=self.draws[:1],
-            of_rows=lambda: self.of_rows()[:1],
+            self, values=self.values[:1], draws=self.draws[:1], of_rows=lambda: self.of_rows()[:1]
         )
 
     def __sub__(self, other: "MetricSample") -> "MetricSample":

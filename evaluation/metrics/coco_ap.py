@@ -190,9 +190,7 @@ def _of_labels(item: Instance, labels: Sequence[str]) -> Iterator[Instance]:
 
 
 def rank_rows(
-    dataset: Mapping[str, Any],
-    results: Sequence[Mapping[str, Any]],
-    rules: Rules | None = None,
+    dataset: Mapping[str, Any], results: Sequence[Mapping[str, Any]], rules: Rules | None = None
 ) -> Ranking:
     """Compute AP and AR of data in COCO's JSON format.
 

@@ -70,10 +70,7 @@ MATCHED_IOU = 0.5
 
 
 def score_instances(
-    predictions: Sequence[Instances | None],
-    targets: Sequence[Instances],
-    *,
-    labelled: bool = False,
+    predictions: Sequence[Instances | None], targets: Sequence[Instances], *, labelled: bool = False
 ) -> RowColumns:
     """Compare detections (predicted shapes) with truths (true shapes), and count them per image.
 
@@ -200,10 +197,7 @@ class PairedDetections(NamedTuple):
 
 
 def objects_right(
-    predictions: Sequence[Instances | None],
-    targets: Sequence[Instances],
-    *,
-    labelled: bool = False,
+    predictions: Sequence[Instances | None], targets: Sequence[Instances], *, labelled: bool = False
 ) -> list[Floats]:
     """Return for each image an array with a value per detection, to check its confidence.
 
@@ -373,7 +367,7 @@ TEXT_DETECTION = Scorer(
         },
         "ntil_accuracy_at_0.5": {
             "variant": "share of truths in a pair with an IoU of at least 0.5: recall_at_0.5 "
-            "under the name used in a table whose definition is not published",
+            "under the name used in a table whose definition is not published"
         },
         **repeats.RULES,
     },

@@ -371,7 +371,7 @@ NUMBERS = Scorer(
         },
         "lenient_accuracy": {
             "variant": "as accuracy; a number with decimals may differ by 1e-9 of the target, "
-            "or by 1e-9: 5.000000000000002 is 5",
+            "or by 1e-9: 5.000000000000002 is 5"
         },
         "is_close": {
             "variant": "numpy.isclose, as the published evaluation of the number token loss",
@@ -411,7 +411,7 @@ GSM8K = replace(
             "unreadable answer": "wrong",
         },
         "lenient_accuracy": {
-            "variant": "the last number of the text, if no final number is marked; to 1e-9",
+            "variant": "the last number of the text, if no final number is marked; to 1e-9"
         },
     },
     lenient=unchanged,

@@ -103,7 +103,7 @@ CLICKS = Scorer(
             "element absent": "correct if the answer has no point",
             "groups": "the share over the rows of a group",
             "unreadable answer": "wrong",
-        },
+        }
     },
 )
 """Scorer for clicks on one element."""

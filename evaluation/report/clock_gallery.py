@@ -123,9 +123,7 @@ def _deviations(pooled: Pooled, seeds: str) -> Section:
         for style, rows in pooled.items()
     ]
     table = Table.of(
-        ["at most", *(f"{m} min" for m in WITHIN)],
-        within,
-        title="Share within a deviation",
+        ["at most", *(f"{m} min" for m in WITHIN)], within, title="Share within a deviation"
     )
     shares = {style: bin_shares(rows) for style, rows in pooled.items()}
     return Section.of(

@@ -9,15 +9,7 @@ from mm_numeric.evaluation.report.charts import DotRow, dot_chart
 from mm_numeric.evaluation.report.confidence_section import confidence_section
 from mm_numeric.evaluation.report.decoding_section import decoding_section, decoding_tables
 from mm_numeric.evaluation.report.learning_curves import curves_section
-from mm_numeric.evaluation.report.page import (
-    Block,
-    Page,
-    Section,
-    fact_list,
-    fold,
-    heading,
-    note,
-)
+from mm_numeric.evaluation.report.page import Block, Page, Section, fact_list, fold, heading, note
 from mm_numeric.evaluation.report.results import Comparison, ReportedMetric, best_of
 from mm_numeric.evaluation.report.summary_file import SUMMARY
 from mm_numeric.evaluation.report.sweeps import (

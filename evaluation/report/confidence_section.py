@@ -7,11 +7,7 @@ from collections.abc import Mapping, Sequence
 from decimal import ROUND_FLOOR, Decimal
 from typing import Any
 
-from mm_numeric.evaluation.metrics.calibration import (
-    COVERAGES,
-    RIGHT_SHARES,
-    share_interval,
-)
+from mm_numeric.evaluation.metrics.calibration import COVERAGES, RIGHT_SHARES, share_interval
 from mm_numeric.evaluation.report.charts import (
     Axis,
     Chart,

@@ -13,13 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from mm_numeric.evaluation.table import Cell, Table
-from mm_numeric.io.escaping import (
-    latex_text,
-    markdown_sentence,
-    markdown_text,
-    plain,
-    visible,
-)
+from mm_numeric.io.escaping import latex_text, markdown_sentence, markdown_text, plain, visible
 from mm_numeric.io.markup import element, joined
 
 _SUMMARY_COLUMNS, _SUMMARY_ROWS, _SUMMARY_LIMITS = 3, 3, 3

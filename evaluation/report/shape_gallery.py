@@ -218,11 +218,7 @@ def _gallery(
     metric = "IoU" if single else f"F1 score of true and answered {answers}"
     ignored = any(own.row[_PAIRS].ignored for own in shown)
     key = render(
-        "shape_key.html",
-        single=single,
-        answers=answers,
-        has_ignored=ignored,
-        found_iou=FOUND_IOU,
+        "shape_key.html", single=single, answers=answers, has_ignored=ignored, found_iou=FOUND_IOU
     )
     return gallery_section(
         "Answers on the image",

@@ -38,11 +38,7 @@ def may_import(name: str, file: Path, *, trust_remote_code: bool) -> bool:
 
 
 def task_sections(
-    name: str,
-    folder: Path,
-    styles: Styles,
-    scores: Scores,
-    files: Mapping[tuple[str, int], Path],
+    name: str, folder: Path, styles: Styles, scores: Scores, files: Mapping[tuple[str, int], Path]
 ) -> list[Section]:
     """Return the report sections of a task, by calling the functions in its ``report_sections``.
 
