@@ -65,11 +65,7 @@ def draw_hands(image: Image.Image, time: ClockTime, colour: str) -> None:
 
 
 def drawn_answer(
-    image: Image.Image,
-    size: tuple[int, int],
-    answer: Any,
-    caption: str,
-    texts: Sequence[str] = (),
+    image: Image.Image, size: tuple[int, int], answer: Any, caption: str, texts: Sequence[str] = ()
 ) -> Image.Image:
     """Return an image with an answer on it and a caption below it.
 

@@ -260,8 +260,7 @@ def with_calibrations(
         return model._replace(calibrates=calibrates)
     if endpoint is not None or model.others:
         logger.warning(
-            "%s: its calibration is not applied, as it was fitted to the answers of this run.",
-            run,
+            "%s: its calibration is not applied, as it was fitted to the answers of this run.", run
         )
         return model
     for rule, own in found.items():
@@ -278,11 +277,7 @@ def _check_ensemble(model: _Model, rules: Sequence[str]) -> None:
 
 
 def _with_other(
-    model: _Model,
-    other: _Model,
-    examples: Sequence[Example],
-    source: Sources | None,
-    folder: Path,
+    model: _Model, other: _Model, examples: Sequence[Example], source: Sources | None, folder: Path
 ) -> _Model:
     """Add a model to an ensemble; raise ValueError if it is asked other questions."""
     config = replace(other.config, predict=model.config.predict)

@@ -38,13 +38,7 @@ from mm_numeric.compat import (
     original_layer,
     unwrapped_name,
 )
-from mm_numeric.config.modules import (
-    ADAPTED,
-    LOCATION_TOKENS,
-    MODULE_NAMES,
-    TRAINED,
-    LoraSettings,
-)
+from mm_numeric.config.modules import ADAPTED, LOCATION_TOKENS, MODULE_NAMES, TRAINED, LoraSettings
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
 from mm_numeric.families.model_files import ADAPTER_SETTINGS

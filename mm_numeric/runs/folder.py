@@ -70,11 +70,7 @@ _PACKAGES = ("torch", "transformers", "accelerate", "peft", "numpy", "pillow")
 
 
 def claim(
-    folder: Path,
-    config: Config,
-    *,
-    ignore: Set[str] = _MAY_DIFFER,
-    key: str = "trainer.output_dir",
+    folder: Path, config: Config, *, ignore: Set[str] = _MAY_DIFFER, key: str = "trainer.output_dir"
 ) -> bool:
     """Prepare a folder for a run: write config.yaml, or check the run that the folder contains.
 
@@ -106,11 +102,7 @@ def claim(
 
 
 def contains_run(
-    folder: Path,
-    config: Config,
-    *,
-    ignore: Set[str] = _MAY_DIFFER,
-    key: str = "trainer.output_dir",
+    folder: Path, config: Config, *, ignore: Set[str] = _MAY_DIFFER, key: str = "trainer.output_dir"
 ) -> bool:
     """Return True if a folder contains a run with this config that reached its first checkpoint.
 

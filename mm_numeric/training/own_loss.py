@@ -192,12 +192,7 @@ class _Probe:
     """Computes the own loss of a model, and its expected value from the same forward pass."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        whole: Any,
-        inputs: Mapping[str, Any],
-        labels: Tensor,
-        shift: bool,
+        self, model: nn.Module, whole: Any, inputs: Mapping[str, Any], labels: Tensor, shift: bool
     ) -> None:
         self.model, self.whole, self.inputs, self.shift = model, whole, inputs, shift
         self.size = labels.shape
