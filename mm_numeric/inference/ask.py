@@ -169,9 +169,9 @@ class LoadedRun:
     ) -> Iterator[Answered]:
         """Answer one question about each image, under the rule ``predict.decode``.
 
-        An image of None is a question without an image. With ``compare_rules``, the rules
-        are ``greedy`` and the median, or for answers without a median, such as lists of objects,
-        the least expected risk. Images are read a batch at a time.
+        An image of None is a question without an image. With ``compare_rules``, the rules are
+        ``greedy`` and ``median``, or ``mbr`` for answers without a median, such as lists of
+        objects. Images are read a batch at a time.
         """
         limits = ListLimits(self.config.task, self.config.predict)
         rows = self.config.predict.batch_size

@@ -193,7 +193,7 @@ class _Group(NamedTuple):
     """[n] index of the prompt of each branch in the group."""
 
     place: Tensor
-    """[n] number of the branch among those of its prompt."""
+    """[n] index of each branch among the branches of its prompt."""
 
 
 class SharedPrompts:

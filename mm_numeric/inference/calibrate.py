@@ -355,7 +355,7 @@ def _reliability(values: Floats, right: Floats, groups: Any) -> dict[str, Any]:
 
 
 def known_ids(config: Config, source: Sources) -> set[str] | None:
-    """Return the ids of the rows whose question is a training or a test question.
+    """Return the ids of the rows of ``source`` whose question is also a training or test question.
 
     Questions are equal if their prompts and the contents of their images are. Returns None, with a
     warning, if the rows of the run cannot be read here.

@@ -352,8 +352,8 @@ class PrefixTree(Exploration):
         """[b] probability that may still be left out."""
         self.random = np.zeros((rows, steps, 2 + self.width))
         """[b, steps, 2 + width] random numbers of each question and token: the offset of new draws,
-        that of the codes, and what determines the order of the codes."""
-        for own, name in zip(self.random, self.ids, strict=False):  # not of a dummy image row
+        the offset of the codes, and keys that sort the codes."""
+        for own, name in zip(self.random, self.ids, strict=False):  # a dummy image row has no id
             own[:] = _random(name, self.seed).random(own.shape)
 
     def _inputs(self, branches: _Branches, width: int) -> list[Ints | Floats]:
@@ -481,9 +481,9 @@ def keep_most(
 def draw_some(weights: Floats, count: int, offset: float) -> tuple[Ints, Floats, NDArray[np.bool_]]:
     """Reduce more than ``count`` weights [m] to ``count`` or one less, k, without bias.
 
-    Those above a threshold are kept. Of the others, an odd number are drawn systematically in their
-    order: their median is then one of them. Each has the same new weight; all weights keep their
-    sum.
+    Weights above a threshold are kept. Of the others, an odd number are drawn systematically in
+    their order: their median is then one of them. Each drawn one gets the same new weight. The sum
+    of all weights stays the same.
 
     Args:
         weights: [m], above 0.
@@ -495,7 +495,7 @@ def draw_some(weights: Floats, count: int, offset: float) -> tuple[Ints, Floats,
     """
     ordered = np.sort(weights)[::-1]
     rest = np.cumsum(ordered[::-1])[::-1][:count] / np.arange(count, 0, -1)
-    threshold = rest[np.argmax(ordered[:count] <= rest)]  # of the last one, it always is
+    threshold = rest[np.argmax(ordered[:count] <= rest)]  # true for the last one at least
     (kept,), (light,) = np.nonzero(weights > threshold), np.nonzero(weights <= threshold)
     draws = max(1, (count - len(kept) - 1) // 2 * 2 + 1)
     ends = np.cumsum(weights[light])

@@ -255,14 +255,14 @@ def post(
         urllib.error.HTTPError: If the status is no success. Reading its body has the same time
             limit.
         OSError: If the server cannot be reached, or does not answer in time.
-        http.client.HTTPException: If the reply is no HTTP, or incomplete.
+        http.client.HTTPException: If the reply is not valid HTTP, or is incomplete.
         ReplySizeError: If the reply is too large.
     """
     request = _Request(url, data=content, headers=dict(headers))
     request.deadline = _Deadline(timeout_s, stopped, _FRAMED * (max_bytes + _REPLY_BYTES))
     proxies = urllib.request.getproxies_environment() if use_proxy else {}
     handlers = (urllib.request.ProxyHandler(proxies), _HTTP, _HTTPS, _RejectRedirects)
-    opener = urllib.request.build_opener(*handlers)  # its default is the proxies of the system
+    opener = urllib.request.build_opener(*handlers)  # which else uses the proxies of the system
     with opener.open(request, timeout=timeout_s) as reply:
         try:
             found: bytes = reply.read(max_bytes + 1)

@@ -59,8 +59,8 @@ class ServerAnswer:
     """Log probability and UTF-8 text of each token; empty if the server returns none."""
 
     top_logprobs: list[dict[bytes, float]]
-    """For each token, the log probabilities of the likeliest tokens in its place; {} for those of
-    which the server returns none."""
+    """For each token, the log probabilities of the likeliest tokens at its position; {} if the
+    server returns none."""
 
     other_fields: list[str]
     """Names of the other fields of the message that are not empty."""

@@ -147,8 +147,8 @@ def decide(
             ``Risk.finer`` is chosen, then the most probable, then the first.
         greedy: The greedy answer, which the rule ``greedy`` returns; None if it is unparseable. Its
             probability is not used.
-        samples: Number of texts that were drawn at random, also unparseable ones, if the
-            candidates have shares of them as probabilities; 0 if they have the model's.
+        samples: Number of texts that were drawn at random, also unparseable ones, if probabilities
+            are shares of these texts; 0 if probabilities are computed by the model.
 
     Raises:
         ValueError: If the rule or the risk does not fit the type of the answers.

@@ -15,8 +15,8 @@ Added to a line of predictions.jsonl if answers were explored:
              confidence_raw, scores_raw   the confidence and, of a list, those of its objects before
                           the calibration of the run (``calibrate``); left out without one
              support      see ``Decision.support``; only in the rows that ``calibrate`` fits to
-    scores   confidence of each object; the rule greedy stores its mean token probability as
-             ``token_scores``
+    scores   confidence of each object
+    token_scores   only for the rule greedy: mean token probability of each object
 """
 
 from bisect import bisect_left, bisect_right
@@ -161,8 +161,8 @@ class Generated(NamedTuple):
     """The explored answers that can be parsed; None if only the greedy text was generated."""
 
     samples: int = 0
-    """Number of texts that were drawn at random, also unparseable ones, if the candidates have
-    shares of them as probabilities; 0 if they have the model's."""
+    """Number of texts that were drawn at random, also unparseable ones, if the probabilities of the
+    candidates are shares of these texts; 0 if they are computed by the model."""
 
     lengths: Sequence[int] | None = None
     """Length of the text up to the end of each token, if ``ids`` are unknown."""

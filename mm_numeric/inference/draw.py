@@ -15,7 +15,7 @@ from mm_numeric.geometry.row_shapes import corners
 
 TRUE_COLOUR, ANSWER_COLOUR = "#1550c8", "#f06a0a"
 _LINE_PX, _POINT_PX = 2, 4  # width of an outline, radius of a point
-_SIDES_PX = 480, 1280  # shortest and longest longer edge of a drawn answer
+_SIDES_PX = 480, 1280  # limits of the longer edge of a drawn answer
 _HANDS = ((1, 25, 4.2), (12, 39, 2.4))  # turns in 12 hours, length and width in % of the image
 _TEXT_PX = 18
 

@@ -90,7 +90,7 @@ def endpoint_answers(
 
     Args:
         endpoint: The server.
-        config: Has the task and the settings of generation.
+        config: The config with the task and the settings of generation.
         family: The family of the served model, with its tokenizer and image processor.
         examples: The questions.
         explore: If it is not None, answers are drawn at random in addition to the greedy one.
@@ -361,8 +361,7 @@ class _Served:
                 f"{question.where}: {self.endpoint.url} wrote {found.text!r:.80}, which does not "
                 "match the grammar of the task; predict without --constrain, or without --endpoint."
             )
-        # vLLM's probabilities are among the allowed tokens; `predict` stores those among all
-        # tokens.
+        # vLLM's probabilities are among the allowed tokens, `predict` stores those among all.
         return found._replace(probabilities=())
 
 
@@ -532,7 +531,7 @@ def _draws_at_once(client: ChatClient, body: dict[str, Any], count: int) -> bool
 
 
 def _try_regex(client: ChatClient, body: dict[str, Any]) -> str:
-    """Return whether the server obeys, ignores or rejects the regular expression in a request."""
+    """Return the effect of a request's regular expression: obeyed, ignored or rejected."""
     try:
         once_again = replace(client, attempts=2)
         reply = once_again.complete({**body, "max_tokens": 16}, _as_it_is)

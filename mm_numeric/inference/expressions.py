@@ -1,8 +1,8 @@
 r"""Regular expressions over bytes, and the texts that may follow a beginning.
 
-An ``Expression`` is a set of texts. Its derivative by a byte has those that begin with this byte,
-without the byte (Brzozowski 1964, doi 10.1145/321239.321249). Equal expressions are the same
-object, so that expressions serve as the states of an automaton that is built while it is used.
+An ``Expression`` is a set of texts. Its derivative by a byte is the set of those texts that begin
+with this byte, without the byte (Brzozowski 1964, doi 10.1145/321239.321249). Equal expressions are
+the same object, so that they serve as the states of an automaton that is built while it is used.
 
 The cost of a text is its number of tokens if each byte is a token. But a token with a name, such as
 ``<loc0012>``, costs 1: its ``<`` is replaced by the byte ``MARK``, which no other token contains,

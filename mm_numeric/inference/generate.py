@@ -297,7 +297,7 @@ def _with_other(
 def read_model(
     run: Path, endpoint: Endpoint | None, trust_remote_code: bool, overrides: Sequence[str] = ()
 ) -> _Model:
-    """Return the model of a run or, with ``endpoint``, of a config; ``overrides`` are settings."""
+    """Return the model of a run or, with ``endpoint``, of a config file."""
     if endpoint is None and run.is_file():
         raise ValueError(
             f"{run} contains no run; use the output_dir of `mm-numeric train`, or add --endpoint "
@@ -434,7 +434,7 @@ class LoadedModel:
 def _answers_of_ensemble(
     model: _Model, first: Iterator[Generated], batches: Sequence[Sequence[Example]], ranks: int
 ) -> Generator[Generated]:
-    """Yield the mean of the answers ``first`` of a model and those of the other models."""
+    """Yield the mean of the first model's answers, ``first``, and those of the other models."""
     answers, rows = [first], list(chain(*batches))
     for other in model.others:
         family = load_family(other.config, other.source)

@@ -44,12 +44,12 @@ def loss_func(loss_of: NumericLoss, *, shift: bool) -> Callable[..., Tensor]:
             False for encoder-decoders.
 
     Raises:
-        ValueError: If the objective weights its losses by running means (``balance: running``).
-            The means must be updated after each step, but this function cannot detect its end. If
-            the outputs of the model show that it requires the other ``shift``. If the Trainer has
-            a ``label_smoothing_factor``, which it ignores when it has a ``compute_loss_func``. If
-            the model adds tokens that the labels do not have (prompt tuning of PEFT, GIT). If its
-            own loss has more than cross-entropy and router losses.
+        ValueError: If the objective has ``balance: running``, whose means must be updated after
+            each step, as this function cannot detect its end; if the outputs of the model show that
+            it requires the other ``shift``; if the Trainer has a ``label_smoothing_factor``, which
+            it ignores when it has a ``compute_loss_func``; if the model adds tokens that the labels
+            do not have (prompt tuning of PEFT, GIT); or if its own loss has more than cross-entropy
+            and router losses.
     """
     if loss_of.spec.balance == "running":
         raise ValueError(

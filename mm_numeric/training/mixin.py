@@ -729,8 +729,8 @@ def right_padded(*, has_encoder: bool) -> Iterator[None]:
     Otherwise it reads each padding mask, to see if there is padding. In this context, plain causal
     attention, also within a window, gets no padding mask: no token sees tokens on its right.
     Computations that need the mask, such as image tokens that see each other, linear attention,
-    positions and router losses, still get it. With ``has_encoder``, the model gets a padding mask
-    only if the prompts have padding.
+    positions and router losses, still get it. With ``has_encoder``, the model must get a padding
+    mask only if there is padding, so that transformers need not read it.
     """
     # Only its own: a mask that a user registered may not be causal.
     own = create_causal_mask.__module__

@@ -133,7 +133,7 @@ class ChunkedHead:
         all_positions: Why logits are computed at all positions; empty if they are computed at the
             supervised positions alone.
         one_piece: Why the loss cannot be computed in chunks; empty if it can.
-        compute: Replacement of ``forward`` for a head whose weight is also that of the embeddings.
+        compute: Replacement of ``forward`` for a head that is tied to the embeddings.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ def plain_linear(head: nn.Module | None) -> nn.Linear | None:
 def probe(
     model: nn.Module, head: nn.Module, inputs: Mapping[str, Any], count: int
 ) -> tuple[bool, bool]:
-    """Return True if a head can compute logits at some positions only; and if it can return a loss.
+    """Return whether a head can compute logits at some positions only, and can return a loss.
 
     The head is made to return logits at one position; a model that uses its head in the usual way
     then returns logits of one position. If the head is linear, these are values from -100 to 100:

@@ -211,7 +211,7 @@ class _Probe:
         for is_selected in (True, False) if output_head(self.whole) else (False,):
             try:
                 return *self.compare(is_selected), error
-            except Exception as reason:  # of any code
+            except Exception as reason:  # the model may raise any
                 error = f"{type(reason).__name__}: {reason}"
         return _FAILED, math.nan, math.nan, error
 

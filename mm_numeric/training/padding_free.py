@@ -3,8 +3,8 @@
 Axes    b samples, t positions in the padded batch, n tokens of all samples
 
 Positions start again with each sample, and no sample attends to another. There is no attention
-mask: transformers (5.23) finds the samples in ``position_ids``, or in the first of four rows where
-the others are positions in time, height and width (M-RoPE of the Qwen families).
+mask: transformers (5.23) finds the samples in ``position_ids``. With M-RoPE (Qwen families), these
+have four rows: the first one shows the samples, the others are time, height and width.
 
 With sdpa, attention is computed for each sample alone, because a mask of the whole row would make
 the time quadratic in n. Flash attention gets the boundaries of the samples (``cu_seq_lens_q``).

@@ -77,7 +77,7 @@ def train(
         _train, stoppable=stoppable, trust_remote_code=trust_remote_code, draw=draw
     )
     if config.distil is None:
-        contains_run(config.output_dir, config)  # raises if it is another, before rows are loaded
+        contains_run(config.output_dir, config)  # rejects another run before rows are loaded
         with translate_disk_full(config.output_dir):
             return train_part(config, resume=resume)
     started, folder = time.monotonic(), config.output_dir
@@ -101,8 +101,7 @@ def train(
             "resumed": resume,
         }
 
-    again = last_checkpoint(folder) is not None
-    return train_part(student, resume=again, whole_run=whole_run)
+    return train_part(student, resume=last_checkpoint(folder) is not None, whole_run=whole_run)
 
 
 def _train(

@@ -330,8 +330,8 @@ class EvaluationCallback(TrainerCallback):
         mine = []
         mixed = ranks > 1 and has_mixed_modalities(self.family, self.examples)
         model = trainer.accelerator.unwrap_model(trainer.model)
-        # As in training: some of its modules are called alone, and accelerate's autocast of
-        # ``model.forward`` does not reach these, nor a model within PEFT's.
+        # As in training: accelerate's autocast covers ``model.forward`` only, neither modules that
+        # are called alone nor a model within PEFT's.
         precision = Precision.of_trainer(trainer)
         was_training = model.training
         model.eval()

@@ -54,7 +54,7 @@ class Throughput:
         rest = [self._samples, now - self._since - self._paused, peak_gib(device)]
         mine = torch.tensor(rest, dtype=torch.float64)
         values = [tokens[None], mine[None]]
-        if self.accelerator.num_processes > 1:  # a group of one rank, as DeepSpeed's, gathers too
+        if self.accelerator.num_processes > 1:  # DeepSpeed would gather on a single rank, too
             values = [self.accelerator.gather(own.to(device)) for own in values]
         began = now - self._began
         self._since, self._paused, self._tokens, self._samples = now, 0.0, torch.tensor(0), 0
