@@ -204,7 +204,6 @@ class SharedPrompts:
     """
 
     def __init__(self, model: Any, input_ids: Tensor, model_kwargs: dict[str, Any]) -> None:
-        """Set the mask of the prompts and the position after each of them."""
         cache, mask = model_kwargs[cache_argument()], model_kwargs.get("attention_mask")
         following = torch.cat([input_ids, input_ids[:, -1:]], dim=1)
         inputs = model.prepare_inputs_for_generation(
@@ -223,16 +222,11 @@ class SharedPrompts:
     def advance(
         self, row: Ints, parent: Ints, token: Ints, more: Sequence[Ints | Floats] = ()
     ) -> tuple[Tensor, list[Tensor]]:
-        """Append a token to branches.
+        """Append tokens to branches; return the logits of the next tokens, [m, v].
 
-        Args:
-            row: [m] index of the prompt.
-            parent: [m] index of the branch that is continued.
-            token: [m] id of the token.
-            more: Arrays that are copied to the device with those of the branches.
-
-        Returns:
-            The logits of the next token, [m, v], and the tensors of ``more``.
+        ``row`` [m] are indices of prompts, ``parent`` [m] of the branches to continue, and
+        ``token`` [m] ids of the new tokens. ``more`` are other arrays to copy to the device at the
+        same time, whose tensors are also returned.
         """
         new = self.tokens + np.arange(len(row))
         self.path = np.column_stack([self.path[parent], new])
@@ -294,14 +288,9 @@ def _attend(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the attention to a group of tokens, for ``_merged`` to combine with another group.
 
-    Args:
-        query: [..., q, d]
-        key: [..., s, d]
-        value: [..., s, d]
-        hidden: True for tokens that are not seen; broadcasts with [..., q, s].
-
-    Returns:
-        The largest score and the sum of all weights [..., q, 1], and the mean value [..., q, d].
+    ``query`` is [..., q, d]; ``key`` and ``value`` are [..., s, d]. ``hidden`` is True for tokens
+    that are not seen, and broadcasts with [..., q, s]. Returns the largest score and the sum of all
+    weights, [..., q, 1], and the mean value, [..., q, d].
     """
     scores = (query @ key.transpose(-1, -2)).float()
     if hidden is not None:
@@ -323,12 +312,8 @@ def _merged(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
 def similar_counts(counts: Ints, most: int = _MOST_GROUPS) -> list[Ints]:
     """Divide prompts by their number of branches, so that groups have little padding.
 
-    Args:
-        counts: [c] number of branches of each prompt. Those without branches are left out.
-        most: Largest number of groups.
-
-    Returns:
-        The indices of the prompts of each group, in ascending order.
+    ``counts`` [c] has the number of branches of each prompt; prompts without branches are left out.
+    Returns the ascending indices of the prompts of each group, for at most ``most`` groups.
     """
     order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
     groups: list[Ints] = []
@@ -351,13 +336,12 @@ class CopiedPrompts:
     """Branches that each have a copy of the KV cache of their prompt."""
 
     def __init__(self, model: Any, input_ids: Tensor, model_kwargs: dict[str, Any]) -> None:
-        """Set the tokens and the arguments of each branch, which are those of its prompt."""
         self.model, self.input_ids, self.model_kwargs = model, input_ids, model_kwargs
 
     def advance(
         self, row: Ints, parent: Ints, token: Ints, more: Sequence[Ints | Floats] = ()
     ) -> tuple[Tensor, list[Tensor]]:
-        """Append a token to branches; see ``SharedPrompts.advance``."""
+        """Append tokens to branches; see ``SharedPrompts.advance``."""
         at, new, *others = upload(self.input_ids.device, parent, token, *more)
         self.input_ids = torch.cat([self.input_ids[at], new[:, None]], dim=1)
         kwargs = _select(self.model_kwargs, at)

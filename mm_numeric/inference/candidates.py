@@ -180,13 +180,9 @@ class Exploration(ABC):
     ) -> _Continuations:
         """Choose the next tokens of all branches.
 
-        The most likely token of every greedy branch must be among them. Those that do not end an
-        answer become the next branches, in the same order.
-
-        Args:
-            branches: The n branches.
-            found: The result of ``_look``.
-            likeliest: [n] most likely next token of greedy branches; -1 for other branches.
+        They must include ``likeliest`` [n], the most likely next token of each greedy branch; it is
+        -1 for other branches. Tokens that do not end an answer become the next branches, in the
+        same order. ``found`` is the result of ``_look``.
         """
 
     def __call__(
@@ -485,13 +481,8 @@ def draw_some(weights: Floats, count: int, offset: float) -> tuple[Ints, Floats,
     their order: their median is then one of them. Each drawn one gets the same new weight. The sum
     of all weights stays the same.
 
-    Args:
-        weights: [m], above 0.
-        count: Largest number to keep.
-        offset: Random number, 0 to 1.
-
-    Returns:
-        [k] their indices, ascending, [k] their weights and [k] True for those that were drawn.
+    ``weights`` are above 0, and ``offset`` is a random number from 0 to 1. Returns the ascending
+    indices [k] of the remaining weights, their new values [k], and True [k] if they were drawn.
     """
     ordered = np.sort(weights)[::-1]
     rest = np.cumsum(ordered[::-1])[::-1][:count] / np.arange(count, 0, -1)
@@ -595,17 +586,12 @@ def _likely(scores: Tensor, at: Tensor, count: int, stops: Tensor) -> list[Tenso
 
 
 def _follow(scores: Tensor, at: Tensor, code: Tensor, stops: Tensor, order: Tensor) -> list[Tensor]:
-    """Return the next tokens of branches that were drawn, by inverse transform sampling.
+    """Return the next tokens [k] of drawn branches, by inverse transform sampling.
 
-    Args:
-        scores: [n, v] logits.
-        at: [k] rows of the branches.
-        code: [k] uniform random numbers, 0 to 1, as float64.
-        stops: Ids of the end tokens, which are not drawn.
-        order: [v] the ids in the order of the cumulative distribution; empty: ascending.
-
-    Returns:
-        [k] the tokens, and [k] the probability that the answer ends instead.
+    The branches are the rows ``at`` [k] of the logits [n, v], and ``code`` [k] are uniform random
+    numbers from 0 to 1, as float64. ``order`` [v] are the ids in the order of the cumulative
+    distribution; if it is empty, they are ascending. The end tokens ``stops`` are not drawn: the
+    probability [k] that the answer ends is returned as well.
     """
     found = []
     for chunk in chunks(len(at), scores.shape[-1], scores.device):
@@ -624,11 +610,9 @@ def _follow(scores: Tensor, at: Tensor, code: Tensor, stops: Tensor, order: Tens
 
 
 def draw(scores: Tensor, random: Tensor) -> Tensor:
-    """Draw k tokens of each row, [n, k], by inverse transform sampling.
+    """Draw k tokens for each row of the logits [n, v], [n, k], by inverse transform sampling.
 
-    Args:
-        scores: [n, v] logits.
-        random: [n, k] uniform random numbers, 0 to 1, as float64.
+    ``random`` [n, k] are uniform random numbers from 0 to 1, as float64.
     """
     found = []
     for chunk in chunks(len(scores), scores.shape[-1], scores.device):

@@ -240,16 +240,9 @@ def post(
     """Send a request, and return the body of the reply. A redirect raises an HTTPError.
 
     The time limit of urllib is for each read from the socket: a server that sends one byte every
-    two seconds never exceeds it. Here time and size of the reply as a whole are limited.
-
-    Args:
-        url: An http or https URL.
-        content: Body of the request.
-        headers: Headers of the request.
-        timeout_s: Seconds until the whole reply must have been read.
-        max_bytes: Largest size of the reply.
-        stopped: If another thread sets it, reading ends with a TimeoutError.
-        use_proxy: Use the proxies of the environment; otherwise ignore them.
+    two seconds never exceeds it. Here ``timeout_s`` and ``max_bytes`` limit the reply as a whole.
+    If another thread sets ``stopped``, reading ends with a TimeoutError. Proxies of the environment
+    are only used with ``use_proxy``.
 
     Raises:
         urllib.error.HTTPError: If the status is no success. Reading its body has the same time

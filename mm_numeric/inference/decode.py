@@ -230,18 +230,11 @@ def decode(
     is_partial: bool = False,
     calibration: Calibration | None = None,
 ) -> Decoded:
-    """Choose an answer by a decoding rule.
+    """Choose an answer by a decoding rule, one of ``DECODE_RULES``.
 
-    Args:
-        task: The task, which parses texts and has a default risk.
-        frame: Image size and coordinate format; None without an image.
-        greedy: The greedy text. It is kept if no candidate can be parsed.
-        candidates: The explored answers that can be parsed.
-        rule: One of ``DECODE_RULES``.
-        risk_name: Name of the risk for ``mbr``; None for the risk of the task.
-        samples: See ``Generated.samples``.
-        is_partial: See ``Generated.is_partial``.
-        calibration: The map to apply to the confidences; None to leave them as they are.
+    ``candidates`` are the explored answers that can be parsed. Without any, the text ``greedy`` is
+    kept. ``risk_name`` is the risk for ``mbr``; None for the risk of the task. ``samples`` and
+    ``is_partial`` are fields of ``Generated``. ``calibration`` is applied to the confidences.
     """
     own = task.read(greedy, frame)
     first = None if isinstance(own, Unreadable) else Candidate(own, greedy, 0.0)

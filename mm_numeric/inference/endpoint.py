@@ -87,13 +87,7 @@ def endpoint_answers(
     """Return a generator of the answers of a served model to the examples, in their order.
 
     The server is probed with the question of the first example before the generator is returned.
-
-    Args:
-        endpoint: The server.
-        config: The config with the task and the settings of generation.
-        family: The family of the served model, with its tokenizer and image processor.
-        examples: The questions.
-        explore: If it is not None, answers are drawn at random in addition to the greedy one.
+    If ``explore`` is not None, answers are drawn at random in addition to the greedy one.
 
     Raises:
         ValueError: If the server does not do what the config requires, counts other prompt tokens
@@ -449,12 +443,8 @@ def probe(
 
     Servers accept fields that they ignore, with HTTP 200: ``transformers serve`` (5.23) ignores
     ``logprobs``, and vLLM ``guided_regex``, which it once had. Others reject unknown fields.
-
-    Args:
-        client: The server.
-        body: A request that the server has answered.
-        family: The family of the served model.
-        tree: Also request the likeliest tokens at each position (``top_logprobs``).
+    ``body`` is a request that the server has answered. With ``tree``, the likeliest tokens at each
+    position (``top_logprobs``) are requested too.
     """
     wanted: dict[str, Any] = {
         "frequency_penalty": 0.0,  # transformers serve: no repetition penalty of the checkpoint

@@ -186,17 +186,11 @@ _UTF8 = (
 
 
 def parse_regex(regex: str, make: Expressions, names: Iterable[str] = ()) -> Expression:
-    """Return the expression of a regular expression.
+    """Return the expression of a regular expression, which must match the whole text.
 
-    Args:
-        regex: The regular expression, which must match the whole text.
-        make: Makes the expressions.
-        names: Beginnings of the names of single tokens, each starting with ``<``: ``<|box_end|>``,
-            ``<loc``. Where one of them occurs in ``regex``, written by ``grammar.escape``, the text
-            up to the next ``>`` is one token.
-
-    Raises:
-        ValueError: If ``regex`` has other syntax than this module reads; names the position.
+    ``names`` are beginnings of the names of single tokens, each starting with ``<``:
+    ``<|box_end|>``, ``<loc``. Where one of them occurs in ``regex``, written by ``grammar.escape``,
+    the text up to the next ``>`` is one token. A ValueError names the position of other syntax.
     """
     for name in names:
         escaped = escape(name)

@@ -352,9 +352,7 @@ def _append_answers(
     config, rows = model.config, list(chain(*batches))
     family = load_family(config, model.source)
     check_questions(family, rows, config.predict.new_tokens)
-    explore = None
-    if not is_greedy_alone(done):
-        explore = Explorer(config.predict, family, config.task)
+    explore = None if is_greedy_alone(done) else Explorer(config.predict, family, config.task)
     shown = AnswerProgress("answering", len(rows), config.predict.new_tokens)
     if endpoint is None:
         inside = None if model.others else shown  # of an ensemble, all models answer a batch

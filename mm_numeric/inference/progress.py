@@ -40,11 +40,9 @@ class AnswerProgress:
         self._began = time.monotonic()
 
     def __enter__(self) -> "AnswerProgress":
-        """Return this object; the bar is closed at the end of the context."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Close the bar."""
         self.bar.close()
 
     @contextmanager

@@ -219,13 +219,10 @@ def find_risk(name: str, where: str) -> Risk:
 
 
 def risk_of(task: Task, answer: Any, where: str, name: str | None = None) -> Risk:
-    """Return the risk to decode for, and check that it fits the type of ``answer``.
+    """Return the risk to decode for, and check that it fits ``answer``, any answer of the task.
 
-    Args:
-        task: The task; ``task.risk`` names its risk, or is None.
-        answer: Any answer of the task.
-        where: File and field that contain the name, for error messages.
-        name: Name of the risk; None for that of the task, or else of the type of the answer.
+    Without a ``name``, it is the risk of the task, or else the default risk of the answer type.
+    ``where`` is the file and field that contain the name, for error messages.
     """
     default = by_type(RISK_OF_ANSWER, type(answer), "exact")
     risk = find_risk(name or task.risk or default, where)

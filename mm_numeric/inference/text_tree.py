@@ -48,13 +48,10 @@ class TextTree:
         *,
         is_complete: bool,
     ) -> None:
-        """Add an answer.
+        """Add an answer; ``is_complete`` is False if it was truncated.
 
-        Args:
-            text: Text of the answer.
-            tokens: Log probability and text of each token; the end token may be one of them.
-            likeliest: Log probabilities of the likeliest tokens at the position of each token.
-            is_complete: False for an answer that was truncated.
+        ``tokens`` are the log probability and the text of each token, also of an end token, and
+        ``likeliest`` the log probabilities of the likeliest tokens at the same position.
         """
         path: tuple[bytes, ...] = ()
         for (logprob, token), top in zip(tokens, likeliest, strict=True):

@@ -104,12 +104,9 @@ class TokenAutomaton:
     def start(self, regex: str, rest_of: RestOf | None = None) -> int:
         """Return the first state of a grammar; it is compiled when it is first asked for.
 
-        Args:
-            regex: Regular expression of the answers (see ``mm_numeric.geometry.grammar``).
-            rest_of: Function of ``Task.grammar_after``; the same for the same ``regex``.
-
-        Raises:
-            ValueError: If the grammar has another syntax, or if the tokenizer cannot write it.
+        ``regex`` matches the answers (see ``mm_numeric.geometry.grammar``). ``rest_of`` comes from
+        ``Task.grammar_after``, and must be the same for the same ``regex``. Raises ValueError if
+        the grammar has another syntax, or if the tokenizer cannot write it.
         """
         if regex not in self._starts:
             answers = parse_regex(regex, self._make, self._names)
@@ -229,12 +226,10 @@ class TokenAutomaton:
     def _followers(self, node: int, is_narrowed: bool) -> tuple[Ints, Floats]:
         """Return the tokens that may follow if there is no limit, and the costs after them.
 
-        Args:
-            node: Number of an expression.
-            is_narrowed: True if ``rest_of`` will replace the expression when more is written. Then
-                tokens with a separator and a digit after it are left out, because the digit may be
-                one that the new expression does not allow. Costs are those of the longest answer,
-                because the new expression may lack the shortest one.
+        ``node`` is the number of an expression. If it ``is_narrowed``, ``rest_of`` will replace it
+        when more is written. Then tokens with a separator and a digit after it are left out,
+        because the new expression may not allow the digit. Costs are those of the longest answer,
+        because the new expression may lack the shortest one.
         """
         places, nodes = np.zeros(1, np.int64), np.array([node])
         found = [(places[:0], nodes[:0])]

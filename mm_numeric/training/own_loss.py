@@ -132,7 +132,7 @@ def probe_own_loss(
         model: The model in its training mode, also with a DDP or DeepSpeed wrapper. It is run once
             or twice on the micro-batch, so that all ranks must call this together. Its buffers and
             the random states stay as they are.
-        inputs: Its arguments without labels.
+        inputs: Arguments of the model without labels.
         labels: [b, t] aligned with the logits. The first ``COMPARED_TOKENS`` are compared.
         shift: True for decoder-only models, which shift their labels.
         policy: ``ObjectiveSpec.own_loss``, but not ``ignore``.

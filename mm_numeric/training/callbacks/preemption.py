@@ -92,7 +92,7 @@ class IgnoreSignalsInWorker:
         self.init_fn, self.is_listening = init_fn, is_listening
 
     def __call__(self, worker: int) -> None:
-        """Set the signal handlers in a DataLoader worker, then call the original init function."""
+        """Set the signal handlers in a DataLoader worker, and call ``init_fn``."""
         for number in _SIGNALS:
             signal.signal(number, self._end_unless_listening)
         if self.init_fn is not None:

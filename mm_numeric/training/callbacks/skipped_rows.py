@@ -1,4 +1,4 @@
-"""Record the training rows that a run skips: with an unreadable image, or too long."""
+"""Record the training rows that a run skips."""
 
 from collections.abc import Mapping
 
