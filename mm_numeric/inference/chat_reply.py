@@ -74,13 +74,11 @@ class ServerAnswer:
     def text(self) -> str:
         """Return the text; raise BadReplyError if there is none."""
         if self.content is None:
-            others = (
-                f", the message has {', '.join(self.other_fields)}" if self.other_fields else ""
-            )
+            names = ", ".join(self.other_fields)
+            others = f", the message has {names}" if names else ""
+            cure = "serve the model without a parser of reasoning or tools"
             if self.finish_reason == "length":
                 cure = "the model used all tokens of the answer without writing any text"
-            else:
-                cure = "serve the model without a parser of reasoning or tools"
             raise BadReplyError(f"the answer has no text (content is null{others}); {cure}")
         return self.content
 

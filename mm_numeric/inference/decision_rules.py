@@ -140,6 +140,8 @@ def decide(
 ) -> Decision:
     """Decode one answer from the candidates of one sample.
 
+    Raises ValueError if the rule or the risk does not fit the type of the answers.
+
     Args:
         rule: One of ``DECODE_RULES``.
         candidates: The parseable answers that were explored, in any order; equal ones may repeat.
@@ -149,9 +151,6 @@ def decide(
             probability is not used.
         samples: Number of texts that were drawn at random, also unparseable ones, if probabilities
             are shares of these texts; 0 if probabilities are computed by the model.
-
-    Raises:
-        ValueError: If the rule or the risk does not fit the type of the answers.
     """
     if rule not in DECODE_RULES:
         raise unknown(rule, DECODE_RULES, "rule", "decode")

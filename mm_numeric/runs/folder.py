@@ -77,10 +77,8 @@ def claim(
     Raises ValueError if the folder contains a run with another config, links that lead out of it,
     or other files. The config sections in ``ignore`` may differ. If the run in the folder stopped
     before the first checkpoint, its files are deleted, and config.yaml is written again. ``key`` is
-    the setting that names another folder.
-
-    Returns:
-        True if the folder already contained a run with this config.
+    the setting that names another folder. Returns True if the folder already contained a run with
+    this config.
     """
     if contains_run(folder, config, ignore=ignore, key=key):
         reject_links(folder)

@@ -226,22 +226,14 @@ class NumericLossMixin(_Trainer):
         if keeps and getattr(self.model.config.get_text_config(), "output_router_logits", False):
             batch["output_router_logits"] = True  # VLMs do not read it from the config
         counts = self._counts if model.training else None
+        with_logits = return_outputs and self._needs_logits
         with masks:
             outputs, result = self._forward(
-                model,
-                batch,
-                labels,
-                spans,
-                supervised,
-                counts,
-                return_outputs and self._needs_logits,
+                model, batch, labels, spans, supervised, counts, with_logits
             )
-        loss = result.loss
-        if counts is not None and result.metric_sums is not None:
-            before = self._metric_sums
-            self._metric_sums = (
-                result.metric_sums if before is None else before + result.metric_sums
-            )
+        loss, new, before = result.loss, result.metric_sums, self._metric_sums
+        if counts is not None and new is not None:
+            self._metric_sums = new if before is None else before + new
         if counts is not None and self.accelerator.num_processes > 1:
             # Data parallelism averages gradients over ranks, but the counts are over all.
             loss = loss * self.accelerator.num_processes
