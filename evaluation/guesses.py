@@ -87,7 +87,7 @@ class GuessedRows:
         return replace(self, **lists)
 
     def correct_answer(self, row: int) -> str | None:
-        """Return the correct answer as text; None if it cannot be written and parsed."""
+        """Return the correct answer as text; None if it cannot be formatted and parsed."""
         try:
             text = str(self.task.format(self.targets[row], self.frames[row]).text)
         except ValueError:

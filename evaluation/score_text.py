@@ -117,7 +117,7 @@ def results_table(scores: Scores) -> str:
         lines.append(f"metrics without a value: {'; '.join(map(plain, missing))}")
     if scores.text_rules:
         read = (f"{plain(rule)} {count:,}" for rule, count in scores.text_rules.items())
-        lines.append(f"answers that are a part of their text: {', '.join(read)}")
+        lines.append(f"answers selected from a longer text: {', '.join(read)}")
     lines += guess_lines(scores)
     lines += label_lines(scores)
     if scores.confidences:

@@ -47,8 +47,8 @@ class Scores:
     """Rows of scores.jsonl that are in memory; see ``rows``."""
 
     columns: dict[str, NDArray[np.float64]]
-    """Column name, such as ``iou`` -> one value per row, [n]. The column ``ranking``, which only
-    scorers of objects with labels have, is a ``Ranking``."""
+    """Column name, such as ``iou`` -> one value per row, [n]. The column ``ranking``, from which AP
+    is computed, is a ``Ranking``."""
 
     groups: Groups
     """The group of each row, [n], such as its image; see ``row_groups``."""

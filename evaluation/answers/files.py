@@ -223,7 +223,7 @@ def _fields(
 
 
 def _raw_text(row: Mapping[str, Any], fields: AnswerFields) -> Any:
-    """Return the text of an answer; for messages, the text of the last one by the assistant."""
+    """Return the text of an answer; for messages, the assistant's last message."""
     values = (value_at(row, name) for name in fields.text)
     found = next((value for value in values if value is not None), None)
     if not isinstance(found, list) or not all(isinstance(part, Mapping) for part in found):
@@ -243,7 +243,7 @@ def _generated(
     texts = raw if isinstance(raw, list) else [raw]
     wrong = [f"{own!r:.40}" for own in texts if not isinstance(own, str)]
     if wrong or not texts or (len(texts) > 1 and not several):
-        cure = "; `mm-numeric decode` makes one answer of them" * (len(texts) > 1 and not wrong)
+        cure = "; `mm-numeric decode` combines them into one" * (len(texts) > 1 and not wrong)
         what = f"{len(texts)} texts"
         if wrong:
             what = wrong[0] if len(texts) == 1 else f"a list with {wrong[0]}"

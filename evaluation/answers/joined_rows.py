@@ -6,7 +6,7 @@ predict`` would write for the same text, so that the score is the same.
 
 Files of ms-swift, LLaMA-Factory and TRL have no ids, so that answers are matched to questions by
 position. A tool may have shuffled or filtered its data. Therefore the images, prompts and correct
-answers in its file are compared with those of the questions.
+answers in its file are compared with the questions.
 
 With ``score --target FIELD``, the file of answers also has the correct answers. If the field is a
 text, it is parsed like a text of the model. Other values have the format of predictions.jsonl, such
@@ -150,11 +150,11 @@ def _log_reading(
     predictions: Path, rows: PreparedRows, fields: AnswerFields, *, has_ids: bool
 ) -> None:
     if rows.target_field is not None:
-        message = "%s: read as of %s (%s), with the correct answers in %s."
+        message = "%s: read as a file of %s (%s), with the correct answers in %s."
         logger.info(message, predictions, fields.tool, " or ".join(fields.text), rows.target_field)
         return
     by = f"{'position' if fields.id_is_position else 'id'} ({fields.id})"
-    message = "%s: read as of %s (%s); answers are matched to %s by %s."
+    message = "%s: read as a file of %s (%s); answers are matched to %s by %s."
     logger.info(
         message,
         *(predictions, fields.tool, " or ".join(fields.text), rows.path),
@@ -396,8 +396,8 @@ def _agrees(
     swapped = [(i, j) for i, j in zip(compared, owners, strict=True) if j is not None]
     if len(swapped) < len(compared) and pairs[0][0].id is not None:
         logger.warning(
-            "%s: the %s of %d of %d answers is not that of the question at the same position in "
-            "%s; check that these are the rows that were answered.",
+            "%s: the %s of %d of %d answers differs from the question at the same position in %s; "
+            "check that these are the rows that were answered.",
             *(pairs[wrong[0]][0].where, evidence.name, len(wrong), len(pairs), path),
         )
     elif swapped:

@@ -291,7 +291,7 @@ _MARGIN = 0.3  # smallest difference of a metric, as a share of 1, that suggests
 
 
 def other_frame(read: AnswerRows, scorer: Scorer) -> str:
-    """Return a sentence if another frame reads texts with coordinates much better; else "".
+    """Return a warning if answers with coordinates are much better in another frame; else "".
 
     The texts of the first rows are tested. The frame is only suggested and never used: choosing the
     frame with the best metric would inflate the metric.

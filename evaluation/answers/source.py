@@ -66,7 +66,7 @@ class Question(NamedTuple):
 
 
 def read_task(rows: PreparedRows, task_name: str | None) -> tuple[str, Task]:
-    """Return the name of the task and the task; by default, the name follows from the format."""
+    """Return the name of the task and the task; the default depends on the format of the rows."""
     record = rows.path.with_name(f"{rows.path.name}.prepared.json")
     if task_name is None and record.is_file():
         found = read_json(record)

@@ -132,8 +132,8 @@ def _augmentation_notes(augment: Augmenter, examples: Sequence[Example]) -> Iter
         changed = 100 * sum(found.applied != () for found in drawn) / len(drawn)
         yield (
             f"data.augment changes {changed:.0f} % of the first {len(drawn)} training "
-            f"images in an epoch: {', '.join(texts)}. The ceilings are those of the rows as they "
-            "are."
+            f"images in an epoch: {', '.join(texts)}. The ceilings are computed without "
+            "augmentation."
         )
 
 
@@ -355,8 +355,8 @@ def _check_answer(source: SourceReport, encoded: EncodedExample, text: str, answ
         source.add_problem(
             "answers that are parsed as other answers",
             f"{where}: {text[same:]!r:.60} is parsed as {again[same:]!r:.60}.",
-            "Scores would compare with what is parsed; change the label or the coordinates "
-            "(model.coordinates) so that the text is read as it was written.",
+            "Change the label or the coordinates (model.coordinates), so that parsing the text "
+            "returns the same answer.",
         )
     if ids and end not in family.stop_ids:  # a single id may be from a regression head
         source.add_problem("answers without an end", f"{where}: the answer has no end token.")

@@ -157,10 +157,7 @@ class DataReport:
 
     @property
     def max_new_tokens(self) -> int:
-        """Return ``predict.max_new_tokens``, by default from the checked training answers.
-
-        If no training answer is valid, it is computed from the test answers.
-        """
+        """Return ``predict.max_new_tokens``, by default from the training (or test) answers."""
         examples = next((source.examples for source in self.sources if source.examples), [])
         longest = max((e.answer_tokens for e in examples), default=0)
         return self.config.predict.max_new_tokens or new_tokens_for(longest)

@@ -100,7 +100,7 @@ value for each predicted object: 1 correct, 0 wrong, nan not scored."""
 
 @dataclass(frozen=True, kw_only=True)
 class Success:
-    """The condition for a correct answer, with which ``calibration`` compares confidences."""
+    """The condition for a correct answer; ``calibration`` compares confidences with it."""
 
     label: str
     """Condition that tables and figures show, such as ``IoU of at least 0.5``."""
@@ -165,7 +165,7 @@ class Scorer:
 
     by_category: tuple[str, ...] = ()
     """Names of the metrics that are also reported per category of rows, such as interpolation and
-    extrapolation. If empty, only the main metric is."""
+    extrapolation. If empty, only the main metric is reported per category."""
 
     protocols: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Names of metrics -> their rules: variant, thresholds, matching, score of an unparseable
@@ -209,7 +209,7 @@ class Scorer:
     parse a text differently from ``Task.read``."""
 
     judge_rules: JudgeRules | None = None
-    """How answers are scored that a judge extracted; None if the benchmark has no judge."""
+    """How answers extracted by a judge are scored; None if the benchmark has no judge."""
 
     lenient: Callable[[Any, tuple[int, int] | None], Any] | None = None
     """Function that corrects an answer, such as a reversed box, given the width and height of the
@@ -349,7 +349,7 @@ def percentage(
 def error_metric(
     name: str, label: str, unit: str, value: Callable[[Columns], Any], largest: float = math.inf
 ) -> Metric:
-    """Create a metric of 0 to ``largest`` that is better if it is lower, such as a mean error."""
+    """Create a metric from 0 to ``largest``, such as a mean error; lower values are better."""
     return Metric(
         name=name,
         label=label,

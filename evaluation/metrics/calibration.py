@@ -168,7 +168,7 @@ class Coverage(NamedTuple):
     """[n] estimated probability of the parseable answers that were drawn."""
 
     is_completed: bool
-    """True if answers were drawn from the unexplored part; a server does not allow this."""
+    """True if the unexplored part was sampled; False for a server, which does not return it."""
 
     def results(self) -> dict[str, dict[str, float]]:
         """Return median and tenth percentile over the rows of ``covered`` and ``drawn``."""
@@ -377,7 +377,7 @@ def thresholds(confidence: Array, right: Array) -> dict[str, list[dict[str, floa
 
     ``coverage`` has the smallest selection with each of ``COVERAGES``, and ``right`` the largest
     one with each share of correct answers in ``RIGHT_SHARES``: ``wanted`` is this share, and
-    ``threshold`` None if no threshold reaches it.
+    ``threshold`` is None if no threshold reaches it.
     """
     found = selections(confidence, right)
 

@@ -10,7 +10,7 @@ treated:
 official   raise an error if all scores are equal; other ties are ordered as in pycocotools
 averaged   average over all orders of detections with equal scores: if 2 of 5 such detections are
            correct, each counts as 0.4 correct. AP is computed from the resulting mean curve, and
-           equals that of pycocotools if no scores are equal. Without scores, all detections are
+           equals AP of pycocotools if no scores are equal. Without scores, all detections are
            treated as equal. Within an image, they are matched in the order of the answer.
 """
 

@@ -9,11 +9,11 @@ precision = sum of credit / number of detections, area precision = intersection 
 
 ``deteval_total_text`` follows ``Deteval.py`` of the repository cs-chan/Total-Text-Dataset as it is
 since April 2019 (commits 87f80b2 and fb0f371), with polygon areas as in ``polygon_fast.py``
-(``polygon_wrapper.py`` counts pixels). The threshold of area recall, ``tr``, is 0.7, and that of
-area precision, ``tp``, is 0.6. Both ratios are rounded to two decimals. They must be greater than
-the threshold in a one-to-one match; in other matches, equality is enough. Split and merged words
-get a credit of 0.8 (``fsc_k``) and need 2 or more overlaps (``k``). In a merge, the area recall of
-each truth must be at least 0.6: here the script compares a recall with ``tp``.
+(``polygon_wrapper.py`` counts pixels). The threshold of area recall, ``tr``, is 0.7; the threshold
+of area precision, ``tp``, is 0.6. Both ratios are rounded to two decimals. They must be greater
+than the threshold in a one-to-one match; in other matches, equality is enough. Split and merged
+words get a credit of 0.8 (``fsc_k``) and need 2 or more overlaps (``k``). In a merge, the area
+recall of each truth must be at least 0.6: here the script compares a recall with ``tp``.
 
 A truth matches one-to-one under four conditions: (1) exactly one detection has an area recall above
 ``tr`` with this truth; (2) that detection has an area recall above ``tr`` with no other truth; (3)

@@ -68,7 +68,7 @@ def metric_interval(sample: MetricSample) -> Interval:
             width = 1 - 0.025 ** (1 / count)
             low, high = first - width, first + width
             p = p if math.isnan(p) or not first else 2.0 ** (1 - count)
-        elif count < 2 or not any(map(_varies, of_rows[:, known])):  # a median may not vary
+        elif count < 2 or not any(map(_varies, of_rows[:, known])):  # a median may be constant
             low, high, p = nan, nan, nan if first else p
     elif (sample.groups == sample.groups[0]).all():
         low, high, p = nan, nan, nan

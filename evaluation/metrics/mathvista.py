@@ -87,7 +87,7 @@ class Extraction(NamedTuple):
 
 
 def extract(response: str, asked: ShortAnswer) -> Extraction:
-    """Extract the answer to a MathVista question, without its correct answer, from a response."""
+    """Extract the answer to a MathVista question from a response, not using the correct answer."""
     if not response.strip():
         return Extraction("", "empty answer")
     published = extract_without_judge(response, asked)

@@ -219,7 +219,7 @@ def _drawn(counts: Any, *columns: Any) -> _Drawn | None:
     """Return columns with the weights of their rows; None if they are not resampled.
 
     The rows where ``counts`` is 0 are left out. With weights, the correlations of 2,000 resamples
-    are one product of matrices; the rows of each resample are not needed.
+    are one matrix product; the rows of each resample are not needed.
     """
     if not all(hasattr(column, "weighted") for column in (counts, *columns)):
         return None

@@ -226,7 +226,7 @@ def assign(costs: NDArray[np.float64]) -> list[tuple[int, int]]:
     """Return the pairs (row, column) of an assignment with the least sum of costs, by row.
 
     Hungarian algorithm with shortest augmenting paths, as ``scipy.optimize.linear_sum_assignment``,
-    without its dependency. ``costs`` is [rows, columns], finite; min(rows, columns) pairs result.
+    but without scipy. ``costs`` is [rows, columns], finite; min(rows, columns) pairs result.
     """
     rows, columns = costs.shape
     if rows > columns:

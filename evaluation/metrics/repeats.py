@@ -58,7 +58,7 @@ def find_duplicates(
         is_close = ious(shapes, shapes, Pairs(later, earlier, areas)) >= least_iou
         return later[is_close | (first[later] == first[earlier])]
 
-    distinct = np.flatnonzero(~is_duplicate)  # an endless list has too many equal shapes
+    distinct = np.flatnonzero(~is_duplicate)  # a repetitive answer has very many copies
     for later, earlier in pairs_in_groups(image[distinct], image[distinct]):
         is_duplicate[close(distinct[later], distinct[earlier])] = True
     after = np.flatnonzero(image[1:] == image[:-1]) + 1

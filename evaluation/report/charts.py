@@ -141,7 +141,6 @@ _SHAPES = [
 ]
 _CIRCLE = "M-5.4,0A5.4,5.4,0,1,1,5.4,0A5.4,5.4,0,1,1,-5.4,0Z"
 DASHES = ["", "7 3", "2 3", "9 3 2 3"]
-"""Line dashes."""
 
 
 @dataclass(frozen=True, kw_only=True)

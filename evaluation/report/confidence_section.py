@@ -62,9 +62,9 @@ def confidence_section(comparison: Comparison) -> Section | None:
         _calibrations(["objective", "decoded by"], _rows(entries, shown)),
         heading("Thresholds"),
         note(
-            f"Share of correct {what}s if a share of the {what}s is given, and largest share that "
-            "can be given if a share of them is to be correct, each with the confidence from which "
-            f"{what}s are given. More are given if several have the confidence of the threshold. "
+            f"Only {what}s with a confidence of at least a threshold are given. Columns: the share "
+            f"of correct {what}s if a certain share of all {what}s is given, and the largest share "
+            "that can be given so that a certain share is correct; each with its threshold. "
             "Thresholds are rounded down to six decimals; summary.json has them in full."
         ),
         _thresholds_table(entries, shown),
@@ -92,8 +92,8 @@ def _definitions(correct: str, *, per_object: bool) -> str:
         "answers is one of all rows. "
     )
     return (
-        f"A confidence is the belief of the model, 0 to 1, that the {what} is correct ({correct}): "
-        "that a label like those that it was trained on would agree. The gap is the mean "
+        f"A confidence is the probability, 0 to 1, that the model assigns to its {what} being "
+        f"correct ({correct}), if labels are like those of its training data. The gap is the mean "
         "confidence minus the share correct, with its 95% interval: above 0, the model is "
         f"overconfident. {unparseable}ECE is the expected calibration error, the "
         "mean difference between confidence and share correct; 0 is best. AUROC is the probability "
@@ -240,11 +240,11 @@ def run_confidence_section(
     if not entries:
         return None
     text = (
-        "A confidence is the belief of the model that an answer is correct. The gap is the mean "
-        "confidence minus the share correct, with its 95% interval over rows: above 0, the model "
-        "is overconfident. The command calibrate fits maps from one to the other; on the "
-        "calibration rows, each is judged on folds that it was not fitted to. The intervals of the "
-        "shares in the bins take the answers as independent."
+        "A confidence is the probability that the model assigns to its answer being correct. The "
+        "gap is the mean confidence minus the share correct, with its 95% interval over rows: "
+        "above 0, the model is overconfident. The command calibrate fits maps from confidences to "
+        "shares; on the calibration rows, each map is evaluated on held-out folds. The intervals "
+        "of the shares in the bins assume independent answers."
     )
     return Section.of(
         "confidence",

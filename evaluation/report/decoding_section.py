@@ -35,10 +35,10 @@ _RULES = {
 
 
 _ENSEMBLES = (
-    "An ensemble is the runs of all seeds of an objective together: the distributions of their "
-    "answers are averaged, and the rule decides. Its interval is that of the test rows alone. Δ is "
-    "the paired difference to the mean of its single runs under the same rule. It has the compute "
-    "of all its runs: a fair control is one run with as many steps."
+    "An ensemble combines the runs of all seeds of an objective: the distributions of their "
+    "answers are averaged, and the rule chooses from the result. Its interval is over test rows "
+    "alone. Δ is the paired difference to the mean of its single runs under the same rule. It has "
+    "the compute of all its runs: a fair control is one run with as many steps."
 )
 
 
@@ -69,9 +69,9 @@ def decoding_section(comparison: Comparison) -> Section | None:
         least = min(own["covered"]["tenth_percentile"] for own in entries)
         blocks.append(
             note(
-                "Of the probability of all answers, the candidates that could be parsed have "
-                f"{covered} exactly (median of rows, of all objectives and rules; tenth "
-                f"percentile at least {least:.3f}), and {drawn} was drawn."
+                "The parseable candidates have a probability (median over rows, for all "
+                f"objectives and rules) of {covered} that was explored exactly (tenth percentile "
+                f"at least {least:.3f}), and {drawn} that was estimated from samples."
             )
         )
     for title, chart in decoding_charts(comparison, first):

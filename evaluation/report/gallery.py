@@ -39,7 +39,7 @@ class Question:
     id: str
     seed: int
     error: float
-    rank: int  # from the worst
+    rank: int  # 1 for the worst question
     rows: Mapping[str, ScoredRow]
     """The row of each objective with this seed."""
 

@@ -36,7 +36,7 @@ _WIDTH, _HEIGHT, _COLUMNS = 340, 250, 3  # panels of curves.svg: pixels, and pan
 def curves_section(styles: Styles, logs: _Logs, starts: _Logs, baseline: str) -> Section | None:
     """Return the section with a chart for each logged value; None if nothing was logged.
 
-    ``logs`` are the training logs by (objective, seed), and ``starts`` those of the warm starts
+    ``logs`` are the training logs by (objective, seed), and ``starts`` the logs of the warm starts
     that they continue. The warm start of ``baseline`` is drawn in grey.
     """
     if not any(logs.values()):

@@ -47,7 +47,7 @@ def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
 def _errors_section(pooled: Pooled, seeds: str) -> Section:
     shares = {style: _shares(rows) for style, rows in pooled.items()}
     text = (
-        "Errors as shares of the true number; where it is 0, every wrong answer is farther off. "
+        "Errors relative to the true number; if it is 0, every wrong answer is farther off. "
         f"The curve shows the share of answers up to an absolute error.{seeds}"
     )
     table = bar_table(

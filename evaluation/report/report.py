@@ -33,7 +33,7 @@ FORMATS = {"html": "report.html", "md": "report.md", "latex": "report.tex", "csv
 
 
 def is_comparison(folder: Path) -> bool:
-    """Return True for the output folder of ``compare``, False for that of ``train``.
+    """Return True for the output folder of ``compare``, False for the folder of a run.
 
     Raises ValueError for other folders, and for a comparison that is not finished.
     """
@@ -115,7 +115,7 @@ def write_report(
     return tuple(paths)
 
 
-SECONDS = 10  # between two refreshes
+SECONDS = 10  # between two refreshes of the page
 
 
 _SCRIPT = """

@@ -345,7 +345,7 @@ def repeat_blocks(rows: Pooled, seeds: str) -> list[Content]:
     text = (
         "A duplicate is a predicted shape whose IoU with an earlier one of "
         f"the same label and answer is at least {DUPLICATE_IOU:g}, or whose coordinates are equal. "
-        "A run is a row of shapes that each repeat the one before; a truncated answer reached the "
+        "A run is a sequence of shapes that repeat the one before; a truncated answer reached the "
         f"token limit.{seeds}"
     )
     return [note(text), Table.of([*header, "truncated"], lines, title="Duplicates")]

@@ -40,7 +40,7 @@ def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
         return []
     ranked = worst_first(styles, scores, lambda row: 1 - float(row["iou"]))
     section = gallery_section(
-        "Answers on the line of time",
+        "Answers on the timeline",
         [_entry(own, styles) for own in worst_and_others(ranked)],
         len(ranked),
         styles,
@@ -66,7 +66,7 @@ def _entry(own: Question, styles: Styles) -> Entry:
         answers={name: Cell(content=_words(row), limit=160) for name, row in own.rows.items()},
         cells=[_seconds(target)],
         mean=number(1 - own.error, 2),
-        title=f"{title}, lines of {number(length, 1)} s",
+        title=f"{title}, timeline of {number(length, 1)} s",
         tiles=[_tile(styles[name], row, length) for name, row in own.rows.items()],
     )
 

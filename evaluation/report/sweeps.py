@@ -145,7 +145,7 @@ def sweeps_section(comparison: Comparison) -> Section | None:
 
 
 def sweep_blocks(sweep: Sweep, metrics: Sequence[ReportedMetric]) -> list[Content]:
-    """Return the figure and table of the first metric, and those of the others, folded."""
+    """Return figure and table of the first metric, and of the other metrics, folded."""
     styles = dict.fromkeys(line.style for line in sweep.lines)
     if sweep.level:
         styles[sweep.level[0]] = None

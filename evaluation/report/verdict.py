@@ -17,7 +17,7 @@ from mm_numeric.evaluation.report.page import Section, note
 from mm_numeric.evaluation.report.results import SIGNIFICANT, Comparison, ReportedMetric
 from mm_numeric.evaluation.table import Table, p_value
 
-_MOST_SEEDS = 30  # more seeds are never recommended
+_MOST_SEEDS = 30  # largest number of seeds that is recommended
 _MOST_NAMES = 6  # names per sentence
 
 
@@ -185,7 +185,7 @@ def _observation(comparison: Comparison, pairs: Sequence[_Pair]) -> str:
 
 
 def _greedily(pair: _Pair) -> str:
-    """Return words on the decoding of the reference, unless the pair is decoded in the same way."""
+    """Return `` decoded greedily`` for the reference of a pair that is decoded by another rule."""
     return "" if pair.rule == GREEDY else " decoded greedily"
 
 
@@ -302,7 +302,7 @@ def _more_seeds(best: _Pair, count: int) -> str:
     seeds = max(math.ceil(wanted), count + 1)
     return (
         f"Next: about {seeds} seeds would make a difference as large as that of {best.text} clear, "
-        "if it is no accident."
+        "if it is real."
     )
 
 

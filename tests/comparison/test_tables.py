@@ -216,7 +216,7 @@ def test_an_ensemble_is_compared_with_its_single_runs(tmp_path):
     report(tmp_path)
     page = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert "within 5 min, of ensembles" in page
-    assert "An ensemble is the runs of all seeds" in page
+    assert "An ensemble combines the runs of all seeds" in page
 
 
 @pytest.mark.parametrize("change", ["compare.seeds=[1]", "compare.decode=[greedy]"])

@@ -195,14 +195,14 @@ def test_results_count_the_rules_and_the_texts_without_an_answer(tmp_path):
     assert scores.failures == {NO_END: 1}
     rules = {"after the thoughts": 2, "in <answer>": 1}
     assert section(tmp_path, name="a.jsonl.results.json")["rules"]["answer"] == rules
-    line = "answers that are a part of their text: after the thoughts 2, in <answer> 1"
+    line = "answers selected from a longer text: after the thoughts 2, in <answer> 1"
     assert line in results_table(scores)
     assert "answer" not in section_of_plain(tmp_path)["rules"]
 
 
 def section_of_plain(folder: Path):
     file = write_lines(folder / "plain.jsonl", [{"id": "1", "text": "12", "target": "12"}])
-    assert "a part of their text" not in results_table(score(file, task_name="numbers"))
+    assert "selected from a longer text" not in results_table(score(file, task_name="numbers"))
     return section(folder, name="plain.jsonl.results.json")
 
 

@@ -171,7 +171,7 @@ def test_each_tool_is_scored_without_options(tmp_path, tool, capsys):
     answers = write_lines(tmp_path / "answers.jsonl", lines)
     assert cli.main(["score", str(answers), "--rows", str(path), "--task", "clock"]) == 0
     said = capsys.readouterr()
-    assert f"read as of {tool} (" in said.err
+    assert f"read as a file of {tool} (" in said.err
     assert ("no id" in said.err) == (tool in ("ms-swift", "LLaMA-Factory"))
     results = section(tmp_path)
     assert results["rows"] == 4

@@ -161,7 +161,7 @@ def test_positions_of_lmms_eval_are_rejected_only_if_all_other_prompts_are_of_ot
     lines[1]["input"] = "Locate: something else"
     file = write(tmp_path / "a.jsonl", [json.dumps(line) + "\n" for line in lines])
     assert len(scored(file).rows) == 4
-    assert "the prompt of 2 of 4 answers is not that of the question at the" in logged.getvalue()
+    assert "the prompt of 2 of 4 answers differs from the question at the" in logged.getvalue()
     lines[1]["input"] = "Locate: red car"
     write(file, [json.dumps(line) + "\n" for line in lines])
     with pytest.raises(ValueError, match="the prompt is that of the question 'row-1', but"):

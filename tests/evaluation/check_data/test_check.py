@@ -712,7 +712,7 @@ def test_augmented_rows_are_drawn_next_to_the_row(tmp_path):
     ]
     note = (
         "data.augment changes 100 % of the first 8 training images in an epoch: flip 100 %, "
-        "crop 100 %, blur 0 %. The ceilings are those of the rows as they are."
+        "crop 100 %, blur 0 %. The ceilings are computed without augmentation."
     )
     assert note in report.notes
     write_check_page(report, tmp_path / "page.html", samples=1)

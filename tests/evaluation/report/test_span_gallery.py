@@ -102,7 +102,7 @@ def test_spans_are_bars_on_a_line_of_time(tmp_path):
                           ("read", 262.5, 37.5)]:  # fmt: skip
         assert f'<rect class="{css}" x="{x}"' in page
         assert f'width="{width}" height="14"/>' in page
-    table = {row[0]: row[1:] for row in twin_table(twin, "Answers on the line of time")[1:]}
+    table = {row[0]: row[1:] for row in twin_table(twin, "Answers on the timeline")[1:]}
     assert table["half"] == ["10.0 to 20.0 s", "IoU 0.50: 10.0 to 15.0 s", "0.50"]
     assert table["reversed"] == ["1.0 to 2.0 s, 30.0 to 40.0 s", "IoU 0.00: 40.0 to 30.0 s", "0.00"]
     assert table["bad"][1].startswith("not read: ")
