@@ -11,7 +11,8 @@
                      click            units of half the width and half the height of the target
     point_f1         pointing         F1 of the points that are in the object assigned to them
     time             clock time       1 - (circular deviation in minutes) / 360
-    relative_error   number           1 - |answer - target| / |target|, at least 0
+    relative_error   number           1 - |answer - target| / |target|, at least 0; if the target is
+                                      0, 1 for an equal answer
     correct          all but lists    1 if the task's scorer counts the answer as correct
     format           all              1 if the text after thoughts, within answer tags, is an answer
                                       in the format of the task, and nothing else
