@@ -5,10 +5,10 @@
 
 The gap is the mean confidence minus the share of correct answers, on test rows. The calibration is
 fitted to 500 other rows with clean labels, without the questions that the model was trained on. The
-test rows of ``sums`` are 1,000 others, without them, too: short sums are often training questions.
-``clock_late`` has training labels that are late by an exponential of mean 10 minutes, and its
-answers are decoded by three rules. Everything that is finished is kept: the same command again does
-the rest, and prints the table of what is there.
+test rows of ``sums`` are 1,000 other rows, also without training questions, which short sums often
+are. ``clock_late`` has training labels that are late by an exponential of mean 10 minutes, and its
+answers are decoded by three rules. Finished work is kept: the same command does the rest, and
+prints the table of all finished models.
 """
 
 import argparse
@@ -64,7 +64,7 @@ def late_rows(rows: Path, out: Path) -> None:
 
 
 def make(folder: Path, name: str) -> None:
-    """Train, calibrate and score one model, as far as this is not done."""
+    """Train, calibrate and score one model, unless this is done already."""
     base, rule, changes = MODELS[name]
     run, cache = folder / name, folder / "cache"
     changes = [*changes, "objective=ce", f"trainer.output_dir={run}", f"data.cache={cache}"]

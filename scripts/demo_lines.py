@@ -17,7 +17,7 @@ def main() -> None:
 
 
 def lines(found: Comparison, folder: Path) -> list[str]:
-    """Return what was compared, whether the rule and the loss matter in these runs, what is next.
+    """Return lines on what was compared, the effects of rule and loss, and the next command.
 
     A rule is clear if it is better than greedy decoding in every run. A loss is not clear with
     fewer than five seeds.

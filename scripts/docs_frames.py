@@ -1,4 +1,4 @@
-"""Draw one box as each model family sees its image, and writes its coordinates.
+"""Draw an image and a box as each model family resizes it, with the coordinates that it writes.
 
 `python scripts/docs_tables.py` writes the figure to docs/images/frames.svg.
 """

@@ -4,7 +4,7 @@ from typing import Any
 
 
 def on_post_page(output: str, **_: Any) -> str:
-    """Name the search dialog for screen readers, which the theme does not."""
+    """Label the search dialog for screen readers, because the theme does not."""
     return output.replace('role="dialog"', 'role="dialog" aria-label="Search"')
 
 

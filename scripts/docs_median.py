@@ -1,4 +1,4 @@
-"""Draw what the median changes for each objective: the first figure of README.md.
+"""Draw how the median changes the metric of each objective: the first figure of README.md.
 
 `python scripts/docs_tables.py` writes it to docs/images/median.svg, from the published results of
 the experiment clock_noise.

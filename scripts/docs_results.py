@@ -43,8 +43,8 @@ METRICS = {
 """The metrics of each task that the tables show, the main one first."""
 
 PAIR_EXPERIMENTS = ("clock_noise", "clock_rows", "grounding_noise", "arithmetic_decoding")
-"""The experiments whose cells are a family of the tables ``pair``: all that have five seeds, and no
-hypotheses and thus families of their own."""
+"""Experiments in the tables ``pair``, whose cells are a family: all that have five seeds and no
+hypotheses, which would have their own families."""
 
 FAMILIES = {
     "table": "objectives against CE, greedy",
@@ -53,10 +53,9 @@ FAMILIES = {
 """The families of summary.json in the table ``clear``. The third, ``from_reference``, changes the
 objective and the rule at once, so it shows the effect of neither."""
 
-
 GREEDY_ALONE = frozenset({"prices_smollm2"})
-"""Experiments whose other rules decoded a few percent of the answers: what they tested of these
-rules is not tested."""
+"""Experiments in which the rules other than greedy decoded only a few percent of the answers;
+hypotheses about these rules count as not tested."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +89,12 @@ class Experiment:
 
     @property
     def rules(self) -> list[str]:
-        """Return the decoding rules, ``greedy`` first, without that of the objective ``raft``."""
+        """Return the decoding rules, ``greedy`` first, without ``raft``."""
         return [rule for rule in next(iter(self.summary["decoding"].values())) if rule != "raft"]
 
     @property
     def decoded(self) -> str:
-        """Return the rule of the task: the median of times and numbers, mbr of boxes."""
+        """Return the rule of the task: ``median`` for times and numbers, ``mbr`` for boxes."""
         return "mbr" if "mbr" in self.rules else "median"
 
     @cached_property
@@ -132,7 +131,7 @@ def experiment(name: str) -> Experiment:
 
 
 def values(name: str, *cells: str) -> str:
-    """Return the means of each metric under each rule; ``cells`` are those to show, all by default.
+    """Return the means of each metric under each rule in ``cells``, by default in all cells.
 
     There is a table for each metric, or a single one if there is one cell.
     """
@@ -244,7 +243,7 @@ _COLUMNS = (
     "within 1 min, Acc@0.75, F1@0.75 (points), MAE",
     "mean deviation (min), mean IoU, AP (points), median error",
 )
-"""What the first, second and third metric of clocks, boxes, lists, sums and prices are."""
+"""Column titles: the first, second and third metric of clocks, boxes, lists, sums and prices."""
 
 
 @cache
@@ -252,8 +251,8 @@ def pair_differences(first: str, second: str, *, decoded: bool) -> list[Differen
     """Return the differences of two objectives under the same rule, one for each cell.
 
     The p-value of a cell is that of Student's t over the paired seeds, corrected by Holm over the
-    cells. The test rows are taken for given: these experiments have no published answers, from
-    which rows could be drawn.
+    cells. It does not account for the variation between test rows, because these experiments have
+    no published answers to resample.
     """
     cells = [(own, cell) for own in map(experiment, PAIR_EXPERIMENTS) for cell in own.cells]
     columns: list[dict[tuple[str, str], tuple[float, float]]] = []
@@ -298,7 +297,7 @@ def pair(first: str, second: str) -> str:
 
 
 def is_tested(own: Experiment, sides: Iterable[Sequence[str]]) -> bool:
-    """Return True if the rules of both sides, which have a row and a rule each, were tested."""
+    """Return True if the decoding rules of both sides, each (row, rule), were tested."""
     return own.name not in GREEDY_ALONE or all(rule == GREEDY for _, rule in sides)
 
 
@@ -307,7 +306,8 @@ def differences(name: str) -> list[Difference]:
     """Return the differences of the families of an experiment with five seeds.
 
     The p-values of each metric are corrected over the family, as ``compare`` corrects the first.
-    Experiments with ensembles have runs of another experiment, whose families they would repeat.
+    Experiments with ensembles are left out: they have the runs of another experiment, and would
+    repeat its families.
     """
     own, found = experiment(name), list[Difference]()
     summary = own.summary
@@ -363,7 +363,7 @@ def _sides(hypothesis: Mapping[str, Any]) -> list[list[str]]:
 def clear() -> str:
     """Return a table of all differences that are clear in a metric after the correction.
 
-    Planned differences are among them, for or against the hypothesis.
+    They include planned differences, for or against the hypothesis.
     """
     return _differences_table(
         found
@@ -463,7 +463,7 @@ CLAIMS = (
         "arithmetic_decoding", "distilled", "ce",
     ),
 )  # fmt: skip
-"""All that the README and docs/ claim that published results show."""
+"""All claims of the README and docs/ about published results."""
 
 
 def claims(form: str = "table") -> str:

@@ -1,4 +1,4 @@
-"""Write what is generated in docs/ and README.md: presets, settings, frames, published results.
+"""Write the generated parts of docs/ and README.md: presets, settings, frames, published results.
 
     python scripts/docs_tables.py            # write them
     python scripts/docs_tables.py --check    # fail if a page is out of date
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def pages() -> Iterator[tuple[Path, str]]:
-    """Yield each file that is generated, or has a generated part, and its text as it should be."""
+    """Yield each file that is generated, or has a generated part, and its up-to-date text."""
     yield ROOT / "docs/images/frames.svg", draw_frames()
     yield ROOT / "docs/images/median.svg", draw_median()
     for path, part in (

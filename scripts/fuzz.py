@@ -1,4 +1,4 @@
-"""Look for inputs that end in another error than one sentence (ValueError), or that take too long.
+"""Search for inputs that raise another error than ValueError, or that take too long.
 
 Seeds are changed at random: bytes are flipped, deleted, repeated, replaced by words that break
 parsers, and joined with other seeds. An input that fails is shortened and written to the folder of
@@ -58,7 +58,7 @@ FRAMES = [
 
 
 class Target(NamedTuple):
-    """Something that reads files: ``read`` gets a file, whose name ends with that of its seed."""
+    """A function that reads a file, and its seeds. The file's name ends with the seed's name."""
 
     seeds: dict[str, bytes]
     read: Callable[[Path], object]
@@ -75,7 +75,7 @@ def parse_answers(file: Path) -> None:
 
 
 def read_and_write_config(file: Path) -> None:
-    """Read a config and write it again; what is written must be readable."""
+    """Read a config, write it as YAML, and read this again."""
     config = read_config(str(file))
     config_from_dict(parse_yaml(config.to_yaml(), "written"), where="written", title="a")
 
@@ -96,7 +96,7 @@ def prepare(name: str) -> Callable[[Path], None]:
 
 
 def run(words: Sequence[str]) -> None:
-    """Run a command; errors of the user are exit codes, others are raised."""
+    """Run a command; raise RuntimeError for an unexpected exit code."""
     quiet = io.StringIO()
     with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
         try:
@@ -107,7 +107,7 @@ def run(words: Sequence[str]) -> None:
 
 
 def stored(name: str) -> Callable[[Path], None]:
-    """Return a function that puts a file into a stored run or comparison, and uses that."""
+    """Return a function that puts a file into a stored run or comparison, and runs commands."""
 
     def read(file: Path) -> None:
         folder = file.parent / "stored"
@@ -207,7 +207,7 @@ def time_limit() -> Iterator[None]:
 
 
 def failure(target: Target, name: str, data: bytes) -> str | None:
-    """Return where an input fails and why, or None if it is read or rejected."""
+    """Return the error of an input and its location; None if it is read, or raises ValueError."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, name)
         file.write_bytes(data)

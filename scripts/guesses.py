@@ -1,10 +1,10 @@
-"""Print how good guesses are on the test rows of a config, with answers of its training rows.
+"""Print the metrics of guesses for a config's test rows, made from answers of its training rows.
 
     python scripts/guesses.py counting_tiny
     python scripts/guesses.py temporal_spans_tiny --metric mean_iou
 
-The kinds of guesses are those of ``mm_numeric.evaluation.guesses``. ``mm-numeric score`` prints
-them for any predictions file, with answers of the test rows.
+The kinds of guesses are those of ``mm_numeric.evaluation.guesses``. For any predictions file,
+``mm-numeric score`` prints guesses that are made from answers of the test rows.
 """
 
 import argparse

@@ -5,15 +5,15 @@
 
 A model whose next tokens have exactly the probabilities of a given distribution answers with
 numbers of 1 to 7 digits, with decimals and signs, next to powers of ten; with times; with points
-and boxes. It is explored as by ``predict --decode median``: the likely beginnings exactly, and
-draws of what does not fit into the branches. Each line has
+and boxes. Answers are explored as by ``predict --decode median``: likely prefixes exactly, and a
+sample of the prefixes that do not fit into the branches. Each line has
 
-    truth      the true median and mean; of points and boxes, those of the first coordinate
+    truth      the true median and mean; for points and boxes, of the first coordinate
     greedy     the greedy answer
     covered    probability of the answers that were explored exactly
-    drawn      probability of those that were drawn
+    drawn      probability of the answers that were sampled
     median     mean absolute error of the median, over seeds, in % of the spread of the distribution
-    mean       the same of the mean
+    mean       mean absolute error of the mean, likewise
     random     error of the median of as many independent draws as there are branches
     read       number of positions that the model reads after the prompt
 """
@@ -121,17 +121,17 @@ class Known(NamedTuple):
     name: str
     next_token: Callable[[str], Mapping[str, float]]
     read: Callable[[str], float]
-    """The number of a text: of a box, its first coordinate."""
+    """Returns the number in a text; for points and boxes, the first coordinate."""
 
     median: float
     mean: float
     spread: float
-    """Standard deviation, or a scale of it on a circle."""
+    """Standard deviation; on a circle, the scale of the distribution."""
 
     draw: Callable[[np.random.Generator, int], Any]
     circle: float | None = None
     last: tuple[Callable[[str], float], float, float] | None = None
-    """Of points and boxes: how to read the last coordinate, its median and its mean."""
+    """For points and boxes: function that reads the last coordinate, its median and its mean."""
 
 
 def known_numbers(
@@ -161,7 +161,7 @@ def known_numbers(
 
 
 def log_normal(centre: float, spread: float = 0.12) -> tuple[Any, Any]:
-    """Return integers around ``centre`` and their probabilities, as of prices."""
+    """Return integers around ``centre``, such as prices, and their probabilities."""
     values = np.arange(max(1, int(centre * 0.55)), int(centre * 1.7) + 2)
     weights = np.exp(-0.5 * (np.log(values / centre) / spread) ** 2) / values
     return values, weights / weights.sum()
@@ -263,7 +263,7 @@ def _two_kinds() -> Any:
 
 
 class Found(NamedTuple):
-    """What the exploration of a known distribution has found."""
+    """The result of exploring a known distribution."""
 
     values: Any
     """[n] the numbers of the answers, which may repeat."""

@@ -3,8 +3,8 @@
     python scripts/mask_ceilings.py instances_val2017.json
     python scripts/mask_ceilings.py instances_val2017.json --coordinates qwen2_5_vl --points 8 24
 
-The right answers are written, parsed and scored against the masks, as the ceilings of
-``mm-numeric check-data``.
+Correct answers are formatted, parsed and scored against the masks, as for the ceilings that
+``mm-numeric check-data`` prints.
 """
 
 import argparse

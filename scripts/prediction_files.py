@@ -42,7 +42,7 @@ WIDTH, HEIGHT = 560, 448  # multiples of 28, which Qwen2.5-VL does not resize
 PUBLISHED = 8  # files of each archive
 
 Case = dict[str, Any]
-"""``score`` has the arguments of this command, and ``decode`` those of the one before, if any."""
+"""Arguments of the command ``score`` and, if it runs before, of the command ``decode``."""
 
 
 def _box(i: int) -> list[int]:
@@ -187,7 +187,7 @@ def _lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def tool_files(folder: Path, task: str, ids: list[str], texts: list[str]) -> Iterator[list[str]]:
-    """Write the same answers as each tool does; yield the arguments of each file."""
+    """Write the same answers in the format of each tool; yield the arguments of each file."""
     pairs = list(zip(ids, texts, strict=True))
     batch = [{"custom_id": i, "response": {"body": {"choices": [{"message": {"content": t}}]}}}
              for i, t in pairs]  # fmt: skip

@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
     again = parser.add_mutually_exclusive_group()
     again.add_argument("--redraw", action="store_true", help="draw the figures of these folders")
-    again.add_argument("--recompute", action="store_true", help="check summary.json by the answers")
+    again.add_argument("--recompute", action="store_true", help="check summary.json with answers")
     parser.add_argument("--here", action="store_true", help="recompute with this library")
     args = parser.parse_args()
     if args.here and not args.recompute:
@@ -90,7 +90,7 @@ def publish(comparison: Path, target: Path) -> None:
             f"{comparison}: runs of a changed tree ({summary['facts']['commit']}) cannot be made "
             "again; commit the changes, and run these again."
         )
-    # The folder of the runs is another one on each machine.
+    # The folder of the runs differs between machines.
     summary["facts"]["command"] = f"mm-numeric compare scripts/experiments/{target.name}.yaml"
     target.mkdir(parents=True, exist_ok=True)
     text = json.dumps(summary, ensure_ascii=False, separators=(",", ":"))
@@ -106,7 +106,7 @@ _LEFT_OUT = ("image", "prompt", "parsed", "greedy")
 
 
 def pack_answers(comparison: Path, target: Path) -> None:
-    """Pack what ``write_summary`` reads of the folder of a comparison."""
+    """Pack the files of a comparison that ``write_summary`` reads."""
     numbers: dict[str, str] = {}
     rows = [path for name in _ROWS for path in comparison.glob(name)]
     with tarfile.open(target, "w:xz", preset=9) as archive:
@@ -118,7 +118,7 @@ def pack_answers(comparison: Path, target: Path) -> None:
 
 
 def _short(row: dict[str, Any], numbers: dict[str, str]) -> dict[str, Any]:
-    """Return a row without what its score does not depend on; an image becomes a group."""
+    """Return a row without fields that do not affect its score; an image becomes a group."""
     kept = {key: value for key, value in row.items() if key not in _LEFT_OUT}
     if row.get("decode"):
         names = ("rule", "confidence", "covered", "drawn")
@@ -135,9 +135,9 @@ def _add(archive: tarfile.TarFile, name: Path, content: bytes) -> None:
 
 
 def recompute(target: Path, *, here: bool) -> None:
-    """Score the published answers again; exit with an error if a result is another one.
+    """Score the published answers again; exit with an error if a result differs.
 
-    ``here`` means with this library, instead of that of the commit that scored them.
+    ``here`` uses this library, instead of the library of the commit that scored them.
     """
     if not (target / ANSWERS).is_file():
         sys.exit(f"{target}: was published without {ANSWERS}, so that it cannot be recomputed.")
@@ -169,14 +169,13 @@ def _compare(target: Path, found: Mapping[str, Any], published: Mapping[str, Any
 
 _LAYOUT = ("baseline", "control", "objectives", "references", "seeds", "metric")
 _REWORDED = {"1392b90b1284": "979500f76c0e"}
-"""Commits of runs whose subject was reworded afterwards: the recorded hash, and that of today."""
+"""Commits of runs whose message was reworded afterwards: recorded hash -> current hash."""
 
 
 def scored_runs(summary: Mapping[str, Any], folder: Path) -> tuple[Runs, Runs]:
     """Score unpacked answers; return the scores of the runs, and those of the ensembles.
 
-    The summary says which runs and decoding rules there are. Each answer has its target, and names
-    its task.
+    The summary lists the runs and decoding rules. Each answer has its target and names its task.
     """
     folders = {own["objective"]: own["folder"] for own in summary["runs"]}
     starts = [own["warm_start"] for own in summary["runs"] if own["warm_start"]]
@@ -207,7 +206,7 @@ def rescored(summary: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def run_facts(summary: Mapping[str, Any], folder: Path) -> dict[str, str]:
-    """Return the facts of a summary.json that run.json and the recorded hypotheses decide."""
+    """Return the facts of a summary.json that are computed from run.json files and hypotheses."""
     first = [own for own in summary["runs"] if own["seed"] == summary["seeds"][0]]
     names = [own[key] for own in first for key in ("warm_start", "folder") if own[key]]
     files = [
@@ -234,7 +233,7 @@ def _stated(summary: Mapping[str, Any]) -> list[Hypothesis]:
 
 
 def _recompute_at(commit: str, target: Path) -> None:
-    """Recompute with the script and the library of another commit, in a worktree of its own."""
+    """Recompute with the script and the library of another commit, in a temporary worktree."""
     root = Path(__file__).parents[1]
     with tempfile.TemporaryDirectory() as name:
         tree = Path(name) / "tree"

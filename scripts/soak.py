@@ -94,7 +94,7 @@ def train(run: Path, log: Path) -> list[str]:
 
 
 def digests(run: Path) -> dict[str, str]:
-    """Return the SHA-256 of what must be equal; results.json names its predictions."""
+    """Return the SHA-256 of each file that must be equal, without the run's path in it."""
     found = {}
     for name in COMPARED:
         data = (run / name).read_bytes().replace(str(run).encode(), b"RUN")

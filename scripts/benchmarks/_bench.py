@@ -93,7 +93,7 @@ class Stand:
 def known_names() -> list[str]:
     """Return the presets, and the terms that are in no preset, that apply to these batches.
 
-    Those of boxes and times do not apply: label ids have no roles, so their loss would be 0. Those
+    Terms of boxes and times do not apply: label ids have no roles, so their loss would be 0. Terms
     of whole answers need the logits of a tree; bench_training.py measures one.
     """
     terms = [name for name in TERMS if make_term(name, {}).per not in ("box", "time", "answer")]

@@ -20,7 +20,7 @@ OTHERS = {
     "pycocotools": ("pycocotools.coco", "pycocotools.cocoeval", "COCOeval"),
     "faster-coco-eval": ("faster_coco_eval", "faster_coco_eval", "COCOeval_faster"),
 }
-"""Modules with the class COCO and with the evaluation, and the name of the evaluation."""
+"""Package -> module of the class COCO, module of the evaluation, and class of the evaluation."""
 
 Rows = list[dict[str, Any]]
 

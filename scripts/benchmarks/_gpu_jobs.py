@@ -70,17 +70,17 @@ class Job:
     """Time limit of each measurement."""
 
     shared_process: bool = False
-    """Whether all measurements run in one process, which saves the time to start the others."""
+    """True: all measurements run in one process, which saves the time to start the others."""
 
     in_order: bool = False
-    """Whether each measurement needs the files of those before it, so that all are run again."""
+    """True: each measurement needs the files of those before it, so that all are run again."""
 
 
 def context() -> BaseContext:
-    """Return how processes start: forked from this one, with everything imported.
+    """Return the context of processes that are forked from this one, with everything imported.
 
-    CUDA works in them as long as this process does not use it, also not to look for a device:
-    ``PYTORCH_NVML_BASED_CUDA_CHECK`` lets torch do so without CUDA.
+    CUDA works in them as long as this process does not use it, not even to look for a device:
+    ``PYTORCH_NVML_BASED_CUDA_CHECK`` lets torch look for one without CUDA.
     """
     for name in PRELOADED:
         with suppress(ImportError):

@@ -23,7 +23,7 @@ Step = Callable[..., Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Labels of a step on the device, and the objectives that are computed on them."""
+    """The size and the labels of a step."""
 
     setting: Setting
     wanted: Tensor

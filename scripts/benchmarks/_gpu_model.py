@@ -1,4 +1,4 @@
-"""Qwen2.5-VL at random weights, a batch for it, and the arithmetic of a training step.
+"""Qwen2.5-VL with random weights, a batch for it, and the operations of a training step.
 
 Axes    t tokens of prompt and answer, p patches of the image
 """
@@ -146,7 +146,8 @@ def forward_flops(model: Any, batch: dict[str, Tensor]) -> tuple[float, float]:
 def step_flops(language: float, vision: float, *, lora: bool) -> float:
     """Return the operations of a plain training step, without any recomputation.
 
-    The backward pass takes twice the operations of the forward pass; with LoRA on the language
-    model only once, because frozen weights have no gradient, and none in the vision tower.
+    The backward pass takes twice the operations of the forward pass. With LoRA on the language
+    model, it takes as many as the forward pass there, because frozen weights get no gradient, and
+    none in the vision tower.
     """
     return 2 * language + vision if lora else 3 * (language + vision)

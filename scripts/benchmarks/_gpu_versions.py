@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 EXTRAS = ("deepspeed", "test")
-"""Extras that some measurements need; those of packages that are missing are left out."""
+"""Extras that some measurements need; these are left out if packages are missing."""
 
 
 def check_versions() -> list[str]:
@@ -18,7 +18,7 @@ def check_versions() -> list[str]:
     has a version that pyproject.toml does not allow.
     """
     try:
-        from packaging.requirements import Requirement  # of transformers and pytest
+        from packaging.requirements import Requirement  # a dependency of transformers
     except ImportError:
         _end([f"{sys.executable} has no transformers"])
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -50,7 +50,7 @@ def check_versions() -> list[str]:
 
 
 def _expanded(requirements: list[str], extras: Mapping[str, list[str]]) -> Iterator[str]:
-    """Yield requirements, with those of an extra of mm-numeric in its place."""
+    """Yield requirements; an extra of mm-numeric is replaced by its own requirements."""
     for each in requirements:
         if each.startswith("mm-numeric["):
             for name in each.removeprefix("mm-numeric[").rstrip("]").split(","):
@@ -60,7 +60,7 @@ def _expanded(requirements: list[str], extras: Mapping[str, list[str]]) -> Itera
 
 
 def _end(wrong: list[str]) -> None:
-    """End the process with what is wrong, and what to do."""
+    """Exit with a message about the problems and the remedy."""
     print(
         f"bench_gpu: {'; '.join(wrong)}. It installs nothing: run `{sys.executable} -m pip install "
         "-c scripts/constraints.txt -e '.[train]'`, or set PYTHON to another interpreter.",

@@ -124,7 +124,7 @@ class Outcomes:
             del session.items[self.most :]
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """Add a test, once, also if its set-up ends it."""
+        """Add a test once, even if it ends in its set-up."""
         if report.when == "call" or not report.passed:
             self.names[report.outcome].append(report.nodeid)
 
@@ -161,7 +161,7 @@ def run_step(
 
 
 def _use_gloo() -> None:
-    """Let DeepSpeed use gloo, instead of compiling a sum of its own for half a minute."""
+    """Let DeepSpeed use gloo, instead of compiling its own reduction for half a minute."""
     import deepspeed.ops
 
     deepspeed.ops.__compatible_ops__ = {"deepspeed_shm_comm": False}

@@ -3,10 +3,11 @@
     python scripts/benchmarks/bench_batches.py                 in about four minutes
     python scripts/benchmarks/bench_batches.py --rounds 5 --threads 1
 
-A Qwen2.5-VL with random weights (hidden 128, 4 layers; vision tower: hidden 32, 6 layers), LoRA on
-its language model, float32, micro-batches of 4 rows (of 8 for the cache). In a round, all kinds of
-batches are measured in turn, and ratios are computed within a round. Times are CPU times, which
-other processes change less. ``bench_gpu --only batches`` measures Qwen2.5-VL-7B.
+The model is a Qwen2.5-VL with random weights (hidden 128, 4 layers; vision tower: hidden 32, 6
+layers) and LoRA on its language model, in float32. Micro-batches have 4 rows (8 for the cache). In
+a round, all kinds of batches are measured in turn, and ratios are computed within a round. Times
+are CPU times, which other processes change less. ``bench_gpu --only batches`` measures
+Qwen2.5-VL-7B.
 
 tokens/s    tokens of questions, images and answers, without padding; median
 x first     ratio to the first line in the same round; median
@@ -55,7 +56,7 @@ def main() -> None:
 
 
 def _enlarge(size: Size) -> None:
-    """Give the tiny model enough work for times that mean something."""
+    """Enlarge the tiny model, so that its times are meaningful."""
     text, vision = size.model.text_config, size.model.vision_config
     text.hidden_size, text.intermediate_size, text.num_hidden_layers = 128, 512, 4
     text.layer_types = ["full_attention"] * 4

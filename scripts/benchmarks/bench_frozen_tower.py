@@ -3,11 +3,11 @@
     python scripts/benchmarks/bench_frozen_tower.py          in about two minutes
     python scripts/benchmarks/bench_frozen_tower.py --toy    a tiny model
 
-A Qwen2.5-VL with random weights and an eighth of the widths of Qwen2.5-VL-3B, of its vocabulary
-too, and with all of its layers; LoRA on its language model, float32. One row with an image of 256
-tokens, a prompt of 300 tokens in all, and an answer of 24 tokens. The trainers are NumericTrainer
-with CE; the same when it differentiates the frozen tower, as transformers does; and
-transformers.Trainer, which computes the logits of all tokens besides.
+The model is a Qwen2.5-VL with random weights, all layers of Qwen2.5-VL-3B, and an eighth of its
+widths and vocabulary, with LoRA on its language model, in float32. The row has a prompt of 300
+tokens, 256 of them for an image, and an answer of 24 tokens. The trainers are NumericTrainer with
+CE; the same, but differentiating the frozen tower, as transformers does; and transformers.Trainer,
+which also computes the logits of all tokens.
 
 GFLOP    floating-point operations of the second step, counted by torch.utils.flop_counter
 CPU s    processor time of a step; median

@@ -5,14 +5,14 @@
     python scripts/benchmarks/bench_generate.py --large --rounds 5   a model of 0.5 B parameters
     python scripts/benchmarks/bench_generate.py --run runs/clock_tiny   decoding rules, in a run
 
-Two tables without a run. The first generates answers with a tiny random Qwen2-VL; the time is that
-of ``model.generate``, divided by its number of tokens. Plain greedy generation has a processor,
-too, as ``predict`` does, which changes nothing. In the second, no model is run: only the logits of
-a vocabulary of 151,936 tokens, as large as Qwen2-VL's, are masked at each step of an answer.
-Contenders take turns within a round, each in turn as the first. Times are CPU times of this
-process, so that others count little; set OMP_NUM_THREADS=1. Compare the ratios of one run, not its
-seconds. Boxes are written with digits and brackets, because llguidance does not write the special
-tokens of a regular expression.
+Without ``--run``, there are two tables. For the first, a tiny random Qwen2-VL generates answers;
+the time is that of ``model.generate``, divided by its number of tokens. Plain greedy generation
+also has a logits processor, as in ``predict``, which changes nothing. For the second, no model is
+run: only the logits of a vocabulary of 151,936 tokens, as large as Qwen2-VL's, are masked at each
+step of an answer. Contenders take turns within a round, each in turn as the first. Times are CPU
+times of this process, so that other processes matter little; set OMP_NUM_THREADS=1. Compare the
+ratios of one run, not its seconds. Boxes are written with digits and brackets, because llguidance
+does not write the special tokens of a regular expression.
 
 xgrammar and llguidance are measured if they are installed, and compile the same regular expression.
 To add a contender, add a function to ``DECODERS`` or ``MASKS``.

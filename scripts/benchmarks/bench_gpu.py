@@ -2,12 +2,12 @@
 
     scripts/bench_gpu                         everything
     scripts/bench_gpu --only dense batches    some sections
-    scripts/bench_gpu --seconds 560           stop after this time; the same command goes on
+    scripts/bench_gpu --seconds 560           stop after this time; the same command continues
     scripts/bench_gpu --toy                   at a tiny size, on a CPU too
     PYTHON=python3 scripts/bench_gpu          with this Python instead of .venv
 
-It installs nothing. Versions that pyproject.toml allows are used as they are, and those that are
-not the tested ones are printed first.
+It installs nothing. Versions that pyproject.toml allows are used as they are; versions other than
+the tested ones are printed first.
 
 works      the tests marked device; training with bf16, --resume, predict, score and export of a
            tiny Qwen2-VL with all weights, with LoRA, and with DeepSpeed ZeRO-2 on one rank
@@ -138,7 +138,7 @@ def arguments() -> argparse.Namespace:
 
 
 def set_environment(device: str) -> None:
-    """Set what the processes of the measurements inherit: one device, and where modules are."""
+    """Set environment variables for the processes of measurements: the device and module paths."""
     if device == "cpu":
         os.environ |= {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
     else:

@@ -3,12 +3,12 @@
     ./scripts/benchmarks/compare_vllm [FOLDER]
     OMP_NUM_THREADS=1 ./scripts/benchmarks/compare_vllm FOLDER RUN
 
-One model is asked the questions of three tasks: greedily, within the grammars, and with 32 drawn
-answers, of which ``mbr`` chooses one. Printed are the number of rows with the same greedy text, the
-largest difference of a token score, the mean confidence of drawn answers, and the time.
+One model answers the questions of three tasks: greedily, within the grammars, and with 32 sampled
+answers, from which ``mbr`` chooses one. The table has the number of rows with the same greedy text,
+the largest difference of a token score, the mean confidence of sampled answers, and the time.
 
-With a finished RUN, its model is served, and asked its test questions greedily. Printed are the
-elapsed time and the CPU time here and with the server, the server's included.
+With a finished RUN, its model is served, and answers its test questions greedily. The table has the
+elapsed time and the CPU time of ``predict`` and of the server.
 """
 
 import json
@@ -75,7 +75,7 @@ def start_vllm(model: Path, log: Path) -> subprocess.Popen[bytes]:
     command = [ROOT / ".venv-vllm/bin/python", "-m", "vllm.entrypoints.openai.api_server"]
     command += ["--model", model, "--served-model-name", "tiny", "--dtype", "float32"]
     command += ["--enforce-eager", "--max-model-len", "2048", "--port", str(PORT)]
-    # Else it reads a prompt in pieces, and fails for CPUs where an answer is drawn with a seed.
+    # Otherwise it splits prompts, and fails on a CPU if an answer is sampled with a seed.
     command += ["--max-num-batched-tokens", "32768"]
     settings = {"VLLM_TARGET_DEVICE": "cpu", "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
     environment = {**os.environ, **settings, "VLLM_NO_USAGE_STATS": "1"}

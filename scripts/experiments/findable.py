@@ -2,10 +2,10 @@
 
     python scripts/experiments/findable.py scripts/experiments/products.yaml [KEY=VALUE ...]
 
-For each family of hypotheses whose rows are decoded greedily: the standard deviation of the paired
-differences between the best trials of the rows and of the row that they are compared with, over
-``compare.tune_seeds``, pooled over the hypotheses. An experiment with ``compare.seeds`` finds a
-true difference of the printed size in 80 % of its repetitions, after the correction.
+Each line is about a family of hypotheses with greedy decoding. Its standard deviation is that of
+the paired differences between the best trials of the two rows of a hypothesis, over
+``compare.tune_seeds``, pooled over the hypotheses. With ``compare.seeds``, a true difference of the
+printed size would be found in 80 % of repetitions of the experiment, after the correction.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Label smoothing of the digits, a rival of the numeric losses.
+"""Label smoothing of the digits, to compare with the numeric losses.
 
     objective: {preset: ce, numeric_weight: 0.1, terms: [{name: "label_smoothing:LabelSmoothing"}]}
 

@@ -7,8 +7,9 @@
 
 trees.jsonl     gradient-boosted trees of scikit-learn with their default settings, trained on the
                 absolute error of the logarithm of the price
-similar.jsonl   median price of the most similar training rows. Their number, and how much the
-                weight of a diamond counts, are those of the least median error on validation.jsonl
+similar.jsonl   median price of the most similar training rows. The number of these rows, and the
+                factor of the attribute carat, are those with the least median error on
+                validation.jsonl
 
 ``--rows 3200`` trains on as many rows as a model sees in 200 steps of 16.
 """

@@ -42,7 +42,7 @@ CHAT_TEMPLATE = (
     " + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-"""The template of the checkpoint without its default system prompt, longer than a question."""
+"""The template of the checkpoint, without its default system prompt, which is long."""
 
 ROWS = {"test": 500, "validation": 500, "train": 20_000}
 SHA256 = {
