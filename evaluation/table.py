@@ -23,10 +23,7 @@ _NARROW = 3  # columns that fit on a phone, which shows that wider tables scroll
 
 
 def number(value: float, decimals: int = 1, *, sign: bool = False) -> str:
-    """Format a number, such as ``1,234.5``. Zero has no sign.
-
-    With ``sign``, positive numbers have a plus sign.
-    """
+    """Format a number, such as ``1,234.5``; with ``sign``, positive numbers have a plus sign."""
     rounded = round(value, decimals)
     text = f"{abs(rounded):,.{decimals}f}" if abs(value) < 1e12 else f"{abs(value):.1e}"
     if rounded < 0:

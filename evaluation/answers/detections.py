@@ -269,10 +269,7 @@ def _with_known_ids(
 
 
 def _file_names(image: Mapping[str, Any]) -> set[str]:
-    """Return the names of an image, such as 000000000042.jpg, 000000000042 and 42 (Ultralytics).
-
-    Names are returned with and without the folder.
-    """
+    """Return the names of an image, with and without folder: a/042.jpg, 042.jpg, 042, 42."""
     file = PurePosixPath(str(image.get("file_name") or "").replace("\\", "/"))
     if not file.name:
         return set()
@@ -344,10 +341,7 @@ def default_protocol(truth: Path) -> str:
 def read_truth_files(
     source: AnswerSource, truth: Path, protocol: str | Rules | None
 ) -> tuple[AnswerRows, Scorer]:
-    """Read detections and true shapes; return a row for each image, and the scorer.
-
-    ``protocol`` is a name, or the settings of COCO's average precision.
-    """
+    """Read detections and true shapes; return a row per image, and the scorer of ``protocol``."""
     predictions = source.predictions
     rules = protocol if isinstance(protocol, Rules) else None
     name = COCO_AP if isinstance(protocol, Rules) else protocol or default_protocol(truth)

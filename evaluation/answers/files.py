@@ -35,8 +35,7 @@ class AnswerFields:
     are several names, the first field that a row has is read."""
 
     choices: str = ""
-    """Path of all texts of a row, if ``text`` is the path of the first one; ``*`` matches each item
-    of a list."""
+    """Path of all texts if ``text`` is the path of the first; ``*`` matches all items of a list."""
 
     id: str = "id"
     """Name or path of the field with the id of the question."""

@@ -88,10 +88,7 @@ class Joined(NamedTuple):
 def joined_answers(
     source: AnswerSource, rows: PreparedRows, *, several: bool = False
 ) -> Iterator[Joined]:
-    """Yield each question that has an answer in a file, in the order of the questions.
-
-    ``several`` allows more than one text for each question.
-    """
+    """Yield answered questions in their order; ``several`` allows several texts per question."""
     predictions = source.predictions
     name, task = read_task(rows, source.task_name)
     questions = read_questions(task, rows) if rows.target_field is None else {}

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from mm_numeric.answers import Example
 from mm_numeric.config.data import DataSource
-from mm_numeric.data.examples import SourceRow, examples_of_row, rows_of_file
+from mm_numeric.data.examples import examples_of_row, rows_of_file
 from mm_numeric.data.images import image_size
 from mm_numeric.evaluation.answers.judge import Judge, Response
 from mm_numeric.geometry.frame_presets import FrameRule
@@ -99,7 +99,7 @@ def read_questions(task: Task, rows: PreparedRows) -> dict[str, Question]:
                     f"{example.where}: the id {example.id!r} is already used in "
                     f"{found[example.id].example.where}; give each row its own id."
                 )
-            found[example.id] = _sized(example, row, error, needs_size=rows.frame is not None)
+            found[example.id] = _sized(example, error, needs_size=rows.frame is not None)
             unanswerable += [example] * (example.answer is None)
     if not found:
         raise ValueError(f"{rows.path}: no rows with a question.")
@@ -111,9 +111,7 @@ def read_questions(task: Task, rows: PreparedRows) -> dict[str, Question]:
     return found
 
 
-def _sized(
-    example: Example, row: SourceRow | ValueError, error: ValueError | None, *, needs_size: bool
-) -> Question:
+def _sized(example: Example, error: ValueError | None, *, needs_size: bool) -> Question:
     if not needs_size or example.image is None or example.size_px is not None:
         return Question(example, example.size_px, "")
     if error is not None:  # the image file is missing

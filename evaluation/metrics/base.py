@@ -77,8 +77,7 @@ class JudgeRules:
     """Settings of a benchmark's evaluation script that lets a judge (an LLM) extract answers."""
 
     without_judge: Callable[[str, Any], str | None]
-    """Function from a response and its target to the extracted answer; None if the script asks the
-    judge."""
+    """Function from a response and its target to the answer; None if the script asks the judge."""
 
     prompt: Callable[[str, str], str]
     """Function from a question and the response to the prompt for the judge."""
@@ -110,8 +109,7 @@ class Success:
 
     least: float = 1.0
     scored: str = ""
-    """Name of a column that is 0 for answers that ``column`` cannot judge; empty if there are
-    none."""
+    """Name of a column that is 0 for answers that ``column`` cannot judge; "" if it judges all."""
 
     objects: ObjectsRight | None = None
     """Function that judges each object in a list; used instead of ``column``."""
@@ -225,11 +223,9 @@ class Scorer:
     ) -> RowColumns:
         """Compare answers with their targets; return columns, which have one value per answer.
 
-        Args:
-            answers: Results of ``Task.read``; ``Unreadable`` or None for parse failures.
-            targets: The true answers, in the same order.
-            sizes_px: Width and height of each image in pixels, or None.
-            texts: The generated texts; if None, there are no columns of ``from_text``.
+        ``answers`` are results of ``Task.read``, or None for parse failures. ``sizes_px`` are width
+        and height of each image, or None. Only with generated ``texts`` are there columns of
+        ``from_text``.
         """
         read = [None if isinstance(answer, Unreadable) else answer for answer in answers]
         columns = self.columns(read, targets)

@@ -78,7 +78,8 @@ def sample_metrics(
 ) -> list[dict[Name, MetricSample]]:
     """Compute metrics of runs on bootstrap resamples of the test rows, which all runs share.
 
-    Each resample has the same rows for all runs, and for all metrics of the same rows.
+    Each resample has the same rows for all runs, and for all metrics of the same rows. Returns, for
+    each metric, a sample for each key of ``runs``.
 
     Args:
         reported: The metrics, and the test rows over which they are computed.
@@ -88,9 +89,6 @@ def sample_metrics(
         resamples: Number of resamples; None: 2,000 for the percentiles of a single training seed,
             and 500 for the variances of several.
         seed: Seed of the bootstrap's random generator.
-
-    Returns:
-        For each metric, a sample for each key of ``runs``.
     """
     every = [columns for by_seed in runs.values() for columns in by_seed]
     count = len(every) // len(runs)

@@ -108,10 +108,7 @@ def reliability(confidence: Array, right: Array, bins: int = BINS) -> list[Bin]:
 
 
 def expected_calibration_error(confidence: Array, right: Array, bins: int = BINS) -> float:
-    """Return the mean over all answers of |mean confidence - share correct| of their bin, 0 to 1.
-
-    It depends on ``bins``, the number of bins of equal width.
-    """
+    """Return the mean over answers of |mean confidence - share correct| in their bin, 0 to 1."""
     found = [own for own in reliability(confidence, right, bins) if own.answers]
     gaps = [own.answers * abs((own.confidence or 0) - (own.right or 0)) for own in found]
     return sum(gaps) / sum(own.answers for own in found)
@@ -236,13 +233,10 @@ def auroc(confidence: Array, right: Array) -> float | None:
 
 
 def risk_coverage(confidence: Array, right: Array) -> tuple[Array, Array]:
-    """Return coverage and risk for each number of answers given, most confident first.
+    """Return coverage k / n and risk, both [n], if only the k most confident answers are given.
 
-    Risk is the share of wrong answers among those that are given. Among answers with the same
-    confidence it is the mean over all their orders.
-
-    Returns:
-        Coverage k / n and risk, both [n], for k = 1 to n.
+    Risk is the share of wrong answers among the given ones. Among answers with the same confidence,
+    it is the mean over all their orders.
     """
     _, index, counts = np.unique(-confidence, return_inverse=True, return_counts=True)
     wrong = np.bincount(index, 1 - right)
@@ -294,12 +288,10 @@ class Confidences:
     """True for lists of objects: there is one value per object instead of one per answer."""
 
     rows: int
-    """Number of judged answers, including unparseable ones; lists of objects only count if they
-    are parseable."""
+    """Number of judged answers, including unparseable ones, but not unparseable lists."""
 
     confidence: Array
-    """Confidence, 0 to 1, of each answer or object, [n]; 0 for an answer without one, such as an
-    unparseable answer."""
+    """Confidence, 0 to 1, of each answer or object, [n]; 0 for an unparseable answer."""
 
     right: Array
     """1 for a correct answer or object and 0 for a wrong one, [n]."""

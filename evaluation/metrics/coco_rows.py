@@ -40,10 +40,7 @@ _CANVAS = 10_000, 10_000  # height and width for an image without true masks: no
 
 
 def read_mask(value: Any, size: tuple[int, int], where: str) -> Rle:
-    """Read and validate the field ``segmentation``: polygons, or an RLE with a list or a text.
-
-    ``size`` is the height and width of the image in pixels.
-    """
+    """Validate ``segmentation``, polygons or an RLE; ``size`` is (height, width) in pixels."""
     if isinstance(value, list) and value:
         return _from_polygons(value, size, where)
     if not isinstance(value, Mapping) or not {"size", "counts"} <= set(value):

@@ -156,12 +156,8 @@ class PairedDetections(NamedTuple):
     def outside_ignored(self, areas: Floats, added_px: float = 0.0) -> Bools:
         """Return True for each detection that is not in an ignored region, [detections].
 
-        A detection is in an ignored region if the intersection of both is larger than half of
-        (area of the detection + ``added_px``).
-
-        Args:
-            areas: Area of each detection, [detections].
-            added_px: Square pixels to add to each area; Total-Text's script adds 1.
+        A detection is in an ignored region if their intersection is larger than half of (its area
+        in ``areas``, [detections], + ``added_px``). Total-Text's script adds 1 square pixel.
         """
         area = areas[self.ignored.detection] + added_px
         share = np.divide(self.ignored.intersection, area, out=np.zeros_like(area), where=area > 0)
@@ -182,9 +178,8 @@ class PairedDetections(NamedTuple):
     def best_pairs(self) -> tuple[Pairs, Floats, Bools]:
         """Match detections with truths one-to-one, greedily by decreasing IoU, from IoU 0.5.
 
-        Returns:
-            The p pairs, their IoU, [p], and a mask of the detections that are paired or outside of
-            ignored regions, [detections].
+        Return the p pairs, their IoU, [p], and a mask of the detections that are paired or outside
+        of ignored regions, [detections].
         """
         iou = ious(self.detections, self.truths, self.pairs)
         order = np.argsort(-iou, kind="stable")

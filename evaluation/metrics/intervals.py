@@ -220,10 +220,7 @@ def correct_p_values(summary: Mapping[str, Any]) -> None:
 
 
 def family_text(summary: Mapping[str, Any], family: str) -> str:
-    """Describe the corrected p-values of a family: ``4 differences between ...``; "" without any.
-
-    ``family`` is one of ``FAMILIES``.
-    """
+    """Describe a family of corrected p-values: ``4 differences between ...``; "" without any."""
     count = sum(own.get("p_holm") is not None for own in _members(summary, family))
     return f"{count:,} difference{'s' * (count > 1)} {FAMILIES[family]}" if count else ""
 

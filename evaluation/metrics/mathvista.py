@@ -340,10 +340,7 @@ def _nearest_choice(extraction: str, choices: Sequence[str]) -> str:
 def score_short_answers(
     predictions: Sequence[Text | None], targets: Sequence[ShortAnswer]
 ) -> RowColumns:
-    """Score responses to MathVista questions by rules; return columns with a 0 or 1 for each row.
-
-    A prediction is the whole response of the model; None if it is empty.
-    """
+    """Score responses (None if empty) to MathVista questions by rules; return columns of 0 or 1."""
     pairs = list(zip(predictions, targets, strict=True))
     return _columns("rules", [_extract_by_rules(p, t) for p, t in pairs], targets)
 

@@ -119,10 +119,7 @@ def bounds_intersection_areas(a: Shapes, at_a: Ints, b: Shapes, at_b: Ints) -> F
 
 
 def intersection_areas(a: Shapes, at_a: Ints, b: Shapes, at_b: Ints) -> Floats:
-    """Compute the intersection area of each pair of shapes, [p] for p pairs.
-
-    Pair i is shape ``at_a[i]`` of ``a`` and shape ``at_b[i]`` of ``b``.
-    """
+    """Compute the intersection areas, [p], of shapes ``at_a[i]`` of ``a`` and ``at_b[i]`` of ``b``."""
     shared = bounds_intersection_areas(a, at_a, b, at_b)
     exact = (a.is_box[at_a] & b.is_box[at_b]) | (shared == 0)
     if not exact.all():
@@ -163,9 +160,8 @@ def overlapping_pairs(detections: Shapes, truths: Shapes) -> Pairs:
 def pairs_in_groups(detections: Ints, truths: Ints) -> Iterator[tuple[Ints, Ints]]:
     """Yield the indices of all pairs of a detection and a truth in the same group, in chunks.
 
-    Args:
-        detections: Group number of each detection, such as the index of its image; ascending.
-        truths: Group number of each truth (true shape); ascending. Pairs are sorted by truth.
+    The arguments are the group number of each detection and truth, such as the index of its image,
+    in ascending order. Pairs are sorted by truth.
     """
     groups = int(max(detections.max(initial=-1), truths.max(initial=-1))) + 1
     counts = np.bincount(detections, minlength=groups)

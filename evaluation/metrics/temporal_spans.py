@@ -65,12 +65,7 @@ def _iou_for_precision(a: Span, b: Span) -> float:
 
 
 def average_precisions(answered: Sequence[Span], truths: Sequence[Span]) -> list[float]:
-    """Compute the average precision of spans at each of ``AP_THRESHOLDS``.
-
-    Args:
-        answered: Spans in order of rank.
-        truths: At least one true span.
-    """
+    """Compute the AP of ranked spans at each of ``AP_THRESHOLDS``, for at least one true span."""
     near = []  # rank, IoUs, truths by decreasing IoU; of equal IoUs, the last first, as the script
     for rank, span in enumerate(answered, start=1):
         ious = [_iou_for_precision(span, truth) for truth in truths]

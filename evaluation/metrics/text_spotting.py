@@ -108,9 +108,8 @@ def _compared(
 ) -> tuple[PairedDetections, Pairs, Bools, Bools]:
     """Match the words of all images, and compare the texts of the p pairs.
 
-    Returns:
-        All overlaps, the matched pairs, and two masks: detections that are not excluded,
-        [detections], and pairs with equal texts, [p].
+    Return all overlaps, the matched pairs, and two masks: detections that are not excluded,
+    [detections], and pairs with equal texts, [p].
     """
     found = pair_detections(predictions, targets)
     pairs, official = found.icdar2015_pairs()

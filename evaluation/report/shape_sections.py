@@ -299,10 +299,7 @@ def _text(quantity: Quantity | None) -> str:
 
 
 def detection_section(rows: Pooled, matched: Matched, seeds: str) -> Section | None:
-    """Return the section on classes, confidences and duplicates; None if there are none of them.
-
-    ``seeds`` is the text of ``results.seeds_text``.
-    """
+    """Return the section on classes, confidences and duplicates; None if there are none of them."""
     blocks = repeat_blocks(rows, seeds)
     curves = {style: precision_recall(rows[style], own) for style, own in matched.items()}
     if drawn := {style: points for style, points in curves.items() if points}:

@@ -165,10 +165,7 @@ def _captioned(chart: Chart, metric: ReportedMetric) -> Block:
 
 
 def sweep_chart(sweep: Sweep, metric: ReportedMetric) -> Chart | None:
-    """Draw a metric over the values of the axis; None if no row has this metric.
-
-    An axis that spans a factor of 10 or more is logarithmic.
-    """
+    """Draw a metric over the values of the axis; None if no row has this metric."""
     x, position = _value_axis(sweep.values, sweep.axis)
     rules = list(dict.fromkeys(line.rule for line in sweep.lines))
     drawn = []
@@ -200,7 +197,7 @@ def sweep_chart(sweep: Sweep, metric: ReportedMetric) -> Chart | None:
 
 
 def _value_axis(values: Sequence[float], label: str) -> tuple[Axis, Callable[[float], float]]:
-    """Return the axis of the swept values, and the function from a value to its position on it."""
+    """Return the axis, logarithmic from a factor of 10 on, and the position of a value on it."""
     logarithmic = values[0] > 0 and values[-1] >= 10 * values[0]
     position: Callable[[float], float] = math.log10 if logarithmic else float
     low, high = position(values[0]), position(values[-1])
