@@ -202,6 +202,13 @@ class _ResampledColumns(dict[str, Any]):
         return self[name]
 
 
+def count_draws(rows: NDArray[np.int64], count: int) -> NDArray[np.float64]:
+    """Count how often each of ``count`` rows is in each resample, [resamples, count]."""
+    cells = rows + count * np.arange(len(rows))[:, None]
+    counts = np.bincount(cells.ravel(), minlength=count * len(rows))
+    return counts.reshape(-1, count).astype(np.float64)
+
+
 class _Block:
     """Some resamples: the indices of their rows, and how often each row is drawn."""
 
@@ -210,10 +217,8 @@ class _Block:
 
     @cached_property
     def weights(self) -> NDArray[np.float64]:
-        """Count how often each of ``count`` rows is in each resample, [resamples, count]."""
-        cells = self.rows + self.count * np.arange(len(self.rows))[:, None]
-        counts = np.bincount(cells.ravel(), minlength=self.count * len(self.rows))
-        return counts.reshape(-1, self.count).astype(np.float64)
+        """How often each row is in each resample, [resamples, count]."""
+        return count_draws(self.rows, self.count)
 
 
 class _ResampledColumn(NDArrayOperatorsMixin):

@@ -119,7 +119,10 @@ def bounds_intersection_areas(a: Shapes, at_a: Ints, b: Shapes, at_b: Ints) -> F
 
 
 def intersection_areas(a: Shapes, at_a: Ints, b: Shapes, at_b: Ints) -> Floats:
-    """Compute the intersection areas, [p], of shapes ``at_a[i]`` of ``a`` and ``at_b[i]`` of ``b``."""
+    """Compute the intersection area of each pair of shapes, [p] for p pairs.
+
+    Pair i is shape ``at_a[i]`` of ``a`` and shape ``at_b[i]`` of ``b``.
+    """
     shared = bounds_intersection_areas(a, at_a, b, at_b)
     exact = (a.is_box[at_a] & b.is_box[at_b]) | (shared == 0)
     if not exact.all():

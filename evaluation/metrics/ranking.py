@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mm_numeric.evaluation.metrics.base import Columns, Metric, percentage
-from mm_numeric.evaluation.metrics.bootstrap import RESAMPLES
+from mm_numeric.evaluation.metrics.bootstrap import RESAMPLES, count_draws
 from mm_numeric.evaluation.metrics.polygon_iou import Bools, Floats, Ints
 
 RANKING = "ranking"
@@ -227,8 +227,9 @@ class Ranking:
         """Each metric of each label, [..., k]."""
         rows = self.rows.reshape(-1, self.rows.shape[-1])
         step = max(1, _MAX_ELEMENTS // max(self.size, 1))
+        images = len(next(iter(self.has_truths.values())))
         parts = [
-            self.by_label(self._weights(rows[start : start + step]))
+            self.by_label(count_draws(rows[start : start + step], images))
             for start in range(0, len(rows), step)
         ]
         shape = (*self.rows.shape[:-1], len(self.names))
@@ -236,13 +237,6 @@ class Ranking:
             name: np.concatenate([part[name] for part in parts]).reshape(shape)
             for name in self.has_truths
         }
-
-    def _weights(self, rows: Ints) -> Floats:
-        """Count how often each image is in each resample, [r, i]."""
-        images = len(next(iter(self.has_truths.values())))
-        cells = rows + images * np.arange(len(rows))[:, None]
-        counts = np.bincount(cells.ravel(), minlength=images * len(rows))
-        return counts.reshape(-1, images).astype(np.float64)
 
 
 def no_ranking(metrics: Sequence[Metric], images: int) -> Ranking:
