@@ -50,7 +50,7 @@ from mm_numeric.tasks.base import Task
 _FACTORY_PX = 768 * 768  # LLaMA-Factory's default of image_max_pixels
 _IMAGES = ("images.0", "image", "image_path")
 _FILE = re.compile(r"[^\n]{1,500}\.\w{2,5}")  # a file name, and not an image in base64
-_COMPARED = 100  # most mismatched answers that are compared with every other question
+_COMPARED = 100  # maximum number of mismatched answers that are compared with every question
 _IDS = "write the id of its question into each answer, and name the field with --id"
 _WORD = re.compile(r"\w+")
 
@@ -351,9 +351,10 @@ def check_positions(
     """Raise ValueError if answers matched by position may belong to other questions.
 
     Images, prompts and correct answers in the file are compared with the questions, if they differ
-    between questions. At least one of the three must agree for all answers, and image names must
-    never differ. lmms-eval stores the position with each answer; there, mismatches are an error
-    only if each mismatched answer belongs to another question. Otherwise a warning is logged.
+    between questions. If any are compared, at least one of the three must agree for all answers;
+    image names must never differ. lmms-eval stores the position with each answer; there, mismatches
+    are an error only if each mismatched answer belongs to another question. Otherwise a warning is
+    logged.
     """
     compared = _images(pairs), _prompts(pairs, fields), _targets(pairs, fields, task, frames)
     found = [

@@ -22,8 +22,8 @@ from mm_numeric.io.local_server import LocalHandler, local_server
 from mm_numeric.io.log import logger
 
 LIMIT_MB = 20
-_ASKED = 2000  # most characters of a question
-_LISTED = 6  # most answers in the table
+_ASKED = 2000  # maximum number of characters of a question
+_LISTED = 6  # maximum number of answers in the table
 _SIDE_PX = 1280
 _HEADERS = {"Content-Security-Policy": "frame-ancestors 'none'", "Referrer-Policy": "no-referrer"}
 
