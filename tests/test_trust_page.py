@@ -44,8 +44,8 @@ TESTS = {
         "runs/test_trust.py::test_an_optional_import_of_a_library_is_not_found_in_a_run_folder",
     "A named module is found next to the config, in the working directory and in `PYTHONPATH`.":
         "config/test_plugins.py::test_another_folder_may_be_named",
-    "A run keeps the config's folder as `plugins`, where later commands look only with "
-    "`--trust-remote-code`.":
+    "A run stores the path of the config's folder as `plugins`; later commands look for modules "
+    "there only with `--trust-remote-code`.":
         "config/test_plugins.py::test_a_module_next_to_the_config_is_found_by_every_command",
     "No library finds an optional import, such as `wandb`, in the folder of a config or in the "
     "working directory.":
@@ -53,7 +53,8 @@ TESTS = {
     "Weights are read from safetensors.":
         "runs/test_tensor_files.py::test_every_load_inside_the_context_accepts_only_tensors",
     "A pickle file of a checkpoint, also of DeepSpeed or FSDP, is loaded only if it holds tensors "
-    "and plain values; otherwise `--resume` names the file and what it would call.":
+    "and plain values; otherwise `--resume` ends with an error message that names the file and the "
+    "function that it would call.":
         "runs/test_tensor_files.py::test_a_file_that_would_execute_a_command_is_named",
     "PEFT settings that import modules are an error.":
         "runs/test_trust.py::test_adapters_import_nothing",
@@ -63,11 +64,11 @@ TESTS = {
     "than 512 MiB is an error.":
         "families/test_chat_template.py::test_a_hostile_template_is_one_line",
     # What is read
-    "Files of somebody else are data with limits: YAML without aliases that expand and without "
+    "Files of somebody else are read with limits: YAML without aliases that expand and without "
     "deep nesting, archives up to `--max-unpacked` (256 MiB; the lines of a `.jsonl.gz`, which are "
     "read one by one, up to 200 times its size if that is more), images up to "
-    "`data.largest_image` (128 million pixels, of WebP a third), models up to 64 times the weights "
-    "in the files of their checkpoint, JSON lines up to the same limit as archives.":
+    "`data.largest_image` (128 million pixels, and a third of this for WebP), models up to 64 "
+    "times the weights in the files of their checkpoint, JSON lines up to the same limit as archives.":
         "test_bombs.py::test_yaml "
         "io/test_archives.py::test_a_zip_bomb_is_rejected_by_its_sizes_without_unpacking "
         "test_bombs.py::test_a_packed_json_lines_file_of_blank_lines "
@@ -86,8 +87,8 @@ TESTS = {
     "Images are JPEG, PNG, WebP, BMP, TIFF, GIF or PPM files, whatever their names end with, and "
     "PostScript is not executed.": "data/test_images.py::test_no_postscript_is_executed",
     "Paths in rows may lead out of the folder of the rows.": ADVICE,
-    "Replies of servers are limited, too: in size to 4 MiB, and 1 KiB for each token that was "
-    "asked for; in time to `--timeout`.":
+    "Replies of servers are limited, too: in size to 4 MiB plus 1 KiB for each token that "
+    "was asked for; in time to `--timeout`.":
         "inference/test_chat_client.py::test_a_body_without_end_is_read_up_to_a_limit "
         "inference/test_chat_client.py::test_a_server_that_hangs_or_is_slow_ends_after_two_timeouts",
     "A reply that exceeds a limit, or has an impossible value, ends in one error message with "
@@ -95,7 +96,7 @@ TESTS = {
         "inference/test_chat_client.py::test_an_impossible_value_of_a_reply_is_one_sentence",
     # What is written
     "Commands write into the folders that you or your config name, and next to the files that you "
-    "name; downloads are in the cache of the Hugging Face hub.":
+    "name; downloads are written into the cache of the Hugging Face hub.":
         "test_trust_page.py::test_commands_write_to_the_given_paths_and_connect_to_nothing",
     "A lock is a file `.NAME.lock` next to the file that it locks, and its content is never "
     "changed.":
@@ -114,8 +115,8 @@ TESTS = {
         "test_hostile_text.py::test_html_has_no_element_of_a_text "
         "test_hostile_text.py::test_markdown_has_no_heading_list_link_or_tag_of_a_text "
         "test_hostile_text.py::test_no_cell_is_a_formula_and_no_text_is_a_latex_command",
-    "What libraries log, warn of and raise in a command is escaped for the terminal, too, such as "
-    "the names of tensors.":
+    "The logs, warnings and errors of libraries, which may contain names of tensors, are escaped "
+    "for the terminal, too.":
         "test_hostile_text.py::test_what_libraries_log_warn_of_and_raise_is_escaped "
         "test_hostile_text.py::test_names_in_a_checkpoint_do_not_act_in_a_terminal",
     "Their progress bars are not.": ADVICE,
@@ -136,8 +137,8 @@ TESTS = {
     "`score --extract-with URL`: Questions and answers, and `OPENAI_API_KEY`, to that server only.":
         "evaluation/answers/test_judge.py::test_a_judge_is_asked_as_the_published_script_asks "
         "inference/test_endpoint.py::test_the_key_of_openai_is_not_sent_to_other_servers",
-    "`--proxy env` with one of these two: The same, through the proxy of `http_proxy` or "
-    "`https_proxy`, which can read all that is sent to an `http://` URL.":
+    "`--proxy env` with one of the two settings above: The same, through the proxy of "
+    "`http_proxy` or `https_proxy`, which can read all that is sent to an `http://` URL.":
         "inference/test_chat_client.py::test_a_proxy_that_does_not_connect_is_named",
     "Without it, proxies of the environment get nothing.":
         "inference/test_chat_client.py::"
@@ -161,7 +162,7 @@ TESTS = {
         "test_trust_page.py::test_what_a_run_and_its_card_say_of_the_machine",
     "A model card holds the versions and that prompt, not the machine.":
         "test_trust_page.py::test_what_a_run_and_its_card_say_of_the_machine",
-    "A vulnerability: see SECURITY.md in the repository.": ADVICE,
+    "To report a vulnerability, see SECURITY.md in the repository.": ADVICE,
 }  # fmt: skip
 """Each sentence of the page, and the tests that try to make it false. The first sentence in a row
 of a table has the first cell before it."""
