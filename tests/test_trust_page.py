@@ -68,7 +68,8 @@ TESTS = {
     "deep nesting, archives up to `--max-unpacked` (256 MiB; the lines of a `.jsonl.gz`, which are "
     "read one by one, up to 200 times its size if that is more), images up to "
     "`data.largest_image` (128 million pixels, and a third of this for WebP), models up to 64 "
-    "times the weights in the files of their checkpoint, JSON lines up to the same limit as archives.":
+    "times the weights in the files of their checkpoint, JSON lines up to the same limit as "
+    "archives.":
         "test_bombs.py::test_yaml "
         "io/test_archives.py::test_a_zip_bomb_is_rejected_by_its_sizes_without_unpacking "
         "test_bombs.py::test_a_packed_json_lines_file_of_blank_lines "
