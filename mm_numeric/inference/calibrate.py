@@ -344,14 +344,10 @@ def fit_calibration(
         checked=known is not None,
         data=named(source),
         reliability={
-            name: _reliability(values, right, groups)
-            for name, values in {RAW: raw, **held_out}.items()
+            name: {"log_loss": log_loss(own, right), **reliability_entry(own, right, groups)}
+            for name, own in {RAW: raw, **held_out}.items()
         },
     )
-
-
-def _reliability(values: Floats, right: Floats, groups: Any) -> dict[str, Any]:
-    return {"log_loss": log_loss(values, right), **reliability_entry(values, right, groups)}
 
 
 def known_ids(config: Config, source: Sources) -> set[str] | None:

@@ -165,7 +165,9 @@ def decide(
         chosen = None
     elif rule == MBR:
         pool = _Pool(merged if risk is EXACT else _of_one_unit(merged), risk)
-        chosen = _least_expected_cost(pool)
+        probs = _probabilities(pool.candidates)[0]
+        best = pool.candidates[pool.best(probs[None])[0]]
+        chosen = best.answer, best.text
     else:
         chosen = _computed(rule, _of_one_unit(merged))
     if chosen is None:
@@ -314,12 +316,6 @@ def _probabilities(candidates: Sequence[Candidate]) -> tuple[Floats, float]:
     """Return the normalised probabilities of candidates, and their sum before normalisation."""
     total = math.fsum(candidate.probability for candidate in candidates)
     return np.array([each.probability for each in candidates]) / (total or 1), min(1.0, total)
-
-
-def _least_expected_cost(pool: _Pool) -> tuple[Any, str]:
-    probs, _ = _probabilities(pool.candidates)
-    best = pool.candidates[pool.best(probs[None])[0]]
-    return best.answer, best.text
 
 
 def _computed(rule: str, merged: Sequence[Candidate]) -> tuple[Any, str | None]:

@@ -211,12 +211,13 @@ def _image_lines(family: Family, precision: Precision, question: str, settings: 
     """Return the lines of the program that ask a model about an image."""
     answer = "1:" if family.encoder_decoder else _AFTER_PROMPT
     lead = f".removeprefix({json.dumps(family.lead)})" if family.lead.strip() else ""
+    end = json.dumps(family.tokenizer.convert_ids_to_tokens(family.stop_ids[0]))
     return [
         *_READ_IMAGE,
         f"question = {json.dumps(question, ensure_ascii=False)}",
         *_image_inputs(family),
         *_generation(f"ids = model.generate(**inputs{settings})[0, {answer}]", precision),
-        f"text = processor.decode(ids).partition({_end(family)})[0]{lead}.strip()",
+        f"text = processor.decode(ids).partition({end})[0]{lead}.strip()",
     ]
 
 
@@ -237,10 +238,6 @@ def _generation(line: str, precision: Precision) -> list[str]:
         return [line]
     dtype = f"torch.{precision.autocast}"
     return [f"with torch.autocast(model.device.type, {dtype}):  # as in training", f"    {line}"]
-
-
-def _end(family: Family) -> str:
-    return json.dumps(family.tokenizer.convert_ids_to_tokens(family.stop_ids[0]))
 
 
 def _image_inputs(family: Family) -> list[str]:

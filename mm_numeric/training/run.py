@@ -148,7 +148,9 @@ def _train(
             evaluated = checked_rows(config, family, evaluated)
         trainer = make_trainer(config, args, examples, collator, source)
         trainer.trust_remote_code = trust_remote_code
-        modules = _log_modules(trainer)
+        assert trainer.modules is not None
+        modules: dict[str, Any] = trainer.modules.table(trainer.model)
+        logger.info("%s", table_text(modules), extra={**NO_PREFIX, **ONCE})
 
         def facts() -> dict[str, Any]:
             own = {"seconds": round(time.monotonic() - started, 1), "resumed": resume}
@@ -160,13 +162,6 @@ def _train(
         with translate_disk_full(folder), trainer.stopping.listening(stoppable):
             _fit_and_save(trainer, family, folder, checkpoint, facts, draw)
     return folder / MODEL
-
-
-def _log_modules(trainer: NumericTrainer) -> dict[str, Any]:
-    assert trainer.modules is not None
-    modules: dict[str, Any] = trainer.modules.table(trainer.model)
-    logger.info("%s", table_text(modules), extra={**NO_PREFIX, **ONCE})
-    return modules
 
 
 def _checkpoint_to_resume(config: Config) -> Path | None:

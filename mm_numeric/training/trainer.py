@@ -216,18 +216,14 @@ class NumericTrainer(NumericLossMixin, Trainer):
         self.finite.end_step(self.state.global_step + 1, self._step_sums, norm)
         return norm
 
-    def _unread(self) -> list[Unread]:
-        """Return all values of the trainer for the log."""
-        own = [self.finite.unread(), *self.clipped.unread(), self.throughput.unread()]
-        return own + self.unread_losses()
-
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Check that all losses and gradients so far are finite, then log.
 
         Adds the share of clipped steps, the throughput and the number of skipped rows.
         """
         if "loss" in logs:
-            logs.update(read(self._unread()))
+            own = [self.finite.unread(), *self.clipped.unread(), self.throughput.unread()]
+            logs.update(read(own + self.unread_losses()))
             if count := self.skipped_rows.count():
                 logs["rows_skipped"] = count
         super().log(logs, start_time)
