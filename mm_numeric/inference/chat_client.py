@@ -117,7 +117,7 @@ class ChatClient:
         proxy = proxy.rpartition("@")[2]  # without its password
         if self.use_proxy:
             return f" through the proxy {proxy}"
-        return f", asked without the proxy {proxy}, which --proxy env uses"
+        return f", without the proxy {proxy}, which --proxy env uses"
 
     def complete(self, request: Mapping[str, Any], read: Callable[[Reply], T]) -> T:
         """Send a request, and return ``read(reply)``.

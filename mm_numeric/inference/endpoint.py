@@ -194,9 +194,9 @@ class _Served:
                 "--constrain, or without --endpoint."
             )
         if self.settings.constrain:
-            logger.info("token scores are not stored: with a constraint, a server has others")
+            logger.info("token scores are not stored: with a constraint, the server changes them")
         if self.settings.limits_lists:
-            logger.info("lists are shortened here: the server writes them to their end")
+            logger.info("lists are shortened after the server has generated them to their end")
         if self.explore is not None:
             self._probe_draws(question, self.explore.count)
 

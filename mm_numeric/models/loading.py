@@ -185,8 +185,8 @@ def share_weights(family: Family, source: str, model: ModelConfig, ranks: int) -
 
 def _no_plan(source: str) -> ValueError:
     return ValueError(
-        f"predict.tensor_parallel: there is no plan of how ranks share a model like {source}; set "
-        "it to false, so that each rank loads the model."
+        f"predict.tensor_parallel: transformers has no tensor parallel plan for a model like "
+        f"{source}; set it to false, so that each rank loads the whole model."
     )
 
 

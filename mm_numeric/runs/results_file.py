@@ -136,7 +136,7 @@ def check_complete(rows: int, due: int | None, cure: str, *, partial: bool) -> N
         return
     if not partial:
         raise PartialError((rows, due), cure)
-    logger.warning("%s: the results are of these alone.", rows_text(rows, due), extra=ONCE)
+    logger.warning("%s: the results are for these rows only.", rows_text(rows, due), extra=ONCE)
 
 
 def write_section(
@@ -155,8 +155,8 @@ def write_section(
             kept = {name: own for name, own in found["protocols"].items() if name != protocol}
             if kept and found.get("predictions_sha256") != digest:
                 logger.warning(
-                    "%s: the results of %s are removed, because they are of other answers than %s "
-                    "has now; score these with --protocol.",
+                    "%s: the results of %s are removed, because they do not belong to the present "
+                    "answers in %s; score these with --protocol.",
                     *(path, ", ".join(kept), predictions),
                 )
                 kept = {}

@@ -14,7 +14,7 @@ from mm_numeric.evaluation import score
 PREDICT = ["predict", "--model", "run", "--out", "run/predictions.jsonl"]
 SCORE = ["score", "run/predictions.jsonl"]
 
-PARTIAL = "mm-numeric: 7 of 24 rows: the results are of these alone.\n"
+PARTIAL = "mm-numeric: 7 of 24 rows: the results are for these rows only.\n"
 
 
 @pytest.fixture

@@ -125,7 +125,7 @@ def test_a_failure_names_the_server_and_the_proxy(monkeypatch):
     start = rf"^http://{nobody}/v1/chat/completions: no answer \(.*refused\)"
     with pytest.raises(TryAgainError, match=f"{start} through the proxy 127.0.0.1:1/$"):
         client(url, use_proxy=True, attempts=1).complete({}, text_of)
-    remedy = "asked without the proxy 127.0.0.1:1/, which --proxy env uses"
+    remedy = "without the proxy 127.0.0.1:1/, which --proxy env uses"
     with pytest.raises(TryAgainError, match=f"{start}, {remedy}$"):
         client(url, attempts=1).complete({}, text_of)
     monkeypatch.setenv("no_proxy", "*")
