@@ -1,13 +1,13 @@
 r"""Find the part of a generated text that is the answer, before a task parses it.
 
-thoughts    what follows the last end of a thought, such as ``</think>``. A thought that begins
-            after it and does not end leaves no answer
-tags        the content of the last ``<answer>...</answer>``; without the end tag, which servers
-            remove from texts that end with it, all that follows the last ``<answer>``
-numbers     the last ``<|begin_of_box|>...<|end_of_box|>`` of GLM-4.1V and GLM-4.5V; in it, the rest
-            after the last ``Answer:`` or ``####`` with a number; then the content of the last
-            ``\boxed{...}`` with a number; then the last code block that is JSON, or else the text
-            without its code blocks, unless nothing else has a number
+thoughts    the text after the last end of a thought, such as ``</think>``. If another thought
+            begins after it and does not end, there is no answer
+tags        the content of the last ``<answer>...</answer>``. If servers have removed the end tag as
+            a stop string, the text after the last ``<answer>``
+numbers     the last ``<|begin_of_box|>...<|end_of_box|>`` of GLM-4.1V and GLM-4.5V; in it, the text
+            after the last ``Answer:`` or ``####`` with a number; in that, the content of the last
+            ``\boxed{...}`` with a number; in that, the last code block that is JSON, or else the
+            text without its code blocks, unless only these have a number
 
 Markers of thoughts: ``<think>`` of DeepSeek-R1, Qwen3 and GLM, ``<thinking>``, ``<thought>``,
 ``<reasoning>``, ``<seed:think>`` of Seed-OSS, ``◁think▷`` of Kimi-VL, ``[THINK]`` of Magistral,
@@ -56,7 +56,7 @@ class AnswerPart(NamedTuple):
     """The part of a generated text that is the answer."""
 
     text: str
-    """The answer. Characters within it that do not count are replaced by spaces."""
+    """The answer. Code blocks in it that are ignored are replaced by spaces."""
 
     start: int = 0
     """Index of its first character in the generated text."""
@@ -73,7 +73,7 @@ class AnswerPart(NamedTuple):
 
 
 def answer_part(text: str) -> AnswerPart:
-    """Return what follows the thoughts of a reasoning model and is within its answer tags."""
+    """Return the text after the thoughts of a reasoning model, and within its answer tags."""
     part = AnswerPart(text)
     ends = [match.end() for match in _END_OF_THOUGHT.finditer(text)]
     if ends:

@@ -47,13 +47,13 @@ class Task(Protocol):
     such as times, are enumerated with their probabilities."""
 
     is_enumerated: ClassVar[bool] = False
-    """True for ``sampled_answers`` of a server alone: a loaded model enumerates its answers, which
-    are one box or another short list of numbers, and draws systematically what is left."""
+    """True if only a server draws ``sampled_answers``. A loaded model then enumerates its likely
+    answers, such as a box, and draws others by systematic sampling."""
 
     augmentations: ClassVar[tuple[str, ...]] = ()
-    """Operations of ``data.augment`` that move objects and keep answers of this task right, such as
-    ``flip``. The answers must be boxes, ``Instances`` or independent of where objects are. Changes
-    of pixels alone, such as ``blur``, are legal for all tasks."""
+    """Operations of ``data.augment`` that move objects, such as ``flip``, after which answers of
+    this task stay correct. The answers must be boxes, ``Instances`` or independent of where objects
+    are. Operations that only change pixels, such as ``blur``, are allowed for all tasks."""
 
     @property
     def scorer(self) -> str | None:
@@ -77,12 +77,8 @@ class Task(Protocol):
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
         """Convert rows of a dataset to examples, which have a prompt, an image and an answer.
 
-        Args:
-            rows: Pairs (position, fields). The position of a row is its file and line, as a text.
-            training: True for training data, False for evaluation and prediction.
-
-        Raises:
-            ValueError: If a row is incomplete or invalid; the message begins with its position.
+        ``training`` is False for evaluation and prediction. Raises ValueError if a row is
+        incomplete or invalid; the message begins with its position.
         """
 
     @abstractmethod
@@ -93,13 +89,13 @@ class Task(Protocol):
     def parse(self, text: str, frame: Frame | None = None) -> Any:
         """Return the answer in a text without special tokens, or ``Unreadable``.
 
-        The text is what ``answer_part`` leaves of a generated one. Call ``read`` to parse
-        generated texts.
+        The text is the part of a generated text that ``answer_part`` returns. Call ``read`` to
+        parse generated texts.
         """
 
     reads_whole_text: ClassVar[bool] = False
-    """True if ``parse`` gets generated texts as they are, thoughts included, because its metrics
-    are equal to a published script that does."""
+    """True if ``parse`` gets whole generated texts, including thoughts, as in the published script
+    whose metrics it reproduces."""
 
     def answer_part(self, text: str) -> AnswerPart:
         """Return the part of a generated text that ``parse`` gets."""
@@ -109,7 +105,7 @@ class Task(Protocol):
         """Return the answer in a generated text without special tokens, or ``Unreadable``.
 
         Thoughts and text around answer tags are not parsed; see ``answer_part``. The spans of
-        objects are those in the whole text.
+        objects refer to the whole text.
         """
         part = self.answer_part(text)
         if part.failure:
@@ -121,29 +117,28 @@ class Task(Protocol):
         return answer
 
     def text_frame(self, frame: Frame) -> Frame:
-        """Return the frame of answers as texts, in the coordinate format that the task writes."""
+        """Return the frame with the coordinate format that the task writes."""
         return frame
 
     def grammar(self, frame: Frame | None = None) -> str | None:
         """Return a regular expression of all texts that ``format`` may return; None if unknown.
 
-        It need not match texts with a label of several lines or more than 80 characters, or with
-        one that has characters that enclose labels and shapes in the coordinate format. ``parse``
-        can parse each text that the expression matches as a whole. With it, ``predict --constrain``
-        lets a model write such texts only. The syntax is the plain one of
-        ``mm_numeric.geometry.grammar``.
+        With it, ``predict --constrain`` lets a model write such texts only. ``parse`` must accept
+        each text that the expression matches as a whole. The expression may leave out texts with
+        labels of several lines, of more than 80 characters, or with characters that enclose labels
+        and shapes in the coordinate format. The syntax is that of ``mm_numeric.geometry.grammar``.
         """
         return None
 
     def grammar_after(self, frame: Frame | None = None) -> Callable[[str], str | None] | None:
-        """Return a function that narrows ``grammar`` by what has been written, or None.
+        """Return a function that narrows ``grammar`` by the text written so far, or None.
 
         A regular expression cannot compare two numbers, such as the left and the right edge of a
-        box, and this function can. It is called with the beginning of an answer after each
-        character. It returns None until the rest of the answer can be narrowed, and then a regular
-        expression of the rest. The rest must match ``grammar``, too, and begin after the end of a
-        number. The texts of ``grammar`` must have a largest length, and two frames with equal
-        grammars must have equal functions.
+        box, but this function can. It is called after each character with the answer so far. It
+        returns None until the rest of the answer can be narrowed, and then a regular expression of
+        the rest, which must also match ``grammar`` and begin after the end of a number. The texts
+        of ``grammar`` must have a maximum length, and two frames with equal grammars must have
+        equal functions.
         """
         return None
 
@@ -156,7 +151,7 @@ class Task(Protocol):
         """Convert a JSON value in predictions.jsonl to an answer, or raise ValueError."""
 
     def moved_answer(self, answer: Any) -> Any:
-        """Return an answer whose shapes were moved by augmentation, in the form of ``examples``."""
+        """Return an answer in the form of ``examples``, after augmentation has moved its shapes."""
         return answer
 
     def count_classes(self, examples: Iterable[Example]) -> ClassCounts | None:
@@ -168,14 +163,14 @@ class Task(Protocol):
 class BaseTask(Task):
     """Base class of all tasks. A task defines its options as dataclass fields.
 
-    The argument ``frame`` of several methods is the size of the image, how it is resized, and how
-    coordinates in it are written; it is None without an image.
+    The argument ``frame`` of several methods has the size of the image, its resizing and the
+    coordinate format; it is None without an image.
     """
 
     scorer: str | None = None
     """Import path of a ``Scorer`` of your own, such as ``my_tasks:SCORER``. null: the scorer that
-    the class names (``scorer = "my_tasks:SCORER"``), or else the one for the type of its answers,
-    such as boxes."""
+    the class of the task sets (``scorer = "my_tasks:SCORER"``), or else the scorer for its type of
+    answers, such as boxes."""
 
 
 def task_class(name: str, where: str) -> type[Task]:
@@ -209,14 +204,14 @@ def task_class(name: str, where: str) -> type[Task]:
 
 
 def reads_boxes(task: Task, frame: Frame) -> bool:
-    """Return True if the task parses boxes, which its answers may then have."""
+    """Return True if the task parses boxes, so that its answers may have some."""
     return isinstance(_parsed_box(task, frame), Box | Instances)
 
 
 def reads_labels(task: Task, frame: Frame) -> bool:
     """Return True if the task parses boxes with labels, such as the class of an object.
 
-    A list of shapes may also be one whose answers have no labels, such as words without their text.
+    Other lists of shapes have no labels, such as words without their text.
     """
     if not getattr(task, "labels", True):
         return False
@@ -257,7 +252,7 @@ def image_example(
     ``ids`` are the fields that may have the id; without one, it is the path of the image. Metrics
     are also reported for the values of ``bucket_fields``. Error messages begin with ``where``.
     """
-    # Here, because commands such as ``ls`` load this module and need no numpy.
+    # Here, because commands such as ``ls`` load this module without numpy.
     from mm_numeric.geometry.row_shapes import read_id, read_image
 
     image, size_px = read_image(row, where)

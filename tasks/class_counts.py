@@ -1,4 +1,4 @@
-"""Counts of the objects of each class, of which ``check-data``, ``prepare`` and training report."""
+"""Counts of the objects of each class, which ``check-data``, ``prepare`` and training report."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ class ClassCounts:
     """Numbers of objects that a task found in the rows of a data source, by class."""
 
     objects: Mapping[str, int]
-    """Objects in the answers, by class; 0 for a class that is asked for and in no answer."""
+    """Objects in the answers, by class; 0 for a class that is asked for but is in no answer."""
 
     dropped: Mapping[str, int]
-    """Objects that are left out of the answers because their class is not asked for."""
+    """Objects, by class, that answers leave out because their class is not asked for."""
 
     def facts(self) -> Iterator[tuple[str, str]]:
         """Yield the counts as pairs of texts (name, value); nothing without any object."""
@@ -27,7 +27,7 @@ class ClassCounts:
     def warnings(self, too_long: Mapping[str, int]) -> Iterator[str]:
         """Yield sentences about the classes that are asked for and have no object.
 
-        ``too_long`` has the objects of each class in rows that are dropped for their length.
+        ``too_long`` has the number of objects of each class in rows dropped for their length.
         """
         absent = []
         for name in (name for name, count in self.objects.items() if count == 0):
@@ -61,7 +61,7 @@ def names_in_words(names: Sequence[str], limit: int = 100) -> str:
 
 
 def in_words(counts: Mapping[str, int]) -> str:
-    """Return counts as text, such as ``7 bolt, 0 nut``. Of many classes, list the 20 largest."""
+    """Return counts as text, such as ``7 bolt, 0 nut``, with at most the 20 largest classes."""
     items = list(counts.items())
     if len(items) > _MAX_SHOWN:
         items.sort(key=lambda item: -item[1])

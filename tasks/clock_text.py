@@ -45,7 +45,7 @@ class TimeOfDay(NamedTuple):
 
 
 def lenient_time(text: str) -> TimeOfDay | None:
-    """Return the last time in a text; None without a time, or if the last one is like 25:70."""
+    """Return the last time in a text; None without a time, or if the last one is invalid."""
     fields = read_object(text)
     if fields is not None:
         found = time_of_fields(fields)

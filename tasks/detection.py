@@ -12,13 +12,13 @@ Rows     {"id": text, "image": path, "instances": [{"box": [x1, y1, x2, y2], "la
          "rotated_box": [centre x, centre y, width, height, degrees clockwise], or
          "mask": {"size": [height, width], "counts": [...]}, run lengths as in COCO files;
          "width" and "height" of the image are optional without ``max_points``
-Classes  asked for are those of the option ``classes``, or else the list "classes" of the row, or
-         else every object. They never depend on the objects of the image, which a question must
-         not reveal. "phrase": text (or "sentences": [text, ...]) asks for the objects that match a
+Classes  The question asks for the option ``classes``, or else for the list "classes" of the row, or
+         else for every object. It never depends on the objects of the image, because it must not
+         reveal them. "phrase": text (or "sentences": [text, ...]) asks for the objects that match a
          text instead; "instances" are then these objects
-Answer   all objects without "ignore": true, in the order that the option ``order`` names, each with
-         its label, in the coordinate format of the model family. If there is none, the answer is
-         the text of the format for it: ``[]`` for JSON (Qwen2.5-VL, Qwen3-VL), otherwise ``none``
+Answer   all objects without "ignore": true, in the order of the option ``order``, each with its
+         label, in the coordinate format of the model family. If there is no object, the answer is
+         ``[]`` in JSON formats (Qwen2.5-VL, Qwen3-VL), and otherwise ``none``
 Scorer   mm_numeric.evaluation.metrics.detection; ``order`` does not change the ground truth. With
          ``max_points``, shapes are compared as masks
 """
@@ -131,7 +131,7 @@ class Detection(ShapeListTask):
         where = example.where
         classes = self._asked_classes(row, where)
         dropped = self._dropped(items, classes, where)
-        # An ignored region without a label is of any class.
+        # An ignored region without a label belongs to every class.
         kept = [i for i in items if i.label in classes or (i.ignore and not i.label)]
         if not classes and self.ask == "each":
             raise ValueError(
@@ -155,10 +155,10 @@ class Detection(ShapeListTask):
     def _classes_of_questions(
         self, items: Sequence[Instance], classes: Sequence[str], identity: str
     ) -> Sequence[str]:
-        """Return the classes that a training image has a question about, with ``ask: each``.
+        """Return the classes that questions about a training image ask for, with ``ask: each``.
 
-        A class that only has ignored objects, such as a crowd, is left out: it is neither absent,
-        nor can its objects be listed.
+        A class with only ignored objects, such as a crowd, is left out: it is not absent, but its
+        objects cannot be listed.
         """
         present = {item.label for item in items if not item.ignore}
         ignored = {item.label for item in items if item.ignore} - present
@@ -168,7 +168,7 @@ class Detection(ShapeListTask):
         return [name for name in classes if name in present or name in absent]
 
     def _asked_classes(self, row: Mapping[str, Any], where: str) -> Sequence[str]:
-        """Return the classes that a row is asked about; () for a phrase, or for every object."""
+        """Return the classes that a row asks for; () for a phrase or for every object."""
         if read_phrases(row, where, optional=True):
             return ()
         classes: Sequence[str] = self.classes or row.get("classes") or ()
@@ -178,7 +178,7 @@ class Detection(ShapeListTask):
     def _dropped(
         self, items: Sequence[Instance], classes: Sequence[str], where: str
     ) -> tuple[str, ...]:
-        """Return the labels of the objects of a row that are of none of the classes asked for."""
+        """Return the labels of a row's objects whose class is not asked for."""
         if not classes:
             return ()
         others = [i.label for i in items if i.label not in classes and (i.label or not i.ignore)]
@@ -221,17 +221,16 @@ class Detection(ShapeListTask):
         return items
 
     def moved_answer(self, answer: Instances) -> Instances:
-        """Let the corners of an outline begin at the topmost one again."""
+        """Make the corners of outlines begin at the topmost one again."""
         if self.max_points is None:
             return super().moved_answer(answer)
         items = (replace(i, shape=from_topmost(i.shape.points)) for i in answer.items)
         return replace(answer, items=tuple(items))
 
     def parse(self, text: str, frame: Frame | None = None) -> Instances | Unreadable:
-        """Parse all shapes in a generated text; one whose label is no name of a class is malformed.
+        """Parse all shapes in a generated text; one whose label cannot be a class is malformed.
 
-        That is a label of several lines, or one that begins like JSON, unless it is one of
-        ``classes``.
+        Such a label has several lines or begins like JSON, and is not one of ``classes``.
         """
         found = super().parse(text, frame)
         if isinstance(found, Unreadable):

@@ -98,7 +98,7 @@ class Grounding(BaseTask):
         return box_regex(frame_of_image(frame))
 
     def grammar_after(self, frame: Frame | None = None) -> Callable[[str], str | None] | None:
-        """Return a function that lets the second corner of a box only be right and below."""
+        """Return a function that requires the second corner of a box to be right and below."""
         return None if frame is None else partial(rest_of_box, frame)
 
     def record(self, answer: Box) -> Any:

@@ -111,11 +111,7 @@ class GSM8K(Numbers):
         return f"(?:{ANY}*{' ' if self.plain else chr(92) + 'n'}{END} )?{number}"
 
     def _written(self, steps: str) -> str:
-        """Return the steps of a solution as they are written in the answer text.
-
-        Calculations such as ``<<48/2=24>>`` are removed, unless ``annotations`` is set. The option
-        ``plain`` converts the steps to one line of characters that T5's tokenizer has.
-        """
+        """Apply the options ``annotations`` and ``plain`` to the steps of a solution."""
         if not self.annotations:
             steps = _ANNOTATION.sub("", steps)
         if not self.plain:

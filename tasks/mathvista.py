@@ -17,7 +17,7 @@ Answer   the letter of the choice, or the number or list
 Scorer   mm_numeric.evaluation.metrics.mathvista
 
 MathVista's rows are licensed for testing only (CC BY-SA 4.0, "test use"): training on rows whose
-metadata.split is testmini or test is an error. Your own rows have another split, or none.
+metadata.split is testmini or test is an error. Your own rows have another split or no split.
 
 Source of the query: https://github.com/lupantech/MathVista, evaluation/build_query.py and
 data/query.json (without examples, captions or text from OCR).
@@ -49,14 +49,14 @@ _HINTS: dict[tuple[str, int | None], str] = {
     ("list", None): "requiring a Python list as an answer and provide the final list, e.g., "
     "[1, 2, 3], [1.2, 1.3, 1.4]",
 }
-"""(answer type, precision of a float) -> text of the hint in the prompt."""
+"""Maps (answer type, precision of a float) to the hint in the prompt."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MathVista(BaseTask):
     """Task: answer a question about an image with a choice, a number or a list."""
 
-    version: ClassVar[int] = 2  # 2: metrics of answers that rules extract are named so
+    version: ClassVar[int] = 2  # 2: the names of metrics state that rules extract the answers
     reads_whole_text: ClassVar[bool] = True
 
     prompt: str = "{query}"
@@ -97,10 +97,7 @@ class MathVista(BaseTask):
         return Text(text) if text.strip() else Unreadable("empty answer")
 
     def grammar(self, frame: Frame | None = None) -> str:
-        """Return a regular expression of the letter of a choice, of a number or of a list.
-
-        It is the same for every question, because it does not know the type of the answer.
-        """
+        """Return a regular expression of the letter of a choice, of a number or of a list."""
         return r"(?:[A-Z]|-?[0-9]{1,30}(?:\.[0-9]{1,30})?|\[[^\[\]\x00-\x08]{0,200}\])"
 
     def record(self, answer: ShortAnswer | Text) -> Any:

@@ -9,13 +9,14 @@ Rows     {"id": text, "image": path, "question": text, "answer": number or text,
          empty list if the question asks for no unit
          "time": "10:09:30" may replace "answer" and "unit"
          "intervals" may replace them, too, as in MeasureBench: [{"low": 9.5, "high": 9.7,
-         "units": ["A"]}, ...], where a time is "10:09:30"; the middle of the first is written
-         optionally "range": [lowest, highest] of the instrument, "tolerance" (see the option), and
+         "units": ["A"]}, ...], where a time is "10:09:30"; the training answer is the middle of the
+         first interval
+         optional: "range": [lowest, highest] of the instrument, "tolerance" (see the option), and
          "instrument" and "category", for which metrics are reported separately
 Answer   the number as it is in the row, and its unit: ``36.6 °C``; or the number alone; or a time
 Scorer   mm_numeric.evaluation.metrics.measurement
 
-A reading in another unit than the row's is wrong: nothing is converted.
+A reading in another unit than the row's is wrong: units are not converted.
 """
 
 import math
@@ -55,7 +56,7 @@ _OF_DIAL = re.compile(
     r"(?:hours?|hrs?|h|minutes?|mins?|seconds?|secs?|s|degrees?|o|and|on|is|at|in|past|just|near|mark|position)\b",
     re.IGNORECASE,
 )
-"""What follows a number of a dial in place of a unit: ``past the 10 on``, ``between 9 and``."""
+"""Words after a number of a dial that are not a unit: ``past the 10 on``, ``between 9 and``."""
 
 _AFTER_NUMBER = re.compile(rf"[ \t]*({_UNIT})")
 
@@ -77,9 +78,9 @@ class ReadInstrument(ApproximateNumbers):
     question then has to name the unit, such as ``prompt: "{question} Answer in {unit}."``."""
 
     tolerance: float = 0.02
-    """Largest error of a correct reading, as a fraction of the range of the instrument; of the
-    reading itself in rows without ``range``. A row may have its own ``tolerance``, such as
-    ``{"absolute": 0.1}`` in its unit."""
+    """Largest error of a correct reading, as a fraction of the instrument's range or, in rows
+    without ``range``, of the reading. A row may have its own ``tolerance``, such as ``{"absolute":
+    0.1}`` in its unit."""
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
         """Yield one example per row, in training and in evaluation alike."""
@@ -132,8 +133,8 @@ class ReadInstrument(ApproximateNumbers):
         """Return the last number in a text, and the words after it as its unit.
 
         Digits in a unit, such as the 2 of ``m/s2``, are not numbers. ``10:09`` and ``10:09:30`` are
-        times, which need no unit. The last time is the answer if no number with a unit is after it,
-        or if the text is about a clock and this unit is one of its dial, such as minutes.
+        times, which need no unit. The last time is the answer if no number with a unit follows it,
+        or if the text is about a clock and this unit is a word of its dial, such as minutes.
         """
         text = plain_numbers(without_latex(text), self.number_format)
         found, end = last_numeral(text, within_words=False)
@@ -187,7 +188,7 @@ def time_text(seconds: float) -> str:
 
 
 def _intervals(value: Any, where: str) -> tuple[tuple[Interval, ...], bool]:
-    """Read the field ``intervals`` of a row; return also whether its ends are times."""
+    """Read the field ``intervals`` of a row; return it, and True if its ends are times."""
     if value is None:
         return (), False
     if not (isinstance(value, list) and value and all(isinstance(v, Mapping) for v in value)):

@@ -101,10 +101,7 @@ class MultiRC(BaseTask):
         return Choice(found[1].lower()) if found else Unreadable("neither yes nor no")
 
     def grammar(self, frame: Frame | None = None) -> str:
-        """Return a regular expression of yes and no, or of any text with a visible character.
-
-        At least one visible character must be an ASCII character.
-        """
+        """Return a regular expression: yes or no, or any text with a visible ASCII character."""
         return "(?:yes|no)" if self.answer == "yes_no" else f"{ANY}*[!-~]{ANY}*"
 
     def record(self, answer: Text | Choice) -> Any:
@@ -142,5 +139,5 @@ def read_answers(value: Any, where: str) -> list[tuple[str, bool | None]]:
 
 
 def _filled(prompt: str, **texts: Any) -> str:
-    """Replace each ``{name}`` in a prompt by ``texts["name"]``, unless ``texts`` lacks the name."""
+    """Replace each ``{name}`` in a prompt by ``texts["name"]``, if there is such a text."""
     return re.sub(r"\{(\w+)\}", lambda m: str(texts.get(m[1], m[0])), prompt)

@@ -123,7 +123,7 @@ class Numbers(BaseTask):
 class ApproximateNumbers(Numbers):
     """Task: answer a question with a number, which is correct within a tolerance.
 
-    For values that can only be estimated, such as prices or those of a chart.
+    Use it for values that can only be estimated, such as prices or values in a chart.
     """
 
     scorer = "mm_numeric.evaluation.metrics.number_errors:APPROXIMATE_NUMBERS"
@@ -159,7 +159,7 @@ class WholeNumbers(Numbers):
 
     highest: ClassVar[int]
     noun: ClassVar[str]
-    """What a number is, for error messages, such as ``a count``."""
+    """Noun for the number in error messages, such as ``a count``."""
 
     def read_answer(self, value: Any, where: str) -> Number:
         """Read a whole number; it must not be above ``highest``."""
@@ -216,11 +216,11 @@ class Arithmetic(Numbers):
 
 def read_tolerance(value: Any, where: str) -> Tolerance:
     """Read a tolerance: a relative error, or a mapping with ``relative`` and ``absolute``."""
-    if isinstance(value, str):  # of a CSV file
+    if isinstance(value, str):  # from a CSV file
         with suppress(ValueError):
             value = float(value)
     fields = value if isinstance(value, Mapping) else {"relative": value}
-    fields = {name: limit for name, limit in fields.items() if limit is not None}  # of a table
+    fields = {name: limit for name, limit in fields.items() if limit is not None}  # empty cells
     if set(fields) <= set(Tolerance._fields) and all(
         type(limit) in (int, float) and 0 <= limit < math.inf for limit in fields.values()
     ):
@@ -237,7 +237,7 @@ def with_numerals(text: str) -> Written:
 
 
 def last_number(text: str, number_format: str = NUMBER_FORMATS[0]) -> Number | Unreadable:
-    """Return the last number in a text that writes 1234.5 as ``number_format``.
+    """Return the last number in a text that writes 1234.5 like ``number_format``.
 
     An exponent belongs to a number, and a number may begin with its decimal point (``.5``). A minus
     sign after a digit is an operator: the last number of ``3-5`` is 5.
@@ -248,7 +248,7 @@ def last_number(text: str, number_format: str = NUMBER_FORMATS[0]) -> Number | U
 def last_numeral(text: str, *, within_words: bool = True) -> tuple[Number | Unreadable, int]:
     """Return the last number in a text with plain numbers, and the index after it.
 
-    Unless ``within_words``, a number after a letter or ^ is not counted, such as the 2 of ``m/s2``.
+    Unless ``within_words``, numbers after a letter or ^ are ignored, such as the 2 of ``m/s2``.
     """
     found = [
         match

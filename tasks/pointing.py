@@ -16,9 +16,9 @@ Rows     {"id": text, "image": path, "phrase": text, "instances": [{"polygon": [
          "application", "group" and "category" of clicks are optional; metrics are also reported for
          each of their values
 Answer   one point in each object (its "point", or else its centre), by y, then x, in the coordinate
-         format of the model family; its text for an empty list (``[]`` or ``none``) without one
-Scorer   mm_numeric.evaluation.metrics.pointing, where objects need a polygon or a box to be found;
-         mm_numeric.evaluation.metrics.pointing for clicks
+         format of the model family; without an object, ``[]`` or ``none``, depending on the format
+Scorer   mm_numeric.evaluation.metrics.pointing; rows with an object that has only a "point" are
+         scored by the number of points alone
 """
 
 from abc import abstractmethod
@@ -71,7 +71,7 @@ class PointTask(BaseTask):
     risk = "exact"
 
     several: ClassVar[bool] = True
-    """True if an answer may have several points, False if it has one at most."""
+    """True if an answer may have several points, False if it has at most one."""
 
     bucket_fields: ClassVar[tuple[str, ...]] = ("category",)
     """Fields of a row for whose values metrics are also reported."""

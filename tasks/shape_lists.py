@@ -43,7 +43,7 @@ class ShapeListTask(BaseTask):
         check_choice("outside", self.outside, ("refuse", "clip"))
 
     def read_shapes(self, row: Any, where: str) -> list[Instance]:
-        """Read the field ``instances`` of a row, as the option ``shape`` names them."""
+        """Read the field ``instances`` of a row, in the form of the option ``shape``."""
         items = [replace(item, mask=None) for item in read_instances(row, where).items]
         if self.shape == "box":
             boxes = []
@@ -62,7 +62,7 @@ class ShapeListTask(BaseTask):
         return items
 
     def moved_answer(self, answer: Instances) -> Instances:
-        """Let the corners of rotated boxes begin at the topmost one again."""
+        """Make the corners of rotated boxes begin at the topmost one again."""
         if self.shape != "rotated_box":
             return answer
         items = (replace(i, shape=corners_of(i.shape, "augment")) for i in answer.items)
@@ -76,7 +76,7 @@ class ShapeListTask(BaseTask):
             size = frame.width_px, frame.height_px
             items = [replace(item, shape=clipped(item.shape, *size)) for item in items]
         if self.order != "rows":
-            # By rounded shapes, so that the shapes parsed from the text are in its order.
+            # By rounded shapes, so that shapes parsed from the text have the same order.
             keys = {item: _raster(frame.quantised(item.shape), item.label) for item in items}
             items.sort(key=keys.__getitem__)
             if self.order == "area":

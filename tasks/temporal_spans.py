@@ -7,8 +7,8 @@ Prompt   <0.0 seconds><image><1.0 seconds><image>When does this happen in the vi
 Text     0.0 - 1.0 seconds
 
 Rows     {"id": text, "frames": [path, ...], "seconds": [0.0, 0.5, ...], "query": text,
-         "spans": [[24.3, 30.4], ...]}; "seconds" has the time of each frame, or "fps": 2 tells how
-         many frames follow each other in a second, the first at 0. Video files are not decoded;
+         "spans": [[24.3, 30.4], ...]}; "seconds" has the time of each frame. "fps": 2 may replace
+         it: the number of frames per second, the first at 0. Video files are not decoded;
          ``prepare --videos`` extracts their frames
 Prompt   each frame after its time, ``<24.5 seconds>``, then the question
 Answer   ``24.3 - 30.4 seconds``; further spans before the unit: ``1.0 - 2.5, 24.3 - 30.4 seconds``.
@@ -66,8 +66,8 @@ class FindSpans(BaseTask):
     """Question after the frames; ``{query}`` is replaced by the event that the row describes."""
 
     max_frames: int = 16
-    """Largest number of frames to show. A row with more frames shows as many of them, from the
-    first to the last at equal distances."""
+    """Largest number of frames to show. Of more frames, this number is shown, at equal distances
+    from the first to the last."""
 
     decimals: int = 1
     """Number of decimals of the seconds in an answer."""
@@ -166,7 +166,7 @@ def _is_cut(text: str) -> bool:
 def evenly(count: int, most: int) -> list[int]:
     """Return up to ``most`` of the indices 0 to count - 1, first and last included.
 
-    They are at equal distances, rounded to the nearest index; of one index, it is the middle.
+    They are at equal distances, rounded to the nearest index. If ``most`` is 1, it is the middle.
     """
     if count <= most:
         return list(range(count))

@@ -5,7 +5,7 @@ Prompt   Read every word, and locate it.
 Text     [{"bbox_2d": [20, 30, 120, 60], "text_content": "EXIT"}]
 
 Rows     as for text_detection; each instance has "text", its transcription, or "ignore": true. A
-         word whose text is empty is ignored, too: the script of ICDAR cannot compare it
+         word with an empty text is ignored, too: the script of ICDAR cannot compare it
 Answer   all words without "ignore": true, in the order of the option ``order``. Coordinates are
          those of the model family. Qwen2.5-VL and Qwen3-VL write JSON with "text_content",
          Florence-2 writes the text before the four corners of a word, PaliGemma after its box.
@@ -32,7 +32,7 @@ class TextSpotting(TextDetection):
 
     version: ClassVar[int] = 2  # other layouts than that of the frame
     labels: ClassVar[bool] = True
-    # None that moves words: a box may be clipped, and a part of a word has another text.
+    # No operation may move words: a clipped word has another text.
     augmentations: ClassVar[tuple[str, ...]] = ()
     reads_by: ClassVar[tuple[str, ...]] = ("lexicon",)
     scorer = "mm_numeric.evaluation.metrics.text_spotting:TEXT_SPOTTING"
@@ -42,9 +42,10 @@ class TextSpotting(TextDetection):
 
     lexicon: str | None = None
     """Path of a text file with one word per line, such as the weak or the generic lexicon of ICDAR
-    2015. Each word that a model reads becomes the first word of the file from which it differs
-    least. A word that differs from all of them by more than one character is left out, except in
-    the metrics of detection. Letter case is ignored. null: answers are scored as they are."""
+    2015. Each generated word is replaced by the most similar word of the file, the first of several
+    equally similar ones. A word that differs from all of them by more than one character is left
+    out, except in the metrics of detection. Letter case is ignored. null: answers are scored
+    unchanged."""
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
         """Yield one example per row, in training and in evaluation alike."""
@@ -73,7 +74,7 @@ class TextSpotting(TextDetection):
 
 
 def _outline(item: Instance, count: int) -> Polygon:
-    """Return the shape of a word as a polygon of ``count`` points; a box has four."""
+    """Return the shape of a word as a polygon, which must have ``count`` points; a box has four."""
     points = corners(item.shape)
     if len(points) != count and not item.ignore:
         raise ValueError(
@@ -115,7 +116,7 @@ class _Lexicon:
         self._characters = {character for word in self._places for character in word}
 
     def corrected(self, item: Instance) -> Instance:
-        """Return a word as the lexicon has it; with ``ignore`` if it has no such word."""
+        """Return a word as spelled in the lexicon, or with ``ignore`` if the lexicon lacks it."""
         word = item.label.upper()
         near = [word] if word in self._places else self._changed(word)
         place = min((self._places[text] for text in near if text in self._places), default=None)
@@ -124,7 +125,7 @@ class _Lexicon:
         return replace(item, label=self._words[place])
 
     def _changed(self, word: str) -> Iterator[str]:
-        """Yield all texts from which a word differs by one character, of those in the lexicon."""
+        """Yield the results of deleting, inserting or replacing one character of a word."""
         for i in range(len(word) + 1):
             before, after = word[:i], word[i:]
             yield before + after[1:]
