@@ -40,11 +40,7 @@ def report(arguments: argparse.Namespace) -> None:
 
 
 def show_report(
-    folder: Path,
-    formats: Sequence[str] = ("html", "md"),
-    *,
-    trust_remote_code: bool,
-    partial: bool,
+    folder: Path, formats: Sequence[str] = ("html", "md"), *, trust_remote_code: bool, partial: bool
 ) -> None:
     """Write a report in each format; print the table of a comparison, and the file paths.
 

@@ -42,12 +42,7 @@ class SourceRow(NamedTuple):
 
 
 def load_examples(
-    task: Task,
-    source: Sources,
-    cache: Path,
-    *,
-    training: bool,
-    seen: dict[str, str] | None = None,
+    task: Task, source: Sources, cache: Path, *, training: bool, seen: dict[str, str] | None = None
 ) -> list[Example]:
     """Return the examples of one or more data sources, after checking that every image exists.
 

@@ -74,10 +74,7 @@ def _call(cwd: str, function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def map_tasks(
-    function: Callable[..., Any],
-    items: Sequence[Any],
-    common: Any,
-    asked: Resources = _ONE_CORE,
+    function: Callable[..., Any], items: Sequence[Any], common: Any, asked: Resources = _ONE_CORE
 ) -> list[Any]:
     """Call ``function(item, common)`` in a task for each item, and return the results in order.
 

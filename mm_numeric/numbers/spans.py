@@ -185,11 +185,7 @@ def numbers_in_answer(
 
 
 def _marked_numeral(
-    text: str,
-    mark: Mark,
-    at: Mapping[int, int],
-    ids: Sequence[int],
-    vocabulary: NumberVocabulary,
+    text: str, mark: Mark, at: Mapping[int, int], ids: Sequence[int], vocabulary: NumberVocabulary
 ) -> TokenNumber | None:
     """Return the value and the tokens of the number at the position ``mark`` in an answer.
 

@@ -45,11 +45,7 @@ class Words(SizedImages):
     curved: float = 0.0
     """Fraction of words that are bent along an arc; their polygons have 14 points."""
 
-    characters: tuple[str, ...] = (
-        string.ascii_lowercase,
-        string.ascii_uppercase,
-        string.digits,
-    )
+    characters: tuple[str, ...] = (string.ascii_lowercase, string.ascii_uppercase, string.digits)
     """Sets of characters, such as ``0123456789``; each word has characters of one set."""
 
     length: tuple[int, ...] = (3, 7)
