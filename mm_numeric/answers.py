@@ -74,10 +74,7 @@ class Tolerance(NamedTuple):
 
 @dataclass(frozen=True)
 class Number:
-    """A number that keeps its original text, such as ``-12``, ``3.50``, ``2/7`` or ``1.5e3``.
-
-    Numbers are compared by value: ``3.5`` equals ``3.50``.
-    """
+    """A number with its original text, such as ``3.50`` or ``2/7``; ``3.5`` equals ``3.50``."""
 
     text: str = field(compare=False)
     tolerance: Tolerance = field(default=Tolerance(), compare=False, repr=False, kw_only=True)
@@ -167,10 +164,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Polygon:
-    """A polygon, in pixels of the original image.
-
-    ``points`` are the corners in order. A polygon with a single corner represents a point.
-    """
+    """Corners of a polygon in order, in pixels of the original image; a single one is a point."""
 
     points: tuple[Point, ...]
 
@@ -408,5 +402,4 @@ class Example:
         """Return a key shared by samples with the same images; None if ``image`` is this key."""
         if not self.more_images and not isinstance(self.image, EmbeddedImage):
             return None
-        own = (i.digest() if isinstance(i, EmbeddedImage) else str(i) for i in self.images)
-        return " ".join(own)
+        return " ".join(i.digest() if isinstance(i, EmbeddedImage) else str(i) for i in self.images)

@@ -180,8 +180,7 @@ def remove_input_gradient_hooks(embeddings: Any) -> None:
     """Remove the hooks that make the output of embeddings require gradients.
 
     ``enable_input_require_grads`` of transformers (4.57 to 5.24) adds them. Trainer, PEFT and TRL
-    each call it, and ``disable_input_require_grads`` removes only those of the last call, of all
-    embeddings.
+    each call it, and ``disable_input_require_grads`` removes only the hooks of the last call.
     """
     for key, hook in list(embeddings._forward_hooks.items()):
         if getattr(hook, "__name__", "") == "make_inputs_require_grads":
@@ -316,8 +315,7 @@ def concrete_classes(auto_class: Any) -> Mapping[Any, Any] | None:
 def deepspeed_settings(args: Any) -> Any:
     """Return the parsed DeepSpeed settings of ``args`` (TrainingArguments); None without DeepSpeed.
 
-    transformers (5.15 to 5.24) stores them in a private attribute, and only if ``args.deepspeed``
-    is set.
+    transformers (5.15 to 5.24) stores them privately, and only if ``args.deepspeed`` is set.
     """
     return getattr(args, "hf_deepspeed_config", None)
 
@@ -326,9 +324,8 @@ def deepspeed_settings(args: Any) -> Any:
 def without_deepspeed_settings(args: Any) -> Iterator[None]:
     """Hide the DeepSpeed settings from ``from_pretrained`` inside the context.
 
-    transformers (5.15 to 5.24) shards each model that is created while global ZeRO-3 settings
-    exist. accelerate (1.15) stores the settings of ``accelerate launch`` in
-    ``DeepSpeedPlugin.dschf``.
+    transformers (5.15 to 5.24) shards new models while global ZeRO-3 settings exist. accelerate
+    (1.15) stores the settings of ``accelerate launch`` in ``DeepSpeedPlugin.dschf``.
     """
     from transformers.integrations import deepspeed
 

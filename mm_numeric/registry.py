@@ -401,8 +401,7 @@ def _importer() -> str:
 def load(path: str, where: str) -> Any:
     """Import and return the object at ``package.module:Name``.
 
-    Modules that are not installed are found in the folder of the config and in the working
-    directory.
+    Modules that are not installed are found next to the config and in the working directory.
     """
     module, _, attribute = path.partition(":")
     name = module.partition(".")[0]
@@ -458,10 +457,7 @@ def import_extra(package: str, where: str, extra: str) -> Any:
 
 
 def unknown(name: object, known: Iterable[str], what: str, where: str) -> ValueError:
-    """Return a ValueError for an unknown name.
-
-    Its message lists the known names, or the nearest three if there are more than 40.
-    """
+    """Return a ValueError that lists the known names, or the nearest three of more than 40."""
     names = sorted(known)
     near = get_close_matches(str(name), names, n=1) or [n for n in names if n == str(name).lower()]
     hint = f" Did you mean {near[0]!r}?" if near else ""

@@ -24,8 +24,7 @@ class NumberOutput(ModelOutput):
     """Output of a model with a number head.
 
     Attributes:
-        logits: [b, t, v] (b samples, t positions, v vocabulary). If the loss does not use logits,
-            they may be computed only for the last position: [b, 1, v].
+        logits: [b, t, v]; or [b, 1, v], of the last position, if the loss does not use logits.
         numbers: [b, t] float32, the normalised number that is predicted at each position.
     """
 
@@ -68,7 +67,7 @@ class NumberHead(nn.Module):
             initialization.normal_(self.offset, std=self.offset_size)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Map hidden states [b, t, d] (b samples, t positions, d hidden size) to numbers [b, t]."""
+        """Map hidden states [b, t, d] to numbers [b, t]."""
         hidden = hidden.float()
         with full_precision(hidden.device):  # autocast would round numbers to 3 digits in bf16
             if self.inner is not None and self.inner_bias is not None:

@@ -56,11 +56,7 @@ class RegressionTransformerSettings:
 
 
 def number_encoding(digits: Tensor, places: Tensor, width: int) -> Tensor:
-    """Return a vector of size ``width`` for each digit, which encodes its value.
-
-    Element j for digit v at the power of ten p (``places``) is (-1)^j v 10^p / (j + 1), as in the
-    paper.
-    """
+    """Return the encoding of each digit, of size ``width``; see NE in the module's docstring."""
     j = torch.arange(width, device=digits.device)
     factors = (1 - 2 * (j % 2)) / (j + 1)
     values = digits * torch.pow(10.0, places.float())

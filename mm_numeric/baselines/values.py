@@ -54,10 +54,7 @@ def read_values(ids: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """Normalisation of numbers for the model: a number x becomes ``(f(x) - shift) / unit``.
-
-    f(x) is x, or the signed logarithm ``to_log(x)`` if ``log`` is True.
-    """
+    """Normalisation of numbers for the model: a number x becomes ``(f(x) - shift) / unit``."""
 
     shift: float = 0.0
     unit: float = 1.0

@@ -67,11 +67,7 @@ class WithValues(WithNumberHead):
     named_modules: Any
 
     def make_head(self, config: Any) -> NumberHead:
-        """Create the head that predicts numbers.
-
-        If the model has no position embeddings, the head also contains a learned vector, which is
-        added to the embedding of every number.
-        """
+        """Return the number head; without position embeddings, it also has the learned vector."""
         has_positions = any(
             isinstance(module, nn.Embedding) and _POSITIONS.fullmatch(name)
             for name, module in self.named_modules()

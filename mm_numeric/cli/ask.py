@@ -54,10 +54,7 @@ def ask(arguments: argparse.Namespace, run: Path) -> None:
 
 
 def _usable(images: list[Path], check: Callable[[Path], Any]) -> list[Path]:
-    """Return the images that ``check`` accepts; log the errors of the others.
-
-    If it accepts none, the first error is raised.
-    """
+    """Return the images that ``check`` accepts; log other errors, or raise the first if none is."""
     errors: dict[Path, ValueError] = {}
     for path in images:
         try:

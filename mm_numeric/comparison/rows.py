@@ -6,7 +6,7 @@
       objective.numeric_weight: [0.15, 0.3]
       trainer.learning_rate: {slow: 1.0e-4, fast: 1.0e-3}
 
-This grid has 2 x 2 x 2 rows. The name of its first row is ``ntl_was_weight_0.15_slow``. Each entry
+This grid has 2 x 2 x 2 rows; the first is called ``ntl_was_numeric_weight_0.15_slow``. Each entry
 of the grid is a dotted setting with a list of values, or with a mapping from names to values.
 
 With ``compare.warm_start``, rows share a warm start (a model trained with CE) unless they change
@@ -103,8 +103,7 @@ def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
     """Return the objectives to compare: those that the config lists, then those of its grid.
 
     The first one is the baseline. If ``compare.control`` is set, the second one is a control
-    experiment: the settings of the first one, with the loss ``compare.control``. Its default, 1.3
-    times cross-entropy, shows how much two runs of the same objective differ.
+    experiment: the settings of the first one, with the loss ``compare.control``.
 
     All runs are scored after training. During training, they are evaluated only if the config sets
     ``evaluate``, and all on the same number of rows.

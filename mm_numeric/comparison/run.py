@@ -116,10 +116,7 @@ def compare(
 ) -> Path:
     """Execute the unfinished runs of a comparison, write summary.json and return the folder.
 
-    With ``seeds``, only the runs of these seeds are executed and no summary is written, so that the
-    work can be split between machines. ``engine`` names the function of
-    ``mm_numeric.registry.ENGINES`` that executes the runs. ``partial`` allows runs without the
-    answers to some test rows.
+    The arguments are those of ``mm_numeric.api.compare``.
     """
     if num_ranks() > 1:  # they would write the same files, and wait for each other
         raise EveryRankError(

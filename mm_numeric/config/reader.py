@@ -188,10 +188,7 @@ def _read_modules(raw: Mapping[str, Any], model: ModelConfig, where: str) -> Mod
 
 
 def config_from_dict(raw: Mapping[str, Any], *, where: str, title: str) -> Config:
-    """Create a config from the parsed content of a YAML file, and validate it.
-
-    ``where`` is the file name in error messages.
-    """
+    """Validate the parsed content of a YAML file; ``where`` is its name in error messages."""
     for key in raw:
         if key not in _SECTIONS:
             raise unknown(key, _SECTIONS, "setting", where)

@@ -63,7 +63,6 @@ def prompt_batch(
 ) -> tuple[dict[str, Any], list[Frame | None]]:
     """Return the model inputs for generating answers, and the frame of each example's image.
 
-    A frame converts between pixels of an image and the coordinates that a model reads and writes.
     Prompts of decoder-only models are padded on the left. If ``add_dummy_image_row`` is set, a
     prompt with a dummy image is added to a batch without images, because under ZeRO-3 all ranks
     must run the vision tower. No frame is returned for it.

@@ -227,8 +227,8 @@ def examples_of_row(
 ) -> Iterator[tuple[Any, ValueError | None]]:
     """Yield (example, error) for each example that a task creates from one row.
 
-    The error is None if the example is valid. The example is None if the row is invalid. With
-    ``answers``, these replace the labels, and rows without one may be left out.
+    Pairs are as in ``examples_and_errors``. With ``answers``, these replace the labels, and rows
+    without one may be left out.
     """
     if isinstance(row, ValueError):
         yield None, row

@@ -67,10 +67,7 @@ def without_zero3_init(args: TrainingArguments) -> contextlib.AbstractContextMan
 
 
 def validate_deepspeed(args: TrainingArguments, where: str) -> None:
-    """Check that ZeRO-3 is configured to gather the weights when it saves a model.
-
-    Without ``stage3_gather_16bit_weights_on_model_save``, no weights would be saved.
-    """
+    """Raise ValueError if ZeRO-3 would save no weights, because ``GATHER_KEY`` is not set."""
     plugin = args.deepspeed_plugin
     if plugin is None or plugin.zero_stage < 3:
         return

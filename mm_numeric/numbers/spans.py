@@ -84,9 +84,7 @@ def packed_documents(batch: Mapping[str, Any]) -> Tensor | None:
 class TokenNumber(NamedTuple):
     """One number in a token sequence: its value, its sign (1 or -1), its tokens and its meaning.
 
-    ``role`` is ``x`` or ``y`` for a coordinate, ``hour`` or ``minute`` for a time, and ``free`` for
-    any other number. ``group`` is the index of the box, polygon or time that the number belongs to,
-    or -1 if there is none.
+    ``role`` and ``group`` are those of ``answers.Mark``.
     """
 
     value: float
@@ -116,8 +114,7 @@ def numbers_in_labels(
 
     A number is skipped if one of its tokens also contains letters (``mp3``) or digits of another
     number (``5-7``). A position with ``IGNORE_INDEX`` separates two numbers, and so does a change
-    of ``documents``, the index of each label's document. ``digit_runs`` reads each sequence of
-    digits as an integer, ``thousands_separators`` reads ``1,234`` as 1234.
+    of ``documents``, the index of each label's document. For the options, see ``find_numerals``.
     """
     pieces = [vocabulary.spelling.get(label, " ") for label in labels]
     if documents is not None:

@@ -1,7 +1,6 @@
 """Generate images of measuring instruments: thermometers, gauges, speedometers and rulers.
 
-An image depends only on the settings, the seed and the index of the image. Each instrument has
-numerals, tick marks and its unit, which is one of two, such as °C and °F.
+Each instrument has numerals, tick marks and its unit, which is one of two, such as °C and °F.
 """
 
 import math
