@@ -1,4 +1,4 @@
-"""Measure on one GPU, within 30 minutes, that everything works there, and then how fast.
+"""Check on one GPU that everything works, and measure the speed, within 30 minutes.
 
     scripts/bench_gpu                         everything
     scripts/bench_gpu --only dense batches    some sections
