@@ -223,10 +223,8 @@ def calibrate(
         )
     source = DataSource(path=str(data), images=None if images is None else str(images))
     out = folder / decoded_name(CALIBRATION_ANSWERS, rule)
-    trust = trust_remote_code
-    answer(folder, source, out, trust_remote_code=trust, calibrates=True, **settings)
-    task, scorer = config.task_name, config.task.scorer
-    scores = score_answers(out, task_name=task, scorer=scorer, write=False)
+    answer(folder, source, out, trust_remote_code=trust_remote_code, calibrates=True, **settings)
+    scores = score_answers(out, task_name=config.task_name, scorer=config.task.scorer, write=False)
     found = fit_calibration(config, source, out, rule, scores.rows, scores.confidences)
     found.write(folder)
     return found

@@ -211,8 +211,7 @@ def packed_samples() -> Iterator[None]:
 
 def _sample_indices(position_ids: Any) -> Any:
     """Return the sample of each token [b, t], from 0; positions start again with each sample."""
-    before = position_ids[:, :1] - 1
-    return (position_ids.diff(prepend=before) != 1).cumsum(-1)
+    return (position_ids.diff(prepend=position_ids[:, :1] - 1) != 1).cumsum(-1)
 
 
 def keep_checkpoint_names(model: Any) -> None:

@@ -94,8 +94,7 @@ class RegressionHead(Baseline):
         """Return the arguments of ``forward``. Answers in ``input_ids`` are replaced by padding."""
         carries, _ = read_values(input_ids)
         input_ids = input_ids.masked_fill(carries, self.pad_id)
-        mask = attention_mask & ~carries
-        return super().model_inputs(input_ids, mask, answered, images)
+        return super().model_inputs(input_ids, attention_mask & ~carries, answered, images)
 
     def loss(
         self,

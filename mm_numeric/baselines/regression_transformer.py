@@ -59,8 +59,7 @@ def number_encoding(digits: Tensor, places: Tensor, width: int) -> Tensor:
     """Return the encoding of each digit, of size ``width``; see NE in the module's docstring."""
     j = torch.arange(width, device=digits.device)
     factors = (1 - 2 * (j % 2)) / (j + 1)
-    values = digits * torch.pow(10.0, places.float())
-    return values[..., None] * factors
+    return (digits * torch.pow(10.0, places.float()))[..., None] * factors
 
 
 class WithNumberEncodings:

@@ -116,8 +116,7 @@ class Xval(Baseline):
         return Scale(**(self.fitted or {}))
 
     def _fit_numbers(self, numbers: TrainingNumbers) -> dict[str, Any]:
-        unit = (numbers.largest or LARGEST) / LARGEST
-        return asdict(Scale(unit=unit, decimals=numbers.decimals))
+        return asdict(Scale(unit=(numbers.largest or LARGEST) / LARGEST, decimals=numbers.decimals))
 
     def written(self, token: int) -> str:
         """Return the number that a value id stores as text, with at most 7 digits: ``-3.25``."""

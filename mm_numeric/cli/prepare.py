@@ -32,8 +32,7 @@ def report_text(prepared: Prepared) -> str:
     if prepared.bad:
         kinds = ", ".join(f"{count} {kind}" for kind, count in record["bad_by_kind"].items())
         lines.append(f"invalid lines: {prepared.bad} ({kinds})")
-        listed = record["bad_lines"][:MAX_LISTED]
-        lines += [f"  {line['where']}: {line['why']}" for line in listed]
+        lines += [f"  {bad['where']}: {bad['why']}" for bad in record["bad_lines"][:MAX_LISTED]]
         if prepared.bad > MAX_LISTED:
             where = f" in {prepared.out}.prepared.json" if record["counts"].get("rows") else ""
             lines.append(f"  and {prepared.bad - MAX_LISTED} more{where}")

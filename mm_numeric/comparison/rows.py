@@ -111,8 +111,7 @@ def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
     if config.evaluate == EvaluateConfig():
         config = replace(config, evaluate=None)
     elif config.evaluate is not None and config.evaluate.rows is None:
-        evaluate = replace(config.evaluate, rows=MOST_EVALUATED_ROWS)
-        config = replace(config, evaluate=evaluate)
+        config = replace(config, evaluate=replace(config.evaluate, rows=MOST_EVALUATED_ROWS))
     where = f"{where}, compare"
     listed = enumerate(config.comparison.objectives)
     drafts = [_listed(value, f"{where}.objectives.{i}") for i, value in listed]

@@ -132,8 +132,7 @@ def read_selection(config: Config, rows: Sequence[ComparisonRow]) -> SelectionRe
         scorer=config.task.scorer,
         write=False,
     )
-    wanted = config.comparison.metric
-    metrics = _ordered(scores.metrics_on_rows, folders, failures, wanted)
+    metrics = _ordered(scores.metrics_on_rows, folders, failures, config.comparison.metric)
     values = {
         name: np.array([_values(folder, metrics) for folder in own])
         for name, own in folders.items()

@@ -380,8 +380,7 @@ def read_ensembles(
     for row in rows if config.comparison.ensemble else ():
         own = ensemble_folder(row, config, folder)
         for rule in decoding_rules(config, row.config)[1:]:
-            scores = read_run_scores(own, row.config, rule=rule, partial=partial)
-            found[row.name, rule] = [scores]
+            found[row.name, rule] = [read_run_scores(own, row.config, rule=rule, partial=partial)]
     return found
 
 

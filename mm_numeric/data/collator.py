@@ -352,8 +352,7 @@ class TrainingCollator:
     ) -> NumberSpans:
         """Locate the tokens that spell numbers in a batch of answers."""
         if self.digit_runs and answer_ids:
-            labels = _pad(answer_ids)
-            return NumberSpans.from_labels(labels, self.vocabulary, digit_runs=True)
+            return NumberSpans.from_labels(_pad(answer_ids), self.vocabulary, digit_runs=True)
         rows, start = [], 0
         for ids in answer_ids:
             rows.append({position: start + position for position in range(len(ids))})
@@ -366,8 +365,7 @@ class TrainingCollator:
         """Return the model inputs, and a boolean mask of positions that predict answer tokens."""
         if self.family.encoder_decoder:
             inputs = padded_inputs(self.family, prompts, prompts.ids, left=False)
-            start_id = self.family.decoder_start_id
-            shifted = [[start_id, *ids[:-1]] for ids in answer_ids]
+            shifted = [[self.family.decoder_start_id, *ids[:-1]] for ids in answer_ids]
             inputs["decoder_input_ids"] = _pad(shifted, fill=self.family.pad_id)
             starts, width = [0] * len(answer_ids), inputs["decoder_input_ids"].shape[1]
         else:

@@ -139,8 +139,7 @@ def examples_and_errors(
                 examples += 1
                 if unique_ids and example is not None and example.id in seen:
                     used = f"the id {example.id!r} is already used in {seen[example.id]}"
-                    message = f"{example.where}: {used}; give each row its own id."
-                    yield None, ValueError(message)
+                    yield None, ValueError(f"{example.where}: {used}; give each row its own id.")
                     continue
                 if example is not None:
                     seen[example.id] = example.where

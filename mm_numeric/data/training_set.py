@@ -188,8 +188,7 @@ class TrainingRows:
                 )
         self.sources, self.too_long = kept, len(errors)
         if errors:
-            named = "; ".join(errors[:_MAX_NAMED])
-            logger.info("%d rows dropped: %s", len(errors), named)
+            logger.info("%d rows dropped: %s", len(errors), "; ".join(errors[:_MAX_NAMED]))
         return dropped
 
 

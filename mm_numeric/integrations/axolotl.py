@@ -47,8 +47,7 @@ class NumericLossArgs(BaseModel):
     def check_numeric_loss(self) -> "NumericLossArgs":
         """Raise ValueError if the objective is unknown, or the config requests another loss."""
         read_objective(self.numeric_loss, "the config with NumericLossPlugin")
-        settings = {name: getattr(self, name, None) for name in OTHER_LOSSES}
-        check_other_losses(settings, OTHER_LOSSES)
+        check_other_losses({name: getattr(self, name, None) for name in OTHER_LOSSES}, OTHER_LOSSES)
         for name in ("context_parallel_size", "sequence_parallel_degree"):
             if (size := getattr(self, name, None)) and size > 1:
                 raise ValueError(

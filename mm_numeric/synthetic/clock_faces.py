@@ -139,8 +139,7 @@ class _Face:
         """Draw a filled disc around the centre, with an optional rim."""
         r = radius * self.radius
         box = (self.x - r, self.y - r, self.x + r, self.y + r)
-        width = round(rim * self.radius)
-        self.draw.ellipse(box, fill=colour, outline=rim_colour, width=width)
+        self.draw.ellipse(box, fill=colour, outline=rim_colour, width=round(rim * self.radius))
 
     def ticks(self, count: int, colour: Colour) -> None:
         """Draw ``count`` tick marks; if there are 60, every fifth is longer."""

@@ -59,8 +59,7 @@ class Scenes(SizedImages):
     def draw(self, rng: random.Random) -> Drawing:
         """Return an image of shapes, and its row."""
         shapes = _placed(rng, self)
-        image = _draw(shapes, rng, self)
-        return image, self.sized(self.row(shapes, rng))
+        return _draw(shapes, rng, self), self.sized(self.row(shapes, rng))
 
     @abstractmethod
     def row(self, shapes: "Sequence[_Shape]", rng: random.Random) -> dict[str, Any]:
@@ -362,8 +361,7 @@ def _placed_rotated(rng: random.Random, settings: Scenes) -> list[list[float]]:
             width = short * (rng.uniform(0.4, 0.6) if is_large else rng.uniform(0.2, 0.3))
             height = width * rng.uniform(0.35, 0.7)
             centre = rng.uniform(0, settings.width_px), rng.uniform(0, settings.height_px)
-            numbers = [*centre, width, height, rng.uniform(-90, 90)]
-            box = [round(number, 1) for number in numbers]
+            box = [round(number, 1) for number in (*centre, width, height, rng.uniform(-90, 90))]
             own = _bounds(box)
             fits = (
                 min(own) >= 1

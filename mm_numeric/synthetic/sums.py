@@ -115,8 +115,7 @@ class Arithmetic(Sums):
         for _ in range(_TRIES):
             found = _expression(rng, rng.randint(*bounds), self.operators, self.numbers)
             if abs(found.value) <= self.largest_answer:
-                question = rng.choice(self.questions).replace("{expression}", found.text)
-                return question, found.value
+                return rng.choice(self.questions).replace("{expression}", found.text), found.value
         raise ValueError(
             f"largest_answer: no expression of {bounds[0]} to {bounds[1]} numbers within "
             f"{self.largest_answer} in {_TRIES} tries; raise it, or lower numbers."
