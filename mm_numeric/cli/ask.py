@@ -98,6 +98,6 @@ def _files(draw: Path, images: list[Path]) -> list[Path]:
     if len({file.name for file in files}) < len(files):
         raise ValueError("--draw: two images have the same name; draw them one after another.")
     if {file.resolve() for file in files} & {image.resolve() for image in images}:
-        raise ValueError(f"--draw {draw}: it would overwrite an image; choose another place.")
+        raise ValueError(f"--draw {draw}: it would overwrite an image; name another file.")
     files[0].parent.mkdir(parents=True, exist_ok=True)
     return files

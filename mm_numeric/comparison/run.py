@@ -183,9 +183,9 @@ def _warn_of_replaced_rows(config: Config, folder: Path) -> None:
     lost += [f"seed {seed}" for seed in seeds]
     if lost:
         logger.warning(
-            "%s: its %s and report have %s, which this config does not list, and are written again "
-            "without. The runs are kept; `mm-numeric compare` with the config that lists them "
-            "writes both files for them again. To keep both, choose another compare.output_dir.",
+            "%s: its %s and report have %s, which this config does not list, and will be replaced. "
+            "The runs are kept: `mm-numeric compare` with the config that lists them writes both "
+            "files again. To keep both results, choose another compare.output_dir.",
             *(folder, SUMMARY, ", ".join(lost[:3]) + (", ..." if len(lost) > 3 else "")),
         )
 

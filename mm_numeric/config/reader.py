@@ -309,7 +309,7 @@ def _check_augment(config: Config, augment: AugmentConfig, where: str) -> None:
             raise unknown(name, AUGMENTATIONS, "operation", where)
         if name in AUGMENTATIONS and name not in legal:
             raise ValueError(
-                f"{where}: {name} would change what is right in answers of the task "
+                f"{where}: {name} would change the correct answers of the task "
                 f"{config.task_name}; remove it. Legal for this task: {', '.join(legal)}."
             )
     if "mosaic" in augment.operations and config.data.stream:

@@ -147,7 +147,7 @@ def scale(
     factor = rng.uniform(least, most)
     width, height = scene.size
     wide, high = max(1, round(width * factor)), max(1, round(height * factor))
-    left, top = (_between(rng, 0, free) for free in (width - wide, height - high))
+    left, top = (rng.randint(*sorted((0, free))) for free in (width - wide, height - high))
 
     def draw(image: Image.Image) -> Image.Image:
         canvas = Image.new("RGB", image.size, _GREY)
@@ -237,10 +237,6 @@ def _compressed(image: Image.Image, quality: int) -> Image.Image:
     buffer = io.BytesIO()
     image.save(buffer, format="JPEG", quality=quality)
     return Image.open(buffer, formats=["JPEG"]).convert("RGB")
-
-
-def _between(rng: random.Random, first: int, second: int) -> int:
-    return rng.randint(min(first, second), max(first, second))
 
 
 def check_range(name: str, value: Any, least: float, most: float) -> None:

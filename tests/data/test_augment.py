@@ -196,7 +196,7 @@ def test_repeated_rows_of_a_stream_and_of_weights_are_counted(tmp_path):
         ({"operations": {"flip": 2}}, r"operations\.flip has a probability from 0 to 1"),
         ({"operations": {"flip": {"angle": 3}}}, r"operations\.flip has a probability"),
         ({"operations": {"flip": 0.5}, "kept": 0}, "kept is above 0 and at most 1, not 0"),
-        ({"operations": {"mosaic": 0.5}}, "mosaic would change what is right in answers of the "),
+        ({"operations": {"mosaic": 0.5}}, "mosaic would change the correct answers of the "),
     ],
 )
 def test_bad_settings_are_one_sentence(tmp_path, augment, message):
