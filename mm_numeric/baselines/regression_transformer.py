@@ -44,7 +44,7 @@ class RegressionTransformerSettings:
     """Lowest power of ten for which digit tokens are added."""
 
     largest: float | None = None
-    """Number whose encoding has 10 as first element; None: the largest of the training data."""
+    """Number whose encoding has 10 as first element; null: the largest of the training data."""
 
     def __post_init__(self) -> None:
         if self.lowest_place > self.highest_place:

@@ -87,8 +87,8 @@ class HypothesisGroup:
     """Name of the metric, such as ``within_5_minutes``."""
 
     objectives: tuple[str, ...]
-    """Names of rows, or of objectives of a grid: there is a hypothesis for each row of the grid
-    with this objective."""
+    """Rows with the better answers: names of rows, or of objectives of a grid. There is a
+    hypothesis for each row of the grid with such an objective."""
 
     rules: tuple[str, ...] = (GREEDY,)
     """Decoding rules of the better answers; there is a hypothesis for each rule."""

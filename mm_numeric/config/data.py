@@ -31,7 +31,7 @@ class DataSource:
     """Split of ``dataset``."""
 
     revision: str | None = None
-    """Branch, tag or commit of ``dataset`` on the hub; None: the default branch."""
+    """Branch, tag or commit of ``dataset`` on the hub; null: the default branch."""
 
     boxes: str = "xywh"
     """Boxes in the column ``objects`` of ``dataset``: ``xywh`` for [x, y, width, height] as in COCO
@@ -42,7 +42,7 @@ class DataSource:
     generator has its own settings. Rows are cached in ``data.cache``."""
 
     images: str | None = None
-    """Folder of the images. None: the folder of the file, or else its subfolder ``images``."""
+    """Folder of the images. null: the folder of the file, or else its subfolder ``images``."""
 
     weight: float | None = None
     """Sampling weight of this training source, above 0. Its share of the training rows is its
@@ -50,7 +50,7 @@ class DataSource:
 
     answers: str | None = None
     """File of a model's answers to the rows of this training source, as written by ``mm-numeric
-    predict --model RUN --training-rows``. They are trained on in place of the labels. None: the
+    predict --model RUN --training-rows``. They are trained on in place of the labels. null: the
     labels."""
 
     keep_answers: Any = ALL
@@ -128,13 +128,13 @@ class AugmentConfig:
     10}}``. A name may also be an import path ``my_package.module:function``."""
 
     kept: float = 0.75
-    """Least share of the area of each box that stays inside the image, above 0 and at most 1;
-    polygons and points stay inside as a whole. An operation is drawn up to ten times until this
-    holds; otherwise, the row is used without it."""
+    """Minimum share of the area of each box that must stay inside the image, above 0 and at most 1;
+    polygons and points must stay inside as a whole. An operation is drawn up to ten times until
+    this holds; otherwise, the row is used without it."""
 
     smallest_px: float = 4.0
-    """Least width and height of each object in the changed image, in pixels; no limit for an object
-    that is smaller in the original."""
+    """Minimum width and height of each object in the changed image, in pixels; no limit for an
+    object that is smaller in the original."""
 
     def __post_init__(self) -> None:
         if not self.operations:
@@ -193,7 +193,7 @@ class DataConfig:
     shuffled, too."""
 
     max_tokens: int | None = None
-    """Maximum length of a training row (question, image and answer) in tokens, at least 1. None: no
+    """Maximum length of a training row (question, image and answer) in tokens, at least 1. null: no
     limit."""
 
     too_long: str = "stop"
@@ -202,11 +202,11 @@ class DataConfig:
     are never truncated."""
 
     image_cache: str | None = None
-    """Folder in which decoded and resized images are cached; None: no cache."""
+    """Folder in which decoded and resized images are cached; null: no cache."""
 
     vision_cache: str | None = None
     """Folder in which the image features of a frozen vision tower are cached, so that it runs once
-    for each image; None: no cache."""
+    for each image; null: no cache."""
 
     padding_free: bool = False
     """Concatenate the rows of a micro-batch into one sequence, instead of padding them to the
@@ -264,8 +264,8 @@ class EvaluateConfig:
 
     every_steps: int | None = None
     """Optimiser steps between evaluations, at least 1; there is also one after the last step. null:
-    up to ten evaluations, but only as many as together answer a tenth of the number of trained
-    rows, and at least one."""
+    one to ten evaluations; more than one only if together they answer at most a tenth as many rows
+    as are trained on."""
 
     rows: int | None = None
     """Number of rows to evaluate, from the start of the data, at least 1; all rows if there are

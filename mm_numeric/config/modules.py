@@ -33,7 +33,7 @@ class ModuleSettings:
     ``location_tokens``: only the rows of location tokens are trained (``embeddings``, ``head``)."""
 
     learning_rate: float | None = None
-    """Learning rate of the module's parameters or adapters, at least 0. None (the default):
+    """Learning rate of the module's parameters or adapters, at least 0. null (the default):
     ``trainer.learning_rate``."""
 
     def __post_init__(self) -> None:
