@@ -36,7 +36,7 @@ class Task(Protocol):
 
     main_category: ClassVar[str | None] = None
     """Category of test rows that decides comparisons and comes first in tables, such as the one
-    that resembles the training rows. None: the main metric is that of all rows."""
+    that resembles the training rows. None: the main metric is computed over all rows."""
 
     report_sections: ClassVar[tuple[str, ...]] = ()
     """Additional sections of this task's report: keys of ``mm_numeric.registry.REPORT_SECTIONS``

@@ -52,7 +52,7 @@ class Detection(ShapeListTask):
     """Task: detect all objects of some classes in an image."""
 
     # 2: []; 3: one label for several boxes, and text around its tags; 4: polygons of drawings
-    # 5: other layouts than that of the frame; labels of several lines are malformed
+    # 5: layouts that differ from the frame's; labels of several lines are malformed
     version: ClassVar[int] = 5
     labels: ClassVar[bool] = True
     augmentations: ClassVar[tuple[str, ...]] = ("crop", "flip", "mosaic", "rotate", "scale")
@@ -124,10 +124,7 @@ class Detection(ShapeListTask):
     def _questions(
         self, example: Example, items: Sequence[Instance], row: Mapping[str, Any], *, training: bool
     ) -> Iterator[tuple[Example, Sequence[Instance]]]:
-        """Yield each question about an image as an example, and the objects that answer it.
-
-        In training, some questions about absent classes are left out.
-        """
+        """Yield each question about an image as an example, and the objects that answer it."""
         where = example.where
         classes = self._asked_classes(row, where)
         dropped = self._dropped(items, classes, where)

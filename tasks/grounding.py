@@ -38,7 +38,7 @@ class Grounding(BaseTask):
     """Task: locate one object in an image."""
 
     # 2: coordinates are rounded from the original pixels; 3: answers without special tokens
-    # 4: several boxes within one pair of tags; 6: boxes in other layouts than that of the frame
+    # 4: several boxes within one pair of tags; 6: layouts that differ from the frame's
     version: ClassVar[int] = 6
 
     report_sections: ClassVar[tuple[str, ...]] = ("shapes",)

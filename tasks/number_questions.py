@@ -204,7 +204,7 @@ class Arithmetic(Numbers):
     """Task: compute a whole number, such as the value of an expression or a product.
 
     Rows have a ``category``, such as ``interpolation``, or ``extrapolation`` for questions that are
-    longer than those of training.
+    longer than training questions.
     """
 
     main_category: ClassVar[str | None] = "interpolation"

@@ -1,4 +1,4 @@
-"""Tasks: point at what a phrase describes, or click on the element of a screen.
+"""Tasks: point at the objects that a phrase describes, or click on an element of a screen.
 
 Example  {"id": "1", "image": "1.png", "phrase": "cups", "points": [[20, 30], [120, 200]]}
 Prompt   Point at: cups
@@ -65,7 +65,7 @@ class PointTask(BaseTask):
     """
 
     # 2: several boxes within one pair of tags, [] in a code fence; 3: actions on a screen
-    # 4: lists of pairs, and other layouts than that of the frame
+    # 4: lists of pairs, and layouts that differ from the frame's
     version: ClassVar[int] = 4
     report_sections: ClassVar[tuple[str, ...]] = ("points",)
     risk = "exact"

@@ -27,7 +27,7 @@ class TextDetection(ShapeListTask):
 
     # 2: coordinates are rounded from the original pixels; crossing polygons as in the RRC script
     # 3: answers without special tokens; 4: several boxes within one pair of tags, fenced []
-    # 5: other layouts than that of the frame
+    # 5: layouts that differ from the frame's
     version: ClassVar[int] = 5
     augmentations: ClassVar[tuple[str, ...]] = ("crop", "rotate", "scale")  # no mirrored words
 

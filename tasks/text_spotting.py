@@ -30,7 +30,7 @@ from mm_numeric.tasks.text_detection import TextDetection
 class TextSpotting(TextDetection):
     """Task: read the words in an image, and outline them."""
 
-    version: ClassVar[int] = 2  # other layouts than that of the frame
+    version: ClassVar[int] = 2  # 2: layouts that differ from the frame's
     labels: ClassVar[bool] = True
     # No operation may move words: a clipped word has another text.
     augmentations: ClassVar[tuple[str, ...]] = ()
@@ -85,7 +85,7 @@ def _outline(item: Instance, count: int) -> Polygon:
 
 
 def _transcribed(row: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """Return a row whose instances have their text as label."""
+    """Return a row in which the text of each instance is its label."""
     instances = row.get("instances")
     if not isinstance(instances, list):
         return row
@@ -107,7 +107,7 @@ def _word(item: Any, where: str) -> Any:
 
 
 class _Lexicon:
-    """Words of a file, and a search for those that differ by at most one character."""
+    """The words of a file, and a search for words that differ by at most one character."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self._words = words

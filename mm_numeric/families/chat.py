@@ -196,7 +196,7 @@ class Chat(Family):
 
     @cached_property
     def _uncounted(self) -> int | None:
-        """Number of tokens of an image that the processor does not count: Gemma 3's line breaks.
+        """Number of tokens of an image that the processor does not count, as Gemma 3's line breaks.
 
         None if the processor cannot count tokens, or if this number grows with the height of the
         image, such as with the row ends of Apertus 1.5.
@@ -236,9 +236,9 @@ class Chat(Family):
         return self.processor
 
     def load_model(self, source: str, model: ModelConfig) -> Any:
-        """Load all weights, and raise ValueError unless an image-text model predicts next tokens.
+        """Load all weights of an image-text model that predicts the next token.
 
-        Diffusion models, for example, are rejected.
+        Raises ValueError for other models, such as diffusion models.
         """
         config = self.load_config(source, model)
         classes = concrete_classes(self.model_class)

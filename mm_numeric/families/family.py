@@ -427,8 +427,8 @@ class Family(ABC):
         """Load the tokenizer and image processor of ``source``, a hub name or a folder.
 
         ``coordinates.tokens`` adds location tokens to the tokenizer. Raises ValueError if the
-        checkpoint belongs to another family, or if it was trained with an image resizing or
-        coordinate format that the config does not have.
+        checkpoint belongs to another family, or was trained with another image resizing or
+        coordinate format than the config sets.
         """
         check_model_type(cls.model_class, cls.name, source, model)
         tokenizer = cls.load_tokenizer(source, model)

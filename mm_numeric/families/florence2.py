@@ -8,8 +8,8 @@ Answer        labels of the decoder: ``<s>``, the text, ``</s>``. The decoder's 
               sequence shifted right, after ``decoder_start_token_id``
 Coordinates   relative to the image, from 0 to 999, rounded down, one token each: ``<loc_12>...``
 
-The checkpoints are florence-community/Florence-2-base and others of this author. Microsoft's own
-checkpoints do not work: they have other weight names, for code of their own.
+The checkpoints are those of florence-community, such as florence-community/Florence-2-base.
+Microsoft's own checkpoints do not work: they have other weight names, for code of their own.
 """
 
 from collections.abc import Mapping

@@ -3,8 +3,8 @@ r"""The LLaVA-1.5 model family.
 Image         padded to a square with the mean colour, then resized to the vision tower's input size
               (336 pixels); one token per patch. The image processor of transformers crops by
               default; here it pads
-Prompt        the checkpoint's chat template. If it has none, that of the original code, with its
-              system prompt (original layout), or llava-hf's: ``USER: <image>\n... ASSISTANT:``
+Prompt        the checkpoint's chat template. If it has none, the prompt of the original code, with
+              its system prompt (original layout), or llava-hf's: ``USER: <image>\n... ASSISTANT:``
 Answer        a space, the text, then ``</s>``
 Coordinates   relative to the padded square, from 0 to 1, three decimals: ``[x1, y1, x2, y2]``
 

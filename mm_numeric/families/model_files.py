@@ -81,7 +81,7 @@ def load_weights(
 
 
 def check_model_type(model_class: Any, family: str, source: str, model: ModelConfig) -> None:
-    """Raise ValueError if the ``model_type`` of a checkpoint is not that of the family.
+    """Raise ValueError if a checkpoint has another ``model_type`` than the family.
 
     A folder without ``config.json`` (which holds only a tokenizer) is accepted.
     """

@@ -1,8 +1,8 @@
 """The Qwen2-VL model family.
 
 Image         resized to multiples of 28 pixels; one token per 28 x 28 pixels (2 x 2 patches). The
-              minimum and maximum number of pixels are set in ``model.image_size``; by default they
-              are those of the checkpoint's image processor
+              minimum and maximum number of pixels are set in ``model.image_size``; the defaults are
+              in the checkpoint's image processor
 Prompt        the checkpoint's chat template
 Answer        the text, then ``<|im_end|>``
 Coordinates   relative to the image, from 0 to 1000: ``<|box_start|>(x1,y1),(x2,y2)<|box_end|>``

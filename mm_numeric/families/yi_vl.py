@@ -86,5 +86,5 @@ class YiVL(Llava):
 
     @classmethod
     def template(cls, own: str | None, source: str, model: ModelConfig) -> str:
-        """Return Yi-VL's chat template, also if its tokenizer has that of the language model."""
+        """Return Yi-VL's chat template, even if the tokenizer has the language model's."""
         return TEMPLATE

@@ -176,7 +176,7 @@ class MolmoFormat(ClickFormat):
 
     @staticmethod
     def regex(x: str, y: str, *, several: bool) -> str:
-        """Return a regular expression of one point, or several, given those of x and y."""
+        """Return a regular expression of one point, or ``several``, given those of x and y."""
         one = f'<point x="{x}" y="{y}"></point>'
         index = "[1-9][0-9]*"
         more = f'<points(?: x{index}="{x}" y{index}="{y}"){{2,}}></points>'

@@ -234,7 +234,7 @@ class CoordinateFormat:
         return Reading(tuple(shapes), cut)
 
     def _gaps(self, match: re.Match[str], *, points: bool) -> list[tuple[int, int]]:
-        """Return the spans between the shapes that one match has, such as several in brackets."""
+        """Return the spans between several shapes of one match, such as shapes in one bracket."""
         first = match.end("open")
         if self.within:
             return [gap.span() for gap in self._gap.finditer(match.string, first, match.end())]
@@ -390,7 +390,6 @@ class CoordinateFormat:
         return "|".join(sorted(patterns, key=len, reverse=True))
 
     def _read_label(self, before: str, after: str) -> str:
-        """Parse the label of a box or polygon from the text before or after its coordinates."""
         return self._cleaned(before if self.label_first else after)
 
     def _cleaned(self, text: str) -> str:
@@ -449,7 +448,6 @@ class JsonFormat(CoordinateFormat):
         return super()._gaps(match, points=points and not is_box)
 
     def _read_label(self, before: str, after: str) -> str:
-        """Parse the label from the fields of an object before and after its coordinates."""
         fields = _fields(before, {})
         fields = _fields(after, fields, stops=True)
         own = self.label_open.split('"')[1]
@@ -481,5 +479,5 @@ def _fields(text: str, fields: dict[str, str], *, stops: bool = False) -> dict[s
 
 
 def _in_double_quotes(match: re.Match[str]) -> str:
-    """Convert an escaped character or a quote of a string in single quotes to double quotes."""
+    """Convert an escape or a quote in a single-quoted string for a double-quoted string."""
     return {"\\'": "'", '"': '\\"'}.get(match[0], match[0])

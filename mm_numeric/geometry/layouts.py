@@ -68,7 +68,7 @@ def find_shapes(text: str, coordinates: Coordinates, *, points: bool = False) ->
 
 
 def _readings(text: str, form: CoordinateFormat, *, points: bool) -> Iterator[Reading]:
-    """Yield what each layout finds in a text, in the order in which they are tried."""
+    """Yield the reading of a text in each layout, in the order in which layouts are tried."""
     is_first = isinstance(form, ClickFormat | JsonFormat) or _has_tokens(text, form)
     if is_first:
         yield form.read_answer(text, points=points)

@@ -54,7 +54,7 @@ class ChartQA(ImageImporter):
     version = 3  # 3: tolerance of years
 
     def row(self, raw: Mapping[str, Any], identity: str) -> dict[str, Any] | SkippedLine:
-        """Convert a question; skip it if its answer is no number."""
+        """Convert a question; skip it if its answer is not a number."""
         label = text_field(raw, "label").strip()
         question = text_field(raw, "query")
         image = self.folder.fields(text_field(raw, "imgname"))
@@ -75,7 +75,7 @@ class PlotQA(ImageImporter):
     version = 2  # 2: tolerance of years
 
     def row(self, raw: Mapping[str, Any], identity: str) -> dict[str, Any] | SkippedLine:
-        """Convert a question; skip it if its answer is no number."""
+        """Convert a question; skip it if its answer is not a number."""
         index, answer, kind = raw.get("image_index"), raw.get("answer"), raw.get("type")
         if type(index) is not int or index < 0:
             raise InvalidRowError("image", f"image_index is a number, not {shorten(index)}.")

@@ -195,7 +195,7 @@ def _instance(
 
 
 def _mask(segmentation: Any, size: tuple[int, int] | None) -> dict[str, Any]:
-    """Return a segmentation as run lengths; the union of its parts if it is a list of polygons."""
+    """Return a segmentation as run lengths; a list of polygons becomes their union."""
     if isinstance(segmentation, list):
         from pycocotools import mask
 

@@ -37,7 +37,7 @@ class Exporter(ABC):
     """Base class that writes the files of one tool."""
 
     tool: ClassVar[str]
-    """Name and version of the tool."""
+    """Name of the tool, and the version for which files are written."""
 
     rotates_images: ClassVar[bool] = True
     """True if the tool rotates images upright according to their EXIF orientation."""

@@ -148,7 +148,6 @@ class LlavaImporter(ImageImporter):
     def _answer(
         self, identity: str, question: str, text: str, images: Sequence[str], raw: Mapping[str, Any]
     ) -> dict[str, Any] | SkippedLine:
-        """Convert an answer; skip it if it has no box."""
         if not self._numerals(text):
             if "<bbox>" in text and raw.get("objects"):
                 raise InvalidRowError(

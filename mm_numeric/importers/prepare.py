@@ -118,7 +118,7 @@ def prepare(
 
 
 class _Counted:
-    """Counts what an importer yields, and validates its rows."""
+    """Counts the items of an importer, and validates its rows."""
 
     def __init__(self, task: str | None, *, clip: bool) -> None:
         self._task = task  # of all rows, if it does not depend on the row
@@ -212,7 +212,7 @@ def _check_out(out: Path, record_path: Path, *, force: bool) -> bool:
 
 
 def _has_failed(record_path: Path) -> bool:
-    """Return True if the record is of a conversion with more invalid lines than allowed."""
+    """Return True if a record counts more invalid lines than its conversion allowed."""
     if not record_path.is_file():
         return False
     try:

@@ -59,7 +59,6 @@ def require_reader() -> None:
 
 @contextmanager
 def _invalid_as_row(video: Path) -> Iterator[None]:
-    """Raise InvalidRowError for the errors of PyAV."""
     try:
         yield
     except (OSError, ValueError, RuntimeError) as error:

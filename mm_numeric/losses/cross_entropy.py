@@ -132,7 +132,7 @@ def most_likely(logits: Tensor, at: Tensor) -> Tensor:
 
 
 def _gradient_like(logits: Tensor, *, filled: bool = False) -> Tensor:
-    """Allocate a zero tensor for the gradient of the logits; not zeroed if ``filled``.
+    """Allocate a zero tensor like the logits; not zeroed if the caller overwrites it (``filled``).
 
     On a CPU, numpy allocates the memory, which is five times as fast as torch.
     """
@@ -144,7 +144,7 @@ def _gradient_like(logits: Tensor, *, filled: bool = False) -> Tensor:
 
 
 def _pieces(count: int, rows: Tensor | None, logits: Tensor) -> Iterator[tuple[slice, Any]]:
-    """Split ``count`` labels into chunks; yield a slice of the labels and where their logits are.
+    """Split ``count`` labels into chunks; yield a slice ``chunk`` and an ``index`` for each.
 
     ``logits[index]`` are the logits of ``labels[chunk]``. ``rows`` are the positions of all labels
     in ``logits``; None if every position has a label.

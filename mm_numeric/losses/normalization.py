@@ -32,7 +32,7 @@ class Counts(NamedTuple):
     """The argument ``shift`` with which labels [b, t] were counted; None if it is not known."""
 
     is_batch: bool = False
-    """True if the step has one batch, for which the loss is called, and these are its counts."""
+    """True if the step has a single batch, and these are the counts of this batch."""
 
     @classmethod
     def of(cls, labels: Tensor, spans: NumberSpans, weights: Tensor | None = None) -> "Counts":

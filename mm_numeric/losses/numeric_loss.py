@@ -69,7 +69,7 @@ class ObjectiveResult:
 
     @property
     def metrics(self) -> dict[str, Tensor]:
-        """Return the training metrics of this batch by name: those of ``number_metrics``.
+        """Return the metrics of ``number_metrics`` for this batch by name.
 
         Empty unless the objective was called with ``metrics=True``.
         """
@@ -107,7 +107,7 @@ class Balance(nn.Module):
             own = means if is_whole else None
             numeric = self.factor(sums, own) * sum(weighted[1:], weighted[0])
         if "ce" not in sums:
-            assert numeric is not None  # only with terms may cross-entropy be missing
+            assert numeric is not None  # without terms, there is always cross-entropy
             return numeric
         cross_entropy = _times(self.spec.ce_weight, means["ce"])
         return cross_entropy if numeric is None else cross_entropy + numeric.to(cross_entropy)
@@ -183,7 +183,7 @@ class NumericLoss(nn.Module):
         answers: The tree of all answers, which ``expected_risk`` needs. The logits [n, v] of the n
             supervised positions, or their hidden states, are then followed by those of the nodes of
             the tree, row by row: [n + r * u, v].
-        **changes: Fields of ``ObjectiveSpec`` that replace those of ``objective``, such as
+        **changes: Fields of ``ObjectiveSpec`` to change in ``objective``, such as
             ``numeric_weight=0.8``, and options that only one of its terms has, such as
             ``squash=3``.
     """
@@ -367,11 +367,9 @@ class NumericLoss(nn.Module):
     def _select(
         self, logits: Tensor, labels: Tensor, spans: NumberSpans, supervised: Tensor | None
     ) -> tuple[Tensor | None, NumberLogits, Tensor]:
-        """Compute cross-entropy and select the logits of the number tokens.
+        """Return cross-entropy and number-token logits, and the positions of the latter, [k].
 
-        Returns:
-            The cross-entropy of each label [n] (None if it is not computed), the logits of all c
-            number tokens at the k labels that are number tokens, and the positions [k] of these.
+        The cross-entropy [n] is None if it is not computed.
         """
         ids, classes = self._table(logits, logits.shape[-1])
         gathered = supervised is None and self._has_cross_entropy

@@ -28,7 +28,6 @@ class TermSpec:
     """Settings of the term's class, for example ``growth: 1.5``."""
 
     def __post_init__(self) -> None:
-        """Validate the fields."""
         check_weight("weight", self.weight)
         for role, weight in self.roles.items():
             if role not in ROLES:

@@ -59,8 +59,8 @@ class ExpectedDistance:
             1, for vocabularies with large values; ``squash_factor`` in the ntloss package. With
             1 the loss is ``1 - p_y``. None does not rescale.
         scale: Unit of the costs ``absolute`` and ``modular``. ``range``: the values are rescaled so
-            that the largest distance is 9 for every tokenizer: those of 000 to 999 are multiplied
-            by 9 / 999. ``published``: the values are not rescaled.
+            that the largest distance is 9 for every tokenizer: the values of 000 to 999 are
+            multiplied by 9 / 999. ``published``: the values are not rescaled.
     """
 
     per: ClassVar[Literal["token"]] = "token"
@@ -267,7 +267,8 @@ class PlaceWeightedDistance:
         growth: 1 + sigma of arXiv 2505.13077. With 1.2 each digit weighs 20 % more than the next.
         normalise_places: True divides the weights by their mean over the digits of a number, so
             that a digit of a long number has the same weight on average as one of a short number.
-            False as published: the weights of 17 digits add up to 106, those of three to 3.6.
+            False as published: with growth 1.2, the weights of 17 digits add up to 106, of three
+            digits to 3.6.
     """
 
     per: ClassVar[Literal["token"]] = "token"

@@ -110,7 +110,7 @@ def _number_values(
 
 
 def _absolute(value: Tensor, classes: NumberClasses) -> Tensor:
-    """Return the absolute value; its gradient at 0 is 1, where that of ``torch.abs`` is 0."""
+    """Return the absolute value; its gradient at 0 is 1, not 0 as with ``torch.abs``."""
     return torch.where(value < 0, -value, value) if classes.has_negative else value
 
 
