@@ -210,7 +210,7 @@ class Chat(Family):
         return found.pop() if len(found) == 1 else None
 
     def _expanded(self, width: int, height: int) -> int:
-        """Count the tokens of an image by processing a black one of the same size."""
+        """Count the tokens of an image by processing a black image of the same size."""
         prompt = self.prompts(["?"], [Image.new("RGB", (width, height))])
         return len(prompt.ids[0]) - len(self.question("?", 1)) + 1
 

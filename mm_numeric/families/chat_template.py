@@ -60,7 +60,7 @@ def check_image_count(text: str, count: int) -> None:
 def message_content(text: str, images: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the content of a chat message: each image in place of an ``IMAGE`` of the text.
 
-    A text without ``IMAGE`` follows its image. Without images, the text is returned unchanged.
+    A text without ``IMAGE`` follows its image. Without images, the content is only the text.
     """
     if not images:
         return [{"type": "text", "text": text}]

@@ -33,8 +33,8 @@ _ACTION = re.compile(
 )
 """A JSON object without other objects in it, or a call of a function that moves the pointer.
 
-Outside of strings, an object has no backslash: two attempts that start at different braces then
-never read the same characters as the same string, so that the time is linear in the text.
+An object must not have a backslash outside of strings. Otherwise, attempts from different braces
+could read the same string again, and the time would not be linear in the text.
 """
 
 _FIELD = re.compile(

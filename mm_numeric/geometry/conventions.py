@@ -1,6 +1,6 @@
 """How published models write coordinates, with sources, for ``mm-numeric ls --coordinates``.
 
-A chat model is recognised by the class of its transformers processor. To add one, add a line.
+A chat model is recognised by the class of its transformers processor.
 """
 
 from collections.abc import Mapping

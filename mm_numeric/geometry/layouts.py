@@ -14,7 +14,7 @@ with a shape, complete or not, is used:
 
 For points, actions on a screen and tags of points come before all of them (``find_points``), and
 lists of pairs, ``[(1, 2), (3, 4)]``, before the fourth.
-Location tokens are read only in a frame that has them, and nothing else is read there.
+In a frame with location tokens, only these are parsed; in other frames, they are not.
 """
 
 import re

@@ -340,12 +340,9 @@ def image_row(
     An image with an invalid object gets no row: the row would train the model to overlook the
     object.
 
-    Args:
-        where: Location of the image in the input files.
-        fields: The fields of the row, except ``instances``.
-        objects: Pairs of the location of an object, such as ``line 3``, and the object.
-        read: Function from an object to its entry in ``instances``, or to a ``SkippedLine`` for
-            an object that is left out on purpose. It raises ``InvalidRowError``.
+    ``fields`` are the row's fields, except ``instances``. ``objects`` are pairs of the location of
+    an object, such as ``line 3``, and the object. ``read`` converts an object to its entry in
+    ``instances``, or to a ``SkippedLine`` if it is left out on purpose.
     """
     instances, is_complete = [], True
     for position, raw in objects:

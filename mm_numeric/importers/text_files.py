@@ -65,8 +65,7 @@ class TextFiles(ImageImporter, ABC):
     def items(self, where: str, identity: str, entry: Any) -> Iterator[ImportedItem]:
         """Yield the row of an image with its text regions, and an error for each invalid region.
 
-        An image with an invalid region gets no row, unless the region is marked ``ignore``. A row
-        without the region would train the model to overlook text.
+        An image with an invalid region gets no row, unless the region is marked ``ignore``.
         """
         name, text = entry
         stem = self.image(name.stem)

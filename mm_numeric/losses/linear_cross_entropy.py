@@ -4,10 +4,10 @@ Axes    n supervised positions (those with a label), d hidden size, v vocabulary
         k labels that are number tokens, c number tokens in the vocabulary
 
 With a vocabulary of 150,000 the logits are the largest tensor of a training step, and their softmax
-and gradient have the same size. Here the logits are computed in chunks of rows, each of which is
-freed after use. For a frozen head, as with LoRA, the forward pass also multiplies the softmax of
-each chunk by the weight, which is almost the gradient of the hidden states. For a trained head, the
-logits are computed again in the backward pass, which is a third more arithmetic.
+and gradient have the same size. Here the logits are computed in chunks, in the same memory. For a
+frozen head, as with LoRA, the forward pass also multiplies the softmax of each chunk by the weight,
+which is almost the gradient of the hidden states. For a trained head, the logits are computed again
+in the backward pass, which is a third more arithmetic.
 
 ``torch.nn.functional.linear_cross_entropy`` of torch 2.13 is not used: it rounds the losses of bf16
 hidden states to bf16 (an error of 0.03), and takes ten times as long on a CPU.
@@ -32,10 +32,9 @@ from mm_numeric.losses.cross_entropy import (
 CHUNKED_FROM = 1 << 27
 """Smallest number of logits per micro-batch, n * v, for which the loss is computed in chunks.
 
-2**27 logits need 512 MiB in float32, and their gradient needs 512 MiB more. For a trained head,
-chunking needs a third more arithmetic. Measured on a CPU with n = 1,536 and v = 151,936: 33 MiB
-instead of 1,632 MiB, in 1.1 to 2.1 times the time. Smaller micro-batches would fit into a single
-chunk."""
+2**27 logits need 512 MiB in float32, and their gradient needs 512 MiB more. Measured on a CPU with
+n = 1,536 and v = 151,936: 33 MiB instead of 1,632 MiB, in 1.1 to 2.1 times the time. Smaller
+micro-batches would fit into a single chunk."""
 
 
 def head_scores(
