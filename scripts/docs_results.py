@@ -411,13 +411,13 @@ class Claim:
 
 CLAIMS = (
     Claim(
-        "If labels err to both sides, by about 5 minutes, the median of a CE model reads more "
-        "clocks than its greedy answers",
+        "With label errors of about 5 minutes in both directions, the median of a CE model reads "
+        "more clocks within 1 minute than its greedy answers",
         "clock_evidence", "ce_gaussian_5, median", "ce_gaussian_5",
     ),
     Claim(
-        "If labels are late, by 5 minutes on average, this median reads fewer, against the "
-        "hypothesis",
+        "With labels that are late by 5 minutes on average, the median reads fewer clocks within "
+        "1 minute, contrary to the hypothesis",
         "clock_evidence", "ce_exponential_5, median", "ce_exponential_5",
     ),
     Claim(
@@ -426,32 +426,32 @@ CLAIMS = (
         "arithmetic_smollm2", "ce, median", "ce",
     ),
     Claim(
-        "The same holds after NTIL",
+        "The same holds for a model trained with NTIL",
         "arithmetic_smollm2", "ntil, median", "ntil",
     ),
     Claim(
-        "With noise of 5 minutes, `expected_risk` reads more clocks within 1 minute than CE, both "
-        "greedily",
+        "With label noise of 5 minutes, `expected_risk` reads more clocks within 1 minute than CE, "
+        "both decoded greedily",
         "clock_evidence", "expected_risk_gaussian_5", "ce_gaussian_5",
     ),
     Claim(
-        "With late labels, `expected_risk` reads more clocks within 5 minutes than CE, both by the "
-        "median",
+        "With late labels, `expected_risk` reads more clocks within 5 minutes than CE, both "
+        "decoded by the median",
         "clock_evidence", "expected_risk_exponential_5, median", "ce_exponential_5, median",
     ),
     Claim(
-        "With noise of 5 minutes, CE that learns its own medians reads more clocks within 1 minute "
-        "than CE with as many steps, both greedily",
+        "With label noise of 5 minutes, a CE model distilled from its own medians reads more "
+        "clocks within 1 minute than a CE model with as many steps, both decoded greedily",
         "clock_distilled", "distilled", "more_steps",
     ),
     Claim(
-        "With noisy boxes, CE that learns its own `mbr` answers finds more at IoU 0.75 than CE, "
-        "both greedily",
+        "With noisy boxes, a CE model distilled from its own `mbr` answers finds more objects at "
+        "IoU 0.75 than a CE model, both decoded greedily",
         "grounding_evidence", "distilled", "ce",
     ),
     Claim(
-        "A tiny model that learns exact boxes as location tokens finds more than one that learns "
-        "digits, both with CE, greedily",
+        "With exact boxes, a tiny model that writes location tokens finds more objects than one "
+        "that writes digits, both trained with CE and decoded greedily",
         "location_tokens", "tokens_exact", "ce_exact",
     ),
     Claim(
@@ -459,7 +459,7 @@ CLAIMS = (
         "location_tokens", "tokens_noise_4", "ce_noise_4",
     ),
     Claim(
-        "With labels without noise, distillation costs accuracy on sums",
+        "With labels without noise, distillation lowers the accuracy on sums",
         "arithmetic_decoding", "distilled", "ce",
     ),
 )  # fmt: skip
