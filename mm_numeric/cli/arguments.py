@@ -282,8 +282,8 @@ def _add_ask(predict: argparse.ArgumentParser) -> None:
         type=Path,
         default=[],
         metavar="IMAGE",
-        help="print the answer to the question of the task about each image and its confidence; a "
-        "folder stands for the images in it",
+        help="print the answer to the question of the task about each image, and its confidence; a "
+        "folder means all images in it",
     )
     predict.add_argument(
         "--ask",
@@ -317,8 +317,8 @@ def _add_calibrate(add: _Add) -> None:
         "--data",
         required=True,
         metavar="FILE",
-        help="rows as .jsonl or .csv with correct answers, 250 or more, that are neither training "
-        "nor test rows; questions that are, are left out",
+        help="rows as .jsonl or .csv with correct answers, 250 or more; training and test "
+        "questions of the run are left out",
     )
     calibrate.add_argument(
         "--images",
@@ -346,7 +346,7 @@ def _add_compare(add: _Add) -> None:
     compare.add_argument(
         "--plan",
         action="store_true",
-        help="print the runs, what each waits for and the resources, and run nothing",
+        help="print the runs, the runs that each waits for, and the resources; run nothing",
     )
 
 
@@ -393,9 +393,9 @@ def _add_report(add: _Add) -> None:
         "--table",
         metavar="NAME",
         help="write nothing; print one table as --format md, latex or csv: metrics, failures, and "
-        "so on (report.tex has the names of all)",
+        "so on (report.tex lists all names)",
     )
-    add_partial(report, "results of test rows of which some have no answer")
+    add_partial(report, "results without the answers to some test rows")
     report.add_argument(
         "--port", type=int, default=8765, help="port of --watch on 127.0.0.1 (default: 8765)"
     )
