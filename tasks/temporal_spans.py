@@ -136,10 +136,8 @@ class FindSpans(BaseTask):
                 tuple((_seconds(start), _seconds(end)) for start, end, _ in found),
                 tuple(scores) if len(scores) == len(found) else (),
             )
-        times = _ONE_TIME.findall(prose)
-        lenient = (
-            TimeSpans(((_seconds(times[0]), _seconds(times[1])),)) if len(times) == 2 else None
-        )
+        times = [_seconds(time) for time in _ONE_TIME.findall(prose)]
+        lenient = TimeSpans(((times[0], times[1]),)) if len(times) == 2 else None
         return Unreadable("no span as START - END", lenient)
 
     def grammar(self, frame: Frame | None = None) -> str:

@@ -115,10 +115,7 @@ class Chat(Family):
         return ids
 
     def prompts(
-        self,
-        texts: Sequence[str],
-        images: Sequence[Shown],
-        where: Sequence[str] | None = None,
+        self, texts: Sequence[str], images: Sequence[Shown], where: Sequence[str] | None = None
     ) -> Prompts:
         """Apply the processor to a batch of questions and their images."""
         for i, text in enumerate(texts):

@@ -333,10 +333,7 @@ class Family(ABC):
         return found
 
     def prompts(
-        self,
-        texts: Sequence[str],
-        images: Sequence[Shown],
-        where: Sequence[str] | None = None,
+        self, texts: Sequence[str], images: Sequence[Shown], where: Sequence[str] | None = None
     ) -> Prompts:
         """Tokenise a batch of questions and preprocess their images.
 

@@ -85,9 +85,8 @@ class View:
 
         They convert original to resized pixels. The float ``scale_x``, in contrast, is rounded.
         """
-        return _fractions(self.scale_x, self.offset_x_px), _fractions(
-            self.scale_y, self.offset_y_px
-        )
+        x, y = (self.scale_x, self.offset_x_px), (self.scale_y, self.offset_y_px)
+        return _fractions(*x), _fractions(*y)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -149,11 +149,7 @@ class NumberLogits:
 
     @classmethod
     def at(
-        cls,
-        scores: Tensor,
-        log_normaliser: Tensor,
-        classes: NumberClasses,
-        target: Tensor,
+        cls, scores: Tensor, log_normaliser: Tensor, classes: NumberClasses, target: Tensor
     ) -> "NumberLogits":
         """Create ``NumberLogits`` from the model's logits of the c number tokens, scores [k, c].
 
