@@ -45,8 +45,7 @@ class TrainedRun:
     @property
     def facts(self) -> dict[str, Any]:
         """Return run.json: steps, rows, seconds, modules and other metadata."""
-        facts: dict[str, Any] = read_json(self.folder / FINISHED)
-        return facts
+        return read_json(self.folder / FINISHED)
 
 
 @dataclass(frozen=True)

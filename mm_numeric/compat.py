@@ -71,10 +71,9 @@ def next_model_kwargs(model: Any, outputs: Any, model_kwargs: dict[str, Any]) ->
     A custom decoding loop, ``generate(custom_generate=...)``, needs the cache, masks and positions
     that the loops of transformers (5.15 to 5.24) update with this private method.
     """
-    found: dict[str, Any] = model._update_model_kwargs_for_generation(
+    return model._update_model_kwargs_for_generation(
         outputs, model_kwargs, is_encoder_decoder=model.config.is_encoder_decoder
     )
-    return found
 
 
 def default_generation_settings() -> dict[str, Any]:

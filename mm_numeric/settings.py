@@ -137,8 +137,7 @@ def with_override(raw: Mapping[str, Any], override: str) -> dict[str, Any]:
 
 def with_setting(raw: Mapping[str, Any], path: str, value: Any, where: str) -> dict[str, Any]:
     """Return a copy of settings with a new value at a dotted path like ``trainer.seed``."""
-    changed: dict[str, Any] = _set(dict(raw), path.split("."), value, where, ())
-    return changed
+    return _set(dict(raw), path.split("."), value, where, ())
 
 
 def setting_at(raw: Any, path: str) -> Any:

@@ -58,8 +58,7 @@ def lines(found: Comparison, folder: Path) -> list[str]:
 
 
 def _rules(found: Comparison) -> dict[str, object]:
-    decoded: dict[str, object] = next(iter(found.summary["decoding"].values()))
-    return decoded
+    return next(iter(found.summary["decoding"].values()))
 
 
 def _value(found: Comparison, name: str, rule: str) -> float:
@@ -67,8 +66,7 @@ def _value(found: Comparison, name: str, rule: str) -> float:
 
 
 def _seeds(found: Comparison, name: str, rule: str) -> list[float]:
-    own: list[float] = found.summary["decoding"][name][rule][found.metrics[0].name]["seeds"]
-    return own
+    return found.summary["decoding"][name][rule][found.metrics[0].name]["seeds"]
 
 
 if __name__ == "__main__":

@@ -67,9 +67,7 @@ class Experiment:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """Return the content of summary.json."""
-        text = (RESULTS / self.name / "summary.json").read_text(encoding="utf-8")
-        found: dict[str, Any] = json.loads(text)
-        return found
+        return json.loads((RESULTS / self.name / "summary.json").read_text(encoding="utf-8"))
 
     @property
     def planned(self) -> list[dict[str, Any]]:
@@ -120,8 +118,7 @@ class Experiment:
 
     def found(self, objective: str, cell: str, rule: str, metric: str) -> dict[str, Any]:
         """Return the mean of a metric, with the value of each seed."""
-        own: dict[str, Any] = self.summary["decoding"][self.rows[objective, cell]][rule][metric]
-        return own
+        return self.summary["decoding"][self.rows[objective, cell]][rule][metric]
 
 
 @cache

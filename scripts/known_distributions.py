@@ -84,14 +84,13 @@ def explore(model: KnownModel, tree: PrefixTree, prompts: int = 1, steps: int = 
     """Explore the answers of a model to a batch of equal prompts."""
     ids = torch.full((prompts, 1), START)
     model.generation_config.eos_token_id = model.generation_config.pad_token_id = END
-    found: list[Explored] = model.generate(
+    return model.generate(
         ids,
         attention_mask=torch.ones_like(ids),
         custom_generate=tree,
         max_new_tokens=steps,
         **PLAIN_SETTINGS,
     )
-    return found
 
 
 def text_of(tokens: Sequence[int]) -> str:

@@ -154,5 +154,4 @@ def ray_resources(arguments: argparse.Namespace) -> Resources | None:
     raw: dict[str, Any] = {}
     for override in arguments.resources:
         raw = with_override(raw, override)
-    resources: Resources = read_dataclass(Resources, raw, "--resources")
-    return resources
+    return read_dataclass(Resources, raw, "--resources")

@@ -117,8 +117,7 @@ def read_modules(raw: Any, where: str) -> ModulesConfig:
     """Read the config section ``modules``, such as ``{vision: frozen, language: adapted}``."""
     if isinstance(raw, Mapping):
         raw = {name: {"how": own} if isinstance(own, str) else own for name, own in raw.items()}
-    modules: ModulesConfig = read_dataclass(ModulesConfig, {} if raw is None else raw, where)
-    return modules
+    return read_dataclass(ModulesConfig, {} if raw is None else raw, where)
 
 
 def read_lora(raw: Any, modules: ModulesConfig, where: str) -> LoraSettings | None:
@@ -132,5 +131,4 @@ def read_lora(raw: Any, modules: ModulesConfig, where: str) -> LoraSettings | No
         raise ValueError(
             f"{where}: no module is adapted; add `modules: {{language: adapted}}`, or remove lora."
         )
-    lora: LoraSettings = read_dataclass(LoraSettings, {} if raw is None else raw, where)
-    return lora
+    return read_dataclass(LoraSettings, {} if raw is None else raw, where)

@@ -363,8 +363,7 @@ def read_coordinates(value: Any, where: str) -> Coordinates:
             base["format"] = "location"
         is_exclusive = options.get("clamp", base["clamp"]) == "exclusive"
         base |= {"max_value": tokens if is_exclusive else tokens - 1, "decimals": 0}
-    found: Coordinates = read_dataclass(Coordinates, {**base, **options}, where)
-    return found
+    return read_dataclass(Coordinates, {**base, **options}, where)
 
 
 def has_location_tokens(model: ModelConfig, where: str) -> bool:

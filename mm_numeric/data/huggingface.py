@@ -102,9 +102,8 @@ def _image_bytes(stored: dict[str, Any]) -> bytes:
 
     The file may be in an archive (``zip://0.png::train.zip``) or on the hub (``hf://...``).
     """
-    inside: bytes | None = stored["bytes"]
-    if inside is not None:
-        return inside
+    if stored["bytes"] is not None:
+        return stored["bytes"]
     path = str(stored["path"])
     if "://" not in path:
         return Path(path).read_bytes()
