@@ -12,8 +12,8 @@ GREEDY, MBR = "greedy", "mbr"
 DECODE_RULES = (GREEDY, "mean", "median", MBR, "raft")
 """Rules that choose an answer. ``greedy`` takes the most likely token at each step. The others use
 the distribution over the model's answers: its mean, its median, the answer with the least expected
-risk (minimum Bayes risk), or, for ``raft``, the sum of each number times its probability, which is
-not normalised."""
+risk (minimum Bayes risk), or, for ``raft``, the sum of each number times its unnormalised
+probability."""
 
 
 def is_greedy_alone(rules: Iterable[str]) -> bool:

@@ -18,7 +18,7 @@ RETRIES = 10
 
 
 def connect() -> Any:
-    """Connect to the cluster of RAY_ADDRESS, or else start one on this machine; return ``ray``.
+    """Connect to the cluster of RAY_ADDRESS, or else to one on this machine; return ``ray``.
 
     Raises ValueError if Ray does not reach the cluster in about two minutes.
     """

@@ -36,7 +36,7 @@ def _in_processes(config: Config, folder: Path, left: Sequence[Run]) -> None:
     threads = max(1, (os.cpu_count() or 1) // jobs)
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), PARENT: str(os.getpid())}
     # Without -P, Python looks for modules in the working directory first, where another user's
-    # files may be. A checkout of this library that is not installed needs it.
+    # files may be. Only a checkout of this library that is not installed has to be found there.
     safe = ["-P"] if Path.cwd() != Path(__file__).parents[3] else []
     command = [sys.executable, *safe, "-m", "mm_numeric", "compare", str(folder / CONFIG)]
     command += ["--seeds", *map(str, all_seeds(config))]
