@@ -302,7 +302,7 @@ class Mark(NamedTuple):
     """Index after the number's last character."""
 
     role: str = "free"
-    """What the number is: one of ``ROLES``."""
+    """Role of the number, one of ``ROLES``."""
 
     group: int = -1
     """Index of the box, polygon or time in the answer that the number belongs to; -1 for a free
@@ -386,7 +386,7 @@ class Example:
     ``IMAGE`` once for each image."""
 
     epoch: int | None = field(default=None, repr=False, compare=False)
-    """In training, the number of earlier passes over the data; None if this is not known."""
+    """Number of earlier passes over the data during training; None if unknown."""
 
     repeat: int = field(default=0, repr=False, compare=False)
     """Number of earlier occurrences of the row in a stream, or in an epoch of weighted sources.

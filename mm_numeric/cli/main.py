@@ -215,7 +215,7 @@ def _train(arguments: argparse.Namespace) -> None:
         stop = error
     leave_process_group()
     if stop is not None:
-        if num_ranks() == 1 and stop.resumable:  # with a launcher, the command is another one
+        if num_ranks() == 1 and stop.resumable:  # a launcher needs another command
             flags = ["--trust-remote-code"] if arguments.trust_remote_code else []
             words = [arguments.config, *arguments.overrides, "--resume", *flags]
             show(f"next: mm-numeric train {shlex.join(words)}")

@@ -52,13 +52,13 @@ def report_text(prepared: Prepared) -> str:
         lines.append(f"sha256 {record['output']['sha256']}  {prepared.out}")
         lines += _config_lines(prepared)
         lines += [prepared.usage] if prepared.usage else []
-    return "\n".join(line.replace("\n", r"\n") for line in lines)  # of a file name
+    return "\n".join(line.replace("\n", r"\n") for line in lines)  # in file names
 
 
 def _config_lines(prepared: Prepared) -> list[str]:
     """Return overrides to copy: the settings to train on the rows, and to test on them."""
     options, task = prepared.record["options"], prepared.record["task"]
-    images = options.get("images") or options.get("frames")  # of videos
+    images = options.get("images") or options.get("frames")  # frames: images of videos
     source = {"path": str(prepared.out), "images": images}
     rows = {name: value for name, value in source.items() if value}
     settings = {"data.train": rows, "task": {"name": task} if isinstance(task, str) else task or {}}
@@ -107,7 +107,7 @@ def _target(arguments: argparse.Namespace, options: Mapping[str, Any]) -> Any:
         return None
     from mm_numeric.importers.export import Target
 
-    folder = options.get("images") or options.get("frames")  # of videos
+    folder = options.get("images") or options.get("frames")  # frames: images of videos
     if "images" not in options and folder is None:  # image paths relative to the data set (YOLO)
         folder = arguments.inputs[0] if arguments.inputs[0].is_dir() else arguments.inputs[0].parent
     images = None if folder is None else str(folder)

@@ -53,7 +53,7 @@ def value_name(axis: str, value: Any, axes: Sequence[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What one task reserves on a cluster: a run of a comparison, or a part of a prediction."""
+    """Resources of a task on a cluster: a run of a comparison, or a part of a prediction."""
 
     gpus: int = 0
     """Number of GPUs, 0 or 1."""
@@ -187,7 +187,7 @@ class CompareConfig:
     start, on one of the GPUs if there are several."""
 
     resources: Resources | None = None
-    """What each run reserves with ``--engine ray``, which requires it."""
+    """Resources that each run reserves with ``--engine ray``; required for this engine."""
 
     def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):

@@ -164,7 +164,7 @@ def _class_bodies(module: str) -> dict[str, list[ast.stmt]]:
 
 def in_words(annotation: str) -> str:
     """Return a type annotation in words: ``text or null`` for ``str | None``."""
-    text = re.sub(r"[\w.]+\.", "", annotation.replace("...", "…"))  # without the names of modules
+    text = re.sub(r"[\w.]+\.", "", annotation.replace("...", "…"))  # removes module names
     for found, word in 2 * [*_TYPE_WORDS.items()]:  # twice: a list of lists
         text = re.sub(found, word, text)
     return text

@@ -88,7 +88,7 @@ def map_tasks(
     except BaseException as error:
         for ref in refs:
             ray.cancel(ref)  # no effect on a task that has finished
-        cause = getattr(error, "cause", None)  # of ray.exceptions.RayTaskError
+        cause = getattr(error, "cause", None)  # attribute of ray.exceptions.RayTaskError
         if isinstance(cause, ValueError):
             raise cause from error
         raise

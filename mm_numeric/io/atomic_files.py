@@ -189,7 +189,7 @@ def lock(handle: int | None) -> bool:
             import fcntl
 
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except PermissionError as error:  # of Windows, and of some network file systems
+    except PermissionError as error:  # raised on Windows and by some network file systems
         raise BlockingIOError(error.errno, error.strerror) from None
     except OSError as error:
         if error.errno not in _NO_LOCKS:

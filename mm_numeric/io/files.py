@@ -159,7 +159,7 @@ def listed_rows(found: Any, path: Path, field: str | None = None) -> list[Any]:
             names = ", ".join(lists) or "none"
             raise ValueError(f"{path}: {field!r} is no list of objects; there is {names:.80}.")
         return lists[field]
-    for name in ("data_list", "qa_pairs"):  # of MMEngine and of published benchmarks
+    for name in ("data_list", "qa_pairs"):  # keys of MMEngine and of published benchmarks
         if isinstance(fields.get(name), list):
             return list(fields[name])
     if len(lists) == 1:
@@ -208,14 +208,14 @@ def _object(row: Any, where: str) -> tuple[str, dict[str, Any]] | ValueError:
 def _csv_rows(
     text: str, path: Path, delimiter: str
 ) -> Iterator[tuple[str, dict[str, Any]] | ValueError]:
-    csv.field_size_limit(max(_LONGEST_FIELD, csv.field_size_limit()))  # of the whole process
+    csv.field_size_limit(max(_LONGEST_FIELD, csv.field_size_limit()))  # applies to the whole process
     lines = io.StringIO(text)
     header = text.partition("\n")[0][:_LONGEST_FIELD]
 
     def count_columns(own: str) -> int:
         return len(next(csv.reader([header], delimiter=own)))
 
-    delimiter = max((delimiter, *";\t,"), key=count_columns)  # of equal counts, the first
+    delimiter = max((delimiter, *";\t,"), key=count_columns)  # the first of equal counts
     reader = csv.DictReader(lines, restkey="(more)", restval=None, delimiter=delimiter)
     try:
         names = reader.fieldnames or []
@@ -265,7 +265,7 @@ def disk_full_message(error: BaseException, rest: str, folder: Path | None = Non
 
 
 _MEMORY_FULL = (
-    *("can't allocate memory", "Cannot allocate memory", "out of memory", "bad_alloc"),  # of torch
+    *("can't allocate memory", "Cannot allocate memory", "out of memory", "bad_alloc"),  # torch
     *("failed to map segment", "can't start new thread", "killed by signal: Killed"),
     "out of shared memory",
 )

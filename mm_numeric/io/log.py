@@ -159,7 +159,7 @@ class Waiting:
             try:
                 return future.result(min(WAITING_S, 1.0))
             except TimeoutError:
-                if future.done():  # with its own TimeoutError, or just now
+                if future.done():  # it raised a TimeoutError itself, or ended just now
                     return future.result()
                 self.check()
 

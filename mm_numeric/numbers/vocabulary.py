@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-_SPACE_MARKS = "▁Ġ"  # of SentencePiece and byte-level BPE
+_SPACE_MARKS = "▁Ġ"  # space markers of SentencePiece and byte-level BPE
 _NAME = re.compile(r"<.+>", re.DOTALL)  # <0x31>, <extra_id_7>, <|im_end|>: a name, not text
 _PIECE = re.compile(r" *[-.,]*[0-9]+(?:[.,][0-9]+)*[-.,]*")
 _MATTERS = re.compile(r"[-.,0-9]")

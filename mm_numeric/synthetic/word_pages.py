@@ -160,7 +160,7 @@ def _placed(shape: tuple[int, ...], rng: random.Random, settings: Words) -> _Pla
     bend = rng.choice((-1, 1)) * rng.uniform(0.5, 1.2) if rng.random() < settings.curved else 0.0
     x, y = rng.uniform(0, settings.width_px), rng.uniform(0, settings.height_px)
     cosine, sine = math.cos(angle), math.sin(angle)
-    radius = width / bend if bend else 0.0  # of the arc through the middle of the word
+    radius = width / bend if bend else 0.0  # radius of the arc through the middle of the word
 
     def forward(u: float, v: float) -> Point:
         if bend:

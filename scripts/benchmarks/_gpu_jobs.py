@@ -34,7 +34,7 @@ PRELOADED = ["_gpu_batches", "_gpu_losses", "_gpu_training", "_gpu_works",
              "mm_numeric.training.run",
              "mm_numeric.inference.generate", "deepspeed", "trl.trainer.sft_trainer",
              "deepspeed.runtime.zero.muon.muon_optimizer"]  # torch._inductor  # fmt: skip
-SECONDS_TO_END = 60  # of a process that has reported everything, but not yet freed the device
+SECONDS_TO_END = 60  # time limit to free the device after the last report of a process
 
 Record = dict[str, object]
 

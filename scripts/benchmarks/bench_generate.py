@@ -71,7 +71,7 @@ _TINY = ModelConfig(name="tiny", dtype="float32")
 
 
 class Setting(NamedTuple):
-    """What the contenders generate."""
+    """The model, the grammar and the size of the answers that contenders generate."""
 
     family: Qwen2VL
     model: Any
