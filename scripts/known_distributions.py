@@ -235,18 +235,20 @@ def known_times(centre: int, spread: float) -> Known:
     )
 
 
-def distributions() -> Iterator[Known]:
-    """Yield all known distributions."""
-    for centre in (5, 42, 500, 950, 1000, 5000, 9500, 10_500, 99_000, 100_000, 900_000, 1_000_000):
+CENTRES = (5, 42, 500, 950, 1000, 5000, 9500, 10_500, 99_000, 100_000, 900_000, 1_000_000)
+
+
+def distributions(centres: Sequence[int] = CENTRES) -> Iterator[Known]:
+    """Yield all known distributions; those of numbers are around ``centres``."""
+    for centre in centres:
         yield known_numbers(f"numbers around {centre:,}", *log_normal(centre), write=str)
     yield known_numbers("two kinds: 1,900 or 21", np.arange(15, 2300), _two_kinds(), write=str)
-    for centre, spread in ((99.5, 3.0), (9.99, 0.05)):
-        values, probs = normal(centre, spread, 0.01)
-        yield known_numbers(f"two decimals around {centre}", values, probs, lambda v: f"{v:z.2f}")
-    values, probs = normal(-3, 40)
-    yield known_numbers("signed around -3", values, probs, lambda value: str(round(value)))
-    values, probs = normal(-995, 60)
-    yield known_numbers("signed around -995", values, probs, lambda value: str(round(value)))
+    for mid, spread in ((99.5, 3.0), (9.99, 0.05)):
+        table = normal(mid, spread, 0.01)
+        yield known_numbers(f"two decimals around {mid}", *table, lambda v: f"{v:z.2f}")
+    for centre, spread in ((-3, 40), (-995, 60)):
+        table = normal(centre, spread)
+        yield known_numbers(f"signed around {centre}", *table, lambda value: str(round(value)))
     for centre, width in ((718, 1.0), (595, 12.0), (718, 40.0), (180, 200.0)):
         yield known_times(centre, width)
     yield known_coordinates("points, spread 10", [250.3, 702.9], 10, 0)
