@@ -147,9 +147,12 @@ def test_a_head_without_logits_is_one_graph():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("g++"), reason="inductor needs a compiler on a CPU")
-def test_inductor_agrees():
-    """One objective with a cumulative sum, for one size: each more is ten seconds of a compiler."""
-    from torch._inductor import config  # takes two seconds
+def test_inductor_agrees(monkeypatch):
+    """One objective with a cumulative sum, for one size: each more is seconds of a compiler."""
+    from torch._inductor import config, cpu_vec_isa  # takes two seconds
 
-    with config.patch({"cpp.simdlen": 0}):  # else it compiles programs to test the CPU
+    # It compiles programs to test the CPU, and all headers; optimised code takes twice as long.
+    monkeypatch.setattr(cpu_vec_isa, "valid_vec_isa_list", list)
+    quick = {"cpp_cache_precompile_headers": False, "aot_inductor.debug_compile": True}
+    with config.patch(quick):
         compared(NumericLoss("emd", vocabulary=VOCABULARY), "inductor", seeds=(1,))
