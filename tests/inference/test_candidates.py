@@ -95,7 +95,7 @@ def everything(loaded):
     """
     _, family, examples = loaded
     vocabulary = len(next_token(loaded, examples[0], []))
-    end_tokens = {*stops(family), *range(100, vocabulary)}
+    end_tokens = {*stops(family), *range(40, vocabulary)}
     tree = PrefixTree(end_tokens, mass=1.0, width=vocabulary)
     return explore(loaded, tree, examples[:2], steps=2), vocabulary, end_tokens
 

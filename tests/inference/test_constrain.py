@@ -46,11 +46,13 @@ OPTIONS = {
 }
 EVERY = [
     (family, task, options)
-    for family in FAMILIES
-    for task in TASKS
-    if family not in ("causal_lm", "t5") or task not in SHAPES
+    for i, family in enumerate(FAMILIES)
+    for j, task in enumerate(TASKS)
+    if (family not in ("causal_lm", "t5") if task in SHAPES else (i + j) % 3 == 0)
     for options in OPTIONS.get(task, [{}])
 ]
+"""Each family with each task that has coordinates, whose format is the family's, and with a third
+of the others."""
 
 
 @functools.cache
@@ -117,7 +119,7 @@ def test_an_untrained_model_writes_only_answers(name, tmp_path):
         )
         for i in range(2)
     ]  # fmt: skip
-    for each, task, options in EVERY[::4]:  # each task with two families or more
+    for each, task, options in EVERY[::4]:
         if each == name:
             constrainer = constrainer_of(name, task, tuple(options.items()))
             for found in generate(model, family, examples, 48, constrainer=constrainer):

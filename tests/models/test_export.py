@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import cycle
 
@@ -14,6 +12,7 @@ import torch
 from adapted_runs import BLIND, TASKS, adapted_config, run_of
 from huggingface_hub import HfApi, ModelCard, RepoUrl
 from PIL import Image, ImageOps
+from processes import python
 from result_files import section
 from safetensors.torch import load_file
 from synthetic_rows import rows_for
@@ -52,7 +51,8 @@ import json, re, shutil, sys
 from importlib.util import find_spec
 from pathlib import Path
 import transformers
-sys.modules["mm_numeric"] = None  # cannot be imported
+for own in [n for n in sys.modules if n.split(".")[0] == "mm_numeric"] + ["mm_numeric"]:
+    sys.modules[own] = None  # cannot be imported
 from peft import PeftModel
 from transformers import pipeline
 
@@ -88,18 +88,19 @@ for card in sorted(Path().glob("*/README.md")):
         facts["needs"] = "mm_numeric"
         Path(f"{name}.json").write_text(json.dumps(facts))
         continue
+    merged = found["model"]
     facts["merged"] = list(answers(begin + ask, found, facts))
     for task, asked in facts["tasks"].items():
         loads, _, ask_task = program(Path(name, f"{task}.md")).partition(begin)
         assert loads.splitlines()[-2:] == load.splitlines()[-2:]
         asked["written"] = list(answers(begin + ask_task, {**found}, asked))
     if "base" in facts:
-        base = type(found["model"]).from_pretrained(facts["base"])
-        base.generation_config = found["model"].generation_config
+        base = type(merged).from_pretrained(facts["base"])
+        base.generation_config = merged.generation_config
         found["model"] = PeftModel.from_pretrained(base, facts["adapters"]).eval()
         facts["adapted"] = list(answers(begin + ask, found, facts))
     if facts["rows"][0][0]:
-        pipe = pipeline("image-text-to-text", model=name, processor=found["processor"])
+        pipe = pipeline("image-text-to-text", model=merged, processor=found["processor"])
         image, text = found["image"], "<image>box" if name == "paligemma" else "box"
         if found["processor"].chat_template:
             content = [{"type": "image", "image": image}, {"type": "text", "text": "box"}]
@@ -143,8 +144,7 @@ def exported(tmp_path_factory):
         if name not in WITH_PROJECTOR:
             facts |= {"base": tiny_folder(name), "adapters": str(run / "model")}
         (folder / f"{name}.json").write_text(json.dumps(facts), encoding="utf-8")
-    command = [sys.executable, "-c", PLAIN]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    done = python("-c", PLAIN, cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder
 

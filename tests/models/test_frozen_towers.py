@@ -14,9 +14,8 @@ from mm_numeric.training.mixin import stop_gradients_at_frozen_towers
 
 TOWERS = ("visual", "vision_tower", "vision_model")
 FROZEN, ADAPTED = ModuleSettings(how="frozen"), ModuleSettings(how="adapted")
-DIFFERENTIATED = ["qwen2_vl", "qwen2_5_vl", "llava", "yi_vl", "paligemma", "internvl",
-                  "gemma3", "idefics3", "llava_onevision"]  # fmt: skip
-"""Models whose frozen tower transformers differentiates."""
+DIFFERENTIATED = ["qwen2_vl", "yi_vl", "paligemma", "internvl", "idefics3"]
+"""Models whose frozen tower transformers differentiates, one for each class of towers."""
 
 OTHERS = ["qwen3_vl", "florence2", "glm4v"]
 """Models whose tower has no embeddings that transformers finds, or none that it looks for."""
@@ -31,12 +30,7 @@ def counted(model, batch, vocabulary):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "lora"),
-    [
-        *((name, True) for name in DIFFERENTIATED + OTHERS),
-        ("qwen2_vl", False),
-        ("florence2", False),
-    ],
+    ("name", "lora"), [*((name, True) for name in DIFFERENTIATED + OTHERS), ("qwen2_vl", False)]
 )
 def test_loss_and_gradients_are_those_without_checkpointing(name, lora):
     """The operations are those of a tower that runs without autograd."""
@@ -52,7 +46,7 @@ def test_loss_and_gradients_are_those_without_checkpointing(name, lora):
                 torch.nn.init.normal_(parameter, std=0.1)
     modules.freeze(model)
     model.train()
-    plain, wanted, _ = counted(model, batch, vocabulary)
+    plain, wanted = gradients(model, batch, vocabulary)
     for _ in range(2):  # as PEFT or TRL, and then Trainer
         model.activation_checkpointing_enable({"use_reentrant": False})
     before = counted(model, batch, vocabulary)[-1]
