@@ -8,10 +8,9 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
-from import_graph import ROOT, by_room, graph, imports_of, loaded_by, modules, packages, syntax_tree
+from import_graph import ROOT, graph, imports_of, loaded_by, modules, packages, syntax_tree
 
 EDGES = graph()
-ROOMS = by_room(EDGES)
 LEAVES = "registry settings io answers geometry numbers.numerals"
 LIBRARY = "data families baselines models inference training"
 TRAINING = (
@@ -95,15 +94,13 @@ def breaches(module, imports):
             yield name
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_a_room_imports_what_it_may(room):
-    found = {module: list(breaches(module, EDGES[module])) for module in ROOMS[room]}
+def test_a_room_imports_what_it_may():
+    found = {module: list(breaches(module, imports)) for module, imports in EDGES.items()}
     assert {module: names for module, names in found.items() if names} == {}
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_nothing_heavy_is_loaded_indirectly(room):
-    for module in ROOMS[room]:
+def test_nothing_heavy_is_loaded_indirectly():
+    for module in EDGES:
         loads = loaded_by(module, EDGES)
         banned = [b for rooms, names in MAY_NOT_LOAD.items() for b in full(names)
                   if inside(module, full(rooms.split()))]  # fmt: skip
@@ -188,12 +185,10 @@ def test_a_bare_import_is_rejected(room):
     assert f"ImportError: import mm_numeric.{room}: a bare `import {room}`" in done.stderr
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_functions_are_short(room):
+def test_functions_are_short():
     """At most 50 lines in the body of a function, without its docstring."""
     long = {}
-    for module in ROOMS[room]:
-        path = modules()[module]
+    for module, path in modules().items():
         for node in ast.walk(syntax_tree(path)):
             if isinstance(node, ast.FunctionDef):
                 body = node.body[1:] if ast.get_docstring(node) and node.body[1:] else node.body

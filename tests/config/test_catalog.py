@@ -21,7 +21,7 @@ SMALL = (
     "trainer.save_strategy='no'",
     "trainer.logging_steps=1",
     "trainer.dataloader_num_workers=0",
-    "trainer.per_device_train_batch_size=4",
+    "trainer.per_device_train_batch_size=2",
     "trainer.gradient_accumulation_steps=1",
     "predict.max_new_tokens=8",  # tiny models have few positions
 )
@@ -33,12 +33,12 @@ def test_a_config_trains_and_answers(name, tmp_path):
     small = [*SMALL, f"trainer.output_dir={tmp_path / 'run'}"]
     config = read_config(name, small)
     if config.data.train.synthetic is not None:
-        small += ["data.train.synthetic.rows=8", "data.test.synthetic.rows=2"]
+        small += ["data.train.synthetic.rows=4", "data.test.synthetic.rows=2"]
     elif config.task_name in GENERATOR_OF:
         drawn = {"shape": config.task.shape} if config.task_name == "detection" else {}
-        small += data_for(config.task_name, 8, 2, **drawn)
+        small += data_for(config.task_name, 4, 2, **drawn)
     else:
-        train_rows, test_rows = (written_rows(config.task_name, tmp_path, n) for n in (8, 2))
+        train_rows, test_rows = (written_rows(config.task_name, tmp_path, n) for n in (4, 2))
         small += [f"data.train={{path: {train_rows}}}", f"data.test={{path: {test_rows}}}"]
     if config.evaluate != EvaluateConfig():
         data = rows_for(config.task_name, 2, 3)

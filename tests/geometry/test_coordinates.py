@@ -372,11 +372,11 @@ def test_reading_takes_time_linear_in_the_text(name):  # one preset of each text
     shape = frame.write([Instance(BOX, "a")]).text
     started = time.process_time()
     for piece in (*PIECES, *WHOLE):
-        run = piece * (10_000 // len(piece))
+        run = piece * (5_000 // len(piece))
         for text in (f"{run}x", f"{shape}{run}x", f"{run}x{shape}"):
             found = frame.read(text)
             assert piece in WHOLE or isinstance(found, Unreadable) == (shape not in text)
-    assert time.process_time() - started < 5  # squared it would be longer
+    assert time.process_time() - started < 2.5  # squared it would be longer
 
 
 def test_labels_go_with_their_own_object():

@@ -110,7 +110,7 @@ def labels_of(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", COORDINATES)
+@pytest.mark.parametrize("name", {way.format: name for name, way in COORDINATES.items()}.values())
 @given(case=frames_with_boxes(), data=st.data())
 @OFTEN
 def test_lists_match_with_labels_and_polygons(name, case, data):

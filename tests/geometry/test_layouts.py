@@ -356,8 +356,8 @@ def test_the_time_is_linear_in_the_text(name, points):
         return time.process_time() - started
 
     def is_linear(unit):  # 8 times the text; 64 times the time would be squared
-        longest = seconds(unit * (16_000 // len(unit)))
-        return longest < 0.1 or longest < 30 * seconds(unit * (2_000 // len(unit)))
+        longest = seconds(unit * (8_000 // len(unit)))
+        return longest < 0.05 or longest < 30 * seconds(unit * (1_000 // len(unit)))
 
     gc.disable()
     try:

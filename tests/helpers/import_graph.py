@@ -2,8 +2,7 @@
 
 import ast
 import functools
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,17 +47,6 @@ def modules() -> dict[str, Path]:
         for package, folder in packages().items()
         for path in sorted(folder.glob("*.py"))
     }
-
-
-def by_room(names: Iterable[str]) -> dict[str, list[str]]:
-    """Return the names of modules by room: the first two parts of ``mm_numeric.losses.terms``.
-
-    A test for each room costs less than one for each of 400 modules.
-    """
-    rooms: dict[str, list[str]] = {}
-    for name in sorted(names):
-        rooms.setdefault(".".join(re.split("[./]", name)[:2]), []).append(name)
-    return rooms
 
 
 @functools.cache

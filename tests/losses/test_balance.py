@@ -4,8 +4,7 @@ import itertools
 
 import pytest
 import torch
-from objective_steps import OF_LABELS as SPECS
-from objective_steps import made, stepped
+from objective_steps import NUMERIC, made, stepped
 from tokens import SIZE, batch, labels_of, random_logits
 
 from mm_numeric.losses.normalization import Counts
@@ -14,7 +13,6 @@ from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.losses.term import LossSum
 from mm_numeric.numbers.spans import IGNORE_INDEX
 
-NUMERIC = [name for name, spec in SPECS.items() if spec.terms]
 TWO_TERMS = (TermSpec(name="emd", weight=2.0), TermSpec(name="relative_soft", weight=0.5))
 
 

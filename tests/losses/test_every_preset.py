@@ -3,7 +3,7 @@
 import pytest
 import torch
 from objective_steps import EACH_OF_LABELS as EACH
-from objective_steps import OF_ANSWERS, made, stepped
+from objective_steps import NUMERIC, OF_ANSWERS, made, stepped
 from objective_steps import OF_LABELS as SPECS
 from term_losses import certain, losses_of, marked_spans
 from tokens import SIZE, SPELLED, VOCABULARY, ToyTokenizer, labels_of, random_logits
@@ -14,7 +14,6 @@ from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 from mm_numeric.registry import TERMS
 
-NUMERIC = [name for name, spec in SPECS.items() if spec.terms]
 OF_LABELS = [name for name in TERMS if name not in OF_ANSWERS]
 STEPS = ("relative", "magnitude")
 """Their value jumps from one digit to the next. Their gradient is, as published, not its derivative

@@ -13,8 +13,8 @@ from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from objective_steps import EACH_OF_LABELS as EACH
+from objective_steps import NUMERIC, made, stepped
 from objective_steps import OF_LABELS as SPECS
-from objective_steps import made, stepped
 from tokens import SIZE, SPELLED, VOCABULARY, batch, labels_of, random_logits, random_text
 from tokens import sure_logits as sure
 from torch.nn import functional
@@ -25,7 +25,6 @@ from mm_numeric.losses.spec import ObjectiveSpec, TermSpec
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
 from mm_numeric.training.integrations import loss_func, step_counts
 
-NUMERIC = [name for name, spec in SPECS.items() if spec.terms]
 ADDED = [name for name in NUMERIC if SPECS[name].ce_tokens == "all"]  # to all of cross-entropy
 SOUND = [name for name in ADDED if SPECS[name].reduction == "items"]
 property_test = examples(25)

@@ -50,7 +50,7 @@ def test_the_files_are_the_same_each_time(written, tmp_path):
 def test_right_answers_are_right_and_others_are_not(written, monkeypatch):
     monkeypatch.chdir(written)
     cases = json.loads((written / "cases.json").read_text(encoding="utf-8"))
-    for task in TASKS:
+    for task in list(TASKS)[::4]:  # tests/tasks/test_base.py scores right answers of all
         values = {}
         for kind in ("right", "mixed"):
             case = next(own for own in cases.values() if own["score"][0] == f"{task}.{kind}.jsonl")

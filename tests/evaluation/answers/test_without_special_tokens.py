@@ -88,8 +88,13 @@ def scored(folder, task, name, change):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", ANSWERS)
-@pytest.mark.parametrize("name", {way.format: name for name, way in COORDINATES.items()}.values())
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [
+        *((n, "detection") for n in {way.format: n for n, way in COORDINATES.items()}.values()),
+        *((n, "text_detection") for n in ("qwen2_vl", "paligemma", "llava")),
+    ],
+)
 def test_each_format_scores_the_same_without_special_tokens(tmp_path, name, task):
     changes = [lambda t: t, lambda t: t + END, lambda t: stripped(t, PLAIN)]
     found = [scored(tmp_path, task, name, change) for change in changes]
