@@ -208,7 +208,7 @@ def _object(row: Any, where: str) -> tuple[str, dict[str, Any]] | ValueError:
 def _csv_rows(
     text: str, path: Path, delimiter: str
 ) -> Iterator[tuple[str, dict[str, Any]] | ValueError]:
-    csv.field_size_limit(max(_LONGEST_FIELD, csv.field_size_limit()))  # applies to the whole process
+    csv.field_size_limit(max(_LONGEST_FIELD, csv.field_size_limit()))  # process-wide setting
     lines = io.StringIO(text)
     header = text.partition("\n")[0][:_LONGEST_FIELD]
 
