@@ -1,8 +1,8 @@
 r"""The LLaVA-1.5 model family.
 
-Image         padded to a square with the mean colour, then resized to the vision tower's input size
-              (336 pixels); one token per patch. The image processor of transformers crops by
-              default; here it pads
+Image         padded to a square with the mean colour, then resized to the size of the image
+              processor (336 pixels); one token per patch. The image processor of transformers crops
+              by default; here it pads
 Prompt        the checkpoint's chat template. If it has none, the prompt of the original code, with
               its system prompt (original layout), or llava-hf's: ``USER: <image>\n... ASSISTANT:``
 Answer        a space, the text, then ``</s>``
@@ -17,9 +17,11 @@ contains ``<unk>``: unknown characters are tokenised as bytes.
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import torch
 from PIL import Image
 from torch import Tensor
 from transformers import (
+    MODEL_MAPPING,
     LlamaTokenizer,
     LlavaConfig,
     LlavaForConditionalGeneration,
@@ -164,7 +166,7 @@ class Llava(Family):
 
     @classmethod
     def load_image_processor(cls, source: str, model: ModelConfig) -> Any:
-        """Load an image processor that pads images and resizes them for the vision tower.
+        """Load an image processor that pads images and resizes them to its own size.
 
         Its attribute ``image_tokens`` is the number of image features per image.
         """
@@ -172,7 +174,7 @@ class Llava(Family):
         original = OriginalLayout.find(source, model.revision)
         source = source if original is None else str(original.tower)
         processor = LlavaImageProcessorPil.from_pretrained(source, revision=model.revision)
-        side = config.vision_config.image_size
+        side = _side(processor)
         changes = {
             "do_pad": True,
             "do_center_crop": False,
@@ -201,12 +203,15 @@ class Llava(Family):
     def make_processor(self, source: str, model: ModelConfig) -> LlavaProcessor:
         """Return a LlavaProcessor that writes one image token per image feature."""
         config = self.load_config(source, model)
+        patch, strategy = config.vision_config.patch_size, config.vision_feature_select_strategy
+        # The processor counts patches, adds this number, and subtracts 1 for "default".
+        patches = (self.resize.side // patch) ** 2
         return LlavaProcessor(
             self.image_processor,
             self.tokenizer,
-            patch_size=config.vision_config.patch_size,
-            vision_feature_select_strategy=config.vision_feature_select_strategy,
-            num_additional_image_tokens=_class_tokens(config),
+            patch_size=patch,
+            vision_feature_select_strategy=strategy,
+            num_additional_image_tokens=self.tokens_per_image - patches + (strategy == "default"),
             image_token=self.image_token,
             chat_template=self.tokenizer.chat_template,
         )
@@ -226,15 +231,25 @@ def image_token(tokenizer: Any) -> str:
     return "<unk>" if "<unk>" in vocabulary and _IMAGE not in vocabulary else _IMAGE
 
 
-def _class_tokens(config: LlavaConfig) -> int:
-    """Return the number of image features that belong to a class token and not to a patch."""
-    return int(config.vision_config.model_type == "clip_vision_model")
+def _side(processor: Any) -> int:
+    """Return the side in pixels of the square images that an image processor makes."""
+    size = processor.crop_size if processor.do_center_crop else processor.size
+    return int(size.get("height") or size["shortest_edge"])
 
 
 def _features_per_image(height: int, width: int, config: LlavaConfig) -> int:
-    """Return the number of image features of one resized image, computed like in LlavaProcessor."""
-    vision = config.vision_config
-    patches = (height // vision.patch_size) * (width // vision.patch_size)
-    return int(
-        patches + _class_tokens(config) - (config.vision_feature_select_strategy == "default")
-    )
+    """Return the number of image features of one resized image: what the vision tower computes.
+
+    Towers differ in class and register tokens, and some accept other sizes than their own. The
+    tower has no weights here, so that this takes milliseconds.
+    """
+    with torch.device("meta"):
+        tower = MODEL_MAPPING[type(config.vision_config)](config.vision_config)
+        try:
+            features = tower(torch.empty(1, 3, height, width)).last_hidden_state
+        except ValueError as error:
+            raise ValueError(
+                f"model.name: the image processor makes images of {width} x {height} pixels, and "
+                f"the vision tower rejects them: {error} Correct preprocessor_config.json."
+            ) from error
+    return int(features.shape[1]) - (config.vision_feature_select_strategy == "default")

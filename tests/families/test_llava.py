@@ -11,10 +11,16 @@ from PIL import Image, ImageDraw
 from tiny_models import TINY, tiny_folder
 from tokenizers import Tokenizer, normalizers
 from transformers import (
+    CLIPVisionModel,
+    Dinov2Model,
+    Dinov2WithRegistersModel,
     LlamaTokenizer,
+    LlavaForConditionalGeneration,
     LlavaImageProcessorPil,
     LlavaProcessor,
     PreTrainedTokenizerFast,
+    SiglipVisionModel,
+    ViTModel,
 )
 
 from mm_numeric.answers import Box, Example, Instance
@@ -51,10 +57,20 @@ def changed(folder, tmp_path, **changes):
     return copy
 
 
+def sized(folder, side):
+    """Give the image processor of a checkpoint another size."""
+    file = folder / "preprocessor_config.json"
+    size = {"height": side, "width": side}
+    settings = {"size": {"shortest_edge": side}, "crop_size": size, "do_center_crop": True}
+    file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | settings), "utf-8")
+    return folder
+
+
 @pytest.fixture
 def full_size(tiny, tmp_path):
     """The family with images of 336 pixels, like LLaVA-1.5."""
-    return Llava.load(str(changed(tiny, tmp_path, vision_config__image_size=336)), TINY)
+    folder = sized(changed(tiny, tmp_path, vision_config__image_size=336), 336)
+    return Llava.load(str(folder), TINY)
 
 
 def seen(processor, image):
@@ -137,6 +153,49 @@ def test_there_is_a_placeholder_for_every_feature(tiny, tmp_path, strategy):
         family.image_tokens(80, 60)
         == theirs._get_num_multimodal_tokens([(60, 80)])["num_image_tokens"].pop()
     )
+
+
+TOWERS = {
+    "clip": (CLIPVisionModel, 56, 1),
+    "siglip": (SiglipVisionModel, 56, 0),
+    "dinov2": (Dinov2Model, 518, 1),  # accepts other sizes than its own
+    "dinov2_with_registers": (Dinov2WithRegistersModel, 518, 5),
+    "vit": (ViTModel, 56, 1),
+}
+"""Towers, the size in pixels in their configuration, and their tokens besides patches."""
+
+
+@pytest.mark.parametrize("strategy", ["default", "full"])
+@pytest.mark.parametrize("name", TOWERS)
+def test_image_tokens_are_those_of_any_tower(tiny, tmp_path, name, strategy):
+    """The size is that of the image processor, and the tower says how many features it has."""
+    tower, own_px, others = TOWERS[name]
+    small = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+    config = tower.config_class(**small, num_attention_heads=2, patch_size=14, image_size=own_px)
+    config.model_type = tower.config_class.model_type
+    folder = changed(
+        tiny,
+        tmp_path,
+        vision_config=config.to_dict(),
+        vision_feature_select_strategy=strategy,
+    )
+    family = Llava.load(str(sized(folder, 56)), TINY)
+    model = LlavaForConditionalGeneration(Llava.load_config(str(folder), TINY))
+    assert isinstance(model.model.vision_tower, tower)
+    prompts = family.prompts(["box"], [SAMPLE_IMAGE])
+    assert prompts.images["pixel_values"].shape[2:] == (56, 56)
+    (features,) = model.get_image_features(**prompts.images).pooler_output
+    assert prompts.ids[0].count(family.image_id) == len(features)
+    assert len(features) == 16 + others - (strategy == "default")
+    processor = family.make_processor(str(folder), TINY)
+    (ids,) = processor(images=[SAMPLE_IMAGE], text=["<image>"])["input_ids"]
+    assert ids.count(family.image_id) == len(features)
+
+
+def test_an_image_size_that_the_tower_rejects_is_an_error(tiny, tmp_path):
+    folder = sized(changed(tiny, tmp_path), 70)
+    with pytest.raises(ValueError, match=r"images of 70 x 70 pixels, and the vision tower rejects"):
+        Llava.load(str(folder), TINY)
 
 
 # Prompts and answers
