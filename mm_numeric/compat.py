@@ -9,6 +9,7 @@ are imported inside the functions, so that importing this module is fast.
 import functools
 import inspect
 import re
+import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -244,6 +245,15 @@ def tokenizer_settings(source: str, revision: str) -> dict[str, Any]:
     from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
     return get_tokenizer_config(source, revision=revision)
+
+
+def fixed_image_settings(processor: Any) -> Mapping[str, Any]:
+    """Return the settings that a processor passes to its image processor, whatever that one has."""
+    kind = type(processor)
+    if hasattr(kind, "valid_processor_kwargs"):  # transformers 5.23; its module warns of the other
+        return dict(getattr(kind, "images_kwargs", {}))
+    settings = getattr(sys.modules[kind.__module__], f"{kind.__name__}Kwargs", None)
+    return dict(getattr(settings, "_defaults", {}).get("images_kwargs", {}))
 
 
 def num_image_tokens(processor: Any, width: int, height: int) -> int | None:

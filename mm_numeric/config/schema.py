@@ -61,7 +61,9 @@ class ModelConfig:
 
     image_size: Mapping[str, int] = field(default_factory=dict)
     """Size of resized images: ``min_pixels`` and ``max_pixels`` limit the number of pixels (Qwen
-    families); ``side`` is the side of a square. Defaults come from the checkpoint."""
+    families). The family ``chat`` takes the whole numbers and switches of the checkpoint's image
+    processor: ``max_patches: 1`` is one tile per image in InternVL, ``do_image_splitting: false``
+    in SmolVLM. Defaults come from the checkpoint."""
 
     quantize: str | None = None
     """Quantise frozen weights with bitsandbytes: ``nf4`` or ``int8``; null: no quantisation."""
@@ -80,8 +82,10 @@ class ModelConfig:
         if self.quantize not in (None, "nf4", "int8"):
             raise ValueError(f"quantize is nf4, int8 or null, not {self.quantize!r}")
         for name, value in self.image_size.items():
-            if type(value) is not int or value < 1:
-                raise ValueError(f"image_size.{name} is a whole number >= 1, not {value!r}")
+            if not isinstance(value, bool) and (type(value) is not int or value < 1):
+                raise ValueError(
+                    f"image_size.{name} is a whole number >= 1, true or false, not {value!r}"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,14 +1,16 @@
 r"""The family ``chat``: any image-text model of transformers, with the checkpoint's own processor.
 
-Image         resized and cut into tiles by the processor, which also counts its tokens. Coordinates
-              are relative to the original image, because this family does not know its new size
+Image         resized and cut into tiles by the processor, which also counts its tokens;
+              ``model.image_size`` changes settings of its image processor, such as
+              ``max_patches``. Coordinates are relative to the original image, because this family
+              does not know its new size
 Prompt        the processor's chat template, without thinking
 Answer        the text, then the token that the chat template writes after it
 Coordinates   the format that the model's authors published (``mm_numeric.geometry.conventions``),
               or from 0 to 1000
 
 Families with a module of their own, such as Qwen2.5-VL, also support pixels of the resized image,
-``model.image_size``, and the check of the number of image features in ``check-data``.
+and the check of the number of image features in ``check-data``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +26,12 @@ from torch import Tensor
 from transformers import AutoModelForImageTextToText, AutoProcessor, ProcessorMixin
 from transformers.utils import is_torchvision_available
 
-from mm_numeric.compat import concrete_classes, num_image_tokens, video_settings_alone
+from mm_numeric.compat import (
+    concrete_classes,
+    fixed_image_settings,
+    num_image_tokens,
+    video_settings_alone,
+)
 from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.chat_template import Shown, default_template, image_count, message
 from mm_numeric.families.family import Family, Prompts
@@ -73,6 +80,7 @@ class Chat(Family):
             )
         if model.coordinates is None:
             model = replace(model, coordinates=convention_of(processor).preset)
+        self.image_settings = _image_settings(processor)
         super().__init__(tokenizer, processor.image_processor, model)
         if self.coordinates.space == "resized" and self.coordinates.max_value is None:
             raise ValueError(
@@ -226,6 +234,8 @@ class Chat(Family):
                 f"model.name: {source!r} has no processor with an image processor, and family chat "
                 "needs one; correct model.family."
             )
+        for name in model.image_size.keys() & _image_settings(found):
+            setattr(found.image_processor, name, model.image_size[name])
         return found
 
     def make_processor(self, source: str, model: ModelConfig) -> ProcessorMixin:
@@ -256,3 +266,10 @@ class Chat(Family):
         )
         self.dtype = loaded.dtype
         return loaded
+
+
+def _image_settings(processor: Any) -> tuple[str, ...]:
+    """Return the whole numbers and switches of an image processor that a config can change."""
+    own, fixed = processor.image_processor, fixed_image_settings(processor)
+    names = (n for n in dir(own) if not n.startswith("_") and n not in fixed)
+    return tuple(n for n in names if type(getattr(own, n)) in (int, bool))

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mm_numeric.compat import is_adapter, unpacked_numel, unwrapped_name
+from mm_numeric.compat import is_adapter, is_partitioned, unpacked_numel, unwrapped_name
 from mm_numeric.config.modules import (
     ADAPTED,
     FROZEN,
@@ -15,6 +15,7 @@ from mm_numeric.config.modules import (
     ModuleSettings,
 )
 from mm_numeric.families.family import Family
+from mm_numeric.io.log import logger
 
 VISION_MODULES = ("vision", "projector")
 """Modules that get no gradient from a batch without images."""
@@ -84,6 +85,22 @@ class ModelModules:
                     f"{self.where}, modules.{module}: {name} is quantised ({parameter.dtype}), "
                     "which cannot be trained; set the module to adapted or frozen."
                 )
+        if self.settings.of("projector").how == FROZEN and self._is_fresh(model, "projector"):
+            logger.warning(
+                "%s, modules.projector: it is frozen, and its weights look untrained: every bias "
+                "is 0. The language model would get random image features; set modules.projector "
+                "to trained.",
+                self.where,
+            )
+
+    def _is_fresh(self, model: nn.Module, module: str) -> bool:
+        """Return True if a module has biases and all are 0, as transformers initialises them."""
+        biases = [
+            parameter
+            for name, parameter in model.named_parameters()
+            if name.endswith("bias") and self.module_of(name) == module
+        ]
+        return bool(biases) and not any(is_partitioned(bias) or bias.any() for bias in biases)
 
     def _check_shared(self, module: str, other: str) -> None:
         one, two = self.settings.of(module), self.settings.of(other)

@@ -1,5 +1,6 @@
 """Parts of a model: what a config says of them is what is trained, and how fast."""
 
+import copy
 import json
 from dataclasses import replace
 
@@ -33,6 +34,24 @@ def changed(config) -> set[str]:
         if not torch.equal(before[name], after[name]):
             found.add(parts_of().module_of(prefix.get(start, start) + name.removeprefix(start)))
     return found
+
+
+@pytest.mark.parametrize("settings", [{"projector": "frozen"}, {"language": "adapted"}])
+def test_a_frozen_projector_that_looks_untrained_is_reported(logged, settings):
+    model, biases = copy.deepcopy(tiny_model()), []
+    modules = parts_of(**settings)
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias") and modules.module_of(name) == "projector":
+            torch.nn.init.zeros_(parameter)
+            biases.append(parameter)
+    parts_of().check(model)
+    assert not logged.getvalue()
+    modules.check(model)
+    assert "modules.projector: it is frozen, and its weights look untrained" in logged.getvalue()
+    logged.truncate(0)
+    torch.nn.init.ones_(biases[-1])
+    modules.check(model)
+    assert "untrained" not in logged.getvalue()
 
 
 @pytest.mark.slow

@@ -281,6 +281,34 @@ def test_the_settings_of_a_video_processor_are_kept_without_torchvision(twin, tm
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("internvl", {"max_patches": 1}),
+        ("idefics3", {"do_image_splitting": False}),
+    ],
+)
+def test_a_setting_of_the_image_processor_makes_one_tile(twin, tmp_path, name, settings):
+    image = Image.new("RGB", (300, 90), (9, 99, 200))
+    whole, changed = (
+        Chat.load(str(twin(name)), replace(CHAT, image_size=each)) for each in ({}, settings)
+    )
+    count = changed.image_tokens(*image.size)
+    assert count < whole.image_tokens(*image.size) / 2
+    ids = changed.prompts(["?"], [image]).ids[0]
+    assert len(ids) == len(changed.question("?", 1)) - 1 + count
+    changed.save(tmp_path)
+    assert Chat.load(str(tmp_path), CHAT).prompts(["?"], [image]).ids == [ids]
+
+
+@pytest.mark.parametrize("setting", ["crop_to_patches", "max_pixels"])
+def test_a_setting_that_would_change_nothing_is_an_error(twin, setting):
+    """The processor of InternVL always crops to patches itself."""
+    model = replace(CHAT, image_size={setting: 1})
+    with pytest.raises(ValueError, match=rf"image_size\.{setting}: chat has no .*max_patches"):
+        Chat.load(str(twin("internvl")), model)
+
+
 def test_a_shipped_family_and_chat_agree():
     source, image = checkpoint(Qwen3VL), Image.new("RGB", (90, 70), (9, 99, 200))
     model = ModelConfig(name="tiny", family="qwen3_vl", dtype="float32")
