@@ -229,6 +229,9 @@ class DotRow:
     trend: str  # the CSS class of the remark
     description: str
     separated: bool = False  # whether there is a gap above the row
+    band: tuple[float, float] | None = (
+        None  # differences too small to be found, around the baseline
+    )
 
 
 def dot_chart(
@@ -239,7 +242,7 @@ def dot_chart(
     A dashed line is drawn at ``baseline``, the mean of the objective that others are compared with.
     The axis shows values multiplied by ``scale``; ``label`` is the name of the metric. Horizontal
     positions are percentages of the chart width, so that the text keeps its size on a narrow
-    screen.
+    screen. The ``band`` of a row is drawn in grey as far as the axis reaches.
     """
     values = [scale * v for row in rows for v in (row.mean, row.low, row.high, *row.seeds)]
     low, high = min(values), max(values)
@@ -247,11 +250,15 @@ def dot_chart(
     low, high = low - margin, high + margin
 
     def at(value: float) -> str:
-        return f"{100 * (scale * value - low) / (high - low):.2f}%"
+        return f"{100 * (min(max(scale * value, low), high) - low) / (high - low):.2f}%"
+
+    def size(ends: tuple[float, float]) -> str:
+        return f"{float(at(ends[1])[:-1]) - float(at(ends[0])[:-1]):.2f}%"
 
     ending = unit if unit in ("%", "") else f" {unit}"
     ticks = [(tick / scale, tick_text(tick) + ending) for tick in nice_ticks(low, high, 6)]
-    marks: dict[str, Any] = {"rows": rows, "at": at, "ticks": ticks, "baseline": baseline}
+    marks: dict[str, Any] = {"rows": rows, "at": at, "size": size, "ticks": ticks}
+    marks["baseline"] = baseline
     text = f"{label}: means, their intervals and single seeds."
     data = _dots_table(rows, scale, unit, label)
     shown, saved = (

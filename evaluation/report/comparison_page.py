@@ -89,6 +89,11 @@ def _headline(comparison: Comparison) -> Section:
         f"Filled symbols are means with their {comparison.drawn_ends}, rings are single seeds, the "
         f"dashed line is {baseline}; better is further {side}. The axis does not start at 0."
     )
+    if any(row.band for row in rows):
+        text += (
+            " In the grey band, differences are too small for this comparison: it finds four of "
+            "five that reach the end of the band."
+        )
     base = comparison.cell(baseline, metric)
     blocks = [note(text)]
     if rows:
@@ -118,6 +123,10 @@ def _dot_rows(comparison: Comparison, name: str, metric: ReportedMetric) -> list
         if evidence := metric.evidence(cell["difference"]):
             description += f" ({evidence})"
     low, high = results.chart_ends(cell)
+    band = None
+    if cell["difference"] and (findable := metric.known_findable(cell["difference"])):
+        middle = cell["value"] - cell["difference"]["value"]  # the mean of its reference
+        band = middle - findable, middle + findable
     row = DotRow(
         style=comparison.styles[name],
         mean=cell["value"],
@@ -129,6 +138,7 @@ def _dot_rows(comparison: Comparison, name: str, metric: ReportedMetric) -> list
         trend=metric.trend(cell["difference"]),
         description=description,
         separated=is_control,
+        band=band,
     )
     return [row]
 

@@ -124,6 +124,10 @@ class ReportedMetric:
         unit = "points" if self.unit == "%" else self.unit
         return "" if value is None else str(self._quantity({"value": value}, unit))
 
+    def known_findable(self, difference: Mapping[str, Any]) -> float | None:
+        """Return the smallest difference that is found, of a comparison with enough seeds."""
+        return None if difference.get("p_holm") is None else difference.get("findable")
+
     def evidence(self, difference: Mapping[str, Any]) -> str:
         """Return the corrected p-value or, with few seeds, the difference of each seed.
 

@@ -112,6 +112,22 @@ def test_a_summary_has_ten_lines_of_markdown(tmp_path, capsys):
     assert all(line in twin for line in lines[8:])
 
 
+@pytest.mark.parametrize(("findable", "known"), [(0.03, True), (9.0, True), (None, False)])
+def test_differences_that_are_too_small_to_be_found_are_a_grey_band(tmp_path, findable, known):
+    """It lies around the mean of ce, 70 %, and ends at the axis; emd is 75 %."""
+    summary = compare_folder(tmp_path, seeds=range(5))
+    summary["table"]["emd"]["within"]["difference"]["findable"] = findable
+    page, _ = written(tmp_path, summary)
+    figure = page.partition("Filled symbols")[2].partition("</figure>")[0]
+    bands = re.findall(r'<rect x="([\d.]+)%" width="([\d.]+)%" y="0" height="100%"', figure)
+    assert len(bands) == known == ("In the grey band" in page)
+    if known:
+        (base,) = set(re.findall(r'x1="([\d.]+)%"[^>]*stroke-dasharray="3 3"', figure))
+        left, width = map(float, bands[0])
+        assert left + width / 2 == pytest.approx(float(base), abs=0.02) or width == 100
+        assert (width == 100) == (findable == 9.0)
+
+
 def test_every_tabular_of_latex_is_closed(tmp_path):
     summary = compare_folder(tmp_path, objectives=("ce", "a_b%"), seeds=range(5))
     (tmp_path / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
