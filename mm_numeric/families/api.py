@@ -5,7 +5,7 @@ Images    as they are, or resized as by Qwen2.5-VL if coordinates are pixels of 
 Frame     ``model.coordinates``, which a config must name for tasks whose answers are coordinates
 """
 
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, NoReturn, Self
 
 from PIL import Image
 
@@ -21,7 +21,7 @@ class Api(Family):
 
     name = API
     takes_several_images = True
-    image_settings: ClassVar = ("min_pixels", "max_pixels")
+    image_settings = ("min_pixels", "max_pixels")
 
     def __init__(self, tokenizer: Any, image_processor: Any, model: ModelConfig) -> None:
         super().__init__(tokenizer, image_processor, model)

@@ -147,7 +147,7 @@ class Family(ABC):
     takes_several_images: ClassVar[bool] = False
     """True if a question may have several images, such as frames of a video."""
 
-    image_settings: ClassVar[tuple[str, ...]] = ()
+    image_settings: tuple[str, ...] = ()
     """Names of the settings that ``model.image_size`` may have, such as ``max_pixels``."""
 
     image_inputs: ClassVar[tuple[str, ...]] = ("pixel_values",)
