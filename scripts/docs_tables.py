@@ -17,8 +17,8 @@ from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
+from docs_choice import draw_choice
 from docs_frames import draw_frames
-from docs_median import draw_median
 from docs_results import TABLES
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, whether installed or not
@@ -60,8 +60,8 @@ def main() -> None:
 
 def pages() -> Iterator[tuple[Path, str]]:
     """Yield each file that is generated, or has a generated part, and its up-to-date text."""
+    yield ROOT / "docs/images/choice.svg", draw_choice()
     yield ROOT / "docs/images/frames.svg", draw_frames()
-    yield ROOT / "docs/images/median.svg", draw_median()
     for path, part in (
         ("losses/index.md", presets()),
         ("config-reference.md", sections({f"`{name}`": cls for name, cls in SECTIONS.items()})),
