@@ -8,7 +8,7 @@ from typing import Any
 
 from mm_numeric.cli.overview import positive
 from mm_numeric.cli.predict import add_connection, connection_of
-from mm_numeric.config.decoding import MBR, check_decode
+from mm_numeric.config.decoding import MBR, MODE, check_decode
 from mm_numeric.io.log import show
 from mm_numeric.registry import PROTOCOLS, RANK_FIELDS
 
@@ -96,10 +96,10 @@ def add_decode_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--rule",
-        choices=("mean", "median", MBR),
+        choices=("mean", "median", MBR, MODE),
         default=MBR,
         help="rule that chooses the answer: mean (least squared error), median (least absolute "
-        "error), or mbr (least expected risk; default)",
+        "error), mbr (least expected risk; default), or mode (the most frequent answer)",
     )
     parser.add_argument(
         "--for",

@@ -7,13 +7,13 @@ from typing import Any
 from mm_numeric.registry import RISKS, split_threshold, unknown
 from mm_numeric.settings import check_at_least_1
 
-GREEDY, MBR = "greedy", "mbr"
+GREEDY, MBR, MODE = "greedy", "mbr", "mode"
 
-DECODE_RULES = (GREEDY, "mean", "median", MBR, "raft")
+DECODE_RULES = (GREEDY, "mean", "median", MBR, MODE, "raft")
 """Rules that choose an answer. ``greedy`` takes the most likely token at each step. The others use
 the distribution over the model's answers: its mean, its median, the answer with the least expected
-risk (minimum Bayes risk), or, for ``raft``, the sum of each number times its unnormalised
-probability."""
+risk (minimum Bayes risk), its mode (the most probable answer, summed over its texts), or, for
+``raft``, the sum of each number times its probability, which is not normalised."""
 
 
 def is_greedy_alone(rules: Iterable[str]) -> bool:

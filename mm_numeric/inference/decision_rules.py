@@ -5,6 +5,8 @@ Rules
     mean      numbers, clock times and boxes: the mean, which minimises the expected squared error
     median    for the same types: the median, which minimises the expected absolute error
     mbr       minimum Bayes risk: the candidate with the least expected cost, under any risk
+    mode      the most probable candidate, as in self-consistency (https://arxiv.org/abs/2203.11171),
+              which counts samples
     raft      numbers: the sum of each number times its probability, which is not normalised. For
               answers of one token, the loss ``raft`` compares this sum with the label
               (Regression-Aware Fine-Tuning, https://openreview.net/forum?id=xGs7Ch3Vyo). The sum of
@@ -33,7 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mm_numeric.answers import HALF_DAY_MINUTES, Box, ClockTime, Instances, Measurement, Number
-from mm_numeric.config.decoding import DECODE_RULES, MBR
+from mm_numeric.config.decoding import DECODE_RULES, MBR, MODE
 from mm_numeric.evaluation.metrics.number_errors import clipped
 from mm_numeric.inference.number_distribution import Floats, Ints, NumberDistribution
 from mm_numeric.inference.object_matching import matched_objects
@@ -163,7 +165,8 @@ def decide(
         chosen = None if greedy is None else (greedy.answer, greedy.text)
     elif not merged:
         chosen = None
-    elif rule == MBR:
+    elif rule in (MBR, MODE):
+        risk = risk if rule == MBR else EXACT
         pool = _Pool(merged if risk is EXACT else _of_one_unit(merged), risk)
         probs = _probabilities(pool.candidates)[0]
         best = pool.candidates[pool.best(probs[None])[0]]

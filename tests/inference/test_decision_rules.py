@@ -1,6 +1,7 @@
 """Decoded answers, against loops over all candidates."""
 
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -59,6 +60,19 @@ def test_no_minute_beats_the_median_of_a_clock(pairs):
         assert cost(found.answer.minutes) == pytest.approx(min(map(cost, range(720))), abs=1e-6)
         assert found.text == str(found.answer)
         assert found.covered == pytest.approx(sum(p for _, p in pairs))
+
+
+@given(pairs=NUMBERS)
+@RANDOM
+def test_the_mode_is_the_answer_with_the_most_samples_whatever_the_risk(pairs):
+    """Self-consistency: texts of one value, such as 7 and 7.0, count together."""
+    total = Counter()
+    for value, weight in pairs:
+        total[value] += weight
+    found = run("mode", numbers(*pairs), "absolute").answer
+    assert total[found.value] == pytest.approx(max(total.values()))
+    halves = [(f"{value}{end}", weight / 2) for value, weight in pairs for end in ("", ".0")]
+    assert run("mode", numbers(*halves)).answer.value == found.value
 
 
 @given(pairs=NUMBERS)
@@ -435,7 +449,7 @@ def test_many_candidates_are_fast_enough_and_covered_is_at_most_one():
 @pytest.mark.parametrize(
     ("rule", "candidates", "risk", "message"),
     [
-        ("mode", numbers((1, 1)), "exact", "there is no rule 'mode'. Known: greedy, mbr, mean"),
+        ("vote", numbers((1, 1)), "exact", "there is no rule 'vote'. Known: greedy, mbr, mean"),
         ("mean", [Candidate(Text("a"), "a", 1)], "exact", "mean is defined for numbers, clock "
          "times and boxes, not for answers of type Text; use greedy or mbr"),
         ("raft", times((1, 1)), "exact", "raft is defined for numbers, not for answers of type "
