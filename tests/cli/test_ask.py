@@ -91,7 +91,7 @@ def test_a_question_of_one_s_own_about_one_image(folder, capsys):
         ("--image clocks --engine ray", "--engine is for rows of a file, not for --image"),
         ("--image clocks --draw a.png", "--draw a.png: there are 2 images; name a folder."),
         ("--image clocks/0.png --draw a.txt", "--draw a.txt: the name of an image file ends in "),
-        ("--image clocks/0.png --draw clocks/0.png", "it would overwrite an image; choose another"),
+        ("--image clocks/0.png --draw clocks/0.png", "it would overwrite an image; name another"),
         ("--image clocks/0.png clocks --draw d", "--draw: two images have the same name; draw th"),
         ("--ask hour? --draw a.png", "--draw draws the answer on the image; add --image."),
     ],
