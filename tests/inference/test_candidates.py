@@ -24,9 +24,11 @@ from mm_numeric.registry import FAMILIES, choose
 from mm_numeric.tasks.clock import Clock
 
 STEPS = 3
+TWINS = ("qwen2_5_vl", "yi_vl")
+"""Families whose cache and inputs are those of ``qwen2_vl`` and ``llava``."""
 
 
-@pytest.fixture(scope="module", params=marked(FAMILIES))
+@pytest.fixture(scope="module", params=marked(name for name in FAMILIES if name not in TWINS))
 def loaded(request, tmp_path_factory):
     """A tiny random model of a family, and three questions; two are of different length."""
     folder = tmp_path_factory.mktemp(request.param)

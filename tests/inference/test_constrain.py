@@ -155,7 +155,7 @@ class SmallNumbers(Arithmetic):
         return f"(?:0|-?{number_regex(1, 120)})"
 
 
-@pytest.mark.parametrize("name", marked(FAMILIES))
+@pytest.mark.parametrize("name", marked(n for n in FAMILIES if n not in ("qwen2_5_vl", "qwen3_vl")))
 @pytest.mark.parametrize("task", ["clock", "arithmetic", "multirc"])
 def test_masks_equal_brute_force_over_the_vocabulary(name, task):
     family, source = tiny(name)[0], random.Random(0)
@@ -243,9 +243,10 @@ def test_a_token_with_a_character_that_is_no_byte_is_its_text():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["llama2", "gpt2", "llama3", "qwen2", "t5-small"])
+@pytest.mark.parametrize("name", ["llama2", "llama3", "qwen2", "t5-small"])
 def test_real_tokenizers_write_their_training_tokens(name):
-    tokenizer = real_tokenizers.load(name)
+    load, start = real_tokenizers.load, real_tokenizers.start_of_llama3
+    tokenizer = start() if name == "llama3" else load(name)
     if name in ("llama3", "qwen2"):
         tokenizer = copy.deepcopy(tokenizer)  # other tests use it, too
     if name == "llama3":  # the file has its words, not its special tokens

@@ -48,13 +48,12 @@ def byt5():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [qwen2, byt5])
 @pytest.mark.parametrize(
-    "numbers",
+    ("make", "numbers"),
     [
-        [str(n) for n in range(50)],
-        [f"{n}.{d}" for n in range(5) for d in range(5)],
-        [f"{sign}{n}" for sign in ("", "-") for n in range(10)],
+        (qwen2, [str(n) for n in range(50)]),
+        (qwen2, [f"{n}.{d}" for n in range(5) for d in range(5)]),
+        (byt5, [f"{sign}{n}" for sign in ("", "-") for n in range(10)]),
     ],
     ids=["integers", "decimals", "signed"],
 )

@@ -164,7 +164,7 @@ def changed_rows(before, after):
     return (before != after).any(dim=1).nonzero().flatten().tolist()
 
 
-@EACH
+@pytest.mark.parametrize("name", ["chat", "llava"])
 def test_the_first_stage_trains_the_rows_of_location_tokens_alone(tmp_path, name):
     config = config_of(tmp_path, name, {"embeddings": "location_tokens"}, max_steps=8)
     train(config)

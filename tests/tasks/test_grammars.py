@@ -56,12 +56,12 @@ def frames_of(name):
 @pytest.mark.slow
 @each
 def test_every_text_of_the_grammar_is_parsed(name, options):
-    """6,000 random texts over all tasks and coordinates."""
+    """3,000 random texts over all tasks and coordinates."""
     task, frames, source = task_class(name, "test")(**options), frames_of(name), random.Random(name)
     for frame in frames:
         grammar = task.grammar(frame)
         walks, pattern = Walks(grammar, task.grammar_after(frame)), re.compile(grammar, re.DOTALL)
-        for i in range(6_000 // len(EVERY) // len(frames) + 1):
+        for i in range(3_000 // len(EVERY) // len(frames) + 1):
             text = walks.draw(source, 60)
             answer = task.parse(text, frame)
             assert not isinstance(answer, Unreadable), (text, answer)

@@ -97,17 +97,17 @@ def chunked_steps(monkeypatch):
     return steps
 
 
-@pytest.mark.parametrize("preset", ["ce", "ntil", "ntil_soft"])
 @pytest.mark.parametrize(
-    "make_model",
+    ("make_model", "preset"),
     [
-        tiny_causal_lm,
-        lambda: tiny_causal_lm(tie_word_embeddings=True),
-        lambda: causal_lm(PhiConfig),  # a head with a bias
-        lambda: causal_lm(GraniteConfig, logits_scaling=1.0),
-        lambda: causal_lm(Gemma2Config, head_dim=16, final_logit_softcapping=None),
+        (tiny_causal_lm, "ce"),
+        (tiny_causal_lm, "ntil"),
+        (lambda: tiny_causal_lm(tie_word_embeddings=True), "ntil_soft"),
+        (lambda: causal_lm(PhiConfig), "ntil_soft"),  # a head with a bias
+        (lambda: causal_lm(GraniteConfig, logits_scaling=1.0), "ntil"),
+        (lambda: causal_lm(Gemma2Config, head_dim=16, final_logit_softcapping=None), "ntil"),
     ],
-    ids=["untied", "tied", "bias", "scale_of_one", "no_cap"],
+    ids=["untied", "untied_ntil", "tied", "bias", "scale_of_one", "no_cap"],
 )
 def test_loss_and_gradients_are_the_same(tmp_path, chunked_steps, make_model, preset):
     compare(tmp_path, make_model, preset=preset)

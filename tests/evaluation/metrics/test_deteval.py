@@ -42,7 +42,7 @@ def in_parts(count, seed):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [*KINDS, "in parts"])
 def test_credits_are_those_of_the_loop(kind):
-    predictions, targets = in_parts(150, 1) if kind == "in parts" else made_up(150, 2, kind)
+    predictions, targets = in_parts(80, 1) if kind == "in parts" else made_up(80, 2, kind)
     columns = DETEVAL_TOTAL_TEXT.columns(predictions, targets)
     rows = np.array(deteval_total_text(predictions, targets))
     assert np.stack([columns[c] for c in COLUMNS], axis=1) == pytest.approx(rows, abs=1e-12)
