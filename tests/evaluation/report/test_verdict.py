@@ -134,7 +134,7 @@ SENTENCES = [
             "over 1 difference between objectives and their reference. The best of several is "
             "chosen after seeing the results, so its gain is slightly overestimated.",
             "Next: about 20 seeds would make a difference as large as that of emd clear, if it is "
-            "no accident.",
+            "real.",
             "Next: compare decoding rules, which needs no other training; add "
             '"compare.decode=[greedy,median]" if answers are numbers.',
         ],
