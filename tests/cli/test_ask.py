@@ -81,10 +81,7 @@ def test_a_question_of_one_s_own_about_one_image(folder, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (
-            "--image bad.png",
-            "the image bad.png cannot be read (it is not a JPEG, PNG, WEBP, B",
-        ),
+        ("--image bad.png", "the image bad.png cannot be read (it is not a JPEG, PNG, WEBP, B"),
         ("--image none.png", "--image none.png: there is no such file or folder."),
         ("--image empty", "--image empty: the folder contains no image (JPEG, PNG, "),
         ("--image clocks --data a.jsonl", "--data is for rows of a file, not for --image; remove"),

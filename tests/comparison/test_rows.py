@@ -282,10 +282,7 @@ def test_the_control_of_a_grid_is_not_a_point_of_its_sweeps(tmp_path):
             {"data.test.synthetic.rows": [5]},
             r"'data\.test\.synthetic\.rows' is the same for all rows",
         ),
-        (
-            {"data.test": {"a": rows_for("clock", 5)}},
-            r"'data\.test' is the same for all rows",
-        ),
+        ({"data.test": {"a": rows_for("clock", 5)}}, r"'data\.test' is the same for all rows"),
         (
             {"data": {"a": {"train": rows_for("clock", 5), "test": rows_for("clock", 5, 9)}}},
             r"'data\.test' is the same for all rows; do not change it\.",

@@ -243,21 +243,13 @@ def read_with_rows(override):
     ("override", "message"),
     [
         ("dta=1", r"^small\.yaml: there is no setting 'dta'\. Did you mean 'data'\?"),
-        ("data=null", r"^small\.yaml: the setting 'data' is missing\."),
-        ("task=clok", r"task\.name: there is no task 'clok'\. Did you mean 'clock'\? Known: "),
-        (
-            "task={prompt: a}",
-            r"task\.name: name a task\. Known: .*clock, .*detection, .*",
-        ),
+        ("task={prompt: a}", r"task\.name: name a task\. Known: .*clock, .*detection, .*"),
         ("task=7", r"task\.name: name a task\."),
-        ("task=a.b:C", r"task\.name: 'a\.b:C' cannot be imported \(No module named 'a'\)\."),
         ("task=os:nothing", r"'os:nothing' cannot be imported \(module 'os' has no"),
         ("task=':C'", r"task\.name: ':C' cannot be imported"),
         ("task='.a:C'", r"task\.name: '\.a:C' cannot be imported"),
         ("task=os:path", r"task\.name: 'os:path' is not a dataclass\."),
         ("task=collections:Counter", r"'collections:Counter' is not a dataclass\."),
-        ("task.promt=a", r"small\.yaml, task: there is no setting 'promt'\. Did you mean 'prompt'"),
-        ("task.prompt=12:30", r"task\.prompt: 750 is not text\. .* use quotes\."),
         (
             "data.train.synthetic.noise_minutes=400",
             r"data\.train\.synthetic: noise_minutes is 0 to 360, not 400\.0\.",
@@ -270,11 +262,8 @@ def read_with_rows(override):
         ),
         ("data.trian.seed=1", r"data: there is no setting 'trian'\. Did you mean 'train'\?"),
         ("data.train={}", r"data\.train: set exactly one of path .* and synthetic"),
-        ("data.train.path=a.csv", r"data\.train: set exactly one of path"),
         ("data.train.synthetic.rows=0", r"train\.synthetic: rows must be at least 1, not 0\."),
         ("predict.batch_size=0", r"predict: batch_size must be at least 1, not 0\."),
-        ("predict.decode=medain", r"decode: there is no rule 'medain'\. Did you mean 'median'\?"),
-        ("predict.decode={for: iuo}", r"decode\.for: there is no risk 'iuo'\. Did you mean 'iou'"),
         ("predict.decode={risk: iou}", r"decode is a rule or \{for: RISK\}, such as .*not"),
         ("predict.mass=1.5", r"predict: mass is a probability above 0 and at most 1, not 1\.5"),
         ("predict.branches=0", r"predict: branches must be at least 1, not 0\."),
@@ -282,33 +271,20 @@ def read_with_rows(override):
         ("evaluate={every_steps: 1, decode: meen}", r"evaluate: .*Did you mean 'mean'\?"),
         ("predict.max_new_tokens=-1", r"predict: max_new_tokens must be at least 1, not -1\."),
         ("data.test=a.csv", r"data\.test: expected settings \(path, dataset, subset, split"),
-        ("model.family=qwen2", r"model\.family: there is no family 'qwen2'\. Did you mean 'qwen2_"),
-        ("model.dtype=half", r"model: dtype is one of auto, float32, .*, not 'half'\."),
         ("model={}", r"small\.yaml, model: the setting 'name' is missing\."),
-        ("objective=ntill", r"objective: there is no objective 'ntill'\. Did you mean 'ntil'\?"),
         ("objective=null", r"objective: name a preset \(ce, .*\) or use a mapping\."),
         ("objective=os:path", r"objective: 'os:path' is not an ObjectiveSpec\."),
         (
             "objective.numeric_weigth=1",
             r"objective: there is no setting 'numeric_weigth'\. Did you mean 'numeric_weight'",
         ),
-        ("objective.numeric_weight=-1", r"objective: numeric_weight must be >= 0 and finite, not "),
         ("objective.numeric_weight=.nan", r"objective\.numeric_weight: nan is not a number\."),
         (
             "objective.numeric_weight=1e-1",
             r"objective\.numeric_weight: '1e-1' is not a number\. .* write 0\.1\.",
         ),
-        ("objective.balance=x", r"objective: balance is one of fixed, ratio, running, not 'x'\."),
         ("objective.reduction=x", r"reduction is one of items, samples, not 'x'\."),
-        (
-            "objective.terms=[{name: emd}, {name: edm}]",
-            r"objective\.terms\.1\.name: there is no loss term 'edm'\. Did you mean 'emd'\?",
-        ),
         ("objective.terms=[{name: emd}, {name: emd}]", r"terms must be different, and ce is"),
-        (
-            "objective.terms=[{name: emd, weight: -1}]",
-            r"terms\.0: weight must be >= 0 and finite, not -1\.0",
-        ),
         (
             "objective.numeric_weight=.inf",
             r"objective: numeric_weight must be >= 0 and finite, not ",
@@ -321,9 +297,7 @@ def read_with_rows(override):
         ("objective.terms=[{name: emd, roles: {on: 2}}]", r"there is no role True\. Known: free,"),
         ("objective.terms=[{name: emd, roles: {x: -1}}]", r"roles\.x must be .* finite, not -1\."),
         ("objective.terms=[{name: emd, roles: {x: .nan}}]", r"roles\.x must be .*, not nan\."),
-        ("objective.terms=[{name: emd, roles: {x: .inf}}]", r"roles\.x must be .*, not inf\."),
         ("objective.terms=[{name: emd, roles: {x: on}}]", r"roles\.x must be .*, not True\."),
-        ("objective.terms=[{name: emd, roles: {x: 1e-1}}]", r"roles\.x must be .*, not '1e-1'\."),
         ("objective.terms=[{name: emd, roles: [x]}]", r"terms\.0\.roles: expected settings as"),
         (
             "objective={digit_runs: true, terms: [{name: emd, roles: {x: 2}}]}",
@@ -333,20 +307,9 @@ def read_with_rows(override):
             "objective={digit_runs: true, thousands_separators: true}",
             r"turn off digit_runs or thousands_separators\.",
         ),
-        (
-            "objective.numbers=some",
-            r"objective: numbers is one of task, all, not 'some'\.",
-        ),
+        ("objective.numbers=some", r"objective: numbers is one of task, all, not 'some'\."),
         ("objective.ce_tokens=none", r"objective: ce_tokens is one of all, text, not 'none'\."),
-        (
-            "objective.terms=[emd]",
-            r"terms\.0: expected settings \(name, weight, roles, options\), fou",
-        ),
-        ("trainer.learning_rate=1e-5", r"trainer\.learning_rate: '1e-5' .* write 1\.0e-5\."),
-        ("trainer.learning_rat=1", r"TrainingArguments 'learning_rat'\. Did you mean 'learning_r"),
         ("trainer={}", r"trainer\.output_dir: set the folder of the run\."),
-        ("trainer.output_dir=null", r"trainer\.output_dir: set the folder"),
-        ("predict.batch_size=a", r"predict\.batch_size: 'a' is not a whole number"),
         ("predict=false", r"predict: expected settings"),
         ("compare=false", r"compare: expected settings"),
         ("compare={}", r"compare: the setting 'output_dir' is missing\."),
@@ -367,6 +330,7 @@ def read_with_rows(override):
     ],
 )
 def test_a_wrong_setting_is_one_sentence(override, message):
+    """Those that users get wrong most often are in tests/test_mistakes.py."""
     with pytest.raises(ValueError, match=message) as caught:
         read_with_rows(override)
     assert str(caught.value).startswith("small.yaml")
@@ -389,10 +353,7 @@ def test_compared_rows_put_the_control_after_the_first():
     ("name", "message"),
     [
         ("clock_tiney", r"there is no config 'clock_tiney'\. Did you mean 'clock_tiny'\?"),
-        (
-            "mine.yaml",
-            r"mine\.yaml: there is no such file\. Shipped configs: .*clock_qwen2_vl",
-        ),
+        ("mine.yaml", r"mine\.yaml: there is no such file\. Shipped configs: .*clock_qwen2_vl"),
         ("folder/mine", r"folder/mine: there is no such file\."),
         ("", r"there is no config ''"),
     ],
@@ -444,10 +405,7 @@ def test_reading_loads_no_torch():
 def test_a_prompt_that_is_not_given_is_the_family_s_habit(tmp_path, family, prompt):
     raw = {
         "task": "grounding",
-        "data": {
-            "train": {"path": "a.jsonl"},
-            "test": {"path": "a.jsonl"},
-        },
+        "data": {"train": {"path": "a.jsonl"}, "test": {"path": "a.jsonl"}},
         "model": {"name": "tiny", "family": family},
         "trainer": {"output_dir": str(tmp_path)},
     }
@@ -461,10 +419,7 @@ def test_a_prompt_that_is_not_given_is_that_of_the_coordinate_format(tmp_path, n
     preset = "rex_omni" if name == "rex_omni" else {"preset": "qwen3_vl", "format": name}
     raw = {
         "task": "click",
-        "data": {
-            "train": {"path": "a.jsonl"},
-            "test": {"path": "a.jsonl"},
-        },
+        "data": {"train": {"path": "a.jsonl"}, "test": {"path": "a.jsonl"}},
         "model": {"name": "tiny", "family": "qwen3_vl", "coordinates": preset},
         "trainer": {"output_dir": str(tmp_path)},
     }

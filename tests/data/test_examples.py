@@ -374,12 +374,7 @@ def test_synthetic_rows_are_kept(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "other",
-    [
-        replace(FACES, seed=4),
-        replace(FACES, rows=3),
-        replace(FACES, image_noise=0.0),
-    ],
+    "other", [replace(FACES, seed=4), replace(FACES, rows=3), replace(FACES, image_noise=0.0)]
 )
 def test_what_looks_different_is_kept_apart(tmp_path, other):
     path = generated_rows(source_of(FACES), tmp_path)

@@ -283,10 +283,7 @@ def test_the_settings_of_a_video_processor_are_kept_without_torchvision(twin, tm
 
 @pytest.mark.parametrize(
     ("name", "settings"),
-    [
-        ("internvl", {"max_patches": 1}),
-        ("idefics3", {"do_image_splitting": False}),
-    ],
+    [("internvl", {"max_patches": 1}), ("idefics3", {"do_image_splitting": False})],
 )
 def test_a_setting_of_the_image_processor_makes_one_tile(twin, tmp_path, name, settings):
     image = Image.new("RGB", (300, 90), (9, 99, 200))

@@ -174,10 +174,7 @@ def test_image_tokens_are_those_of_any_tower(tiny, tmp_path, name, strategy):
     config = tower.config_class(**small, num_attention_heads=2, patch_size=14, image_size=own_px)
     config.model_type = tower.config_class.model_type
     folder = changed(
-        tiny,
-        tmp_path,
-        vision_config=config.to_dict(),
-        vision_feature_select_strategy=strategy,
+        tiny, tmp_path, vision_config=config.to_dict(), vision_feature_select_strategy=strategy
     )
     family = Llava.load(str(sized(folder, 56)), TINY)
     model = LlavaForConditionalGeneration(Llava.load_config(str(folder), TINY))

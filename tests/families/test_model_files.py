@@ -29,10 +29,7 @@ def checkpoint(tmp_path):
 def config(source, **model):
     raw = {
         "task": "clock",
-        "data": {
-            "train": rows_for("clock", 1),
-            "test": rows_for("clock", 1),
-        },
+        "data": {"train": rows_for("clock", 1), "test": rows_for("clock", 1)},
         "model": {"name": str(source), "dtype": "float32", **model},
         "trainer": {"output_dir": "run"},
     }
@@ -103,15 +100,9 @@ def test_quantised_weights_need_bitsandbytes(checkpoint, monkeypatch):
     ("model", "message"),
     [
         ({"quantize": "int4"}, r"model: quantize is nf4, int8 or null, not 'int4'"),
-        (
-            {"image_size": {"max_pixels": 0}},
-            r"image_size\.max_pixels is a whole number >= 1",
-        ),
+        ({"image_size": {"max_pixels": 0}}, r"image_size\.max_pixels is a whole number >= 1"),
         ({"image_size": {"max_pixels": "a"}}, r"image_size\.max_pixels"),
-        (
-            {"coordinates": "qwen"},
-            r"model\.coordinates: there is no coordinate preset 'qwen'",
-        ),
+        ({"coordinates": "qwen"}, r"model\.coordinates: there is no coordinate preset 'qwen'"),
         ({"coordinates": {"preset": "llava", "digits": 3}}, r"no setting 'digits'"),
         ({"coordinates": {"max_value": 1000, "order": "yxyx"}}, r"order is one of xy, yx"),
         ({"coordinates": 7}, r"model\.coordinates: name one of paligemma, "),
@@ -151,10 +142,7 @@ def test_the_frame_is_saved_next_to_the_weights(tmp_path):
     same = replace(model, image_size={})  # what was set is in the image processor that was saved
     assert Qwen2VL.load(str(tmp_path), same).resize.max_pixels == 12544
     for changed, message in (
-        (
-            replace(model, image_size={"max_pixels": 9999}),
-            "max_pixels 12544, and here it is 9999",
-        ),
+        (replace(model, image_size={"max_pixels": 9999}), "max_pixels 12544, and here it is 9999"),
         (replace(model, coordinates="unit_2"), "with decimals 3, and here it is 2"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -28,8 +28,7 @@ def test_a_qwen_frame_is_that_of_the_published_image_processor(cls):
 
 
 @pytest.mark.parametrize(
-    ("name", "side"),
-    [("paligemma", 224), ("llava", 336), ("yi_vl", 448), ("florence2", 768)],
+    ("name", "side"), [("paligemma", 224), ("llava", 336), ("yi_vl", 448), ("florence2", 768)]
 )
 def test_a_square_frame_is_that_of_the_family(name, side, tmp_path):
     cls = choose(name, FAMILIES, "family", "test")

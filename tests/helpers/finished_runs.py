@@ -27,10 +27,7 @@ from mm_numeric.cli.main import main
 from mm_numeric.io.log import set_verbosity
 
 STOP_AFTER = 4
-TASK = {
-    "name": "arithmetic",
-    "prompt": "{question}",
-}
+TASK = {"name": "arithmetic", "prompt": "{question}"}
 SUMS = {
     "operators": "+-",
     "terms": [2, 2],

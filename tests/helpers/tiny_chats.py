@@ -93,7 +93,7 @@ def make_tiny_gemma3(folder: Path, seed: int) -> None:
             "image_token": "<image_soft_token>",
             "boi_token": "<start_of_image>",
             "eoi_token": "<end_of_image>",
-        },
+        }
     )
     tokenizer.add_tokens(["<start_of_turn>", "<end_of_turn>"], special_tokens=True)
     ids = tokenizer.get_vocab()

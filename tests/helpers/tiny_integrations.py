@@ -13,13 +13,7 @@ from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM, Trainer, TrainingA
 from trl import SFTConfig, SFTTrainer
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
-from mm_numeric import (
-    NumberVocabulary,
-    NumericLoss,
-    NumericLossMixin,
-    loss_func,
-    step_counts,
-)
+from mm_numeric import NumberVocabulary, NumericLoss, NumericLossMixin, loss_func, step_counts
 from mm_numeric.distributed.ranks import leave_process_group
 from mm_numeric.families.tiny import tiny_qwen2_tokenizer
 

@@ -11,13 +11,7 @@ from tiny_models import TINY, tiny_folder
 from mm_numeric.answers import ClockTime, Example
 from mm_numeric.data.collator import prompt_batch
 from mm_numeric.inference import branch_cache
-from mm_numeric.inference.candidates import (
-    PLAIN_SETTINGS,
-    Exploration,
-    PrefixTree,
-    Samples,
-    draw,
-)
+from mm_numeric.inference.candidates import PLAIN_SETTINGS, Exploration, PrefixTree, Samples, draw
 from mm_numeric.inference.constrain import Constrainer, Constraint
 from mm_numeric.inference.generate import generate_tokens
 from mm_numeric.registry import FAMILIES, choose

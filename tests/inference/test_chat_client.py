@@ -181,10 +181,7 @@ def test_a_reply_whose_body_is_cut_is_tried_again(status, body):
 @pytest.mark.parametrize("size", [b"-1", b"-5", b"zz", b""])
 def test_an_impossible_size_of_a_chunk_is_one_sentence(size):
     reply = OK + b"Transfer-Encoding: chunked\r\n\r\n" + size + b"\r\n" + SEVEN.encode()
-    with (
-        server(reply) as url,
-        pytest.raises(ValueError, match=f"^{url}/chat/completions: "),
-    ):
+    with server(reply) as url, pytest.raises(ValueError, match=f"^{url}/chat/completions: "):
         client(url, attempts=1).complete({}, text_of)
 
 

@@ -40,10 +40,7 @@ from mm_numeric.tasks.number_questions import Arithmetic
 from mm_numeric.training.run import train
 
 SHAPES = ("click", "detection", "grounding", "pointing", "text_detection", "text_spotting")
-OPTIONS = {
-    "multirc": [{}, {"answer": "yes_no"}],
-    "gsm8k": [{}, {"solution": False}],
-}
+OPTIONS = {"multirc": [{}, {"answer": "yes_no"}], "gsm8k": [{}, {"solution": False}]}
 EVERY = [
     (family, task, options)
     for i, family in enumerate(FAMILIES)

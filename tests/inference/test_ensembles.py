@@ -88,8 +88,7 @@ def lower_median(values):
 
 
 @pytest.mark.parametrize(
-    ("models", "longest", "mass"),
-    [("abc", 1, 1.0), ("ab", 2, 0.999), ("a", 1, 1.0)],
+    ("models", "longest", "mass"), [("abc", 1, 1.0), ("ab", 2, 0.999), ("a", 1, 1.0)]
 )
 def test_an_ensemble_decides_by_the_mean_of_the_distributions(
     runs, monkeypatch, models, longest, mass

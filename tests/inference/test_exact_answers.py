@@ -123,8 +123,7 @@ def enumerated(model, family, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    "names",
-    ["untrained", "trained", pytest.param("untrained trained", marks=pytest.mark.full)],
+    "names", ["untrained", "trained", pytest.param("untrained trained", marks=pytest.mark.full)]
 )
 def test_answers_are_those_of_brute_force(models, names, kind):
     """Of one model, and of the mean of two models."""

@@ -19,12 +19,7 @@ from mm_numeric.config.reader import read_config
 from mm_numeric.evaluation.report.confidence_section import calibration_text
 from mm_numeric.evaluation.report.report import write_report
 from mm_numeric.evaluation.score import score
-from mm_numeric.inference.calibrate import (
-    FEWEST,
-    fit_calibration,
-    known_ids,
-    read_calibration,
-)
+from mm_numeric.inference.calibrate import FEWEST, fit_calibration, known_ids, read_calibration
 
 pytestmark = pytest.mark.slow
 

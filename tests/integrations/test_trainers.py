@@ -70,10 +70,7 @@ def test_an_evaluation_in_a_framework_is_a_mean_over_tokens(tmp_path):
 
 @pytest.mark.parametrize(
     ("framework", "arguments"),
-    [
-        (FrameworkTrainer, TrainingArguments),
-        (FrameworkSeq2SeqTrainer, Seq2SeqTrainingArguments),
-    ],
+    [(FrameworkTrainer, TrainingArguments), (FrameworkSeq2SeqTrainer, Seq2SeqTrainingArguments)],
 )
 def test_the_objective_replaces_the_loss_of_a_framework(tmp_path, framework, arguments):
     ids = TOKENIZER("it is 12 or 7", add_special_tokens=False).input_ids

@@ -60,8 +60,7 @@ def test_verbosity(capsys, options, levels):
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [["--quiet", "ls"], ["ls", "--quiet"], ["prepare", "none", "x", "--quiet"]],
+    "arguments", [["--quiet", "ls"], ["ls", "--quiet"], ["prepare", "none", "x", "--quiet"]]
 )
 def test_global_options_may_come_before_or_after_the_command(arguments, capsys):
     cli.main(arguments)

@@ -131,9 +131,7 @@ def test_the_first_samples_alone(samples):
     labels = labels_of("__12", "ab__", "_-3.5", "7", width=5)
     whole = NumberSpans.from_labels(labels, VOCABULARY)
     whole = replace(
-        whole,
-        boxes=torch.tensor([[0, 0, 1, 1], [1, 1, 2, 2]]),
-        times=torch.tensor([[0, 1]]),
+        whole, boxes=torch.tensor([[0, 0, 1, 1], [1, 1, 2, 2]]), times=torch.tensor([[0, 1]])
     )
     kept = labels[:samples]
     found = whole.first(samples, int((kept != IGNORE_INDEX).sum()))

@@ -12,6 +12,7 @@ from clock_reports import compare_folder, written
 from result_files import section, write_lines
 from rows_of_tasks import ROWS, written_rows
 from synthetic_rows import GENERATOR_OF, rows_for
+from tiny_models import CACHE
 
 from mm_numeric.answers import Unreadable
 from mm_numeric.cli import main as cli
@@ -63,7 +64,7 @@ def raw_config(name, folder, **changes):
     source = source_of(name, folder)
     return {
         "task": name,
-        "data": {"train": source, "test": source, "cache": str(folder / "cache")},
+        "data": {"train": source, "test": source, "cache": str(CACHE)},
         "model": {"name": "tiny", "dtype": "float32"},
         "trainer": {"output_dir": str(folder / "run")},
         "predict": {"max_new_tokens": 400},
@@ -73,7 +74,7 @@ def raw_config(name, folder, **changes):
 
 def examples_of(name, folder):
     source = read_dataclass(DataSource, source_of(name, folder), "test")
-    return load_examples(task_of(name), source, folder / "cache", training=True)
+    return load_examples(task_of(name), source, CACHE, training=True)
 
 
 def frame_of(example):
@@ -153,7 +154,7 @@ def test_answers_in_a_file_replace_the_labels(name, tmp_path):
     file.write_text("".join(json.dumps({**e, **e["answer"]}) + "\n" for e in lines))
     raw = {**source_of(name, tmp_path), "answers": str(file)}
     source = read_dataclass(DataSource, raw, "test")
-    found = load_examples(task, source, tmp_path / "cache", training=True)
+    found = load_examples(task, source, CACHE, training=True)
     for before, example, label in zip([labels[-1], *labels], found, labels, strict=False):
         frame = frame_of(before)
         wanted = task.parse(task.format(before.answer, frame).text, frame)

@@ -232,10 +232,7 @@ def test_real_answers_are_parsed_as_they_are_written():
 def test_the_prompt_is_the_family_s_habit(tmp_path, family, prompt, between):
     raw = {
         "task": "detection",
-        "data": {
-            "train": rows_for("detection", 1),
-            "test": rows_for("detection", 1),
-        },
+        "data": {"train": rows_for("detection", 1), "test": rows_for("detection", 1)},
         "model": {"name": "tiny", "family": family},
         "trainer": {"output_dir": str(tmp_path)},
     }

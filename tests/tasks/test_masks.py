@@ -22,12 +22,7 @@ from mm_numeric.evaluation.metrics.matching import match_rows
 from mm_numeric.evaluation.score import score
 from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.frames import Frame, Resize
-from mm_numeric.geometry.masks import (
-    few_corners,
-    mask_of,
-    mask_region,
-    mask_row,
-)
+from mm_numeric.geometry.masks import few_corners, mask_of, mask_region, mask_row
 from mm_numeric.geometry.moves import KeptShare
 from mm_numeric.importers.coco import Coco
 from mm_numeric.importers.prepare import prepare

@@ -11,11 +11,7 @@ from transformers import (
     Qwen2_5OmniThinkerForConditionalGeneration,
 )
 
-from mm_numeric.training.image_positions import (
-    rope_index_of,
-    rope_positions,
-    with_image_positions,
-)
+from mm_numeric.training.image_positions import rope_index_of, rope_positions, with_image_positions
 from mm_numeric.training.padding_free import make_padding_free
 
 QWENS = ["qwen2_vl", pytest.param("qwen2_5_vl", marks=pytest.mark.slow), "qwen3_vl"]

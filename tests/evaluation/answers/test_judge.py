@@ -18,10 +18,7 @@ from mm_numeric.tasks.mathvista import MathVista
 
 FIVE = ShortAnswer(text="5", question_type="free_form", answer_type="integer")
 SHAPE = ShortAnswer(
-    text="square",
-    question_type="multi_choice",
-    answer_type="text",
-    choices=("circle", "square"),
+    text="square", question_type="multi_choice", answer_type="text", choices=("circle", "square")
 )
 ROWS = [("5", FIVE), ("square", SHAPE), ("", SHAPE), ("Five of them.", FIVE), ("The 2nd.", SHAPE)]
 """Responses and targets; MathVista's script asks its judge for the last two only."""

@@ -307,11 +307,7 @@ def test_long_numbers_are_counted(tmp_path, digits, count):
 
 
 @pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        ("7<|im_end|>8", "answers that stop early"),
-        ("12 and 7", None),
-    ],
+    ("text", "kind"), [("7<|im_end|>8", "answers that stop early"), ("12 and 7", None)]
 )
 def test_an_answer_that_would_end_early_is_to_be_fixed(tmp_path, text, kind):
     rows = write_rectangles(tmp_path / "rows", count=1)

@@ -156,10 +156,7 @@ QWEN_3B = {
 def config_with(tmp_path, **sections):
     raw = {
         "task": "detection",
-        "data": {
-            "train": rows_for("detection", 1),
-            "test": rows_for("detection", 1),
-        },
+        "data": {"train": rows_for("detection", 1), "test": rows_for("detection", 1)},
         "model": {"name": "tiny", "family": "qwen2_5_vl"},
         "trainer": {"output_dir": str(tmp_path), "bf16": True, "per_device_train_batch_size": 2},
     }

@@ -125,11 +125,7 @@ def test_sizes_are_coco_s():
 def test_predictions_are_read_in_the_frame_of_their_row(tmp_path):
     frame = Frame(640, 480, Resize(kind="letterbox", side=336).view(640, 480),
                   COORDINATES["llava"])  # fmt: skip
-    row = {
-        "task": "grounding",
-        "target": {"box": [50, 100, 320, 350]},
-        "frame": frame.to_dict(),
-    }
+    row = {"task": "grounding", "target": {"box": [50, 100, 320, 350]}, "frame": frame.to_dict()}
     texts = {"a": "[0.078, 0.281, 0.500, 0.672]", "b": "[0.5, 0.3", "c": "[0.6, 0.3, 0.3, 0.6]"}
     lines = [json.dumps({**row, "id": key, "text": text}) + "\n" for key, text in texts.items()]
     file = tmp_path / "predictions.jsonl"

@@ -268,10 +268,7 @@ def test_predictions_are_ranked_by_the_scores_of_their_row(tmp_path, capsys):
     [
         ([None, None, None], "no score, but AP ranks detections by score"),
         ([[0.5, 0.5]] * 3, "all 6 scores are 0.5"),
-        (
-            [[0.5]] * 3,
-            r'line 1: "scores" is \[0\.5\], and the text holds 2 shapes; write one numb',
-        ),
+        ([[0.5]] * 3, r'line 1: "scores" is \[0\.5\], and the text holds 2 shapes; write one numb'),
         ([["a", "b"]] * 3, "line 1: .scores. is .* write one number for each shape, or"),
     ],
 )

@@ -29,11 +29,7 @@ SHAPES = ("circle", "square", "triangle", "square pyramid")
 
 def choice(text="square", choices=SHAPES, **labels):
     return ShortAnswer(
-        text=text,
-        question_type="multi_choice",
-        answer_type="text",
-        choices=choices,
-        labels=labels,
+        text=text, question_type="multi_choice", answer_type="text", choices=choices, labels=labels
     )
 
 
