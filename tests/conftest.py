@@ -41,7 +41,8 @@ CHUNK = 20
 FORKED = "forked"
 FORKING = {"predict_ranks", "processes", "rank_runs", "served_models", "train_runs"}
 """Helpers that start processes. Tests with them are one group, of about a third of the time: the
-process that all are forked from takes five seconds to start."""
+process that all are forked from takes five seconds to start. Other helpers of these tests are in
+other modules, such as ``run_files``."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
@@ -68,8 +69,9 @@ def pytest_collection_modifyitems(config, items):
 
 def _group(item, chunk):
     """Return the name of the group of a test."""
-    if any(getattr(each, "__module__", "") in FORKING for each in vars(item.module).values()):
-        return FORKED
+    for each in vars(item.module).values():
+        if getattr(each, "__module__", getattr(each, "__name__", "")) in FORKING:
+            return FORKED
     fixtures = item._fixtureinfo.name2fixturedefs.values()
     if any(fixture[-1].scope == "module" for fixture in fixtures):
         return item.module.__name__

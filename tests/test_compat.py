@@ -9,7 +9,7 @@ import peft
 import pytest
 import torch
 import transformers
-from processes import free_port
+from ports import free_port
 from torch import nn
 from transformers import (
     AttentionInterface,

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 from planned import seed_configs
+from run_files import same
 from tiny_models import small_config
-from train_runs import same
 
 from mm_numeric.cli import main as cli
 from mm_numeric.comparison.engines.local import share_done

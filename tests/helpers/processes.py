@@ -10,7 +10,6 @@ import multiprocessing
 import os
 import runpy
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pytest
+from ports import free_port
 
 TIMEOUT = 180.0
 
@@ -121,13 +121,6 @@ def _python(words: list[str]) -> None:
         exec(arguments[0], {"__name__": "__main__"})
     else:
         runpy.run_path(kind, run_name="__main__")
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 def _work(function, arguments: list[str], variables: dict[str, str], output: str) -> None:

@@ -1,13 +1,9 @@
-"""Runs on several ranks, and the files that they write."""
+"""Runs on several ranks."""
 
-import json
 import os
-import shutil
 from pathlib import Path
 
-import torch
 from processes import Job
-from safetensors.torch import load_file
 
 from mm_numeric.config.reader import read_config
 from mm_numeric.distributed.ranks import leave_process_group
@@ -35,27 +31,3 @@ def _train_all(files: list[str]) -> None:
         mixin.NumericLossMixin.chunked_from = 0 if chunked else CHUNKED_FROM
         train(config, resume=last_checkpoint(config.output_dir) is not None)
     leave_process_group()
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    """Return the weights of the finished run in a folder."""
-    return load_file(folder / "run" / "model" / "model.safetensors")
-
-
-def log(folder: Path) -> list[dict]:
-    """Return the lines of the log of the run in a folder."""
-    return [json.loads(line) for line in (folder / "run" / "log.jsonl").open()]
-
-
-def cut(folder: Path, step: int) -> None:
-    """Leave of the run in a folder what a kill after the checkpoint of a step would leave."""
-    cut_run(folder / "run", step)
-
-
-def cut_run(run_folder: Path, step: int) -> None:
-    """Leave of a run what a kill after the checkpoint of a step would leave."""
-    shutil.rmtree(run_folder / "model")
-    (run_folder / "run.json").unlink()
-    for path in run_folder.glob("checkpoint-*"):
-        if path.name != f"checkpoint-{step}":
-            shutil.rmtree(path)

@@ -5,7 +5,8 @@ import time
 import urllib.request
 from pathlib import Path
 
-from processes import Job, free_port
+from ports import free_port
+from processes import Job
 
 
 class ServedModel:

@@ -1,14 +1,11 @@
 """Small training runs in processes of their own."""
 
 import itertools
-import shutil
 import sys
 from pathlib import Path
 
-import torch
 from processes import Job
-from safetensors.torch import load_file
-from tiny_models import small_config
+from run_files import cut_off, weights  # noqa: F401  for test_answer_nodes.py
 
 from mm_numeric.cli import main as cli
 
@@ -41,31 +38,6 @@ def the_sentence(output: str) -> str:
 def command(config_file: Path, *arguments: str) -> list[str]:
     """Return the command line of ``mm-numeric train``, for a Python that imports all anew."""
     return [sys.executable, "-m", "mm_numeric", "train", str(config_file), *arguments]
-
-
-def write_config(folder: Path, *overrides: str) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / "small.yaml"
-    file.write_text(small_config(folder, *overrides).to_yaml())
-    return file
-
-
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    return load_file(run / "model" / "model.safetensors")
-
-
-def same(one: Path, other: Path) -> bool:
-    first, second = weights(one), weights(other)
-    return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
-
-
-def cut_off(run: Path, step: int) -> Path:
-    """Leave of a run what a kill after the checkpoint of a step would leave; return this one."""
-    for path in (run / "model", *run.glob("checkpoint-*")):
-        if path.name != f"checkpoint-{step}":
-            shutil.rmtree(path)
-    (run / "run.json").unlink()
-    return run / f"checkpoint-{step}"
 
 
 def train_without_scan(arguments: list[str]) -> int:

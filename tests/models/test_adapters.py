@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from run_files import cut_off
 from safetensors.torch import load_file, save_file
 from tiny_models import small_config, tiny_checkpoint
-from train_runs import cut_off, start
+from train_runs import start
 
 from mm_numeric.comparison.run import compare
 from mm_numeric.models.loading import load_family, load_model

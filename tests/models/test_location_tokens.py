@@ -12,8 +12,8 @@ import torch
 from adapted_runs import a_batch, adapted_config, logits, run_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from run_files import cut_off
 from tiny_models import tiny_folder
-from train_runs import cut_off
 from transformers import AutoTokenizer, Qwen2VLForConditionalGeneration
 
 from mm_numeric.answers import Box, Instance, Polygon

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 from finished_runs import copy_and_enter
+from run_files import cut_off
 from safetensors.torch import load_file
-from train_runs import cut_off
 
 from mm_numeric.cli import main as cli
 from mm_numeric.runs import manifest

@@ -10,7 +10,8 @@ import pytest
 import torch
 import torch.distributed.checkpoint as sharded
 from finished_runs import copy_and_enter
-from train_runs import cut_off, run_to_error, same, start, write_config
+from run_files import cut_off, same, write_config
+from train_runs import run_to_error, start
 
 from mm_numeric.cli import main as cli
 from mm_numeric.distributed.deepspeed import make_universal

@@ -3,8 +3,6 @@
 import json
 import math
 import re
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,18 +28,6 @@ def run(script, *arguments):
     done = python(SCRIPTS / script, *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def test_every_script_loads_all_it_needs_in_a_new_process(tmp_path):
-    """The other tests run scripts in processes that have imported most of it before."""
-    code = "import runpy, sys\nfor path in sys.argv[2:]: runpy.run_path(path)"
-    code = "import sys\nsys.path[:0] = sys.argv[1], sys.argv[1] + '/benchmarks'\n" + code
-    scripts = [*SCRIPTS.rglob("bench_*.py"), *SCRIPTS.glob("figures_*.py")]
-    assert len(scripts) >= 6
-    command = [sys.executable, "-c", code, SCRIPTS, *scripts]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
 
 
 @pytest.fixture(scope="module")
@@ -124,11 +110,11 @@ def test_freed_memory_is_not_used_unseen(parts):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_from_hidden_takes_the_memory_of_one_chunk(monkeypatch, parts, dtype):
-    """The logits are 128 MiB in float32; a chunk of them is 16 MiB."""
-    monkeypatch.setattr(cross_entropy, "_FROZEN_CPU_CHUNK", 1 << 22)
-    labels = torch.arange(512)
+    """The logits are 64 MiB in float32; a chunk of them is 8 MiB."""
+    monkeypatch.setattr(cross_entropy, "_FROZEN_CPU_CHUNK", 1 << 21)
+    labels = torch.arange(256)
     head = torch.zeros(1 << 16, 8, dtype=dtype)
-    hidden = torch.zeros(512, 8, dtype=dtype, requires_grad=True)
+    hidden = torch.zeros(256, 8, dtype=dtype, requires_grad=True)
     loss_of = parts.bench.objective_of("ce", parts.bench.Setting(vocabulary=1 << 16))
     spans = loss_of.spans(labels[None])
 
@@ -136,7 +122,7 @@ def test_from_hidden_takes_the_memory_of_one_chunk(monkeypatch, parts, dtype):
         loss_of.from_hidden(hidden, head, labels, spans).loss.backward()
 
     # Four chunks. The first step of a process also makes what the kernels of a dtype need.
-    assert min(parts.measure.peak_cpu(step) for _ in range(2)) < 64 << 20
+    assert min(parts.measure.peak_cpu(step) for _ in range(2)) < 32 << 20
 
 
 def test_targets(parts):
@@ -334,10 +320,9 @@ def test_a_frozen_tower_takes_fewer_operations(tmp_path):
 
 
 def test_a_step_of_every_trainer_is_measured(tmp_path):
+    """whole_benchmarks.py checks the memory, with a large vocabulary."""
     path = tmp_path / "training.json"
-    # Tensors of more than 32 MiB, which are returned to the operating system when they are freed.
-    sizes = {"vocabulary": 151936, "hidden": 64, "layers": 1, "prompt": 94, "answer": 6}
-    sizes["rounds"] = 1
+    sizes = {"vocabulary": 300, "hidden": 32, "layers": 1, "prompt": 20, "answer": 6, "rounds": 1}
     options = [word for name, size in sizes.items() for word in (f"--{name}", size)]
     run("benchmarks/bench_training.py", *options, "--json", path)
     found = json.loads(path.read_text(encoding="utf-8"))
@@ -349,14 +334,8 @@ def test_a_step_of_every_trainer_is_measured(tmp_path):
         "NumericTrainer, ntil",
         "NumericTrainer, expected_risk",
     )
-    table, logits = 151936 * 64 * 4, 151936 * 4
     for name in theirs:
         assert results[name]["loss"] == pytest.approx(results[ce]["loss"], abs=1e-5)
-        assert results[name]["peak_bytes"] > 2 * 100 * logits  # log-softmax and a gradient
-    # The gradients of the head and of the embeddings, and no third for their sum; or the logits of
-    # the answer and their gradient.
-    # A few pages of them may have been used before.
-    assert 1.9 * table < results[ce]["peak_bytes"] < 2.5 * table
     assert results[ntil]["loss"] > results[ce]["loss"] + 0.1
     # 0.3 times 10, as almost all answers from 0 to 999 are farther from the label than 10
     assert results[risk]["loss"] == pytest.approx(results[ce]["loss"] + 3, abs=0.4)

@@ -4,7 +4,7 @@ import multiprocessing
 
 import pytest
 import torch
-from rank_runs import cut, weights
+from run_files import cut_off, weights
 from tiny_models import small_config
 
 from mm_numeric.training.run import train
@@ -30,14 +30,14 @@ def test_a_resumed_run_goes_on_in_its_epoch(tmp_path):
     workers = ("trainer.dataloader_num_workers=2", "trainer.dataloader_persistent_workers=true")
     config = job(tmp_path / "cut", *workers)
     train(config)
-    wanted = weights(tmp_path / "whole")
-    assert same(weights(tmp_path / "cut"), wanted)
+    wanted = weights(tmp_path / "whole" / "run")
+    assert same(weights(tmp_path / "cut" / "run"), wanted)
     assert not multiprocessing.active_children()  # none is left to the garbage collector
-    cut(tmp_path / "cut", 3)
+    cut_off(tmp_path / "cut" / "run", 3)
     train(config, resume=True)
-    assert same(weights(tmp_path / "cut"), wanted)
+    assert same(weights(tmp_path / "cut" / "run"), wanted)
     train(job(tmp_path / "plain", "data.augment=null", "trainer.save_strategy='no'"))
-    assert not same(weights(tmp_path / "plain"), wanted)
+    assert not same(weights(tmp_path / "plain" / "run"), wanted)
 
 
 def same(found, wanted):

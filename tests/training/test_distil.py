@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import rank_runs
 from planned import seed_configs
+from rank_runs import run as run_on_ranks
+from run_files import cut_off, same
 from synthetic_rows import data_for, rows_for
 from tiny_models import CACHE, small_config
-from train_runs import cut_off, same
 
 from mm_numeric.cli import main as cli
 from mm_numeric.comparison.rows import compared_rows
@@ -168,7 +168,7 @@ def test_two_ranks_answer_the_rows_that_they_are_trained_on(tmp_path):
     config = job(tmp_path, f"distil={DISTIL}", batch, "predict.batch_size=8")
     file = tmp_path / "distil.yaml"
     file.write_text(config.to_yaml())
-    rank_runs.run(2, [str(file)])
+    run_on_ranks(2, [str(file)])
     answers = tmp_path / "run" / "training_answers.median.jsonl"
     alone, teacher = tmp_path / "alone.jsonl", tmp_path / "run" / "teacher"
     predict(teacher, config.data.train, alone, limit=10, decode="median", trust_remote_code=True)

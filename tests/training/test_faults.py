@@ -14,12 +14,13 @@ import torch
 from accelerate.utils import DistributedType
 from PIL import Image
 from processes import Job
+from run_files import log, write_config
 from tiny_models import small_config
 from torch.distributed import HashStore
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate
 from torch.utils.data import DataLoader
-from train_runs import command, run_to_error, start, write_config
+from train_runs import command, run_to_error, start
 from transformers import Trainer, TrainerState
 
 from mm_numeric.config.reader import read_config
@@ -62,10 +63,6 @@ def job(folder: Path, rows: str, *overrides: str) -> Path:
 
 def facts(run: Path) -> dict:
     return json.loads((run / "run.json").read_text())
-
-
-def log(run: Path) -> list[dict]:
-    return [json.loads(line) for line in (run / "log.jsonl").open()]
 
 
 @pytest.mark.slow

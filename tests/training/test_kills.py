@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from processes import context
+from run_files import same
 from tiny_models import small_config
-from train_runs import same
 
 from mm_numeric.config.schema import Config
 from mm_numeric.runs.folder import last_checkpoint

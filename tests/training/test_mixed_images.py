@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 from mixed_rows import Counts, write_mixed
-from rank_runs import log, run, weights
+from rank_runs import run
+from run_files import log, weights
 from tiny_models import small_config, tiny_family, tiny_model
 
 from mm_numeric.config.data import DataSource
@@ -146,11 +147,11 @@ def test_ranks_with_and_without_images_reach_the_weights_of_one(tmp_path, rows, 
         overrides.append("data.padding_free=true")
     run(2, [job(tmp_path / family, rows, family, *overrides) for family in families])
     for family in families:
-        whole, split = weights(alone / family), weights(tmp_path / family)
+        whole, split = weights(alone / family / "run"), weights(tmp_path / family / "run")
         for name, value in whole.items():
             torch.testing.assert_close(split[name], value, rtol=0, atol=1e-5, msg=name)
         lines = [
-            [line for line in log(folder / family) if "loss" in line]
+            [line for line in log(folder / family / "run") if "loss" in line]
             for folder in (alone, tmp_path)
         ]
         assert len(lines[0]) == len(lines[1]) == STEPS

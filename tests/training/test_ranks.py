@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from rank_runs import cut, log, run, weights
+from rank_runs import run
+from run_files import cut_off, log, weights
 from safetensors.torch import load_file
 from tiny_models import small_config
 
@@ -119,7 +120,7 @@ def test_two_ranks_reach_the_weights_of_one(tmp_path, rows, alone, mode):
     run(2, write_jobs(tmp_path, rows, cases, *overrides))
     for i in cases:
         one, two = alone / str(i), tmp_path / str(i)
-        whole, split = weights(one), weights(two)
+        whole, split = weights(one / "run"), weights(two / "run")
         first = load_file(one / "run" / "init" / "model.safetensors")
         assert whole.keys() == split.keys() == first.keys()
         assert max((whole[name] - first[name]).abs().max() for name in whole) > 1e-3
@@ -127,7 +128,7 @@ def test_two_ranks_reach_the_weights_of_one(tmp_path, rows, alone, mode):
             torch.testing.assert_close(
                 split[name], value, rtol=0, atol=1e-5, msg=f"{CASES[i]} {name}"
             )
-        for line, other in zip(log(one), log(two), strict=True):
+        for line, other in zip(log(one / "run"), log(two / "run"), strict=True):
             for what in ("loss", "grad_norm"):  # Adam alone would not see gradients that are halved
                 assert line[what] == pytest.approx(other[what], rel=1e-4)
             for what in ("components", "numbers"):
@@ -159,28 +160,28 @@ def test_a_run_goes_on_with_other_ranks(tmp_path, rows):
         files[mode].parent.mkdir()
         files[mode].write_text(config.to_yaml())
     run(1, [str(files["ddp"])])
-    whole["ddp"] = weights(tmp_path / "ddp")
-    cut(tmp_path / "ddp", 1)
+    whole["ddp"] = weights(tmp_path / "ddp" / "run")
+    cut_off(tmp_path / "ddp" / "run", 1)
     run(2, [str(file) for file in files.values()])
-    whole["zero2"] = weights(tmp_path / "zero2")
+    whole["zero2"] = weights(tmp_path / "zero2" / "run")
     for path in (tmp_path / "zero2" / "run").glob("checkpoint-*"):
         listed = set(json.loads((path / "manifest.json").read_text())["files"])
         states = {file.relative_to(path).as_posix() for file in path.glob("global_step*/*.pt")}
         assert {"rng_state_0.pth", "rng_state_1.pth", *states} <= listed
         assert len(states) == 3
-    two = weights(tmp_path / "ddp")
-    cut(tmp_path / "ddp", 3)
-    cut(tmp_path / "zero2", 1)
-    cut(tmp_path / "last", steps)
+    two = weights(tmp_path / "ddp" / "run")
+    cut_off(tmp_path / "ddp" / "run", 3)
+    cut_off(tmp_path / "zero2" / "run", 1)
+    cut_off(tmp_path / "last" / "run", steps)
     run(1, [str(file) for file in files.values()])
     for found, wanted in (
         (two, whole["ddp"]),
-        (weights(tmp_path / "ddp"), whole["ddp"]),
-        (weights(tmp_path / "zero2"), whole["zero2"]),
-        (weights(tmp_path / "last"), whole["zero2"]),
+        (weights(tmp_path / "ddp" / "run"), whole["ddp"]),
+        (weights(tmp_path / "zero2" / "run"), whole["zero2"]),
+        (weights(tmp_path / "last" / "run"), whole["zero2"]),
         (whole["zero2"], whole["ddp"]),
     ):
         assert max((found[name] - wanted[name]).abs().max() for name in wanted) <= 1e-5
     for mode in files:
         assert json.loads((tmp_path / mode / "run" / "run.json").read_text())["batch_rows"] == 4
-        assert [line["step"] for line in log(tmp_path / mode)] == list(range(1, steps + 1))
+        assert [line["step"] for line in log(tmp_path / mode / "run")] == list(range(1, steps + 1))

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from run_files import same, weights, write_config
 from safetensors.torch import load_file, save_file
 from tiny_models import small_config, tiny_checkpoint
-from train_runs import run_to_error, same, start, weights, write_config
+from train_runs import run_to_error, start
 
 from mm_numeric.data.training_set import TrainingRows
 from mm_numeric.io.atomic_files import locked

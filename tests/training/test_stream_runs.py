@@ -5,7 +5,8 @@ import json
 import pytest
 import torch
 from mixed_rows import write_mixed
-from rank_runs import cut, log, run, weights
+from rank_runs import run
+from run_files import cut_off, log, weights
 from tiny_models import small_config
 
 from mm_numeric.training.run import train
@@ -53,11 +54,13 @@ def test_a_run_over_a_stream_goes_on_where_it_was(tmp_path, rows, whole, workers
     """Bit for bit, and whoever reads the rows."""
     config = job(tmp_path, rows, f"trainer.dataloader_num_workers={workers}")
     train(config)
-    cut(tmp_path, 2)
+    cut_off(tmp_path / "run", 2)
     train(config, resume=True)
-    wanted = weights(whole)
-    assert all(torch.equal(value, wanted[name]) for name, value in weights(tmp_path).items())
-    for line, other in zip(log(tmp_path), log(whole), strict=True):
+    wanted = weights(whole / "run")
+    assert all(
+        torch.equal(value, wanted[name]) for name, value in weights(tmp_path / "run").items()
+    )
+    for line, other in zip(log(tmp_path / "run"), log(whole / "run"), strict=True):
         assert (line["loss"], line["epoch"]) == (other["loss"], other["epoch"])
     facts = json.loads((tmp_path / "run" / "run.json").read_text())
     assert (facts["rows"], facts["steps"]) == (None, 4)
@@ -66,9 +69,9 @@ def test_a_run_over_a_stream_goes_on_where_it_was(tmp_path, rows, whole, workers
 def test_a_run_that_skips_no_rows_begins_its_stream_again(tmp_path, rows):
     config = job(tmp_path, rows, "trainer.ignore_data_skip=true")
     train(config)
-    cut(tmp_path, 2)
+    cut_off(tmp_path / "run", 2)
     train(config, resume=True)
-    assert [line["step"] for line in log(tmp_path)] == [1, 2, 3, 4]
+    assert [line["step"] for line in log(tmp_path / "run")] == [1, 2, 3, 4]
 
 
 @pytest.mark.slow
@@ -84,8 +87,8 @@ def test_two_ranks_share_rows_and_one_goes_on_with_them(tmp_path, rows, whole):
         ],
     }
     train(job(tmp_path / "alone", rows, *ways["grouped"]))
-    wanted = dict.fromkeys(ways, weights(whole))
-    wanted["grouped"] = weights(tmp_path / "alone")
+    wanted = dict.fromkeys(ways, weights(whole / "run"))
+    wanted["grouped"] = weights(tmp_path / "alone" / "run")
     files = []
     for name, overrides in ways.items():
         two = ("trainer.per_device_train_batch_size=2", "trainer.ddp_timeout=100")
@@ -96,12 +99,12 @@ def test_two_ranks_share_rows_and_one_goes_on_with_them(tmp_path, rows, whole):
     for ranks, step in ((2, 2), (2, 2), (1, None)):
         run(ranks, files)
         for name in ways:
-            for weight, value in weights(tmp_path / name).items():
+            for weight, value in weights(tmp_path / name / "run").items():
                 torch.testing.assert_close(
                     value, wanted[name][weight], rtol=0, atol=1e-5, msg=f"{name} {ranks} {weight}"
                 )
             if step is not None:
-                cut(tmp_path / name, step)
+                cut_off(tmp_path / name / "run", step)
 
 
 def test_a_stream_without_a_last_step_is_rejected(tmp_path, rows):

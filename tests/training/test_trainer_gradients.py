@@ -13,7 +13,8 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
-from processes import Job, free_port
+from ports import free_port
+from processes import Job
 from tiny_llama import TOKENIZER, model
 from torch.utils.data import SequentialSampler
 from transformers import LlamaForCausalLM, Trainer, TrainingArguments

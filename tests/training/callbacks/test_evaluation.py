@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 from check_data_runs import config_of
-from rank_runs import cut_run as cut
 from rank_runs import run as run_on_ranks
 from rectangles import boxes, write_rectangles
+from run_files import cut_off
 from safetensors.torch import load_file
 from tiny_models import small_config, tiny_family
 from transformers import Qwen2VLForConditionalGeneration
@@ -212,7 +212,7 @@ def test_the_best_is_kept_and_known_again_after_a_resume(tmp_path, metric, best)
     _, found = afterwards(run / "best", tmp_path / "best.jsonl")
     assert found[metric] == figures[step]
     whole, logged = facts(run)["best"], timeless(run)
-    cut(run, 2)
+    cut_off(run, 2)
     train(config, resume=True)
     assert facts(run)["best"] == whole
     assert timeless(run) == logged
@@ -231,7 +231,7 @@ def test_patience_ends_a_training_that_gets_no_better(tmp_path):
     run = tmp_path / "run"
     for resume in (False, True):
         if resume:
-            cut(run, 3)
+            cut_off(run, 3)
             train(config, resume=True)
         assert facts(run)["steps"] == 3
         assert facts(run)["stopped_early"]
@@ -245,7 +245,7 @@ def test_a_kill_while_the_best_is_replaced_loses_neither(tmp_path):
     config = job(tmp_path, f"every_steps: 4, best: {BEST}", "trainer.save_steps=4")
     train(config)
     run = tmp_path / "run"
-    cut(run, 4)
+    cut_off(run, 4)
     (run / "best").rename(run / "best.unfinished")
     (run / "best/model").mkdir(parents=True)  # what is left of the one before
     train(config, resume=True)
@@ -360,7 +360,7 @@ def test_the_number_of_rows_is_chosen_once_for_all_evaluations_of_a_run(
     )
     assert json.loads((run / "evaluation" / "rows.json").read_text()) == {"rows": 6}
     known = timeless(run)
-    cut(run, 2)
+    cut_off(run, 2)
     train(config, resume=True)
     assert timeless(run) == known
     rows = lines(run / "evaluation" / "predictions.jsonl")

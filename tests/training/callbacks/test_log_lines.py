@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from train_runs import write_config
+from run_files import write_config
 
 from mm_numeric.cli import main as cli
 from mm_numeric.training.callbacks.log_lines import WIDTH, wrapped

@@ -4,7 +4,7 @@ import os
 import signal
 
 import pytest
-from train_runs import write_config
+from run_files import write_config
 from transformers import TrainerCallback
 
 from mm_numeric.cli import main as cli
