@@ -1,6 +1,6 @@
-"""The tests marked ``device`` pass on the simulated device, each file in a process of its own.
+"""The tests marked ``device`` pass on the simulated device, in a process of its own.
 
-For one file: ./scripts/test --simulated-device tests/losses/test_devices.py
+One file: ./scripts/test --simulated-device tests/losses/test_devices.py
 """
 
 import pytest
@@ -21,9 +21,8 @@ MARKED = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", MARKED)
-def test_a_file_passes(file, tmp_path):
-    job = Job(run_tests, [file], tmp_path / "output.txt")
+def test_all_files_pass(tmp_path):
+    job = Job(run_tests, MARKED, tmp_path / "output.txt")
     assert job.wait() == [0], job.text()
     skipped = [line for line in job.text().splitlines() if line.startswith("skipped: ")]
     assert all(line == "skipped: 1 x flash-attn needs its package and a GPU" for line in skipped)

@@ -9,7 +9,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -51,9 +51,16 @@ CASES: Mapping[str, tuple[str, ...]] = {
 ORDINARY, LOGGED, STEPS = 2, 3, 4
 
 
+class EnoughError(Exception):
+    """All steps that were asked for are recorded."""
+
+
 @contextmanager
-def recorded_steps() -> Iterator[list[Costs]]:
-    """Record the costs of each step in a list, without what comes after the last one."""
+def recorded_steps(most: int | None = None) -> Iterator[list[Costs]]:
+    """Record the costs of each step in a list, without what comes after the last one.
+
+    With ``most``, raise an ``EnoughError`` after this number of steps.
+    """
     steps: list[Costs] = []
     with record() as costs, pytest.MonkeyPatch.context() as patch:
         read, before = Trainer.get_batch_samples, []
@@ -61,6 +68,8 @@ def recorded_steps() -> Iterator[list[Costs]]:
         def recording(*arguments: Any, **options: Any) -> Any:
             if before:
                 steps.append(costs.since(before[-1]))
+            if len(steps) == most:
+                raise EnoughError
             before.append(costs.copy())
             return read(*arguments, **options)
 
@@ -70,7 +79,7 @@ def recorded_steps() -> Iterator[list[Costs]]:
 
 def costs_of(name: str, folder: Path) -> tuple[Costs, Costs]:
     """Train with an objective; return the costs of an ordinary step, and of a logged one."""
-    with recorded_steps() as steps:
+    with recorded_steps(LOGGED) as steps, suppress(EnoughError):
         train(config_of(name, folder))
     return steps[ORDINARY - 1], steps[LOGGED - 1]
 
