@@ -18,8 +18,8 @@ from mm_numeric.runs.folder import last_checkpoint
 from mm_numeric.training import trainer
 from mm_numeric.training.run import train
 
-KILLS = 6
-STEPS = ("trainer.max_steps=20", "trainer.save_steps=1", "objective.preset=ntil",
+KILLS = 4
+STEPS = ("trainer.max_steps=14", "trainer.save_steps=1", "objective.preset=ntil",
          "trainer.lr_scheduler_type=constant_with_warmup")  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Same weights with one rank, DDP and ZeRO, in real processes over gloo."""
 
 import json
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -19,9 +20,8 @@ from mm_numeric.models.loading import load_family, model_source
 STEPS = 2
 CASES = [
     ("qwen2_vl", "{preset: ntil_soft, balance: running}"),
-    ("qwen2_vl", "ce"),
-    ("paligemma", "{preset: ntil_soft, balance: running}"),
-    ("paligemma", "{preset: ntil, balance: fixed}"),
+    ("paligemma", "ce"),
+    ("qwen2_vl", "{preset: ntil, balance: fixed}"),
 ]
 SHAPES = (1, 2, 0, 0, 3, 1, 0, 1)
 """How many shapes there are to find in each image: a rank whose images are the third and the
@@ -98,7 +98,7 @@ def alone(tmp_path_factory, rows):
 
 @pytest.mark.slow
 def test_no_two_ranks_hold_equally_many_numbers_and_one_holds_none(tmp_path, rows):
-    for family, objective in (CASES[0], CASES[2]):
+    for family, objective in CASES[:2]:
         config = job(tmp_path / family, rows, family, objective)
         loaded = load_family(config, model_source(config, tmp_path / family))
         examples = load_examples(config.task, config.data.train, tmp_path, training=True)
@@ -111,12 +111,12 @@ def test_no_two_ranks_hold_equally_many_numbers_and_one_holds_none(tmp_path, row
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["ddp", "zero1", "zero2", "zero3"])
 def test_two_ranks_reach_the_weights_of_one(tmp_path, rows, alone, mode):
-    """ZeRO-1 and ZeRO-2 leave the model as it is for DDP: one of the four cases is enough.
+    """ZeRO-1 and ZeRO-2 leave the model as it is for DDP: one of the three cases is enough.
 
-    ZeRO-3 has each family, each way of balancing and ``ce``, but not every combination.
+    ZeRO-3 has each family, with and without logits; balancing is the same for all modes.
     """
     overrides = [] if mode == "ddp" else [f"trainer.deepspeed={mode}"]
-    cases = {"ddp": range(len(CASES)), "zero1": (0,), "zero2": (3,), "zero3": (0, 1, 3)}[mode]
+    cases = {"ddp": range(len(CASES)), "zero1": (0,), "zero2": (2,), "zero3": (0, 1)}[mode]
     run(2, write_jobs(tmp_path, rows, cases, *overrides))
     for i in cases:
         one, two = alone / str(i), tmp_path / str(i)
@@ -143,7 +143,8 @@ def test_two_ranks_reach_the_weights_of_one(tmp_path, rows, alone, mode):
 def test_a_run_goes_on_with_other_ranks(tmp_path, rows):
     """From one rank to two and back, and under ZeRO-2 from two to one; the rows are shuffled.
 
-    The run called ``last`` was cut off after its last checkpoint: there is nothing left to train.
+    The run called ``last`` is a copy of ``zero2`` that was cut off after its last checkpoint: there
+    is nothing left to train.
     """
     files, whole = {}, {}
     steps = 4
@@ -162,7 +163,8 @@ def test_a_run_goes_on_with_other_ranks(tmp_path, rows):
     run(1, [str(files["ddp"])])
     whole["ddp"] = weights(tmp_path / "ddp" / "run")
     cut_off(tmp_path / "ddp" / "run", 1)
-    run(2, [str(file) for file in files.values()])
+    run(2, [str(files["ddp"]), str(files["zero2"])])
+    shutil.copytree(tmp_path / "zero2" / "run", tmp_path / "last" / "run")
     whole["zero2"] = weights(tmp_path / "zero2" / "run")
     for path in (tmp_path / "zero2" / "run").glob("checkpoint-*"):
         listed = set(json.loads((path / "manifest.json").read_text())["files"])
