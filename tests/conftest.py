@@ -39,7 +39,7 @@ CHUNK = 20
 """How many quick tests of a module one process runs in turn: pytest-xdist hands out groups."""
 
 FORKED = "forked"
-FORKING = {"predict_ranks", "processes", "rank_runs", "served_models", "train_runs"}
+FORKING = {"budget", "predict_ranks", "processes", "rank_runs", "served_models", "train_runs"}
 """Helpers that start processes. Tests with them are one group, of about a third of the time: the
 process that all are forked from takes five seconds to start. Other helpers of these tests are in
 other modules, such as ``run_files``."""

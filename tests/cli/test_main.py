@@ -12,6 +12,7 @@ import thermometer
 from processes import python
 
 import mm_numeric as mm_numeric_package
+from mm_numeric import registry
 from mm_numeric.cli import main as cli
 from mm_numeric.cli.overview import GROUPS
 from mm_numeric.config.reader import CONFIGS, read_config
@@ -57,28 +58,18 @@ for arguments in (["--help"], ["ls"], ["check", "clock_tiny"], ["check", "--expl
 def test_ls_lists_everything(capsys):
     from mm_numeric.geometry.coordinates import COORDINATES
     from mm_numeric.losses.presets import PRESETS, SUMMARIES
-    from mm_numeric.registry import (
-        API,
-        BASELINES,
-        FAMILIES,
-        IMPORTERS,
-        REWARDS,
-        RISKS,
-        TASKS,
-        TERMS,
-    )
 
     assert cli.main(["ls", "--all"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[:8] == [
-        f"tasks: {', '.join(TASKS)}",
-        f"families: {', '.join([*FAMILIES, API])}",
-        f"baselines: {', '.join(BASELINES)}",
+        f"tasks: {', '.join(registry.TASKS)}",
+        f"families: {', '.join([*registry.FAMILIES, registry.API])}",
+        f"baselines: {', '.join(registry.BASELINES)}",
         f"coordinates: {', '.join(COORDINATES)}",
-        f"loss terms: {', '.join(TERMS)}",
-        f"risks: {', '.join(RISKS)}",
-        f"rewards: {', '.join(sorted(REWARDS))}",
-        f"formats: {', '.join(IMPORTERS)}",
+        f"loss terms: {', '.join(registry.TERMS)}",
+        f"risks: {', '.join(registry.RISKS)}",
+        f"rewards: {', '.join(sorted(registry.REWARDS))}",
+        f"formats: {', '.join(registry.IMPORTERS)}",
     ]
     names = [line.split()[0] for line in lines if line.startswith("  ")]
     others = [name for name in PRESETS if name not in SUMMARIES]
@@ -188,12 +179,11 @@ assert not {{"torch", "transformers"}} & set(sys.modules)
 def test_every_protocol_is_in_the_help(capsys):
 
     from mm_numeric.evaluation.answers.detections import LINES
-    from mm_numeric.registry import PROTOCOLS
 
     with pytest.raises(SystemExit):
         cli.main(["score", "--help"])
     said = " ".join(capsys.readouterr().out.split())
-    assert f"scored: {', '.join(PROTOCOLS)}" in said
+    assert f"scored: {', '.join(registry.PROTOCOLS)}" in said
     assert f"files: {', '.join(LINES)}" in said
 
 

@@ -13,6 +13,7 @@ import tempfile
 from contextlib import redirect_stdout
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 from import_graph import ROOT
 
@@ -82,7 +83,6 @@ def row_walk(folder):
 def config_walk(folder):
     """Return the files that run from the command ``train`` to its config."""
     from mm_numeric.cli import main as cli
-    from mm_numeric.training import run
 
     found = []
 
@@ -91,12 +91,12 @@ def config_walk(folder):
         sys.setprofile(None)
         raise ValueError("no training")
 
-    real, run.train = run.train, stop
-    try:
-        with FilesWalked() as walk:
-            cli.main(["train", "clock_tiny", f"trainer.output_dir={folder / 'run'}"])
-    finally:
-        run.train = real
+    for name in ("config.reader", "training.errors"):  # which the real module imports, and torch
+        import_module(f"mm_numeric.{name}")
+    sys.modules["mm_numeric.training.run"] = run = ModuleType("mm_numeric.training.run")
+    run.train = stop
+    with FilesWalked() as walk:
+        cli.main(["train", "clock_tiny", f"trainer.output_dir={folder / 'run'}"])
     assert found
     return list(walk.files)
 
@@ -117,9 +117,11 @@ WALKS = {"row": row_walk, "answer": answer_walk, "config": config_walk}
 
 
 if __name__ == "__main__":
-    for other in ("transformers.trainer", "transformers.models.qwen2_vl.modeling_qwen2_vl", "peft"):
-        import_module(other)  # once for all processes; none of it is counted
-    for name in sys.argv[1:] or WALKS:
+    names = sys.argv[1:] or [*WALKS]
+    if "row" in names:  # once for all processes; none of it is counted
+        import transformers.models.qwen2_vl.modeling_qwen2_vl
+        import transformers.trainer  # noqa: F401
+    for name in names:
         if not (child := os.fork()):
             with redirect_stdout(sys.stderr):
                 files = WALKS[name](Path(tempfile.mkdtemp()))
