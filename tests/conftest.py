@@ -25,9 +25,16 @@ def pytest_addoption(parser):
         action="store_true",
         help="run on tests/helpers/simulated_device.py: for tests marked device alone",
     )
+    parser.addoption(
+        "--new-pythons",
+        action="store_true",
+        help="start new processes of Python where Fork of tests/helpers/processes.py forks",
+    )
 
 
 def pytest_configure(config):
+    if config.option.new_pythons:
+        os.environ["MM_NUMERIC_NEW_PYTHONS"] = "1"
     if config.option.simulated_device:
         import simulated_device
 

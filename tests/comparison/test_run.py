@@ -1,11 +1,9 @@
 """compare: one warm start a seed, the same batches, killed and gone on with."""
 
 import json
-import multiprocessing
 import os
 import shutil
 import signal
-import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +14,7 @@ import torch
 from finished_comparison import GOOD, POOR, comparison, settings
 from PIL import Image
 from planned import seed_configs
-from processes import Job
+from processes import NEW_PYTHONS, Fork, Job
 from safetensors.torch import load_file
 from tiny_models import small_config
 
@@ -188,32 +186,17 @@ def test_a_control_without_a_term_starts_where_ce_starts(tmp_path):
         assert all(torch.equal(warm[key], weights[key]) for key in warm)
 
 
-class Fork(multiprocessing.Process):
-    """A process of a comparison, in place of subprocess.Popen: it does not import all anew."""
-
-    __class_getitem__ = classmethod(lambda cls, _: cls)
-
-    def __init__(self, command, *, env, stderr):
-        super().__init__(target=self.run_command, args=(command, env, stderr))
-        self.start()
-
-    @staticmethod
-    def run_command(command, env, stderr):
-        assert command[:3] == [sys.executable, "-m", "mm_numeric"]
-        NumericTrainer.training_step = wait_after_warm_start
-        os.environ.update(env)
-        os.dup2(stderr.fileno(), 2)
-        sys.exit(cli.main(command[3:]))
-
-    def poll(self):
-        return self.exitcode
-
-
 def wait_after_warm_start(trainer, *args, step=NumericTrainer.training_step):
     """Do a step of a warm start; wait in the first step of the run after it."""
     if Path(trainer.args.output_dir).name != "warm_start":
         time.sleep(60)
     return step(trainer, *args)
+
+
+def compare_and_wait(words: list[str]) -> int:
+    os.environ.pop(NEW_PYTHONS, None)  # they would not wait
+    NumericTrainer.training_step = wait_after_warm_start
+    return compare_in_forks(words)
 
 
 def compare_in_forks(words: list[str]) -> int:
@@ -237,15 +220,15 @@ def is_alive(process: Path) -> bool:
 
 @pytest.mark.slow
 def test_a_killed_comparison_of_two_processes_goes_on(tmp_path):
-    """The two processes are forked before the kill; the one after it is a new Python.
+    """The process after the kill prints nothing when it ends.
 
-    It prints what a forked one prints: nothing while it imports all, and nothing when it ends.
+    In .ci/run it is a new Python, which prints nothing while it imports all either.
     """
     two = ("compare.objectives=[ce]", "compare.control=null", "compare.seeds=[0, 1]")
     config = small_config(tmp_path, *SMALL, *two, "compare.jobs=2")
     file = tmp_path / "small.yaml"
     file.write_text(config.to_yaml())
-    job = Job(compare_in_forks, ["compare", str(file)], tmp_path / "killed.txt")
+    job = Job(compare_and_wait, ["compare", str(file)], tmp_path / "killed.txt")
     folder = tmp_path / "compare"
     deadline = time.monotonic() + 120
     while not any(folder.glob("seed*/warm_start/results.json")) and time.monotonic() < deadline:
@@ -264,7 +247,7 @@ def test_a_killed_comparison_of_two_processes_goes_on(tmp_path):
     execute_here(left[:-1])
     log = folder / "job0.log"
     before = len(log.read_text())
-    job = Job(cli.main, ["compare", str(file)], tmp_path / "resumed.txt")
+    job = Job(compare_in_forks, ["compare", str(file)], tmp_path / "resumed.txt")
     assert job.wait() == [0], job.text()
     assert {p: p.stat().st_mtime_ns for p in kept} == kept
     said = log.read_text()[before:]

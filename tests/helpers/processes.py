@@ -1,11 +1,13 @@
 """Real processes that start at once: forked from a process that has imported all they need.
 
 A Python process that imports torch and transformers anew takes five seconds to start. These are
-for tests of signals, exit codes, messages, scripts and ranks. `python -m mm_numeric` and torchrun
-have tests of their own, because such a process does not pass through the start and the end of
-Python.
+for tests of signals, exit codes, messages, scripts and ranks. They do not pass through the start of
+Python, and only ``Fork`` through its end.
 """
 
+import atexit
+import ctypes
+import inspect
 import multiprocessing
 import os
 import runpy
@@ -14,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
@@ -23,6 +27,7 @@ import pytest
 from ports import free_port
 
 TIMEOUT = 180.0
+NEW_PYTHONS = "MM_NUMERIC_NEW_PYTHONS"
 
 
 def context() -> ForkServerContext:
@@ -113,14 +118,59 @@ def _python(words: list[str]) -> None:
     errors, cwd, kind, *arguments = words
     os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
     os.chdir(cwd)
+    _run([kind, *arguments])
+
+
+def _run(words: Sequence[str]) -> None:
+    """Do what ``python WORDS`` does, in this process."""
+    kind, *arguments = words
     sys.argv = arguments if kind in ("-m", "-c") else [kind, *arguments]
-    sys.path.insert(0, cwd if kind in ("-m", "-c") else str(Path(kind).parent))
+    sys.path.insert(0, os.getcwd() if kind in ("-m", "-c") else str(Path(kind).parent))
     if kind == "-m":
         runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
     elif kind == "-c":
         exec(arguments[0], {"__name__": "__main__"})
     else:
         runpy.run_path(kind, run_name="__main__")
+
+
+class Fork(subprocess.Popen):
+    """A process as subprocess.Popen starts for a command of Python, forked from this one.
+
+    It ends as a new Python does, which a process of multiprocessing does not. With --new-pythons,
+    which .ci/run gives, it is a new one.
+    """
+
+    def _execute_child(self, args, *others):
+        if NEW_PYTHONS in os.environ:
+            super()._execute_child(args, *others)
+            return
+        names = inspect.signature(subprocess.Popen._execute_child).bind(self, args, *others)
+        of = names.arguments
+        self.pid = os.fork()
+        if self.pid:
+            self._child_created = True
+            return
+        if of["start_new_session"]:
+            os.setsid()
+        if of["env"] is not None:
+            os.environ.update(of["env"])
+        for number, file in enumerate((of["p2cread"], of["c2pwrite"], of["errwrite"])):
+            if file != -1:
+                os.dup2(file, number)
+        # Nothing of what this process would do at its end.
+        atexit._clear()
+        weakref.finalize._registry.clear()
+        weakref.finalize._registered_with_atexit = False
+        code = 1
+        try:
+            _run(args[1 + (args[1] == "-u") :])
+            code = 0
+        except SystemExit as end:
+            code = end.code or 0
+        except BaseException:
+            traceback.print_exc()
+        ctypes.pythonapi.Py_Exit(code)
 
 
 def _work(function, arguments: list[str], variables: dict[str, str], output: str) -> None:

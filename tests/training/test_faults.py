@@ -13,7 +13,7 @@ import rank_runs
 import torch
 from accelerate.utils import DistributedType
 from PIL import Image
-from processes import Job
+from processes import Fork, Job
 from run_files import log, write_config
 from tiny_models import small_config
 from torch.distributed import HashStore
@@ -311,7 +311,7 @@ def test_a_signal_to_one_rank_stops_all(tmp_path):
 
 @pytest.mark.slow
 def test_a_signal_to_one_rank_of_torchrun_stops_all(tmp_path):
-    """The ranks are new processes of Python from their start to their end."""
+    """The ranks end as processes of Python do; .ci/run starts them as such, too."""
     run = tmp_path / "run"
     _, *arguments = command(write_config(tmp_path, *LONG))
     launcher = Job(torchrun, [*LAUNCHER, *arguments], tmp_path / "output.txt")
@@ -328,8 +328,10 @@ def test_a_signal_to_one_rank_of_torchrun_stops_all(tmp_path):
 
 def torchrun(words: list[str]) -> None:
     """Do what the program of this name does; what it imports is there already."""
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
     from torch.distributed.run import main
 
+    subprocess_handler.Popen = Fork
     main(words)
 
 
