@@ -154,10 +154,7 @@ def test_tasks_are_not_started_by_several_ranks(tmp_path, monkeypatch):
     [
         (["--engine", "ray"], "--engine ray requires --resources, such as gpus=1 cpus=4."),
         (["--resources", "gpus=1"], "--resources requires --engine ray."),
-        (
-            ["--engine", "ray", "--resources", "gpus=2"],
-            "gpus is 0 or 1, not 2; a task",
-        ),
+        (["--engine", "ray", "--resources", "gpus=2"], "gpus is 0 or 1, not 2; a task"),
     ],
 )
 def test_resources_and_engine_belong_together(words, message, capsys):

@@ -296,10 +296,7 @@ def test_the_figure_of_times_needs_no_file(parts, monkeypatch):
 def test_scoring_is_timed():
     sizes = ["--images", 5, "--pairs", 400, "--repeats", 1, "--boxes", 300, "--rows", 200]
     lines = run("benchmarks/bench_scoring.py", *sizes).splitlines()
-    assert [line.split(",")[0].split("  ")[0] for line in lines[2:4]] == [
-        "ICDAR 2015",
-        "DetEval",
-    ]
+    assert [line.split(",")[0].split("  ")[0] for line in lines[2:4]] == ["ICDAR 2015", "DetEval"]
     assert "400 pairs of boxes, 10 x 10 in 4 images" in lines
     assert "ICDAR 2015 of 5 images, next to a loop; counts equal: True" in lines
     (line,) = [line for line in lines if line.startswith("  pycocotools")]

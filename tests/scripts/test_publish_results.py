@@ -137,8 +137,7 @@ def test_the_answers_of_one_seed_have_their_published_values(folder, tmp_path, m
     chosen = {name: rules[name][i % len(rules[name])] for i, name in enumerate(names)}
     with tarfile.open(folder / "answers.tar.xz") as archive:
         archive.extractall(
-            tmp_path,
-            filter=lambda own, to: own if f"seed{seed}/" in own.name else None,
+            tmp_path, filter=lambda own, to: own if f"seed{seed}/" in own.name else None
         )
     monkeypatch.syspath_prepend(SCRIPT.parent)
     from publish_results import scored_runs
