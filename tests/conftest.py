@@ -25,11 +25,7 @@ def pytest_addoption(parser):
         action="store_true",
         help="run on tests/helpers/simulated_device.py: for tests marked device alone",
     )
-    parser.addoption(
-        "--new-pythons",
-        action="store_true",
-        help="start new processes of Python where Fork of tests/helpers/processes.py forks",
-    )
+    parser.addoption("--new-pythons", action="store_true", help="see Fork in helpers/processes.py")
 
 
 def pytest_configure(config):

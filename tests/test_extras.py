@@ -135,6 +135,8 @@ def test_scores_and_reports_need_no_torch(finished_runs, tmp_path):
             "categories": [{"id": 1, "name": "car"}],
         },
     }
+    (tmp_path / "gt").mkdir()
+    (tmp_path / "gt" / "gt_1.txt").write_text("0,0,10,0,10,10,0,10,x", encoding="utf-8")
     for name, found in files.items():
         (tmp_path / name).write_text(json.dumps(found), encoding="utf-8")
     commands = [
@@ -142,13 +144,14 @@ def test_scores_and_reports_need_no_torch(finished_runs, tmp_path):
         "score clock.jsonl --task clock",
         "score comparison/seed0/ce/predictions.jsonl",
         "score found.json --truth truth.json --protocol coco_ap",
+        "score gt --truth gt",
         "report comparison",
         "check clock_tiny",
         "export run --out model",
     ]
     missing = {package for package, name in EXTRA_OF.items() if name == "train"}
     codes, errors = run_without(missing, COMMANDS, commands, cwd=tmp_path)
-    assert codes == [0, 0, 0, 0, 0, 2, 2], errors
+    assert codes == [0, 0, 0, 0, 0, 0, 2, 2], errors
     assert errors[-1].endswith(
         "huggingface_hub is not installed; run `pip install 'mm-numeric[train]'`."
     )

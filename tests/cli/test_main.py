@@ -149,25 +149,7 @@ def test_files_of_other_tools_are_scored(capsys, tmp_path):
     assert "AP 50                         100.00 %" in capsys.readouterr().out
 
 
-@pytest.mark.slow
-def test_scoring_files_loads_no_torch(tmp_path):
-    (tmp_path / "gt_1.txt").write_text("0,0,10,0,10,10,0,10,x", encoding="utf-8")
-    code = f"""
-import sys
-from pathlib import Path
-from mm_numeric.evaluation.metrics.coco_ap import Rules
-from mm_numeric.evaluation.score import score
-folder = Path({str(tmp_path)!r})
-score(folder, truth=folder)
-score(folder, truth=folder, protocol=Rules(ties="averaged"))
-assert not {{"torch", "transformers"}} & set(sys.modules)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 def test_every_protocol_is_in_the_help(capsys):
-
     from mm_numeric.evaluation.answers.detections import LINES
 
     with pytest.raises(SystemExit):
@@ -216,18 +198,13 @@ def test_train_answers_bad_rows_with_one_line(tmp_path, rows, message):
 def test_cp_copies_and_does_not_overwrite(capsys, tmp_path):
     mine = tmp_path / "mine.yaml"
     assert cli.main(["cp", "clock_tiny", str(mine)]) == 0
-    assert (
-        f"copied from clock_tiny.yaml; use it with `mm-numeric check {mine}`"
-        in capsys.readouterr().out
-    )
+    hint = f"copied from clock_tiny.yaml; use it with `mm-numeric check {mine}`"
+    assert hint in capsys.readouterr().out
     assert mine.read_bytes() == (CONFIGS / "clock_tiny.yaml").read_bytes()
     mine.write_text("mine", encoding="utf-8")
     assert cli.main(["cp", "clock_tiny", str(mine)]) == 2
     assert f"{mine} exists; name another file." in capsys.readouterr().err
     assert mine.read_text(encoding="utf-8") == "mine"
-
-
-def test_cp_copies_settings_of_deepspeed_too(capsys, tmp_path):
     mine = tmp_path / "mine.json"
     assert cli.main(["cp", "zero2", str(mine)]) == 0
     assert mine.read_bytes() == (CONFIGS / "deepspeed" / "zero2.json").read_bytes()

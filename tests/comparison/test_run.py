@@ -15,6 +15,7 @@ from finished_comparison import GOOD, POOR, comparison, settings
 from PIL import Image
 from planned import seed_configs
 from processes import NEW_PYTHONS, Fork, Job
+from run_files import same
 from safetensors.torch import load_file
 from tiny_models import small_config
 
@@ -112,8 +113,12 @@ def test_rows_without_an_answer_are_found_before_training(tmp_path, key):
 
 @pytest.mark.slow
 def test_a_comparison_runs_to_its_table_and_is_not_run_twice(tmp_path):
-    config = small_config(tmp_path, *SMALL)
+    """With a learning rate of 0 every objective ends as the warm start, bit for bit."""
+    small = (*SMALL, "trainer.learning_rate=0.0")
+    config = small_config(tmp_path, *small)
     folder = compare(config)
+    for name in ("ce", "ce_times_1.3", "strong"):
+        assert same(folder / "seed0" / "warm_start", folder / "seed0" / name)
     summary = read_summary(folder)
     assert list(summary["table"]) == ["ce", "ce_times_1.3", "strong"]
     assert summary["table"]["ce"]["within_5_minutes"]["difference"] is None
@@ -123,7 +128,7 @@ def test_a_comparison_runs_to_its_table_and_is_not_run_twice(tmp_path):
     assert len(written) == 4
     compare(config)
     assert {p: p.stat().st_mtime_ns for p in written} == written
-    compare(small_config(tmp_path, *SMALL, "compare.objectives=[ce, emd]"))
+    compare(small_config(tmp_path, *small, "compare.objectives=[ce, emd]"))
     assert {p: p.stat().st_mtime_ns for p in written} == written
     for weights in folder.glob("seed0/*/model"):  # as if copied from another machine without them
         shutil.rmtree(weights)
@@ -133,7 +138,7 @@ def test_a_comparison_runs_to_its_table_and_is_not_run_twice(tmp_path):
     with pytest.raises(ValueError, match=r"another run: trainer\.learning_rate"):
         compare(small_config(tmp_path, *SMALL, "trainer.learning_rate=2.0e-3"))
     with pytest.raises(ValueError, match=r"another run: trainer\.max_steps is 2 there"):
-        compare(small_config(tmp_path, *SMALL, "compare.warm_start.max_steps=3"))
+        compare(small_config(tmp_path, *small, "compare.warm_start.max_steps=3"))
 
 
 @pytest.mark.slow
@@ -173,17 +178,6 @@ def test_rows_with_settings_of_their_own_have_their_own_warm_start(tmp_path):
     assert moved
     page = (write_report(folder)[0]).read_text(encoding="utf-8")
     assert "warm_start_frozen" in page
-
-
-@pytest.mark.slow
-def test_a_control_without_a_term_starts_where_ce_starts(tmp_path):
-    """With a learning rate of 0 every objective must end as the warm start, bit for bit."""
-    config = small_config(tmp_path, *SMALL, "trainer.learning_rate=0.0")
-    folder = compare(config) / "seed0"
-    warm = load_file(folder / "warm_start" / "model" / "model.safetensors")
-    for name in ("ce", "ce_times_1.3", "strong"):
-        weights = load_file(folder / name / "model" / "model.safetensors")
-        assert all(torch.equal(warm[key], weights[key]) for key in warm)
 
 
 def wait_after_warm_start(trainer, *args, step=NumericTrainer.training_step):

@@ -145,32 +145,28 @@ class Fork(subprocess.Popen):
         if NEW_PYTHONS in os.environ:
             super()._execute_child(args, *others)
             return
-        names = inspect.signature(subprocess.Popen._execute_child).bind(self, args, *others)
-        of = names.arguments
+        signature = inspect.signature(subprocess.Popen._execute_child)
+        of = signature.bind(self, args, *others).arguments
         self.pid = os.fork()
         if self.pid:
             self._child_created = True
             return
         if of["start_new_session"]:
             os.setsid()
-        if of["env"] is not None:
-            os.environ.update(of["env"])
-        for number, file in enumerate((of["p2cread"], of["c2pwrite"], of["errwrite"])):
-            if file != -1:
-                os.dup2(file, number)
+        os.environ.update(of["env"])
+        if of["errwrite"] != -1:
+            os.dup2(of["errwrite"], 2)
         # Nothing of what this process would do at its end.
         atexit._clear()
         weakref.finalize._registry.clear()
         weakref.finalize._registered_with_atexit = False
-        code = 1
         try:
             _run(args[1 + (args[1] == "-u") :])
-            code = 0
         except SystemExit as end:
-            code = end.code or 0
+            ctypes.pythonapi.Py_Exit(end.code or 0)
         except BaseException:
             traceback.print_exc()
-        ctypes.pythonapi.Py_Exit(code)
+        ctypes.pythonapi.Py_Exit(1)  # the command would have ended by SystemExit
 
 
 def _work(function, arguments: list[str], variables: dict[str, str], output: str) -> None:

@@ -1,7 +1,6 @@
 """Small training runs in processes of their own."""
 
 import itertools
-import sys
 from pathlib import Path
 
 from processes import Job
@@ -21,23 +20,14 @@ def start(config_file: Path, *arguments: str, ranks: int = 1, scan: bool = True)
 
 
 def run_to_error(job: Job) -> str:
-    """Wait for a job that must end with exit code 2 on every rank; return its one sentence."""
+    """Wait for a job that must end with exit code 2 on every rank; return its one sentence, without traceback."""
     codes = job.wait()
     assert codes == len(codes) * [2], job.text()
-    return the_sentence(job.text())
-
-
-def the_sentence(output: str) -> str:
-    """Return the one sentence of an output, in which no traceback may be."""
+    output = job.text()
     found = [line for line in output.splitlines() if line.startswith("mm-numeric: ")]
     assert len(found) == 1, output
     assert "Traceback" not in output, output
     return found[0]
-
-
-def command(config_file: Path, *arguments: str) -> list[str]:
-    """Return the command line of ``mm-numeric train``, for a Python that imports all anew."""
-    return [sys.executable, "-m", "mm_numeric", "train", str(config_file), *arguments]
 
 
 def train_without_scan(arguments: list[str]) -> int:

@@ -64,6 +64,27 @@ def runs(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def published(runs, tmp_path_factory):
+    """Return the folder of its published results."""
+    target = tmp_path_factory.mktemp("published") / "mine"
+    assert python(SCRIPT, runs, target).returncode == 0
+    return target
+
+
+@pytest.fixture
+def target(published, tmp_path):
+    """Return a copy of the published results, for one test."""
+    return shutil.copytree(published, tmp_path / "mine")
+
+
+def recompute(target, *options, **changes):
+    """Change the summary and recompute the results."""
+    summary = json.loads((target / "summary.json").read_text(encoding="utf-8"))
+    (target / "summary.json").write_text(json.dumps(summary | changes), encoding="utf-8")
+    return python(SCRIPT, "--recompute", *options, target)
+
+
 def test_results_are_rounded_and_name_no_folder_of_the_machine(runs, tmp_path):
     copy = shutil.copytree(runs, tmp_path / "runs")
     summary = json.loads((copy / "summary.json").read_text(encoding="utf-8"))
@@ -82,9 +103,7 @@ def test_results_are_rounded_and_name_no_folder_of_the_machine(runs, tmp_path):
     assert (target / "report.html").is_file()
 
 
-def test_the_published_answers_have_the_published_results(runs, tmp_path):
-    target = tmp_path / "mine"
-    assert python(SCRIPT, runs, target).returncode == 0
+def test_the_published_answers_have_the_published_results(target):
     again = python(SCRIPT, "--recompute", "--here", target)
     assert again.returncode == 0, again.stderr
     count, p_values = map(
@@ -92,32 +111,26 @@ def test_the_published_answers_have_the_published_results(runs, tmp_path):
     )
     assert count > 200
     assert p_values > 20
-    summary = json.loads((target / "summary.json").read_text(encoding="utf-8"))
-    summary["hypotheses"][0]["difference"]["p_holm"] *= 0.99
-    (target / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
-    changed = python(SCRIPT, "--recompute", "--here", target)
+    (hypothesis,) = json.loads((target / "summary.json").read_text("utf-8"))["hypotheses"]
+    hypothesis["difference"]["p_holm"] *= 0.99
+    changed = recompute(target, "--here", hypotheses=[hypothesis])
     assert changed.returncode == 1
     assert "1 of" in changed.stderr
     assert "hypotheses.0.difference.p_holm" in changed.stderr
 
 
-def test_the_facts_of_the_runs_are_compared(runs, tmp_path):
-    target = tmp_path / "mine"
-    assert python(SCRIPT, runs, target).returncode == 0
-    summary = json.loads((target / "summary.json").read_text(encoding="utf-8"))
-    summary["facts"] |= {"commit": "abcdef012345", "versions": "torch 1"}
-    (target / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
-    changed = python(SCRIPT, "--recompute", target)
+def test_the_facts_of_the_runs_are_compared(target):
+    facts = json.loads((target / "summary.json").read_text(encoding="utf-8"))["facts"]
+    changed = recompute(target, facts=facts | {"commit": "abcdef012345", "versions": "torch 1"})
     assert changed.returncode == 1
     assert "2 of 5 values differ, first commit: abcdef012345 is published, and 0123456789ab " in (
         changed.stderr
     )
 
 
-def test_results_of_removed_losses_and_settings_are_recomputed(runs, tmp_path):
+def test_results_of_removed_losses_and_settings_are_recomputed(target, tmp_path):
     """No config is read: neither the one in the archive, nor that of the script's folder."""
-    target, unpacked = tmp_path / "mine", tmp_path / "unpacked"
-    assert python(SCRIPT, runs, target).returncode == 0
+    unpacked = tmp_path / "unpacked"
     with tarfile.open(target / "answers.tar.xz") as archive:
         archive.extractall(unpacked, filter="data")
     (unpacked / "config.yaml").write_text("task: {name: removed, drawn: true}\nobjective: gone\n")
@@ -176,26 +189,18 @@ def git(*words):
     return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
 
 
-def test_published_results_are_recomputed_at_their_commit(runs, tmp_path):
+def test_published_results_are_recomputed_at_their_commit(target):
     """.ci/run does it for archives with ensembles and with distillation."""
-    target = tmp_path / "mine"
-    assert python(SCRIPT, runs, target).returncode == 0
-    summary = json.loads((target / "summary.json").read_text(encoding="utf-8"))
     if git("cat-file", "-e", "HEAD").returncode:
         pytest.skip("needs a checkout with its history")
-    (target / "summary.json").write_text(json.dumps(summary | {"scored_at": "HEAD"}))
-    done = python(SCRIPT, "--recompute", target)
+    done = recompute(target, scored_at="HEAD")
     assert done.returncode == 0, done.stderr
     assert re.search(r": [\d,]{3,} values are equal", done.stdout)
     assert "/tree " not in git("worktree", "list").stdout
 
 
-def test_results_of_an_unknown_commit_are_one_sentence(runs, tmp_path):
-    target = tmp_path / "mine"
-    assert python(SCRIPT, runs, target).returncode == 0
-    summary = json.loads((target / "summary.json").read_text(encoding="utf-8"))
-    (target / "summary.json").write_text(json.dumps(summary | {"scored_at": "no-such-commit"}))
-    done = python(SCRIPT, "--recompute", target)
+def test_results_of_an_unknown_commit_are_one_sentence(target):
+    done = recompute(target, scored_at="no-such-commit")
     assert done.returncode == 1
     assert "was scored at no-such-commit, which git does not have here" in done.stderr
     assert "Traceback" not in done.stderr

@@ -20,7 +20,7 @@ from torch.distributed import HashStore
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate
 from torch.utils.data import DataLoader
-from train_runs import command, run_to_error, start
+from train_runs import run_to_error, start
 from transformers import Trainer, TrainerState
 
 from mm_numeric.config.reader import read_config
@@ -313,8 +313,8 @@ def test_a_signal_to_one_rank_stops_all(tmp_path):
 def test_a_signal_to_one_rank_of_torchrun_stops_all(tmp_path):
     """The ranks end as processes of Python do; .ci/run starts them as such, too."""
     run = tmp_path / "run"
-    _, *arguments = command(write_config(tmp_path, *LONG))
-    launcher = Job(torchrun, [*LAUNCHER, *arguments], tmp_path / "output.txt")
+    words = ["-m", "mm_numeric", "train", str(write_config(tmp_path, *LONG))]
+    launcher = Job(torchrun, [*LAUNCHER, *words], tmp_path / "output.txt")
     try:
         wait_for((run / "log.jsonl").is_file)
         pid = launcher.processes[0].pid
