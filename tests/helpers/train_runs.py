@@ -20,7 +20,7 @@ def start(config_file: Path, *arguments: str, ranks: int = 1, scan: bool = True)
 
 
 def run_to_error(job: Job) -> str:
-    """Wait for a job that must end with exit code 2 on every rank; return its one sentence, without traceback."""
+    """Wait for a job that must end with exit code 2 on every rank; return its error message."""
     codes = job.wait()
     assert codes == len(codes) * [2], job.text()
     output = job.text()
