@@ -6,6 +6,7 @@ import itertools
 import logging
 import os
 from collections import Counter
+from pathlib import Path
 
 import examples  # noqa: F401  registers the profiles of hypothesis
 import pytest
@@ -163,3 +164,16 @@ def clock_examples():
     from tiny_models import clocks
 
     return clocks(24)
+
+
+FEW_RESAMPLES = {"comparison", "config", "evaluation", "inference", "tasks"}
+
+
+@pytest.fixture(autouse=True)
+def few_resamples(request, monkeypatch):
+    """Draw fewer resamples, except in the tests of metrics, which include those of intervals."""
+    rooms = {*request.path.relative_to(Path(__file__).parent).parts}
+    if rooms & FEW_RESAMPLES and "metrics" not in rooms:
+        from mm_numeric.evaluation.metrics import bootstrap
+
+        monkeypatch.setattr(bootstrap, "RESAMPLES", 200)
