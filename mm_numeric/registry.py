@@ -123,7 +123,6 @@ TERMS: Mapping[str, str] = {
     "magnitude": "mm_numeric.losses.terms.whole_number:MagnitudeError",
     "relative_soft": "mm_numeric.losses.terms.whole_number:SoftRelativeError",
     "magnitude_soft": "mm_numeric.losses.terms.whole_number:SoftMagnitudeError",
-    "expected_risk": "mm_numeric.losses.terms.whole_answers:ExpectedRisk",
 }
 
 IMPORTERS: Mapping[str, str] = {

@@ -443,16 +443,6 @@ CLAIMS = (
         "arithmetic_smollm2", "ntil, median", "ntil",
     ),
     Claim(
-        "With label noise of 5 minutes, `expected_risk` reads more clocks within 1 minute than CE, "
-        "both decoded greedily",
-        "clock_evidence", "expected_risk_gaussian_5", "ce_gaussian_5",
-    ),
-    Claim(
-        "With late labels, `expected_risk` reads more clocks within 5 minutes than CE, both "
-        "decoded by the median",
-        "clock_evidence", "expected_risk_exponential_5, median", "ce_exponential_5, median",
-    ),
-    Claim(
         "With label noise of 5 minutes, a CE model distilled from its own medians reads more "
         "clocks within 1 minute than a CE model with as many steps, both decoded greedily",
         "clock_distilled", "distilled", "more_steps",

@@ -37,7 +37,6 @@ FAMILY_PAGES = {
     "ntil.md": ("emd", "ntil"),
     "soft-targets.md": ("gce",),
     "proper-scores.md": ("rps",),
-    "whole-answers.md": ("expected_risk",),
     "raft.md": ("raft",),
 }
 """Each page of losses, and the beginnings of the names of its presets."""

@@ -29,7 +29,6 @@ from mm_numeric.data.lengths import (
 )
 from mm_numeric.families.family import Family, Prompts, Tokens
 from mm_numeric.geometry.frames import Frame
-from mm_numeric.losses.answer_tree import AnswerTree
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans, TokenNumber, numbers_in_labels
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 from mm_numeric.tasks.base import Task
@@ -167,9 +166,6 @@ class TrainingCollator:
     """Cache of image features. Batches then have ``vision_rows`` in place of ``pixel_values``. None
     to run the vision tower for every image."""
 
-    answer_tree: AnswerTree | None = None
-    """All answers that a row can have, for losses of whole answers."""
-
     augment: Augmenter | None = None
     """Changes images and answers before they are encoded; None to train on the rows as they are.
     Examples without an epoch are not changed."""
@@ -215,12 +211,6 @@ class TrainingCollator:
             numbers = self.family.numbers(written.text, written.marks, answer, self.vocabulary)
         except ValueError as error:
             raise ValueError(f"{example.where}: {error}") from error
-        if self.answer_tree is not None and tuple(answer.ids) not in self.answer_tree.answers:
-            raise ValueError(
-                f"{example.where}: {written.text!r} is not one of the "
-                f"{len(self.answer_tree.values)} answers of objective.answer_range; "
-                "correct the range, or the row."
-            )
         if self.every_number:
             taken = {position for number in numbers for position in number.positions}
             taken |= {

@@ -59,7 +59,6 @@ COUNT_OF = {
     "number": "numbers",
     "box": "boxes",
     "time": "times",
-    "answer": "samples",
 }
 """Maps the unit of a term's losses (``Term.per``) to the field of ``Counts`` with their number."""
 
@@ -70,8 +69,6 @@ def mean_by_sample(losses: Tensor, per: str, spans: NumberSpans) -> Tensor:
     ``per`` is the item that each loss belongs to: a ``number``, a ``box``, a clock ``time``, or a
     number token. For number tokens, ``per`` is ``token`` or ``supervised``: the same here.
     """
-    if per == "answer":
-        return losses
     if per == "number":
         sample = spans.sample
     elif per in ("supervised", "token"):
@@ -138,8 +135,6 @@ def term_losses(spec: TermSpec, term: Term, numbers: NumberLogits, spans: Number
     """
     losses = term(numbers, spans)
     sizes = {"number": spans.value, "box": spans.boxes, "time": spans.times}
-    if numbers.answers is not None:
-        sizes["answer"] = numbers.answers.labels
     if losses.shape != sizes.get(term.per, spans.target).shape[:1]:
         raise ValueError(
             f"loss term {spec.name}: it returned a tensor of shape {list(losses.shape)}; "

@@ -5,7 +5,7 @@ Axes    b samples, t positions, n supervised positions (those with a label), v v
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from mm_numeric.io.log import logger
-from mm_numeric.losses.answer_tree import AnswerProbabilities, AnswerTree
 from mm_numeric.losses.cross_entropy import (
     cross_entropy_with_numbers,
     full_precision,
@@ -180,9 +179,6 @@ class NumericLoss(nn.Module):
             found by ``NumberVocabulary.from_tokenizer``.
         vocabulary: The number tokens, instead of those found in the tokenizer: for tokens of your
             own, such as ``<loc0012>``.
-        answers: The tree of all answers, which ``expected_risk`` needs. The logits [n, v] of the n
-            supervised positions, or their hidden states, are then followed by those of the nodes of
-            the tree, row by row: [n + r * u, v].
         **changes: Fields of ``ObjectiveSpec`` to change in ``objective``, such as
             ``numeric_weight=0.8``, and options that only one of its terms has, such as
             ``squash=3``.
@@ -197,7 +193,6 @@ class NumericLoss(nn.Module):
         tokenizer: Any = None,
         *,
         vocabulary: NumberVocabulary | None = None,
-        answers: AnswerTree | None = None,
         **changes: Any,
     ) -> None:
         super().__init__()
@@ -217,7 +212,6 @@ class NumericLoss(nn.Module):
             vocabulary = vocabulary.only_digits()
         self.spec = spec
         self.vocabulary = vocabulary
-        self.answers = answers
         self.terms: dict[str, Term] = {t.name: make_term(t.name, t.options) for t in spec.terms}
         self.balance = Balance(spec)
         # Cross-entropy with weight 0 is not computed, unless the balance depends on it.
@@ -229,11 +223,6 @@ class NumericLoss(nn.Module):
         self._warned_of_digits = False
         self._check_terms()
         self._warn_of_large_values()
-
-    @property
-    def has_whole_answers(self) -> bool:
-        """Return True if the losses need the tree of all answers, and have it."""
-        return self.answers is not None and any(t.per == "answer" for t in self.terms.values())
 
     def __repr__(self) -> str:
         return f"<NumericLoss {self.spec}, {len(self.vocabulary)} number tokens>"
@@ -278,13 +267,10 @@ class NumericLoss(nn.Module):
                 "shift=True)), or shift=False for an encoder-decoder; `from mm_numeric import "
                 "loss_func`."
             )
-        logits, nodes = self._split(logits, labels, weights)
         logits, labels, spans, supervised, weights = flat_supervised(
             "logits", logits, labels, spans, self.spans, shift, weights, counts
         )
         losses, numbers, at = self._select(logits, labels, spans, supervised)
-        if nodes is not None:
-            numbers = _with_answers(numbers, *nodes, spans)
         written = most_likely(logits, at) if metrics else None
         return self._result(losses, numbers, labels, spans, counts, written, weights)
 
@@ -292,31 +278,12 @@ class NumericLoss(nn.Module):
         """Reject ``roles`` and ``digit_runs`` for losses on boxes and clock times."""
         for spec in self.spec.terms:
             term, where = self.terms[spec.name], f"objective.terms, {spec.name}"
-            if term.per not in ("box", "time", "answer"):
+            if term.per not in ("box", "time"):
                 continue
             if spec.roles:
                 raise ValueError(f"{where}: each of its losses has several roles; remove roles.")
             if self.spec.digit_runs:
                 raise ValueError(f"{where}: digit_runs finds no boxes and times; turn it off.")
-
-    def _split(
-        self, inputs: Tensor, labels: Tensor, weights: Tensor | None
-    ) -> tuple[Tensor, tuple[AnswerTree, Tensor] | None]:
-        """Split logits or hidden states into those of the labels [n] and of the answer tree.
-
-        The second is None if no term needs the tree.
-        """
-        name = next((name for name, term in self.terms.items() if term.per == "answer"), None)
-        if name is None:
-            return inputs, None
-        if self.answers is None or labels.dim() != 1 or len(inputs) <= len(labels):
-            raise ValueError(
-                f"the term {name} needs the probabilities of all answers, which this call does not "
-                "have: train with `mm-numeric train` or `mm-numeric compare`."
-            )
-        if weights is not None:
-            raise ValueError(f"weights cannot be combined with the term {name}, of whole answers.")
-        return inputs[: len(labels)], (self.answers.to(inputs.device), inputs[len(labels) :])
 
     def _warn_of_large_values(self) -> None:
         """Warn if ``scale: published`` is used with tokens of several digits.
@@ -415,7 +382,6 @@ class NumericLoss(nn.Module):
                 f"the weight of the head must be [v, {hidden.shape[-1]}], not "
                 f"{list(weight.shape)}; gather a weight that is sharded over ranks first."
             )
-        hidden, nodes = self._split(hidden, labels, weights)
         hidden, labels, spans, supervised, weights = flat_supervised(
             "hidden states", hidden, labels, spans, self.spans, shift, weights, counts
         )
@@ -426,8 +392,6 @@ class NumericLoss(nn.Module):
             hidden, weight, bias, labels, spans.position, ids
         )
         numbers = NumberLogits.at(scores, normaliser, classes, spans.target)
-        if nodes is not None:
-            numbers = _with_answers(numbers, *nodes, spans, weight, bias)
         return self._result(
             losses, numbers, labels, spans, counts, written if metrics else None, weights
         )
@@ -451,7 +415,6 @@ class NumericLoss(nn.Module):
         (``reduction="none"``), and ``hidden`` [n, d] their last hidden states. ``weight`` [v, d]
         and ``bias`` [v] belong to the output head. For ``counts`` see ``__call__``.
         """
-        self._split(hidden, losses, None)
         if losses.dim() != 1 or hidden.shape != (len(losses), weight.shape[-1]):
             raise ValueError(
                 "from_losses takes losses [n], hidden states [n, d] and a weight [v, d], not "
@@ -578,26 +541,3 @@ class NumericLoss(nn.Module):
                 classes = NumberClasses.of(self.vocabulary, like.device, dtype)
                 self._tables[key] = (self._ids.to(like.device), classes)
         return self._tables[key]
-
-
-def _with_answers(
-    numbers: NumberLogits,
-    tree: AnswerTree,
-    nodes: Tensor,
-    spans: NumberSpans,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-) -> NumberLogits:
-    """Add the probabilities of all answers to the logits of the number tokens.
-
-    ``nodes`` are the logits [r * u, v] of the nodes of the tree; with the ``weight`` of the output
-    head, they are hidden states.
-    """
-    scores = (
-        nodes[:, tree.ids]
-        if weight is None
-        else head_scores(nodes, weight, bias, slice(None), tree.ids)
-    )
-    with full_precision(nodes.device):
-        answers = AnswerProbabilities.of(tree, to_compute_dtype(scores), spans)
-    return replace(numbers, answers=answers)

@@ -67,7 +67,6 @@ PRESETS: Mapping[str, ObjectiveSpec] = {
     "emd_exp": _ratio(TermSpec(name="emd_exp")),
     "ntil": _ratio(*_NTIL),
     "ntil_soft": ObjectiveSpec(terms=_NTIL_SOFT),
-    "expected_risk": _plus("expected_risk"),
 }
 
 SUMMARIES: Mapping[str, str] = {

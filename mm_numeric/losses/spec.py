@@ -82,10 +82,6 @@ class ObjectiveSpec:
     coordinates. ``all``: every number in the answer. In your own trainer, without a task, both
     select every number in the labels."""
 
-    answer_range: tuple[int, int] | None = None
-    """Smallest and largest number that can be the answer of a row, such as ``[0, 999]``, for losses
-    of whole answers (``expected_risk``). None: the answers are times on a 12-hour dial."""
-
     ce_tokens: str = "all"
     """Which tokens have a cross-entropy loss. ``all``: every supervised token. ``text``: not number
     tokens; the sum is still divided by the number of all supervised tokens. With ``text`` use a
@@ -132,12 +128,6 @@ class ObjectiveSpec:
             raise ValueError(
                 "terms must be mm_numeric.TermSpecs, such as (TermSpec(name='emd'),), not "
                 f"{self.terms!r:.60}"
-            )
-        limits = (0, 1) if self.answer_range is None else self.answer_range
-        if len(limits) != 2 or limits[0] >= limits[1]:
-            raise ValueError(
-                "answer_range is the smallest and the largest number, such as [0, 999], not "
-                f"{list(limits)}"
             )
         if self.ce_tokens == "text" and not self.terms:
             raise ValueError("ce_tokens: text without terms does not train the numbers")

@@ -14,7 +14,6 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from mm_numeric.losses.answer_tree import AnswerProbabilities
 from mm_numeric.numbers.spans import NumberSpans
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 from mm_numeric.registry import TERMS, choose
@@ -118,10 +117,10 @@ def check_scale(term: str, scale: str) -> None:
         raise ValueError(f"{term}: scale is one of {', '.join(SCALES)}, not {scale!r}.")
 
 
-def check_positive(term: str, **options: float | None) -> None:
-    """Raise ValueError if an option of a numeric loss is not above 0; None is not checked."""
+def check_positive(term: str, **options: float) -> None:
+    """Raise ValueError if an option of a numeric loss is not above 0."""
     for name, value in options.items():
-        if value is not None and not value > 0:
+        if not value > 0:
             raise ValueError(f"{term}: {name} must be > 0, not {value}.")
 
 
@@ -137,14 +136,12 @@ class NumberLogits:
         log_normaliser: [k] logsumexp of all logits; a logit minus it is a log probability.
         classes: The numeric value and the digits of each of the c number tokens, as tensors.
         present: [k, c] True for the tokens that keep the model's logits. None: all keep them.
-        answers: The probability of each complete answer, for terms with ``per = "answer"``.
     """
 
     logits: Tensor
     log_normaliser: Tensor
     classes: NumberClasses
     present: Tensor | None = None
-    answers: AnswerProbabilities | None = None
     _known: dict[Any, Any] = field(init=False, repr=False, default_factory=dict)
 
     @classmethod
@@ -205,10 +202,8 @@ class Term(Protocol):
     """Interface of a numeric loss."""
 
     @property
-    def per(self) -> Literal["supervised", "token", "number", "box", "time", "answer"]:
+    def per(self) -> Literal["supervised", "token", "number", "box", "time"]:
         """Return the unit of one loss value: a number token, number, box or clock time.
-
-        ``answer`` is the whole answer of a row, which is one number or one time.
 
         To get the mean loss, the sum is divided by the number of tokens, numbers, boxes or times.
         ``supervised`` is like ``token``: there is one loss value per number token. But the sum is
@@ -222,7 +217,7 @@ class Term(Protocol):
         """
 
 
-PER = ("token", "number", "box", "time", "answer", "supervised")
+PER = ("token", "number", "box", "time", "supervised")
 """The values of ``Term.per``."""
 
 

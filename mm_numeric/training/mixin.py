@@ -22,7 +22,7 @@ from transformers import AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from mm_numeric.compat import attention_of, packed_samples, remove_input_gradient_hooks
+from mm_numeric.compat import packed_samples, remove_input_gradient_hooks
 from mm_numeric.io.files import read_json, stored_content, write_json
 from mm_numeric.io.log import logger
 from mm_numeric.losses.linear_cross_entropy import CHUNKED_FROM
@@ -33,7 +33,6 @@ from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.losses.term import LossSum
 from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans, aligned_labels, packed_documents
 from mm_numeric.registry import unknown
-from mm_numeric.training.answer_nodes import WithNodes, with_nodes
 from mm_numeric.training.evaluation_sums import (
     ROW_TOKENS,
     EvaluationSums,
@@ -312,17 +311,10 @@ class NumericLossMixin(_Trainer):
             outputs.logits = outputs.logits[:, -batch["input_ids"].shape[1] :]
             return outputs, self._result(outputs, labels, spans, counts)
         count = (labels if supervised is None else supervised).numel()
-        nodes = None
-        if self.objective.has_whole_answers and supervised is not None:
-            assert spans is not None
-            nodes = self._with_nodes(model, batch, spans, supervised)
-            batch, count = nodes.inputs, nodes.size
         if self._head is None:
             self._head = self._make_head(model, batch, count)
         if self._head.all_positions or (return_outputs and labels.dim() == 2):
             outputs = model(**batch)
-            if nodes is not None:
-                outputs.logits = outputs.logits.flatten(0, -2)[nodes.positions]
             return outputs, self._result(outputs, labels, spans, counts)
         if spans is None:
             spans = self.objective.spans(labels)
@@ -332,8 +324,6 @@ class NumericLossMixin(_Trainer):
             positions = mask.flatten().nonzero().squeeze(1)
         if labels.dim() == 2:
             labels = labels.flatten()[positions]
-        if nodes is not None:
-            positions = nodes.positions
         is_chunked = self._head.is_chunked(positions, self.objective, self.chunked_from)
         if is_chunked and not return_outputs:
             return self._head.loss_in_chunks(
@@ -381,30 +371,10 @@ class NumericLossMixin(_Trainer):
 
     def _with_labels(self, model: torch.nn.Module, batch: dict[str, Any], labels: Tensor) -> Any:
         """Run the model with labels [b, t], which are aligned with the logits."""
-        if self.objective.has_whole_answers:
-            raise ValueError(
-                "own_loss: the model needs labels to compute what it adds to its loss, but losses "
-                "of whole answers add tokens without labels; set own_loss to ignore."
-            )
         labels = with_a_label(labels)
         outputs = model(**batch, labels=model_labels(labels, not self._is_encoder_decoder))
         outputs.logits = outputs.logits[:, -labels.shape[1] :]  # without virtual tokens
         return outputs
-
-    def _with_nodes(
-        self, model: torch.nn.Module, batch: dict[str, Any], spans: NumberSpans, supervised: Tensor
-    ) -> WithNodes:
-        """Add the beginnings of all answers to a micro-batch, as extra tokens."""
-        assert self.objective.answers is not None
-        attention = attention_of(self.model.config.get_text_config())
-        if attention not in ("sdpa", "eager"):
-            raise ValueError(
-                f"objective: losses of whole answers need a mask that {attention} does not accept; "
-                "set model.attention to sdpa or eager."
-            )
-        return with_nodes(
-            batch, self.objective.answers, spans, supervised, has_bool_mask=attention == "sdpa"
-        )
 
     def _log_once_if_whole(self, head: ChunkedHead) -> None:
         """Log the reason if the loss cannot be computed in chunks, which would save memory."""

@@ -29,9 +29,6 @@ from mm_numeric.losses.normalization import Counts
 from mm_numeric.losses.numeric_loss import NumericLoss, ObjectiveResult
 from mm_numeric.numbers.spans import NumberSpans
 
-_MOST_ERROR, _MOST_ERROR_16_BIT = 0.005, 0.05
-"""Largest difference of logits that should be equal, relative to the largest logit."""
-
 
 def output_head(model: Any) -> nn.Module | None:
     """Return the output head (``lm_head``) of a model of transformers or PEFT; None without one."""
@@ -116,16 +113,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
-def logits_error(apart: Tensor, wanted: Tensor, *, low_precision: bool) -> float | None:
-    """Return the largest difference, relative to the largest logit; None if it is a rounding error.
-
-    ``apart`` are the differences from the logits ``wanted``. Rounding errors are larger in
-    ``low_precision``, such as bf16.
-    """
-    share = (apart.abs().max() / wanted.abs().max()).item()
-    return None if share <= (_MOST_ERROR_16_BIT if low_precision else _MOST_ERROR) else share
-
-
 class ChunkedHead:
     """Runs forward passes of a training with less memory for the output head (``lm_head``).
 
@@ -194,9 +181,8 @@ class ChunkedHead:
     ) -> tuple[Any, ObjectiveResult]:
         """Run the model on a micro-batch; return the model outputs and the result of the loss.
 
-        ``outputs.logits`` contains the loss. ``positions`` [n] are indices of the flattened
-        positions of ``labels`` [n], followed by those of the nodes of an answer tree, if the loss
-        has one. ``count`` is the number of positions of the micro-batch, b * t.
+        ``outputs.logits`` contains the loss. ``positions`` [n] are the flattened positions of
+        ``labels`` [n], and ``count`` is the number of positions of the micro-batch, b * t.
         """
         head = self.head
         results: list[ObjectiveResult] = []

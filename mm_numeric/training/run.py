@@ -148,9 +148,7 @@ def _train(
             evaluated = checked_rows(config, family, evaluated)
         trainer = make_trainer(config, args, examples, collator, source)
         trainer.trust_remote_code = trust_remote_code
-        assert trainer.modules is not None
-        modules: dict[str, Any] = trainer.modules.table(trainer.model)
-        logger.info("%s", table_text(modules), extra={**NO_PREFIX, **ONCE})
+        modules = _log_modules(trainer)
 
         def facts() -> dict[str, Any]:
             own = {"seconds": round(time.monotonic() - started, 1), "resumed": resume}
@@ -162,6 +160,13 @@ def _train(
         with translate_disk_full(folder), trainer.stopping.listening(stoppable):
             _fit_and_save(trainer, family, folder, checkpoint, facts, draw)
     return folder / MODEL
+
+
+def _log_modules(trainer: NumericTrainer) -> dict[str, Any]:
+    assert trainer.modules is not None
+    modules: dict[str, Any] = trainer.modules.table(trainer.model)
+    logger.info("%s", table_text(modules), extra={**NO_PREFIX, **ONCE})
+    return modules
 
 
 def _checkpoint_to_resume(config: Config) -> Path | None:
@@ -205,7 +210,6 @@ def _facts(
     batch_rows = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     return {
         "steps": trainer.state.global_step,
-        **trainer.facts(),
         **rows.metadata(),
         "rows_skipped": len(trainer.skipped_rows.ids),
         "batch_rows": batch_rows,

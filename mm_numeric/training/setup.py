@@ -31,7 +31,6 @@ from mm_numeric.training.callbacks.json_log import JsonLog, validate_report_to
 from mm_numeric.training.callbacks.log_lines import LogLines, TrainingBar
 from mm_numeric.training.image_positions import with_image_positions
 from mm_numeric.training.padding_free import make_padding_free
-from mm_numeric.training.task_answers import make_answer_tree
 from mm_numeric.training.trainer import BaselineTrainer, NumericTrainer
 from mm_numeric.training.vision_features import make_vision_cache
 
@@ -94,8 +93,7 @@ def make_trainer(
     family = collator.family
     known = [] if isinstance(examples, ExampleStream) else examples
     mixed = has_mixed_modalities(family, known) if known else family.takes_images
-    tree, augment = make_answer_tree(config, family), make_augmenter(config, known)
-    collator = replace(collator, add_dummy_image_row=mixed, answer_tree=tree, augment=augment)
+    collator = replace(collator, add_dummy_image_row=mixed, augment=make_augmenter(config, known))
     if isinstance(family, Baseline):
         family.fit(config.task, known)  # answers may now have other tokens than when measured
         collator = replace(collator, encoded=EncodedAnswers())
@@ -120,7 +118,7 @@ def make_trainer(
         args=args,
         train_dataset=examples,
         data_collator=with_image_positions(model, family, packed),
-        objective=NumericLoss(spec, vocabulary=collator.vocabulary, answers=collator.answer_tree),
+        objective=NumericLoss(spec, vocabulary=collator.vocabulary),
         callbacks=[JsonLog(config.output_dir / LOG), LogLines()],
     )
     trainer.checks_padding_free = packs

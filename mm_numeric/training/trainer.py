@@ -1,7 +1,7 @@
 """The trainer of runs, whose loss is an objective (CE plus terms)."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from functools import partial
@@ -40,7 +40,6 @@ from mm_numeric.numbers.spans import NumberSpans
 from mm_numeric.runs.manifest import write_manifest
 from mm_numeric.runs.resume import write_step
 from mm_numeric.runs.tensor_files import tensors_only
-from mm_numeric.training.answer_nodes import WithNodes, answer_nodes_error
 from mm_numeric.training.callbacks.gradient_check import GradientCheck
 from mm_numeric.training.callbacks.non_finite import FiniteCheck
 from mm_numeric.training.callbacks.preemption import IgnoreSignalsInWorker, StopOnSignal
@@ -130,11 +129,6 @@ class NumericTrainer(NumericLossMixin, Trainer):
         result = super().train(*args, **kwargs)
         stop_workers(base_dataloader(self.callback_handler.train_dataloader))
         return result
-
-    def facts(self) -> dict[str, Any]:
-        """Return the number of extra tokens of a row, for losses of whole answers."""
-        tree = self.objective.answers
-        return {} if tree is None else {"extra_tokens_per_row": len(tree.tokens)}
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
         """Create the optimiser with two groups per learning rate: with and without weight decay."""
@@ -333,7 +327,6 @@ class NumericTrainer(NumericLossMixin, Trainer):
                 ranks=args.world_size,
                 rows=rows_per_step(args),
                 skipped_rows=sorted(self.skipped_rows.ids),
-                **self.facts(),
             )
 
     def restore(self, step: Mapping[str, Any]) -> None:
@@ -371,25 +364,6 @@ class NumericTrainer(NumericLossMixin, Trainer):
         order = partial(length_grouped_indices, self.lengths, rows_per_step(self.args))
         return EpochSampler(order, sampler_seed(self.args), lambda: int(self.state.epoch or 0))
 
-    def _with_nodes(
-        self, model: torch.nn.Module, batch: dict[str, Any], spans: NumberSpans, supervised: Tensor
-    ) -> WithNodes:
-        """Add the beginnings of all answers to a micro-batch, after a check of the first one."""
-        nodes = super()._with_nodes(model, batch, spans, supervised)
-        if self._head is None:
-            tree = self.objective.answers
-            self._check_logits(answer_nodes_error, model, batch, nodes, tree, spans, supervised)
-        return nodes
-
-    def _check_logits(self, error_of: Callable[..., str | None], model: Any, *args: Any) -> None:
-        """Raise ValueError on all ranks if ``error_of`` returns a message about the logits."""
-        head = output_head(self.accelerator.unwrap_model(model))
-        low_precision = (
-            self.model.dtype not in (torch.float32, torch.float64)
-            or self.accelerator.mixed_precision != "no"
-        )
-        self.ranks.exchange(error_of(model, head, *args, low_precision=low_precision))
-
     def _forward(
         self,
         model: torch.nn.Module,
@@ -405,7 +379,14 @@ class NumericTrainer(NumericLossMixin, Trainer):
         """
         if self.checks_padding_free and supervised is not None:
             self.checks_padding_free = False
-            self._check_logits(padding_free_error, model, batch, supervised)
+            head = output_head(self.accelerator.unwrap_model(model))
+            low_precision = (
+                self.model.dtype not in (torch.float32, torch.float64)
+                or self.accelerator.mixed_precision != "no"
+            )
+            self.ranks.exchange(
+                padding_free_error(model, head, batch, supervised, low_precision=low_precision)
+            )
         return super()._forward(model, batch, labels, spans, supervised, *args)
 
     def get_batch_samples(

@@ -93,10 +93,9 @@ class Stand:
 def known_names() -> list[str]:
     """Return the presets, and the terms that are in no preset, that apply to these batches.
 
-    Terms of boxes and times do not apply: label ids have no roles, so their loss would be 0. Terms
-    of whole answers need the logits of a tree; bench_training.py measures one.
+    Terms of boxes and times do not apply: label ids have no roles, so their loss would be 0.
     """
-    terms = [name for name in TERMS if make_term(name, {}).per not in ("box", "time", "answer")]
+    terms = [name for name in TERMS if make_term(name, {}).per not in ("box", "time")]
     specs = {n: s for n, s in PRESETS.items() if all(t.name in terms for t in s.terms)}
     used = {term.name for spec in specs.values() for term in spec.terms}
     return [*specs, *(name for name in terms if name not in used)]

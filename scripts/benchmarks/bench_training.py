@@ -9,8 +9,7 @@ tokens with answers of 24 tokens, batch size 1, float32, on the CPU, by
 transformers.Trainer    with the model's own loss
 trl.SFTTrainer          its own loss, which skips positions without a label on a GPU but not on a
                         CPU; without its activation checkpointing, which would slow it down
-NumericTrainer          objectives ce and ntil; and expected_risk, with a number from 0 to 999 as
-                        the answer and 99 extra tokens for the beginnings of all others
+NumericTrainer          objectives ce and ntil
 
 Each trainer runs its own loop in its own process; in a round each takes one step while the others
 wait, and ratios are computed within a round. Everything else is equal: weights, data, AdamW (fused,
@@ -34,7 +33,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -58,15 +56,12 @@ from transformers import (
 from mm_numeric import NumberVocabulary, NumericLoss
 from mm_numeric.data.collator import Origin
 from mm_numeric.families.tiny import tiny_qwen2_tokenizer
-from mm_numeric.losses.answer_tree import AnswerTree
-from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans, shifted
+from mm_numeric.numbers.spans import IGNORE_INDEX
 from mm_numeric.training.trainer import NumericTrainer
 
 OURS = "NumericTrainer, ce"
 THEIRS = ("transformers.Trainer", "trl.SFTTrainer")
-OF_ANSWERS = "NumericTrainer, expected_risk"
-NAMES = (*THEIRS, OURS, "NumericTrainer, ntil", OF_ANSWERS)
-END = 0  # token that ends an answer
+NAMES = (*THEIRS, OURS, "NumericTrainer, ntil")
 WARM_UP = 2  # AdamW allocates its state in the first step
 FASTER, MOST_OF_PEAK, SAME_LOSS = 5.0, 1 / 3, 1e-5
 MIB = 1 << 20
@@ -293,16 +288,12 @@ def make_trainer(name: str, options: argparse.Namespace, folder: Path) -> Traine
     if name == "transformers.Trainer":
         return Trainer(model, args, train_dataset=data, data_collator=collate)
     numbers = NumberVocabulary.from_tokenizer(Stand(options.vocabulary))
-    tree, batch_of = None, collate
-    if name == OF_ANSWERS:
-        tree = answer_tree(numbers)
-        batch_of = partial(collate_answer, prompt=options.prompt, numbers=numbers)
     return NumericTrainer(
         model=model,
         args=args,
         train_dataset=data,
-        data_collator=lambda rows: {**batch_of(rows), "origin": Origin(("0",), 0, {})},
-        objective=NumericLoss(name.rpartition(" ")[2], vocabulary=numbers, answers=tree),
+        data_collator=lambda rows: {**collate(rows), "origin": Origin(("0",), 0, {})},
+        objective=NumericLoss(name.rpartition(" ")[2], vocabulary=numbers),
     )
 
 
@@ -335,29 +326,6 @@ def collate(rows: Sequence[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
     """Return rows of equal length as tensors."""
     batch = {name: torch.tensor([row[name] for row in rows]) for name in rows[0]}
     return {**batch, "attention_mask": torch.ones_like(batch["input_ids"])}
-
-
-def answer_tree(numbers: NumberVocabulary) -> AnswerTree:
-    """Return the tree of the numbers from 0 to 999, one token for each digit."""
-    ids = [token.id for token in numbers.tokens]
-    return AnswerTree.of({(*(ids[int(d)] for d in str(n)), END): n for n in range(1000)})
-
-
-def collate_answer(
-    rows: Sequence[dict[str, list[int]]], prompt: int, numbers: NumberVocabulary
-) -> dict[str, Any]:
-    """Return a batch of ``TrainingCollator``: the prompt of the row, and a number as its answer."""
-    answer = [numbers.tokens[digit].id for digit in (4, 2, 7)] + [END]
-    ids = torch.tensor([row["input_ids"][:prompt] + answer for row in rows])
-    labels = shifted(torch.tensor([[IGNORE_INDEX] * prompt + answer for _ in rows]))
-    supervised = labels != IGNORE_INDEX
-    return {
-        "input_ids": ids,
-        "attention_mask": torch.ones_like(ids),
-        "labels": labels[supervised],
-        "supervised": supervised,
-        "spans": NumberSpans.from_labels(labels, numbers),
-    }
 
 
 if __name__ == "__main__":

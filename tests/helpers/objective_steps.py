@@ -26,22 +26,17 @@ VARIANTS = {
 """What the papers publish for other tokens and readings, as settings."""
 
 SPECS = {**PRESETS, **{name: read_spec(value, name) for name, value in VARIANTS.items()}}
-OF_ANSWERS = ("expected_risk",)
-"""The objectives that need the tree of all answers."""
-
-OF_LABELS = {name: spec for name, spec in SPECS.items() if name not in OF_ANSWERS}
-"""The objectives whose numbers are found in label ids alone."""
 
 REPEATED = ("ce_times_1.3", "ce_numbers_times_2", "gce", "ntl_mae", "ntl_mse", "emd_exp",
             "emd_exp_published")  # fmt: skip
 """Objectives whose way of computing others have, too: ``ntl_huber``, ``gce+ntl_was``, ``ntil``. The
 tests of terms and presets have all of them."""
 
-NUMERIC = [name for name, spec in OF_LABELS.items() if spec.terms and name not in REPEATED]
+NUMERIC = [name for name, spec in SPECS.items() if spec.terms and name not in REPEATED]
 """The others that have a numeric term."""
 
 QUICK = ("ce", "emd", "gce+ntl_was", "ntil", "ntl_was", "rps")
-EACH_OF_LABELS = [
+EACH = [
     name if name in QUICK else pytest.param(name, marks=pytest.mark.full)
     for name in ["ce", *NUMERIC]
 ]

@@ -4,7 +4,6 @@ import itertools
 from pathlib import Path
 
 from processes import Job
-from run_files import cut_off, weights  # noqa: F401  for test_answer_nodes.py
 
 from mm_numeric.cli import main as cli
 

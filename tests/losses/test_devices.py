@@ -10,8 +10,7 @@ import simulated_device
 import tiny_integrations as jobs
 import torch
 from import_graph import ROOT
-from objective_steps import EACH_OF_LABELS as EACH
-from objective_steps import OF_LABELS as SPECS
+from objective_steps import EACH, SPECS
 from step_costs import LOGGED, ORDINARY, recorded_steps
 from tokens import SIZE, VOCABULARY, batch
 from transformers import Trainer

@@ -2,9 +2,7 @@
 
 import pytest
 import torch
-from objective_steps import EACH_OF_LABELS as EACH
-from objective_steps import NUMERIC, OF_ANSWERS, made, stepped
-from objective_steps import OF_LABELS as SPECS
+from objective_steps import EACH, NUMERIC, SPECS, made, stepped
 from term_losses import certain, losses_of, marked_spans
 from tokens import SIZE, SPELLED, VOCABULARY, ToyTokenizer, labels_of, random_logits
 
@@ -14,7 +12,6 @@ from mm_numeric.numbers.spans import IGNORE_INDEX, NumberSpans
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 from mm_numeric.registry import TERMS
 
-OF_LABELS = [name for name in TERMS if name not in OF_ANSWERS]
 STEPS = ("relative", "magnitude")
 """Their value jumps from one digit to the next. Their gradient is, as published, not its derivative
 but that of a sharp softmax, so that no difference quotient can confirm it; a formula does, in
@@ -106,7 +103,7 @@ def on_logits(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in OF_LABELS if name not in STEPS])
+@pytest.mark.parametrize("name", [name for name in TERMS if name not in STEPS])
 def test_gradcheck(name):
     term, logits = on_logits(name)
     assert torch.autograd.gradcheck(term, logits.requires_grad_(), fast_mode=True)
@@ -125,7 +122,7 @@ def test_a_step_is_no_derivative(name):
 # A label of 0
 
 
-@pytest.mark.parametrize("name", OF_LABELS)
+@pytest.mark.parametrize("name", TERMS)
 @pytest.mark.parametrize("lead", [0.5, 3.0])
 def test_a_label_of_0_is_learnt(name, lead):
     """More of 0 costs less, however the model prefers 6; but for terms as they were published."""
@@ -183,7 +180,7 @@ def test_the_published_relative_term_has_no_gradient_where_a_wrong_digit_leads(
 # What is wrong is seen
 
 
-@pytest.mark.parametrize("name", OF_LABELS)
+@pytest.mark.parametrize("name", TERMS)
 def test_nan_in_one_digit_is_nan(name):
     term, logits = on_logits(name)
     for row in (1, 2, 3):

@@ -3,8 +3,7 @@
 import pytest
 import torch
 from chunked_heads import full, head
-from objective_steps import EACH_OF_LABELS as EACH
-from objective_steps import made
+from objective_steps import EACH, made
 from tokens import SIZE, batch
 from torch.nn import functional
 

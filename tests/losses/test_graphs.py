@@ -6,9 +6,7 @@ import warnings
 import pytest
 import torch
 from device_waits import Waits
-from objective_steps import EACH_OF_LABELS as EACH
-from objective_steps import NUMERIC
-from objective_steps import OF_LABELS as SPECS
+from objective_steps import EACH, NUMERIC, SPECS
 from tokens import SIZE, VOCABULARY, batch
 
 from mm_numeric.losses.numeric_loss import NumericLoss

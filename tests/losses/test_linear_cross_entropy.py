@@ -6,8 +6,7 @@ import textwrap
 import pytest
 import torch
 from chunked_heads import WIDTH, full, head
-from objective_steps import EACH_OF_LABELS as EACH
-from objective_steps import made
+from objective_steps import EACH, made
 from tokens import SIZE, VOCABULARY, batch, labels_of
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode

@@ -12,9 +12,7 @@ import torch
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from objective_steps import EACH_OF_LABELS as EACH
-from objective_steps import NUMERIC, made, stepped
-from objective_steps import OF_LABELS as SPECS
+from objective_steps import EACH, NUMERIC, SPECS, made, stepped
 from tokens import SIZE, SPELLED, VOCABULARY, batch, labels_of, random_logits, random_text
 from tokens import sure_logits as sure
 from torch.nn import functional

@@ -123,7 +123,6 @@ def test_presets_are_what_the_papers_weigh():
         "gce+ntl_was": "1 ce of text + 1 (gce + 0.3 ntl_was)",
         "raft": "1 ce of text + 1 (raft)",
         "ntil_soft": "1 ce + 0.3 (emd_exp + 0.2 relative_soft + 0.2 magnitude_soft)",
-        "expected_risk": "1 ce + 0.3 (expected_risk)",
     }
     names = ("ntl_was", "ntl_mse", "ntl_mae", "ntl_huber", "nl_ntl", "rps")
     fixed |= {name: f"1 ce + 0.3 ({name})" for name in names}

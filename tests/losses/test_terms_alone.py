@@ -3,9 +3,7 @@
 import pytest
 import torch
 from chunked_heads import head
-from objective_steps import EACH_OF_LABELS as EACH
-from objective_steps import OF_LABELS as SPECS
-from objective_steps import made, stepped
+from objective_steps import EACH, SPECS, made, stepped
 from tokens import SIZE, TOKENIZER, VOCABULARY, ToyTokenizer, batch, labels_of
 
 from mm_numeric.losses.numeric_loss import NumericLoss

@@ -11,8 +11,7 @@ from collections import Counter
 
 import pytest
 import torch
-from objective_steps import NUMERIC, made
-from objective_steps import OF_LABELS as SPECS
+from objective_steps import NUMERIC, SPECS, made
 from real_tokenizers import load
 from torch.nn import functional
 
