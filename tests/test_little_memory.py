@@ -28,7 +28,7 @@ def test_memory_that_is_not_there_is_one_sentence(finished_runs, tmp_path, monke
     Path("run/model/config.json").write_text(json.dumps({**config, "n_positions": 6_000_000}))
     row = {"id": "1", "image": "a.png", "hour": 3, "minute": 20}
     Path("rows.jsonl").write_text(json.dumps(row) + "\n")
-    Image.new("RGB", (10_000, 10_000)).save("a.png")
+    Image.new("RGB", (10_000, 10_000)).save("a.png", compress_level=1)
     image = ["check-data", "clock_tiny", "data.train.synthetic=null", "data.train.path=rows.jsonl"]
     for words, reason in (
         (["predict", "--model", "run", "--data", "test.jsonl", "--out", "p.jsonl"], "alloc_cpu"),

@@ -24,6 +24,9 @@ for name in (
     "mm_numeric.families.qwen2_vl",
     "mm_numeric.losses.terms.expected_distance",
     "mm_numeric.tasks.clock",
+    "predict_ranks",  # and, with it, pytest
+    "rank_runs",
+    "served_models",
     "deepspeed",
     "deepspeed.runtime.zero.muon.muon_optimizer",  # imports torch._inductor, for any optimiser
 ):
