@@ -249,11 +249,10 @@ def tokenizer_settings(source: str, revision: str) -> dict[str, Any]:
 
 def fixed_image_settings(processor: Any) -> Mapping[str, Any]:
     """Return the settings that a processor passes to its image processor, whatever that one has."""
-    kind = type(processor)
-    if hasattr(kind, "valid_processor_kwargs"):  # transformers 5.23; its module warns of the other
-        return dict(getattr(kind, "images_kwargs", {}))
-    settings = getattr(sys.modules[kind.__module__], f"{kind.__name__}Kwargs", None)
-    return dict(getattr(settings, "_defaults", {}).get("images_kwargs", {}))
+    kind = type(processor)  # 5.23 has an attribute, earlier versions a class in the same module
+    defaults = vars(sys.modules[kind.__module__]).get(f"{kind.__name__}Kwargs")
+    earlier = getattr(defaults, "_defaults", {}).get("images_kwargs", {})
+    return {**earlier, **getattr(kind, "images_kwargs", {})}
 
 
 def num_image_tokens(processor: Any, width: int, height: int) -> int | None:
