@@ -41,7 +41,7 @@ def row_name(options: Mapping[str, Any]) -> str:
 
 
 def value_name(axis: str, value: Any, axes: Sequence[str]) -> str:
-    """Return a name for a grid value: ``balance_ratio`` for the axis ``objective.balance``."""
+    """Return a name for a grid value: ``balance_ratio`` for ``ratio`` of ``objective.balance``."""
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     words = axis.split(".")
     # The shortest dotted suffix of the axis that no other axis ends with.
@@ -78,17 +78,17 @@ class Resources:
 
 @dataclass(frozen=True, kw_only=True)
 class HypothesisGroup:
-    """Hypotheses of one family: some rows have better answers than another row or rule."""
+    """Hypotheses of one family: that some rows have better answers than another row or rule."""
 
     family: str
-    """Name of the family; p-values are corrected over it, and several groups may share it."""
+    """Name of the family; groups may share it. P-values are corrected over its hypotheses."""
 
     metric: str
     """Name of the metric, such as ``within_5_minutes``."""
 
     objectives: tuple[str, ...]
-    """Rows with the better answers: names of rows, or of objectives of a grid. There is a
-    hypothesis for each row of the grid with such an objective."""
+    """Rows that should have the better answers: names of rows, or names of objectives in a grid.
+    The name of an objective means one hypothesis for each row of the grid with this objective."""
 
     rules: tuple[str, ...] = (GREEDY,)
     """Decoding rules of the better answers; there is a hypothesis for each rule."""
@@ -105,7 +105,7 @@ class CompareConfig:
     """Config section ``compare``: a comparison of training objectives.
 
     Each row of the result table is an objective, optionally with other changed settings. All rows
-    train from the same weights on the same batches, each with its loss from the first step.
+    train from the same weights on the same batches, and each with its own loss from the first step.
     """
 
     output_dir: str
@@ -117,7 +117,7 @@ class CompareConfig:
     vary: tuple[str, ...] | None = None
     """What each seed draws anew: ``weights`` (random initialisation), ``order`` (of the data),
     ``noise`` (of the training labels), ``rows`` (synthetic training rows). Test rows are the same
-    for all seeds. null: all four; in an existing folder, what its runs vary."""
+    for all seeds. null: all four or, if the folder already has runs, what these runs vary."""
 
     objectives: tuple[Any, ...] = ("ce", "emd", "ntl_was", "ntil")
     """Objectives, each the name of a preset or a mapping with these keys:
@@ -134,19 +134,19 @@ class CompareConfig:
 
     grid: Mapping[str, Any] = field(default_factory=dict)
     """Maps dotted settings, such as ``objective.numeric_weight``, to a list of values or to a
-    mapping from names to values. Each combination is a row, after those of ``objectives``, which
-    may be empty. Values of ``objective`` are written as the entries of ``objectives``."""
+    mapping from names to values. Each combination of values is a row, after those of
+    ``objectives``, which may be empty. Values of ``objective`` are written like ``objectives``."""
 
     control: str | None = "ce_times_1.3"
-    """Preset of the control objective; null: no control. The default is CE times 1.3: Adam
-    hardly notices the scale of a loss, so this shows how much two runs of one objective differ."""
+    """Preset of the control objective; null: no control. The default is CE times 1.3: Adam hardly
+    depends on the scale of a loss, so this shows how much two runs with one objective differ."""
 
     warm_start: Mapping[str, Any] | None = None
     """Changed ``trainer`` settings of a warm start: a model that is first trained with
-    cross-entropy, and that all rows continue from. A row that changes the model, the task or the
-    data has a warm start of its own; settings of ``trainer`` that a row changes do not apply to it.
-    null: no warm start, so that each loss acts from the first step. A warm start hides a part of
-    the effect of a loss: the report states its share of all steps."""
+    cross-entropy, and whose training all rows continue. A row that changes the model, the task or
+    the data has its own warm start. If a row changes settings of ``trainer``, these do not apply to
+    the warm start. null: no warm start, so that each loss acts from the first step. A warm start
+    hides a part of the effect of a loss: the report states the warm start's share of all steps."""
 
     metric: str | None = None
     """Name of the first metric, which decides the comparison and chooses the values of ``tune``. An
@@ -180,11 +180,11 @@ class CompareConfig:
 
     hypotheses: tuple[HypothesisGroup, ...] = ()
     """Hypotheses that are stated before the runs, in families; the report has the corrected
-    p-value of each. Finished runs stay valid if they change."""
+    p-value of each. Finished runs stay valid if the hypotheses change."""
 
     jobs: int = 1
-    """Number of processes that execute the runs, at least 1. Each takes the next run that can
-    start, on one of the GPUs if there are several."""
+    """Number of processes that execute the runs, at least 1. Each process takes the next run that
+    can start. If there are several GPUs, a process uses one of them."""
 
     resources: Resources | None = None
     """Resources that each run reserves with ``--engine ray``; required for this engine."""

@@ -34,8 +34,8 @@ class DataSource:
     """Branch, tag or commit of ``dataset`` on the hub; null: the default branch."""
 
     boxes: str = "xywh"
-    """Boxes in the column ``objects`` of ``dataset``: ``xywh`` for [x, y, width, height] as in COCO
-    and cppe-5, ``xyxy`` for [x1, y1, x2, y2]."""
+    """Format of the boxes in the column ``objects`` of ``dataset``: ``xywh`` for [x, y, width,
+    height] as in COCO and cppe-5, ``xyxy`` for [x1, y1, x2, y2]."""
 
     synthetic: Generator | None = None
     """A generator of rows: ``{name: clocks, rows: 12000, seed: 0, noise_minutes: 5}``. Each
@@ -50,8 +50,8 @@ class DataSource:
 
     answers: str | None = None
     """File of a model's answers to the rows of this training source, as written by ``mm-numeric
-    predict --model RUN --training-rows``. They are trained on in place of the labels. null: the
-    labels."""
+    predict --model RUN --training-rows``. The model is trained on these answers in place of the
+    labels. null: train on the labels."""
 
     keep_answers: Any = ALL
     """Answers to train on. ``all``: a row without a parseable answer is an error. ``parseable``:
@@ -85,7 +85,7 @@ class DataSource:
 
 
 def check_keep(value: Any, name: str) -> None:
-    """Raise ValueError if ``value`` does not select answers as ``DataSource.keep_answers`` does."""
+    """Raise ValueError if ``value`` is not allowed as ``DataSource.keep_answers``."""
     is_share = type(value) in (int, float) and 0 < value <= 1
     if value not in (ALL, PARSEABLE) and not is_share:
         raise ValueError(
@@ -94,7 +94,7 @@ def check_keep(value: Any, name: str) -> None:
 
 
 def check_not_training(source: DataSource, name: str) -> None:
-    """Raise ValueError if a source of other rows has a setting of training sources."""
+    """Raise ValueError if a source that is not for training has a setting of training sources."""
     for setting in ("weight", "answers"):
         if getattr(source, setting) is not None:
             raise ValueError(f"{name} sets {setting}, which only training sources have; remove it")
@@ -129,12 +129,12 @@ class AugmentConfig:
 
     kept: float = 0.75
     """Minimum share of the area of each box that must stay inside the image, above 0 and at most 1;
-    polygons and points must stay inside as a whole. An operation is drawn up to ten times until
-    this holds; otherwise, the row is used without it."""
+    polygons and points must stay inside as a whole. An operation is drawn again until this holds.
+    After ten draws, the row is used without the operation."""
 
     smallest_px: float = 4.0
-    """Minimum width and height of each object in the changed image, in pixels; no limit for an
-    object that is smaller in the original."""
+    """Minimum width and height of each object in the changed image, in pixels. There is no limit
+    for an object that is smaller in the original image."""
 
     def __post_init__(self) -> None:
         if not self.operations:
@@ -179,10 +179,9 @@ class DataConfig:
     """If an image cannot be read, ``stop`` training, or ``skip`` the row and count it."""
 
     largest_image: int = 128_000_000
-    """Maximum number of pixels of an image, at least 1; for WebP files, a third of this. It limits
-    the memory that decoding a small file can take, which is larger for WebP. Images above 32
-    million pixels are decoded at half their width and height, or less; coordinates still refer to
-    the original."""
+    """Maximum number of pixels of an image, at least 1; for WebP files, a third of this. This
+    limits the memory for decoding; WebP files take more. Images above 32 million pixels are decoded
+    at half their width and height, or less; coordinates still refer to the original."""
 
     stream: bool = False
     """Read training rows during training, instead of all rows before it. Requires
@@ -248,7 +247,7 @@ class DataConfig:
 
 
 MOST_EVALUATED_ROWS = 200
-"""Largest number of rows that are evaluated during training without ``evaluate.rows``."""
+"""Largest number of rows that are evaluated during training if ``evaluate.rows`` is not set."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,8 +263,8 @@ class EvaluateConfig:
 
     every_steps: int | None = None
     """Optimiser steps between evaluations, at least 1; there is also one after the last step. null:
-    one to ten evaluations; more than one only if together they answer at most a tenth as many rows
-    as are trained on."""
+    at most ten evaluations, which together answer at most a tenth as many rows as are trained on;
+    but at least one evaluation."""
 
     rows: int | None = None
     """Number of rows to evaluate, from the start of the data, at least 1; all rows if there are

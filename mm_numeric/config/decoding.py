@@ -10,14 +10,14 @@ from mm_numeric.settings import check_at_least_1
 GREEDY, MBR, MODE = "greedy", "mbr", "mode"
 
 DECODE_RULES = (GREEDY, "mean", "median", MBR, MODE, "raft")
-"""Rules that choose an answer. ``greedy`` takes the most likely token at each step. The others use
-the distribution over the model's answers: its mean, its median, the answer with the least expected
-risk (minimum Bayes risk), its mode (the most probable answer, summed over its texts), or, for
-``raft``, the sum of each number times its probability, which is not normalised."""
+"""Rules that choose an answer. ``greedy`` takes the most likely token at each step. The other rules
+use the distribution over the model's answers: its mean, its median, the answer with the least
+expected risk (minimum Bayes risk), or its mode (the answer whose texts together are the most
+probable). ``raft`` sums each number times its probability, without normalisation."""
 
 
 def is_greedy_alone(rules: Iterable[str]) -> bool:
-    """Return True if all rules are ``greedy``, which explores no answers."""
+    """Return True if all rules are ``greedy``, so that no distribution over answers is needed."""
     return set(rules) <= {GREEDY}
 
 
@@ -56,9 +56,9 @@ class PredictConfig:
     """True: generate only answers that match the grammar of the task, so that all are parseable."""
 
     stop_duplicates: float | None = None
-    """For lists of shapes: an IoU above 0 and at most 1. Leave out each duplicate, whose IoU with
-    an earlier shape of its label is at least this, or whose coordinates are equal; end the list
-    before the third duplicate in succession. null: keep all shapes."""
+    """For lists of shapes: an IoU above 0 and at most 1. A shape is a duplicate if its IoU with an
+    earlier shape of the same label is at least this, or if their coordinates are equal. Duplicates
+    are left out, and the list ends before the third in succession. null: keep duplicates."""
 
     max_objects: int | None = None
     """For lists of shapes: end the list after this number of shapes, at least 1. null: no limit."""
@@ -70,11 +70,11 @@ class PredictConfig:
 
     mass: float = 0.99
     """Answers are explored until their total probability reaches this value, above 0 and at most 1.
-    Prefixes that do not fit into ``branches`` are sampled."""
+    If there are more prefixes than ``branches``, some of them are drawn at random."""
 
     branches: int = 64
     """Maximum number of different answer prefixes that are explored for one question, at least 1.
-    They share the KV cache of the question; each of their tokens adds to it."""
+    The prefixes share the KV cache of the question; each token of a prefix adds to this cache."""
 
     samples: int | None = None
     """Number of answers to sample, in place of ``mass`` and ``branches``. null: the default of the

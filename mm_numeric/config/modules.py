@@ -30,7 +30,7 @@ class ModuleSettings:
 
     how: str = TRAINED
     """``trained``, ``frozen``, or ``adapted`` (frozen weights with LoRA on the linear layers).
-    ``location_tokens``: only the rows of location tokens are trained (``embeddings``, ``head``)."""
+    ``location_tokens`` (``embeddings``, ``head``): train only the rows of location tokens."""
 
     learning_rate: float | None = None
     """Learning rate of the module's parameters or adapters, at least 0. null (the default):
@@ -70,8 +70,8 @@ class ModulesConfig:
         """Return the settings of a module.
 
         A module that the config does not mention is frozen if another module is adapted with LoRA
-        or trains location tokens, and trained otherwise. The head is like the embeddings if these
-        train location tokens.
+        or trains location tokens, and trained otherwise. If the embeddings train location tokens,
+        the head does too.
         """
         own: ModuleSettings | None = getattr(self, module)
         if own is not None:

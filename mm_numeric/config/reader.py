@@ -104,9 +104,9 @@ def names_module(value: Any) -> bool:
 def with_overrides(raw: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """Return a copy of settings with all overrides applied.
 
-    An override of ``path``, ``dataset`` or ``synthetic`` removes the other two from its data
-    source, with the settings that only they have. If overrides set two of them, both stay, and
-    ``config_from_dict`` raises an error.
+    A data source has one of ``path``, ``dataset`` and ``synthetic``. An override of one of them
+    removes the other two, and the settings that belong only to these. If overrides set two of them,
+    both stay, and ``config_from_dict`` raises an error.
     """
     changed = dict(raw)
     for override in overrides:
@@ -129,8 +129,8 @@ def with_overrides(raw: Mapping[str, Any], overrides: Sequence[str]) -> dict[str
 def _same_name_elsewhere(message: str, overrides: Sequence[str]) -> str:
     """Return a hint such as "Did you mean data.train.images?" for an override of ``images``.
 
-    The hint is empty if ``message``, the error about the settings, has one already, or if no
-    setting in another section has the same last name as the unknown one.
+    ``message`` is the error about the settings. The hint is empty if ``message`` already has a
+    hint, or if no setting in another section ends with the same name as the unknown setting.
     """
     for override in overrides:
         path = override.partition("=")[0].split(".")
@@ -180,7 +180,7 @@ def _check_served(raw: Mapping[str, Any], model: ModelConfig, where: str) -> Non
 
 
 def _read_modules(raw: Mapping[str, Any], model: ModelConfig, where: str) -> ModulesConfig:
-    """Read the modules; with adapters, the location tokens are trained by default."""
+    """Read ``modules``. If a module uses LoRA, location tokens are trained by default."""
     modules = read_modules(raw.get("modules"), f"{where}, modules")
     if modules.adapted and modules.embeddings is None and has_location_tokens(model, where):
         return replace(modules, embeddings=ModuleSettings(how=LOCATION_TOKENS))
@@ -302,7 +302,7 @@ def _check_model(config: Config, where: str) -> None:
 
 
 def _check_augment(config: Config, augment: AugmentConfig, where: str) -> None:
-    """Raise ValueError for an unknown operation, or one that would falsify the task's answers."""
+    """Raise ValueError for an unknown operation, or if it would make the task's answers wrong."""
     legal = sorted({*PIXEL_OPERATIONS, *config.task.augmentations})
     for name in augment.operations:
         if name not in AUGMENTATIONS and ":" not in name:
@@ -333,9 +333,9 @@ def _check_distil(config: Config, distil: DistilConfig, where: str) -> None:
 
 
 def read_objective(value: Any, where: str) -> NamedObjective:
-    """Read an objective (training loss) as ``read_spec`` does; a mapping may also have a ``name``.
+    """Read an objective (training loss): a preset name, or a mapping of settings with a ``name``.
 
-    By default, the name is made of the preset and the changed settings.
+    The default of ``name`` is made of the preset and the changed settings.
     """
     if not isinstance(value, Mapping):
         return NamedObjective(name=str(value), spec=read_spec(value, where))

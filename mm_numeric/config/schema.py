@@ -61,7 +61,7 @@ class ModelConfig:
 
     image_size: Mapping[str, int] = field(default_factory=dict)
     """Size of resized images: ``min_pixels`` and ``max_pixels`` limit the number of pixels (Qwen
-    families). The family ``chat`` takes the whole numbers and switches of the checkpoint's image
+    families). The family ``chat`` accepts integer and boolean settings of the checkpoint's image
     processor: ``max_patches: 1`` is one tile per image in InternVL, ``do_image_splitting: false``
     in SmolVLM. Defaults come from the checkpoint."""
 
@@ -102,7 +102,7 @@ class DistilConfig:
 
     The trained model, the teacher, answers the training rows under a decoding rule such as
     ``median``. It is then trained further, with cross-entropy, on these answers in place of the
-    labels. Afterwards greedy decoding gives about the answers that the rule chose before.
+    labels. Afterwards, greedy decoding gives almost the teacher's answers under the rule.
     """
 
     decode: Any = MBR
@@ -215,8 +215,8 @@ class Config:
 
     plugins: str | None
     """Folder of modules that the config names by import paths, such as ``my_tasks:Compass``.
-    The default is the folder of the config file, and null if the config names no module. Modules in
-    the working directory come first."""
+    If the config names a module, the default is the folder of the config file; otherwise, it is
+    null. Modules in the working directory come first."""
 
     @property
     def output_dir(self) -> Path:

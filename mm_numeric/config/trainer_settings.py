@@ -41,11 +41,11 @@ ONLY: Mapping[str, tuple[Any, str]] = {
     "eval_strategy": ("no", "the section `evaluate` scores answers during training"),
     "load_best_model_at_end": (False, "`evaluate.best` saves the best weights"),
     "enable_jit_checkpoint": (False, "SIGTERM saves a checkpoint anyway"),
-    # transformers halves the batch after an error on one rank, unknown to the others.
+    # transformers halves the batch size only on the rank that had an error.
     "auto_find_batch_size": (False, "a step would have other rows than the config says"),
     "resume_from_checkpoint": (None, "there is `mm-numeric train ... --resume`"),
 }
-"""Settings with only one allowed value, and why."""
+"""Settings with only one allowed value, and the reason for each."""
 
 _LEVELS = ("detail", "debug", "info", "warning", "error", "critical", "passive")
 
@@ -56,8 +56,8 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
 }
 """Allowed values of settings that transformers does not validate.
 
-It treats an unknown ``train_sampling_strategy`` as ``random``. Its ``batch_rebalance`` is excluded
-because it needs a dataset column with lengths.
+transformers treats an unknown ``train_sampling_strategy`` as ``random``. ``batch_rebalance`` is
+excluded because it needs a dataset column with lengths.
 """
 
 _AT_LEAST: Mapping[str, int] = {
