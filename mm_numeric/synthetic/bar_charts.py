@@ -1,6 +1,6 @@
 """Generate images of bar charts, each with a question about one value or one year.
 
-Three of four questions ask for the value of a bar, the others for the year of the highest one.
+75 % of the questions ask for the value of a bar, the others for the year of the highest bar.
 """
 
 import random

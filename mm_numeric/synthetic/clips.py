@@ -1,4 +1,4 @@
-"""Generate clips of moving squares, as folders of frames, and the span in which one is visible."""
+"""Generate clips (folders of frames) and the time span in which a moving square is visible."""
 
 import random
 from dataclasses import dataclass
@@ -39,8 +39,8 @@ class Clips(Generator):
         """Generate clips in an empty folder; return the path of the .jsonl file with their rows.
 
         A square of one colour moves through some of the frames, and a square of another colour
-        through others. The row asks for the first one. Its span is from the time of the first frame
-        with it to the time of the frame after the last.
+        through others. The row asks for the span in which the first square is visible: from the
+        time of the first frame with this square to the time of the frame after the last one.
         """
         rows, half = [], 0.16 * self.size_px
         for i in progress(range(self.rows), desc="drawing clips", unit="clip"):

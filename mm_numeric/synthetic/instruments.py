@@ -1,6 +1,6 @@
 """Generate images of measuring instruments: thermometers, gauges, speedometers and rulers.
 
-Each instrument has numerals, tick marks and its unit, which is one of two, such as °C and °F.
+Each instrument has numerals, tick marks and one of two units, such as °C and °F.
 """
 
 import math
@@ -46,7 +46,7 @@ INSTRUMENTS = {
         _Scale(_TEMPERATURE, "°F", 0, 120, 0, 20),
     ),
 }
-"""Name of an instrument -> the two scales that it may have."""
+"""Maps the name of an instrument to the two scales that it may have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ def draw_instrument(
 
 @dataclass(frozen=True)
 class _Pen:
-    """Draws in units of the width of the image: (0, 0) is its top left corner, (1, 1) opposite."""
+    """Draws in units of the image width: (0, 0) is the top left corner, (1, 1) the bottom right."""
 
     draw: ImageDraw.ImageDraw
     size: int
@@ -135,7 +135,7 @@ class _Pen:
 
 
 def _dial(pen: _Pen, part: float, rng: random.Random, *, degrees: float, centre_y: float) -> None:
-    """Draw a dial whose scale covers some degrees, and its hand."""
+    """Draw a dial with a scale of ``degrees``, and its hand at the fraction ``part``."""
     radius, tilt, sweep = 0.42, rng.uniform(-0.06, 0.06), math.radians(degrees)
 
     def at(fraction: float, distance: float) -> Point:

@@ -35,7 +35,7 @@ class Scenes(SizedImages):
     """Base class of generators of images with coloured shapes."""
 
     least: int = 2
-    """Minimum number of shapes in a scene, at least 2 unless they are rotated."""
+    """Minimum number of shapes in a scene, at least 2, or 1 if the shapes are rotated."""
 
     most: int = 4
     """Maximum number of shapes in a scene."""
@@ -175,13 +175,13 @@ class Objects(NoisyBoxes):
 
 @dataclass(frozen=True, kw_only=True)
 class Counts(Scenes):
-    """Scenes with the number of shapes of a form, or of all: rows of the task ``counting``."""
+    """Scenes with the number of shapes, in total or of one form: rows of the task ``counting``."""
 
     name: str = "counts"
     most: int = 6
 
     counted: tuple[str, ...] = COUNTED
-    """What is counted: some of circles, squares, triangles, shapes."""
+    """What a question may count: one or more of circles, squares, triangles, shapes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -189,9 +189,9 @@ class Counts(Scenes):
             raise ValueError(f"counted are some of {', '.join(COUNTED)}, not {self.counted}")
 
     def row(self, shapes: "Sequence[_Shape]", rng: random.Random) -> dict[str, Any]:
-        """Return one of ``counted``, such as ``circles``, and its number.
+        """Return the label (one of ``counted``, such as ``circles``) and the count of a question.
 
-        The numbers that can be asked for in a scene are equally likely.
+        All counts in a scene are equally likely, even if several labels have the same count.
         """
         counts = {"shapes": len(shapes)}
         counts |= {f"{kind}s": sum(s.kind == kind for s in shapes) for kind in _KINDS}
@@ -349,7 +349,7 @@ def _draw_rotated(rng: random.Random, settings: Scenes) -> Drawing:
 def _placed_rotated(rng: random.Random, settings: Scenes) -> list[list[float]]:
     """Return rotated boxes inside the image whose upright bounding boxes do not touch.
 
-    There are fewer than ``least`` if no more fit in 20 tries for each.
+    There are fewer boxes than ``least`` if no more fit after 20 tries for each box.
     """
     short = min(settings.width_px, settings.height_px)
     boxes: list[list[float]] = []
