@@ -1,7 +1,7 @@
-"""Train on the answers of a model: replace the labels of training rows by those in a file.
+"""Train on the answers of a model: replace the labels of training rows by the answers in a file.
 
 The file has the format of predictions.jsonl, with an ``id`` and a ``text`` in each line. If a line
-has a ``prompt``, ``target`` or ``task``, it must be that of the row. The text is parsed with the
+has a ``prompt``, ``target`` or ``task``, the row must have the same. The text is parsed with the
 line's ``frame``, so that a model with another coordinate format can be trained on it.
 """
 
@@ -27,14 +27,14 @@ class DecodedAnswers:
     """The answers in a file, which replace the labels of training rows."""
 
     lines: Mapping[str, tuple[str, Mapping[str, Any]]]
-    """Id of a row -> position (file and line, for error messages) and fields of its answer."""
+    """Maps the id of a row to the position (for error messages) and the fields of its answer."""
 
     file: str
     keep: str | float
     """``data.train.keep_answers``."""
 
     confident: Set[str]
-    """Ids of the answers that ``keep`` selects, if it is a share."""
+    """Ids of the most confident answers if ``keep`` is a share; otherwise empty."""
 
     @classmethod
     def of(cls, source: DataSource) -> "DecodedAnswers":
@@ -62,8 +62,8 @@ class DecodedAnswers:
         """Return the examples with their answers from the file in place of their labels.
 
         Examples whose answer is missing, unparseable or not confident enough are left out if
-        ``keep`` allows it. Raises ValueError if it does not, or if the file is of another task or
-        of other rows.
+        ``keep`` allows it. Raises ValueError if ``keep`` does not allow it, or if the file has
+        answers of another task or to other rows.
         """
         found = []
         for example in examples:
@@ -91,7 +91,7 @@ class DecodedAnswers:
 
 
 def _most_confident(lines: Mapping[str, tuple[str, Mapping[str, Any]]], share: float) -> set[str]:
-    """Return the ids of a share of the answers, those with the highest confidence."""
+    """Return the ids of the answers with the highest confidence: the given share of all answers."""
     confidence = {}
     for name, (where, line) in lines.items():
         decoded = line.get("decode")
@@ -131,10 +131,10 @@ def _check_same_row(where: str, line: Mapping[str, Any], task: Task, example: Ex
 
 
 def _parsed(where: str, line: Mapping[str, Any], task: Task) -> Any:
-    """Parse an answer, and move shapes that reach out of the image to its edges.
+    """Parse an answer, and clip shapes that extend beyond the image.
 
-    An answer that cannot be trained on is ``Unreadable``: a list that is truncated or has an
-    invalid shape, a shape outside the image, or an answer that the task cannot write.
+    Returns ``Unreadable`` for an answer that cannot be trained on: a list that is truncated or has
+    an invalid shape, a shape outside the image, or an answer that the task cannot write.
     """
     try:
         frame = None if line.get("frame") is None else Frame.from_dict(line["frame"])

@@ -2,7 +2,7 @@
 
 An operation is called with a ``Scene``, a random generator and its options. It returns the changed
 scene, or None if this change is not legal for the row, such as a crop that cuts an object. It draws
-all random values before it changes an image, because a row may have several (frames of a video).
+all random values before it changes an image, because all frames of a video must change alike.
 
 Pillow changes the pixels. Libraries for augmentation cannot be used: AlbumentationsX, the
 maintained successor of albumentations, has the licence AGPL-3.0; albumentations (MIT) has had no
@@ -45,7 +45,7 @@ _POSITION = re.compile(
 
 @dataclass(frozen=True)
 class Scene:
-    """The images of a row, which have one size, with its question and its answer."""
+    """The images of a row, all of the same size, with its question and its answer."""
 
     images: tuple[Image.Image, ...]
     answer: Any
@@ -67,9 +67,9 @@ class Scene:
     def moved(
         self, move: Affine, size: tuple[int, int], draw: Callable[[Image.Image], Image.Image]
     ) -> "Scene | None":
-        """Return the scene with all pixels moved; None if an object is not kept.
+        """Return the scene with all pixels moved; None if an object would be lost (``KeptShare``).
 
-        ``move`` is the map of pixels, and ``draw`` returns an image of ``size`` with moved pixels.
+        ``move`` maps old to new coordinates. ``draw`` returns the moved image, of size ``size``.
         """
         answer = self.kept.answer(self.answer, move, size)
         if answer is None and self.answer is not None:
@@ -110,7 +110,7 @@ def flip(scene: Scene, rng: random.Random) -> Scene | None:
 
 
 def _swappable(scene: Scene, has_sides: bool) -> bool:
-    """Return True if the only words without a mirror image are ordinals: second from the left."""
+    """Return True if the question names a side, and only ordinals (``second``) have no mirror."""
     others = re.sub(rf"\b(?:{_ORDINAL})\b", "", scene.words, flags=re.IGNORECASE)
     return has_sides and _MIRRORED.search(others) is None
 
@@ -138,7 +138,7 @@ def scale(
 ) -> Scene | None:
     """Resize the image by a factor from ``least`` to ``most``, and keep the size of the canvas.
 
-    A smaller image is placed at random on grey; of a larger one, a random window is visible.
+    At a random position, a smaller image is placed on grey, and a larger image is cropped.
     """
     check_range("least", least, 0.1, 4)
     check_range("most", most, least, 4)
@@ -176,7 +176,7 @@ def rotate(scene: Scene, rng: random.Random, *, degrees: float = 5.0) -> Scene |
 
 
 def mosaic(scene: Scene, rng: random.Random, *, least: float = 0.3) -> Scene | None:
-    """Put the image and those of three other rows with the same question into four quarters.
+    """Put this image and the images of three other rows with the same question into quarters.
 
     The quarters meet at a random point; each has at least the share ``least`` of the width and of
     the height. No image is cropped: each is resized to fit its quarter, with a corner at the point.

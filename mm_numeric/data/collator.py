@@ -64,7 +64,7 @@ def prompt_batch(
 
     Prompts of decoder-only models are padded on the left. If ``add_dummy_image_row`` is set, a
     prompt with a dummy image is added to a batch without images, because under ZeRO-3 all ranks
-    must run the vision tower. No frame is returned for it.
+    must run the vision tower. No frame is returned for this prompt.
     """
     images = [load_framed_image(family, example) for example in examples]
     frames = [frame for _, frame in images]
@@ -90,7 +90,7 @@ class TrainedAnswer(NamedTuple):
 
 
 class EncodedAnswers:
-    """Answers that were encoded to measure their samples, kept for the batches.
+    """Cache of answers that were encoded to measure their samples, for use in the batches.
 
     Each answer is thus formatted and tokenised only once. Answers beyond ``max_tokens`` tokens in
     total are not kept, to limit the memory (160 bytes per token in long answers, 260 in answers of
@@ -103,7 +103,7 @@ class EncodedAnswers:
         self._latest: tuple[str, Any, Frame | None, EncodedAnswer] | None = None
 
     def find(self, example: Example, frame: Frame | None) -> EncodedAnswer | None:
-        """Return the encoded answer of a sample in this frame, if it is known."""
+        """Return the encoded answer of a sample in this frame; None if it is not cached."""
         # Answer and frame are compared, too, because streamed rows may repeat an id.
         wanted = example.id, example.answer, frame
         if self._latest is not None and self._latest[:3] == wanted:
@@ -112,7 +112,7 @@ class EncodedAnswers:
         return encoded if own == [*wanted[1:]] else None
 
     def add(self, example: Example, frame: Frame | None, encoded: EncodedAnswer) -> None:
-        """Keep an answer until the next one is added."""
+        """Keep an answer until the next answer is added."""
         self._latest = example.id, example.answer, frame, encoded
 
     def keep(self, example: Example, frame: Frame | None, encoded: EncodedAnswer) -> None:
@@ -289,7 +289,7 @@ class TrainingCollator:
         return SampleTokens(row_tokens(self.family, question, answer), image, answer)
 
     def load_image(self, example: Example) -> FramedImage:
-        """Load the images of an example and their frame, smaller if the example is too long."""
+        """Load the images of an example and their frame; downscale images of a long example."""
         return load_framed_image(
             self.family,
             example,
@@ -315,8 +315,8 @@ class TrainingCollator:
     ) -> tuple[list[Example], list[FramedImage], list[TrainedAnswer], dict[str, str]]:
         """Load the images of examples, and encode their answers.
 
-        Returns the examples that can be used, their images and answers, and a dict from the ids of
-        the others to reasons.
+        Returns the examples that can be used, their images and answers, and a dict that maps the
+        ids of the other examples to the reasons.
         """
         kept, images, answers, skipped = [], [], [], {}
         for original in examples:
@@ -380,8 +380,8 @@ def _has_image(images: Sequence[FramedImage]) -> bool:
 
 
 def _dummy_row(family: Family, example: Example) -> tuple[Example, FramedImage]:
-    """Return a dummy row to add to a batch, and its image, if the family accepts any."""
-    # Not the question of the example: it may have been skipped because it is too long.
+    """Return a dummy row to add to a batch, and its image if the family accepts images."""
+    # Not the question of the example, which may have been skipped because it is too long.
     dummy = replace(example, prompt=_DUMMY_QUESTION, image=None, more_images=())
     return dummy, (_DUMMY_IMAGE if family.takes_images else None, None)
 

@@ -61,8 +61,8 @@ def load_examples(
 def examples_to_answer(config: Config, source: Sources | None) -> list[Example]:
     """Return the examples of data sources (None: ``data.test``) that a model answers.
 
-    Training rows that a training skips for an unreadable image (``data.on_bad_image: skip``) are
-    left out. Every test row is answered.
+    Training rows that are skipped in training, because their image is unreadable and
+    ``data.on_bad_image`` is ``skip``, are left out. Every test row is answered.
     """
     cache = Path(config.data.cache)
     examples = load_examples(config.task, source or config.data.test, cache, training=False)
@@ -175,7 +175,7 @@ def source_rows(source: DataSource, cache: Path) -> Iterator[SourceRow | ValueEr
 def rows_of(
     source: DataSource, file: Path | None, cache: Path, *, stream: bool
 ) -> Iterator[SourceRow | ValueError]:
-    """Yield the rows of a file of a data source or, without one, of its Hugging Face data set."""
+    """Yield the rows of ``file`` or, if it is None, of the Hugging Face data set of a source."""
     if file is not None:
         yield from rows_of_file(file)
         return
@@ -226,8 +226,9 @@ def examples_of_row(
 ) -> Iterator[tuple[Any, ValueError | None]]:
     """Yield (example, error) for each example that a task creates from one row.
 
-    Pairs are as in ``examples_and_errors``. With ``answers``, these replace the labels, and rows
-    without one may be left out.
+    ``examples_and_errors`` describes the pairs. If ``answers`` is given, its answers replace the
+    labels. An example without a usable answer is an error, or is left out if ``keep_answers``
+    allows it.
     """
     if isinstance(row, ValueError):
         yield None, row
@@ -270,7 +271,7 @@ def examples_of_row(
 
 
 def _other_task(task: Task, row: SourceRow) -> ValueError | None:
-    """Return an error for a row with ``instances``, if this task of the library ignores them."""
+    """Return an error if a row has ``instances``, and the task (of this library) ignores them."""
     shipped = {path: name for name, path in TASKS.items()}
     name = shipped.get(f"{type(task).__module__}:{type(task).__name__}")
     reads = (None, "click", "detection", "pointing", "text_detection", "text_spotting")

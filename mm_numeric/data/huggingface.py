@@ -81,7 +81,7 @@ def _stream_rows(dataset: Any, column: str | None) -> Iterator[tuple[dict[str, A
 
 
 def _table_rows(dataset: Any, column: str | None) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Yield the rows of a stored data set as ``_stream_rows`` does."""
+    """Yield each row of a stored data set, and a function, in the form of ``_stream_rows``."""
     start = 0
     images = dataset.select_columns([column]) if column else None
     for table in dataset.with_format("arrow").iter(batch_size=_BATCH_SIZE):
@@ -98,7 +98,7 @@ def _image_bytes_of_row(images: Any, number: int, column: str | None) -> bytes:
 
 
 def _image_bytes(stored: dict[str, Any]) -> bytes:
-    """Return the bytes of an image: those stored in the table, or else those of its file.
+    """Return the bytes of an image from the table or, if they are not stored there, from its file.
 
     The file may be in an archive (``zip://0.png::train.zip``) or on the hub (``hf://...``).
     """
@@ -179,7 +179,7 @@ def _summary(error: Exception) -> str:
 
 
 def class_names(features: Any) -> tuple[str, Sequence[str]] | None:
-    """Return the field of ``objects`` with class numbers, and the names of the classes, or None.
+    """Return the field of ``objects`` with class numbers, and the class names; None if missing.
 
     ``features`` are those of a data set; the field is a ``ClassLabel``, in a list or not.
     """

@@ -19,7 +19,7 @@ from mm_numeric.families.family import Family, Prompts
 from mm_numeric.io.atomic_files import atomic_file
 
 GRID = "image_grid_thw"
-"""Image input that also determines positions (M-RoPE), so that the model needs it with features."""
+"""Image input that determines positions (M-RoPE). The model also needs it with cached features."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class ImageCache:
 def _add(
     file: Path, family: Family, image: Image.Image, size: tuple[int, int]
 ) -> tuple[Image.Image, tuple[int, int]]:
-    """Resize an image, whose original has this size, and add it to the cache.
+    """Resize an image, and add it to the cache; ``size`` is the size of the original.
 
     Returns the resized image (the original if it cannot be cached) and the original size.
     """
@@ -154,7 +154,7 @@ def joined(prompts: Sequence[Prompts], cache: VisionCache) -> tuple[Prompts, dic
 
 
 def _cache_file(folder: Path, key: str, ending: str) -> Path:
-    """Return the path of the file of a key (a hash): one folder for each first two characters."""
+    """Return the path of a cache file, in a folder named by the first two characters of the key."""
     return folder / key[:2] / f"{key}{ending}"
 
 

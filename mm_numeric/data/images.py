@@ -39,7 +39,7 @@ class UnreadableImageError(ValueError):
 def limit_images(pixels: int) -> None:
     """Set the maximum number of pixels of an image, in this process and its children.
 
-    Loading the model family of a config sets ``data.largest_image``.
+    When the model family of a config is loaded, ``data.largest_image`` is set in this way.
     """
     os.environ[_LIMIT] = str(pixels)
 
@@ -52,8 +52,8 @@ def open_image(example: Example) -> Image.Image:
 def open_sized(example: Example) -> tuple[Image.Image, tuple[int, int]]:
     """Load the image of an example as upright RGB; return it, and the size of the original.
 
-    An image of more than 32 million pixels is reduced by 2 (or 4, 8) while it is read, so that one
-    of 100 million takes 80 MB in place of 300. Coordinates in rows refer to the original.
+    An image of more than 32 million pixels is reduced by 2 (or 4, 8) while it is read: an image of
+    100 million pixels then takes 80 MB, not 300 MB. Coordinates in rows refer to the original.
     """
     assert example.image is not None
     named = example.where == f"the image {example.image}"  # without a row
@@ -88,7 +88,7 @@ def image_file(image: ImageSource) -> Image.Image:
 
     Pillow alone would also open EPS files, which are PostScript programs, and execute them with
     Ghostscript where it is installed. Raises ValueError if an image has more pixels than
-    ``data.largest_image``. A WebP, which takes three times the memory, may have a third of them.
+    ``data.largest_image``. For WebP, the limit is a third, as it takes three times the memory.
     """
     if isinstance(image, Path):
         require_file(image)

@@ -37,7 +37,7 @@ class SampleTokens(NamedTuple):
     """The number of tokens of a sample."""
 
     total: int
-    """Length of the longest sequence that the model processes for it (``row_tokens``)."""
+    """Length of the longest sequence that the model processes for the sample (``row_tokens``)."""
 
     image: int
     answer: int
@@ -59,10 +59,10 @@ class LengthLimit:
         frame: Frame | None,
         count: Callable[[Frame | None], SampleTokens],
     ) -> Frame | None:
-        """Return how to resize the image so that the sample has at most ``max_tokens`` tokens.
+        """Return a frame (image size) for which the sample has at most ``max_tokens`` tokens.
 
-        ``frame`` is the usual resizing, and ``count`` returns the number of tokens with another
-        one. Raises TooLongError if the sample is too long, and ``too_long`` is not ``resize`` or no
+        ``frame`` is the usual frame, and ``count`` returns the number of tokens for any frame.
+        Raises TooLongError if the sample is too long, and ``too_long`` is not ``resize`` or no
         image size is small enough.
         """
         tokens = count(frame)
@@ -97,7 +97,7 @@ class LengthLimit:
         count: Callable[[Frame | None], SampleTokens],
         tokens: SampleTokens,
     ) -> Frame | None:
-        """Return a smaller resizing with which the sample is short enough, or None."""
+        """Return a frame with a smaller image for which the sample is short enough, or None."""
         resize, size = family.resize, (frame.width_px, frame.height_px)
         image_tokens = self.max_tokens - tokens.total + tokens.image
         while image_tokens > 0:
@@ -207,7 +207,7 @@ def check_questions(family: Family, examples: Sequence[Example], max_new_tokens:
 def fits_in_any_case(family: Family, task: Task, example: Example) -> bool:
     """Return True if a sample is short enough for the model, whatever the size of its image.
 
-    In that case the image size need not be read. (For a PNG file, this is as slow as decoding.)
+    In that case, the image size need not be read, which for a PNG file is as slow as decoding.
     """
     positions = family.max_positions
     if positions is None:
@@ -269,11 +269,11 @@ def with_new_tokens(config: Config, longest: int) -> Config:
 
 
 class EpochSampler(Sampler[int]):
-    """Sampler whose order depends only on the epoch and a seed, so that a resumed run continues it.
+    """Sampler whose order depends only on epoch and seed, so that a resumed run has the same order.
 
     All ranks share one order, and take the samples of a step from neighbouring positions in it. If
-    these have similar lengths, no rank waits for another. With the length-grouped sampler of
-    transformers (5.23), lengths are similar only within a rank, and resuming changes the order.
+    these samples have similar lengths, no rank waits for another. With the length-grouped sampler
+    of transformers (5.23), lengths are similar only within a rank, and resuming changes the order.
     """
 
     def __init__(

@@ -115,7 +115,7 @@ class ExampleStream(IterableDataset[list[Example]]):
 
 
 class EpochRows(Dataset[Example], TrainerCallback):
-    """A list of examples, each with the number of the current epoch; a callback of the trainer.
+    """A data set that adds the current epoch to its examples. It is also a trainer callback.
 
     Workers of a data loader that outlive an epoch read the number from shared memory.
     """

@@ -120,7 +120,7 @@ class TrainingRows:
         }
 
     def _report_classes(self, dropped: Sequence[Example]) -> None:
-        """Log the objects of each class, and a warning for each class without any."""
+        """Log the number of objects of each class, and a warning for each class without objects."""
         task = self.config.task
         counts, too_long = task.count_classes(self.rows()), task.count_classes(dropped)
         if counts is None or too_long is None:
@@ -133,8 +133,8 @@ class TrainingRows:
     def _measure_all(self, collator: TrainingCollator) -> None:
         """Measure the samples, and raise ``TooLongError`` if one is too long for the model.
 
-        Of the rows with an image but without its size, only the 256 with the longest answers are
-        measured, because opening all images would take long. Each other image is opened only if the
+        If a row has an image but not its size, the image must be opened, which takes long. This is
+        done for the 256 such rows with the longest answers. Each other image is opened only if the
         row could be too long with an image of some size.
         """
         family, unknown = collator.family, list[Example]()
