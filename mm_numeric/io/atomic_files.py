@@ -1,4 +1,4 @@
-"""Write files and folders atomically, also while other processes write the same ones.
+"""Write files and folders atomically, even while other processes write the same files.
 
 No file is written through a symbolic link, because a link of another user could lead anywhere.
 """
@@ -25,10 +25,10 @@ _AS_IT_IS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """Return a context that writes a new file, which replaces ``path`` at its end.
+    """Return a context that writes a new file, which replaces ``path`` at the end of the context.
 
-    If an error is raised or the process is killed, the old file remains unchanged. Until its end,
-    the new file is ``NAME.*.unfinished``; those of killed processes are deleted.
+    If an error is raised or the process is killed, the old file remains unchanged. Until the
+    context ends, the new file is ``NAME.*.unfinished``. Such files of killed processes are deleted.
     """
     reject_link(path)
     unfinished = _unfinished(path)
@@ -54,10 +54,10 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Return a context that fills a new folder, which becomes ``path`` at its end.
+    """Return a context that fills a new folder, which becomes ``path`` at the end of the context.
 
-    If an error is raised, the new folder is deleted. Until its end, it is ``NAME.*.unfinished``;
-    those of killed processes are deleted.
+    If an error is raised, the new folder is deleted. Until the context ends, its name is
+    ``NAME.*.unfinished``. Such folders of killed processes are deleted.
     """
     reject_link(path)
     unfinished = _unfinished(path)
@@ -249,7 +249,7 @@ def locked(path: Path, kind: str = "folder") -> Iterator[None]:
 
 
 def has_locks(path: Path) -> bool:
-    """Return False if the file system of a path that is ``locked`` has no locks."""
+    """Return True if the file system of ``path``, which the caller has ``locked``, has locks."""
     with os.fdopen(open_lock(_lock_file(path)), "rb") as file:
         try:
             return lock(file.fileno())

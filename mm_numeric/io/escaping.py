@@ -82,7 +82,7 @@ def markdown_text(text: object, limit: int = 300) -> str:
 
 
 def markdown_sentence(text: str) -> str:
-    """Escape 600 characters like ``markdown_text``, but keep code between two single backticks."""
+    """Escape a text like ``markdown_text``, but keep code in backticks; up to 600 characters."""
     # Code that begins with two backticks would not be closed by a single one.
     single = r"(?<!\\`)\\`((?:(?!\\`).)+)\\`(?!\\`)"
     return re.sub(single, _as_code, markdown_text(text, 600))

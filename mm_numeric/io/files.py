@@ -1,8 +1,8 @@
 """Read rows from JSONL, JSON, CSV and TSV files; read and write other small files, and archives.
 
 An archive of 4 MB can hold 2 GB of text (a zip bomb), which would fill the memory. The default
-limit is 256 MiB per archive. ``--max-unpacked`` changes it by setting an environment variable,
-which child processes inherit.
+limit is 256 MiB per archive. ``--max-unpacked`` changes the limit by setting an environment
+variable, which child processes inherit.
 """
 
 import argparse
@@ -142,9 +142,9 @@ def _json_rows(
 def listed_rows(found: Any, path: Path, field: str | None = None) -> list[Any]:
     """Return the list of rows in the content of a JSON file.
 
-    It is the whole content, the only list of objects in an object (``{"accuracy": 0.5, "results":
-    [...]}``; ``field`` chooses one of several), or the values of an object, which get its keys as
-    ``id`` (``{"1": {...}, "2": {...}}``).
+    If the content is an object, its rows are the only list of objects in it (``{"accuracy": 0.5,
+    "results": [...]}``; ``field`` chooses one of several lists) or, without such a list, its
+    values, with the keys as ``id`` (``{"1": {...}, "2": {...}}``).
     """
     if isinstance(found, list):
         return found
@@ -345,8 +345,8 @@ def parse_xml(content: str | bytes) -> Element:
     """Parse XML without a document type.
 
     A document type may define entities, which read other files or expand to any length. The parser
-    detects it, because its bytes depend on the encoding of the file. Raises ValueError if the XML
-    is invalid or truncated, or has a document type.
+    detects a document type in any encoding of the file. Raises ValueError if the XML is invalid or
+    truncated, or has a document type.
     """
 
     def reject(*_: object) -> None:
@@ -362,7 +362,7 @@ def parse_xml(content: str | bytes) -> Element:
 
 
 UNPACKED_LIMIT = "MM_NUMERIC_MAX_UNPACKED"
-"""Environment variable with the limit in MiB."""
+"""Environment variable with the maximum unpacked size of an archive in MiB."""
 
 DEFAULT_LIMIT_MIB = 256
 
@@ -370,7 +370,7 @@ MAX_FILES = 1_000_000
 """Maximum number of files that are read from a zip archive."""
 
 MAX_RATIO = 200
-"""Maximum unpacked size of an archive, as a multiple of its own, if it is not small."""
+"""Maximum unpacked size of an archive as a multiple of its packed size, if it is not small."""
 
 _MIB = 1 << 20
 
@@ -423,11 +423,11 @@ def _too_large(path: Path, what: str) -> UnpackedSizeError:
 def zipped_files(
     path: Path, endings: Sequence[str], order: Callable[[str], Any] | None = None
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and content of the files of certain types in a zip archive.
+    """Yield the name and content of each file of a zip archive with one of the ``endings``.
 
-    ``endings`` are these types, such as ``.txt``, in lower case. Hidden files are left out. If the
-    files exceed a limit (their number, their size, or their size as a multiple of the archive's),
-    none of them is unpacked. ``order`` returns the sort key of a name; None: alphabetical.
+    ``endings``, such as ``.txt``, are in lower case. Hidden files are left out. If the files exceed
+    a limit (their number, their size, or their size as a multiple of the archive's), none of them
+    is unpacked. ``order`` returns the sort key of a name; None: alphabetical.
     """
     require_file(path)
     try:
@@ -474,8 +474,8 @@ def read_gzip(path: Path) -> bytes:
 def limited_lines(path: Path, file: TextIO, *, is_packed: bool) -> Iterator[str]:
     """Yield the lines of an opened file; raise an error if a line exceeds the size limit.
 
-    All lines of a packed file together may be as large as the limit, or ``MAX_RATIO`` times as
-    large as the file: the shards of a large data set are read one line after the other.
+    All lines of a packed file together may be as large as the limit or, if this is more,
+    ``MAX_RATIO`` times the packed size, because only one line is in memory at a time.
     """
     limit, size = _limit(), 0
     most = max(limit, MAX_RATIO * path.stat().st_size)

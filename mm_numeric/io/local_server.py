@@ -18,7 +18,7 @@ REQUEST_S = 30.0
 """Time limit in seconds to receive a complete request, and for the client to read the reply."""
 
 MOST_CONNECTIONS = 32
-"""Maximum number of connections, each with a thread; further ones are closed at once."""
+"""Maximum number of connections, each with a thread; further connections are closed at once."""
 
 
 class LocalServer(ThreadingHTTPServer):
@@ -29,11 +29,11 @@ class LocalServer(ThreadingHTTPServer):
     def __init__(self, *arguments: Any) -> None:
         self.free = threading.Semaphore(MOST_CONNECTIONS)
         self.reading: dict[socket.socket, float] = {}
-        """Connections whose requests are incomplete -> their deadlines."""
+        """Maps connections with incomplete requests to their deadlines."""
         super().__init__(*arguments)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Handle a connection in a thread of its own, if there are not too many."""
+        """Handle a connection in a thread of its own; close it if there are too many."""
         if not self.free.acquire(blocking=False):
             self.shutdown_request(request)
             return
@@ -45,7 +45,7 @@ class LocalServer(ThreadingHTTPServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Handle a connection, and count it as free at the end."""
+        """Handle a connection, and allow another connection at the end."""
         try:
             super().process_request_thread(request, client_address)
         finally:
@@ -78,7 +78,7 @@ class LocalHandler(BaseHTTPRequestHandler):
     timeout = REQUEST_S
 
     def handle(self) -> None:
-        """Handle the request; a client may leave at any time."""
+        """Handle the request; ignore a client that disconnects or times out."""
         with suppress(ConnectionError, TimeoutError):
             super().handle()
 
@@ -106,7 +106,7 @@ class LocalHandler(BaseHTTPRequestHandler):
         return False
 
     def reply(self, status: HTTPStatus, kind: str, text: str, headers: Mapping[str, str]) -> None:
-        """Send a text of the type ``text/KIND``, which no browser stores."""
+        """Send a text of the type ``text/KIND``, which browsers do not cache."""
         body = text.encode()
         self.send_response(status)
         self.send_header("Content-Type", f"text/{kind}; charset=utf-8")
@@ -119,7 +119,7 @@ class LocalHandler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *args: object) -> None:
-        """Write no line for each request."""
+        """Do not log each request."""
 
 
 def local_server(handler: type[LocalHandler], port: int) -> LocalServer:

@@ -92,28 +92,28 @@ def progress(
 
 
 class _Lines:
-    """The file of a tqdm bar that is not in a terminal: writes it as lines of the log."""
+    """The file of a tqdm bar that is not in a terminal. It writes the bar as lines of the log."""
 
     def __init__(self) -> None:
         self.began = self.written = time.monotonic()
 
     def write(self, text: str) -> None:
-        """Log a text unless another one was logged just before."""
+        """Log a text, unless the last text was logged only a short time ago."""
         now = time.monotonic()
         if text.strip() and now - self.written >= max(_LINE_S, (now - self.began) / 60):
             self.written = now
             logger.info("%s", text.strip(), extra=NO_PREFIX)
 
     def flush(self) -> None:
-        """Do nothing: the log is flushed."""
+        """Do nothing: the logger flushes its output itself."""
 
 
 @contextmanager
 def user_warnings_only() -> Iterator[None]:
     """Return a context in which FutureWarnings about calls between libraries are not shown.
 
-    Users of the command line cannot change these calls; a verbose logger shows them. Others, such
-    as those about settings of ``trainer``, are shown.
+    Users of the command line cannot change these calls; a verbose logger shows them. Other
+    warnings, such as those about settings of ``trainer``, are shown.
     """
     with warnings.catch_warnings():
         if not logger.isEnabledFor(logging.DEBUG):
@@ -140,7 +140,7 @@ def without_repeats() -> Iterator[None]:
 
 
 class Waiting:
-    """A wait that starts now. It logs what it waits for every 30 seconds."""
+    """Logs every 30 seconds what this process waits for. The wait starts with the object."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -205,7 +205,7 @@ def escape_libraries() -> None:
     """Escape log messages, warnings and uncaught errors of all libraries for the terminal.
 
     For example, messages of transformers contain tensor names from a checkpoint. Colours are
-    removed. Hooks for uncaught errors that have been replaced are kept.
+    removed. If another library has replaced a hook for uncaught errors, its hook is kept.
     """
     logging.Handler.format = _format_escaped  # type: ignore[method-assign, assignment]
     warnings.formatwarning = _warning_escaped
