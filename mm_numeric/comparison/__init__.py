@@ -1,1 +1,1 @@
-"""Compare training objectives: train a model with each of them, over several seeds."""
+"""Compare training objectives: train a model with each objective, over several seeds."""

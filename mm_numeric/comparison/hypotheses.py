@@ -1,7 +1,7 @@
 """The hypotheses that a comparison states before it runs: ``compare.hypotheses``.
 
-Each hypothesis states that one row and decoding rule has better answers, by one metric, than
-another. P-values are corrected by Holm's method within each family. Does not import torch.
+Each hypothesis states that one row (under one decoding rule) has better answers, by one metric,
+than another row or rule. Holm's method corrects the p-values of a family. Does not import torch.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from mm_numeric.runs.folder import RESULTS, STATED, WARM_START
 
 
 class Row(NamedTuple):
-    """The properties of a comparison row that hypotheses name: its grid axes and its rules."""
+    """The properties of a comparison row that a hypothesis can name: its grid axes and rules."""
 
     axes: Mapping[str, Any]
     rules: Sequence[str]
@@ -33,11 +33,11 @@ class Hypothesis(NamedTuple):
 def make_hypotheses(
     groups: Sequence[HypothesisGroup], rows: Mapping[str, Row], where: str
 ) -> list[Hypothesis]:
-    """Return the hypotheses of ``compare.hypotheses``, one for each objective, rule and grid cell.
+    """Return the hypotheses of ``compare.hypotheses``, one for each objective, rule and grid row.
 
-    An objective of a grid has a row for each combination of the other axes, and is compared with
-    the row that has the same values on them. Raises ValueError if there is no such row or rule, or
-    if a hypothesis is listed twice.
+    An objective of a grid has a row for each combination of the other axes. Each of these rows is
+    compared with the row of the other objective that has the same values on these axes. Raises
+    ValueError if there is no such row or rule, or if a hypothesis is listed twice.
     """
     found = dict[Hypothesis, None]()
     for index, group in enumerate(groups):
@@ -78,7 +78,7 @@ def _of_group(group: HypothesisGroup, rows: Mapping[str, Row], where: str) -> It
 
 
 def _counterpart(objective: str, name: str, rows: Mapping[str, Row]) -> str | None:
-    """Return the row of an objective with the other axes of row ``name``; None without one."""
+    """Return the row of ``objective`` with the grid values of row ``name``; None if missing."""
     if objective in rows:
         return objective
     wanted = {**rows[name].axes, "objective": objective}
@@ -120,6 +120,6 @@ def tested_hypotheses(
 
 
 def withdrawn_fact(stated: Iterable[Hypothesis], folder: Path) -> dict[str, str]:
-    """List the hypotheses that were stated before and have been removed; {} if there are none."""
+    """List recorded hypotheses that are not ``stated`` any more; {} if there are none."""
     found = [describe(own) for own in recorded_hypotheses(folder) if own not in set(stated)]
     return {"withdrawn hypotheses": "; ".join(found)} if found else {}

@@ -1,4 +1,4 @@
-"""The runs of a comparison, their order, and which run waits for which. Does not import torch."""
+"""The runs of a comparison, their order and their dependencies. Does not import torch."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ class Run(NamedTuple):
 
     config: Config
     rules: Sequence[str]
-    """Decoding rules of the answers, of which ``greedy`` is the first."""
+    """Decoding rules of the answers; ``greedy`` is the first."""
 
     select_on: DataSource | None
     """Rows to answer; None: the test rows."""
@@ -37,7 +37,7 @@ class Run(NamedTuple):
         return folder if self.select_on is None else folder / SELECTION
 
     def is_finished(self) -> bool:
-        """Return True if the answers under each rule have been scored, or the trial has failed."""
+        """Return True if the answers under each rule are scored, or the run is a failed trial."""
         if self.select_on is not None and failure(self.answers) is not None:
             return True
         results = [self.answers / decoded_name(RESULTS, rule) for rule in self.rules]
@@ -56,7 +56,7 @@ def open_runs(config: Config, seeds: Sequence[int]) -> list[Run]:
 
     Trials, which answer the rows of ``compare.select_on``, come first: while trials of ``seeds``
     are unfinished, no other run is returned. Raises ValueError if the other runs need the results
-    of trials whose seeds are not in ``seeds``, and which are unfinished.
+    of unfinished trials whose seeds are not in ``seeds``.
     """
     tuned = [seed for seed in seeds if seed not in config.comparison.seeds]
     if left := [run for run in planned_runs(config, tuned) if not run.is_finished()]:
@@ -72,7 +72,7 @@ def open_runs(config: Config, seeds: Sequence[int]) -> list[Run]:
 
 
 def planned_runs(config: Config, seeds: Sequence[int]) -> list[Run]:
-    """Return all runs of some seeds in the order of execution; trials for ``tune_seeds``.
+    """Return all runs of ``seeds`` in order of execution; the runs of ``tune_seeds`` are trials.
 
     Each warm start (a model trained with cross-entropy) comes before the runs that continue from
     its weights. ``model.name`` of these runs is the folder with the weights. Before the settings of
@@ -145,7 +145,7 @@ def training_settings(config: Config) -> dict[str, Any]:
 
 
 def _in_order(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs in the order of the argument, except that each comes after those it needs."""
+    """Return the runs in their given order, but each run after the runs that it waits for."""
     by_name, waits = {run.name: run for run in runs}, waits_for(runs)
     ordered: dict[str, Run] = {}
 
@@ -175,7 +175,7 @@ def check_run(config: Config) -> None:
     """Raise ValueError if the folder of a run contains a run with other settings.
 
     Settings of ``predict`` must be the same, too, because a finished run is not answered again.
-    Those of a warm start may differ: it has the settings of the first row that shares it.
+    They may differ for a warm start, which has the settings of the first row that uses it.
     """
     is_shared = config.output_dir.name.startswith(WARM_START)
     ignored = {"compare", "plugins", *(["predict"] if is_shared else [])}
@@ -200,7 +200,7 @@ def overview(config: Config, seeds: Sequence[int]) -> str:
 
 
 def plan_text(config: Config, seeds: Sequence[int] | None = None) -> str:
-    """Format a table of the runs of all or some seeds, and the resources that each asks for."""
+    """Format a table of the runs of all or some seeds, and the resources of each run."""
     check_seeds(config, seeds)
     config = with_resolved_vary(config, Path(config.comparison.output_dir))
     runs = planned_runs(config, seeds or all_seeds(config))

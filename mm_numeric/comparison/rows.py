@@ -9,10 +9,10 @@
 This grid has 2 x 2 x 2 rows; the first is called ``ntl_was_numeric_weight_0.15_slow``. Each entry
 of the grid is a dotted setting with a list of values, or with a mapping from names to values.
 
-With ``compare.warm_start``, rows share a warm start (a model trained with CE) unless they change
-what it is trained with: the model, the task, the data, or settings of ``compare.warm_start``.
+With ``compare.warm_start``, rows share a warm start (a model trained with CE). A row has its own
+warm start if it changes the model, the task, the data, or settings of ``compare.warm_start``.
 Settings of ``trainer`` that a row changes, such as the learning rate, do not apply to its warm
-start, nor does ``distil``, which trains on its own answers afterwards. Does not import torch.
+start, nor does ``distil``, a later training on the model's own answers. Does not import torch.
 """
 
 import itertools
@@ -49,21 +49,21 @@ class ComparisonRow:
     """Config to train this row with, without the section ``compare``."""
 
     settings: Mapping[str, Any]
-    """Settings that this row changes, other than the objective: dotted name to value."""
+    """Settings that this row changes, other than the objective: maps dotted names to values."""
 
     axes: Mapping[str, Any]
     """Value of this row on each axis of the grid (the name of an objective or of a value, or a
     number); empty for a row outside the grid."""
 
     warm_start: str | None
-    """Folder name of the run whose weights this row starts from: a model trained with CE. None: it
-    starts from the model of its config."""
+    """Folder name of the run whose weights this row starts from: a model trained with CE. None: the
+    row starts from the model of its config."""
 
     warm_trainer: Mapping[str, Any] | None
     """Section ``trainer`` of the warm start, except its seed and output folder."""
 
     reference: str | None
-    """Name of the row that this row is compared with; None: it is not compared with any row."""
+    """Name of the row that this row is compared with; None if there is no such row."""
 
     trials: Sequence[Trial]
     """One training run for each combination of ``compare.tune``; empty if nothing is tuned."""
@@ -100,10 +100,10 @@ class _Parsed:
 
 
 def compared_rows(config: Config, where: str = "config") -> list[ComparisonRow]:
-    """Return the objectives to compare: those that the config lists, then those of its grid.
+    """Return the rows to compare: the listed objectives, then the combinations of the grid.
 
-    The first one is the baseline. If ``compare.control`` is set, the second one is a control
-    experiment: the settings of the first one, with the loss ``compare.control``.
+    The first row is the reference. If ``compare.control`` is set, the second row is a control: it
+    has the settings of the first row, and the loss ``compare.control``.
 
     All runs are scored after training. During training, they are evaluated only if the config sets
     ``evaluate``, and all on the same number of rows.
@@ -266,7 +266,7 @@ _NOT_OF_WARM_STARTS = ("trainer", "predict")
 def _warm_starts(config: Config, rows: Sequence[_Parsed], where: str) -> list[str | None]:
     """Return the folder name of the warm start of each row; None for a row without one.
 
-    Rows share one if they differ only in the objective and in ``_NOT_OF_WARM_STARTS``.
+    Rows share a warm start if they only differ in the objective and in ``_NOT_OF_WARM_STARTS``.
     """
     names: dict[str, str] = {}
 
@@ -299,8 +299,8 @@ def _warm_starts(config: Config, rows: Sequence[_Parsed], where: str) -> list[st
 def _references(rows: Sequence[_Parsed], grid: Mapping[str, Any]) -> list[str | None]:
     """Return the name of the row that each row is compared with, or None.
 
-    For a listed objective, this is the first row. For a row of the grid, it is the first other row
-    that one of these conditions holds for, in this order:
+    For a listed objective, this is the first row. For a row of the grid, these conditions are tried
+    in order. The first one that an earlier row meets decides, and the first such row is returned:
 
     1. it has the same settings, except the objective;
     2. it has the same task, data and values on the other axes (an objective may change more

@@ -11,17 +11,17 @@ head with squared error, also uses this loss in its warm start. Output:
 
     summary.json, report.html, report.md
     seedS/warm_start*/, seedS/ROW/    run folders with predictions, scores and results
-    ensembles/ROW/SEEDS/              answers of the runs of all seeds together, if there are any
+    ensembles/ROW/SEEDS/              answers of ensembles (the runs of all seeds), if any
     seedS/ROW_SETTINGS/               trials of ``compare.tune``, for the seeds ``tune_seeds``
 
 Finished runs are not repeated. An interrupted run resumes from its last checkpoint. If a decoding
 rule is added to ``compare.decode``, finished runs answer the test samples again, without training.
-Several processes may execute the runs of one folder: each leaves out what another executes.
+Several processes may execute the runs of one folder: a process skips runs of other processes.
 
 With ``compare.tune``, each row is first trained with each combination of the settings (a trial) and
-each of ``compare.tune_seeds``. Trials answer the rows of ``compare.select_on``. When all have done
-so, the rows are trained with the settings of their best trials. A trial fails if its loss diverges,
-or if ``distil`` finds no parseable answers to train on; it is not repeated, and is never the best.
+each of ``compare.tune_seeds``. Trials answer the rows of ``compare.select_on``. When all trials
+have answered, the rows are trained with the settings of their best trials. A trial fails if its
+loss diverges, or if ``distil`` finds no parseable answers to train on; it is not repeated.
 """
 
 import os
@@ -170,7 +170,7 @@ def _claim(folder: Path, config: Config, seeds: Sequence[int]) -> None:
 
 
 def _warn_of_replaced_rows(config: Config, folder: Path) -> None:
-    """Log a warning if the folder has the summary of rows or seeds that the config does not list.
+    """Log a warning if summary.json has rows or seeds that the config does not list.
 
     The summary may belong to another experiment, whose config names the same folder.
     """
@@ -191,7 +191,7 @@ def _warn_of_replaced_rows(config: Config, folder: Path) -> None:
 
 
 def execute_here(runs: Sequence[Run]) -> None:
-    """Execute runs in this process, one after the other, except those of other processes.
+    """Execute runs in this process, one after the other, except runs of other processes.
 
     The next run is the first one that is not finished, that no other process executes, and that
     waits for no unfinished run. If there is none, wait for the other processes.
@@ -229,8 +229,8 @@ def execute_one(folder: Path, name: str, cpus: int, *_: None) -> None:
     """Execute the run ``name`` of the comparison in ``folder``, such as ``seed0/ce``.
 
     An engine calls this in another process, perhaps on another machine, while ``compare`` waits.
-    Nothing is done if the run is finished. A lock of a lost process may take minutes to be
-    released. Further arguments, the results of the runs that this run waits for, are not used.
+    Nothing is done if the run is finished. The lock of a process that was lost may take minutes to
+    be released. Further arguments, results of runs that this run waits for, are not used.
     """
     import torch
 
@@ -312,11 +312,11 @@ def _is_trained(run: Run) -> bool:
 
 
 def link_teacher(config: Config) -> None:
-    """Reuse an equal finished run of the same seed as the teacher of a run with ``distil``.
+    """Reuse a finished run with equal settings and seed as the teacher of a run with ``distil``.
 
     A teacher is trained like a run without ``distil``, which is often another row of the
-    comparison. Its files become hard links, or copies where the file system has no hard links.
-    Nothing is done if there is no such run, or if the training of the teacher has begun.
+    comparison. The files of that row's run are linked, or copied where the file system has no hard
+    links. Nothing is done if there is no such run, or if the training of the teacher has begun.
     """
     from mm_numeric.training.distil import teacher_of
 
@@ -340,7 +340,7 @@ def link_teacher(config: Config) -> None:
 def _is_equal(folder: Path, teacher: Config) -> bool:
     """Return True if the run in a folder is trained like the teacher; False if it is unreadable."""
     try:
-        # First, because reading a config imports the modules that it names.
+        # Compared first, because reading a config imports the modules that it names.
         if named_code(stored_settings(folder)) != named_code(teacher.to_dict()):
             return False
         own = read_run(folder, trust_remote_code=True)
@@ -380,9 +380,9 @@ def _answer_selection(folder: Path, source: DataSource) -> None:
 
 
 def answer_ensembles(config: Config, folder: Path) -> None:
-    """Answer the test rows with the ensemble of each objective, its runs of all seeds.
+    """Answer the test rows with the ensemble of each objective (its runs of all seeds).
 
-    Their distributions over answers are averaged, and each decoding rule other than ``greedy``
+    The runs' distributions over answers are averaged, and each decoding rule other than ``greedy``
     chooses from the average. Nothing is done without ``compare.ensemble``.
     """
     from mm_numeric.inference.generate import predict
@@ -396,10 +396,10 @@ def answer_ensembles(config: Config, folder: Path) -> None:
 
 
 def _delete_other_answers(folder: Path, *, decoded: bool) -> None:
-    """Delete predictions.jsonl if its rows lack the field ``decode`` and need it, or have it.
+    """Delete predictions.jsonl if its rows wrongly have or lack the field ``decode``.
 
     Greedy answers have this field, with their confidence, only if they are decoded together with
-    other rules. The text is the same, so nothing is lost if rules are added or removed.
+    other rules (``decoded``). The text is the same, so nothing is lost.
     """
     path = folder / PREDICTIONS
     if not path.is_file():

@@ -1,7 +1,7 @@
-"""Derive the configs of the seeds of a comparison, as ``compare.vary`` defines.
+"""Derive the config of each seed of a comparison; ``compare.vary`` lists what changes.
 
-The seeds of rows and label noise are derived from those in the config: seed 0 uses them unchanged,
-and each other seed has its own.
+If rows or label noise vary, seed 0 uses their random seeds from the config, and each other seed
+derives its own from them.
 """
 
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ _DEFAULT = ("weights", "order", "noise", "rows")
 def with_resolved_vary(config: Config, folder: Path) -> Config:
     """Return the config of a comparison with ``compare.vary`` set.
 
-    If it is null, it becomes what the runs in ``folder`` vary, or the default in a new folder. Runs
-    that vary something else are an error.
+    If the setting is null, it becomes what the runs in ``folder`` vary, or the default in a new
+    folder. Raises ValueError if the runs in the folder vary something else.
     """
     stored: Any = None
     if (folder / CONFIG).is_file() and any(folder.glob(f"seed*/*/{CONFIG}")):
@@ -63,7 +63,7 @@ def run_of_seed(config: Config, seed: int, vary: Sequence[str] | None, output_di
 
 
 def with_rows_of(source: DataSource, seed: int) -> DataSource:
-    """Return a training source with the synthetic rows of a seed; files are the same for all."""
+    """Return a training source with the synthetic rows of a seed; rows of files do not change."""
     made = source.synthetic
     if made is None:
         return source

@@ -1,6 +1,6 @@
-"""Choose the trial of each comparison row by its answers to the rows of ``compare.select_on``.
+"""Choose the best trial of each comparison row by its answers to ``compare.select_on``.
 
-The run folder of a trial has these answers in ``selection/``, or the reason why it failed.
+The run folder of a trial has these answers, or the reason why it failed, in ``selection/``.
 """
 
 import math
@@ -59,8 +59,8 @@ class SelectionResults:
     """The metrics of all trials on the rows of ``compare.select_on``."""
 
     metrics: Sequence[Metric]
-    """The first is ``compare.metric``. If this is not set, it is the main metric of the task or, if
-    all trials are at its limit so that it shows no differences, the next metric that does."""
+    """The first metric is ``compare.metric`` or, if this is not set, the main metric of the task.
+    If that is near its limit for all trials, it is the next metric that shows differences."""
 
     rows: int
     """Number of rows of ``compare.select_on``."""

@@ -86,7 +86,7 @@ def summary_results(
     """Return ``layout`` with the part of summary.json that is computed from answers.
 
     ``layout`` has the names of the rows, the row that each is compared with, and the seeds. All
-    other runs are warm starts. ``folder`` records when the hypotheses were stated.
+    other names in ``runs`` are warm starts. ``folder`` records when the hypotheses were stated.
     """
     first = runs[layout["baseline"], GREEDY][0]
     tables = metric_tables(runs, layout["references"], stated, layout["metric"])
@@ -135,7 +135,7 @@ def _rows(config: Config, rows: Sequence[ComparisonRow]) -> dict[str, Any]:
 
 
 def _tuning(config: Config, rows: Sequence[ComparisonRow]) -> dict[str, Any] | None:
-    """Describe the trials of tuned rows, by the first metric; None if nothing is tuned."""
+    """Describe the trials of tuned rows, with their first metric; None if nothing is tuned."""
     selection = read_selection(config, rows)
     if selection is None or config.comparison.select_on is None:
         return None
@@ -278,7 +278,7 @@ def origin_facts(runs: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _control(config: Config, rows: Sequence[ComparisonRow]) -> dict[str, str]:
-    """Explain a control that only scales the loss of the first objective; {} for others."""
+    """Explain a control that only scales the loss of the first objective; {} for other controls."""
     if not config.comparison.control:
         return {}
     first, control = (row.config.objective for row in rows[:2])
@@ -314,7 +314,7 @@ def _other_settings(rows: Sequence[ComparisonRow]) -> str:
 def _source(*draws: Sources) -> str:
     """Describe data sources: file names or, for synthetic rows, the generator and the seeds.
 
-    ``draws`` are the same sources with the seed of each training seed.
+    ``draws`` has the sources for each training seed, which differ only in the generator's seed.
     """
     texts = []
     for source, *others in zip(*map(listed, draws), strict=True):
@@ -334,8 +334,8 @@ def read_runs(
 ) -> Runs:
     """Score the runs of all rows and then of their warm starts, each with the task of its row.
 
-    Raises ValueError if runs answer different rows, lack columns of the first run, or have other
-    targets with an equal task, or if answers are missing and ``partial`` is False.
+    Raises ValueError if runs answer different rows, lack columns of the first run, or have
+    different targets with the same task, or if answers are missing and ``partial`` is False.
     """
     own = {row.name: row.config for row in entries}
     for row in entries:
@@ -375,7 +375,7 @@ def read_runs(
 def read_ensembles(
     config: Config, rows: Sequence[ComparisonRow], folder: Path, *, partial: bool = False
 ) -> Runs:
-    """Score the answers of all ensembles; the keys are those of the runs that they consist of."""
+    """Score the answers of all ensembles; the keys are (name of the row, decoding rule)."""
     found = {}
     for row in rows if config.comparison.ensemble else ():
         own = ensemble_folder(row, config, folder)

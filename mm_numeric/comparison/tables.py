@@ -1,7 +1,7 @@
 """Tables of a comparison: metrics of each objective and decoding rule, and their calibration.
 
 A run has the key (name, rule): the name of its objective or warm start, and the rule that its
-answers were decoded with. The runs of one key are those of the training seeds, in the same order.
+answers were decoded with. Each key has one run for each training seed, in the same order.
 """
 
 from collections import Counter
@@ -28,8 +28,8 @@ _CALIBRATION = {
     "aurc": calibration.aurc,
 }
 SATURATED = 0.02
-"""A percentage cannot show a difference if all objectives are below this share, or all within this
-share of 100 %."""
+"""A metric in percent cannot show differences if it is below this share for all objectives, or
+within this share of 100 % for all objectives."""
 
 Runs = Mapping[tuple[str, str], Sequence[Scores]]
 """Maps (name of a run, decoding rule) to the scores of each seed."""
@@ -54,8 +54,8 @@ class MetricTables(NamedTuple):
     """The difference of each hypothesis of ``compare.hypotheses``."""
 
     metrics: list[Metric]
-    """All metrics. The first is the headline, see ``headline_first``; its p-values are corrected by
-    ``correct_p_values``."""
+    """All metrics. The first one is the headline metric (``headline_first``). ``correct_p_values``
+    corrects its p-values."""
 
 
 def metric_tables(
@@ -138,11 +138,11 @@ def headline_first(
     means: Mapping[str, Sequence[float | None]],
     wanted: str | None = None,
 ) -> list[Metric]:
-    """Return the metrics in their order, except that the headline comes first.
+    """Return the metrics in their order, except that the headline metric comes first.
 
-    The headline is ``wanted``, if given, or else the first of the reported metrics, the main one.
-    If this cannot show differences, it is the next metric that can, over the same rows, with a
-    value for all objectives. ``means`` maps the name of a metric to its mean for each objective.
+    The headline metric is ``wanted``, if given; otherwise the main metric, which is reported first.
+    If this cannot show differences, it is the next metric over the same rows that can, with a value
+    for each objective. ``means`` maps the name of a metric to its mean for each objective.
     """
     headline, rows = reported[0]
     if wanted is not None:
@@ -258,7 +258,7 @@ def _entry(
 def _estimate(sample: MetricSample) -> dict[str, Any]:
     """Return the mean of a sample, its interval, p-value and standard error.
 
-    ``findable`` is the smallest difference that 80 % of such comparisons would find.
+    ``findable`` is the smallest difference that such a comparison finds with a probability of 80 %.
     """
     low, high, p = metric_interval(sample)
     value, seeds = float(sample.values.mean()), sample.values.tolist()

@@ -2,8 +2,8 @@
 
     tune: {trainer.learning_rate: [3.0e-4, 1.0e-3, 3.0e-3], trainer.warmup_steps: [20, 100]}
 
-Here each row has 6 trials. Settings of objectives are not tuned, because cross-entropy has none: it
-would be tuned less than the others. Does not import torch.
+Here each row has 6 trials. Settings of objectives are not tuned: cross-entropy has none, so it
+would be tuned less than the other objectives. Does not import torch.
 """
 
 import itertools
@@ -23,7 +23,7 @@ from mm_numeric.settings import with_setting
 _NOT_TUNED = ("", "seed", "data_seed", "output_dir")
 
 Axis = list[tuple[str, Any]]
-"""Label and value of each setting to try."""
+"""The values of one setting to try, each with its label."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,13 +35,13 @@ class Trial:
 
     config: Config
     settings: Mapping[str, Any]
-    """Tuned settings: dotted name to value. Settings without an effect on the row are left out."""
+    """Tuned settings: maps dotted names to values."""
 
 
 def axis_values(axis: Any, values: Any, axes: Sequence[str], where: str) -> list[tuple[str, Any]]:
-    """Return the label and value of each entry of an axis, given as a list or as a mapping.
+    """Return the label and value of each entry of a grid axis or of a tuned setting.
 
-    ``axes`` are the names of all axes, from which labels such as ``weight_0.3`` are derived.
+    ``axes`` are the names of all axes, so that labels such as ``weight_0.3`` are unambiguous.
     """
     if not isinstance(axis, str):
         raise ValueError(f"{where}: {axis!r} is not a setting; write one, such as model.digits.")

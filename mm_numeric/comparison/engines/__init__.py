@@ -1,1 +1,1 @@
-"""Engines, which execute the runs of a comparison: here, or on a Ray cluster."""
+"""Engines, which execute the runs of a comparison: on this machine, or on a Ray cluster."""
