@@ -1,1 +1,1 @@
-"""The commands; they import the rest of the library inside functions."""
+"""The commands of ``mm-numeric``. They import the rest of the library inside functions."""

@@ -30,7 +30,7 @@ def make_parser(commands: Mapping[str, Run]) -> CommandParser:
     """Return the argument parser of ``mm-numeric``.
 
     Parsing stores the function of the chosen command as ``arguments.command`` and its parser as
-    ``arguments.parser``, or nothing if no command was given.
+    ``arguments.parser``. Without a command, neither exists.
     """
     shared = _global_options()
     parser = CommandParser(
@@ -42,7 +42,7 @@ def make_parser(commands: Mapping[str, Run]) -> CommandParser:
     )
     version = f"mm-numeric {__version__}"
     parser.add_argument("--version", action="version", version=version, help="print the version")
-    # DeepSpeed's launcher puts it before the command; the rank is read from the environment.
+    # DeepSpeed's launcher puts this option before the command. The rank is read from RANK.
     parser.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)
     subparsers = parser.add_subparsers(prog="mm-numeric", metavar="COMMAND", help=argparse.SUPPRESS)
     texts = {}

@@ -20,7 +20,7 @@ _OTHERS = (
 def ask(arguments: argparse.Namespace, run: Path) -> None:
     """Print the answer to a question about each image, and its confidence; draw the answers.
 
-    If some images cannot be used, an error is raised after the answers about the others.
+    If some images cannot be used, raise ValueError after the other images were answered.
     """
     others = [name for name in _OTHERS if getattr(arguments, name)]
     others += ["engine"] * (arguments.engine != "local")
@@ -54,7 +54,7 @@ def ask(arguments: argparse.Namespace, run: Path) -> None:
 
 
 def _usable(images: list[Path], check: Callable[[Path], Any]) -> list[Path]:
-    """Return the images that ``check`` accepts; log other errors, or raise the first if none is."""
+    """Return the images that ``check`` accepts, and log the errors; raise the first if all fail."""
     errors: dict[Path, ValueError] = {}
     for path in images:
         try:
@@ -70,7 +70,7 @@ def _usable(images: list[Path], check: Callable[[Path], Any]) -> list[Path]:
 
 
 def image_files(path: Path) -> list[Path]:
-    """Return a path to an image itself, or the images in a folder, sorted by name."""
+    """Return ``path`` itself if it is a file, else the images in this folder, sorted by name."""
     if not path.exists():
         raise ValueError(f"--image {path}: there is no such file or folder.")
     if not path.is_dir():

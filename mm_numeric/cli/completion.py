@@ -41,5 +41,5 @@ def setting_names(**_: Any) -> list[str]:
 
 
 def overridden_settings(**_: Any) -> list[str]:
-    """Return the beginning of an override of each setting, such as ``trainer.learning_rate=``."""
+    """Return the start of an override for each setting, such as ``trainer.learning_rate=``."""
     return [f"{name}=" for name in setting_names()]

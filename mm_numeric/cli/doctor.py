@@ -110,7 +110,7 @@ def _package(
 ) -> Finding:
     """Compare the version of a package with what mm-numeric and its extras require.
 
-    A version outside the bounds of an extra is wrong if all packages of that extra are installed.
+    A wrong version for an extra is an error only if all packages of the extra are installed.
     """
     from packaging.specifiers import SpecifierSet
 

@@ -42,8 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Execute one command and return its exit code.
 
     0: success. 1: ``check-data`` or ``prepare`` found errors in the data, or ``doctor`` in the
-    installation. 2: an error that the user can fix, with one message on stderr, or the list of
-    commands if none was given. 130: interrupted by Ctrl-C. 141: stdout was closed.
+    installation. 2: an error that the user can fix, with one message on stderr, or no command was
+    given. 130: interrupted by Ctrl-C. 141: stdout was closed.
     """
     # Imports create a million objects that are never freed. With Python's threshold of 700 new
     # objects, garbage collection would take a tenth of the time until a command starts.
@@ -124,7 +124,7 @@ def _exit_code(error: BaseException) -> int:
 
 
 def _imported(module: str) -> Run:
-    """Return the command that a module of this folder defines under its own name."""
+    """Return a function that imports ``mm_numeric.cli.MODULE`` and calls its function MODULE."""
 
     def run(arguments: argparse.Namespace) -> None:
         getattr(import_module(f"mm_numeric.cli.{module}"), module)(arguments)
@@ -232,7 +232,7 @@ def _train(arguments: argparse.Namespace) -> None:
 def _predict(arguments: argparse.Namespace) -> None:
     if arguments.images and not arguments.data:
         raise ValueError("--images is the image folder of --data; add --data or remove --images.")
-    # argparse adds the overrides after --model RUN to its list.
+    # argparse adds overrides that follow --model RUN to the list of runs.
     words = [w for w in arguments.model[1:] if "=" in w and not Path(w).exists()]
     runs = [Path(word) for word in arguments.model if word not in words]
     arguments.overrides = [*words, *arguments.overrides]

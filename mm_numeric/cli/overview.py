@@ -1,4 +1,4 @@
-"""The overview of the ``mm-numeric`` commands in groups, and errors that name the nearest word."""
+"""List the ``mm-numeric`` commands in groups, and suggest a similar word for an unknown one."""
 
 import argparse
 import re
@@ -28,7 +28,7 @@ examples:
 
 
 def positive(text: str) -> int:
-    """Parse a whole number of at least 1, as the type of an option."""
+    """Parse a whole number of at least 1, for argparse's ``type=``."""
     if not re.fullmatch("[0-9]{1,18}", text) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text:.40} is not a whole number of at least 1")
     return int(text)
@@ -53,7 +53,7 @@ def overview(texts: Mapping[str, str]) -> str:
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Argument parser whose errors for wrong choices and options name the nearest one."""
+    """Argument parser that suggests the most similar choice or option if one is unknown."""
 
     def reject(self, words: Sequence[str]) -> NoReturn:
         """Exit with an error message for arguments that this parser does not have."""

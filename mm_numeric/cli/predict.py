@@ -1,4 +1,4 @@
-"""The options of ``mm-numeric predict`` that change the config section ``predict``."""
+"""The options of ``mm-numeric predict`` for decoding, for a server and for Ray."""
 
 import argparse
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ _NAMES = (
 
 
 def add_decoding(predict: argparse.ArgumentParser) -> None:
-    """Add the options of generating and decoding answers."""
+    """Add the options for generating and decoding answers."""
 
     def number(name: str, text: str, default: str = "") -> None:
         setting = name.replace("-", "_")
@@ -73,7 +73,7 @@ def add_decoding(predict: argparse.ArgumentParser) -> None:
 
 
 def add_endpoint(predict: argparse.ArgumentParser) -> None:
-    """Add the options of a server that generates the answers."""
+    """Add the options for a server that generates the answers."""
     predict.add_argument(
         "--endpoint",
         metavar="URL",
@@ -92,7 +92,7 @@ def add_endpoint(predict: argparse.ArgumentParser) -> None:
 
 
 def add_connection(parser: argparse._ActionsContainer, option: str, default_s: int) -> None:
-    """Add the options of the proxy and the time limit of the server that ``option`` names."""
+    """Add the options for the proxy and the time limit of the server that ``option`` names."""
     parser.add_argument(
         "--proxy",
         choices=["env"],

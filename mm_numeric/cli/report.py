@@ -44,7 +44,7 @@ def show_report(
 ) -> None:
     """Write a report in each format; print the table of a comparison, and the file paths.
 
-    Without ``partial``, results of only some test rows are an error.
+    Without ``partial``, raise ValueError if some test rows have no answer.
     """
     compared = is_comparison(folder)
     with (

@@ -29,7 +29,7 @@ _REQUIRED = {
     "--extract-with, the URL of a judge": ("extract_model", "timeout", "proxy"),
     "--protocol coco_ap": (*_COCO,),
 }  # fmt: skip
-"""Options that require another option: the other option -> their names."""
+"""Maps a required option, with its description, to the options that require it."""
 
 _ONLY_JSONL = ("task", "keep", "partial", "extract_with", "rank_by")
 """Options for the rows of a .jsonl file, which are an error for detections (``--truth``)."""
@@ -184,7 +184,7 @@ def add_family(group: argparse._ArgumentGroup, whose: str, which: str) -> None:
 
 
 def add_sizes(joined: argparse._ArgumentGroup) -> None:
-    """Add the options of the sizes to which a tool resizes images."""
+    """Add the options for the limits to which a tool resizes images."""
     for name, what in (("--min-pixels", "smallest"), ("--max-pixels", "largest")):
         joined.add_argument(
             name,
@@ -412,7 +412,7 @@ def prepared_rows(arguments: argparse.Namespace) -> Any:
 
 
 def read_family(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
-    """Return the frame that ``--family`` or ``--frame`` names, or None, and the task's options."""
+    """Return the frame of ``--family`` or ``--frame`` (None without both) and the task options."""
     from mm_numeric.geometry.frame_presets import AreaLimits, FrameRule
     from mm_numeric.settings import with_override
 
