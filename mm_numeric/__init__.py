@@ -79,7 +79,7 @@ __all__ = list(_MODULES)
 
 
 def __dir__() -> list[str]:
-    """Return the public names, also those that are not imported yet."""
+    """Return the public names, including names that are not imported yet."""
     return sorted([*globals(), *_MODULES])
 
 

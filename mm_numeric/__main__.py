@@ -7,8 +7,8 @@ import sys
 def _leave_working_directory() -> None:
     """Remove the working directory from the import path, where ``python -m`` puts it first.
 
-    Files of another user could be imported from it. A checkout of this library that is not
-    installed is kept.
+    Files of another user could be imported from there. The directory stays in the path if it is a
+    checkout of this library, which may not be installed.
     """
     first = os.path.realpath(sys.path[0])
     library = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))

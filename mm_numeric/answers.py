@@ -1,6 +1,6 @@
 """Types of answers (boxes, times, numbers ...), and ``Example``: one sample of a dataset.
 
-Tasks format and parse answers. Scorers compare a parsed answer with the correct one.
+Tasks format and parse answers. Scorers compare a parsed answer with the correct answer.
 """
 
 import hashlib
@@ -58,15 +58,15 @@ class ClockReading:
     FIELDS: ClassVar[tuple[str, ...]] = ("hours", "minutes", "seconds", "date", "month", "weekday")
 
     fields: Mapping[str, Any]
-    """JSON values of ``valid`` and of ``FIELDS``; False for a field that the clock does not show.
-    A target may accept several values: a range ``[4, 5]``, or an object of several numbers."""
+    """JSON values of ``valid`` and ``FIELDS``; False for a field that the clock does not show. A
+    target may accept several values: a range ``[4, 5]``, or an object with several numbers."""
 
 
 class Tolerance(NamedTuple):
-    """The largest error of a correct number; an answer is correct within one of the two limits."""
+    """Limits on the error of an answer, which is correct if it is within either limit."""
 
     relative: float = 0.0
-    """Largest relative error: 0.05 is 5 % of the target. It does not apply to the target 0."""
+    """Largest relative error: 0.05 is 5 % of the target. It is not used if the target is 0."""
 
     absolute: float = 0.0
     """Largest absolute error, in the unit of the number."""
@@ -78,7 +78,7 @@ class Number:
 
     text: str = field(compare=False)
     tolerance: Tolerance = field(default=Tolerance(), compare=False, repr=False, kw_only=True)
-    """Largest error of an answer to this target that scorers with a tolerance accept."""
+    """Largest error with which scorers that use a tolerance accept an answer to this target."""
 
     exact: Fraction = field(init=False, repr=False)
     """The value of ``text``, without rounding."""
@@ -110,7 +110,7 @@ class Number:
 
 
 class Interval(NamedTuple):
-    """The correct readings of an instrument: all from ``low`` to ``high``, in one of ``units``."""
+    """A range of correct readings, from ``low`` to ``high``, in one of ``units``."""
 
     low: float
     high: float
@@ -123,14 +123,14 @@ class Measurement(Number):
     """A number with its unit, as an instrument shows it; ``==`` compares the number only."""
 
     units: tuple[str, ...] = field(default=(), compare=False)
-    """The unit to write, and other accepted spellings; empty if the prompt asks for no unit.
-    A parsed answer has a single unit: ``""`` if it lacks the unit that the prompt asks for."""
+    """The spelling of the unit in answers, then other accepted spellings; empty if the prompt asks
+    for no unit. A parsed answer has one item, which is ``""`` if a requested unit is missing."""
 
     range: tuple[float, float] | None = field(default=None, compare=False)
     """Lowest and highest value of the instrument, in its unit; None if unknown."""
 
     intervals: tuple[Interval, ...] = field(default=(), compare=False)
-    """Correct readings of a target, in place of a tolerance; the number is in the first one."""
+    """Ranges of correct readings, used in place of ``tolerance``; the first contains the number."""
 
     is_time: bool = field(default=False, compare=False)
     """True if the number is a time of day in seconds, which is written as ``10:09:30``."""
@@ -164,7 +164,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Polygon:
-    """Corners of a polygon in order, in pixels of the original image; a single one is a point."""
+    """Ordered corners of a polygon, in pixels of the original image. A point has one corner."""
 
     points: tuple[Point, ...]
 
@@ -173,7 +173,7 @@ Shape = Box | Polygon
 
 
 class Mask(NamedTuple):
-    """A region of pixels, in the size of the image; see ``mm_numeric.geometry.masks``."""
+    """A region of an image, as a run-length encoded mask; see ``mm_numeric.geometry.masks``."""
 
     size: tuple[int, int]
     """Height and width of the image."""
@@ -196,7 +196,7 @@ class Instance:
     """Annotated point of the object, for tasks whose answers are points."""
 
     mask: Mask | None = None
-    """The pixels of the object, which points and polygons are compared with."""
+    """The pixels of the object. Scorers compare points and polygons with this mask."""
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ class TimeSpans:
     """Start and end of each span. Parsed spans may be reversed; the spans of targets are not."""
 
     scores: tuple[float, ...] = field(default=(), compare=False)
-    """Confidence of each span; if the text has none, it is empty, and the spans are ranked."""
+    """Confidence of each span; if empty, the spans are in the order of their confidence."""
 
 
 @dataclass(frozen=True)
@@ -289,11 +289,11 @@ class Unreadable:
 
     reason: str
     lenient: Any = field(default=None, compare=False)
-    """The answer that a more lenient parser found, scored separately, or None."""
+    """The answer that a more lenient parser found, which is scored separately; or None."""
 
 
 class Mark(NamedTuple):
-    """The start and end of one number in an answer text, and its kind, such as ``hour``."""
+    """The position of one number in an answer text, and its role, such as ``hour``."""
 
     start: int
     """Index of the number's first character."""
@@ -342,7 +342,7 @@ class EmbeddedImage:
         return self
 
     def digest(self) -> str:
-        """Return a hash of the bytes. Rows with the same image have the same one."""
+        """Return a hash of the bytes. All rows with the same image have the same hash."""
         return hashlib.blake2b(self.read(), digest_size=16).hexdigest()
 
     def __str__(self) -> str:
@@ -352,14 +352,14 @@ class EmbeddedImage:
 ImageSource = Path | EmbeddedImage
 
 IMAGE = "\N{OBJECT REPLACEMENT CHARACTER}"
-"""Marks in a prompt where each image goes. Without it, one image precedes the text."""
+"""Placeholder for an image in a prompt. If a prompt has none, the image comes before the text."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
     """One sample of a dataset: a prompt, its correct answer if known, and possibly an image.
 
-    Rows are hashed by this repr: give a new field ``repr=False`` to keep existing hashes valid.
+    Rows are hashed by ``repr(example)``: give new fields ``repr=False`` to keep old hashes valid.
     """
 
     id: str
@@ -375,7 +375,7 @@ class Example:
     """Width and height of the image after EXIF rotation; None if the row does not give them."""
 
     dropped: tuple[str, ...] = field(default=(), repr=False)
-    """Labels of the objects of the row that the question does not ask for."""
+    """Labels of objects in the row that the question does not ask for."""
 
     buckets: Mapping[str, str] = field(default_factory=dict)
     """Properties of the row, such as ``{"category": "interpolation"}``. Metrics are also reported
@@ -399,7 +399,7 @@ class Example:
 
     @property
     def group(self) -> str | None:
-        """Return a key shared by samples with the same images; None if ``image`` is this key."""
+        """Return a key that samples with the same images share; None if it would be ``image``."""
         if not self.more_images and not isinstance(self.image, EmbeddedImage):
             return None
         return " ".join(i.digest() if isinstance(i, EmbeddedImage) else str(i) for i in self.images)

@@ -44,7 +44,7 @@ class TrainedRun:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Return run.json: steps, rows, seconds, modules and other metadata."""
+        """Return the content of run.json: steps, rows, seconds, modules and other metadata."""
         return read_json(self.folder / FINISHED)
 
 
@@ -74,7 +74,7 @@ class ComparedRuns:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """Return summary.json: the metrics of each objective, and the runs."""
+        """Return the content of summary.json: the metrics of each objective, and the runs."""
         from mm_numeric.evaluation.report.summary_file import read_summary
 
         return read_summary(self.folder)
@@ -132,7 +132,7 @@ def predict(
     on_ray: Any = None,
     **settings: Any,
 ) -> Predictions:
-    """Answer the rows of a file with the model of a run; rows with an answer are skipped.
+    """Answer the rows of a file with the model of a run; skip rows that ``out`` has an answer to.
 
     Args:
         run: Folder of a finished run; with ``endpoint`` also a config. Several runs form an
@@ -196,7 +196,7 @@ def calibrate(
 ) -> "Calibration":
     """Calibrate the confidences of a run, and save the calibration in its folder.
 
-    ``predict`` then applies it to answers that are decoded by the same rule.
+    ``predict`` then applies the calibration to answers that are decoded with the same rule.
 
     Args:
         run: Folder of a finished run.
@@ -271,8 +271,8 @@ def prepare(
         clip: Clip shapes to their images.
         allow_bad: Largest number of invalid lines with which the conversion counts as complete.
         force: Replace existing output files.
-        to: Another tool to write the data for too, an ``importers.export.Target``. Nothing is
-            written for it if more than ``allow_bad`` lines are invalid.
+        to: Another tool for which the data is also written, an ``importers.export.Target``. Nothing
+            is written for this tool if more than ``allow_bad`` lines are invalid.
         options: Options of the format, such as ``images=...`` of ``coco``.
     """
     from mm_numeric.importers.prepare import prepare as convert

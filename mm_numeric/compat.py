@@ -29,7 +29,7 @@ TRAINER_METHODS: Mapping[str, tuple[str, ...]] = {
 }
 """Private methods of ``transformers.Trainer`` (5.15 to 5.24) that ``NumericTrainer`` or
 ``NumericLossMixin`` overrides, and the parameters of each. Trainer has no public hooks for the
-gradient norm of a step, the number of its labels, the order of rows, and the content and the
+gradient norm of a step, the number of labels in a step, the order of rows, and the content and the
 loading of a checkpoint."""
 
 MODEL_METHODS: Mapping[str, tuple[str, ...]] = {"_init_weights": ("module",)}
@@ -78,10 +78,10 @@ def next_model_kwargs(model: Any, outputs: Any, model_kwargs: dict[str, Any]) ->
 
 
 def default_generation_settings() -> dict[str, Any]:
-    """Return the values of generation settings that neither a checkpoint nor a caller sets.
+    """Return the default generation settings of transformers.
 
-    ``GenerationConfig()`` of transformers (5.15 to 5.24) has None for them, and ``generate``
-    replaces None by the value of the checkpoint.
+    They apply to settings that neither the checkpoint nor the caller sets. In
+    ``GenerationConfig()`` (5.15 to 5.24), they are None.
     """
     from transformers import GenerationConfig
 
@@ -116,7 +116,7 @@ def attention_function(config: Any, function: Callable[..., Any]) -> Iterator[No
     """Replace a model's attention function inside the context.
 
     transformers (5.15 to 5.24) checks public names against its own functions. It has no public way
-    to remove a function from ``AttentionInterface``, which would keep its objects in memory.
+    to remove a function from ``AttentionInterface``; its objects would stay in memory.
     """
     from transformers import AttentionInterface
 
@@ -131,7 +131,7 @@ def attention_function(config: Any, function: Callable[..., Any]) -> Iterator[No
 
 
 def takes_attention_functions(model: Any) -> bool:
-    """Return True if the attention of a model is a function of ``AttentionInterface``.
+    """Return True if a model can use attention functions of ``AttentionInterface``.
 
     transformers (5.15 to 5.24) has only a private attribute for this.
     """
@@ -141,7 +141,7 @@ def takes_attention_functions(model: Any) -> bool:
 def config_without_source(config: Any) -> dict[str, Any]:
     """Return the settings of a config, without the name or folder that it was loaded from.
 
-    ``to_dict`` of transformers (5.15 to 5.24) has it under a private name.
+    ``to_dict`` of transformers (5.15 to 5.24) has the source under a private name.
     """
     return {name: value for name, value in config.to_dict().items() if name != "_name_or_path"}
 
@@ -248,7 +248,7 @@ def tokenizer_settings(source: str, revision: str) -> dict[str, Any]:
 
 
 def fixed_image_settings(processor: Any) -> Mapping[str, Any]:
-    """Return the settings that a processor passes to its image processor, whatever that one has."""
+    """Return the settings with which a processor overrides those of its image processor."""
     kind = type(processor)  # 5.23 has an attribute, earlier versions a class in the same module
     defaults = vars(sys.modules[kind.__module__]).get(f"{kind.__name__}Kwargs")
     earlier = getattr(defaults, "_defaults", {}).get("images_kwargs", {})
@@ -266,13 +266,13 @@ def num_image_tokens(processor: Any, width: int, height: int) -> int | None:
 
 
 class VideoSettings(dict[str, Any]):
-    """Settings in place of the video processor of a processor, which saves them unchanged."""
+    """Settings that replace a processor's video processor. The processor saves them unchanged."""
 
     _auto_class = None
     model_input_names: tuple[str, ...] = ()
 
     def __getattr__(self, name: str) -> Any:
-        """Return a setting, for processors that read some of them."""
+        """Return a setting. Some processors read settings as attributes."""
         if name not in self:
             raise AttributeError(f"the video processor has no setting {name}")
         return self[name]
@@ -375,10 +375,10 @@ def postponed_rotation() -> Iterator[Callable[[], None]]:
 
 
 def decoded_columns(features: Mapping[str, Any]) -> list[str]:
-    """Return the names of the dataset columns of images, audio and video, also within lists.
+    """Return the names of dataset columns with images, audio or video, also inside lists.
 
-    They are decoded when a row is read. datasets (5.2) has no public function that lists them. It
-    also decodes ``Json``, its type for JSON objects whose fields differ; this is not listed.
+    datasets (5.2) decodes these columns when a row is read, and has no public function that lists
+    them. Columns of its type ``Json`` are decoded, too, but not returned.
     """
     from datasets import Json
 

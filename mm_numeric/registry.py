@@ -81,8 +81,8 @@ FAMILIES: Mapping[str, str] = {
 }
 
 API = "api"
-"""Family of a model on a server with a chat API, without weights, processor and tokenizer here
-(``mm_numeric.families.api``). It answers with ``predict --endpoint``, and cannot be trained."""
+"""Family of models on a server with a chat API (``mm_numeric.families.api``). No weights, processor
+or tokenizer are loaded. These models only work with ``predict --endpoint``, not for training."""
 
 BASELINES: Mapping[str, str] = {
     "regression_head": "mm_numeric.baselines.regression_head:RegressionHead",
@@ -187,13 +187,13 @@ _FORMATS: Mapping[str, str] = {
 TASK_OF_FORMAT: Mapping[str, str] = {
     name: task for task, names in _FORMATS.items() for name in names.split()
 }
-"""Format of ``mm-numeric prepare`` -> the task that the prepared rows are made for, which ``score``
-uses if no task is named. Rows of ``grounding`` and ``detection`` are distinguished by their fields
-(``task_of_row``), because one format may have both. The format ``rows`` is for several tasks."""
+"""Maps a format of ``mm-numeric prepare`` to the task of its rows. ``score`` uses it if no task is
+named. Rows of ``grounding`` and ``detection`` are distinguished by their fields (``task_of_row``),
+because one format may have both. The format ``rows`` is for several tasks."""
 
 
 def task_of_row(row: Mapping[str, Any]) -> str | None:
-    """Return the task that reads a row with shapes: ``grounding``, ``detection`` or None."""
+    """Return ``grounding`` for a row with a box, ``detection`` for instances, otherwise None."""
     # A table writes null into the columns that a row does not use.
     if any(row.get(name) is not None for name in ("box", "box_xyxy", "box_xywh")):
         return "grounding"
@@ -225,8 +225,8 @@ RISKS: Mapping[str, str] = {
     "relative": "mm_numeric.inference.risks:RELATIVE",
     "within_T_minutes": "mm_numeric.inference.risks:within_minutes",
 }
-"""Costs of answers that decoding can minimise. A config writes a number for T, as in
-``accuracy_at_0.5``; such an entry is a function from T to the risk."""
+"""Risks (costs of answers) that decoding can minimise. A config has a number in place of T, as in
+``accuracy_at_0.5``. An entry with T is a function that returns the risk for this number."""
 
 RISK_OF_ANSWER: Mapping[type, str] = {
     Box: "iou",
@@ -234,8 +234,8 @@ RISK_OF_ANSWER: Mapping[type, str] = {
     ClockTime: "circular_minutes",
     Number: "absolute",
 }
-"""Maps each answer type to its risk, ``exact`` for all others. A task with the attribute ``risk``
-overrides it."""
+"""Maps an answer type to its risk. The risk of all other answer types is ``exact``. A task can set
+another risk with its attribute ``risk``."""
 
 REWARDS: Mapping[str, str] = {
     "acc": "mm_numeric.rewards.rules:accuracy",
@@ -248,8 +248,8 @@ REWARDS: Mapping[str, str] = {
     "relative_error": "mm_numeric.rewards.rules:RELATIVE_ERROR",
     "time": "mm_numeric.rewards.rules:TIME",
 }
-"""Reward rules. A rule with a threshold, such as ``acc@0.5``, is a function from the threshold to
-the rule; without ``@``, the threshold is 0.5."""
+"""Reward rules. The entry of a rule with a threshold, such as ``acc@0.5``, is a function that
+returns the rule for a threshold. Without ``@``, the threshold is 0.5."""
 
 REPORT_SECTIONS: Mapping[str, str] = {
     "clock": "mm_numeric.evaluation.report.clock_gallery:sections",
@@ -277,7 +277,7 @@ PROTOCOLS: Mapping[str, str] = {
     "deteval_total_text": "mm_numeric.evaluation.metrics.deteval:DETEVAL_TOTAL_TEXT",
     "coco_ap": "mm_numeric.evaluation.metrics.coco_ap:COCO_AP",
 }
-"""Evaluation protocols of lists of shapes; the first is the default of text detection."""
+"""Evaluation protocols for lists of shapes. The first one is the default for text detection."""
 
 RANK_FIELDS = ("scores", "token_scores")
 """Fields of a row of a predictions file that have one number for each shape of the answer. COCO's
@@ -300,7 +300,7 @@ EXTRA_OF: Mapping[str, str] = {
     "transformers": "train",
 }
 """Each package that scoring and training import, and the extra of mm-numeric that installs it; the
-extra ``train`` includes ``eval``. The losses need torch, but no extra."""
+extra ``train`` includes ``eval``. The losses only need torch, not an extra."""
 
 
 _THRESHOLD = re.compile(r"(?<=_)[0-9]+(?:\.[0-9]+)?(?=_|$)")
@@ -309,8 +309,8 @@ _THRESHOLD = re.compile(r"(?<=_)[0-9]+(?:\.[0-9]+)?(?=_|$)")
 def split_threshold(name: str) -> tuple[str, float | None]:
     """Split the name of a risk: ``accuracy_at_0.5`` -> (``accuracy_at_T``, 0.5).
 
-    The first item is a key of ``RISKS``, if there is such a risk. A name without a number, and an
-    import path, are returned unchanged, with None. ``within_1_minute`` is ``within_T_minutes``.
+    The first item is a key of ``RISKS``, if the risk exists. A name without a number and an import
+    path are returned unchanged, with None. ``within_1_minute`` gives (``within_T_minutes``, 1).
     """
     found = _THRESHOLD.search(name)
     if found is None or ":" in name:
@@ -335,8 +335,8 @@ def choose(name: str, table: Mapping[str, Any], what: str, where: str) -> Any:
 def scorer_of(task: Any, name: str, answer: Any, where: str) -> Any:
     """Return the ``Scorer`` named by the config, else by the task class, else by the answer type.
 
-    Its main metric is computed on the rows of ``task.main_category``, if this is set. ``name`` (of
-    the task) and ``where`` (its file) are for error messages.
+    If ``task.main_category`` is set, the scorer's main metric is computed on the rows of this
+    category. ``name`` (of the task) and ``where`` (its file) are for error messages.
     """
     path = task.scorer or type(task).scorer or SCORERS.get(type(answer))
     if path is None:
@@ -348,9 +348,9 @@ def scorer_of(task: Any, name: str, answer: Any, where: str) -> Any:
 
 
 class _Plugins:
-    """Imports the modules that trusted configs name, and the modules next to them that they import.
+    """Imports plugin modules that trusted configs name, and what these import from their folders.
 
-    If their folders were on ``sys.path`` instead, every library would find its optional imports
+    If these folders were on ``sys.path`` instead, every library would find its optional imports
     there: a file ``wandb.py`` of a run folder would be executed.
     """
 
@@ -418,7 +418,7 @@ def load(path: str, where: str) -> Any:
 
 
 def import_from(folder: str) -> None:
-    """Let ``load`` find modules in a folder, in this process and those that it starts."""
+    """Let ``load`` find modules in a folder, in this process and in its child processes."""
     if folder not in (*_PLUGINS.folders, os.getcwd()):
         logger.info("modules of the config are also imported from %s", folder)
     _PLUGINS.add(folder)
@@ -456,7 +456,7 @@ def import_extra(package: str, where: str, extra: str) -> Any:
 
 
 def unknown(name: object, known: Iterable[str], what: str, where: str) -> ValueError:
-    """Return a ValueError that lists the known names, or the nearest three of more than 40."""
+    """Return a ValueError with the known names, or the three most similar if there are over 40."""
     names = sorted(known)
     near = get_close_matches(str(name), names, n=1) or [n for n in names if n == str(name).lower()]
     hint = f" Did you mean {near[0]!r}?" if near else ""

@@ -22,7 +22,7 @@ MAX_DEPTH = 100
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML loader that raises an error for duplicate keys, where ``SafeLoader`` keeps the last."""
+    """YAML loader that raises an error for duplicate keys; ``SafeLoader`` uses the last value."""
 
     def fetch_flow_collection_start(self, TokenClass: Any) -> None:  # noqa: N803
         if self.flow_level >= MAX_DEPTH:  # the time of PyYAML is quadratic in the depth
@@ -70,7 +70,7 @@ _CURES = {
     "follows it.",
     "expected '<document start>'": " A config is one YAML file, not a file of rows.",
 }
-"""Part of an error message of PyYAML -> what to do."""
+"""Maps a part of a PyYAML error message to a hint for the user."""
 
 
 def _expanded_size(node: yaml.Node | None, known: dict[int, int]) -> int:
@@ -141,7 +141,7 @@ def with_setting(raw: Mapping[str, Any], path: str, value: Any, where: str) -> d
 
 
 def setting_at(raw: Any, path: str) -> Any:
-    """Return the value at a dotted path of settings, as ``with_setting`` sets it; None if unset."""
+    """Return the value of a setting at a dotted path like ``trainer.seed``; None if not set."""
     for key in path.split("."):
         if isinstance(raw, list) and key.isdecimal() and int(key) < len(raw):
             raw = raw[int(key)]
@@ -195,7 +195,7 @@ def read_dataclass(cls: type, raw: Any, where: str) -> Any:
         raise ValueError(f"{where}: {str(error).rstrip('.')}.") from error
 
 
-# get_type_hints evaluates all annotations at each call, and each row of answers has a frame.
+# get_type_hints evaluates all annotations at each call, and is called for each row of answers.
 _type_hints = cache(typing.get_type_hints)
 
 
