@@ -2,13 +2,13 @@
 
 A model that is no better than the best guess does not use its input.
 
-random answer                  the correct answer to another row
-constant answer                one answer to all rows
-constant answer per question   one answer to all rows with the same question
+random answer                  each row gets the correct answer to another row
+constant answer                all rows get the same answer
+constant answer per question   all rows with the same question get the same answer
 
-A constant answer is the correct answer to some row. Each metric has its own constant answer: the
-one with the best value on half of the rows, which is then scored on the other half. Guesses are
-texts, which the task parses in the frame of the row that they answer, like the texts of a model.
+A constant answer is the correct answer to some row. For each metric, the answer with the best value
+on one half of the rows is chosen, and scored on the other half. Guesses are texts. The task parses
+them like the texts of a model, in the coordinate frame of the row that they answer.
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ _SHIFTS = 2  # random answers per row
 _ROWS_PER_QUESTION = 8  # fewer rows do not show which answers to a question are frequent
 
 Guesses = dict[str, dict[str, float | None]]
-"""Kind of guess -> name of a metric -> its value; None if it is undefined."""
+"""Kind of guess -> name of a metric -> value of the metric; None if the value is undefined."""
 
 _Question = Callable[[int], Any]
 
@@ -76,7 +76,7 @@ class GuessedRows:
     """Cache: (text, frame) -> parsed answer."""
 
     def spread(self, *others: "GuessedRows") -> "GuessedRows":
-        """Return the rows of all parts; if there are more than 500, evenly spaced 500 of them."""
+        """Join these rows and ``others``; of more than 500 rows, keep 500 evenly spaced ones."""
         lists: dict[str, Any] = {}
         for name in ("targets", "frames", "sizes_px", "prompts", "categories"):
             lists[name] = [item for part in (self, *others) for item in getattr(part, name)]
@@ -87,7 +87,7 @@ class GuessedRows:
         return replace(self, **lists)
 
     def correct_answer(self, row: int) -> str | None:
-        """Return the correct answer as text; None if it cannot be formatted and parsed."""
+        """Return a row's correct answer as text; None if it cannot be formatted and parsed."""
         try:
             text = str(self.task.format(self.targets[row], self.frames[row]).text)
         except ValueError:
@@ -113,9 +113,9 @@ class GuessedRows:
 def guess_metrics(rows: GuessedRows, *, train_rows: int = 0) -> Guesses:
     """Compute the metrics of each kind of guess; {} for fewer than two rows.
 
-    A constant answer per question requires several questions, with at least eight rows each on
-    average. If ``train_rows`` is not 0, the first ``train_rows`` rows are training rows, and
-    constant answers are chosen on them alone.
+    A constant answer per question requires several questions, with at least eight rows per question
+    on average. The first ``train_rows`` rows are training rows. If there are any, constant answers
+    are chosen on the training rows alone.
     """
     answers = [rows.correct_answer(row) for row in range(len(rows.targets))]
     tested = range(train_rows, len(answers))
@@ -143,7 +143,7 @@ def guess_metrics(rows: GuessedRows, *, train_rows: int = 0) -> Guesses:
 def _values(
     rows: GuessedRows, metric: Metric, order: Sequence[int], columns: RowColumns
 ) -> dict[str, float | None]:
-    """Compute a metric on all rows and on each category; ``order[i]`` is the row of index i."""
+    """Compute a metric on all rows and per category; value i of a column is row ``order[i]``."""
     chosen = rows.scorer.by_category or (rows.scorer.metrics[0].name,)
     scorer = replace(rows.scorer, metrics=(metric,), by_category=chosen)
     categories = [rows.categories[row] for row in order] if rows.categories else []
@@ -175,9 +175,9 @@ def _constant(
     parts: Sequence[tuple[Sequence[int], Sequence[int]]],
     question: _Question,
 ) -> Iterator[tuple[Metric, tuple[list[int], RowColumns]]]:
-    """Yield each metric with the rows and the columns of its constant answers.
+    """Yield (metric, (rows, columns)): the scores when the rows get the metric's constant answer.
 
-    Each of ``parts`` has the rows on which an answer is chosen, and the rows to which it is given.
+    Each of ``parts`` has the rows on which an answer is chosen, and the rows that get this answer.
     Rows for which ``question`` returns the same value get the same answer.
     """
     order: list[int] = []
@@ -199,7 +199,7 @@ def _constant(
 def _best_answers(
     rows: GuessedRows, answers: Sequence[str | None], known: Sequence[int]
 ) -> dict[str, str]:
-    """For each metric, return the answer with the best value when all rows ``known`` get it."""
+    """Return the best constant answer for each metric: the metric is best if all rows get it."""
     counts = Counter(text for row in known if (text := answers[row]) is not None)
     tried = [text for text, _ in counts.most_common(_TRIED)]
     steps = np.linspace(0, len(known) - 1, min(len(known), _TRIED_ON)).astype(int)

@@ -1,9 +1,8 @@
-"""Score the answers of this library and of other tools, and detections; write results.json.
+"""Score generated answers of this library or another tool, or detections; write results.json.
 
-Answers of any source become rows with answers (``answers.source``). A protocol is a ``Scorer``: it
-computes columns with a value for each row, and may rank objects by confidence. The answer is
-always parsed from the generated text, so that a score depends only on the text, the version of the
-task's parser, and the scorer.
+Files of any source are converted to ``AnswerRows``. A protocol is a ``Scorer``: it computes columns
+with a value for each row, and may rank objects by confidence. The answer is always parsed from the
+generated text. Therefore a score depends only on the text, the parser's version and the scorer.
 """
 
 import logging
@@ -62,35 +61,35 @@ def score(
     """Score answers, and write scores.jsonl and a section of results.json.
 
     ``mm_numeric.runs.results_file`` describes results.json and the names of both files. Rows are
-    written part by part, and ``Scores.rows`` reads them from scores.jsonl.
+    written to scores.jsonl part by part to save memory; ``Scores.rows`` reads them again.
 
     Args:
         predictions: A .jsonl file; each row has ``id``, ``text`` and ``target``, and may have
             ``task``, ``task_options`` (options of the task, such as ``{"answer": "yes_no"}``),
-            ``image``, ``group`` (a text; rows of a group are drawn together in intervals),
+            ``image``, ``group`` (a text; bootstrap resamples draw the rows of a group together),
             ``buckets`` (such as ``{"category": "interpolation"}``), for lists of shapes ``scores``
             (a confidence for each shape) and, for MathVista, ``extraction``, the answer that a
             judge extracted from ``text``. With ``rows``, a file of another tool; with ``truth``,
             detections.
-        task_name: Name or import path of the task; overrides the field ``task`` of the rows, which
-            may only hold a name of ``mm_numeric.registry.TASKS``.
+        task_name: Name or import path of the task; overrides the field ``task`` of the rows. This
+            field may only hold a name of ``mm_numeric.registry.TASKS``.
         scorer: Import path of a ``Scorer`` that replaces the task's own, as ``task.scorer`` does.
         protocol: Name of a protocol for many shapes per image (one of ``PROTOCOLS``), or the
-            ``Rules`` of ``coco_ap``. When None, the task's own scorer; for detections,
-            ``icdar2015`` for text files and ``labelled`` (labels must be equal) for JSON.
+            ``Rules`` of ``coco_ap``. When None, the task's own scorer is used; detections are
+            scored by ``icdar2015`` (text files) or ``labelled`` (JSON; labels must be equal).
         keep: ``last`` scores only the last row of each id; None rejects an id that appears twice.
         judge: An LLM that extracts the answers of rows without ``extraction``, only for tasks whose
             benchmark uses a judge (MathVista). The extractions are saved in ``out``.
         rows: The samples of the data set with their targets, if the predictions are a file of
             another tool without targets. The texts are matched to samples by id or by order.
-        partial: If answers are missing, score the others with a warning, instead of an error. The
-            expected number is the field ``rows_due`` of the predictions, or the size of ``rows``.
-        truth: True shapes, if the predictions are the detections of any detector: both are a folder
-            or zip of text files, or COCO JSON; see ``answers.detections``.
+        partial: If answers are missing, score the answers that exist and log a warning, instead of
+            an error. ``rows_due`` in the predictions, or else ``rows``, says how many are expected.
+        truth: Files with the true shapes, if the predictions are detections of any detector. Both
+            are a folder or zip of text files, or COCO JSON; see ``answers.detections``.
         lines: Format of a line in the text files, such as ``quad`` (four corners); detected from
             the first line when None.
-        out: The folder to write to. When None, the folder of the predictions; with ``truth``,
-            nothing is written.
+        out: The folder to write to. When None, files are written to the folder of the predictions;
+            with ``truth``, nothing is written.
         write: False to write nothing, and to keep the rows in memory.
     """
     predictions = Path(predictions)
@@ -133,9 +132,9 @@ def _scored_parts(
 ) -> Iterator[Scores]:
     """Score answers part by part, so that few rows are in memory at a time.
 
-    All rows are one part if the scores of a row depend on other rows. With ``check_frame``, a
-    warning is logged if coordinates seem to be in another frame. Answers of a judge are saved in
-    ``folder``.
+    If the scores of a row depend on other rows, all rows are scored as one part. With
+    ``check_frame``, a warning is logged if coordinates seem to be in another frame. The answers of
+    a judge are saved in ``folder``.
     """
     predictions, warns = source.predictions, check_frame
     if source.truth is not None:
@@ -159,7 +158,7 @@ def _scored_parts(
                 notes.update(key_notes(text, frame.coordinates) if frame else ())
                 frames += frame is not None
         if check_frame:
-            # A protocol that only ranks objects has no share of correct answers to check.
+            # A protocol that only ranks objects has no metric to compare between frames.
             by_task = scorer if scorer.metrics else _chosen_scorer(read, None, str(predictions))
             if hint := other_frame(read, by_task):
                 logger.warning("%s: %s", predictions, hint)
@@ -210,7 +209,7 @@ def _confidences_of(row: dict[str, Any], rank_by: str) -> str:
 
 
 def scores_of(read: AnswerRows, scorer: Scorer) -> Scores:
-    """Score parsed answers, and add the scores, such as ``iou``, to each of their rows."""
+    """Score parsed answers, and add the scores, such as ``iou``, to the row of each answer."""
     rows, answers, targets = read.rows, read.answers, read.targets
     texts = [row["text"] for row in rows] if scorer.from_text else None
     columns = scorer.judge(answers, targets, read.sizes_px, texts)
@@ -261,7 +260,7 @@ def scores_of(read: AnswerRows, scorer: Scorer) -> Scores:
 
 
 def _rows_to_guess(read: AnswerRows, scorer: Scorer, categories: list[str]) -> GuessedRows | None:
-    """Return the rows, without answers, on which to score guesses; None for detections."""
+    """Return the test rows without the model's answers, to score guesses; None without a task."""
     if read.task is None:
         return None
     rows = GuessedRows(
@@ -279,7 +278,7 @@ def _rows_to_guess(read: AnswerRows, scorer: Scorer, categories: list[str]) -> G
 def _bucket_labels(
     scorer: Scorer, rows: list[dict[str, Any]], targets: list[Any]
 ) -> dict[str, list[tuple[str, ...]]]:
-    """Return the buckets of each row in each grouping of the scorer and of the rows."""
+    """Return the buckets of each row, for each grouping that the scorer or the rows define."""
     labels: dict[str, list[tuple[str, ...]]] = {}
     known: dict[str | tuple[str, ...], tuple[str, ...]] = {}  # equal buckets share one object
     for kind, label in scorer.buckets.items():
@@ -294,10 +293,10 @@ def _bucket_labels(
 
 
 def _with_ranking(scores: Scores, read: AnswerRows, shapes: list[Instances | None]) -> Scores:
-    """Add the column from which AP is computed and, if AP is defined, its metrics.
+    """Add the column for average precision (AP) and, if AP is defined, its metrics.
 
-    AP ranks all objects by their confidence. Unless the protocol requires AP, it is left out if
-    there are no true objects or no confidences, or if several objects all have the same confidence.
+    AP ranks all objects by their confidence. Unless the protocol requires AP, it is not reported if
+    there are no true objects, a confidence is missing, or all of several confidences are equal.
     """
     scorer, rules = scores.scorer, scores.scorer.ranked
     assert rules is not None

@@ -18,7 +18,7 @@ from mm_numeric.registry import PROTOCOLS
 from mm_numeric.runs.results_file import ProtocolResults, rows_text, scores_path
 
 MOST_LABELS_SHOWN = 20
-"""A terminal shows the scores of each label up to this number of labels."""
+"""The scores of each label are only shown in a terminal if there are at most this many labels."""
 
 _LABEL_COUNTS = ("name", "truths", "detections")
 _LABEL_COLUMNS = {
@@ -32,7 +32,7 @@ def write_rows(
     protocol: str,
     folder: Path | None,
 ) -> None:
-    """Write scores.jsonl of a protocol part by part; if a part fails, no file is left."""
+    """Write the file scores.jsonl of a protocol part by part; an error in a part leaves no file."""
     parts = iter(parts)
     first = next(parts)
     path = scores_path(predictions, protocol, folder)
@@ -76,7 +76,7 @@ def section_of(scores: Scores) -> ProtocolResults:
 
 
 def label_entries(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the counts and metrics of each label for results.json."""
+    """Format the counts and metrics of each label as entries of results.json."""
     return [
         {
             **{name: row[name] for name in _LABEL_COUNTS if name in row},
@@ -173,10 +173,10 @@ def label_lines(scores: Scores) -> list[str]:
 
 
 def similar_labels(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, int]]:
-    """Find labels of answers that differ from a true label only in case, plural, spaces or hyphens.
+    """Find predicted labels that differ from a true label only in case, plural, spaces or hyphens.
 
-    ``rows`` have the ``name`` of each label and its number of ``truths`` and ``detections``.
-    Returns the label of answers -> (the true label, number of detections).
+    Each of ``rows`` has the ``name`` of a label and its number of ``truths`` and ``detections``.
+    Returns a dictionary: predicted label -> (similar true label, number of detections).
     """
     true: dict[str, str] = {}
     for row in rows:
@@ -191,7 +191,7 @@ def similar_labels(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, in
 
 
 def _forms(label: str) -> list[str]:
-    """Return a label in lower case without spaces, underscores and hyphens, and its singulars."""
+    """Return a label in lower case without spaces, "_" and "-", then its possible singulars."""
     bare = re.sub(r"[\s_-]+", "", label.casefold())
     endings = {"ies": "y", "es": "", "s": ""}
     return [bare, *(bare.removesuffix(end) + own for end, own in endings.items()
@@ -221,7 +221,7 @@ def in_unit(value: float | None, unit: str) -> str:
 def interval_text(
     found: Mapping[str, float | None], unit: str, reason: str = "the rows do not differ"
 ) -> str:
-    """Format ``low`` and ``high`` of a metric; ``reason`` explains why an interval is missing."""
+    """Format the interval from ``low`` to ``high``, or the ``reason`` why there is no interval."""
     if found["low"] is None:
         return "" if found["value"] is None else f"no interval: {reason}"
     return f"{in_unit(found['low'], unit)} to {in_unit(found['high'], unit)}"

@@ -28,11 +28,11 @@ from mm_numeric.evaluation.metrics.intervals import metric_interval
 from mm_numeric.evaluation.metrics.ranking import RANKING, Ranking
 
 LabelCounts = Mapping[str, NDArray[np.int64]]
-"""For each label: the number of true shapes, of detections, and of pairs with an IoU of at least
-each of ``THRESHOLDS``, [2 + thresholds]. ``detection.count_labels`` returns it."""
+"""Label -> counts, [2 + thresholds]: the number of true shapes, the number of detections and, for
+each of ``THRESHOLDS``, the number of matched pairs with at least this IoU."""
 
 NO_LABEL = ("none",)
-"""Buckets of a row that is in no bucket of a grouping."""
+"""Bucket of a row that no bucket of a grouping contains."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,14 +44,14 @@ class Scores:
 
     scorer: Scorer
     kept_rows: list[dict[str, Any]]
-    """Rows of scores.jsonl that are in memory; see ``rows``."""
+    """Rows of scores.jsonl, if they are in memory; the property ``rows`` describes them."""
 
     columns: dict[str, NDArray[np.float64]]
     """Column name, such as ``iou`` -> one value per row, [n]. The column ``ranking``, from which AP
     is computed, is a ``Ranking``."""
 
     groups: Groups
-    """The group of each row, [n], such as its image; see ``row_groups``."""
+    """A hash of the group of each row, [n]; rows about the same image are in the same group."""
 
     bucket_labels: dict[str, list[tuple[str, ...]]]
     """Name of a grouping, such as ``size`` -> for each row, its buckets, such as ``("small",)``."""
@@ -63,13 +63,13 @@ class Scores:
     """Reason of a parse failure -> number of answers, the most frequent reason first."""
 
     text_rules: Mapping[str, int] = field(default_factory=dict)
-    """Rules of ``tasks.answer_part`` that chose a part of a text -> number of rows."""
+    """Rule of ``tasks.answer_part``, such as "after the thoughts" -> number of rows that use it."""
 
     confidences: Confidences | None = None
-    """Confidences of the answers, and whether these are correct; None if there are none."""
+    """Confidence of each answer, and whether the answer is correct; None without confidences."""
 
     coverage: Coverage | None = None
-    """How much of the distributions over answers was explored; None for greedy answers."""
+    """How much of the model's probability the decoded answers cover; None for greedy answers."""
 
     labels: LabelCounts | None = None
     """Counts of each label; None if the scorer does not compare labels."""
@@ -78,10 +78,10 @@ class Scores:
     """Metadata for results.json: the task and its version, or the file with the true shapes."""
 
     rows_due: int | None = None
-    """Number of rows of the data set; None if the predictions do not have it."""
+    """Number of rows of the data set; None if the predictions do not say it."""
 
     rows_file: Path | None = None
-    """The scores.jsonl with the rows; None if they are in memory."""
+    """The file scores.jsonl with the rows; None if the rows are in memory."""
 
     guessed: GuessedRows | None = None
     """Rows on which ``guesses`` are scored; None for answers of a judge, and for detections."""
@@ -108,7 +108,7 @@ class Scores:
 
     @cached_property
     def metrics_on_rows(self) -> list[MetricOnRows]:
-        """List the metrics to report, the main metric first; see ``metrics_by_category``."""
+        """List the metrics to report on all rows or one category, with the main metric first."""
         return metrics_by_category(self.scorer, self.categories)
 
     @property
@@ -140,7 +140,7 @@ class Scores:
 
     @cached_property
     def guesses(self) -> Guesses:
-        """Metrics of guesses; {} if there are none."""
+        """Metrics of guesses; {} if no guesses are scored."""
         return guess_metrics(self.guessed) if self.guessed and self.count > 1 else {}
 
     @cached_property
@@ -169,7 +169,7 @@ class Scores:
         return rows
 
     def buckets(self) -> dict[str, dict[str, dict[str, Any]]]:
-        """Return ``rows`` and ``metrics`` of each bucket, such as ``["size"]["small"]``."""
+        """Return grouping -> bucket -> ``rows`` (count) and ``metrics``: ``["size"]["small"]``."""
         found: dict[str, dict[str, dict[str, Any]]] = {}
         for name, labels in self.bucket_labels.items():
             found[name] = {}
@@ -186,7 +186,7 @@ class Scores:
 
 
 def merge_scores(parts: Sequence[Scores]) -> Scores:
-    """Concatenate the scores of several parts of a file, which have no confidences or labels."""
+    """Concatenate the scores of the parts of a file, which have no confidences and no labels."""
     first, *others = parts
     if not others:
         return first
@@ -221,10 +221,10 @@ def _total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def row_groups(rows: Sequence[Mapping[str, Any]], scorer: Scorer, targets: Sequence[Any]) -> Groups:
-    """Return the group of each row: its field ``group``, or the group of the scorer, or its image.
+    """Return the group of each row: its field ``group``, or else the scorer's group, or its image.
 
-    A row without these is a group of its own. Groups are hashes of names, so that the groups of
-    several files can be concatenated.
+    A row without group and image is a group of its own. Groups are returned as hashes of their
+    names, so that the groups of several files can be concatenated.
     """
     own = map(scorer.group, targets) if scorer.group else [""] * len(rows)
     names = [
@@ -248,7 +248,7 @@ def finite(value: float) -> float | None:
 def label_rows(counts: LabelCounts) -> list[dict[str, Any]]:
     """Return ``name``, counts, precision, recall and F1 (0 to 1) of each label, for results.json.
 
-    A value is None if it would divide by 0, such as the recall of a label without true shapes.
+    A value is None if its denominator is 0, such as the recall of a label without true shapes.
     """
     rows = []
     for name, own in counts.items():

@@ -40,7 +40,7 @@ class Quantity:
     high: float | None = None
     unit: str = ""  # percentages are stored as 0 to 100, with the unit %
     decimals: int = 1
-    sign: bool = False  # whether positive numbers have a plus
+    sign: bool = False  # True: positive numbers have a plus sign
 
     def __str__(self) -> str:
         unit = self.unit if self.unit in ("%", "") else f" {self.unit}"
@@ -65,15 +65,15 @@ class Cell:
     """A cell of a table: a text or a number, and optional details such as a note."""
 
     content: str | Quantity | None = None  # None for a missing number
-    change: Quantity | None = None  # its difference to a baseline
-    trend: Literal["", "better", "worse", "unclear"] = ""  # the colour of the change in HTML
-    best: bool = False  # whether it is highlighted
-    is_name: bool = False  # whether the text is an identifier, which has a monospaced font
+    change: Quantity | None = None  # difference of the number to a baseline
+    trend: Literal["", "better", "worse", "unclear"] = ""  # sets the colour of the change in HTML
+    best: bool = False  # True: the cell is highlighted
+    is_name: bool = False  # True: the text is an identifier, shown in a monospaced font
     note: str = ""  # a remark after a name
-    symbol: Markup | None = None  # an image in front of the text in HTML, as the key of a chart
-    bar: tuple[float, str] | None = None  # width in pixels and colour of a bar after it in HTML
+    symbol: Markup | None = None  # an image before the text in HTML, such as a chart's marker
+    bar: tuple[float, str] | None = None  # HTML: width (pixels) and colour of a bar after the text
     css: str = ""  # the class of the text in HTML
-    limit: int = 300  # the maximum number of characters
+    limit: int = 300  # the text is truncated to this number of characters
 
     @property
     def text(self) -> str:
@@ -101,7 +101,7 @@ class Cell:
 
     @property
     def tail_em(self) -> float:
-        """Return the width of a number from its decimal point on, including the unit, in em."""
+        """Return the width, in em, of the decimal point of a number and all that follows it."""
         whole = re.match(r"[^\d]*[\d,]*", self.text)
         tail = self.text[whole.end() :] if whole and isinstance(self.content, Quantity) else ""
         return sum(_WIDTHS.get(letter, _DIGIT_EM) for letter in tail)
@@ -181,7 +181,7 @@ class Column:
 
     @property
     def title(self) -> Cell:
-        """Return the header, followed by ``↑`` if higher values are better, ``↓`` if lower are."""
+        """Return the header, followed by ``direction``, such as ``↑`` if higher is better."""
         if not self.direction:
             return self.header
         return Cell(content=f"{self.header.text} {self.direction}")
@@ -189,7 +189,7 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class TableRow:
-    """A row of a table: grey if ``kind`` is "aside", with a line above if it is "separated"."""
+    """A row of a table. Kind "aside": the text is grey; "separated": there is a line above it."""
 
     cells: Sequence[Cell]
     kind: Literal["", "separated", "aside"] = ""
@@ -214,7 +214,7 @@ class Table:
         css: str = "",
         align: Literal["left", "right"] = "right",
     ) -> "Table":
-        """Create a table from a header and rows, whose cells may be ``Cell``, number, text or None.
+        """Create a table from a header and rows of cells: ``Cell``, ``Quantity``, text or None.
 
         The first column is left-aligned, the other columns are aligned by ``align``. A ``Column``
         in ``header`` keeps its own alignment, and a ``TableRow`` in ``rows`` keeps its own style.
@@ -265,7 +265,7 @@ class Table:
         parts = [element("caption", self.title)] if self.title else []
         parts += [element("thead", element("tr", *head)), element("tbody", *body)]
         table = element("table", *parts, class_=self.css or None)
-        # With a tab stop, the keyboard can scroll it too.
+        # With a tab stop, the table can also be scrolled with the keyboard.
         region = {"role": "region", "aria_label": self.title or None, "tabindex": "0"}
         is_wide = len(self.columns) > _NARROW
         return element("div", table, class_="scroll many" if is_wide else "scroll", **region)
@@ -292,8 +292,8 @@ class Table:
     def to_csv(self) -> str:
         """Return the table as CSV, with 10 significant digits.
 
-        A number with an interval has extra columns for the lower and the upper bound. A
-        difference to the baseline also has its own column.
+        If a column's numbers have intervals, extra columns hold the lower and the upper bounds.
+        Differences to the baseline are also in a column of their own.
         """
         columns: list[list[str]] = []
         for index, column in enumerate(self.columns):

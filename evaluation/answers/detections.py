@@ -1,4 +1,4 @@
-"""Read the detections of any detector, and the true shapes from files of the same format.
+"""Read the detections that any detector wrote, and true shapes in files of the same format.
 
 Text files: a folder or a zip with one UTF-8 file per image. ``res_img_1.txt`` has the detections
 for ``gt_img_1.txt``; both files may also have the same name. Each line has the coordinates of
@@ -12,10 +12,10 @@ one shape. Its confidence (detections only) and its text may follow:
 The confidence is a number from 0 to 1. The text may contain commas and may be quoted. In ground
 truth, the text ``###`` marks an ignored region. So does ``Arabic,###``: the MLT data set writes the
 script before the text. The mark ``####`` before the text of a polygon is removed. Corners may be
-clockwise or counterclockwise. The format of a line can be set, such as ``quad``. By default, it is
-``box`` if the first line begins with 4 or 5 numbers, and ``quad`` if it begins with 8 or 9.
+clockwise or counterclockwise. The user can set the format of the lines, such as ``quad``. The
+default is ``box`` if the first line begins with 4 or 5 numbers, and ``quad`` if with 8 or 9.
 
-COCO JSON: a list of results for detections, and an instances file for ground truth. Crowd
+COCO JSON: detections are a list of results, and ground truth is an instances file. Crowd
 annotations are ignored regions.
 """
 
@@ -94,7 +94,7 @@ def read_text_files(path: Path, *, truth: bool, lines: str | None = None) -> Det
 
 
 def _text_files(path: Path) -> Iterator[tuple[str, str, list[tuple[int, str]]]]:
-    """Yield (path for error messages, name, numbered lines that are not empty) of each file."""
+    """Yield for each file: path for error messages, name, non-empty lines with their numbers."""
     files: Iterable[tuple[str, str, bytes]]
     if path.is_dir():
         found = sorted(file for file in path.iterdir() if is_wanted(file.name, (".txt",)))
@@ -241,9 +241,10 @@ def read_coco_results(
 def _with_known_ids(
     rows: list[dict[str, Any]], dataset: Mapping[str, Any], path: Path
 ) -> list[dict[str, Any]]:
-    """Return COCO entries with the image and category ids of the data set, if all can be found.
+    """Return COCO entries with their image and category ids replaced by those of the data set.
 
-    Ids of another type (0 and "0") and names of image files are recognised, and logged in one line.
+    An id may have another type (0 and "0"), and an image id may be the name of the image file. Each
+    kind of replacement is logged. Ids of a kind stay unchanged if one of them cannot be found.
     """
     names = [_file_names(image) for image in dataset["images"]]
     images = [(image["id"], {str(image["id"])}) for image in dataset["images"]]
@@ -269,7 +270,7 @@ def _with_known_ids(
 
 
 def _file_names(image: Mapping[str, Any]) -> set[str]:
-    """Return the names of an image, with and without folder: a/042.jpg, 042.jpg, 042, 42."""
+    """Return the names by which results may call an image: a/042.jpg, a/042, 042.jpg, 042, 42."""
     file = PurePosixPath(str(image.get("file_name") or "").replace("\\", "/"))
     if not file.name:
         return set()
@@ -334,7 +335,7 @@ def _check_coco_row(row: Any, where: str, masks: bool) -> None:
 
 
 def default_protocol(truth: Path) -> str:
-    """Return the default protocol for detections."""
+    """Return the default protocol for detections; ``truth`` is the path of the ground truth."""
     return "icdar2015" if is_text(truth) else "labelled"
 
 
@@ -371,10 +372,10 @@ def read_truth_files(
 
 
 def _coco_rows(read: AnswerRows, predictions: Path, truth: Path, rules: Rules) -> Scorer:
-    """Add a row for each image of a COCO file, and return a scorer that ranks its entries.
+    """Add a row for each image of a COCO file, and return a scorer that ranks the file's entries.
 
-    The scorer ranks the entries of the files, because they may be masks, and because boxes would
-    get rounding errors. Therefore the rows have no shapes.
+    The rows have no shapes: the scorer reads the entries of the files, because these may be masks,
+    and because converting their boxes to corners would cause rounding errors.
     """
     masks = rules.iou == "segm"
     dataset = read_coco_truth(truth, masks=masks)

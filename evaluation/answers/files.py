@@ -1,9 +1,10 @@
 """Read generated texts from the result files of other tools, which ``TOOLS`` describes.
 
 The tool is recognised by the name of its text field. For ``decode``, a question may have several
-texts: in several rows with its id, or as a list, such as ``texts``, ``resps`` or the choices of an
-OpenAI batch. Answers without an id are in the order of the questions. A reward function of TRL can
-add the id, with ``log_extra("id", ids)``. docs/evaluation/other-tools.md names the files.
+texts: several rows with the same id, or a list in one row, such as ``texts``, ``resps`` or the
+choices of an OpenAI batch. Answers without an id must be in the order of the questions. With TRL, a
+reward function can add the id by ``log_extra("id", ids)``. docs/evaluation/other-tools.md lists the
+files of each tool.
 
 Sources: modelscope/ms-swift, swift/pipelines/infer/infer.py; hiyouga/LLaMA-Factory,
 scripts/vllm_infer.py and src/llamafactory/train/sft/trainer.py; EvolvingLMMs-Lab/lmms-eval,
@@ -35,13 +36,13 @@ class AnswerFields:
     are several names, the first field that a row has is read."""
 
     choices: str = ""
-    """Path of all texts if ``text`` is the path of the first; ``*`` matches all items of a list."""
+    """Path of all texts of a row, if ``text`` is only the first; ``*`` stands for all items."""
 
     id: str = "id"
     """Name or path of the field with the id of the question."""
 
     id_is_position: bool = False
-    """True if the id is the position of the question among all questions, from 0."""
+    """True if the id is the position of the question in the data set, counted from 0."""
 
     prompt: str = "prompt"
     """Name of the field with the prompt, a text or messages, if the file has it."""
@@ -50,7 +51,7 @@ class AnswerFields:
     """Name of the field with the correct answer, if the file has it."""
 
     marks: tuple[str, ...] = ()
-    """Fields that distinguish this program from others with the same text field."""
+    """Fields that only this program writes, if other programs have the same text field."""
 
 
 LLAMA_FACTORY = "LLaMA-Factory"
@@ -96,17 +97,17 @@ class GeneratedText(NamedTuple):
     """File and line, for error messages."""
 
     id: str | int | None
-    """Id of the question, or its position from 0 if an integer, or None if the file has no ids."""
+    """Id of the question (text), its position from 0 (integer), or None if the file has no ids."""
 
     texts: list[str]
-    """The texts of the row: one, unless several are allowed."""
+    """The texts of the row; only ``decode`` allows more than one."""
 
     row: Mapping[str, Any]
     """All fields of the answer."""
 
     @property
     def text(self) -> str:
-        """Return the text, or the first one of several."""
+        """Return the first text; most rows have only one."""
         return self.texts[0]
 
 
@@ -122,8 +123,8 @@ def read_answer_file(
 
     Returns the names of the fields with text and id, and an iterator over the generated texts.
     ``id_field`` and ``text_field`` are names or paths, such as ``doc.id``; None to detect them.
-    ``list_field`` is the field of a .json file with the list of answers, if it has several lists.
-    Unless ``several``, a row with more than one text is an error.
+    ``list_field`` is needed for a .json file with several lists: the field with the answers.
+    A row with more than one text is an error unless ``several`` is True.
     """
     readers = {".xlsx": read_sheet, ".parquet": _parquet_rows}
     rows = readers[path.suffix](path) if path.suffix in readers else read_rows(path, list_field)
@@ -141,7 +142,7 @@ def read_answer_file(
 def _of_one_filter(
     rows: Iterable[tuple[str, dict[str, Any]]], first: Mapping[str, Any]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the rows of the first filter: lm-eval repeats the raw responses for each filter."""
+    """Yield the rows of lm-eval's first filter, as it repeats the raw responses for each filter."""
     has_raw = "filter" in first and "resps" in first
     return (own for own in rows if not has_raw or own[1].get("filter") == first["filter"])
 
@@ -187,7 +188,7 @@ def value_at(row: Mapping[str, Any], field: str) -> Any:
 
 
 def text_id(value: Any) -> str | None:
-    """Return an id as text: 7 and "7" are the same id. None if the value is not an id."""
+    """Return an id as text, so that 7 equals "7". None if it is no integer or non-empty text."""
     if isinstance(value, str) and value:
         return value
     return str(value) if type(value) is int else None
@@ -222,7 +223,7 @@ def _fields(
 
 
 def _raw_text(row: Mapping[str, Any], fields: AnswerFields) -> Any:
-    """Return the text of an answer; for messages, the assistant's last message."""
+    """Return the text of an answer; from a list of messages, the assistant's last message."""
     values = (value_at(row, name) for name in fields.text)
     found = next((value for value in values if value is not None), None)
     if not isinstance(found, list) or not all(isinstance(part, Mapping) for part in found):
@@ -237,7 +238,7 @@ def _generated(
     all_texts = several and fields.choices
     raw = value_at(row, fields.choices) if all_texts else _raw_text(row, fields)
     while isinstance(raw, list) and any(isinstance(own, list) for own in raw):
-        # lmms-eval: one list for each request
+        # lmms-eval writes one list of texts for each request.
         raw = [text for own in raw for text in (own if isinstance(own, list) else [own])]
     texts = raw if isinstance(raw, list) else [raw]
     wrong = [f"{own!r:.40}" for own in texts if not isinstance(own, str)]

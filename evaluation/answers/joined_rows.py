@@ -2,16 +2,16 @@
 
 An answer file, for example of lmms-eval, has ids of questions and generated texts. The test data
 has the correct answers and the image sizes. Each joined row equals the row that ``mm-numeric
-predict`` would write for the same text, so that the score is the same.
+predict`` would write for the same text. Therefore the score is the same, too.
 
-Files of ms-swift, LLaMA-Factory and TRL have no ids, so that answers are matched to questions by
+Files of ms-swift, LLaMA-Factory and TRL have no ids. Their answers are matched to questions by
 position. A tool may have shuffled or filtered its data. Therefore the images, prompts and correct
-answers in its file are compared with the questions.
+answers in the tool's file are compared with the questions.
 
-With ``score --target FIELD``, the file of answers also has the correct answers. If the field is a
-text, it is parsed like a text of the model. Other values have the format of predictions.jsonl, such
-as a box in pixels of the image. If a correct answer has more fields, such as the choices of
-MathVista, they are read from the same row.
+With ``score --target FIELD``, the correct answers are read from FIELD of the answer file. A value
+in the format of predictions.jsonl, such as a box in pixels of the image, is read as it is; any
+other text is parsed like a text of the model. If a correct answer needs more fields, such as the
+choices of MathVista, they are read from the same row.
 """
 
 import json
@@ -49,13 +49,14 @@ from mm_numeric.tasks.base import Task
 
 _FACTORY_PX = 768 * 768  # LLaMA-Factory's default of image_max_pixels
 _IMAGES = ("images.0", "image", "image_path")
-_FILE = re.compile(r"[^\n]{1,500}\.\w{2,5}")  # a file name, and not an image in base64
+_FILE = re.compile(r"[^\n]{1,500}\.\w{2,5}")  # matches a file name, but not an image in base64
 _COMPARED = 100  # maximum number of mismatched answers that are compared with every question
 _IDS = "write the id of its question into each answer, and name the field with --id"
 _WORD = re.compile(r"\w+")
 
 _KEPT = ("scores", "extraction", "truncated")
-"""Fields that are copied: confidence of each shape, extraction by a judge, truncated or not."""
+"""Fields copied from the answer: confidence of each shape, the answer that a judge extracted from
+the text, and whether the text is truncated."""
 
 
 def joined_predictions(
@@ -73,7 +74,7 @@ class Joined(NamedTuple):
     """A question with its answers from a file."""
 
     answers: list[GeneratedText]
-    """The rows with this id: one, unless several are allowed or ``keep`` is set."""
+    """The answers to this question: only one, unless several are allowed or ``keep`` is set."""
 
     task: Task
     target: Any
@@ -88,7 +89,10 @@ class Joined(NamedTuple):
 def joined_answers(
     source: AnswerSource, rows: PreparedRows, *, several: bool = False
 ) -> Iterator[Joined]:
-    """Yield answered questions in their order; ``several`` allows several texts per question."""
+    """Yield the answered questions in the order of the test data.
+
+    ``several`` allows several texts per question.
+    """
     predictions = source.predictions
     name, task = read_task(rows, source.task_name)
     questions = read_questions(task, rows) if rows.target_field is None else {}
@@ -160,7 +164,7 @@ def _log_reading(
 
 
 def _log_sizes(rule: FrameRule | None, tool: str, largest_px: int) -> None:
-    """Log the limits of resized images, if the coordinates depend on them."""
+    """Log the size limits with which images were resized, if the coordinates depend on them."""
     if rule is None or not rule.depends_on_limits:
         return
     message = "coordinates are pixels of images that were resized to an area of %d to %d pixels"
@@ -260,7 +264,10 @@ def image_name(row: Mapping[str, Any]) -> str:
 def own_questions(
     answers: Sequence[GeneratedText], fields: AnswerFields, rows: PreparedRows
 ) -> list[tuple[GeneratedText, Question]]:
-    """Return each answer with its question; ``own_target`` reads the correct answer later."""
+    """Return each answer with a question made from its row, for ``score --target``.
+
+    The questions have no correct answers yet: ``own_target`` reads them later.
+    """
     questions: dict[str, Question] = {}
     pairs = []
     for position, answer in enumerate(answers):
@@ -304,7 +311,7 @@ def _question(
 def own_target(
     answer: GeneratedText, task: Task, name: str, frame: Frame | None, field: str
 ) -> Any:
-    """Return the correct answer in a field of an answer, or raise ValueError."""
+    """Read the correct answer from ``field`` of a generated answer's row, or raise ValueError."""
     value = value_at(answer.row, field)
     if value is None:
         raise ValueError(
@@ -329,14 +336,14 @@ def own_target(
 
 
 class _Evidence(NamedTuple):
-    """A property of answers, such as the prompt, and the same property of the questions."""
+    """A property, such as the prompt, of all answers and of the questions matched to them."""
 
     name: str
     answers: list[Any]
-    """One value per answer; empty if the file does not have it."""
+    """One value per answer; empty if the file does not have this property."""
 
     questions: list[Any]
-    """One value per question, in the order in which the answers are joined."""
+    """One value per question: question i is matched to answer i."""
 
     is_same: Callable[[Any, Any], bool]
 
@@ -350,11 +357,11 @@ def check_positions(
 ) -> None:
     """Raise ValueError if answers matched by position may belong to other questions.
 
-    Images, prompts and correct answers in the file are compared with the questions, if they differ
-    between questions. If any are compared, at least one of the three must agree for all answers;
-    image names must never differ. lmms-eval stores the position with each answer; there, mismatches
-    are an error only if each mismatched answer belongs to another question. Otherwise a warning is
-    logged.
+    Three properties are compared: image, prompt and correct answer. A property is only used if the
+    file has it and not all questions share it. At least one must agree for all answers, and image
+    names must never differ. lmms-eval stores the position of each answer's question: there, a
+    mismatch is an error only if each mismatched answer fits another question. Otherwise a warning
+    is logged.
     """
     compared = _images(pairs), _prompts(pairs, fields), _targets(pairs, fields, task, frames)
     found = [
@@ -423,11 +430,11 @@ def _image_name(answer: GeneratedText) -> str:
 
 
 def _prompts(pairs: Sequence[tuple[GeneratedText, Question]], fields: AnswerFields) -> _Evidence:
-    """Compare prompts by the phrase that distinguishes a question from the others.
+    """Compare prompts by the phrase that distinguishes a question from the other questions.
 
     The words that all questions share at the start and end are ignored, because the tool may have
-    used another template. A prompt that contains several phrases ("red car" and "car") belongs to
-    the question with the longest one.
+    used another template. If a prompt contains the phrases of several questions ("red car" and
+    "car"), it belongs to the question with the longest phrase.
     """
     prompts = [_words(value_at(answer.row, fields.prompt)) for answer, _ in pairs]
     asked = [_words(question.example.prompt) for _, question in pairs]
@@ -454,9 +461,10 @@ def _words(prompt: Any) -> list[str]:
 
 
 def _texts(prompt: Any) -> list[str]:
-    """Return the texts of a prompt: a text, or messages without those of the assistant.
+    """Return the texts in a prompt, which is a text or a list of messages.
 
-    The content of a message is a text, or a list of parts: ``{"type": "text", "text": ...}``.
+    The assistant's messages are left out. The content of a message is a text, or a list of parts
+    such as ``{"type": "text", "text": ...}``.
     """
     if isinstance(prompt, str):
         return [prompt]
@@ -472,7 +480,7 @@ def _targets(
     task: Task,
     frames: Sequence[Frame | None],
 ) -> _Evidence:
-    """Compare correct answers; the tolerance for shapes is two coordinate steps."""
+    """Compare correct answers; coordinates of shapes may differ by two steps of the format."""
     answers, questions = [], []
     for (answer, (example, *_)), frame in zip(pairs, frames, strict=True):
         label = value_at(answer.row, fields.target)
@@ -491,7 +499,7 @@ def _targets(
 
 
 def _comparable(answer: Any, task: Task) -> Any:
-    """Return the sorted x and the sorted y of shapes, in pixels; other answers as JSON."""
+    """Return all x and all y of an answer's shapes, sorted, in pixels; or other answers as JSON."""
     if not isinstance(answer, Box | Instances):
         return json.dumps(task.record(answer))
     shapes = [answer] if isinstance(answer, Box) else [item.shape for item in answer.items]

@@ -47,8 +47,8 @@ class Judge(ChatClient):
 
         If an answer is empty or withheld by a filter, the request is sent again; after the last
         attempt, ``""`` is returned. Raises ValueError if the judge cannot be reached, rejects the
-        request, returns null instead of a text for another reason, or reaches its token limit
-        before it writes any text.
+        request, reaches its token limit before it writes any text, or returns null instead of a
+        text although no filter withheld it.
         """
         try:
             return self.complete(request, self._text)
@@ -84,7 +84,7 @@ class Response(NamedTuple):
 
     target: Any
     extraction: Any
-    """The extracted answer in the row, or None."""
+    """The answer that the row says was extracted from ``text``; None if the row has none."""
 
 
 def judged_answers(
@@ -92,9 +92,9 @@ def judged_answers(
 ) -> tuple[Scorer, list[JudgedText]] | None:
     """Return the answers that a judge (an LLM) extracted from responses, and a scorer for them.
 
-    Rows that have an extracted answer keep it; without a judge, each row must have one. New
-    extractions are stored in ``folder``. Returns None if the task needs no judge, or if there is
-    neither a judge nor an extracted answer.
+    A row that already has an extracted answer keeps it. Without a judge, each row must have one.
+    Newly extracted answers are stored in ``folder``. Returns None if the task needs no judge, or if
+    there is neither a judge nor an extracted answer.
     """
     rules = scorer.judge_rules
     if judge is not None and rules is None:
@@ -160,7 +160,7 @@ def _request(rules: JudgeRules, judge: Judge, response: Response, where: str) ->
 
 
 def _ask_or_read(judge: Judge, requests: Sequence[tuple[str, Request]], cache: Path) -> list[str]:
-    """Return the answer to each request, (row id, body), from ``cache`` or from the server."""
+    """Return the answer to each request (row id, body), read from ``cache`` or from the server."""
     keys = [_key(judge, request) for _, request in requests]
     known = _read_cache(cache)
     left = {k: item for k, item in zip(keys, requests, strict=True) if k not in known}

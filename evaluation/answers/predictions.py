@@ -1,4 +1,4 @@
-"""Read a predictions file, parse its texts, and check if another frame fits them better."""
+"""Read a predictions file, parse its texts, and check if they fit another coordinate frame."""
 
 import json
 import math
@@ -87,7 +87,7 @@ def _prediction_rows(source: AnswerSource) -> Iterator[tuple[str, dict[str, Any]
 
 
 def _as_predicted(located: tuple[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
-    """Convert an id that is an integer to text, and remove end tokens after the answer."""
+    """Convert the id of a row from integer to text, and remove end tokens from its answer."""
     where, row = located
     if type(row.get("id")) is int:
         row = {**row, "id": text_id(row["id"])}
@@ -134,7 +134,7 @@ def _check_prediction(row: Mapping[str, Any], where: str, seen: set[str]) -> Non
 
 
 def _with_task(row: Mapping[str, Any], where: str, source: AnswerSource) -> AnswerRows:
-    """Return an empty part with the task and the options that all rows of a file share."""
+    """Read the task and its options from the first row; return them in a part without rows."""
     task_name = source.task_name
     name = task_name or row.get("task")
     if not isinstance(name, str):
@@ -284,17 +284,17 @@ def _checked_scores(scores: Any, name: str, count: int, where: str) -> list[floa
 
 
 SAMPLE_ROWS = 100
-"""Number of answers, from the first row of a file on, that are parsed in each frame."""
+"""The first answers of a file, up to this number, are parsed in each frame."""
 
 _FEWEST = 10  # frames are not compared on fewer answers
 _MARGIN = 0.3  # smallest difference of a metric, as a share of 1, that suggests another frame
 
 
 def other_frame(read: AnswerRows, scorer: Scorer) -> str:
-    """Return a warning if answers with coordinates are much better in another frame; else "".
+    """Return a warning if coordinates score much better when read in another frame; else "".
 
-    The texts of the first rows are tested. The frame is only suggested and never used: choosing the
-    frame with the best metric would inflate the metric.
+    Only the texts of the first rows are tested. The warning suggests the frame, but scoring never
+    switches to it: choosing the frame with the best metric would inflate the metric.
     """
     first = islice(zip(read.rows, read.frames, read.targets, strict=True), SAMPLE_ROWS)
     rows = [(row["text"], frame, target) for row, frame, target in first if frame is not None]
@@ -326,10 +326,11 @@ def other_frame(read: AnswerRows, scorer: Scorer) -> str:
 
 
 def _ranges(declared: Coordinates) -> dict[str, FrameRule]:
-    """Return published frames with the declared text format, one for each range and order.
+    """Return one published frame for each coordinate range and order (x or y first), by name.
 
-    A parser detects the text format in any frame, so that only ranges and orders are compared. If
-    several frames have the same range and order, the one with the declared text format is returned.
+    A parser detects the text format in any frame. Therefore only ranges and orders are compared,
+    and all frames get the declared text format. If several have the same range and order, the name
+    is that of a frame that was published with the declared format.
     """
     found: dict[FrameRule, str] = {}
     rules = published_frames().items()

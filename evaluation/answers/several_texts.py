@@ -1,16 +1,16 @@
 """Decode several generated texts of each question into one answer, for ``mm-numeric decode``.
 
-The texts of a question are in several rows with its id, or in a list of one row. All texts have the
-same probability, as samples of a model do, unless the rows have one of these fields: a list with a
-number for each text, or one number for a single text.
+The texts of a question are in several rows with the same id, or in a list in one row. By default,
+each text counts equally, as a sample of a model does. Rows may have one of these fields instead: a
+list with a number for each text, or one number for a single text.
 
     weights     weight of the text, at least 0; the weights of equal texts are added, and the
-                weights of a question are normalised
+                weights of a question are normalised to a sum of 1
     logprobs    log probability of the whole text, such as the score of beam search; equal texts
                 count once
 
-The output is a predictions file. It has the fields of ``predict`` (``inference.generate`` and
-``inference.decode``) without ``greedy``, and ``decode`` also has
+The output is a predictions file with the fields that ``mm-numeric predict`` writes, but without
+``greedy``. Its field ``decode`` also has
 
     texts       number of texts
     parsed      number of texts that can be parsed
@@ -41,7 +41,7 @@ _MOST = 1 + 1e-6
 
 
 class DecodedTexts(NamedTuple):
-    """Numbers of decoded answers and of their texts."""
+    """How many answers were decoded, and from how many texts."""
 
     answers: int
     texts: int
@@ -54,9 +54,9 @@ def decode_texts(
 ) -> DecodedTexts:
     """Decode the texts of each question into one answer, and write a predictions file.
 
-    ``rule`` is ``mean``, ``median`` or ``mbr``; ``risk`` is the name of the risk for ``mbr``, None
-    for the risk of the task. Raises ValueError for an invalid row, or if the rule or risk does not
-    suit the type of the answers.
+    ``rule`` is ``mean``, ``median`` or ``mbr``. ``risk`` is the name of the risk that ``mbr``
+    minimises; None for the default risk of the task. Raises ValueError for an invalid row, or if
+    the rule or the risk is not defined for the type of the answers.
     """
     texts = parsed = count = 0
     with atomic_file(out) as file:
@@ -84,7 +84,7 @@ def _decoded(joined: Joined, rule: str, risk: str | None) -> dict[str, Any]:
     text, entries, scores, _ = decode(
         task, frame, likeliest, candidates, rule, risk, samples=samples, is_partial=is_partial
     )
-    if field == "weights":  # weights count sampled texts
+    if field == "weights":  # a weight counts how often a text was sampled
         entries["decode"] |= {"covered": 0.0, "drawn": entries["decode"]["covered"]}
     answer = task.read(text, frame)
     if scores is None and isinstance(answer, Instances):  # points, or no complete answer

@@ -1,7 +1,7 @@
-"""The source of answers to score, the questions of a data set, and rows with answers.
+"""Data classes for answers to score, and functions that read the questions of a data set.
 
-An answer file of another program may only have ids and generated texts. The questions, correct
-answers and image sizes are then read from the samples of the data set.
+An answer file of another program may only have ids and generated texts. Then the questions, the
+correct answers and the image sizes are read from the data set.
 """
 
 from collections import Counter
@@ -25,19 +25,19 @@ from mm_numeric.tasks.base import Task, needs_frame, task_class
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedRows:
-    """A file of samples with correct answers, and how to match generated answers with it."""
+    """A file of questions with correct answers, and how to match generated answers with them."""
 
     path: Path
     """Rows in the format of the task, as in ``data.test.path`` of a config."""
 
     frame: FrameRule | None = None
-    """How the model resized images and wrote coordinates; None for answers without coordinates."""
+    """How the model resized images and writes coordinates; None for answers without coordinates."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of the task, such as ``{"answer": "yes_no"}``."""
 
     images: str | None = None
-    """Folder of the images, to read sizes that rows do not declare; None: folder of ``path``."""
+    """Folder of the images, to read sizes that rows do not have; None: the folder of ``path``."""
 
     id_field: str | None = None
     """Field of the answers with the id of the question; detected if None."""
@@ -46,7 +46,7 @@ class PreparedRows:
     """Field of the answers with the generated text; detected if None."""
 
     list_field: str | None = None
-    """Field of a .json file with the list of answers, if it has several lists."""
+    """The field with the list of answers, needed if a .json file has several lists."""
 
     target_field: str | None = None
     """Field of the answers with the correct answer, if ``path`` is the file of answers itself."""
@@ -58,7 +58,7 @@ class PreparedRows:
 
 
 class Question(NamedTuple):
-    """A question with its correct answer, and the image size or the error when reading it."""
+    """A question with its correct answer, and the image size or why it could not be read."""
 
     example: Example
     size_px: tuple[int, int] | None
@@ -66,7 +66,10 @@ class Question(NamedTuple):
 
 
 def read_task(rows: PreparedRows, task_name: str | None) -> tuple[str, Task]:
-    """Return the name of the task and the task; the default depends on the format of the rows."""
+    """Return the name of the task and the task.
+
+    Without ``task_name``, the task depends on the format that ``mm-numeric prepare`` recorded.
+    """
     record = rows.path.with_name(f"{rows.path.name}.prepared.json")
     if task_name is None and record.is_file():
         found = read_json(record)
@@ -84,7 +87,7 @@ def read_task(rows: PreparedRows, task_name: str | None) -> tuple[str, Task]:
 
 
 def read_questions(task: Task, rows: PreparedRows) -> dict[str, Question]:
-    """Return a dictionary from id to question, with image sizes from the rows or image files."""
+    """Return id -> question; the image sizes are read from the rows or from the image files."""
     source = DataSource(path=str(rows.path), images=rows.images)
     found: dict[str, Question] = {}
     unanswerable = []
@@ -127,7 +130,7 @@ def frames_of(
 ) -> list[Frame | None]:
     """Return the frame of each question, which converts coordinates in the answer to pixels.
 
-    It is None if no coordinate format is given, or if the question has no image of known size.
+    A frame is None if ``rows.frame`` is None, or if the question has no image of known size.
     """
     needed = needs_frame(task)
     if rows.frame is None:
@@ -181,7 +184,7 @@ class AnswerRows:
     """Name of the task, or of the protocol if there is no task."""
 
     where: str
-    """The files, for error messages."""
+    """Paths of the files with the rows, for error messages."""
 
     head: Mapping[str, Any] = field(default_factory=dict)
     """Entries of results.json about the source: the task and its version, or the true shapes."""
@@ -207,12 +210,12 @@ class AnswerRows:
     """The rows as input for a judge, which extracts the answers."""
 
     rows_due: int | None = None
-    """Number of rows of the data set; None if the predictions do not have it."""
+    """Number of rows of the data set; None if the predictions do not say it."""
 
     text_rules: Counter[str] = field(default_factory=Counter)
-    """Rules that chose the part of a text that is the answer -> number of rows."""
+    """Rule that selected the answer in a text, such as "after the thoughts" -> number of rows."""
 
     def next_part(self) -> "AnswerRows":
-        """Return an empty part of the same file."""
+        """Return a copy without rows, to be filled with the next part of the file."""
         lists: Any = {name: [] for name in ("rows", "answers", "targets", "sizes_px", "frames")}
         return replace(self, **lists, responses=[], text_rules=Counter())

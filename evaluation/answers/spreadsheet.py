@@ -1,7 +1,7 @@
 """Read the first sheet of an .xlsx file (Excel) as rows, without a package for spreadsheets.
 
-An .xlsx file is a zip of XML files (ECMA-376): the workbook lists the sheets, a sheet has rows of
-cells, and the texts of cells may be stored once in a table of shared strings.
+An .xlsx file is a zip of XML files (ECMA-376). The workbook lists the sheets, and a sheet has rows
+of cells. Texts that occur in several cells may be stored once, in a table of shared strings.
 """
 
 import re
@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element
 from mm_numeric.io.files import parse_xml, zipped_files
 
 LONGEST_CELL = 32_767
-"""Maximum number of characters in a cell; programs truncate longer texts when they write them."""
+"""Maximum number of characters in a cell. Longer texts are truncated when a file is written."""
 
 _MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 _RELATION_ID = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"
@@ -62,7 +62,7 @@ def _xml(files: Mapping[str, bytes], name: str) -> Element:
 
 
 def _cells(row: Element, shared: list[str], where: str) -> dict[str, str]:
-    """Return the text of each cell of a row by its column, such as ``{"A": "1"}``."""
+    """Return the texts of the cells of a row as column -> text, such as ``{"A": "1"}``."""
     found = {}
     for number, cell in enumerate(row.iter(f"{_MAIN}c")):
         column = re.sub("[0-9]+", "", cell.get("r", "")) or str(number)

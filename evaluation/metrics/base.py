@@ -1,8 +1,8 @@
 """Scorers, which compare predicted answers with true answers (targets) and compute metrics.
 
-Metrics are computed from columns: arrays with one value per row, such as the IoU. Because
-columns are kept per row, the scores of several files can be concatenated, every metric gets a
-bootstrap interval, and two models can be compared row by row.
+Metrics are computed from columns: arrays with one value per row, such as the IoU. Columns make it
+possible to concatenate the scores of several files, to compute a bootstrap interval of every
+metric, and to compare two models row by row.
 
 Shapes    a column is float64, [n] for n rows; for a bootstrap interval it is [resamples, n]
 """
@@ -21,11 +21,11 @@ Columns = Mapping[str, NDArray[np.float64]]
 """Column name -> one value per row, [n]; [resamples, n] in a bootstrap."""
 
 Groups = NDArray[np.uint64]
-"""The group of each row, [n]. Rows of one group, such as those of one image, are dependent."""
+"""The group of each row, [n]. Rows of one group, such as rows about one image, are dependent."""
 
 THRESHOLDS = (0.5, 0.75, 0.9)
 """IoU thresholds at which a box or an object counts as found: the values of t in Acc@t. They are
-defined here because the modules with metrics of boxes import shapely."""
+defined in this module because the modules with metrics of boxes import shapely."""
 
 RowColumns = dict[str, NDArray[np.float64]]
 """Column name -> one value per scored row, [n]."""
@@ -44,16 +44,16 @@ class Metric:
 
     higher_is_better: bool
     value: Callable[[Columns], Any]
-    """Function from columns to the metric, which reduces the last axis (rows). All metrics share
-    the columns: do not change them in place."""
+    """Function from columns to the metric. It reduces the last axis (rows). It must not change the
+    columns in place, because all metrics share them."""
 
     bounds: tuple[float, float] | None = None
     """Smallest and largest possible value, to which intervals are clipped. None: 0 and 1 for the
     unit ``%``, otherwise unbounded."""
 
     depends_on: Callable[[Columns], NDArray[np.bool_]] | None = None
-    """Function from columns to the rows that the metric depends on, [n], such as images with true
-    shapes. None: all rows that have a value of the metric on their own."""
+    """Function from columns to a mask of the rows that the metric depends on, [n], such as images
+    with true shapes. None: all rows on which the metric alone has a value."""
 
     centred: bool = False
     """True to shift the values on resamples so that their mean is the value on all rows. AP needs
@@ -68,7 +68,7 @@ class Metric:
 
     @property
     def is_share(self) -> bool:
-        """Return True if the value is from 0 to 1, as every percentage except a relative error."""
+        """Return True if values are 0 to 1, as of all percentages except relative errors."""
         return self.unit == "%" and self.limits == (0, 1)
 
 
@@ -77,7 +77,8 @@ class JudgeRules:
     """Settings of a benchmark's evaluation script that lets a judge (an LLM) extract answers."""
 
     without_judge: Callable[[str, Any], str | None]
-    """Function from a response and its target to the answer; None if the script asks the judge."""
+    """Function from a response and its target to the answer, by the script's own rules. It returns
+    None if the script would ask the judge."""
 
     prompt: Callable[[str, str], str]
     """Function from a question and the response to the prompt for the judge."""
@@ -99,17 +100,17 @@ value for each predicted object: 1 correct, 0 wrong, nan not scored."""
 
 @dataclass(frozen=True, kw_only=True)
 class Success:
-    """The condition for a correct answer; ``calibration`` compares confidences with it."""
+    """The condition for a correct answer, to check if confident answers are correct more often."""
 
     label: str
-    """Condition that tables and figures show, such as ``IoU of at least 0.5``."""
+    """The condition as shown in tables and figures, such as ``IoU of at least 0.5``."""
 
     column: str = ""
     """Name of a column; an answer is correct if its value is at least ``least``."""
 
     least: float = 1.0
     scored: str = ""
-    """Name of a column that is 0 for answers that ``column`` cannot judge; "" if it judges all."""
+    """Name of a column that is 0 for answers without a value in ``column``; "" if all have one."""
 
     objects: ObjectsRight | None = None
     """Function that judges each object in a list; used instead of ``column``."""
@@ -120,10 +121,10 @@ class RankRules:
     """How objects are ranked by confidence, to compute their average precision (AP)."""
 
     rank: Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]
-    """Function from predictions, targets and confidences to a ``Ranking``, a column of rows."""
+    """Function from predictions, targets and confidences to a ``Ranking`` (one row per image)."""
 
     metrics: tuple[Metric, ...]
-    """All metrics of objects with confidences: the metrics of the scorer, and AP."""
+    """The metrics to report if objects have confidences: those of the scorer, and AP."""
 
     protocol: Mapping[str, Mapping[str, Any]]
     """Name of the rules -> the rules, for results.json."""
@@ -154,20 +155,20 @@ class Scorer:
     as ``small``. Metrics are also reported per bucket."""
 
     in_bucket: Callable[[Columns, str, str], Columns] | None = None
-    """Function from the columns of the rows in a bucket, the name of the grouping and the bucket to
-    the columns for its metrics. Only needed if a bucket has another target for the same row, such
-    as the true spans of one length."""
+    """Function from (columns of the rows in a bucket, name of the grouping, name of the bucket) to
+    the columns for the metrics of the bucket. Only needed if rows are compared with other targets
+    in a bucket, such as only the true spans of one length."""
 
     main_category: str | None = None
-    """Category of the rows of the main metric; see ``Task.main_category``. None: all rows."""
+    """The main metric is computed on the rows of this category; None: on all rows."""
 
     by_category: tuple[str, ...] = ()
     """Names of the metrics that are also reported per category of rows, such as interpolation and
     extrapolation. If empty, only the main metric is reported per category."""
 
     protocols: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Names of metrics -> their rules: variant, thresholds, matching, score of an unparseable
-    answer. The rules are stored in results.json next to the metrics."""
+    """Names of metrics -> the rules of these metrics: variant, thresholds, matching, score of an
+    unparseable answer. The rules are stored in results.json next to the metrics."""
 
     counts: Mapping[str, str] = field(default_factory=dict)
     """Names of counts, such as ``detections`` -> name of the column whose sum is the count. Counts
@@ -177,19 +178,19 @@ class Scorer:
     """Names of further counts -> name of the column whose largest value is the count."""
 
     reason: Callable[[Any, Any], str | None] | None = None
-    """Function from an answer and its target to the reason of a parse failure; None if the answer
-    is parseable. Only needed for scorers that extract the answer with the help of the question."""
+    """Function from an answer and its target to the reason of a parse failure. It returns None if
+    the answer is parseable. Only needed by scorers that extract the answer using the question."""
 
     extraction: Callable[[Any, Any], str] | None = None
-    """Function from an answer and its target to the extracted text that was scored, which
-    scores.jsonl stores. Only needed for scorers that extract the answer from a response."""
+    """Function from an answer and its target to the extracted text that was scored, to store it in
+    scores.jsonl. Only needed by scorers that extract the answer from a response."""
 
     success: Success | None = None
-    """The condition for a correct answer; None if confidences cannot be compared with it."""
+    """The condition for a correct answer; None if confidences are not compared with correctness."""
 
     labels: Callable[[Sequence[Any], Sequence[Any]], Mapping[str, NDArray[np.int64]]] | None = None
-    """Function from predictions and targets to the counts of each label, such as
-    ``detection.count_labels``. Only for objects with labels."""
+    """Function from predictions and targets to label -> counts of true shapes, detections and
+    matched pairs, such as ``detection.count_labels``. Only for objects with labels."""
 
     ranked: RankRules | None = None
     """How AP is computed; None if objects are not ranked by confidence."""
@@ -199,11 +200,11 @@ class Scorer:
     name means no group. If None, rows of the same image are a group."""
 
     joins_rows: bool = False
-    """True if columns of a row depend on other rows, such as those of the same question, so that
-    all rows have to be scored together."""
+    """True if all rows must be scored together, because the columns of a row depend on other rows,
+    such as the rows of the same question."""
 
     from_text: Callable[[Sequence[str], Sequence[Any]], RowColumns] | None = None
-    """Function from generated texts and targets to further columns, for published scripts that
+    """Function from generated texts and targets to additional columns, for published scripts that
     parse a text differently from ``Task.read``."""
 
     judge_rules: JudgeRules | None = None
@@ -224,8 +225,8 @@ class Scorer:
         """Compare answers with their targets; return columns, which have one value per answer.
 
         ``answers`` are results of ``Task.read``, or None for parse failures. ``sizes_px`` are width
-        and height of each image, or None. Only with generated ``texts`` are there columns of
-        ``from_text``.
+        and height of each image, or None. The columns of ``from_text`` are only computed if
+        ``texts``, the generated texts, are given.
         """
         read = [None if isinstance(answer, Unreadable) else answer for answer in answers]
         columns = self.columns(read, targets)
@@ -248,7 +249,7 @@ CATEGORY = "category"
 
 
 class MetricOnRows(NamedTuple):
-    """A metric, and the test rows over which it is computed, such as those of one category."""
+    """A metric, and the test rows on which it is computed, such as the rows of one category."""
 
     metric: Metric
     rows: NDArray[np.int64] | None
@@ -258,10 +259,10 @@ class MetricOnRows(NamedTuple):
 def metrics_by_category(scorer: Scorer, categories: Sequence[str]) -> list[MetricOnRows]:
     """List the metrics to report: first the main metric, then the metrics per category of rows.
 
-    The main metric decides comparisons and is the first one everywhere. It is the first metric of
-    the scorer, over all rows or over the rows of ``scorer.main_category``. If all rows have the
-    same category, there are no metrics per category. ``categories`` has the category of each row,
-    ``none`` for a row without one.
+    Comparisons of models are decided by the main metric, which is the first one in all tables. It
+    is the first metric of the scorer, over all rows or over the rows of ``scorer.main_category``.
+    If all rows have the same category, there are no metrics per category. ``categories`` has the
+    category of each row, or ``none`` for a row without a category.
     """
     names = sorted(set(categories), key=lambda name: (name != scorer.main_category, name))
     chosen = scorer.by_category or (scorer.metrics[0].name,)
@@ -297,7 +298,7 @@ def median_of(column: str) -> Callable[[Columns], Any]:
 
 
 def median_where(values: Any, counted: Any) -> Any:
-    """Return the median of the values where ``counted`` is True, over all rows; nan without any."""
+    """Return the median of the values where ``counted`` is True, over all rows; nan if none is."""
     ordered = np.sort(np.where(counted, values, np.inf), axis=-1)
     number = counted.sum(axis=-1, keepdims=True)
     middle = np.concatenate([(number - 1) // 2, number // 2], axis=-1).clip(min=0)
@@ -306,19 +307,22 @@ def median_where(values: Any, counted: Any) -> Any:
 
 
 def share_of(part: str, whole: str, *, nothing: float = 0.0) -> Callable[[Columns], Any]:
-    """Return a function: sum of ``part`` / sum of ``whole``, or ``nothing`` if the divisor is 0."""
+    """Return a function that divides the sum of column ``part`` by the sum of column ``whole``.
+
+    The result is ``nothing`` if the divisor is 0.
+    """
     return lambda columns: _share(columns, part, whole, nothing)
 
 
 def part_of(part: str, whole: str) -> Callable[[Columns], Any]:
-    """Return ``share_of`` without a value (nan) if the sum of ``whole`` is 0."""
+    """Return a function like ``share_of``, whose result is nan if the sum of ``whole`` is 0."""
     return share_of(part, whole, nothing=math.nan)
 
 
 def hmean_of(precision: tuple[str, str], recall: tuple[str, str]) -> Callable[[Columns], Any]:
     """Return a function that computes the harmonic mean of precision and recall over all rows.
 
-    Each is a pair of columns (part, whole), whose sums are divided.
+    Precision and recall are pairs of column names (part, whole): sum of part / sum of whole.
     """
 
     def value(columns: Columns) -> Any:

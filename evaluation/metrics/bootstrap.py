@@ -1,9 +1,9 @@
 """Bootstrap of metrics over test rows; ``intervals`` computes confidence intervals from it.
 
-Rows of one group, such as the phrases of one image, tend to be right or wrong together. So groups
-are drawn with all of their rows: drawing rows one by one gives intervals that are too narrow
-(Cameron and Miller 2015, "A Practitioner's Guide to Cluster-Robust Inference"). Without groups,
-each row is a group. A fixed random seed makes the intervals reproducible.
+Answers to rows of one group, such as phrases about one image, tend to be right or wrong together.
+So groups are drawn with all of their rows: drawing rows one by one gives intervals that are too
+narrow (Cameron and Miller 2015, "A Practitioner's Guide to Cluster-Robust Inference"). Without
+groups, each row is a group. A fixed random seed makes the intervals reproducible.
 """
 
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from mm_numeric.evaluation.metrics.base import Columns, Groups, Metric, MetricOnRows, select_rows
 
 RESAMPLES = 2000
-_RESAMPLES_FOR_VARIANCE = 500  # a variance needs fewer than a percentile
+_RESAMPLES_FOR_VARIANCE = 500  # a variance needs fewer resamples than a percentile
 _MAX_ELEMENTS = 250_000  # per array, so that the columns of a block fit into the processor's cache
 
 Name = TypeVar("Name", bound=Hashable)
@@ -26,9 +26,9 @@ Name = TypeVar("Name", bound=Hashable)
 
 @dataclass(frozen=True, eq=False)
 class MetricSample:
-    """A metric of one or several runs, which differ in their training seed, on shared test rows.
+    """A metric of one or several runs on the same test rows; runs differ in their training seed.
 
-    ``a - b`` is the sample of their paired differences.
+    For two samples, ``a - b`` is the sample of the differences between runs with the same seed.
     """
 
     values: NDArray[np.float64]
@@ -38,9 +38,9 @@ class MetricSample:
     """The metric of each run on resampled test rows, [seeds, resamples]."""
 
     of_rows: Callable[[], NDArray[np.float64]]
-    """Function that returns the metric of each run on each row alone, [seeds, rows]; nan for a row
-    that the metric does not depend on. If a metric has no value on a single row, such as AP, it
-    returns 0 for the other rows."""
+    """Function that returns the metric of each run on each row alone, [seeds, rows]. It returns nan
+    for a row that the metric does not depend on. For a metric that has no value on a single row,
+    such as AP, it returns 0 for all other rows."""
 
     groups: Groups
     """The group of each row, [rows]."""
@@ -52,7 +52,7 @@ class MetricSample:
     """True if the metric is a share of 0 to 1, or a difference of shares."""
 
     def first_run(self) -> "MetricSample":
-        """Return the sample of the first run alone."""
+        """Return a sample with only the first run."""
         return replace(
             self, values=self.values[:1], draws=self.draws[:1], of_rows=lambda: self.of_rows()[:1]
         )
@@ -78,16 +78,16 @@ def sample_metrics(
 ) -> list[dict[Name, MetricSample]]:
     """Compute metrics of runs on bootstrap resamples of the test rows, which all runs share.
 
-    Each resample has the same rows for all runs, and for all metrics of the same rows. Returns, for
-    each metric, a sample for each key of ``runs``.
+    Each resample has the same rows for all runs, and for all metrics that are computed on the same
+    rows. Returns, for each metric, a sample for each key of ``runs``.
 
     Args:
-        reported: The metrics, and the test rows over which they are computed.
-        runs: Maps the name of an objective, or (name, decoding rule), to the columns of its runs,
-            one for each training seed, in the same order of seeds.
+        reported: The metrics, and the test rows on which they are computed.
+        runs: Maps the name of an objective, or (name, decoding rule), to the columns of its runs.
+            There is one run for each training seed; the order of seeds is the same for all names.
         groups: The group of each test row; None if each row is a group.
-        resamples: Number of resamples; None: 2,000 for the percentiles of a single training seed,
-            and 500 for the variances of several.
+        resamples: Number of resamples; None: 2,000 with a single training seed (percentiles), and
+            500 with several seeds (variances).
         seed: Seed of the bootstrap's random generator.
     """
     every = [columns for by_seed in runs.values() for columns in by_seed]
@@ -152,7 +152,7 @@ def _is_finite(column: Any) -> bool:
 
 
 def group_numbers(groups: Groups) -> NDArray[np.int64]:
-    """Return the number of the group of each row, [n]: groups are numbered in order of occurrence.
+    """Number the groups in the order in which they first occur; return the number of each row, [n].
 
     The numbers do not depend on the names of groups, such as image paths, which differ by machine.
     """
@@ -163,7 +163,7 @@ def group_numbers(groups: Groups) -> NDArray[np.int64]:
 def _resampled_rows(
     groups: Groups, resamples: int, rng: np.random.Generator
 ) -> Iterator[NDArray[np.int64]]:
-    """Yield the row indices of some resamples at a time, [resamples, rows]."""
+    """Yield blocks of resamples as row indices, [resamples in the block, rows]."""
     numbers = group_numbers(groups)
     sizes = np.bincount(numbers)
     rows, ends = np.argsort(numbers, kind="stable"), np.cumsum(sizes)
@@ -193,7 +193,7 @@ class _ResampledColumns(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         values, block = self._columns[name], self._block
-        is_array = isinstance(values, np.ndarray)  # and not a ranking
+        is_array = isinstance(values, np.ndarray)  # False for a ``Ranking``
         self[name] = (
             _ResampledColumn(values, block, is_finite=name in self._finite)
             if is_array
@@ -224,8 +224,8 @@ class _Block:
 class _ResampledColumn(NDArrayOperatorsMixin):
     """A column on resampled rows: an array, [resamples, rows], that is only computed if needed.
 
-    Sums and means over rows, of which most metrics consist, are computed from the weights of the
-    rows, which is several times as fast.
+    Most metrics consist of sums and means over rows. These are computed from the number of times
+    that each row is drawn, which is several times as fast as building the array.
     """
 
     def __init__(self, values: NDArray[Any], block: _Block, *, is_finite: bool) -> None:
@@ -262,7 +262,7 @@ class _ResampledColumn(NDArrayOperatorsMixin):
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         is_simple = method == "__call__" and ufunc.signature is None and not options
         if is_simple and all(isinstance(x, _ResampledColumn) or np.ndim(x) == 0 for x in inputs):
-            # An elementwise function can be applied before rows are drawn.
+            # It is faster to apply an elementwise function once, before rows are drawn.
             found = ufunc(*(getattr(own, "_values", own) for own in inputs))
             is_finite = bool(np.isfinite(found).all())
             return _ResampledColumn(found, self._block, is_finite=is_finite)

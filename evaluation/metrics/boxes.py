@@ -1,7 +1,8 @@
 """Metrics for one box or polygon per row: IoU and Acc@t; ``BOXES`` has their rules.
 
-IoU has continuous coordinates, in pixels of the original image: the box [0, 0, 10, 10] has area
-100, not 121 as in tools that include the last pixel. Some of RefCOCO's scripts use IoU > t.
+Coordinates are continuous, in pixels of the original image: the box [0, 0, 10, 10] has area 100,
+not 121 as in tools that include the last pixel. Acc@t counts IoU >= t; some of RefCOCO's scripts
+count IoU > t.
 """
 
 from collections.abc import Sequence
@@ -43,7 +44,7 @@ def iou(prediction: Shape, target: Shape) -> float:
 def shape_ious(
     predictions: Sequence[Shape | None], targets: Sequence[Shape]
 ) -> NDArray[np.float64]:
-    """Return the IoU of each ``predictions[i]`` with ``targets[i]``; 0 without a prediction."""
+    """Return the IoU of each ``predictions[i]`` with ``targets[i]``; 0 for a prediction of None."""
     if len(predictions) != len(targets):
         raise ValueError(f"{len(predictions)} predictions for {len(targets)} targets.")
     is_read = np.array([prediction is not None for prediction in predictions], dtype=np.bool_)

@@ -1,20 +1,20 @@
 """Compare confidences with correctness: calibration error, AUROC, and risk at a given coverage.
 
-A confidence is the probability, 0 to 1, that a model assigns to its own answer being correct, if
-labels are like those of its training data.
+A confidence is the probability, 0 to 1, that a model assigns to its own answer being correct. It
+assumes that the labels are made like the labels of the training data.
 
 ECE     expected calibration error (Guo et al. 2017, arXiv 1706.04599): the mean difference between
         confidence and share of correct answers, over bins of equal width
 gap     mean confidence minus share of correct answers: above 0, the model is overconfident
 AUROC   probability that a correct answer has a higher confidence than a wrong one; 0.5 is random
-AURC    area under the risk-coverage curve (Geifman and El-Yaniv 2017, arXiv 1705.08500): the mean
-        share of wrong answers among the k most confident ones, over all k
+AURC    area under the risk-coverage curve (Geifman and El-Yaniv 2017, arXiv 1705.08500): the share
+        of wrong answers among the k most confident answers, averaged over all k
 
-Rows of a predictions file whose answers were decoded by a rule, such as the median, have
-``decode``: ``rule``, ``confidence`` and, before a calibration of the run, ``confidence_raw``. The
-confidences of a list of objects are ``scores`` and ``decode.scores_raw``; the confidence of the
-whole list is its expected F1, and is not used here. An unparseable answer counts as wrong with the
-confidence 0, so that shares of answers are shares of all rows.
+If answers were decoded by a rule, such as the median, rows of the predictions file have ``decode``
+with ``rule``, ``confidence`` and, if confidences were calibrated, ``confidence_raw`` (the value
+before). The confidences of a list of objects are ``scores`` and ``decode.scores_raw``; the
+confidence of the whole list, its expected F1, is not used here. An unparseable answer counts as
+wrong with confidence 0. Therefore shares of answers are shares of all rows.
 
 Shapes    ``confidence`` and ``right`` are float64 [n], one value per answer; ``right`` is 1 for a
           correct answer and 0 for a wrong one
@@ -36,16 +36,18 @@ from mm_numeric.evaluation.metrics.intervals import seed_interval
 Array = NDArray[np.float64]
 
 LEAST_COVERED = 0.9
-"""If explored answers have less total probability, ``score`` warns about their confidences."""
+"""If the explored and drawn answers of a row have less total probability than this, in the median
+of rows, ``score`` warns that the confidences are too low."""
 
 LEAST_EXPLORED = 0.5
-"""If explored answers have less total probability, their mean and median are rejected."""
+"""If they have less total probability than this, and no answers were drawn, ``score`` rejects
+answers decoded by mean or median."""
 
 COVERAGES = (1.0, 0.9, 0.8, 0.5)
-"""Shares of answers to select; results.json and reports have a threshold for each."""
+"""Shares of answers to select; results.json and reports have a confidence threshold for each."""
 
 RIGHT_SHARES = (0.9, 0.95, 0.99)
-"""Shares of correct answers to reach; results.json and reports have a threshold for each."""
+"""Shares of correct answers to reach; results.json and reports have a threshold for each share."""
 
 _RESAMPLES = 1000
 
@@ -60,10 +62,10 @@ class Bin(NamedTuple):
     high: float
     answers: int
     confidence: float | None
-    """Mean confidence of these answers; None without answers."""
+    """Mean confidence of the answers in the bin; None for an empty bin."""
 
     right: float | None
-    """Share of correct answers, 0 to 1; None without answers."""
+    """Share of correct answers in the bin, 0 to 1; None for an empty bin."""
 
 
 class Gap(NamedTuple):
@@ -71,7 +73,7 @@ class Gap(NamedTuple):
 
     value: float
     low: float | None
-    """None if all answers are in one group of rows, which does not show the variance."""
+    """Lower end; None if all answers are in one group of rows, because it shows no variance."""
 
     high: float | None
 
@@ -90,7 +92,7 @@ class Selection(NamedTuple):
 def reliability(confidence: Array, right: Array, bins: int = BINS) -> list[Bin]:
     """Group answers by confidence into bins of equal width, from 0 to 1.
 
-    As in Guo et al. (2017), a confidence equal to the limit of two bins is in the lower one.
+    As in Guo et al. (2017), a confidence on the border of two bins is in the lower bin.
     """
     edges = np.arange(bins + 1) / bins
     index = np.searchsorted(edges[1:-1], confidence, side="left")
@@ -108,7 +110,7 @@ def reliability(confidence: Array, right: Array, bins: int = BINS) -> list[Bin]:
 
 
 def expected_calibration_error(confidence: Array, right: Array, bins: int = BINS) -> float:
-    """Return the mean over answers of |mean confidence - share correct| in their bin, 0 to 1."""
+    """Return the mean of |mean confidence - share correct| of the bins, weighted by answers."""
     found = [own for own in reliability(confidence, right, bins) if own.answers]
     gaps = [own.answers * abs((own.confidence or 0) - (own.right or 0)) for own in found]
     return sum(gaps) / sum(own.answers for own in found)
@@ -118,8 +120,8 @@ def gap(seeds: Sequence[tuple[Array, Array, NDArray[np.uint64]]]) -> Gap:
     """Return the mean gap of one or more runs on the same test rows, with its interval.
 
     Args:
-        seeds: For each run, the confidences, 1 or 0 for correct or wrong answers, and the groups of
-            rows, all [n]. The bootstrap draws whole groups. n may differ between runs.
+        seeds: For each run, three arrays [n]: the confidences, 1 or 0 for correct or wrong answers,
+            and the groups of rows. The bootstrap draws whole groups. n may differ between runs.
     """
     index = group_numbers(np.concatenate([own[2] for own in seeds]))
     count = index.max() + 1
@@ -143,9 +145,10 @@ def gap(seeds: Sequence[tuple[Array, Array, NDArray[np.uint64]]]) -> Gap:
 
 
 def share_interval(right: float, count: int) -> tuple[float, float]:
-    """Return the 95 % interval of the share of correct answers among ``count`` independent ones.
+    """Return the 95 % interval of ``right``, the share of correct ones of ``count`` answers.
 
-    It is the interval of Wilson (1927), or of Clopper and Pearson for a share of 0 or 1.
+    Answers are assumed to be independent. The interval is Wilson's (1927), or the interval of
+    Clopper and Pearson for a share of 0 or 1.
     """
     if right in (0, 1):
         width = 1 - 0.025 ** (1 / count)
@@ -156,16 +159,17 @@ def share_interval(right: float, count: int) -> tuple[float, float]:
 
 
 class Coverage(NamedTuple):
-    """How much of the distribution over answers was explored or drawn, in n rows."""
+    """How much of the model's probability the answers have from which n rows were decoded."""
 
     covered: Array
-    """[n] probability of the parseable answers that were explored exactly."""
+    """[n] total probability of the parseable answers whose probability was computed exactly."""
 
     drawn: Array
-    """[n] estimated probability of the parseable answers that were drawn."""
+    """[n] estimated total probability of the other parseable answers, from drawn samples."""
 
     is_completed: bool
-    """True if the unexplored part was sampled; False for a server, which does not return it."""
+    """True if the answers that were not explored were sampled. False for answers of a server, which
+    cannot sample them."""
 
     def results(self) -> dict[str, dict[str, float]]:
         """Return median and tenth percentile over the rows of ``covered`` and ``drawn``."""
@@ -206,7 +210,7 @@ class Coverage(NamedTuple):
         )
 
     def check_rule(self, rule: str, where: str) -> None:
-        """Raise ValueError for means and medians of distributions that are mostly unknown."""
+        """Raise ValueError for a mean or median of answers with too little probability in total."""
         median = float(np.median(self.covered + self.drawn))
         if not self.is_completed and rule in ("mean", "median") and median < LEAST_EXPLORED:
             raise ValueError(
@@ -218,7 +222,7 @@ class Coverage(NamedTuple):
 
 
 def auroc(confidence: Array, right: Array) -> float | None:
-    """Return the probability that a random correct answer has more confidence than a wrong one.
+    """Return the probability that a correct answer has a higher confidence than a wrong answer.
 
     Equal confidences count as a half. Returns None if all answers are correct or all are wrong.
     """
@@ -233,10 +237,10 @@ def auroc(confidence: Array, right: Array) -> float | None:
 
 
 def risk_coverage(confidence: Array, right: Array) -> tuple[Array, Array]:
-    """Return coverage k / n and risk, both [n], if only the k most confident answers are given.
+    """Return coverage k / n and risk, both [n], for the k most confident answers, k = 1 to n.
 
-    Risk is the share of wrong answers among the given ones. Among answers with the same confidence,
-    it is the mean over all their orders.
+    Risk is the share of wrong answers among these k. If answers have the same confidence, risk is
+    the mean over all orders of these answers.
     """
     _, index, counts = np.unique(-confidence, return_inverse=True, return_counts=True)
     wrong = np.bincount(index, 1 - right)
@@ -251,7 +255,7 @@ def aurc(confidence: Array, right: Array) -> float:
 
 
 def selections(confidence: Array, right: Array) -> list[Selection]:
-    """Return the selection for each threshold that changes it, from the highest to the lowest."""
+    """Return the selection for each different confidence as threshold, from high to low."""
     values, index, counts = np.unique(-confidence, return_inverse=True, return_counts=True)
     given, correct = np.cumsum(counts), np.cumsum(np.bincount(index, right))
     columns = (-values, given / len(right), correct / given)
@@ -259,24 +263,24 @@ def selections(confidence: Array, right: Array) -> list[Selection]:
 
 
 def select_coverage(found: Sequence[Selection], coverage: float) -> Selection:
-    """Return the smallest selection with at least this share of all answers.
+    """Return the smallest selection that has at least the share ``coverage`` of all answers.
 
-    ``found`` are the results of ``selections``. Equal confidences are selected together.
+    ``found`` is the result of ``selections``. Answers with equal confidence are selected together.
     """
     return next(own for own in found if own.coverage >= min(coverage, 1.0))
 
 
 def select_right(found: Sequence[Selection], right: float) -> Selection | None:
-    """Return the largest selection of which at least a share ``right``, 0 to 1, is correct.
+    """Return the largest selection with at least a share ``right``, 0 to 1, of correct answers.
 
-    ``found`` are the results of ``selections``. Returns None if no threshold reaches this share.
+    ``found`` is the result of ``selections``. Returns None if no threshold reaches this share.
     """
     return next((own for own in reversed(found) if own.right >= right), None)
 
 
 @dataclass(frozen=True, eq=False)
 class Confidences:
-    """The confidences of scored answers or objects, and whether these are correct."""
+    """The confidences of scored answers or objects, and whether each of them is correct."""
 
     rule: str
     """Rule that all answers were decoded with: ``greedy``, ``mean``, ``median`` or ``mbr``."""
@@ -288,7 +292,8 @@ class Confidences:
     """True for lists of objects: there is one value per object instead of one per answer."""
 
     rows: int
-    """Number of judged answers, including unparseable ones, but not unparseable lists."""
+    """Number of answers that were judged. Unparseable answers are included, but not if the answer
+    should be a list of objects."""
 
     confidence: Array
     """Confidence, 0 to 1, of each answer or object, [n]; 0 for an unparseable answer."""
@@ -300,15 +305,15 @@ class Confidences:
     """Index of the row of each answer or object, [n]."""
 
     groups: Groups
-    """Group of the row of each answer or object, [n]; see ``evaluation.scores.row_groups``."""
+    """Group of the row of each answer or object, [n]; the bootstrap draws whole groups."""
 
     raw: Array | None = None
     """The confidences before the calibration, [n]; None if they were not calibrated."""
 
     def results(self) -> dict[str, Any]:
-        """Return gap, ece, auroc, aurc and thresholds, with their rule, for results.json.
+        """Return gap, ece, auroc, aurc, thresholds and the decoding rule, for results.json.
 
-        ``raw`` has the gap, the ece and the reliability before the calibration, if there was one.
+        If confidences were calibrated, ``raw`` has gap, ece and reliability before calibration.
         """
         values = (self.confidence, self.right)
         return {
@@ -367,9 +372,9 @@ def gap_text(found: Mapping[str, float | None]) -> str:
 def thresholds(confidence: Array, right: Array) -> dict[str, list[dict[str, float | None]]]:
     """Return the selections of answers whose confidence is at least a threshold.
 
-    ``coverage`` has the smallest selection with each of ``COVERAGES``, and ``right`` the largest
-    one with each share of correct answers in ``RIGHT_SHARES``: ``wanted`` is this share, and
-    ``threshold`` is None if no threshold reaches it.
+    ``coverage`` lists the smallest selection for each coverage in ``COVERAGES``. ``right`` lists
+    the largest selection for each share of correct answers in ``RIGHT_SHARES``. ``wanted`` is this
+    coverage or share; ``threshold`` is None if no threshold reaches it.
     """
     found = selections(confidence, right)
 
@@ -393,7 +398,7 @@ def collect_confidences(
 ) -> Confidences | None:
     """Return the confidences of scored answers; None without confidences or ``scorer.success``.
 
-    ``rows`` are rows of scores.jsonl with ``decode``; the arguments after it are in their order.
+    ``rows`` are rows of scores.jsonl with ``decode``; the arguments after it have the same order.
     """
     success = scorer.success
     if success is None:
@@ -415,7 +420,7 @@ def collect_confidences(
         own = [[rows[i]["decode"].get("confidence") or 0.0] for i in known]
         raws = [[rows[i]["decode"].get("confidence_raw") or 0.0] for i in known]
         is_calibrated = any("confidence_raw" in rows[i]["decode"] for i in known)
-    scored = ~np.isnan(rights)  # not objects in ignored regions
+    scored = ~np.isnan(rights)  # objects in ignored regions have nan
     if not scored.any():
         return None
     confidence, raw = (np.array([*chain(*side)], dtype=np.float64)[scored] for side in (own, raws))
@@ -434,7 +439,7 @@ def collect_confidences(
 
 
 def collect_coverage(rows: Sequence[Mapping[str, Any]]) -> Coverage | None:
-    """Return how much of the distributions was explored and drawn; None if no row has it."""
+    """Read ``covered`` and ``drawn`` of all rows; None if no row has ``decode.covered``."""
     found = [row["decode"] for row in rows if row.get("decode", {}).get("covered") is not None]
     if not found:
         return None

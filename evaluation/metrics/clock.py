@@ -1,9 +1,9 @@
 """Metrics of clock times on a 12-hour dial, in minutes; ``TIMES`` has the rules of each.
 
-``linear_deviation_minutes`` may be what the NTIL paper calls "time deviation". In the script of
-"It's About Time", ``it_is_about_time`` is the "top-1", ``it_is_about_time_minute`` the "top-1
-minute", and ``hour_accuracy`` the "top-1 hour". An answer must have the format ``H:MM`` of the
-prompt; metrics named ``lenient_...`` also accept others (see ``mm_numeric.tasks.clock_text``).
+``linear_deviation_minutes`` may be the metric that the NTIL paper calls "time deviation". The
+script of "It's About Time" calls ``it_is_about_time`` "top-1", ``it_is_about_time_minute`` "top-1
+minute" and ``hour_accuracy`` "top-1 hour". An answer must have the format ``H:MM`` of the prompt.
+Metrics named ``lenient_...`` also accept other formats (see ``mm_numeric.tasks.clock_text``).
 
 Source of "It's About Time": https://github.com/charigyang/itsabouttime, src/eval.py.
 """

@@ -1,9 +1,10 @@
 """Metrics of ClockBench: clocks with seconds and date, and clocks that show no valid time.
 
-``CLOCKBENCH`` has the rules of each metric. The share of right hours (and of each other field) is
-over the valid clocks that show them; an answer without ``"valid": true`` is wrong. The target of a
-field may be a number, a range ``[4, 5]`` or a list of accepted numbers. Texts are compared without
-regard to case. Answers may have numbers as texts; 7.9 counts as 7, as in the script.
+``CLOCKBENCH`` has the rules of each metric. The share of right hours, or of another field, counts
+the clocks that show a valid time and this field; an answer without ``"valid": true`` is wrong. The
+target of a field may be a number, a range ``[4, 5]`` or a list of accepted numbers. Texts are
+compared without regard to case. Answers may have numbers as texts; 7.9 counts as 7, as in the
+script.
 
 Source: https://clockbench.ai, clockbench_grade.py. The script also recognises 24-hour clocks by
 their names, and asks four questions in one conversation.
@@ -73,7 +74,7 @@ def is_correct(answer: ClockReading, target: ClockReading) -> bool:
 def delta_seconds(answer: ClockReading, target: ClockReading) -> float | None:
     """Return the circular distance in seconds between a wrong answer and the true time.
 
-    Returns None where ClockBench's script computes none: the clock shows no valid time, its
+    Returns None where ClockBench's script computes no distance: the clock shows no valid time, its
     target has several times, the answer is correct, or the answered time is not in integers.
     """
     wanted, given = ([reading.fields.get(name) for name in _TIME] for reading in (target, answer))
@@ -93,7 +94,7 @@ def delta_seconds(answer: ClockReading, target: ClockReading) -> float | None:
 
 
 def _seconds(values: Sequence[Any], period: int) -> int | None:
-    """Convert [hours, minutes, seconds] to seconds; missing values are 0. None if not integers."""
+    """Convert [hours, minutes, seconds] to seconds; None if a value is no integer (missing: 0)."""
     numbers = [0 if value is None or value is False else _integer(value) for value in values]
     if None in numbers:
         return None
