@@ -3,15 +3,15 @@
 The metrics equal those of pycocotools: IoU from 0.50 to 0.95 in steps of 0.05, 101 recall
 thresholds, at most 100 detections per image and label, and ignored regions as crowds. AP ranks
 detections by their score. A language model does not predict scores; the mean probability of a box's
-tokens can be used. If all scores are equal, AP depends on the order of the images (AP50 was .474 to
-.499 for the same boxes with other image ids). The setting ``ties`` selects how equal scores are
-treated:
+tokens can be used. If all scores are equal, AP depends on the order of the images: AP50 was between
+.474 and .499 when only the image ids were changed. The setting ``ties`` selects how equal scores
+are treated:
 
 official   raise an error if all scores are equal; other ties are ordered as in pycocotools
 averaged   average over all orders of detections with equal scores: if 2 of 5 such detections are
            correct, each counts as 0.4 correct. AP is computed from the resulting mean curve, and
-           equals AP of pycocotools if no scores are equal. Without scores, all detections are
-           treated as equal. Within an image, they are matched in the order of the answer.
+           equals AP of pycocotools if no scores are equal. Without scores, all detections have the
+           same rank; within an image, they are matched in the order of the answer.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,7 +52,7 @@ AREAS: Mapping[str, tuple[float, float]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """Settings of COCO's AP, such as boxes or masks, and the treatment of equal scores."""
+    """Settings of COCO's AP, such as the type of shape and the treatment of equal scores."""
 
     ties: str = "official"
     """Treatment of equal scores, ``official`` or ``averaged``; see the top of this module."""
@@ -61,15 +61,15 @@ class Rules:
     """Shapes that are compared: ``bbox`` (boxes) or ``segm`` (masks)."""
 
     max_detections: tuple[int, ...] = (1, 10, 100)
-    """AR is computed for each of these numbers of detections per image and label. AP and the
-    metrics by area use the largest one."""
+    """AR (average recall) is computed for each of these numbers of detections per image and label.
+    AP and the metrics by area use the largest number."""
 
     areas: Mapping[str, tuple[float, float]] = field(default_factory=lambda: AREAS)
     """Name of each area range, and its smallest and largest area in square pixels."""
 
     rank_by: str = "scores"
-    """Field of the rows that has the confidence of each object: ``scores``, or ``token_scores`` of
-    decoded greedy answers, the mean probability of the object's tokens."""
+    """Field of the rows with the confidence of each object: ``scores``, or ``token_scores``, the
+    mean probability of the object's tokens in greedy answers decoded along with other rules."""
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -150,12 +150,12 @@ def rank_answers(
     """Compute COCO's AP and AR of parsed answers, compared as upright boxes or as masks.
 
     Args:
-        predictions: For each image, its labelled detections; None for an unparseable answer.
-        targets: For each image, its true shapes. Their labels are the categories. As in
-            ``metrics.detection``, an ignored region without a label applies to all of them.
-        scores: For each image, the confidence of each detection; None without scores.
-        rules: Settings; those of COCO when None.
-        may_be_empty: Without any detection, return an AP of 0 instead of raising an error.
+        predictions: The labelled detections of each image; None for an unparseable answer.
+        targets: The true shapes of each image; their labels are the categories. An ignored region
+            without a label applies to all categories.
+        scores: The confidences of the detections of each image; None if there are no confidences.
+        rules: Settings; COCO's own when None.
+        may_be_empty: If there is no detection at all, return an AP of 0 instead of an error.
     """
     rules = rules or Rules()
     found = [() if prediction is None else prediction.items for prediction in predictions]
@@ -182,7 +182,7 @@ def _ious(shapes: Any, true_shapes: Any, truths: Side, rules: Rules) -> IouOfPai
 
 
 def _of_labels(item: Instance, labels: Sequence[str]) -> Iterator[Instance]:
-    """Yield a true shape; an ignored region without a label once for each label."""
+    """Yield a true shape; yield an ignored region without a label once for each label."""
     if item.label or not item.ignore:
         yield item
     else:
@@ -198,7 +198,7 @@ def rank_rows(
         dataset: ``images``, ``annotations`` and ``categories``, as in an instances file.
         results: Detections with ``image_id``, ``category_id``, ``score`` and ``bbox`` (for masks,
             ``segmentation``). As in pycocotools, detections of other categories do not count.
-        rules: Settings; those of COCO when None.
+        rules: Settings; COCO's own when None.
     """
     rules = rules or Rules()
     annotations = dataset["annotations"]
@@ -278,9 +278,13 @@ def _curves(
     labels: Sequence[str],
     rules: Rules,
 ) -> tuple[Curves, Ints]:
-    """Return a curve for each area range, label and IoU threshold, and the rank of each event."""
+    """Return the precision-recall curves, one for each area range, label and IoU threshold.
+
+    Also return the rank of the detection of each event (defined in ``Curves``), for recall at
+    ``max_detections``.
+    """
     scores, label = detections.scores[matches.kept], detections.label[matches.kept]
-    order = np.lexsort((-scores, label))  # equal scores: by image, and then as listed
+    order = np.lexsort((-scores, label))  # equal scores stay in the order of images and answers
     kept, label, scores = matches.kept[order], label[order], scores[order]
     area_px = detections.areas[kept, None]
     counted = ~matches.ignored[order]
@@ -292,7 +296,7 @@ def _curves(
     curve = (area * len(labels) + label[at]) * len(THRESHOLDS) + threshold
     by_curve = np.argsort(curve, kind="stable")
     area, threshold, at, curve = (own[by_curve] for own in (area, threshold, at, curve))
-    # Number of seen detections before each one, in its area range and all previous ranges.
+    # Number of seen detections before each detection, in its area range and all previous ranges.
     before = np.concatenate([np.zeros((1, len(limits)), np.int64), np.cumsum(seen, axis=0)])
     before += np.cumsum(before[-1]) - before[-1]
     tie = None
@@ -319,4 +323,4 @@ def _curves(
 
 
 COCO_AP = coco_scorer(Rules(), "of the rows (predict: mean probability of tokens)")
-"""Scorer for objects that are ranked by confidence, with the settings of COCO."""
+"""Scorer for objects that are ranked by confidence, with COCO's own settings."""

@@ -1,6 +1,6 @@
 """Match detections to true shapes as pycocotools does, for all images and labels at once.
 
-A detection can only match a true shape (truth) of its image and label. So the first step can
+A detection can only match a true shape (truth) with the same image and label. So the first step can
 match the most confident detection of every image and label at once, without a loop over images. The
 second step matches the second most confident detections, and so on.
 
@@ -47,7 +47,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Matches:
-    """The detections used for AP, and for each detection whether it matches a true shape."""
+    """The detections that AP ranks, and whether each of them matches a true shape."""
 
     kept: Ints
     """Indices of the ranked detections, [d], sorted by label, image and decreasing score."""
@@ -76,8 +76,8 @@ def match(
 ) -> Matches:
     """Match detections to truths, best score first, for each area range and IoU threshold.
 
-    Only the ``max_detections`` with the highest scores are kept in each image and label. A pair
-    matches with IoU >= threshold. ``areas`` are the smallest and largest area of each range.
+    For each image and label, only the ``max_detections`` detections with the highest scores are
+    used. A pair matches if IoU >= threshold. ``areas`` has the limits of each range.
     """
     images = int(max(detections.image.max(initial=-1), truths.image.max(initial=-1))) + 1
     group = detections.label * images + detections.image
@@ -123,7 +123,10 @@ def _rank_in_run(values: Ints) -> Ints:
 def find_overlaps(
     kept: Ints, group: Ints, truth_group: Ints, iou_of_pairs: IouOfPairs, lowest: float
 ) -> tuple[Ints, Ints, Floats]:
-    """Find pairs with IoU >= ``lowest``; return the detection, the truth and the IoU of each."""
+    """Find pairs with IoU >= ``lowest``; return the detection, the truth and the IoU of each pair.
+
+    ``group`` and ``truth_group`` number the image and label: only shapes of one group are paired.
+    """
     by_group = np.argsort(truth_group, kind="stable")
     groups = np.concatenate([group[kept], truth_group])
     dense = np.unique(groups, return_inverse=True)[1].astype(np.int64)
@@ -142,9 +145,9 @@ def _steps(
 ) -> Iterator[tuple[Ints, Ints, Floats]]:
     """Yield batches of pairs: a detection and a true shape that overlaps it.
 
-    The first batch has the pairs of the most confident detection of each image and label. The next
-    batch has those of the second most confident, and so on. Very large batches are split. The pairs
-    of one detection are sorted by increasing IoU.
+    The first batch has the pairs of the most confident detection of each image and label, the next
+    batch the pairs of the second most confident detection, and so on. Very large batches are split.
+    The pairs of one detection are sorted by increasing IoU.
     """
     order = np.lexsort((truth, iou, detection, rank[detection]))
     detection, truth, iou = detection[order], truth[order], iou[order]

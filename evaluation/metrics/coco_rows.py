@@ -6,7 +6,7 @@ polygons    [[x1, y1, x2, y2, x3, y3, ...], ...]: the mask is the union of the p
 RLE         run-length encoding {"size": [height, width], "counts": ...}: lengths of runs of equal
             pixels, column by column, as a list, or as the text that pycocotools writes
 
-A predicted polygon is drawn as a mask in the size of its image, which the true masks have.
+A predicted polygon is converted to a mask with the size of the true masks of its image.
 """
 
 import math
@@ -36,7 +36,7 @@ Rle = dict[str, Any]
 """Run-length encoding as pycocotools reads it; ``counts`` are bytes."""
 
 _FARTHEST_PX = 100_000
-_CANVAS = 10_000, 10_000  # height and width for an image without true masks: no masks match
+_CANVAS = 10_000, 10_000  # height, width of predicted masks if their image has no true mask
 
 
 def read_mask(value: Any, size: tuple[int, int], where: str) -> Rle:
@@ -117,7 +117,10 @@ def mask_sizes(images: Sequence[Sequence[Instance]]) -> list[tuple[int, int]] | 
 def collect_masks(
     images: Sequence[Sequence[Instance]], sizes: Sequence[tuple[int, int]]
 ) -> tuple[Shapes, list[Rle]]:
-    """Return the masks of many images, and their areas and bounds; shapes are drawn as masks."""
+    """Return the areas and bounds of the masks of many images, and the masks themselves.
+
+    A shape without a mask is converted to a mask.
+    """
     masks = [_rle(i, size) for items, size in zip(images, sizes, strict=True) for i in items]
     shapes = collect_shapes([[item.shape for item in items] for items in images])
     areas = mask_areas(masks)
@@ -139,7 +142,7 @@ def collect_masks(
 def overlapping_masks(
     detections: Shapes, masks: Sequence[Rle], truths: Shapes, true_masks: Sequence[Rle]
 ) -> Pairs:
-    """Find all pairs of a detection and a truth of one image whose masks overlap."""
+    """Find all pairs of a detection and a truth in the same image whose masks overlap."""
     chunks = [(np.empty(0, np.int64), np.empty(0, np.int64))]
     for detection, truth in pairs_in_groups(detections.image, truths.image):
         near = bounds_intersection_areas(detections, detection, truths, truth) > 0
@@ -167,9 +170,9 @@ def side_of_answers(
 ) -> tuple[Side, Any]:
     """Convert true or predicted shapes to arrays: image numbers, labels, areas, boxes or masks.
 
-    ``ranks`` are the confidences of predicted shapes; None means that the shapes are true ones. As
-    in pycocotools, the area of a predicted shape is that of its bounding box, or of its mask. For
-    masks, ``sizes`` has height and width of each image.
+    ``ranks`` are the confidences of predicted shapes; None for true shapes. As in pycocotools, the
+    area of a predicted shape is the area of its bounding box, or of its mask. To compare masks,
+    ``sizes`` has height and width of each image.
     """
     if sizes is None:
         shapes = collect_shapes([[item.shape for item in items] for items in images])
@@ -200,7 +203,7 @@ def side_of_rows(
     """Convert the detections or annotations of a COCO file to arrays, and read boxes or masks.
 
     Args:
-        rows: Entries of the file. Annotations have an area, and may be crowd regions.
+        rows: Entries of the file. Only annotations have an area, and may be crowd regions.
         what: ``detection`` or ``annotation``, for error messages.
         images: Image id -> entry of the image in the instances file.
         names: Category id -> category name. Rows of other categories are skipped.
@@ -300,7 +303,7 @@ def checked_scores(scores: Sequence[float | None], ties: str, truths: int) -> Fl
             f"such as the probability of its tokens{advice}."
         )
     for number, score in enumerate(scores, start=1):
-        if not abs(score) <= sys.float_info.max:  # type: ignore[arg-type]  # nan is not
+        if not abs(score) <= sys.float_info.max:  # type: ignore[arg-type]  # False for nan
             raise ValueError(f"detection {number}: the score is {score:.40}; give a finite number.")
     found = np.array(scores, dtype=np.float64)
     if ties == "official" and len(found) > 1 and (found == found[0]).all():

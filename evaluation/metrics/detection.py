@@ -14,14 +14,14 @@ and CTW1500. In each image
 Precision = matched / detections and recall = matched / truths; all counts are sums over the images.
 
 The script computes areas with the package Polygon (Polygon2, Polygon3). The area of a polygon that
-crosses itself is the absolute value of the shoelace formula, in which its loops may cancel, while
-intersections follow the even-odd rule. ``hmean``, ``precision`` and ``recall`` do the same, so
-that an IoU may exceed 1 here. For all other metrics, a polygon that crosses itself is repaired.
+crosses itself is the absolute value of the shoelace formula, in which the polygon's loops may
+cancel each other. Intersections follow the even-odd rule. ``hmean``, ``precision`` and ``recall``
+do the same, so an IoU may exceed 1. For all other metrics, such a polygon is repaired.
 
-Metrics named ``..._at_t`` match greedily by decreasing IoU and count pairs with IoU >= t, so that
-the order of the file does not matter. They exclude a detection in an ignored region only if it is
-unpaired, so that the ground truth itself always scores 1. Object detection pairs shapes with the
-same label only. A missing image or an unparseable answer counts as an image without detections.
+Metrics named ``..._at_t`` match greedily by decreasing IoU and count pairs with IoU >= t. The order
+of the file does not matter for them. They exclude a detection in an ignored region only if it is
+unpaired; therefore the ground truth itself always scores 1. Object detection only pairs shapes with
+the same label. A missing image or an unparseable answer counts as an image without detections.
 """
 
 from collections.abc import Callable, Sequence
@@ -79,8 +79,9 @@ def score_instances(
 
     ``matched`` and ``detected`` count pairs and detections under the ICDAR 2015 rules,
     ``paired_at_t`` counts pairs with IoU >= t, and ``counted`` counts detections that are paired or
-    outside of ignored regions. In columns of one COCO size, a paired detection has the size of its
-    truth, any other detection its own size. ``paired_iou`` is the sum of the IoUs of all pairs.
+    outside of ignored regions. Columns such as ``counted_small`` count one COCO size; a paired
+    detection is counted by the size of its truth, any other detection by its own size.
+    ``paired_iou`` is the sum of the IoUs of all pairs.
     """
     found = pair_detections(predictions, targets, labelled=labelled)
     detections, truths, care = found.detections, found.truths, found.care
@@ -116,9 +117,9 @@ def score_instances(
 def count_labels(
     predictions: Sequence[Instances | None], targets: Sequence[Instances]
 ) -> dict[str, NDArray[np.int64]]:
-    """Count true shapes, detections and pairs of each label, as ``score_instances`` does per image.
+    """Count the true shapes, the detections and the pairs (by IoU threshold) of each label.
 
-    A detection is counted under its own label, so that a box with a wrong label is an error of two
+    A detection is counted under the predicted label. So a box with a wrong label is an error of two
     labels. Labels that only occur in ignored regions or excluded detections are left out.
     """
     found = pair_detections(predictions, targets, labelled=True)
@@ -156,8 +157,9 @@ class PairedDetections(NamedTuple):
     def outside_ignored(self, areas: Floats, added_px: float = 0.0) -> Bools:
         """Return True for each detection that is not in an ignored region, [detections].
 
-        A detection is in an ignored region if their intersection is larger than half of (its area
-        in ``areas``, [detections], + ``added_px``). Total-Text's script adds 1 square pixel.
+        A detection is in an ignored region if their intersection is larger than half of the
+        detection's area (from ``areas``, [detections]) plus ``added_px``. Total-Text's script adds
+        1 square pixel.
         """
         area = areas[self.ignored.detection] + added_px
         share = np.divide(self.ignored.intersection, area, out=np.zeros_like(area), where=area > 0)
@@ -168,7 +170,7 @@ class PairedDetections(NamedTuple):
     def icdar2015_pairs(self) -> tuple[Pairs, Bools]:
         """Match detections with truths as the script of ICDAR 2015 does.
 
-        Also return a mask of the detections that the script does not exclude, [detections].
+        Also return a mask, [detections]: True for detections that the script does not exclude.
         """
         outside = self.outside_ignored(self.detections.ring_areas)
         is_above = ious(self.detections, self.truths, self.pairs, ring_areas=True) > MATCHED_IOU
@@ -176,10 +178,10 @@ class PairedDetections(NamedTuple):
         return above.select(greedy_one_to_one(above)), outside
 
     def best_pairs(self) -> tuple[Pairs, Floats, Bools]:
-        """Match detections with truths one-to-one, greedily by decreasing IoU, from IoU 0.5.
+        """Match detections with truths one-to-one, greedily by decreasing IoU, with IoU >= 0.5.
 
-        Return the p pairs, their IoU, [p], and a mask of the detections that are paired or outside
-        of ignored regions, [detections].
+        Return the p pairs, their IoU, [p], and a mask, [detections]: True for detections that are
+        paired or outside of ignored regions.
         """
         iou = ious(self.detections, self.truths, self.pairs)
         order = np.argsort(-iou, kind="stable")
@@ -194,11 +196,11 @@ class PairedDetections(NamedTuple):
 def objects_right(
     predictions: Sequence[Instances | None], targets: Sequence[Instances], *, labelled: bool = False
 ) -> list[Floats]:
-    """Return for each image an array with a value per detection, to check its confidence.
+    """Return for each image an array that tells which detections are correct: 1, 0 or nan.
 
-    The value is 1 if the detection is paired with a truth at an IoU of at least 0.5, 0 if it is
-    not, and nan if it is excluded because it lies in an ignored region. If ``labelled``, both
-    shapes of a pair must have the same label. An unparseable answer has an empty array.
+    The value is 1 if the detection is paired with a truth at an IoU of at least 0.5, nan if it is
+    excluded because it lies in an ignored region, and otherwise 0. If ``labelled``, both shapes of
+    a pair must have the same label. An unparseable answer has an empty array.
     """
     found = pair_detections(predictions, targets, labelled=labelled)
     pairs, _, counts = found.best_pairs()
@@ -218,7 +220,7 @@ def pair_detections(
     """Find all overlapping pairs of a predicted shape and a true shape or ignored region.
 
     If ``labelled``, both shapes of a pair must have the same label. ``repair`` is a function from
-    invalid shapely polygons to valid geometries. Where true shapes have masks, pixels are compared.
+    invalid shapely polygons to valid geometries. If true shapes have masks, masks are compared.
     """
     if len(predictions) != len(targets):
         raise ValueError(f"{len(predictions)} predictions for {len(targets)} targets.")
@@ -248,7 +250,7 @@ def pair_detections(
 def scores_by_iou(
     predictions: Sequence[Instances | None], targets: Sequence[Instances]
 ) -> list[list[float]]:
-    """Return confidences that rank detections by their best IoU, for the highest possible AP."""
+    """Return artificial confidences that rank detections by best IoU: AP is as high as possible."""
     found = pair_detections(predictions, targets, labelled=True)
     best = np.zeros(len(found.detections.image))
     np.maximum.at(best, found.pairs.detection, ious(found.detections, found.truths, found.pairs))
@@ -322,7 +324,7 @@ SHARED_RULES = {
     "unreadable answer": "no detections in the image; its truths count",
     "sums": "over the data set",
 }
-"""Rules that hold for all detection metrics, as stored in results.json."""
+"""Rules that are the same for all detection metrics, as stored in results.json."""
 
 _MASKS = "pixels by pycocotools, if the rows have masks (max_points of detection)"
 _PAIRS_RULES = {

@@ -7,8 +7,8 @@ merges several truths). Each match adds credit to the recall and to the precisio
 recall = sum of credit / number of truths, area recall = intersection / area of the truth
 precision = sum of credit / number of detections, area precision = intersection / area of detection
 
-``deteval_total_text`` follows ``Deteval.py`` of the repository cs-chan/Total-Text-Dataset as it is
-since April 2019 (commits 87f80b2 and fb0f371), with polygon areas as in ``polygon_fast.py``
+``deteval_total_text`` follows ``Deteval.py`` of the repository cs-chan/Total-Text-Dataset, in the
+version since April 2019 (commits 87f80b2 and fb0f371), with polygon areas as in ``polygon_fast.py``
 (``polygon_wrapper.py`` counts pixels). The threshold of area recall, ``tr``, is 0.7; the threshold
 of area precision, ``tp``, is 0.6. Both ratios are rounded to two decimals. They must be greater
 than the threshold in a one-to-one match; in other matches, equality is enough. Split and merged
@@ -58,7 +58,7 @@ def score_total_text(
     shapes. Each matched shape adds a credit of 0.8 or 1. A prediction is None if the answer is
     missing or unparseable.
     """
-    # Of a polygon that crosses itself, only the loops that run in one direction are kept.
+    # buffer(0) keeps only the loops in one direction of a polygon that crosses itself.
     found = pair_detections(
         predictions, targets, repair=lambda polygons: shapely.buffer(polygons, 0)
     )
@@ -69,7 +69,7 @@ def score_total_text(
     detection_areas = detections.ring_areas[pairs.detection]
     scored = outside[pairs.detection] & (truth_areas > 0) & (detection_areas > 0)
     pairs = pairs.select(scored)
-    # Area recall (sigma) and area precision (tau).
+    # sigma is the area recall, tau the area precision.
     sigma = np.round(pairs.intersection / truth_areas[scored], 2)
     tau = np.round(pairs.intersection / detection_areas[scored], 2)
 
@@ -94,7 +94,7 @@ def score_total_text(
 
 
 def _total_text_credits(sigma: Table, tau: Table) -> tuple[float, float]:
-    """Match the shapes of one image; return the sums of scores for recall and for precision.
+    """Match the shapes of one image; return the sums of credits for recall and for precision.
 
     ``sigma[truth, detection]`` is the intersection divided by the area of the truth, and
     ``tau[truth, detection]`` is the intersection divided by the area of the detection.
@@ -122,7 +122,7 @@ def _total_text_credits(sigma: Table, tau: Table) -> tuple[float, float]:
 
 
 def _is_single(passes: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return True for each truth with a single overlapping detection that overlaps no other truth.
+    """Return True for each truth that overlaps one detection, if this overlaps no other truth.
 
     ``passes[truth, detection]`` is True if both overlap by more than a threshold.
     """

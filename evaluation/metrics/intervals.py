@@ -3,19 +3,20 @@
 For one run, the interval has the percentiles of the metric on resampled test rows (``bootstrap``).
 
 With several seeds, both the seeds and the test rows are samples. In simulated comparisons whose
-seeds differ by 3 points, on 500 rows, a bootstrap over seeds and rows contains the true difference
-in 87 % of the cases with two seeds and in 94 to 96 % with five. Student's t over seeds, which
-ignores the sampling of the rows that all seeds share, contains it in 92 to 95 %. The interval here
-adds the covariance caused by these rows to the variance between seeds, and contains it in 96 to
-98 % with two seeds, and in 94 to 96 % from five on. ``tests/helpers/interval_coverage.py`` prints
-these shares, and how often a family of hypotheses without any effect has a clear difference: 1 to
-3 % if seeds do not differ, otherwise 4 to 6 %.
+seeds differ by 3 points, on 500 rows, the interval of a bootstrap over seeds and rows contains the
+true difference in 87 % of the cases with two seeds and in 94 to 96 % with five. The interval of
+Student's t over seeds, which ignores that all seeds share a sample of rows, contains it in 92 to
+95 %. This module adds the covariance caused by the shared rows to the variance between seeds. Its
+interval contains the true difference in 96 to 98 % of the cases with two seeds, and in 94 to 96 %
+with five or more. ``tests/helpers/interval_coverage.py`` prints these shares. It also prints how
+often a family of hypotheses without any effect has a clear difference: in 1 to 3 % of the cases if
+seeds do not differ, otherwise in 4 to 6 %.
 
 The p-values of a comparison are corrected for multiple testing by the method of Holm (1979). Only
 differences of the first metric have corrected p-values (``p_holm``), and only with enough seeds.
 Each table of summary.json is a family of hypotheses. The control and warm starts are in no family,
-because they are not candidates. The hypotheses of ``compare.hypotheses`` have families of their
-own, and may be about any metric.
+because they are not candidates for the best objective. The families of ``compare.hypotheses`` are
+separate, and may be about any metric.
 """
 
 import functools
@@ -29,7 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 from mm_numeric.evaluation.metrics.bootstrap import MetricSample, Name
 
 ENOUGH_SEEDS = 5
-"""Number of seeds from which a comparison states whether an objective is better than another."""
+"""A comparison needs at least this number of seeds to call an objective better than another."""
 
 _PERCENTILES = (2.5, 97.5)
 _LARGEST_SQUARED = 1e100  # larger values are scaled before they are squared
@@ -39,7 +40,7 @@ _MOST_FREEDOM = 1000.0  # from here on, Student's t equals the normal distributi
 class Interval(NamedTuple):
     """A 95 % confidence interval, and the two-sided p-value of the hypothesis that the mean is 0.
 
-    All are nan if a seed has no value. ``p`` is nan for a single seed.
+    All three values are nan if a seed has no value. ``p`` is nan for a single seed.
     """
 
     low: float
@@ -52,17 +53,17 @@ def metric_interval(sample: MetricSample) -> Interval:
 
     If all rows are right, or all are wrong, each resample has the same value. The interval of a
     share is then the exact interval of Clopper and Pearson, whose width is 1 - 0.025^(1/n) for n
-    groups of rows. The interval of a difference of shares has this width to both sides if no row
-    changes: at most this share of all rows changes. If all rows change from wrong to right, p is
-    that of the sign test. Any other metric has no interval (both ends are nan) if all rows are
-    equal or in a single group, because such rows do not show the variance.
+    groups of rows. If two models are right on the same rows, the interval of the difference of
+    their shares extends by this width to both sides of 0. If all rows change from wrong to right,
+    p is the p-value of the sign test. Any other metric has no interval (both ends are nan) if all
+    rows are equal or in a single group, because such rows do not show the variance.
     """
     low, high, p = seed_interval(sample.values, sample.draws)
     first, nan = float(sample.values[0]), math.nan
     is_constant = (sample.values == first).all() and not any(map(_varies, sample.draws))
     if is_constant:
         of_rows = sample.of_rows()
-        known = np.isfinite(of_rows).all(axis=0)  # rows that the share does not depend on have nan
+        known = np.isfinite(of_rows).all(axis=0)  # the share does not depend on rows with nan
         count = len(np.unique(sample.groups[known]))
         if sample.is_share and count and first in (-1, 0, 1):
             width = 1 - 0.025 ** (1 / count)
@@ -77,7 +78,7 @@ def metric_interval(sample: MetricSample) -> Interval:
 
 
 def _varies(values: NDArray[np.float64]) -> bool:
-    """Return True if values differ, apart from nan."""
+    """Return True if values that are not nan differ."""
     known = values[~np.isnan(values)]
     return len(known) > 0 and bool(known.min() < known.max())
 
@@ -85,12 +86,12 @@ def _varies(values: NDArray[np.float64]) -> bool:
 def seed_interval(values: ArrayLike, draws: NDArray[np.float64]) -> Interval:
     """Compute the confidence interval of the mean of a metric over training seeds.
 
-    It is Student's t with the standard error and the degrees of freedom of ``standard_error``. For
-    one seed, it has the percentiles of the resampled rows.
+    The interval is Student's t with the standard error and degrees of freedom of
+    ``standard_error``. For one seed, its ends are percentiles of the metric on resampled rows.
 
     Args:
-        values: The metric of each seed, [seeds]; differences of a pair of runs for a comparison.
-        draws: The same for each bootstrap resample of test rows, [seeds, resamples].
+        values: The metric of each seed, [seeds], or its difference between two runs of each seed.
+        draws: The same values on each bootstrap resample of test rows, [seeds, resamples].
     """
     of_seeds = np.asarray(values, dtype=np.float64)
     if len(of_seeds) == 1 and not np.isnan(of_seeds).any():
@@ -112,13 +113,13 @@ def standard_error(
 
     The variance of the mean of ``n`` seeds is ``s^2 / n + c``. ``s^2`` is the variance of the
     metric between seeds. ``c`` is the mean covariance of two seeds over resampled test rows; more
-    seeds do not reduce it. The degrees of freedom are those of Satterthwaite (1946). The variance
-    is at least the variance of resampled rows alone. From ``ENOUGH_SEEDS`` on, the degrees of
-    freedom are computed from this floor if it applies: the smaller variance that it replaces would
-    give too few.
+    seeds do not reduce it. The degrees of freedom are Satterthwaite's (1946). If the variance is
+    smaller than the variance caused by resampled rows alone, it is replaced by the latter. With
+    ``ENOUGH_SEEDS`` or more, the degrees of freedom are then computed from the replacement, because
+    the smaller variance would result in too few degrees of freedom.
 
-    The arguments are those of ``seed_interval``. Both results are nan if a seed has no value, or if
-    there is one seed.
+    ``seed_interval`` describes the arguments. Both results are nan if a seed has no value, or if
+    there is only one seed.
     """
     count, nan = len(of_seeds), math.nan
     if count == 1 or np.isnan(of_seeds).any():
@@ -126,7 +127,7 @@ def standard_error(
     known = draws[:, ~np.isnan(draws).any(axis=0)]
     if known.shape[1] < 2:
         return nan, nan
-    # A single answer of 150 digits makes R² about -1e296, whose square is infinite.
+    # A single answer of 150 digits makes R² about -1e296. The square of this is infinite.
     largest = float(max(np.abs(of_seeds).max(), np.abs(known).max()))
     scale = largest if largest > _LARGEST_SQUARED else 1.0
     of_seeds, known = of_seeds / scale, known / scale
@@ -144,14 +145,14 @@ def standard_error(
 def smallest_effect(error: float, freedom: float, hypotheses: int = 1) -> float:
     """Return the smallest true difference that an experiment finds in 80 % of its repetitions.
 
-    A difference is found if its p-value, corrected for a number of ``hypotheses``, is at most .05.
-    ``error`` and ``freedom`` are results of ``standard_error``.
+    A difference is found if its p-value is at most .05 after correction for the number of
+    ``hypotheses``. ``error`` and ``freedom`` are results of ``standard_error``.
     """
     return error * (student_quantile(freedom, 0.05 / hypotheses) + student_quantile(freedom, 0.4))
 
 
 def _percentiles(draws: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the ends of the interval of one run, ignoring resamples without a value (nan)."""
+    """Return the ends of one run's interval, ignoring resamples on which the metric is nan."""
     if np.isnan(draws).all():
         return math.nan, math.nan
     low, high = np.nanpercentile(draws, _PERCENTILES)
@@ -174,14 +175,14 @@ def student_quantile(freedom: float, p: float = 0.05) -> float:
 
 
 def _p_value(ratio: float, freedom: float) -> float:
-    """Return the probability of a larger absolute value than ``ratio`` under Student's t."""
+    """Return the probability that an absolute value from Student's t exceeds ``ratio``."""
     angles, area = _angles(freedom)
     return float(1 - np.interp(math.atan(ratio / math.sqrt(freedom)), angles, area))
 
 
 @functools.lru_cache(maxsize=64)
 def _angles(freedom: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return angles from 0 to 90 degrees and the share of Student's t below each.
+    """Return angles from 0 to 90 degrees, and for each angle the share of Student's t below it.
 
     ``t = sqrt(freedom) tan(angle)`` has a density proportional to ``cos(angle)^(freedom - 1)``.
     """
@@ -203,7 +204,7 @@ FAMILIES = {
 def correct_p_values(summary: Mapping[str, Any]) -> None:
     """Add ``p_holm`` to the differences of each family in the content of summary.json.
 
-    ``findable`` becomes the smallest difference that would be clear after the correction.
+    ``findable`` is replaced by the smallest difference that would be found after the correction.
     """
     if len(summary["seeds"]) < ENOUGH_SEEDS:
         return

@@ -27,7 +27,7 @@ _FARTHEST_PX = 1e6  # shapes with a corner beyond this are not drawn
 
 @dataclass(frozen=True)
 class MatchedShapes:
-    """The true and predicted shapes of one row, and which of them are matched with each other."""
+    """The true and predicted shapes of one row, and which true shape matches which prediction."""
 
     truths: Sequence[Instance]
     """True shapes that are not ignored regions."""
@@ -93,7 +93,8 @@ def match_rows(rows: Sequence[Mapping[str, Any]]) -> list[MatchedShapes]:
     """Match the predicted with the true shapes of each row of ``scores.jsonl``.
 
     If any true shape has a label, only shapes with the same label match, and a predicted shape in
-    an ignored region counts if it is matched. The texts of words are not labels in this sense.
+    an ignored region counts only if it matches a true shape at IoU 0.5 or more. Without labels, a
+    predicted shape in an ignored region never counts. Words are treated as shapes without labels.
     """
     targets, predictions = (
         [read_shapes(row[key], key) for row in rows] for key in ("target", "parsed")
@@ -105,7 +106,7 @@ def match_rows(rows: Sequence[Mapping[str, Any]]) -> list[MatchedShapes]:
         labelled=labelled,
     )
     pairs, care = found.pairs, found.care
-    # As the scorers do: an object in a crowd can be found, a word in an illegible area cannot.
+    # As in the scorers, an object in a crowd can be found, but a word in an illegible area cannot.
     areas = found.detections.areas
     outside = found.best_pairs()[2] if labelled else found.outside_ignored(areas)
     iou = ious(found.detections, found.truths, pairs)

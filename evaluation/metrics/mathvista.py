@@ -1,13 +1,13 @@
 """Accuracy on MathVista: extract the answer from a response, normalise it, compare it as text.
 
-``MATHVISTA`` extracts answers by rules without an LLM. If a judge extracted them (MathVista's
-published ``extraction``, or ``mm-numeric score --extract-with``), ``JUDGED_MATHVISTA`` scores these
-by MathVista's script, and extracts nothing again; its metric ``rules_agree`` is the share of rows
-where the rules give the same answer as the judge.
+``MATHVISTA`` extracts answers by rules without an LLM. ``JUDGED_MATHVISTA`` scores answers that a
+judge extracted (MathVista's published ``extraction``, or ``mm-numeric score --extract-with``) as
+MathVista's script does. Its metric ``rules_agree`` is the share of rows where the rules extract the
+same answer as the judge.
 
 On the published responses of seven systems, the rules agree with the extraction of GPT-4 on 835 to
-1,000 of 1,000 rows (LLaVAR 874, GPT-4 with program of thought 835). Compare published scores, most
-of which use the script of 2023, with ``official`` and ``official_2023``, not with ``rules``.
+1,000 of 1,000 rows (LLaVAR 874, GPT-4 with program of thought 835). Compare published scores with
+``official`` and ``official_2023``, not with ``rules``. Most of them use the script of 2023.
 ``nearest_credit`` is the share of rows that the script counts as correct only because the right
 choice has the smallest edit distance to an answer that names no choice.
 
@@ -16,8 +16,8 @@ judge is quoted character by character, because judges answer differently to oth
 evaluation/prompts/ext_ans.py and ``create_test_prompt`` of evaluation/extract_answer.py.
 
 The rules of MathVista's ``extract_answer`` with ``--quick_extract`` come first. They accept a
-response that is a choice, an integer or a float, or that contains ``The answer is "..."``. Where
-the published script would then ask GPT-4, the following rules are tried in this order:
+response that is a choice, an integer or a float, or that contains ``The answer is "..."``. For
+other responses, the published script asks GPT-4. Here, these rules are tried in this order:
 
 choice    the choice named by the text after the last ``answer is``, else by the whole response,
           else by its last line, else by a letter at its end
@@ -28,8 +28,8 @@ number    the first number after the last ``answer is`` (after the last ``=`` of
 list      the last ``[...]`` of the response
 
 Numbers must be written in digits. $ and thousands separators are removed. Fractions are rejected.
-If no rule applies, the extracted text is empty, except for multiple choice: there it is the whole
-response, and the most similar choice counts, as in the published script.
+If no rule applies, the extracted text is empty. For multiple choice, it is the whole response
+instead, and the most similar choice counts, as in the published script.
 """
 
 import re
@@ -83,11 +83,11 @@ class Extraction(NamedTuple):
     """Why no answer was found, such as ``no number``; None if an answer was found."""
 
     option: int | None = None
-    """Index of the choice that the response names; None if it names none."""
+    """Index of the choice that the response names; None if it names no choice."""
 
 
 def extract(response: str, asked: ShortAnswer) -> Extraction:
-    """Extract the answer to a MathVista question from a response, not using the correct answer."""
+    """Extract the answer to a MathVista question from a response, without the correct answer."""
     if not response.strip():
         return Extraction("", "empty answer")
     published = extract_without_judge(response, asked)
@@ -122,7 +122,7 @@ def extract_without_judge(response: str, asked: ShortAnswer) -> str | None:
 def validate_extraction(text: str, asked: ShortAnswer) -> Extraction:
     """Check an answer that was already extracted, for example by a judge.
 
-    Returns the unchanged text. If it is invalid, it also returns why, such as ``no number``.
+    Returns the unchanged text and, if it is invalid, the reason, such as ``no number``.
     """
     if not text.strip():
         return Extraction(text, "empty answer")
@@ -200,7 +200,7 @@ def _letter(option: int) -> str:
 
 
 def _declared(response: str) -> list[str]:
-    """Return the text after the last phrase such as "answer is", in a list; [] without one."""
+    """Return the text after the last phrase such as "answer is", in a list; [] if there is none."""
     ends = [match.end() for match in _DECLARED.finditer(response)]
     return [response[end:] for end in ends[-1:]]
 
@@ -350,8 +350,9 @@ def score_extractions(
 ) -> RowColumns:
     """Score answers that a judge extracted from responses to MathVista questions.
 
-    Returns columns of 0 or 1. ``rules`` and ``rules_2023`` are 1 if an answer that fixed rules
-    extract from the response is correct. ``rules_agree`` is 1 if it equals the judge's answer.
+    Returns columns of 0 or 1. ``rules`` and ``rules_2023`` are 1 if the answer that fixed rules
+    extract from the response is correct. ``rules_agree`` is 1 if the rules and the judge extract
+    the same answer.
     """
     pairs = list(zip(predictions, targets, strict=True))
     judged = [validate_extraction(p.extraction, t) for p, t in pairs]

@@ -1,9 +1,10 @@
 """Metrics of instrument readings: approximate numbers with a unit and the range of the instrument.
 
-``MEASUREMENTS`` has their rules. The error of full scale, error / range, defines the accuracy
-classes of instruments (EN 837-1). Units are never converted: 97.9 °F is wrong for 36.6 °C, and an
-answer in another unit counts as unparseable in all metrics but ``another_unit``. In a row with
-intervals, errors are computed from the middle of the nearest interval in the unit of the answer.
+``MEASUREMENTS`` has the rules of each metric. The full-scale error, error / range, defines the
+accuracy classes of instruments (EN 837-1). Units are never converted: 97.9 °F is wrong for 36.6 °C,
+and an answer in another unit counts as unparseable in all metrics but ``another_unit``. If a row
+has intervals of correct values, errors are differences to the middle of the nearest interval in the
+unit of the answer.
 
 Units must be equal: ``cm`` is not accepted for ``m``. They are compared after NFKC, so that ``µ``
 is ``μ`` and ``m²`` is ``m2``. Case does not matter (``mL`` is ``ml``, ``PSI`` is ``psi``) unless it
@@ -11,8 +12,8 @@ distinguishes two SI symbols: ``mW`` and ``MW``, ``ms`` and ``mS``, ``nm`` and `
 units. A time such as 10:09:30 needs no unit.
 
 The script of MeasureBench (arXiv 2510.26865) has its own parser. A time is the first ``H:MM`` or
-``H:MM:SS``. If there are several intervals, an answer in one of them is right, ends included. In a
-row without intervals, the interval is computed from the tolerance.
+``H:MM:SS`` in the text. If there are several intervals, an answer in any interval is right, ends
+included. If there is no interval, it is computed from the tolerance of the row.
 
 Source: https://github.com/flageval-baai/MeasureBench, evaluation/measure_bench_evaluator.py.
 """
@@ -44,10 +45,10 @@ _NEARLY_ZERO = 1e-6
 class _Judged(NamedTuple):
     number: bool
     unit: bool | None
-    """None if no unit is asked for."""
+    """Whether the text contains the unit; None if the question asks for no unit."""
 
     error: float
-    """Relative distance to the interval; infinite without a number."""
+    """Relative distance of the number to the interval; infinite if the text has no number."""
 
     @property
     def points(self) -> int:
@@ -148,7 +149,7 @@ _SYMBOLS = _symbols()
 
 @lru_cache(maxsize=10_000)
 def unit_key(unit: str) -> str:
-    """Return the normal form of a unit, which is equal for all its spellings."""
+    """Return a normal form of a unit, which is the same for all spellings of the unit."""
     normal = " ".join(unicodedata.normalize("NFKC", unit).replace("^", "").split())
     return re.sub(r"[^\W\d_]+", lambda match: _symbol(match[0]), normal)
 
@@ -156,8 +157,9 @@ def unit_key(unit: str) -> str:
 def _symbol(word: str) -> str:
     """Return a unit symbol in the case of the SI, and any other word in lower case.
 
-    A word in another case is a symbol if only one symbol has its letters, or only one of these has
-    its first letter in this case: ``PA`` is ``Pa``, and ``Mpa`` is ``MPa`` rather than ``mPa``.
+    A word in the wrong case is corrected if only one symbol has these letters, or if only one of
+    several such symbols has the same first letter: ``PA`` is ``Pa``; ``Mpa`` is ``MPa``, not
+    ``mPa``.
     """
     known = _SYMBOLS.get(word.casefold(), [])
     for meant in ([word] if word in known else []), known, [s for s in known if s[0] == word[0]]:
@@ -189,7 +191,10 @@ def unit_error(answer: Measurement | None, target: Measurement) -> str | None:
 
 
 def _as_number(answer: Measurement | None, target: Measurement) -> Measurement:
-    """Return the middle of the nearest interval; a target without intervals is not changed."""
+    """Return a target with the middle of the interval nearest to the answer as its number.
+
+    A target without intervals is returned unchanged.
+    """
     if not target.intervals:
         return target
     intervals = (answer and _fitting(answer, target)) or target.intervals
@@ -202,9 +207,9 @@ def _as_number(answer: Measurement | None, target: Measurement) -> Measurement:
 def score_measurements(
     predictions: Sequence[Measurement | None], targets: Sequence[Measurement]
 ) -> RowColumns:
-    """Compare readings with the true ones; return columns with one value per row.
+    """Compare predicted with true readings; return columns with one value per row.
 
-    Answers in another or no unit count as unparseable in the columns of ``score_approximate``.
+    An answer without the right unit counts as unparseable in the columns of ``score_approximate``.
     ``error_of_range`` is |answer - target| / range, at most 1, and 1 if unparseable. It is 0 if the
     target has no range (then ``ranged`` is 0).
     """

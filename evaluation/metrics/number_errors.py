@@ -2,18 +2,18 @@
 
 ``NUMBERS`` has the rules of each metric. Metrics named ``..._parsed_only`` exclude unparseable
 answers, as the published evaluation of the number token loss does. Errors have the unit of the
-numbers. Numbers are clipped to +-1e150 so that sums of squares are finite, and ratios to +-1e300.
+numbers. Numbers are clipped to +-1e150, to make sums of squares finite, and ratios to +-1e300.
 
-``GSM8K`` scores the final number of a solution, which follows ``####`` or ``answer is``, or is the
+``GSM8K`` scores the final number of a solution: the number after ``####`` or ``answer is``, or the
 whole text. Its ``lenient_accuracy`` is ``flexible-extract`` of lm-evaluation-harness.
 
 ``COUNTS`` adds the mean relative accuracy of VSI-Bench (arXiv 2412.14171), with <= as in its script
 (the paper has <). CountBench, PixMo-Count and TallyQA report ``accuracy``.
 
 ``APPROXIMATE_NUMBERS`` adds ``within_tolerance``, and ``within_5_percent`` of ChartQA and PlotQA.
-The latter equals ``relaxed_correctness`` of pix2struct (pix2struct/metrics.py, line 81) for answers
-that are numbers without ``%``, except for the target 0, where the script compares texts. It accepts
-2008 for the year 2010.
+For numbers without ``%``, ``within_5_percent`` equals ``relaxed_correctness`` of pix2struct
+(pix2struct/metrics.py, line 81), except for the target 0: there the script compares texts. Note
+that it accepts 2008 for the year 2010.
 """
 
 import math
@@ -47,7 +47,7 @@ WeightedMetric = Callable[[Columns, Any], Any]
 a row is 1 if the row is included, else 0."""
 
 _LARGEST = 1e150
-_LARGEST_RATIO = 1e300  # of squared errors to the variance of tiny targets, for example
+_LARGEST_RATIO = 1e300  # a limit for quotients such as squared errors / variance of tiny targets
 _NOISE = Fraction(1, 10**9)
 _PLACES = ("units", "tens", "hundreds", "thousands")
 
@@ -55,9 +55,9 @@ _PLACES = ("units", "tens", "hundreds", "thousands")
 def score_numbers(predictions: Sequence[Number | None], targets: Sequence[Number]) -> RowColumns:
     """Compare predicted with true numbers; return columns with one value per row.
 
-    ``answer_value`` is -target (or 1 if the target is 0) if the answer is unparseable. Columns
-    named ``log_...`` are on the scale sign(x) log10(1 + |x|). ``digits``, ``units``, ``tens``, ...
-    count the digits of the target, and ``right_...`` how many of them are correct in the answer.
+    If an answer is unparseable, ``answer_value`` is -target, or 1 if the target is 0. Columns named
+    ``log_...`` are on the scale sign(x) log10(1 + |x|). ``digits``, ``units``, ``tens``, ... count
+    the digits of the target; ``right_...`` counts how many of these the answer has right.
     """
     read = np.array([prediction is not None for prediction in predictions], dtype=np.float64)
     wanted = clipped([target.value for target in targets])
@@ -86,7 +86,7 @@ def score_numbers(predictions: Sequence[Number | None], targets: Sequence[Number
 
 
 def _is_nearly_exact(answer: Number | None, target: Number) -> bool:
-    """Return True if an answer is the target, or a decimal number within a rounding error of it."""
+    """Return True if an answer equals the target, or differs only by a rounding error (1e-9)."""
     if answer is None or answer == target:
         return answer is not None
     if answer.exact.denominator == 1:  # a whole number has no rounding errors
@@ -97,7 +97,7 @@ def _is_nearly_exact(answer: Number | None, target: Number) -> bool:
 def digits_by_place(number: Number) -> tuple[int, str]:
     """Return the number of decimals and the digits of a number: ``-3.50`` -> (2, ``"350"``).
 
-    A fraction or a number with an exponent returns (0, ``""``).
+    For a fraction or a number with an exponent, return (0, ``""``).
     """
     text = number.text.lower()
     if "/" in text or "e" in text:
@@ -134,7 +134,7 @@ def _digit_columns(pairs: Sequence[tuple[Number | None, Number]]) -> dict[str, A
 def _is_close(
     pairs: Sequence[tuple[Number | None, Number]], given: Array, wanted: Array
 ) -> NDArray[np.bool_]:
-    """Return ``numpy.isclose(given, wanted)``, by exact value for numbers that were clipped."""
+    """Return ``numpy.isclose(given, wanted)``; numbers that were clipped are compared exactly."""
     found = np.isclose(given, wanted)
     for row in np.flatnonzero(np.maximum(np.abs(given), np.abs(wanted)) >= _LARGEST).tolist():
         answer, target = pairs[row]
@@ -145,7 +145,7 @@ def _is_close(
 
 
 def clipped(values: Sequence[float]) -> Array:
-    """Return numbers, which may be infinite, as an array limited to -1e150 to 1e150."""
+    """Convert numbers, which may be infinite, to an array; clip them to -1e150 to 1e150."""
     return np.clip(np.array(values, dtype=np.float64), -_LARGEST, _LARGEST)
 
 
@@ -192,7 +192,7 @@ def _spearman(columns: Columns, counts: Any) -> Any:
 
 
 def _nan_if_unparseable(columns: Columns, values: Any) -> Any:
-    """Replace correlations by nan if not a single answer could be parsed."""
+    """Replace correlations by nan if no answer at all could be parsed."""
     return np.where((columns["unreadable"] == 0).sum(axis=-1) > 0, values, np.nan)
 
 
@@ -206,7 +206,7 @@ def _correlation(x: Any, y: Any, counts: Any) -> Any:
 
 
 class _Drawn(NamedTuple):
-    """Columns before resampling, and the weights of their rows in each resample."""
+    """Columns before resampling, and how often each resample draws each row."""
 
     values: Sequence[Array]
     """The values of each column, [n]."""
@@ -216,10 +216,11 @@ class _Drawn(NamedTuple):
 
 
 def _drawn(counts: Any, *columns: Any) -> _Drawn | None:
-    """Return columns with the weights of their rows; None if they are not resampled.
+    """Return the columns before resampling, and how often each resample draws each row.
 
-    The rows where ``counts`` is 0 are left out. With weights, the correlations of 2,000 resamples
-    are one matrix product; the rows of each resample are not needed.
+    Return None if the columns are not resampled. Rows whose ``counts`` is 0 are left out. With
+    these weights, the correlations of 2,000 resamples are one matrix product, and no resample has
+    to be copied.
     """
     if not all(hasattr(column, "weighted") for column in (counts, *columns)):
         return None
@@ -232,11 +233,11 @@ def _drawn(counts: Any, *columns: Any) -> _Drawn | None:
 
 
 _CANCELLED = 1e-6
-"""A variance below this share of the mean square is not exact, because digits cancel."""
+"""A variance below this share of the mean square has rounding errors, because digits cancel."""
 
 
 def _products(weights: Array, x: Array, y: Array) -> tuple[Array, Array, Array]:
-    """Return the sums over rows of the deviations from the mean: xy, xx and yy, [resamples]."""
+    """Return sums over rows of products of deviations from the mean: xy, xx and yy, [resamples]."""
     if not x.size:
         return (np.zeros(len(weights)),) * 3
     (x, x_scale), (y, y_scale) = map(_scaled, (x, y))
@@ -244,7 +245,7 @@ def _products(weights: Array, x: Array, y: Array) -> tuple[Array, Array, Array]:
     mean_x, mean_y = (sums[:, :2] / weights.sum(axis=-1, keepdims=True).clip(min=1)).T
     of_means = [mean_x * sums[:, 1], mean_x * sums[:, 0], mean_y * sums[:, 1]]
     found = sums[:, 2:] - np.stack(of_means, axis=-1)
-    # Centre the values first: equal values then have a variance of exactly 0.
+    # Recompute with centred values: equal values then have a variance of exactly 0.
     is_cancelled = (sums[:, 3:] > 0) & (found[:, 1:] <= _CANCELLED * sums[:, 3:])
     for i in np.flatnonzero(is_cancelled.any(axis=-1)):
         drawn = weights[i].astype(np.int64)
@@ -255,7 +256,7 @@ def _products(weights: Array, x: Array, y: Array) -> tuple[Array, Array, Array]:
 
 
 def _scaled(values: Array) -> tuple[Array, float]:
-    """Return (values - median) / scale, and the scale: the largest absolute value - median."""
+    """Return (values - median) / scale, and the scale: the largest |value - median|."""
     shifted = values - np.partition(values, len(values) // 2)[len(values) // 2]
     scale = float(np.abs(shifted).max()) or 1.0
     return shifted / scale, scale
@@ -419,14 +420,14 @@ GSM8K = replace(
 """Scorer for the final numbers of GSM8K solutions."""
 
 
-_LARGEST_ERRORS = 1 - np.linspace(0.5, 0.95, 10)  # as in the script, with its rounding errors
+_LARGEST_ERRORS = 1 - np.linspace(0.5, 0.95, 10)  # has the same rounding errors as the script
 _ALONE = 10  # larger counts share a bucket
 
 
 def score_counts(predictions: Sequence[Number | None], targets: Sequence[Number]) -> RowColumns:
     """Compare predicted with true counts; return columns with one value per row.
 
-    Columns: those of ``score_numbers``, ``within_1`` (0 or 1) and ``mra`` (0 to 1).
+    ``within_1`` (0 or 1) and ``mra`` (0 to 1) are added to the columns of ``score_numbers``.
     """
     columns = score_numbers(predictions, targets)
     is_number = 1 - columns["unreadable"]
@@ -438,7 +439,7 @@ def score_counts(predictions: Sequence[Number | None], targets: Sequence[Number]
 
 
 def count_bucket(target: Number) -> str:
-    """Return the count as text, with one bucket for all counts above 10."""
+    """Return the bucket of a row: its true count as text, or ``above 10``."""
     return str(target) if target.value <= _ALONE else f"above {_ALONE}"
 
 
@@ -470,7 +471,7 @@ COUNTS = replace(
 
 
 _RELAXED = 0.05
-_ROUNDED = 1 + 1e-9  # 36.74 - 36.6 is more than 0.14 in floats
+_ROUNDED = 1 + 1e-9  # because 36.74 - 36.6 is more than 0.14 in floats
 
 
 def score_approximate(
@@ -478,7 +479,7 @@ def score_approximate(
 ) -> RowColumns:
     """Compare predicted with true numbers; return columns with one value per row.
 
-    Columns: those of ``score_numbers``, ``within_tolerance`` and ``within_5_percent`` (0 or 1).
+    ``within_tolerance`` and ``within_5_percent`` (0 or 1) are added to those of ``score_numbers``.
     """
     columns = score_numbers(predictions, targets)
     relative, absolute = np.array([t.tolerance for t in targets]).reshape(-1, 2).T
@@ -489,7 +490,7 @@ def score_approximate(
         return has_relative & (columns["relative_error"] <= limit)
 
     is_exact = columns["exact"] > 0
-    # Errors have rounding errors: with a tolerance of 0, only ``exact`` decides.
+    # Errors are rounded floats: with a tolerance of 0, only ``exact`` is used.
     is_within = (relative > 0) & within(relative)
     is_within |= (absolute > 0) & is_number & (columns["absolute_error"] <= absolute * _ROUNDED)
     return columns | {

@@ -2,14 +2,14 @@
 
 ``POINTS`` has the rules for points at several objects (PixMo-Points) or in a region (Where2Place,
 RefSpatial). All metrics are means over the rows. A region includes its boundary, and points are not
-rounded (the scripts of Molmo and RoboPoint read a mask at a rounded pixel). In a region with a
-mask, the pixel of a point is looked up, as in RoboPoint's script. Rows with an object that has no
-region only count in ``count_accuracy`` and ``count_mae``.
+rounded (the scripts of Molmo and RoboPoint read a mask at a rounded pixel). If a region has a mask,
+a point is inside if the mask contains its pixel, as in RoboPoint's script. Rows with an object that
+has no region only count in ``count_accuracy`` and ``count_mae``.
 
 ``CLICKS`` has the rules for clicks (ScreenSpot v1, v2, Pro; OSWorld-G), from the functions
 ``eval_sample_positive_gt`` and ``eval_sample_negative_gt`` of ScreenSpot-Pro,
-eval_screenspot_pro.py. VLMEvalKit weights the platforms of a group, such as icons, by the square of
-their size: 10 right of 10 and 0 right of 30 are 10 %, instead of 25 %.
+eval_screenspot_pro.py. VLMEvalKit averages the platforms in a group, such as icons, differently: a
+platform's weight is its squared size. 10 of 10 right and 0 of 30 right are 10 % instead of 25 %.
 """
 
 from collections.abc import Mapping, Sequence
@@ -63,7 +63,8 @@ def score_clicks(
 ) -> RowColumns:
     """Compare one click per row with the element; return columns of 0 or 1 with one value per row.
 
-    ``right_present`` is 1 for a correct answer if there is an element, ``right_absent`` if not.
+    For a correct answer, ``right_present`` is 1 if the target has an element, and ``right_absent``
+    is 1 if it has none.
     """
     absent = np.array([not regions_of(target) for target in targets], dtype=np.float64)
     correct = np.array(
@@ -139,7 +140,7 @@ def score_points(
 
 
 def _shares(points: Sequence[Point], regions: Sequence[Instance]) -> tuple[float, ...]:
-    """Return F1, precision, recall, and the share of points in any region."""
+    """Return F1, precision, recall, and the share of points that are in any region."""
     if not points or not regions:
         return (float(not points and not regions),) * 4
     pairs, inside = right_pairs(points, regions)
@@ -152,9 +153,10 @@ def _shares(points: Sequence[Point], regions: Sequence[Instance]) -> tuple[float
 def right_pairs(
     points: Sequence[Point], regions: Sequence[Instance]
 ) -> tuple[list[tuple[int, int]], NDArray[np.bool_]]:
-    """Return the pairs of a point and the region assigned to it, if the point is in the region.
+    """Assign points to regions one-to-one, by the smallest sum of distances.
 
-    Also return a mask, [points, regions]: True if the point is in the region.
+    Return the pairs (point, region) whose point is in the region, and a mask, [points, regions]:
+    True if the point is in the region.
     """
     inside = np.zeros((len(points), len(regions)), dtype=np.bool_)
     if not inside.size:
@@ -223,10 +225,11 @@ POINTS = Scorer(
 
 
 def assign(costs: NDArray[np.float64]) -> list[tuple[int, int]]:
-    """Return the pairs (row, column) of an assignment with the least sum of costs, by row.
+    """Return the pairs (row, column) with the least sum of costs, sorted by row.
 
-    Hungarian algorithm with shortest augmenting paths, as ``scipy.optimize.linear_sum_assignment``,
-    but without scipy. ``costs`` is [rows, columns], finite; min(rows, columns) pairs result.
+    This is the Hungarian algorithm with shortest augmenting paths, like scipy's
+    ``linear_sum_assignment`` but without scipy. ``costs`` is [rows, columns] and finite. The
+    result has min(rows, columns) pairs.
     """
     rows, columns = costs.shape
     if rows > columns:

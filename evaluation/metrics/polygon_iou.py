@@ -8,9 +8,9 @@ keeps the points inside an odd number of loops (the even-odd rule). A reversed b
 and a shape with a coordinate beyond 1e9 pixels have area 0. Repaired shapes and shapes of area 0
 are marked as invalid.
 
-Official scripts compute areas without a repair, with the shoelace formula, in which the two halves
-of a bow tie cancel each other. The class ``Shapes`` stores both areas: ``areas`` after the repair,
-and ``ring_areas`` before it. They only differ for invalid polygons.
+Official scripts compute areas with the shoelace formula and without a repair. In this formula, the
+two halves of a bow tie cancel each other. The class ``Shapes`` stores both areas: ``areas`` after
+the repair, and ``ring_areas`` before the repair. Both only differ for invalid polygons.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -98,7 +98,7 @@ def collect_shapes(
     ring_areas = areas.copy()
     if not is_box.all():
         rings = _polygons([shape for shape in shapes if isinstance(shape, Polygon)])
-        ring_areas[~is_box] = shapely.area(rings)  # of an invalid polygon: the shoelace formula
+        ring_areas[~is_box] = shapely.area(rings)  # the shoelace formula, also if invalid
         repaired[~is_box] = invalid = ~shapely.is_valid(rings)
         rings[invalid] = repair(rings[invalid])
         polygons[~is_box], areas[~is_box] = rings, shapely.area(rings)
@@ -110,7 +110,7 @@ def collect_shapes(
 def bounds_intersection_areas(a: Shapes, at_a: Ints, b: Shapes, at_b: Ints) -> Floats:
     """Compute the intersection area of the bounding boxes of each pair of shapes, [p].
 
-    It is at least the intersection area of the shapes, and equal to it for two upright boxes.
+    It is at least as large as the intersection area of the shapes; for upright boxes, it is equal.
     """
     one, other = a.bounds[at_a], b.bounds[at_b]
     sides = np.minimum(one[:, 2:], other[:, 2:]) - np.maximum(one[:, :2], other[:, :2])

@@ -1,8 +1,8 @@
 """Average precision (AP) of objects that are ranked by confidence, also on resampled images.
 
 Whether an object is correct depends on its image alone. So each image is matched once, and a
-resample only changes the weights of images: how often each one is drawn. If no two objects have the
-same confidence, AP of a resample equals AP of a data set with copies of the images.
+resample only changes the weights of images: how often each image is drawn. If no two objects have
+the same confidence, AP of a resample equals AP of a data set with copies of the drawn images.
 
 Shapes    [r] resamples, [i] images, [c] curves, [k] labels
 """
@@ -23,29 +23,30 @@ RANKING = "ranking"
 """Name of the column from which AP is computed."""
 
 _MAX_ELEMENTS = 1_000_000  # per array
-_FEW = 100_000  # array elements, up to which all resamples are computed
+_FEW = 100_000  # with more array elements per resample, fewer resamples are computed
 
 
 @dataclass(frozen=True, eq=False)
 class Curves:
     """Precision-recall curves of ranked objects: one for each label, IoU threshold and area range.
 
-    A curve changes at events. An event is a correct object, or an object that counts on this curve
-    but is not in ``seen``, or the reverse (``extra``). Events are sorted by curve, and then by
-    decreasing confidence.
+    The curves of one label and area range form a group. Most objects count, as correct or wrong, on
+    all curves of a group; these are stored once (``seen_image``). All other changes of a curve are
+    events: a correct object, or an object that counts on this curve but is not in ``seen_image``,
+    or the reverse (``extra``). Events are sorted by curve, then by decreasing confidence.
     """
 
     truth_image: Ints
-    """Image of each true shape, [g]. It is repeated for each group of curves that it belongs to."""
+    """Image of each true shape, [g]. A shape is repeated for each group of curves that has it."""
 
     truth_group: Ints
-    """Group of each true shape, [g], sorted. The curves of a group have the same true shapes."""
+    """Index of the group of curves of each true shape, [g], sorted."""
 
     group_count: int
     curves_per_group: int
 
     seen_image: Ints
-    """Image of each object that counts as correct or wrong in all curves of a group, [s]."""
+    """Image of each object that counts on all curves of a group, [s]."""
 
     image: Ints
     """Image of each event, [e]."""
@@ -57,17 +58,17 @@ class Curves:
     """True for an event that is correct, [e]."""
 
     extra: NDArray[np.int8]
-    """1 for an event that counts, but is not in ``seen``; -1 if it is there, but does not count."""
+    """[e] 1 for an object that counts but is not in ``seen_image``; -1 for the reverse; else 0."""
 
     seen_from: Ints
-    """Index in ``seen`` of the first object of the event's curve, [e]."""
+    """Index in ``seen_image`` of the first object of the event's curve, [e]."""
 
     seen_to: Ints
-    """Index in ``seen`` after the last object that is at least as confident as the event, [e]."""
+    """Index in ``seen_image`` after the last object at least as confident as the event, [e]."""
 
     tie: Ints | None = None
-    """Number of the tie of each event, [e], sorted. Events of a tie count equally: if 2 of 5 are
-    correct, each one counts as 0.4 correct. None: ties are ranked in the given order."""
+    """Number of the tie (equal confidences) of each event, [e], sorted. If 2 of 5 events of a tie
+    are correct, each event counts as 0.4 correct. None: ties are ranked in the given order."""
 
     @property
     def size(self) -> int:
@@ -75,7 +76,7 @@ class Curves:
         return max(len(self.image), len(self.seen_image), len(self.truth_image))
 
     def truths(self, weights: Floats) -> Floats:
-        """Return the number of true shapes of each curve, [r, c], given weights, [r, i]."""
+        """Return the number of true shapes of each curve, [r, c], for image weights, [r, i]."""
         found = _sums(weights.take(self.truth_image, axis=1), self.truth_group, self.group_count)
         return np.repeat(found, self.curves_per_group, axis=1)
 
@@ -86,9 +87,10 @@ class Curves:
         return np.divide(hits, truths, out=np.full_like(hits, np.nan), where=truths > 0)
 
     def average_precision(self, weights: Floats, recalls: Floats) -> Floats:
-        """Return the AP of each curve, [r, c], given weights, [r, i]; nan without true shapes.
+        """Return the AP of each curve, [r, c], for image weights, [r, i]; nan without true shapes.
 
-        AP is the mean, over the thresholds ``recalls``, of the highest precision from there on.
+        AP is a mean over the thresholds ``recalls``: for each threshold, it takes the highest
+        precision at this recall or a higher one.
         """
         truths, drawn = self.truths(weights), weights.take(self.image, axis=1)
         all_seen = _running(weights.take(self.seen_image, axis=1))
@@ -97,7 +99,7 @@ class Curves:
         hits = self._running(drawn * self.correct)
         if self.tie is not None and len(self.tie):
             hits = self._tied(self.tie, hits, seen, drawn)
-        # Each curve is shifted above all later ones, so that one pass finds the maxima of all.
+        # Each curve is shifted above all later curves, so that one pass finds all maxima.
         lift = 2.0 * (self.curve[-1:] - self.curve)
         precision = hits / (seen + np.spacing(1)) + lift  # as in pycocotools
         highest = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1] - lift
@@ -144,7 +146,7 @@ def _running(values: Floats) -> Floats:
 def _thresholds_reached(recall: Floats, thresholds: Floats) -> Ints:
     """Count the evenly spaced thresholds, from 0 to 1, that are at most the recall, [r, e].
 
-    This is ``numpy.searchsorted(thresholds, recall, side="right")``, which is slower.
+    The result equals ``numpy.searchsorted(thresholds, recall, side="right")``, but is faster.
     """
     near = (recall * (len(thresholds) - 1)).astype(np.int64)  # rounding may be off by one
     ends = np.append(thresholds, np.inf)
@@ -163,9 +165,9 @@ def _sums(values: Floats, group: Ints, count: int) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """The ranked objects of all images: a column with one row per image.
+    """A column with one row per image, from which AP of the ranked objects is computed.
 
-    Like an array, it is indexed by rows, but its metrics are not means of values per row.
+    It is indexed by rows like an array, but AP is not a mean of values per row.
     """
 
     title: str
@@ -182,7 +184,7 @@ class Ranking:
     """Names of the labels, [k]."""
 
     has_truths: Mapping[str, Bools]
-    """Name of each metric -> True for an image with true shapes that it depends on, [i]."""
+    """Name of a metric -> True for an image with true shapes that count for this metric, [i]."""
 
     truths: Sequence[int]
     """Number of true shapes of each label, [k]."""
@@ -192,7 +194,7 @@ class Ranking:
 
     @property
     def resamples(self) -> int:
-        """Return the number of resamples for intervals; with many objects, a quarter is enough."""
+        """Return the number of resamples for intervals: a quarter if there are many objects."""
         return RESAMPLES if self.size <= _FEW else RESAMPLES // 4
 
     def __len__(self) -> int:
@@ -207,7 +209,7 @@ class Ranking:
 
     @cached_property
     def metrics(self) -> dict[str, Any]:
-        """Mean of each metric over the labels with true shapes, [...]; nan if there are none."""
+        """Mean of each metric over labels with true shapes, [...]; nan if no label has any."""
         return {name: _mean_of_known(own)[()] for name, own in self._of_labels.items()}
 
     @cached_property

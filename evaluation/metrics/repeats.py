@@ -1,8 +1,8 @@
 """Find repeated shapes in an answer, and compute the metrics of repetition.
 
 A predicted shape is a duplicate if its IoU with an earlier shape of the same label in the same
-answer is at least ``DUPLICATE_IOU``, or if both have equal coordinates (as points and boxes without
-an area can). A run is a sequence of shapes in which each one repeats the one directly before it.
+answer is at least ``DUPLICATE_IOU``, or if both have equal coordinates (for points and boxes
+without area). A run is a sequence of shapes in which each shape repeats the shape before it.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from mm_numeric.evaluation.metrics.polygon_iou import (
 )
 
 DUPLICATE_IOU = 0.9
-"""Objects of one label rarely overlap this much; a copy shifted by 5 % of its width does."""
+"""Different objects of one label rarely overlap so much; a copy shifted by 5 % does."""
 
 TRUNCATED = "truncated"
 """Column, and field of rows: 1 or True if the answer was truncated at the token limit."""
@@ -38,9 +38,9 @@ TRUNCATED = "truncated"
 def find_duplicates(
     answers: Sequence[Sequence[Instance]], least_iou: float = DUPLICATE_IOU
 ) -> tuple[Bools, Bools]:
-    """Return two masks of the shapes of all answers: duplicates, and repeats of the previous shape.
+    """Return two masks, [s], of all s shapes: duplicates, and repeats of the previous shape.
 
-    Both arrays are [s] for s shapes, in the order of the answers. ``least_iou`` is above 0.
+    The shapes are in the order of the answers. ``least_iou`` must be above 0.
     """
     items = list(chain.from_iterable(answers))
     shapes = collect_shapes([[item.shape for item in own] for own in answers])
@@ -58,7 +58,7 @@ def find_duplicates(
         is_close = ious(shapes, shapes, Pairs(later, earlier, areas)) >= least_iou
         return later[is_close | (first[later] == first[earlier])]
 
-    distinct = np.flatnonzero(~is_duplicate)  # a repetitive answer has very many copies
+    distinct = np.flatnonzero(~is_duplicate)  # saves time: an answer may have very many copies
     for later, earlier in pairs_in_groups(image[distinct], image[distinct]):
         is_duplicate[close(distinct[later], distinct[earlier])] = True
     after = np.flatnonzero(image[1:] == image[:-1]) + 1
@@ -69,8 +69,8 @@ def find_duplicates(
 def columns_of(predictions: Sequence[Instances | None]) -> RowColumns:
     """Return columns with the duplicates of each answer and the length of its longest run.
 
-    ``TRUNCATED`` and ``end_known`` (1 if the row has the field ``truncated``) are 0 here; ``score``
-    sets them.
+    The columns ``TRUNCATED`` and ``end_known`` (1 if the row has the field ``truncated``) are set
+    to 0; ``score`` fills them later.
     """
     answers = [() if prediction is None else prediction.items for prediction in predictions]
     is_duplicate, repeats = find_duplicates(answers)
@@ -90,7 +90,7 @@ METRICS = (
 )
 
 LARGEST = {"longest run of one shape": "longest_run"}
-"""Value of ``Scorer.largest``."""
+"""Value of ``Scorer.largest`` for scorers that use these columns."""
 
 RULES = {
     "duplicates": {

@@ -1,9 +1,9 @@
 """Metrics of temporal spans in seconds: R@1, mean IoU, and QVHighlights' mAP, by length of span.
 
-``SPANS`` has the rules of each metric. For average precision, each answered span, in order of rank,
-matches the unmatched true span with the highest IoU, and precision is interpolated (Pascal VOC
-2011). In a bucket of ``length``, answers are compared only with the true spans of this length; a
-row may be in several buckets.
+``SPANS`` has the rules of each metric. For average precision, the answered spans are matched in
+order of rank, each with the unmatched true span that has the highest IoU. Precision is interpolated
+(Pascal VOC 2011). In a bucket of ``length``, such as short, answers are only compared with true
+spans of this length; a row may be in several buckets.
 
 Sources: QVHighlights, https://github.com/jayleicn/moment_detr, standalone_eval/eval.py
 (compute_mr_r1, compute_mr_ap, get_data_by_range); Charades-STA and ActivityNet Captions, whose rows
@@ -45,7 +45,7 @@ MOST_SPANS = 10
 _COLUMNS = ("iou", "ap", "ap_0.5", "ap_0.75")
 
 LENGTHS = {"short": (0, 10), "middle": (10, 30), "long": (30, np.inf)}
-"""Length of a true span in seconds: above the first number, and at most the second."""
+"""Name -> range of lengths of a true span in seconds: above the first, at most the second."""
 
 
 def temporal_iou(a: Span, b: Span) -> float:
@@ -59,14 +59,14 @@ def _intersection(a: Span, b: Span) -> float:
 
 
 def _iou_for_precision(a: Span, b: Span) -> float:
-    """Compute the IoU of two spans, rounded as QVHighlights' script does for average precision."""
+    """Compute the IoU of two spans, with the rounding errors of QVHighlights' script for AP."""
     both = _intersection(a, b)
     return both and both / ((a[1] - a[0]) + (b[1] - b[0]) - both)
 
 
 def average_precisions(answered: Sequence[Span], truths: Sequence[Span]) -> list[float]:
     """Compute the AP of ranked spans at each of ``AP_THRESHOLDS``, for at least one true span."""
-    near = []  # rank, IoUs, truths by decreasing IoU; of equal IoUs, the last first, as the script
+    near = []  # rank, IoUs, truths by decreasing IoU (equal IoUs: the last first, as in the script)
     for rank, span in enumerate(answered, start=1):
         ious = [_iou_for_precision(span, truth) for truth in truths]
         if max(ious) >= AP_THRESHOLDS[0]:
@@ -91,8 +91,8 @@ def score_spans(
 ) -> RowColumns:
     """Compare answered with true spans; return columns with one value per row.
 
-    ``iou`` and ``ap`` are from 0 to 1. Columns such as ``short_iou`` only compare with the true
-    spans of one length; ``short`` is 1 if the row has one.
+    ``iou`` and ``ap`` are from 0 to 1. For columns such as ``short_iou``, answers are only compared
+    with true spans of one length; ``short`` is 1 if the row has a short span.
     """
     rows = [_judged(p, t.spans) for p, t in zip(predictions, targets, strict=True)]
     columns = _as_columns("", rows)
@@ -126,7 +126,7 @@ def _as_columns(prefix: str, rows: Sequence[tuple[float, ...]]) -> RowColumns:
 
 
 def _ranked(answer: TimeSpans) -> list[Span]:
-    """Return the first ten spans, sorted by their scores if they have any."""
+    """Return the first ten spans; if they have scores, the highest score first."""
     spans = answer.spans[:MOST_SPANS]
     if not answer.scores:
         return list(spans)

@@ -2,8 +2,8 @@
 
 ``TEXTS`` and ``CHOICES`` have the rules of each metric. Words are compared as in SQuAD: without
 case, punctuation and the articles a, an and the. BLEU and ROUGE are computed with sacrebleu (Post
-2018) and rouge_score (Lin 2004), which ``pip install 'mm-numeric[text]'`` installs; without them
-these metrics are left out.
+2018) and rouge_score (Lin 2004). ``pip install 'mm-numeric[text]'`` installs both packages; without
+them, BLEU and ROUGE are left out.
 
 Sources: https://rajpurkar.github.io/SQuAD-explorer (evaluate-v1.1.py), SuperGLUE's jiant, and
 https://github.com/CogComp/multirc (eval/measures.py).
@@ -45,12 +45,12 @@ _ROUGE = {"rouge1": "ROUGE-1", "rougeL": "ROUGE-L"}
 def ngram_columns(predictions: Sequence[str], targets: Sequence[str]) -> RowColumns:
     """Return the columns that BLEU and ROUGE are computed from, with one value per row.
 
-    BLEU has counts and lengths, which are summed over all rows; ROUGE has one F1 per row.
+    The columns of BLEU are counts and lengths, to be summed over rows; ROUGE has one F1 per row.
     """
     from rouge_score.rouge_scorer import RougeScorer
     from sacrebleu.metrics.bleu import BLEU
 
-    # Only the counts of a sentence are used; effective_order avoids a warning.
+    # Only the counts of a text are used, not its score; effective_order avoids a warning.
     bleu, rouge = BLEU(effective_order=True), RougeScorer(list(_ROUGE))
     counts, rouge_f1 = [], []
     for prediction, target in zip(predictions, targets, strict=True):
@@ -91,7 +91,7 @@ NGRAM_PROTOCOLS = {
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 POSITIVE = "yes"
-"""The class whose F1 is computed by ``f1_answers``."""
+"""The answer that counts as the positive class for F1."""
 
 
 def words_of(text: str) -> list[str]:
@@ -127,9 +127,9 @@ def score_texts(predictions: Sequence[Text | None], targets: Sequence[Text]) -> 
 def score_choices(predictions: Sequence[Choice | None], targets: Sequence[Choice]) -> RowColumns:
     """Score yes-or-no answers; return columns with one value per row.
 
-    Several rows can belong to the same question. Columns that begin with ``question`` have the
-    value of a question in its first row, and 0 in its other rows, so that sums over rows count each
-    question once. The other columns are 0 or 1: ``said`` is 1 if the prediction is yes, and
+    Several rows can belong to the same question. To count each question once in sums over rows,
+    columns that begin with ``question`` have the value of a question in its first row, and 0 in its
+    other rows. The remaining columns are 0 or 1: ``said`` is 1 if the prediction is yes, and
     ``there`` is 1 if the target is yes.
     """
     pairs = list(zip(predictions, targets, strict=True))
@@ -161,8 +161,9 @@ def _shares_by_question(
 ) -> list[float]:
     """Return the precision or recall of each row's question.
 
-    It is the number of rows in ``part`` (prediction and target are yes) divided by the number of
-    rows in ``whole`` (the prediction is yes; for recall, the target is yes), or 1 if that is 0.
+    It is the number of rows of the question in ``part`` (prediction and target are yes), divided by
+    the number in ``whole`` (the prediction is yes; for recall, the target is yes). If no row is in
+    ``whole``, it is 1.
     """
     parts, wholes = Counter[str](), Counter[str]()
     for name, is_part, is_whole in zip(names, part, whole, strict=True):

@@ -12,9 +12,10 @@ word spotting   Only words are scored. ``'s`` at the end of a truth and hyphens 
                 Latin or Greek letters and hyphens (no digits) is left, the detection must equal it.
                 All other truths are ignored regions.
 
-Answers are scored without a lexicon: in the competition, participants use it to correct their
-answers, as the option ``lexicon`` of the task does. A detection with ``ignore``, such as a word
-without a match in the lexicon, only counts for ``hmean``; both protocols treat it as not submitted.
+The scorer uses no lexicon: in the competition, participants correct their answers with a lexicon
+before they submit them, as the option ``lexicon`` of the task does. A detection with ``ignore``,
+such as a word without a match in the lexicon, only counts for ``hmean``; both protocols treat it as
+not submitted.
 
 Source: the script of the Robust Reading Competition, https://rrc.cvc.uab.es, challenge 4, task 4
 (E2E_iou_1_1.py; ``WORD_SPOTTING``, ``ONLY_REMOVE_FIRST_LAST_CHARACTER``). The script fails on a
@@ -83,10 +84,10 @@ def score_words(
 def words_right(
     predictions: Sequence[Instances | None], targets: Sequence[Instances]
 ) -> list[Floats]:
-    """Return for each image an array with a value per word, to check its confidence.
+    """Return for each image an array that tells which predicted words are correct: 1, 0 or nan.
 
-    The value is 1 if the word is correct in the end-to-end protocol, 0 if it is not, and nan if it
-    is excluded because it lies in an ignored region, or not submitted because of ``ignore``.
+    The value is 1 if the word is correct in the end-to-end protocol. It is nan if the word is
+    excluded because it lies in an ignored region or has ``ignore``. Otherwise it is 0.
     """
     submitted = list(map(_submitted, predictions))
     _, pairs, official, correct = _compared(submitted, targets, _equal_end_to_end)
@@ -108,8 +109,8 @@ def _compared(
 ) -> tuple[PairedDetections, Pairs, Bools, Bools]:
     """Match the words of all images, and compare the texts of the p pairs.
 
-    Return all overlaps, the matched pairs, and two masks: detections that are not excluded,
-    [detections], and pairs with equal texts, [p].
+    Return all overlaps, the matched pairs, and two masks: True for detections that are not
+    excluded, [detections], and True for pairs with equal texts, [p].
     """
     found = pair_detections(predictions, targets)
     pairs, official = found.icdar2015_pairs()
@@ -130,8 +131,8 @@ def _equal_end_to_end(true: str, detected: str) -> bool:
 def _as_word(item: Instance) -> Instance:
     """Return a true word as the word spotting protocol compares it.
 
-    A final ``'s`` and hyphens at both ends are removed, and special characters become spaces. It is
-    marked ``ignore`` unless a single word of three letters or more remains.
+    A final ``'s`` and hyphens at both ends are removed, and special characters become spaces. The
+    word is marked ``ignore`` unless a single word of three letters or more remains.
     """
     if item.ignore:
         return item
