@@ -55,8 +55,7 @@ _IDS = "write the id of its question into each answer, and name the field with -
 _WORD = re.compile(r"\w+")
 
 _KEPT = ("scores", "extraction", "truncated")
-"""Fields copied from the answer: confidence of each shape, the answer that a judge extracted from
-the text, and whether the text is truncated."""
+"""Fields copied from the answer: confidence of each shape, judge's extraction, truncated or not."""
 
 
 def joined_predictions(
@@ -89,10 +88,7 @@ class Joined(NamedTuple):
 def joined_answers(
     source: AnswerSource, rows: PreparedRows, *, several: bool = False
 ) -> Iterator[Joined]:
-    """Yield the answered questions in the order of the test data.
-
-    ``several`` allows several texts per question.
-    """
+    """Yield the answered questions in the order of the data; ``several`` allows several texts."""
     predictions = source.predictions
     name, task = read_task(rows, source.task_name)
     questions = read_questions(task, rows) if rows.target_field is None else {}
@@ -164,7 +160,6 @@ def _log_reading(
 
 
 def _log_sizes(rule: FrameRule | None, tool: str, largest_px: int) -> None:
-    """Log the size limits with which images were resized, if the coordinates depend on them."""
     if rule is None or not rule.depends_on_limits:
         return
     message = "coordinates are pixels of images that were resized to an area of %d to %d pixels"
@@ -236,7 +231,6 @@ def _matched(
 
 
 def _check_duplicates(pairs: Sequence[tuple[GeneratedText, Question]]) -> None:
-    """Raise ValueError if a question has two answers; ``pairs`` is sorted by question."""
     second = [
         after[0] for before, after in pairwise(pairs) if before[1].example.id == after[1].example.id
     ]
@@ -264,10 +258,7 @@ def image_name(row: Mapping[str, Any]) -> str:
 def own_questions(
     answers: Sequence[GeneratedText], fields: AnswerFields, rows: PreparedRows
 ) -> list[tuple[GeneratedText, Question]]:
-    """Return each answer with a question made from its row, for ``score --target``.
-
-    The questions have no correct answers yet: ``own_target`` reads them later.
-    """
+    """Return each answer with a question made from its row; ``own_target`` reads the target."""
     questions: dict[str, Question] = {}
     pairs = []
     for position, answer in enumerate(answers):

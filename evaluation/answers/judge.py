@@ -204,7 +204,6 @@ def _ask_all(judge: Judge, left: Mapping[str, tuple[str, Request]], cache: Path)
 
 
 def _key(judge: Judge, request: Request) -> str:
-    """Return a hash of the judge's URL and a request, the key of an answer in extractions.jsonl."""
     asked = json.dumps([judge.endpoint, request], sort_keys=True)
     return hashlib.sha256(asked.encode()).hexdigest()
 

@@ -87,7 +87,6 @@ def _prediction_rows(source: AnswerSource) -> Iterator[tuple[str, dict[str, Any]
 
 
 def _as_predicted(located: tuple[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
-    """Convert the id of a row from integer to text, and remove end tokens from its answer."""
     where, row = located
     if type(row.get("id")) is int:
         row = {**row, "id": text_id(row["id"])}

@@ -66,10 +66,7 @@ class Question(NamedTuple):
 
 
 def read_task(rows: PreparedRows, task_name: str | None) -> tuple[str, Task]:
-    """Return the name of the task and the task.
-
-    Without ``task_name``, the task depends on the format that ``mm-numeric prepare`` recorded.
-    """
+    """Return the task's name (by default, as ``mm-numeric prepare`` recorded it) and the task."""
     record = rows.path.with_name(f"{rows.path.name}.prepared.json")
     if task_name is None and record.is_file():
         found = read_json(record)

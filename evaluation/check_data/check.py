@@ -3,7 +3,7 @@
 Every row is read, formatted and tokenised by the code that also prepares training batches. No
 weights are loaded, and nothing is trained.
 
-Problem  an error that would stop the training or silently degrade it
+Problem  an error that would stop the training or silently degrade its result
 Note     information that needs no action
 Ceiling  the score of the correct answers after they are formatted as text and parsed again: with
          this coordinate format and image size, no model can score higher. A ceiling below 90 % in
@@ -57,7 +57,7 @@ from mm_numeric.numbers.spans import TokenNumber
 from mm_numeric.registry import scorer_of
 
 _BATCHES = 16  # number of batches that are collated
-_LOW_CEILING = 0.9  # below it, the answers or their format are most likely wrong
+_LOW_CEILING = 0.9  # with a lower ceiling, the answers or their format are most likely wrong
 
 
 def check_data(
@@ -69,9 +69,9 @@ def check_data(
 ) -> DataReport:
     """Check the training rows and the test rows of a config.
 
-    ``limit`` is the number of examples of each source to check, None for all. The first ``images``
-    images are decoded; for the others, only the file header is read. ``size_px`` is assumed if an
-    image is missing and its row has no size.
+    Only the first ``limit`` examples of each source are checked; None: all. The first ``images``
+    images are decoded; of the other images, only the file header is read. If an image is missing
+    and its row has no size, the image is assumed to have the width and height ``size_px``.
     """
     quiet_unless_terminal()
     with tempfile.TemporaryDirectory() as folder:
@@ -118,7 +118,7 @@ def check_data(
 
 
 def _augmentation_notes(augment: Augmenter, examples: Sequence[Example]) -> Iterator[str]:
-    """Yield a note: how many rows each operation changes or cannot change in the first epoch."""
+    """Yield a note that lists how many rows each augmentation changes in the first epoch."""
     drawn = [augment.draw(example, 0) for example in examples]
     applied = Counter(name for found in drawn for name in found.applied)
     rejected = Counter(name for found in drawn for name in found.rejected)
@@ -140,7 +140,7 @@ def _augmentation_notes(augment: Augmenter, examples: Sequence[Example]) -> Iter
 def _examples(
     config: Config, data: Sources, limit: int | None, *, training: bool
 ) -> Iterator[tuple[Any, ValueError | None]]:
-    """Yield the first ``limit`` examples and errors of each source; all if None."""
+    """Yield the first ``limit`` examples of each source (None: all), with their errors or None."""
     cache, seen = Path(config.data.cache), dict[str, str]()
     unique_ids = not (training and config.data.stream)
     for own in listed_sources(data):
@@ -158,9 +158,9 @@ def _check_example(
     *,
     decode: bool,
 ) -> None:
-    """Encode an example as in training, and add the result or the error message to the report.
+    """Encode an example as in training; add the result or the error to the report.
 
-    Only the header of the image file is read unless ``decode``.
+    Unless ``decode``, only the header of the image file is read.
     """
     if isinstance(error, NoRowsError):
         source.add_problem("no rows", str(error))
@@ -186,7 +186,7 @@ def _check_example(
                 text = f"{example.where}: the row has no answer to train on."
                 source.add_problem("no answer", text)
             else:
-                source.unanswered += 1  # ``predict`` needs no answers
+                source.unanswered += 1  # no error: ``predict`` needs no correct answers
             return
         if size is not None:
             source.coordinates.add(example.answer, size)
@@ -214,11 +214,11 @@ def _size(source: SourceReport, example: Example, *, decode: bool) -> tuple[int,
 def _image_size(source: SourceReport, example: Example, *, decode: bool) -> tuple[int, int]:
     """Return the size of the first image of an example, and check that the image can be read.
 
-    A decoded image with only one colour is added to ``source.one_colour``.
+    If a decoded image has only one colour, it is added to ``source.one_colour``.
     """
     assert example.image is not None
     if not decode:
-        with suppress(ValueError):  # open_sized raises it with the row in its message
+        with suppress(ValueError):  # open_sized below raises an error that names the row
             return image_size(example.image)
     image, size = open_sized(example)
     if colours := image.getcolors(maxcolors=1):
@@ -258,8 +258,8 @@ def _encoded(
 def _check_batches(source: SourceReport, collator: TrainingCollator, settings: Any) -> None:
     """Collate some examples, one per batch, and report each batch that is incorrect.
 
-    The number of image features must equal the number of image tokens, and the labels must be
-    exactly the answer tokens.
+    The number of image features must equal the number of image tokens. The labels must be exactly
+    the answer tokens.
     """
     family = collator.family
     complete = [e for e in source.examples if e.has_image or e.example.image is None]
@@ -323,7 +323,7 @@ def _check_lengths(report: DataReport, source: SourceReport) -> None:
 
 
 def _check_answer(source: SourceReport, encoded: EncodedExample, text: str, answer: Tokens) -> None:
-    """Report an answer that changes when its tokens are decoded, or its text is parsed."""
+    """Report an answer that is not the same after its tokens are decoded and its text is parsed."""
     family, task, where = encoded.collator.family, encoded.collator.task, encoded.example.where
     *ids, end = answer.ids
     early = [token for token in ids if token in (*family.stop_ids, family.pad_id)]
@@ -351,21 +351,22 @@ def _check_answer(source: SourceReport, encoded: EncodedExample, text: str, answ
     ):
         pairs = enumerate(zip(text, again, strict=False))
         same = next((i for i, (a, b) in pairs if a != b), min(len(text), len(again)))
-        same = max(same - 20, 0)  # where the texts differ is shown
+        same = max(same - 20, 0)  # the message shows the texts around the first difference
         source.add_problem(
             "answers that are parsed as other answers",
             f"{where}: {text[same:]!r:.60} is parsed as {again[same:]!r:.60}.",
             "Change the label or the coordinates (model.coordinates), so that parsing the text "
             "returns the same answer.",
         )
-    if ids and end not in family.stop_ids:  # a single id may be from a regression head
+    if ids and end not in family.stop_ids:  # without ids: a regression head
         source.add_problem("answers without an end", f"{where}: the answer has no end token.")
 
 
 def _texts_of_objects(encoded: EncodedExample, answer: Any) -> Counter[str]:
-    """Count the texts of the objects of an answer; an answer that is not a list counts as one.
+    """Count how often each text occurs among the formatted objects of an answer.
 
-    The order is ignored, because parsing may swap objects whose rounded coordinates are equal.
+    An answer that is not a list is treated as one object. The order of objects is not compared,
+    because parsing may swap objects whose rounded coordinates are equal.
     """
     single = [answer]
     if isinstance(answer, Instances):
@@ -382,18 +383,18 @@ def _count_numbers(
 ) -> None:
     """Add the tokens and numbers of one answer to the statistics of its source.
 
-    Digits of the text format, such as the 2 in ``bbox_2d``, and digits of labels and transcriptions
-    are not counted as ``unmarked_digits``.
+    ``unmarked_digits`` does not count digits of the text format, such as the 2 in ``bbox_2d``, and
+    digits of labels and transcriptions.
     """
     source.tokens.update(answer.ids[:-1])
-    # Characters are compared, because T5's token of a space has the offset of the next digit.
+    # Compare characters, not offsets: in T5, the token of a space has the offset of the next digit.
     known = written.format_digits | {
         character
         for number in numbers
         for position in number.positions
         for character in range(*answer.offsets[position])
     }
-    if not isinstance(encoded.example.answer, Instances):  # their other digits are in labels
+    if not isinstance(encoded.example.answer, Instances):  # in lists, other digits are in labels
         source.unmarked_digits += sum(
             character.isdigit() for i, character in enumerate(written.text) if i not in known
         )
@@ -407,8 +408,8 @@ def _count_numbers(
 def _inside(encoded: EncodedExample) -> Any:
     """Return the parsed answer of an example, with boxes and polygons clipped to the image.
 
-    If an image is padded to a square, the rounding of coordinates can move a shape slightly into
-    the padding. Without clipping, converting this shape to text again could raise an error.
+    If an image is padded to a square, rounded coordinates can lie slightly inside the padding.
+    Without clipping, converting such a shape to text again could raise an error.
     """
     answer, frame = encoded.parsed, encoded.frame
     return answer if frame is None else clipped_answer(answer, frame.width_px, frame.height_px)
@@ -465,7 +466,7 @@ def _name_causes(source: SourceReport) -> None:
 
 
 def _number_notes(sources: Sequence[SourceReport]) -> Iterator[str]:
-    """Yield one sentence for each property of the numbers in answers that losses depend on."""
+    """Yield a sentence for each property of the numbers in answers that affects digit losses."""
     if unmarked := sum(source.unmarked_digits for source in sources):
         yield (
             f"{unmarked} digits of answers are in no marked number: cross-entropy alone trains "
@@ -539,15 +540,15 @@ def _class_warnings(report: DataReport) -> Iterator[str]:
 def _collapsed(encoded: EncodedExample) -> int:
     """Count the true shapes without width or height after rounding to the model's coordinates."""
     outlines = (shape.points for shape in shapes_of(encoded.parsed))
-    points = [own for own in outlines if len(own) > 1]  # the answer to a click has no area to lose
+    points = [own for own in outlines if len(own) > 1]  # a click is a point, which has no area
     return sum(min(len({p[0] for p in ps}), len({p[1] for p in ps})) < 2 for ps in points)
 
 
 def _shared(sources: Sequence[SourceReport]) -> tuple[int, int]:
-    """Count the test questions that also occur in the training data, by image and by text.
+    """Count the test questions that also occur in the training data.
 
-    The first number counts the questions whose image is a training image. The second counts the
-    questions without an image whose text is a training question.
+    Return two numbers: test questions about a training image, and test questions without an image
+    that have the same text as a training question.
     """
     train, test = (source.examples for source in sources)
     images = {e.example.image for e in train if e.has_image}

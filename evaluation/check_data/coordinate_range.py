@@ -10,10 +10,10 @@ from mm_numeric.geometry.coordinates import COORDINATES
 from mm_numeric.geometry.row_shapes import around
 
 _RELATIVE_TO = (1, 100, 1000, 1024)
-"""Coordinates of the right and bottom edge of every image in published data sets and models."""
+"""Values that published data sets and models use for the right and bottom edge of every image."""
 
-_FEWEST = 20  # shapes needed to infer a range of coordinates; one is enough for 0 to 1
-_TOLERANCE_PX = 1.0  # as in a frame: a rounded annotation may be this far outside its image
+_FEWEST = 20  # shapes needed to infer a range of coordinates; one shape is enough for 0 to 1
+_TOLERANCE_PX = 1.0  # a rounded annotation may be this far outside its image, as in ``Frame``
 
 
 @dataclass
@@ -25,19 +25,19 @@ class CoordinateRange:
     """Number of shapes that extend more than 1 pixel beyond their image."""
 
     largest: tuple[float, float] = (0.0, 0.0)
-    """Largest x and largest y."""
+    """Largest x and largest y of all shapes."""
 
     shares: tuple[float, float] = (0.0, 0.0)
-    """Largest x as a share of the width of its image, and largest y as a share of the height."""
+    """Largest x / width and largest y / height, where each shape is divided by its image's size."""
 
     image_px: tuple[int, int] = (0, 0)
-    """Largest width and largest height of an image."""
+    """Largest width and largest height of all images."""
 
     short_sides: list[float] = field(default_factory=list)
-    """The smaller of width and height of each shape, without points."""
+    """The width or the height of each shape, whichever is smaller; points are left out."""
 
     def add(self, answer: Any, size_px: tuple[int, int]) -> None:
-        """Add the shapes of an answer about an image of this width and height."""
+        """Add the shapes of an answer; ``size_px`` is the width and height of the image."""
         for shape in shapes_of(answer):
             box, (width, height) = around(shape), size_px
             self.shapes += 1
@@ -53,10 +53,10 @@ class CoordinateRange:
                 self.short_sides.append(min(box.x2 - box.x1, box.y2 - box.y1))
 
     def relative_to(self) -> int | None:
-        """Return 1, 100, 1000 or 1024 if coordinates seem to be relative to it; None for pixels.
+        """Guess the value that coordinates are relative to: 1, 100, 1000, 1024, or None for pixels.
 
-        Coordinates are relative if both axes use the whole range, and images are larger than the
-        range or shapes extend beyond their image.
+        Coordinates seem to be relative to a value if x and y use the whole range up to it, and
+        images are larger than this range or shapes extend beyond their image.
         """
         for top in _RELATIVE_TO if self.shapes else ():
             if max(self.largest) > top or max(self.image_px) <= top == 1:
@@ -68,7 +68,10 @@ class CoordinateRange:
         return None
 
     def frame_note(self) -> str:
-        """Return a sentence if coordinates seem to be in a published frame, not in pixels."""
+        """Return a note if coordinates seem to be normalised (such as 0 to 1000), else "".
+
+        The note names a published frame that has this range.
+        """
         top = self.relative_to()
         if top is None:
             return ""
@@ -81,9 +84,9 @@ class CoordinateRange:
         )
 
     def cause(self, step_px: float) -> str:
-        """Return the likely cause of a low ceiling or of shapes outside their image; "" if none.
+        """Return the likely cause of a low ceiling or of shapes outside their image, or "".
 
-        ``step_px`` is the distance of neighbouring coordinates, in pixels of the original image.
+        ``step_px`` is the step between two coordinates, in pixels of the original image.
         """
         if note := self.frame_note():
             return note

@@ -21,7 +21,7 @@ from mm_numeric.numbers.spans import TokenNumber
 class EncodedExample:
     """One example (question, image and answer), encoded as for training.
 
-    The answer's text and tokens are computed at each access instead of stored, to save memory.
+    To save memory, the text and the tokens of the answer are not stored but computed when read.
     """
 
     collator: TrainingCollator = field(repr=False)
@@ -37,7 +37,7 @@ class EncodedExample:
     """Number of tokens before the answer, including the image tokens."""
 
     image_tokens: int
-    """Number of placeholder tokens that image features replace."""
+    """Number of placeholder tokens in the question that image features replace."""
 
     answer_tokens: int
     """Number of tokens of the answer, including the end token."""
@@ -46,7 +46,7 @@ class EncodedExample:
     """Number of answer tokens that the numeric losses train."""
 
     parsed: Any
-    """The answer that the task parses from the decoded answer tokens."""
+    """The answer after a round trip: formatted, tokenised, decoded and parsed again."""
 
     @property
     def written(self) -> Written:
@@ -54,13 +54,13 @@ class EncodedExample:
         return self.collator.task.format(self.example.answer, self.frame)
 
     def parsed_within(self, limit: int | None) -> Any:
-        """Parse the first ``limit`` tokens of the answer, or all if None."""
+        """Parse the first ``limit`` tokens of the answer, or all tokens if None."""
         if limit is None or self.answer_tokens <= limit:
             return self.parsed
         return self.collator.task.read(self.text_within(limit), self.frame)
 
     def text_within(self, limit: int | None) -> str:
-        """Return the text of the first ``limit`` tokens of the answer, or of all if None."""
+        """Decode the first ``limit`` tokens of the answer, or all tokens if None."""
         return self.collator.family.text(self.answer.ids[:limit])
 
     @property
@@ -101,7 +101,7 @@ class SourceReport:
     """The examples that could be encoded."""
 
     unanswered: int = 0
-    """Number of valid test rows without an answer; they are not in ``examples``."""
+    """Number of valid test rows without an answer; ``examples`` does not contain these rows."""
 
     problems: dict[str, Problem] = field(default_factory=dict)
     """Short description of a problem (see ``problem_kind``) -> the problem."""
@@ -113,7 +113,7 @@ class SourceReport:
     """The range of the coordinates of all answers, including those that cannot be formatted."""
 
     one_colour: dict[ImageSource, str] = field(default_factory=dict)
-    """Decoded image whose pixels all have the same colour -> its row and this colour."""
+    """Decoded image whose pixels all have the same colour -> text with its row and the colour."""
 
     tokens: set[int] = field(default_factory=set)
     """All token ids that occur in answers, except the end tokens."""
@@ -125,7 +125,7 @@ class SourceReport:
     """Number of answer tokens that hold more than one digit of a number."""
 
     long_numbers: int = 0
-    """Number of numbers in answers with more than nine digits."""
+    """How many numbers in answers have more than nine digits."""
 
     ceiling: dict[str, float] = field(default_factory=dict)
     """Name of a metric -> the highest value that a model can reach."""
@@ -152,12 +152,12 @@ class DataReport:
     """Estimated memory of a training step; None without valid training rows."""
 
     augment: Augmenter | None = None
-    """Augments the training rows; None without ``data.augment``. All other fields are about rows
-    without augmentation."""
+    """The augmentation of training rows; None without ``data.augment``. All other fields describe
+    rows without augmentation."""
 
     @property
     def max_new_tokens(self) -> int:
-        """Return ``predict.max_new_tokens``, by default from the training (or test) answers."""
+        """Return ``predict.max_new_tokens``, or a default computed from the longest answer."""
         examples = next((source.examples for source in self.sources if source.examples), [])
         longest = max((e.answer_tokens for e in examples), default=0)
         return self.config.predict.max_new_tokens or new_tokens_for(longest)
@@ -179,7 +179,7 @@ def num_objects(answer: Any) -> int:
 
 
 def problem_kind(message: str) -> str:
-    """Replace names and numbers in an error message, so that similar errors count as one.
+    """Replace names and numbers in an error message, to group similar errors.
 
     Numbers become ``#``. Quoted values and paths become ``...``. A closing quote may be missing,
     because long values are truncated in messages.

@@ -1,7 +1,7 @@
 """The HTML page of ``check-data``: training samples with their images, shapes and tokens.
 
 Left   the image with the true shapes: from the row (dashed), and parsed from tokens (solid)
-Right  the tokens of the sample: supervised tokens have a background, number tokens a colour
+Right  the tokens of the sample: supervised tokens have a background, tokens of numbers a colour
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,13 +24,13 @@ from mm_numeric.io.files import write_text
 from mm_numeric.io.markup import element
 
 _SHOWN_PX = 640  # the longer edge of an image on the page
-_AUGMENTED = 4  # rows that are shown with their augmented images
-_EPOCHS = 3  # augmented images of a row
+_AUGMENTED = 4  # number of rows that are shown with their augmented images
+_EPOCHS = 3  # number of augmented images per row, one for each epoch
 _TOKENS = 400  # the maximum number of shown tokens of a sample
 
 
 def write_check_page(report: DataReport, path: Path, *, samples: int = 12) -> None:
-    """Write the problems, the statistics and some training samples as one self-contained page."""
+    """Write problems, statistics and some training samples as one self-contained HTML page."""
     config = report.config
     shown = _samples(report, samples)  # before the other sections: it may add problems
     sections = [_faults(report)] if not report.ready else []
@@ -122,7 +122,7 @@ def _augmented(report: DataReport, augment: Augmenter) -> Section:
 
 
 def _figures(encoded: EncodedExample, augment: Augmenter) -> list[dict[str, Any]]:
-    """Return the image of a row without augmentation, and as augmented in the first epochs."""
+    """Draw the image of a row without augmentation, and its augmented image in three epochs."""
     collator, example = encoded.collator, encoded.example
     figures = [{"drawing": _image(encoded), "about": plain(example.prompt, 120)}]
     for epoch in range(_EPOCHS):
@@ -170,7 +170,7 @@ def _items(answer: Any) -> Sequence[Instance]:
 def _question_tokens(report: DataReport, encoded: EncodedExample) -> Iterator[_Token]:
     """Yield the tokens of the question as text.
 
-    More than 3 equal tokens in a row, such as image placeholders, are shown once with their count.
+    If more than 3 consecutive tokens are equal, as image tokens are, one is shown with the count.
     """
     names = report.family.tokenizer.convert_ids_to_tokens
     question = report.family.question(encoded.example.prompt, encoded.image_tokens)
@@ -197,6 +197,5 @@ def _answer_tokens(report: DataReport, encoded: EncodedExample) -> Iterator[_Tok
 
 
 def _visible(token: str) -> str:
-    """Replace the spaces in a token by ``·`` and its line breaks by ``⏎``."""
     text = token.replace("Ġ", "·").replace("▁", "·").replace("Ċ", "⏎").replace("\n", "⏎")
     return plain(text, 60)

@@ -1,17 +1,17 @@
 """Estimate the GPU memory of a training step, without loading weights.
 
     weights       parameters x bytes of their dtype; quantised linear layers 0.52 (nf4) or 1 (int8)
-    copies        2 bytes for each float32 weight that is used in bf16 or fp16, if gradients pass
-                  through its layer
+    copies        2 bytes for each float32 weight that autocast copies to bf16 or fp16, if gradients
+                  pass through the layer of the weight
     gradients     trained parameters x bytes of their dtype; adapters are float32
     optimiser     AdamW: two moments per trained parameter, in its dtype (8-bit optimisers: 2 bytes)
     activations   b t L (x h + 4 c k + y f) bytes for the longest micro-batch, b rows of t tokens
     logits        10 bytes for each answer token and vocabulary entry; at most 2^27 logits if the
                   loss can be computed in chunks
 
-L layers with h hidden units, k units of keys, f units between the two halves of the MLP, and c
-bytes per number in these layers. x and y depend on the dtype of the weights, and on whether
-``trainer.bf16`` or ``fp16`` computes in 16 bits:
+The model has L layers with h hidden units, k units of keys and f intermediate units in the MLP.
+These layers compute with c bytes per number. x and y depend on the dtype of the weights, and on
+whether ``trainer.bf16`` or ``fp16`` makes autocast compute in 16 bits:
 
     weights, computed in    x      y    x and y with LoRA
     16 bits, 16 bits        28     8    42  10    inputs of adapters are stored in float32, too
@@ -19,15 +19,15 @@ bytes per number in these layers. x and y depend on the dtype of the weights, an
     float32, autocast       38     8    30   8    residual stream and inputs of norms in float32
     float32, float32        48    16    36  16
 
-With activation checkpointing, a layer stores its input (b t h numbers in the dtype of the weights),
-and only one layer at a time stores the rest, and the copies of frozen weights. Eager attention adds
-8 bytes for each pair of tokens and head. A frozen vision tower stores nothing.
+With activation checkpointing, each layer stores its input (b t h numbers in the dtype of the
+weights). Only one layer at a time stores its other activations and copies of frozen weights. Eager
+attention adds 8 bytes for each pair of tokens and head. A frozen vision tower stores nothing.
 
 The formula is from Korthikanti et al. 2022 (Reducing Activation Recomputation in Large Transformer
 Models, section 4). Their factor of 34 bytes per hidden unit is for GPT-2's layer with dropout. The
-factors here are for layers with RMSNorm in float32, a gated MLP, grouped keys and fused attention:
-the tensors that autograd saves in transformers' Qwen2 and Qwen3, rounded up.
-``tests/evaluation/check_data/test_memory.py`` compares them with these tensors.
+factors here are for layers with RMSNorm in float32, a gated MLP, grouped keys and fused attention.
+They are the sizes, rounded up, of the tensors that autograd saves in transformers' Qwen2 and Qwen3.
+``tests/evaluation/check_data/test_memory.py`` checks the factors against these tensors.
 
 The memory of CUDA itself and fragmentation, 1 to 2 GiB, are not included.
 """
@@ -61,16 +61,16 @@ _STORED = {
 _STORED_WITH_LORA = {
     (2.0, False): (42, 10), (2.0, True): (30, 8), (4.0, True): (30, 8), (4.0, False): (36, 16)
 }  # fmt: skip
-"""(bytes of a weight, True if autocast computes in 16 bits) -> x and y of the table above."""
+"""(bytes of a weight, True if autocast computes in 16 bits) -> x and y in the module docstring."""
 
-_LOGIT_BYTES = 10  # logit in bf16 (2), logit in float32 (4), gradient in float32 (4)
-_PAIR_BYTES = 8  # attention scores and probabilities, in bf16 and in float32
+_LOGIT_BYTES = 10  # sum of logit in bf16 (2), logit in float32 (4), gradient in float32 (4)
+_PAIR_BYTES = 8  # per pair of tokens: attention scores and probabilities in bf16 and float32
 _PARTS = ("weights", "copies", "gradients", "optimiser", "activations", "logits")
 _SCALED_LOGITS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 
 
 class RowLength(NamedTuple):
-    """Numbers of tokens of a training row; ``question`` includes the ``image`` tokens."""
+    """Token counts of a training row. The count ``question`` includes the ``image`` tokens."""
 
     question: int
     answer: int
@@ -88,17 +88,17 @@ class MemoryEstimate:
     activations: float
     logits: float
     rows: int
-    """Rows of the largest micro-batch."""
+    """Number of rows of the largest micro-batch."""
 
     tokens: int
-    """Tokens of its longest row."""
+    """Number of tokens of the longest row."""
 
     has_unknown_vision: bool = False
-    """True if ``activations`` lacks the vision tower, because its sizes are not known."""
+    """True if the sizes of the vision tower are not known: ``activations`` does not include it."""
 
     @property
     def total(self) -> float:
-        """Return the sum of all parts, in bytes."""
+        """Return the total memory, in bytes."""
         return sum(getattr(self, name) for name in _PARTS)
 
     def text(self) -> str:
@@ -114,10 +114,10 @@ class MemoryEstimate:
 def estimate_memory(
     config: Config, family: Family, settings: Any, lengths: Sequence[RowLength]
 ) -> MemoryEstimate:
-    """Estimate the memory of a training step in bytes; see the top of this module.
+    """Estimate the memory of a training step in bytes; the module docstring has the formula.
 
     ``settings`` is the configuration of the checkpoint (transformers). All rows of the micro-batch
-    are as long as the longest of ``lengths``.
+    are assumed to be as long as the longest row in ``lengths``.
     """
     text = settings.get_text_config()
     dtype = _dtype(config, settings)
@@ -164,11 +164,11 @@ def estimate_memory(
 
 
 def vision_stages(vision: Any) -> list[tuple[Any, int]] | None:
-    """Return (configuration, tokens per token of the last stage) for each stage of a vision tower.
+    """Return (configuration, factor) for each stage of a vision tower; None if sizes are unknown.
 
-    ``vision`` is its configuration (transformers). Most towers have one stage. DaViT (Florence-2)
-    has several: each has more units and fewer tokens than the one before, and two layers for each
-    of ``depths``. Returns None if the sizes are not known.
+    A stage has ``factor`` tokens for each token of the last stage. ``vision`` is the configuration
+    of the tower (transformers). Most towers have one stage. DaViT (Florence-2) has several: each
+    has more units and fewer tokens than the stage before, and two layers for each of ``depths``.
     """
     if isinstance(getattr(vision, "depths", None), list | tuple):
         stages, factor = [], 1
@@ -199,13 +199,13 @@ def layer_bytes(
     """Return the bytes that the layers of a language model or vision tower store for backward.
 
     Args:
-        stack: The configuration of the stack of layers (transformers).
-        config: Its settings of attention, autocast and activation checkpointing are used.
+        stack: The configuration of the layers (transformers).
+        config: Sets attention, autocast and activation checkpointing.
         tokens: Number of tokens of the micro-batch, with padding.
-        longest: Number of tokens of its longest row.
-        dtype: Bytes of a weight: 2 for bf16.
+        longest: Number of tokens of the longest row.
+        dtype: Bytes of a weight, such as 2 for bf16.
         how: ``trained``, ``adapted`` or ``frozen``. A frozen language model stores as much as a
-            trained one, because gradients pass through it to trained modules.
+            trained language model, because gradients pass through it to trained modules.
     """
     hidden, heads = _units(stack), _first(stack, "num_attention_heads", "num_heads")
     layers = _first(stack, "num_hidden_layers", "depth")
@@ -265,7 +265,6 @@ def _adapter_parameters(model: nn.Module, modules: ModelModules, config: Config)
 def _parameter_bytes(
     config: Config, modules: ModelModules, name: str, parameter: nn.Parameter, dtype: float
 ) -> float:
-    """Return the bytes per number of a parameter, which depend on ``model.quantize``."""
     is_linear = parameter.dim() == 2 and modules.module_of(name) not in ("embeddings", "head")
     if config.model.quantize is None or not is_linear:
         return dtype
@@ -273,7 +272,6 @@ def _parameter_bytes(
 
 
 def _dtype(config: Config, settings: Any) -> float:
-    """Return the bytes of a weight in ``model.dtype``, or in the dtype of the checkpoint."""
     name = config.model.dtype
     if name == "auto":
         name = str(getattr(settings, "dtype", None) or "float32").removeprefix("torch.")
@@ -281,7 +279,6 @@ def _dtype(config: Config, settings: Any) -> float:
 
 
 def _is_mixed(config: Config) -> bool:
-    """Return True if autocast computes in 16 bits."""
     return bool(config.trainer.get("bf16") or config.trainer.get("fp16"))
 
 
@@ -295,13 +292,12 @@ def _how(modules: ModelModules, module: str) -> str:
 
 
 def _units(stack: Any) -> Any:
-    """Return the number of hidden units; Qwen2-VL's vision tower names it ``embed_dim``."""
+    """Return the number of hidden units; Qwen2-VL's vision tower stores it as ``embed_dim``."""
     units = getattr(stack, "embed_dim", None)
     return units if isinstance(units, int) else getattr(stack, "hidden_size", None)
 
 
 def _first(stack: Any, *names: str) -> Any:
-    """Return the value of the first attribute in ``names`` that is set; None if none is."""
     return next((v for name in names if (v := getattr(stack, name, None)) is not None), None)
 
 

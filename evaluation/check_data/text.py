@@ -92,7 +92,7 @@ def facts(report: DataReport, source: SourceReport) -> Iterator[tuple[str, str]]
 
 
 def ceiling_text(source: SourceReport) -> str:
-    """Return, as text, the highest scores that a model can reach with rounded coordinates."""
+    """Format the ceiling: the highest scores that a model can reach with rounded coordinates."""
     if source.scorer is None or not source.ceiling:
         return "none: no answer can be scored"
     ranked = source.scorer.ranked
@@ -141,7 +141,7 @@ def _coordinates_text(coordinates: Coordinates) -> str:
 
 
 def _spread(values: Sequence[float], decimals: int = 0) -> str:
-    """Return the median and range of numbers, e.g. ``12 (9 to 15)``, or ``12`` if all are equal."""
+    """Format the median and range of numbers: ``12 (9 to 15)``, or ``12`` if all are equal."""
     low, middle, high = min(values), median(values), max(values)
     text = f"{middle:,.{decimals}f}"
     return text if low == high else f"{text} ({low:,.{decimals}f} to {high:,.{decimals}f})"

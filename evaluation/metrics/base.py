@@ -77,8 +77,7 @@ class JudgeRules:
     """Settings of a benchmark's evaluation script that lets a judge (an LLM) extract answers."""
 
     without_judge: Callable[[str, Any], str | None]
-    """Function from a response and its target to the answer, by the script's own rules. It returns
-    None if the script would ask the judge."""
+    """Function from a response and its target to the answer; None if the script asks the judge."""
 
     prompt: Callable[[str, str], str]
     """Function from a question and the response to the prompt for the judge."""
@@ -307,10 +306,7 @@ def median_where(values: Any, counted: Any) -> Any:
 
 
 def share_of(part: str, whole: str, *, nothing: float = 0.0) -> Callable[[Columns], Any]:
-    """Return a function that divides the sum of column ``part`` by the sum of column ``whole``.
-
-    The result is ``nothing`` if the divisor is 0.
-    """
+    """Return a function: sum of column ``part`` / sum of ``whole``, or ``nothing`` if that is 0."""
     return lambda columns: _share(columns, part, whole, nothing)
 
 

@@ -1,8 +1,7 @@
 """Metrics for one box or polygon per row: IoU and Acc@t; ``BOXES`` has their rules.
 
 Coordinates are continuous, in pixels of the original image: the box [0, 0, 10, 10] has area 100,
-not 121 as in tools that include the last pixel. Acc@t counts IoU >= t; some of RefCOCO's scripts
-count IoU > t.
+not 121 as in tools that include the last pixel. Some of RefCOCO's scripts use IoU > t, not >= t.
 """
 
 from collections.abc import Sequence

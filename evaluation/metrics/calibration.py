@@ -36,12 +36,11 @@ from mm_numeric.evaluation.metrics.intervals import seed_interval
 Array = NDArray[np.float64]
 
 LEAST_COVERED = 0.9
-"""If the explored and drawn answers of a row have less total probability than this, in the median
-of rows, ``score`` warns that the confidences are too low."""
+"""If explored and drawn answers have less total probability (median of rows), ``score`` warns."""
 
 LEAST_EXPLORED = 0.5
-"""If they have less total probability than this, and no answers were drawn, ``score`` rejects
-answers decoded by mean or median."""
+"""If the explored answers have less total probability than this, and the other answers were not
+sampled, ``score`` rejects answers decoded by mean or median."""
 
 COVERAGES = (1.0, 0.9, 0.8, 0.5)
 """Shares of answers to select; results.json and reports have a confidence threshold for each."""
@@ -168,8 +167,8 @@ class Coverage(NamedTuple):
     """[n] estimated total probability of the other parseable answers, from drawn samples."""
 
     is_completed: bool
-    """True if the answers that were not explored were sampled. False for answers of a server, which
-    cannot sample them."""
+    """True if the unexplored answers were sampled. False for a server, which does not return the
+    probabilities that this needs."""
 
     def results(self) -> dict[str, dict[str, float]]:
         """Return median and tenth percentile over the rows of ``covered`` and ``drawn``."""
@@ -292,8 +291,7 @@ class Confidences:
     """True for lists of objects: there is one value per object instead of one per answer."""
 
     rows: int
-    """Number of answers that were judged. Unparseable answers are included, but not if the answer
-    should be a list of objects."""
+    """Number of judged answers. Unparseable answers are included, unless they should be lists."""
 
     confidence: Array
     """Confidence, 0 to 1, of each answer or object, [n]; 0 for an unparseable answer."""

@@ -2,9 +2,8 @@
 
 ``CLOCKBENCH`` has the rules of each metric. The share of right hours, or of another field, counts
 the clocks that show a valid time and this field; an answer without ``"valid": true`` is wrong. The
-target of a field may be a number, a range ``[4, 5]`` or a list of accepted numbers. Texts are
-compared without regard to case. Answers may have numbers as texts; 7.9 counts as 7, as in the
-script.
+target of a field may be a number, a range ``[4, 5]`` or a list of accepted numbers. Case does not
+matter in texts. Answers may have numbers as texts; 7.9 counts as 7, as in the script.
 
 Source: https://clockbench.ai, clockbench_grade.py. The script also recognises 24-hour clocks by
 their names, and asks four questions in one conversation.

@@ -227,7 +227,6 @@ def _rank_sides(
     labels: Sequence[str],
     rules: Rules,
 ) -> Ranking:
-    """Match detections to true shapes, and rank them for COCO's AP and AR."""
     limits = {"all": (0.0, _LARGEST_AREA), **rules.areas}
     most = rules.max_detections[-1]
     matches = match(

@@ -123,10 +123,7 @@ def _rank_in_run(values: Ints) -> Ints:
 def find_overlaps(
     kept: Ints, group: Ints, truth_group: Ints, iou_of_pairs: IouOfPairs, lowest: float
 ) -> tuple[Ints, Ints, Floats]:
-    """Find pairs with IoU >= ``lowest``; return the detection, the truth and the IoU of each pair.
-
-    ``group`` and ``truth_group`` number the image and label: only shapes of one group are paired.
-    """
+    """Find pairs in a group with IoU >= ``lowest``; return each pair's detection, truth and IoU."""
     by_group = np.argsort(truth_group, kind="stable")
     groups = np.concatenate([group[kept], truth_group])
     dense = np.unique(groups, return_inverse=True)[1].astype(np.int64)

@@ -117,10 +117,7 @@ def mask_sizes(images: Sequence[Sequence[Instance]]) -> list[tuple[int, int]] | 
 def collect_masks(
     images: Sequence[Sequence[Instance]], sizes: Sequence[tuple[int, int]]
 ) -> tuple[Shapes, list[Rle]]:
-    """Return the areas and bounds of the masks of many images, and the masks themselves.
-
-    A shape without a mask is converted to a mask.
-    """
+    """Return areas and bounds of the masks, and the masks; shapes are converted to masks."""
     masks = [_rle(i, size) for items, size in zip(images, sizes, strict=True) for i in items]
     shapes = collect_shapes([[item.shape for item in items] for items in images])
     areas = mask_areas(masks)

@@ -377,7 +377,6 @@ def _rank(
     targets: Sequence[Instances],
     scores: Sequence[Sequence[float | None] | None] | None = None,
 ) -> Ranking:
-    """Rank detections for COCO's AP, which compares masks if true shapes have masks."""
     masks = mask_sizes([target.items for target in targets])
     rules = Rules(iou="segm" if masks else "bbox")
     return rank_answers(predictions, targets, scores, rules, may_be_empty=True)

@@ -78,7 +78,6 @@ def metric_interval(sample: MetricSample) -> Interval:
 
 
 def _varies(values: NDArray[np.float64]) -> bool:
-    """Return True if values that are not nan differ."""
     known = values[~np.isnan(values)]
     return len(known) > 0 and bool(known.min() < known.max())
 
@@ -233,7 +232,6 @@ def families_text(summary: Mapping[str, Any]) -> str:
 
 
 def _members(summary: Mapping[str, Any], family: str) -> Iterator[dict[str, Any]]:
-    """Yield the differences of the first metric that belong to a family."""
     metric = summary["metrics"][0]["name"]
     for name in summary["objectives"]:
         if name == summary["control"]:

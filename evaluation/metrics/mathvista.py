@@ -206,7 +206,6 @@ def _declared(response: str) -> list[str]:
 
 
 def _number(response: str) -> Extraction:
-    """Extract the number after the last ``answer is``, or else the last number of a response."""
     response = response.replace("\N{MINUS SIGN}", "-")
     number = None
     for rest in _declared(response):
@@ -223,7 +222,6 @@ def _number(response: str) -> Extraction:
 
 
 def _list(response: str) -> Extraction:
-    """Extract the last list of a response, with one space after each comma: ``[1, 2]``."""
     lists = _LIST.findall(response)
     if not lists:
         return Extraction("", "no list")

@@ -176,7 +176,6 @@ def _is_in_unit(answer: Measurement, units: Sequence[str], *, is_time: bool) -> 
 
 
 def _fitting(answer: Measurement, target: Measurement) -> list[Interval]:
-    """Return the intervals of a target that are in the unit of an answer."""
     intervals = target.intervals or (Interval(target.value, target.value, target.units),)
     return [i for i in intervals if _is_in_unit(answer, i.units, is_time=target.is_time)]
 
@@ -191,10 +190,7 @@ def unit_error(answer: Measurement | None, target: Measurement) -> str | None:
 
 
 def _as_number(answer: Measurement | None, target: Measurement) -> Measurement:
-    """Return a target with the middle of the interval nearest to the answer as its number.
-
-    A target without intervals is returned unchanged.
-    """
+    """Replace a target that has intervals by the middle of the interval nearest to the answer."""
     if not target.intervals:
         return target
     intervals = (answer and _fitting(answer, target)) or target.intervals

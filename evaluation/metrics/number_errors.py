@@ -192,7 +192,6 @@ def _spearman(columns: Columns, counts: Any) -> Any:
 
 
 def _nan_if_unparseable(columns: Columns, values: Any) -> Any:
-    """Replace correlations by nan if no answer at all could be parsed."""
     return np.where((columns["unreadable"] == 0).sum(axis=-1) > 0, values, np.nan)
 
 

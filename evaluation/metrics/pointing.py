@@ -63,8 +63,7 @@ def score_clicks(
 ) -> RowColumns:
     """Compare one click per row with the element; return columns of 0 or 1 with one value per row.
 
-    For a correct answer, ``right_present`` is 1 if the target has an element, and ``right_absent``
-    is 1 if it has none.
+    A correct answer has ``right_present`` 1 if there is an element, and ``right_absent`` 1 if not.
     """
     absent = np.array([not regions_of(target) for target in targets], dtype=np.float64)
     correct = np.array(
@@ -227,9 +226,8 @@ POINTS = Scorer(
 def assign(costs: NDArray[np.float64]) -> list[tuple[int, int]]:
     """Return the pairs (row, column) with the least sum of costs, sorted by row.
 
-    This is the Hungarian algorithm with shortest augmenting paths, like scipy's
-    ``linear_sum_assignment`` but without scipy. ``costs`` is [rows, columns] and finite. The
-    result has min(rows, columns) pairs.
+    This is the Hungarian algorithm with shortest augmenting paths, as in scipy. ``costs`` is [rows,
+    columns] and finite. The result has min(rows, columns) pairs.
     """
     rows, columns = costs.shape
     if rows > columns:

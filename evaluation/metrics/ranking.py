@@ -279,7 +279,6 @@ def _depends_on(name: str, columns: Columns) -> Bools:
 
 
 def _mean_of_known(values: Floats) -> Floats:
-    """Average over the last axis, ignoring nan; nan if all values are nan."""
     known = ~np.isnan(values)
     count = known.sum(axis=-1)
     total = np.where(known, values, 0.0).sum(axis=-1)

@@ -69,8 +69,7 @@ def find_duplicates(
 def columns_of(predictions: Sequence[Instances | None]) -> RowColumns:
     """Return columns with the duplicates of each answer and the length of its longest run.
 
-    The columns ``TRUNCATED`` and ``end_known`` (1 if the row has the field ``truncated``) are set
-    to 0; ``score`` fills them later.
+    ``TRUNCATED`` and ``end_known`` (1 if the row has ``truncated``) are 0; ``score`` fills them.
     """
     answers = [() if prediction is None else prediction.items for prediction in predictions]
     is_duplicate, repeats = find_duplicates(answers)

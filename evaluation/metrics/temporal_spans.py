@@ -108,7 +108,6 @@ def score_spans(
 
 
 def _judged(answer: TimeSpans | None, truths: Sequence[Span]) -> tuple[float, ...]:
-    """Return the values of ``_COLUMNS`` of one row."""
     if answer is None or not truths:
         return (0.0,) * len(_COLUMNS)
     precisions = average_precisions(_ranked(answer), truths)
@@ -126,7 +125,6 @@ def _as_columns(prefix: str, rows: Sequence[tuple[float, ...]]) -> RowColumns:
 
 
 def _ranked(answer: TimeSpans) -> list[Span]:
-    """Return the first ten spans; if they have scores, the highest score first."""
     spans = answer.spans[:MOST_SPANS]
     if not answer.scores:
         return list(spans)

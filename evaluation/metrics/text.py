@@ -161,9 +161,8 @@ def _shares_by_question(
 ) -> list[float]:
     """Return the precision or recall of each row's question.
 
-    It is the number of rows of the question in ``part`` (prediction and target are yes), divided by
-    the number in ``whole`` (the prediction is yes; for recall, the target is yes). If no row is in
-    ``whole``, it is 1.
+    It is the number of rows in ``part`` (prediction and target are yes) / number of rows in
+    ``whole`` (the prediction is yes; for recall, the target is yes), or 1 if ``whole`` has none.
     """
     parts, wholes = Counter[str](), Counter[str]()
     for name, is_part, is_whole in zip(names, part, whole, strict=True):

@@ -13,9 +13,8 @@ word spotting   Only words are scored. ``'s`` at the end of a truth and hyphens 
                 All other truths are ignored regions.
 
 The scorer uses no lexicon: in the competition, participants correct their answers with a lexicon
-before they submit them, as the option ``lexicon`` of the task does. A detection with ``ignore``,
-such as a word without a match in the lexicon, only counts for ``hmean``; both protocols treat it as
-not submitted.
+before they submit them, as the option ``lexicon`` of the task does. Both protocols omit detections
+with ``ignore``, such as words without a match in the lexicon; these only count for ``hmean``.
 
 Source: the script of the Robust Reading Competition, https://rrc.cvc.uab.es, challenge 4, task 4
 (E2E_iou_1_1.py; ``WORD_SPOTTING``, ``ONLY_REMOVE_FIRST_LAST_CHARACTER``). The script fails on a

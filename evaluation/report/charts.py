@@ -26,7 +26,7 @@ _FILE_STYLE = (
     "<style>text { font: 12px sans-serif; fill: var(--soft); } "
     ".name { font-weight: 600; fill: var(--ink); }</style>"
 )
-_MARGIN_PX = 14  # for the end of the last label on the x axis
+_MARGIN_PX = 14  # on the right, because the last label of the x axis may extend beyond the chart
 _LEGEND_PX = 18  # height of a line of the legend in a saved figure
 _STYLE = (Path(__file__).parent / "templates" / "style.css").read_text(encoding="utf-8")
 
@@ -38,13 +38,13 @@ def theme_colours(style: str = _STYLE) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart as SVG, and its numbers."""
+    """A chart as SVG, and a table of the numbers that it shows."""
 
     svg: Markup
     description: str
     data: Table
     legend: Sequence[tuple[str, str, str]] = ()
-    """Name, colour and line dash of each curve; the page has one legend for several charts."""
+    """Name, colour and dash of each curve, for saved SVG files; a page has one legend per group."""
 
 
 def figure(
@@ -54,9 +54,9 @@ def figure(
     *,
     page_html: Markup | None = None,
 ) -> Block:
-    """Return a chart with a caption and links to save it; Markdown omits it.
+    """Return a chart with a caption and links to save it, for HTML; Markdown omits charts.
 
-    ``page_html`` is shown on the page in place of the SVG.
+    If ``page_html`` is given, the page shows it instead of the SVG.
     """
     name = "-".join(re.findall("[a-z0-9]+", chart.description.lower()))
     files = {
@@ -71,7 +71,7 @@ def figure(
     above = [] if caption is None else [caption.to_html()]
     below = element("span", *links, class_="files")
     region = {"role": "region", "aria_label": chart.description, "tabindex": "0"}
-    is_wide = "wide" in (css or "")  # it scrolls on a phone, also by the keyboard
+    is_wide = "wide" in (css or "")  # a wide chart scrolls on a phone, also by the keyboard
     shown = element("div", page_html or chart.svg, class_="drawing", **(region if is_wide else {}))
     return Block(element("figure", element("figcaption", *above, below), shown, class_=css))
 
@@ -84,11 +84,11 @@ def draw(
     legend: Sequence[tuple[str, str, str]] = (),
     **marks: object,
 ) -> Chart:
-    """Return the chart that a template draws from ``marks``, for ``figure``.
+    """Draw a chart from a template and its variables ``marks``.
 
-    ``template`` is a file of the folder ``templates``, or the path of any other file; it calls the
-    macro ``axes`` of ``axes.html``. ``description`` is the text for screen readers, and ``data`` is
-    saved as the CSV file of the figure.
+    ``template`` is the name of a file in the folder ``templates``, or the path of any other file;
+    it calls the macro ``axes`` of ``axes.html``. ``description`` is the text for screen readers,
+    and ``data`` is saved as the CSV file of the figure.
     """
     svg = render(template, description=description, **marks)
     return Chart(svg, description, data, legend)
@@ -118,7 +118,7 @@ def standalone_svg(chart: Chart) -> str:
 
 
 def with_colours(svg: str, colours: Mapping[str, str]) -> str:
-    """Replace CSS variables by colours: many viewers of SVG files do not support variables."""
+    """Replace CSS variables by colours, because many viewers of SVG files support no variables."""
     for name, colour in colours.items():
         svg = svg.replace(f"var({name})", colour)
     return svg
@@ -174,8 +174,8 @@ def choose_styles(
 ) -> dict[str, SeriesStyle]:
     """Choose the colour, symbol and line dash of each training objective (loss) in charts.
 
-    Objectives are compared with ``baseline`` (black). ``control`` (grey), by default 1.3 times
-    cross-entropy, tests if a larger loss alone helps.
+    ``baseline`` (black) is the objective that the others are compared with. ``control`` (grey), by
+    default 1.3 times cross-entropy, tests if a larger loss alone helps.
     """
     styles = {}
     others = count()
@@ -186,7 +186,7 @@ def choose_styles(
             look = {"colour": "var(--control)", "shape": _CIRCLE, "dash": "4 3"}
         else:
             cycle, index = divmod(next(others), len(_COLOURS))
-            # Shifting the shapes by one in each cycle makes 36 distinct pairs with the colours.
+            # Shapes shift by one after each cycle of colours: there are 36 distinct pairs.
             shape = _SHAPES[(index + cycle * (len(_COLOURS) + 1)) % len(_SHAPES)]
             dash = DASHES[cycle % len(DASHES)]
             look = {"colour": _COLOURS[index], "shape": shape, "dash": dash}
@@ -225,13 +225,11 @@ class DotRow:
     high: float
     seeds: Sequence[float]
     value: str  # the mean with its unit
-    remark: str  # the line below the value, such as the difference to the baseline
+    remark: str  # the line below the mean, such as the difference to the baseline
     trend: str  # the CSS class of the remark
     description: str
-    separated: bool = False  # whether there is a gap above the row
-    band: tuple[float, float] | None = (
-        None  # differences too small to be found, around the baseline
-    )
+    separated: bool = False  # True: there is a gap above the row
+    band: tuple[float, float] | None = None  # values whose difference is too small to be found
 
 
 def dot_chart(
@@ -239,10 +237,10 @@ def dot_chart(
 ) -> Block:
     """Draw the mean of a metric for each training objective, its interval, and each seed.
 
-    A dashed line is drawn at ``baseline``, the mean of the objective that others are compared with.
-    The axis shows values multiplied by ``scale``; ``label`` is the name of the metric. Horizontal
-    positions are percentages of the chart width, so that the text keeps its size on a narrow
-    screen. The ``band`` of a row is drawn in grey as far as the axis reaches.
+    A dashed line is drawn at ``baseline``, the mean of the baseline objective. The axis shows
+    values multiplied by ``scale``; ``label`` is the name of the metric. Horizontal positions are
+    percentages of the chart width; therefore the text keeps its size on a narrow screen. The
+    ``band`` of a row is drawn in grey, and clipped at the ends of the axis.
     """
     values = [scale * v for row in rows for v in (row.mean, row.low, row.high, *row.seeds)]
     low, high = min(values), max(values)
@@ -292,7 +290,7 @@ class Line:
 
     points: Points
     colour: str
-    name: str = ""  # in the CSV file of the figure, which omits lines without a name
+    name: str = ""  # name in the CSV file of the figure; lines without a name are not in the file
     width: float = 2.0
     dash: str = ""
     marker: Markup | None = None  # drawn at each point
@@ -312,7 +310,7 @@ class Axis:
     high: float
     ticks: Sequence[tuple[float, str]]
     label: str = ""
-    value: Callable[[float], float] = float  # from positions on a scale that is not linear
+    value: Callable[[float], float] = float  # position -> value, for an axis that is not linear
 
     def share(self, value: float) -> float:
         """Return the position of a value on the axis from 0 (at ``low``) to 1 (at ``high``)."""
@@ -346,8 +344,8 @@ def line_chart(
 ) -> Chart:
     """Draw curves, the last curve on top. Points outside the axis ranges are clipped.
 
-    ``description`` is the text for screen readers. ``data`` is the CSV file of the figure, by
-    default the points of the lines that have a name. The background is grey for x below
+    ``description`` is the text for screen readers. ``data`` is saved as the CSV file of the figure;
+    by default, it has the points of all lines with a name. The background is grey for x below
     ``shaded_to``. ``width`` and ``height`` are in pixels; the page scales the chart.
     """
     curves = {line.name: (line.colour, line.dash) for line in lines if line.name and line.width > 1}

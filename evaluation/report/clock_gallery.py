@@ -74,7 +74,7 @@ def minutes_of(text: object) -> int | None:
 
 
 def signed_deviation(row: ScoredRow) -> int | None:
-    """Return answered minus true time in minutes (-359 to 360), or None if one is missing."""
+    """Return answered minus true time in minutes (-359 to 360); None if a time is missing."""
     target, answer = minutes_of(row["target"]), minutes_of(row["parsed"])
     if target is None or answer is None:
         return None
@@ -83,7 +83,7 @@ def signed_deviation(row: ScoredRow) -> int | None:
 
 
 def bin_shares(rows: Sequence[ScoredRow]) -> list[float]:
-    """Return the fraction of answers in each of ``BIN_NAMES``: by how late or early they are."""
+    """Return the fraction of answers in each of ``BIN_NAMES``, such as ``2 to 5 late``."""
     counts: Counter[str] = Counter()
     for row in rows:
         minutes = signed_deviation(row)
@@ -104,7 +104,7 @@ def _is_within(row: ScoredRow, minutes: int) -> bool:
 
 
 def _hour_errors(pooled: Pooled) -> str:
-    """Return a sentence: the share of errors above 15 minutes in which only the hour is wrong."""
+    """State in how many answers with an error above 15 minutes only the hour is wrong."""
     every = [row for rows in pooled.values() for row in rows if row["parsed"] is not None]
     large = [row["deviation_minutes"] for row in every if row["deviation_minutes"] > 15]
     if not large:

@@ -29,11 +29,11 @@ from mm_numeric.runs.folder import SCORES
 SWEEPS, TRIALS = "sweeps.csv", "trials.csv"
 
 _COLUMNS = 4  # metrics per table
-_TABLES = 2  # tables that are not folded
+_TABLES = 2  # number of tables that are not folded
 
 
 def comparison_page(comparison: Comparison, *, trust_remote_code: bool) -> Page:
-    """Return the report of a comparison; see ``write_report`` for ``trust_remote_code``."""
+    """Return the report page; ``trust_remote_code`` allows importing a task by its import path."""
     summary = comparison.summary
     first, *caveats = verdict(comparison)
     counts = [_count(summary["objectives"], "objective"), _count(summary["seeds"], "seed")]
@@ -106,7 +106,7 @@ def _headline(comparison: Comparison) -> Section:
 
 
 def _dot_rows(comparison: Comparison, name: str, metric: ReportedMetric) -> list[DotRow]:
-    """Return a list with the row of an objective in the dot chart; [] without the metric."""
+    """Return the row of an objective in the dot chart, in a list; [] if it has no such metric."""
     cell = comparison.cell(name, metric)
     if cell is None:
         return []
@@ -125,7 +125,7 @@ def _dot_rows(comparison: Comparison, name: str, metric: ReportedMetric) -> list
     low, high = results.chart_ends(cell)
     band = None
     if cell["difference"] and (findable := metric.known_findable(cell["difference"])):
-        middle = cell["value"] - cell["difference"]["value"]  # the mean of its reference
+        middle = cell["value"] - cell["difference"]["value"]  # mean of the objective's reference
         band = middle - findable, middle + findable
     row = DotRow(
         style=comparison.styles[name],
@@ -197,8 +197,8 @@ def metrics_table(
 def terminal_text(comparison: Comparison) -> str:
     """Return the most important tables of a comparison as plain text.
 
-    The columns are the first five metrics, or the first metric and all metrics per category if
-    these are more. Only the first metric has intervals and differences.
+    The columns are the first five metrics; with more than four metrics per category, the first
+    metric and all of these. Only the first metric has intervals and differences.
     """
     summary, metrics = comparison.summary, comparison.metrics
     first = metrics[0]

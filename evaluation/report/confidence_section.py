@@ -1,6 +1,6 @@
 """Report section on confidences: reliability, risk at a given coverage, and thresholds.
 
-``evaluation.metrics.calibration`` defines the values, which are read from summary.json.
+The values are read from summary.json. ``evaluation.metrics.calibration`` defines them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ Entries = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 
 def confidence_section(comparison: Comparison) -> Section | None:
-    """Return the section on confidences; None if the answers of no objective have confidences."""
+    """Return the section on confidences; None if no objective has answers with confidences."""
     styles = {name: comparison.styles[name] for name in comparison.ranked()}
     entries = _by_rule(comparison.summary["calibration"], styles)
     if not entries:
@@ -143,7 +143,7 @@ def _captioned(rule: str, what: str, chart: Chart) -> Block:
 
 
 def _rows(entries: Entries, styles: Styles) -> Sequence[tuple[list[Cell], Mapping[str, Any]]]:
-    """Return the first two cells of each row, objective and rule, and the row's calibration."""
+    """Return, for each row of a table, the cells (objective, rule) and the calibration entries."""
     return [
         ([styles[name].cell(), Cell(content=rule)], own[name])
         for name in styles
@@ -170,7 +170,7 @@ def _calibrations(
     rows: Sequence[tuple[Sequence[str | Cell], Mapping[str, Any]]],
     title: str = "Calibration",
 ) -> Table:
-    """Return a table with the cells of each row, and the entries that all calibrations have."""
+    """Return a table: the cells of each row, then the values that all calibrations have."""
     shown = [key for key in _COLUMNS if all(key in entry for _, entry in rows)]
     lines = [[*cells, *(_value(key, entry[key]) for key in shown)] for cells, entry in rows]
     return Table.of([*header, *(_COLUMNS[key] for key in shown)], lines, title=title)
@@ -203,12 +203,12 @@ def _thresholds_table(entries: Entries, styles: Styles) -> Table:
 
 
 def _rounded_down(threshold: float) -> str:
-    """Format a threshold; rounding up would exclude answers with exactly this confidence."""
+    """Round a threshold down: rounding up would exclude answers with exactly this confidence."""
     return f"{Decimal(str(threshold)).quantize(Decimal('0.000001'), ROUND_FLOOR):f}"
 
 
 def _bins(names: Sequence[str | Cell], entries: Sequence[Mapping[str, Any]], title: str) -> Table:
-    """Return the table of the share correct, with its interval, in each bin of the confidence."""
+    """Return a table of the share of correct answers, with interval, for each confidence bin."""
     rows = []
     for name, entry in zip(names, entries, strict=True):
         cells = []
@@ -227,7 +227,7 @@ def _bins(names: Sequence[str | Cell], entries: Sequence[Mapping[str, Any]], tit
 def run_confidence_section(
     results: Mapping[str, Mapping[str, Any]], calibrations: Mapping[str, Calibration]
 ) -> Section | None:
-    """Return the section on the confidences of one run, before and after its calibration."""
+    """Return the section on the confidences of one run, before and after calibration."""
     entries: dict[str, Mapping[str, Any]] = {}
     for rule, own in results.items():
         if found := own.get("calibration"):
@@ -256,7 +256,7 @@ def run_confidence_section(
 
 
 def calibration_text(found: Calibration) -> str:
-    """Format a calibration for a terminal: the gap before and after it, on held-out folds."""
+    """Format for a terminal the gap before and after calibration, on held-out folds."""
     what = "objects" if found.per_object else "answers"
     lines = [
         f"{found.reliability[RAW]['count']:,} {what} to {found.rows:,} rows, decoded by "

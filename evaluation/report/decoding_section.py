@@ -1,4 +1,4 @@
-"""Report section on decoding rules: metrics of the same weights, decoded in different ways."""
+"""Report section on decoding rules: metrics of the same models, decoded by several rules."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,10 +20,10 @@ from mm_numeric.evaluation.report.results import Comparison, ReportedMetric, bes
 from mm_numeric.evaluation.table import Cell, Column, Table, TableRow
 
 _METRICS = 6
-"""Number of metrics that have a table of rules."""
+"""Tables by decoding rule are shown for this number of metrics."""
 
 _MOST_DRAWN = 8
-"""Largest number of objectives whose names fit below a figure."""
+"""A figure has at most this many objectives, because their names must fit below it."""
 
 _RULES = {
     GREEDY: "the most likely token at each step",
@@ -43,7 +43,7 @@ _ENSEMBLES = (
 
 
 def decoding_section(comparison: Comparison) -> Section | None:
-    """Return the section with a table for each metric; None if there are greedy answers only."""
+    """Return the section with a table for each metric; None if all answers are greedy."""
     decoding = comparison.summary["decoding"]
     if not decoding:
         return None
@@ -95,7 +95,7 @@ def decoding_section(comparison: Comparison) -> Section | None:
 
 
 def decoding_tables(comparison: Comparison) -> list[Table]:
-    """Return the tables of the first metric: of single runs, and of ensembles if there are any."""
+    """Return the tables of the first metric: for single runs and, if there are any, ensembles."""
     found, metric = comparison.summary, comparison.metrics[0]
     rules = list(next(iter(found["decoding"].values()), {}))
     tables = []
@@ -111,9 +111,9 @@ def decoding_tables(comparison: Comparison) -> list[Table]:
 def decoding_charts(comparison: Comparison, metric: ReportedMetric) -> list[tuple[str, Chart]]:
     """Draw the mean of a metric, with its interval, for each objective and decoding rule.
 
-    Returns pairs (title, figure): one figure without a title or, if it would have too many
-    objectives, one for each setting of the other grid axes. Figures that still have too many
-    objectives are left out.
+    Returns pairs (title, figure). There is one figure without a title. If it would have too many
+    objectives, there is one figure for each setting of the other grid axes instead. Figures that
+    still have too many objectives are left out.
     """
     decoding, axes = comparison.summary["decoding"], comparison.summary["axes"]
     ranked = [name for name in comparison.ranked() if name in decoding]
@@ -145,7 +145,7 @@ def _chart(
         style = styles[name]
         for column, rule in enumerate(rules):
             cell = decoding[name][rule].get(metric.name)
-            if cell is None:  # a rule without a value, such as the mean IoU of no pairs
+            if cell is None:  # the metric has no value, such as the mean IoU of no pairs
                 continue
             at = index + 0.14 * (column - (len(rules) - 1) / 2)
             ends = [metric.scale * end for end in chart_ends(cell)]
@@ -190,7 +190,7 @@ def _table(
 
 
 def _from_reference(comparison: Comparison, rules: Sequence[str], metric: ReportedMetric) -> Table:
-    """Return the differences of each objective and rule to greedy decoding of its reference.
+    """Return a table of differences to greedy decoding of each objective's reference.
 
     An objective without a reference is compared with its own greedy answers.
     """

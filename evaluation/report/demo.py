@@ -1,4 +1,4 @@
-"""A local page on which a model answers questions about dropped images."""
+"""A local web page: the user drops an image on it, and a model answers a question about it."""
 
 import base64
 import hashlib
@@ -29,7 +29,7 @@ _HEADERS = {"Content-Security-Policy": "frame-ancestors 'none'", "Referrer-Polic
 
 
 def demo_server(run: LoadedRun, port: int) -> ThreadingHTTPServer:
-    """Return a server of the page, which also answers questions about images that it receives."""
+    """Return a local server that sends the page and answers questions about posted images."""
     lock = threading.Lock()  # the model answers one question at a time
 
     class Handler(LocalHandler):
@@ -69,11 +69,11 @@ def demo_server(run: LoadedRun, port: int) -> ThreadingHTTPServer:
 
 
 def demo_page(run: LoadedRun) -> str:
-    """Return the page as HTML. Its policy only allows requests to its own server."""
+    """Return the page as HTML; its security policy only allows requests to the local server."""
     script = render("demo.js", limit_mb=LIMIT_MB)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     question = ""
-    with suppress(ValueError):  # the task asks another question about each image
+    with suppress(ValueError):  # raised if each training row has its own question
         question = run.question()
     task = run.config.task_name.replace("_", " ")
     shown = {"question": plain(question, _ASKED), "task": plain(task), "run": plain(str(run.run))}
@@ -83,8 +83,8 @@ def demo_page(run: LoadedRun) -> str:
 def answer_html(run: LoadedRun, image: bytes, asked: str) -> str:
     """Return the answers of a model to a question about an image, as HTML for the page.
 
-    ``asked`` is empty for the question of the training rows. Raises ValueError if the image cannot
-    be read, or if the question is too long.
+    ``asked`` is the question; if it is empty, the question of the training rows is asked. Raises
+    ValueError if the image cannot be read, or if the question is too long.
     """
     if len(asked) > _ASKED:
         raise ValueError(f"the question has more than {_ASKED} characters; shorten it.")

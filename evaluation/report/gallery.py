@@ -1,4 +1,4 @@
-"""The galleries of a report: the worst test questions, others, and the answers to them."""
+"""The galleries of a report: the worst test questions, some others, and the models' answers."""
 
 import base64
 import io
@@ -26,26 +26,26 @@ from mm_numeric.io.markup import element, joined
 T = TypeVar("T")
 
 COUNTS = ("matched", "detected", "truths")
-"""Columns of scores.jsonl with the numbers of shapes."""
+"""Columns of scores.jsonl: numbers of matched, predicted and true shapes."""
 
 WORST, FOLDED, SPREAD = 8, 4, 4
-"""Number of the worst questions in a gallery, of those that are not folded, and of others."""
+"""Number of worst questions in a gallery, of unfolded questions, and of other questions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A test question, the seed whose answers to it are the worst, and their mean error."""
+    """A test question, the seed with the worst answers to it, and the mean error of the answers."""
 
     id: str
     seed: int
     error: float
     rank: int  # 1 for the worst question
     rows: Mapping[str, ScoredRow]
-    """The row of each objective with this seed."""
+    """Objective -> the scored row of its run with this seed."""
 
     @property
     def row(self) -> ScoredRow:
-        """Return the row of the first objective; fields such as the image are equal in all rows."""
+        """Return the first objective's row, to read fields that are equal in all rows (image)."""
         return next(iter(self.rows.values()))
 
 
@@ -55,10 +55,10 @@ def worst_first(
     error: Callable[[ScoredRow], float],
     group: Callable[[ScoredRow], Any] = lambda row: str(row["id"]),
 ) -> list[Question]:
-    """Return the test questions with the answers of their worst seed, the largest error first.
+    """Return the test questions, the largest error first, each with the answers of its worst seed.
 
     The error of a seed is the mean of ``error(row)`` over the objectives. Of several questions with
-    the same ``group(row)``, such as an image, only the worst is returned.
+    the same ``group(row)``, such as an image, only the worst question is returned.
     """
     answers: dict[tuple[str, int], dict[str, ScoredRow]] = defaultdict(dict)
     for name, seed in sorted(scores, key=lambda key: list(styles).index(key[0])):
@@ -82,7 +82,7 @@ def worst_and_others(ranked: Sequence[T]) -> list[T]:
 
 
 class Tile(NamedTuple):
-    """One answer in a gallery of images: the variables that ``gallery.html`` needs to draw it."""
+    """One answer in a gallery: the variables with which ``gallery.html`` draws it."""
 
     label: Markup
     drawing: Markup
@@ -103,7 +103,7 @@ class ImageRegion(NamedTuple):
 class Canvas:
     """An image, or a region of an image, to draw on."""
 
-    anchor: str  # its id in the page
+    anchor: str  # the id of the image in the page
     region: ImageRegion  # the visible region of the original, upright image
     shown: Markup  # the image as SVG, or a grey area if it could not be opened
     is_image: bool
@@ -113,7 +113,7 @@ class Canvas:
 
     @classmethod
     def of(cls, image: Image.Image, anchor: str, region: ImageRegion, side_px: int) -> "Canvas":
-        """Return a region of an image, with a longer edge of at most ``side_px`` in the page."""
+        """Return a region of an image, scaled to a longer edge of at most ``side_px``."""
         left, top, width, height = region
         url = data_url(image.crop((left, top, left + width, top + height)), side_px)
         place = {"x": left, "y": top, "width": width, "height": height}
@@ -135,11 +135,11 @@ class Canvas:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A question in a gallery: its drawn answers, and its row of the table."""
+    """A question in a gallery: its drawn answers, and its row in the gallery's table."""
 
     question: Question
     answers: Mapping[str, Cell | str]  # the answers in the table, by objective
-    cells: Sequence[Cell | str] = ()  # of the table, between the id and the answers
+    cells: Sequence[Cell | str] = ()  # table cells between the id and the answers
     mean: str = ""  # the error or the score of the answers
     title: str = ""  # the heading above the drawings; the id by default
     tiles: Sequence[Tile] = ()
@@ -160,12 +160,12 @@ def gallery_section(
     key: Markup | str = "",
     css: str = "shown",
 ) -> Section:
-    """Return a section that shows ``worst_and_others`` of ``total`` questions, most of them folded.
+    """Return a section with the worst of ``total`` questions and some others, most of them folded.
 
-    ``entries`` with tiles are drawn; without any, the table is not folded. ``noun`` names a
-    question, such as image, and ``error`` the value that sorts them. ``header`` has the titles of
-    ``Entry.cells``, ``mean`` is the title of ``Entry.mean``, ``key`` the legend of the drawings,
-    and ``css`` their class.
+    ``entries`` with tiles are drawn; if no entry has tiles, the table is not folded. ``noun`` names
+    a question, such as image, and ``error`` names the value by which questions are sorted.
+    ``header`` has the titles of ``Entry.cells``, and ``mean`` is the title of ``Entry.mean``.
+    ``key`` is the legend of the drawings, and ``css`` is the CSS class of the drawings.
     """
     names = [name for name in styles if any(name == own for own, _ in scores)]
     several = len({seed for _, seed in scores}) > 1
@@ -243,7 +243,7 @@ _LOSSLESS_PX = 64  # smaller images are stored as PNG, because their noise is pa
 
 
 def open_upright(path: Path) -> Image.Image | None:
-    """Load an image as upright RGB, as a model sees it, or return None if it cannot be opened."""
+    """Load an image as upright RGB, like the input of a model; None if it cannot be opened."""
     try:
         with image_file(path) as opened:
             return upright_rgb(opened)
@@ -265,7 +265,7 @@ def data_url(image: Image.Image, side_px: int) -> str:
 def outline(item: Instance, decimals: int = 2) -> str:
     """Return the outline of an object as the ``d`` attribute of an SVG path.
 
-    A shape of one corner is a path without length, which is drawn as a dot by round line caps.
+    A shape with one corner is a path of length 0; round line caps draw it as a dot.
     """
     rings = [corners(item.shape)] if item.mask is None else mask_rings(item.mask)
     texts = ([f"{x:.{decimals}f} {y:.{decimals}f}" for x, y in ring] for ring in rings)

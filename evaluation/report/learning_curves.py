@@ -25,19 +25,19 @@ Log = Sequence[Mapping[str, Any]]
 _Logs = Mapping[tuple[str, int], Log]
 _Curve = list[tuple[float, float]]
 _Curves = Mapping[str, Sequence[_Curve]]
-"""The curves of one logged value, one for each seed, by objective."""
+"""Objective -> the curves of one logged value, one curve for each seed."""
 
-_EVALUATED = 3  # metrics of the evaluations during training that are not folded
-_OTHERS = ("loss", "learning_rate", "grad_norm")  # logged values besides the components
+_EVALUATED = 3  # number of metrics of evaluations during training that are not folded
+_OTHERS = ("loss", "learning_rate", "grad_norm")  # logged values that are no loss components
 _FEW = 9  # curves with fewer points have markers
-_WIDTH, _HEIGHT, _COLUMNS = 340, 250, 3  # panels of curves.svg: pixels, and panels per row
+_WIDTH, _HEIGHT, _COLUMNS = 340, 250, 3  # size of a panel of curves.svg, and panels per row
 
 
 def curves_section(styles: Styles, logs: _Logs, starts: _Logs, baseline: str) -> Section | None:
     """Return the section with a chart for each logged value; None if nothing was logged.
 
-    ``logs`` are the training logs by (objective, seed), and ``starts`` the logs of the warm starts
-    that they continue. The warm start of ``baseline`` is drawn in grey.
+    ``logs`` has the training log of each (objective, seed). ``starts`` has the log of the warm
+    start: the earlier training that this run continues. The warm start of ``baseline`` is grey.
     """
     if not any(logs.values()):
         return None
@@ -55,7 +55,7 @@ def curves_section(styles: Styles, logs: _Logs, starts: _Logs, baseline: str) ->
         }
         for kind in (0, 1)
     ]
-    # The runs may have diverged before the first log.
+    # A run may have diverged before the first log: then its curve has no points.
     lost = [name for kind in curves for name, own in kind.items() if not own]
     trained, evaluated = ({n: own for n, own in kind.items() if own} for kind in curves)
     figures = {
@@ -95,7 +95,6 @@ def _figure(chart: Chart, name: str) -> Block:
 
 
 def _by_objective(styles: Styles, curves: Mapping[tuple[str, int], _Curve | None]) -> _Curves:
-    """Group curves by objective, without runs that have no curve."""
     found: dict[str, list[_Curve]] = {}
     for name in styles:
         own = [curve for (objective, _), curve in curves.items() if objective == name and curve]
@@ -113,9 +112,9 @@ def _clipped(styles: Styles, logs: _Logs) -> dict[str, Quantity | None]:
 
 
 def _logged_curves(log: Log) -> tuple[dict[str, _Curve], dict[str, _Curve]]:
-    """Return the curves of the training, the loss first, and those of its evaluations, by name.
+    """Return two dictionaries from name to curve: training (the loss first) and evaluation.
 
-    A curve without points has no finite value in the log.
+    A curve has no points if the log has no finite value.
     """
     training: dict[str, _Curve] = {}
     evaluation: dict[str, _Curve] = {}
@@ -146,7 +145,7 @@ def _table_cells(curves: Sequence[Points]) -> list[str]:
 
 
 def _logged(value: float) -> str:
-    """Format a logged value; a small one, such as a learning rate, has three significant digits."""
+    """Format a logged value; a value below 0.001 has three significant digits."""
     return f"{value:.3g}" if 0 < value < 0.001 else number(value, 4)
 
 
@@ -180,8 +179,8 @@ def _chart(
 ) -> Chart:
     """Draw one logged value by training step, for each objective.
 
-    If the runs continue an earlier training, the end of its curve is drawn left of step 0. With
-    ``is_clipped``, the highest 0.5 % of the values may be outside the chart.
+    If the runs continue an earlier training, the end of the earlier curve is drawn left of step 0.
+    With ``is_clipped``, the highest 0.5 % of the values may be outside the chart.
     """
     every = [curve for curves in found.values() for curve in curves]
     last = max(x for curve in every for x, _ in curve)
@@ -196,7 +195,7 @@ def _chart(
     )
     values = [y for curve in (*every, *(line.points for line in warm)) for _, y in curve]
     low, high = min(values), max(values)
-    if is_clipped:  # a spike must not flatten the rest
+    if is_clipped:  # a spike must not flatten the rest of the curve
         high = float(np.quantile(values, 0.995))
     margin = 0.06 * (high - low)
     thin, bold = [], []
@@ -218,7 +217,7 @@ def _chart(
 
 
 def write_curves(folder: Path) -> None:
-    """Draw the loss, its components and three metrics of a run as curves.svg, if any is logged."""
+    """Draw the logged loss, its components and three metrics of a run, and save curves.svg."""
     training, evaluation = _logged_curves(read_lines(folder / LOG))
     curves = {name: own for name, own in training.items() if own and name not in _OTHERS[1:]}
     metrics = [(name, own) for name, own in evaluation.items() if own]

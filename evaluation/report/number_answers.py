@@ -5,7 +5,7 @@ Rows     lines of ``scores.jsonl`` with the columns
          text, reason         the text of the model, and why it could not be parsed
          exact                whether the answer is correct
          absolute_error, relative_error, log_error
-         nonzero              whether the true number is not 0, so that relative_error is defined
+         nonzero              whether the true number is not 0; only then relative_error is defined
          prompt, buckets      optional: the question; categories, such as {"category": "sums"}
 """
 
@@ -76,7 +76,7 @@ def _curves(pooled: Pooled) -> Block:
         for style, rows in pooled.items()
     }
     end = max(1, math.ceil(max((e[-1] for e in errors.values() if e), default=1)))
-    end = min(end, 12)  # differences between larger errors mean nothing
+    end = min(end, 12)  # the axis ends at 10^12: differences between larger errors do not matter
     steps = [end * step / 120 for step in range(121)]
     curves = {
         style: [(s, sum(e <= s + 1e-9 for e in found) / len(pooled[style])) for s in steps]
@@ -129,7 +129,7 @@ def _label(row: ScoredRow, kind: str) -> str:
 
 
 def questions_section(styles: Styles, scores: Scores) -> Section:
-    """Return the section with the questions with the largest errors, and examples of the rest."""
+    """Return the section with the questions with the largest errors, and some other questions."""
     ranked = worst_first(styles, scores, lambda row: float(row["log_error"]))
     entries = [
         Entry(
@@ -163,12 +163,10 @@ def _answer_cell(row: ScoredRow) -> Cell:
 
 
 def _number_text(recorded: Any) -> str:
-    """Return the text of a number as ``Task.record`` stores it, with or without a tolerance."""
     return str(recorded["answer"] if isinstance(recorded, Mapping) else recorded)
 
 
 def _with_unit(recorded: Any) -> str:
-    """Return the text of a number, or of a measurement with its unit, such as ``36.6 °C``."""
     fields = recorded if isinstance(recorded, Mapping) else {}
     shown = fields.get("time") or _number_text(recorded)
     return " ".join([shown, *fields.get("unit", [])[:1]])

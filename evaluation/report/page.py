@@ -1,6 +1,6 @@
-"""The page of a report: its sections, the blocks in a section, and the HTML templates.
+"""The page of a report, its sections and their blocks, and functions that render HTML templates.
 
-A block contains the same content twice: as HTML and as Markdown.
+A block has the same content in two formats, HTML and Markdown.
 """
 
 import functools
@@ -76,7 +76,7 @@ class Section:
 
     @property
     def content(self) -> Block:
-        """Return the whole content of the section as one block, which has HTML and Markdown."""
+        """Return the whole content of the section as one block."""
         return group(None, self.blocks)
 
 
@@ -86,7 +86,7 @@ def paragraph(text: str, css: str | None = None) -> Block:
 
 
 def sentence_html(text: str) -> Markup:
-    """Return a sentence as HTML. A command in backticks is code, as in ``markdown_sentence``."""
+    """Return a sentence as HTML; a command in backticks becomes ``code``."""
     parts = enumerate(re.split("`([^`]*)`", plain(text, 600)))
     return joined(*(element("code", part) if index % 2 else part for index, part in parts))
 
@@ -110,7 +110,7 @@ def fact_list(pairs: Sequence[tuple[str, str]]) -> Block:
 
 
 def group(css: str | None, blocks: Iterable[Content]) -> Block:
-    """Join blocks into one; with ``css``, its HTML is a ``div`` of this CSS class."""
+    """Join blocks into one block; with ``css``, the HTML is a ``div`` with this CSS class."""
     found = [_block(block) for block in blocks]
     html = joined(*(joined(block.html, Markup("\n")) for block in found))
     return Block(
@@ -151,7 +151,7 @@ class Page:
 
     @property
     def tables(self) -> dict[str, Table]:
-        """Return all tables by name: the anchor of the section, numbered if it has several."""
+        """Return name -> table. The name is the section's anchor, numbered if there are several."""
         found = {}
         for section in self.sections:
             own = section.content.tables
@@ -160,7 +160,7 @@ class Page:
         return found
 
     def to_html(self) -> str:
-        """Return a self-contained HTML page: no script, no network request."""
+        """Return a self-contained HTML page without scripts and network requests."""
         return render(
             "page.html",
             title=plain(self.title),
@@ -186,7 +186,7 @@ class Page:
         return "\n\n".join(filter(None, parts)) + "\n"
 
     def to_summary(self) -> str:
-        """Return up to ten lines of Markdown: verdict, best rows or first metrics, caveats."""
+        """Return up to ten lines of Markdown: verdict, first rows of the metrics, and caveats."""
         columns = self.metrics.columns[:_SUMMARY_COLUMNS]
         rows = [
             replace(row, cells=row.cells[: len(columns)])
@@ -195,7 +195,7 @@ class Page:
         table = replace(self.metrics, columns=columns, rows=rows, title="")
         limits = [f"- {markdown_sentence(line)}" for line in self.caveats[:_SUMMARY_LIMITS]]
         lines = [f"**{markdown_text(self.title)}: {markdown_sentence(self.verdict)}**", ""]
-        lines += table.to_markdown().splitlines() if rows else []  # the next list ends the table
+        lines += table.to_markdown().splitlines() if rows else []  # the list below ends the table
         return "\n".join([*lines, *limits])
 
     def to_latex(self) -> str:

@@ -2,10 +2,10 @@
 
 Reads    comparison: summary.json and, if they exist, log.jsonl, scores.jsonl and results.json of
          each run
-         run: config.yaml and, if they exist, the same files and run.json
-Writes   the files of ``FORMATS``: LaTeX has all tables, CSV has the table of all metrics. Next to
-         report.html, sweeps.csv has the data of the figures of grid axes, and trials.csv all trials
-         of ``compare.tune``
+         run: config.yaml and, if they exist, run.json, log.jsonl, scores.jsonl and results.json
+Writes   the files of ``FORMATS``: LaTeX has all tables, CSV has the table of all metrics. With
+         HTML, also sweeps.csv (data of the figures of grid axes) and trials.csv (all trials of
+         ``compare.tune``)
 
 A task can add sections: its attribute ``report_sections`` names functions that return them.
 """
@@ -53,7 +53,7 @@ def is_comparison(folder: Path) -> bool:
 
 
 def check_all_answered(folder: Path, *, partial: bool) -> None:
-    """Raise ValueError if test rows are not scored yet, or only warn if ``partial``."""
+    """Raise ValueError if some test rows are not scored yet; with ``partial``, log a warning."""
     if is_comparison(folder):
         found = {folder / SUMMARY: read_summary(folder)}
         cure = "the other test rows have no answer; see `mm-numeric compare`"
@@ -69,7 +69,7 @@ def check_all_answered(folder: Path, *, partial: bool) -> None:
 
 
 def read_page(folder: Path, *, trust_remote_code: bool = False) -> Page:
-    """Return the report of a comparison or of a run; its arguments are those of write_report."""
+    """Return the report of the comparison or run in a folder, without writing files."""
     if is_comparison(folder):
         with stored_content(folder / SUMMARY, DAMAGED):
             return comparison_page(read_comparison(folder), trust_remote_code=trust_remote_code)
@@ -115,7 +115,7 @@ def write_report(
     return tuple(paths)
 
 
-SECONDS = 10  # between two refreshes of the page
+SECONDS = 10  # time between two refreshes of the page
 
 
 _SCRIPT = """
@@ -132,19 +132,19 @@ _POLICY = "default-src 'none';"
 
 
 def _refreshed(page: str) -> str:
-    """Add the script that replaces the content of a page; its policy allows no other script."""
+    """Add a script that refreshes the page, and a security policy that allows no other script."""
     digest = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
     policy = f"{_POLICY} script-src 'sha256-{digest}'; connect-src 'self';"
     without = f'<noscript><meta http-equiv="refresh" content="{SECONDS}"></noscript>'
-    page = str(page).replace(_POLICY, policy, 1)  # not Markup, which would escape it
+    page = str(page).replace(_POLICY, policy, 1)  # str, because Markup would escape the policy
     return page.replace("</head>", f"{without}<script>{_SCRIPT}</script></head>", 1)
 
 
 def page_server(make: Callable[[], str], port: int) -> ThreadingHTTPServer:
     """Return a server with a single page; ``make`` returns its text for each request.
 
-    A script in the page replaces its content every 10 seconds; without scripts, the browser reloads
-    it. If ``make`` fails, the page is the error message.
+    A script in the page replaces its content every 10 seconds. If scripts are disabled, the browser
+    reloads the page. If ``make`` fails, the page shows the error message.
     """
 
     class Handler(LocalHandler):

@@ -48,7 +48,7 @@ class ReportedMetric:
 
     @property
     def scale(self) -> float:
-        """Return the factor from stored to shown values: 100 for a percentage, else 1."""
+        """Return the factor from stored to displayed values: 100 for a percentage, else 1."""
         return 100.0 if self.unit == "%" else 1.0
 
     @property
@@ -61,7 +61,7 @@ class ReportedMetric:
         return self.estimate({"value": value})
 
     def estimate(self, cell: Mapping[str, Any]) -> Quantity:
-        """Convert a mean and its confidence interval (if any) to a ``Quantity`` with a unit."""
+        """Convert a mean and, if there is one, its confidence interval to a ``Quantity``."""
         return self._quantity(cell, self.unit)
 
     def change(self, difference: Mapping[str, Any]) -> Quantity:
@@ -88,10 +88,10 @@ class ReportedMetric:
         )
 
     def trend(self, difference: Mapping[str, Any] | None) -> Literal["better", "worse", "unclear"]:
-        """Return whether a training loss is better or worse than the baseline, or unclear.
+        """Return whether a difference to the baseline objective is better, worse or unclear.
 
-        It is unclear unless the p-value, corrected for its family, is at most 0.05.
-        Only the first metric of a comparison with enough seeds has such a p-value.
+        It is unclear unless the p-value after Holm's correction is at most 0.05. Only the first
+        metric of a comparison with enough seeds has such a p-value.
         """
         p = difference.get("p_holm") if difference else None
         if not difference or p is None or p > SIGNIFICANT:
@@ -101,8 +101,9 @@ class ReportedMetric:
     def beats(self, cell: Mapping[str, Any], guess: float) -> bool:
         """Return True if a mean is clearly better than a guess.
 
-        Its interval is better or, for two to four seeds, whose intervals are wide, each seed gains
-        at least a tenth of what is between the guess and a perfect score (1, or 0 for an error).
+        That is: the whole interval is better. Intervals of two to four seeds are wide; for these,
+        it is enough that each seed gains at least a tenth of the distance between the guess and a
+        perfect score (1, or 0 for an error).
         """
         sign = 1 if self.higher_is_better else -1
         if sign * (cell.get("low" if sign > 0 else "high", cell["value"]) - guess) > 0:
@@ -119,19 +120,19 @@ class ReportedMetric:
         return f"{change} ({'; '.join(filter(None, (change.interval or 'no interval', evidence)))})"
 
     def findable(self, difference: Mapping[str, Any]) -> str:
-        """Return the smallest difference that 80 % of such comparisons find; "" if unknown."""
-        value = difference.get("findable")  # not in summaries of earlier commits
+        """Format the smallest true difference that 80 % of such comparisons find; "" if unknown."""
+        value = difference.get("findable")  # missing in summaries that older versions wrote
         unit = "points" if self.unit == "%" else self.unit
         return "" if value is None else str(self._quantity({"value": value}, unit))
 
     def known_findable(self, difference: Mapping[str, Any]) -> float | None:
-        """Return the smallest difference that is found, of a comparison with enough seeds."""
+        """Return the smallest difference that can be found; None without corrected p-values."""
         return None if difference.get("p_holm") is None else difference.get("findable")
 
     def evidence(self, difference: Mapping[str, Any]) -> str:
-        """Return the corrected p-value or, with few seeds, the difference of each seed.
+        """Format the corrected p-value, followed by the smallest difference that can be found.
 
-        The p-value is followed by the smallest difference that the comparison could have found.
+        With too few seeds for p-values, format the difference of each seed.
         """
         p, seeds = difference.get("p_holm"), difference["seeds"]
         if p is not None:
@@ -158,16 +159,16 @@ class Comparison:
 
     @property
     def drawn_ends(self) -> str:
-        """Name the result of ``chart_ends`` for captions."""
+        """Name, for captions, the line that charts draw for a mean: interval or range."""
         few = 1 < len(self.summary["seeds"]) < ENOUGH_SEEDS
         return "range over seeds" if few else "interval"
 
     def highlights(self, metric: ReportedMetric) -> bool:
-        """Return True if tables highlight the best mean of a metric: the first, with p-values."""
+        """Return True if tables highlight the best mean: for the first metric, with p-values."""
         return metric == self.metrics[0] and self.has_p_values
 
     def colours(self, family: str) -> str:
-        """Return a sentence on what is highlighted in the table of a family of p-values."""
+        """Return a sentence that explains the colours in the table of a family of p-values."""
         corrected = family_text(self.summary, family)
         if not corrected:
             return (
@@ -181,10 +182,10 @@ class Comparison:
         )
 
     def cell(self, objective: str, metric: ReportedMetric) -> dict[str, Any] | None:
-        """Return an objective's result in one metric, or None without a value.
+        """Return an objective's result in one metric; None if the metric has no value.
 
-        It has the keys value (the mean of the seeds), low and high (the interval), seeds (a value
-        per seed), and difference (to the baseline objective, with an interval).
+        The result has the keys value (mean over seeds), low and high (interval), seeds (a value per
+        seed), and difference (to the reference of the objective, with an interval).
         """
         cells: dict[str, dict[str, Any] | None] = self.summary["table"][objective]
         return cells.get(metric.name)
@@ -194,13 +195,13 @@ class Comparison:
         return self.summary["references"].get(objective) or ""
 
     def against(self, objective: str) -> str:
-        """Return a note with the reference of an objective; "" if it is the baseline or none."""
+        """Return a note that names the reference of an objective, unless it is the baseline."""
         reference = self.reference(objective)
         return f"against {reference}" if reference not in ("", self.summary["baseline"]) else ""
 
     @property
     def compared_with(self) -> str:
-        """Return the objective that differences in a table are relative to, for its caption."""
+        """Name the objective to which a table shows differences, for the caption."""
         baseline = str(self.summary["baseline"])
         if {*self.summary["references"].values()} - {baseline, None}:
             return f"the objective named in the first column, or {baseline}"
@@ -212,7 +213,7 @@ class Comparison:
         return best_guess(self.summary["guesses"], metric.name, higher_is_better=better)
 
     def ranked(self) -> list[str]:
-        """Return the objectives, the best in the first metric first, and the control last."""
+        """Return the objectives sorted by the first metric, best first; the control is last."""
         metric = self.metrics[0]
 
         def key(name: str) -> tuple[bool, bool, float]:
@@ -236,8 +237,8 @@ def best_of(cells: Mapping[T, Mapping[str, Any] | None], metric: ReportedMetric)
 def chart_ends(cell: Mapping[str, Any]) -> tuple[float, float]:
     """Return the ends of the line that charts draw for a mean: its interval, or the seeds' range.
 
-    For a few seeds, Student's t is so wide that a chart would show nothing else. A mean without an
-    interval is drawn as a point.
+    The range is drawn for two to four seeds, because their intervals are too wide for a chart. If a
+    mean has no interval, both ends are the mean.
     """
     if 1 < len(cell["seeds"]) < ENOUGH_SEEDS:
         return min(cell["seeds"]), max(cell["seeds"])
@@ -253,7 +254,7 @@ def read_comparison(folder: Path) -> Comparison:
 
 
 def numeric_axes(settings: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the settings with at least two different values, all of which are numbers."""
+    """Return the settings that have several different values, if all values are numbers."""
     found: dict[str, list[Any]] = {}
     for own in settings:
         for axis, value in own.items():
@@ -267,7 +268,7 @@ def numeric_axes(settings: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _row_styles(summary: Mapping[str, Any]) -> dict[str, SeriesStyle]:
-    """Choose the style of each row; rows that only differ in numbers only differ in their dash."""
+    """Choose the style of each row; rows that only differ in numbers have the same colour."""
     axes, rows = summary["axes"], summary["objectives"]
     numbers = numeric_axes(axes.values())
     kinds = {
@@ -288,8 +289,8 @@ def _row_styles(summary: Mapping[str, Any]) -> dict[str, SeriesStyle]:
 def read_runs(comparison: Comparison) -> tuple[Runs, Runs, dict[str, Counter[str]]]:
     """Read log.jsonl and scores.jsonl of each run, and count parse failures by reason.
 
-    Returns logs by (objective, seed), scored rows by (objective, seed), and counts by objective,
-    without objectives that have no scored answers.
+    Returns the logs and the scored rows of each (objective, seed), and the counts of each
+    objective. Objectives without scored answers are not in the counts.
     """
     logs: Runs = {}
     scores: Runs = {}
@@ -316,7 +317,7 @@ def unparseable(rows: Sequence[ScoredRow]) -> Counter[str]:
 
 
 def _read_log(run: Path) -> list[dict[str, Any]]:
-    """Read the log of a run; the steps of a distilled run continue those of its teacher."""
+    """Read the log of a run; a distilled run continues the step numbers of its teacher's log."""
     before, lines = (read_lines(folder / LOG) for folder in (run / TEACHER, run))
     last = max((line.get("step") or 0 for line in before), default=0)
     with stored_content(run / LOG):
@@ -339,10 +340,10 @@ def read_starts(comparison: Comparison) -> Runs:
 def failures_section(
     failures: Mapping[Cell, Mapping[str, int]], runs: str, *texts: Content
 ) -> Section:
-    """Return the section on parse failures: their reasons, and other ``texts``.
+    """Return the section on parse failures: a table of reasons, followed by ``texts``.
 
-    ``failures`` has, for each column of the table, the number of answers by reason. ``runs`` names
-    the runs in the text of the section, such as ``, over all seeds``.
+    ``failures`` has one entry per column of the table: header -> reason -> number of answers.
+    ``runs`` is appended to the text of the section, such as ``, over all seeds``.
     """
     reasons = [r for r, _ in sum(map(Counter, failures.values()), Counter[str]()).most_common()]
     if not failures:
@@ -368,5 +369,5 @@ def pooled_rows(styles: Styles, scores: Scores) -> Pooled:
 
 
 def seeds_text(scores: Scores) -> str:
-    """Return `` All seeds together.`` for the text of a section if there are several seeds."""
+    """Return the sentence `` All seeds together.`` if there are several seeds, else ""."""
     return " All seeds together." if len({seed for _, seed in scores}) > 1 else ""

@@ -68,29 +68,29 @@ class RunFiles:
     """The lines of log.jsonl."""
 
     finished: Mapping[str, Any] | None
-    """run.json, which is written when training ends."""
+    """The content of run.json, which is written when training ends."""
 
     evaluating: Mapping[str, Any] | None
-    """evaluation/progress.json while an evaluation during training is in progress."""
+    """The content of evaluation/progress.json while an evaluation during training is running."""
 
     results: Mapping[str, ProtocolResults]
-    """Maps each decoding rule to the results of the task's own scorer or, without these, of another
-    protocol; {} if nothing was scored."""
+    """Maps each decoding rule to the results of the task's own scorer. If there are none, the
+    results of another protocol are used; {} if nothing was scored."""
 
     protocols: Mapping[str, ProtocolResults]
     """The results of all other protocols, greedy decoding first."""
 
     rows: Sequence[ScoredRow]
-    """The lines of scores.jsonl, decoded greedily if there are several rules."""
+    """The lines of scores.jsonl; if there are several decoding rules, the greedy answers."""
 
     rows_file: Path
-    """The file of the rows."""
+    """The scores.jsonl file with the rows."""
 
     during_training: bool
     """True if the results are from the last evaluation during training."""
 
     protocol: str
-    """Protocol of the results and the rows; ``task`` is the task's own scorer."""
+    """Protocol of ``results`` and ``rows``; ``task`` means the task's own scorer."""
 
     task_is_trusted: bool
     """True if the module of the task may be imported."""
@@ -102,7 +102,7 @@ class RunFiles:
 
 
 def metrics_of(section: ProtocolResults) -> list[ReportedMetric]:
-    """Return the metrics of a section of results.json, with arrows that point to better values."""
+    """Return the metrics of a section of results.json; labels end with ``↑`` or ``↓`` (better)."""
     found = []
     for name, entry in section["metrics"].items():
         shown = {key: entry[key] for key in ("label", "unit", "higher_is_better")}
@@ -114,8 +114,8 @@ def metrics_of(section: ProtocolResults) -> list[ReportedMetric]:
 def read_run_files(folder: Path, *, trust_remote_code: bool) -> RunFiles:
     """Read the files of a run.
 
-    If no answers to the test rows were scored yet, the answers of the last evaluation during
-    training are scored here, if they exist.
+    If no test answers were scored yet, but an evaluation during training has saved answers, the
+    answers of the last evaluation are scored.
     """
     settings = stored_settings(folder)
     finished = folder / FINISHED
@@ -159,11 +159,11 @@ def read_run_files(folder: Path, *, trust_remote_code: bool) -> RunFiles:
 
 
 def _read_evaluating(folder: Path) -> Mapping[str, Any] | None:
-    """Return the progress of an evaluation; None if there is none, or its process was killed."""
+    """Return the progress of an evaluation; None if none is running, or its process was killed."""
     path = folder / EVALUATING
     try:
         text, age = path.read_text(encoding="utf-8"), time.time() - path.stat().st_mtime
-    except FileNotFoundError:  # it is deleted at the end of the evaluation
+    except FileNotFoundError:  # the file is deleted at the end of the evaluation
         return None
     with stored_content(path, "delete it"):
         found = json.loads(text)
@@ -173,22 +173,22 @@ def _read_evaluating(folder: Path) -> Mapping[str, Any] | None:
 
 
 def read_results(folder: Path) -> dict[str, dict[str, ProtocolResults]]:
-    """Read results.json of each decoding rule; those of greedy decoding come first."""
+    """Read the results.json of each decoding rule, greedy decoding first."""
     others = sorted(path.name.split(".")[1] for path in folder.glob("results.*.json"))
     paths = {rule: folder / decoded_name(RESULTS, rule) for rule in (GREEDY, *others)}
     return {rule: read_sections(path) for rule, path in paths.items() if path.is_file()}
 
 
-_SHOWN = 8  # metrics that are not folded
-_BUCKET_METRICS = 3  # in the tables of categories
-_TEXTS = 24  # shown unparseable answers
-_STALLED_S = 120.0  # the progress of an evaluation is written every few seconds
-_PACE_LINES = 20  # last lines of the log, from which the time left is estimated
-_ANSWERS = 16  # shown answers of a task without sections of its own
+_SHOWN = 8  # number of metrics that are not folded
+_BUCKET_METRICS = 3  # number of metrics in the tables of categories
+_TEXTS = 24  # number of unparseable answers that are shown
+_STALLED_S = 120.0  # an older progress file is ignored: it is written every few seconds
+_PACE_LINES = 20  # number of the last log lines from which the time left is estimated
+_ANSWERS = 16  # number of answers that are shown if a task has no report sections
 
 
 def run_page(folder: Path, *, trust_remote_code: bool) -> Page:
-    """Return the report of a run from its files; see ``write_report`` for ``trust_remote_code``."""
+    """Return the report page; ``trust_remote_code`` allows importing a task by its import path."""
     run = read_run_files(folder, trust_remote_code=trust_remote_code)
     name = folder.resolve().name
     style = choose_styles([name], "", None)[name]
@@ -197,7 +197,7 @@ def run_page(folder: Path, *, trust_remote_code: bool) -> Page:
     curves = curves_section({name: style}, {(name, seed): run.log}, {}, name)
     measured = _metrics_section(run, metrics) if run.results else None
     is_training = run.finished is None
-    # During training, the curves and the worst answers change most.
+    # During training, progress and curves come first, because they change most.
     sections = [_steps_section(run), curves] if is_training else [measured]
     if run.rows:
         own = []
@@ -226,7 +226,7 @@ def run_page(folder: Path, *, trust_remote_code: bool) -> Page:
 
 
 def _steps(run: RunFiles) -> tuple[int, int | None]:
-    """Return the last logged step and the number of all steps; None if it is not known."""
+    """Return the last logged step and the total number of steps (None if not known)."""
     trainer = run.settings["trainer"]
     step = max((line["step"] for line in run.log), default=0)
     most = trainer.get("max_steps") or 0
@@ -240,7 +240,7 @@ def _steps(run: RunFiles) -> tuple[int, int | None]:
 
 
 def _steps_section(run: RunFiles) -> Section | None:
-    """Return the section with a bar of the steps and the time left; None if these are not known."""
+    """Return the section with a progress bar and the time left; None if steps are not known."""
     step, total = _steps(run)
     if total is None or not step:
         return None
@@ -253,13 +253,13 @@ def _steps_section(run: RunFiles) -> Section | None:
 
 
 def _seconds_per_step(log: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return the pace over the last logged lines of one session; None if it is not known."""
+    """Return the mean time of a step in the last log lines of one session; None if not known."""
     timed = [
         (line["step"], line["speed"]["seconds"])
         for line in log
         if "seconds" in line.get("speed", {})
     ][-_PACE_LINES:]
-    # A resumed session starts its clock again.
+    # In the log, the seconds start at 0 again when training is resumed.
     starts = [i for i in range(1, len(timed)) if timed[i][1] < timed[i - 1][1]]
     timed = timed[starts[-1] if starts else 0 :]
     if len(timed) < 2 or timed[-1][0] <= timed[0][0]:
@@ -293,7 +293,7 @@ def _verdict(run: RunFiles) -> str:
 
 
 def _is_at_guess(run: RunFiles) -> bool:
-    """Return True if the first metric is known and not clearly better than the best guess."""
+    """Return True if the first metric has a value that is not clearly better than guessing."""
     metric, results = run.metrics[0], next(iter(run.results.values()))
     better, found = metric.higher_is_better, results["metrics"][metric.name]
     guess = best_guess(results["guesses"], metric.name, higher_is_better=better)
@@ -302,7 +302,6 @@ def _is_at_guess(run: RunFiles) -> bool:
 
 
 def _progress(run: RunFiles) -> Iterator[str]:
-    """Yield sentences on the progress of the run, and on the commands to run next."""
     if run.finished is not None:
         seconds = run.finished.get("seconds")
         took = f" in {_duration(seconds)}" if seconds is not None else ""
@@ -449,13 +448,12 @@ def _objective(run: RunFiles) -> str:
 
 
 def _batch(run: RunFiles) -> str:
-    """Return the number of rows per optimiser step, and its factors."""
     trainer = run.settings["trainer"]
     size = trainer.get("per_device_train_batch_size", 8)
     accumulated = trainer.get("gradient_accumulation_steps", 1)
     text = f"{size} per device × {accumulated} of gradient accumulation"
     rows = (run.finished or {}).get("batch_rows", 0)
-    if not rows or rows % (size * accumulated):  # a run that resumed on other ranks
+    if not rows or rows % (size * accumulated):  # the run was resumed on another number of ranks
         return f"{rows:,}" if rows else text
     return f"{rows:,} = {text} × {rows // (size * accumulated)} devices"
 

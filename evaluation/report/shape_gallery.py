@@ -6,8 +6,8 @@ Rows     lines of ``scores.jsonl`` with the columns
          text, reason        the text of the model, and why it could not be parsed
          iou                 the IoU of the answer, if each answer is exactly one shape
          matched, detected, truths   otherwise: the number of matched, predicted and true shapes
-         cut, malformed      optional: whether the answer is truncated inside a shape, and the
-                             number of malformed shapes
+         cut, malformed      optional: True if the answer is truncated inside a shape; number of
+                             malformed shapes
 """
 
 from collections.abc import Sequence
@@ -43,20 +43,20 @@ from mm_numeric.io.escaping import plain
 from mm_numeric.io.markup import element, joined
 
 _PAIRS = "pairs"
-"""Key of the matched true and answered shapes, which is added to each row."""
+"""A key that this module adds to each row: the matched true and predicted shapes."""
 
-POINTS = 2000  # maximum drawn points of one answer: a repetitive answer must not fill the page
+POINTS = 2000  # maximum number of drawn points per answer: repetitive answers can be very long
 SIDE_PX = 640
-_MARGIN = 0.06  # around the shapes of a cropped image, as a share of its longer edge
-_MIN_CROP = 1 / 3  # the minimum share of each edge that a crop keeps
+_MARGIN = 0.06  # margin around the shapes in a crop, as a share of the image's longer edge
+_MIN_CROP = 1 / 3  # a crop keeps at least this share of each edge
 _MAX_CROP = 0.75  # an image is not cropped if the crop would keep more than this share
 
 
 def quality(row: ScoredRow) -> float:
     """Return a score of an answer from 0 to 1, to rank answers.
 
-    The score is the IoU if each answer is a single shape, and else the F1 score of the shapes. A
-    parse failure scores 0. An answer without shapes scores 1 if there are no true shapes.
+    The score is the IoU if each answer is a single shape, and otherwise the F1 score of the shapes.
+    A parse failure scores 0. An answer without shapes scores 1 if there are no true shapes.
     """
     if "iou" in row or row["parsed"] is None:
         return float(row.get("iou", 0.0))
@@ -65,10 +65,10 @@ def quality(row: ScoredRow) -> float:
 
 
 def _canvas(path: Path | None, own: Question, anchor: str, *, whole: bool) -> Canvas:
-    """Return the image of a question, with its true shapes, to draw the answered shapes on.
+    """Return the image of a question with its true shapes, on which answers are drawn.
 
-    Unless ``whole`` is True, the image is cropped to the shapes if they are in a small region. If
-    the image cannot be opened, a grey area that is large enough for all shapes replaces it.
+    If all shapes are in a small region, the image is cropped to it unless ``whole`` is True. If the
+    image cannot be opened, a grey area that is large enough for all shapes replaces the image.
     """
     pairs = [row[_PAIRS] for row in own.rows.values()]
     truth: MatchedShapes = pairs[0]
@@ -81,7 +81,7 @@ def _canvas(path: Path | None, own: Question, anchor: str, *, whole: bool) -> Ca
         on = Canvas.empty(path, anchor, wide, high)
     else:
         on = Canvas.of(image, anchor, _region(image.size, [] if whole else boxes), SIDE_PX)
-    # The attribute is not in CSS, because its rules do not reach into <use>.
+    # This is an attribute, because CSS rules do not apply to elements inside <use>.
     fixed = {"vector-effect": "non-scaling-stroke"}
     ignored = _path(on, truth.ignored)
     lines = (element("path", class_=css, d=ignored, **fixed) for css in ("halo", "ignored"))
@@ -96,7 +96,7 @@ def _path(on: Canvas, instances: Sequence[Instance]) -> str:
 
 
 def _region(size_px: tuple[int, int], boxes: Sequence[Box]) -> ImageRegion:
-    """Choose the crop of an image that contains all boxes with a margin.
+    """Choose a crop of an image that contains all boxes and a margin around them.
 
     The crop keeps the aspect ratio of the image. The whole image is returned if there are no boxes
     or if the crop would keep most of the image.
@@ -121,7 +121,7 @@ def _region(size_px: tuple[int, int], boxes: Sequence[Box]) -> ImageRegion:
 def _tile(style: SeriesStyle, row: ScoredRow, on: Canvas, anchor: str) -> Tile:
     """Draw an answer and the true shapes on an image. The ids in the SVG start with ``anchor``."""
     single, pairs = "iou" in row, row[_PAIRS]
-    # Unmatched shapes are not filled if there is a single one: its IoU says enough.
+    # With one shape per image, an unmatched shape is not filled: the IoU says enough.
     missed = [t for t, ok in zip(pairs.truths, pairs.found, strict=True) if not (ok or single)]
     wrong = [c and not (ok or single) for c, ok in zip(pairs.counts, pairs.right, strict=True)]
     drawn = _drawn(pairs.answers)
@@ -129,7 +129,7 @@ def _tile(style: SeriesStyle, row: ScoredRow, on: Canvas, anchor: str) -> Tile:
     if len(drawn) < len(pairs.answers):
         words += f", the first {len(drawn)} drawn"
     left, top, width, height = on.region
-    edge = 0.015 * max(width, height)  # so that lines at the edge of the image are not clipped
+    edge = 0.015 * max(width, height)  # lines at the edge of the image must not be clipped
     box = left - edge, top - edge, width + 2 * edge, height + 2 * edge
     drawing = render(
         "shape_tile.html",
@@ -188,7 +188,7 @@ def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
 def point_sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
     """Return the sections on duplicate points and the gallery of clicks or points.
 
-    Without objects that have a region, there is no gallery. Clicks have no section on duplicates.
+    There is no gallery if no object has a region. Clicks have no section on duplicates.
     """
     drawn = {
         key: [_with_points(r) for r in rows if r.get("scored", 1)] for key, rows in scores.items()
@@ -210,7 +210,7 @@ def _with_points(row: ScoredRow) -> ScoredRow:
 def _gallery(
     folder: Path, styles: Styles, scores: Scores, answers: Literal["shapes", "points"]
 ) -> Section:
-    """Return the section with the question with the worst answers of each image."""
+    """Return the gallery section; of each image, it shows the question with the worst answers."""
     ranked = worst_first(styles, scores, lambda row: 1 - quality(row), _image_or_id)
     shown = worst_and_others(ranked)
     single = all("iou" in row for own in shown for row in own.rows.values())

@@ -3,8 +3,8 @@
 Units    IoU is 0 to 1. Shares are fractions of all true shapes. If an answer could not be parsed,
          the true shapes of its row are included with IoU 0.
 
-A confusion matrix pairs shapes whatever their labels; precision and recall pair shapes of one
-label. Both pair the highest IoU first, of at least 0.5.
+The confusion matrix pairs predicted with true shapes of any label. Precision and recall only pair
+shapes with the same label. Pairs are chosen by decreasing IoU, down to 0.5.
 """
 
 from collections import Counter
@@ -33,7 +33,7 @@ from mm_numeric.evaluation.table import Cell, Quantity, Table, TableRow, cell_of
 from mm_numeric.geometry.row_shapes import instance_row
 
 BINS = 20
-_CLASSES = 12  # of a confusion matrix: the most frequent true classes
+_CLASSES = 12  # a confusion matrix shows this many of the most frequent true classes
 _NOTHING, _OTHER = "(no object)", "(other classes)"
 _RECALL = Axis(low=0, high=1, ticks=[(s / 4, f"{25 * s}%") for s in range(5)], label="recall")
 
@@ -43,7 +43,7 @@ Matched = Mapping[SeriesStyle, Sequence[MatchedShapes]]
 MEAN_BOX = SeriesStyle(
     name="mean box", colour="var(--warm)", shape="M-7,-1.6H7V1.6H-7Z", dash="1.5 3"
 )
-"""The style of the mean box in charts: the mean of all true boxes, answered for every image."""
+"""The style, in charts, of a guess: the mean of all true boxes is the answer to every image."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,10 @@ class IouStatistics:
     """The IoU of each true shape with its prediction, for all runs (seeds) of one objective."""
 
     style: SeriesStyle
-    ious: NDArray[np.float64]  # of each true shape
-    parsed: NDArray[np.bool_]  # whether the answer of each true shape could be parsed
+    ious: NDArray[np.float64]  # the IoU of each true shape
+    parsed: NDArray[np.bool_]  # for each true shape, whether the answer could be parsed
     sizes: NDArray[np.str_]  # small, medium or large, for each true shape
-    answers: int  # the number of answered shapes that are not ignored
+    answers: int  # the number of predicted shapes, except those in ignored regions
 
     @property
     def unparsed(self) -> float:
@@ -75,7 +75,7 @@ class IouStatistics:
         return _mean(ious >= threshold) if len(ious) else None
 
     def mean_iou(self, size: str | None = None) -> float | None:
-        """Return the mean IoU of all true shapes, or of those of one size (such as ``small``)."""
+        """Return the mean IoU of all true shapes, or of all true shapes of one ``size``."""
         ious = self.ious if size is None else self.ious[self.sizes == size]
         return _mean(ious) if len(ious) else None
 
@@ -87,7 +87,7 @@ class IouStatistics:
     def bins(self) -> list[float]:
         """Return a histogram of IoU as fractions: unparseable answers, IoU 0, then 20 ranges."""
         edges = [step / BINS for step in range(BINS + 1)]
-        # The areas of equal polygons have rounding errors: their IoU may be a little above 1.
+        # Because of rounding errors, the IoU of equal polygons may be a little above 1.
         counts, _ = np.histogram(self.ious[self.ious > 0].clip(max=1), edges)
         return [self.unparsed, self.without_overlap, *(counts / max(len(self.ious), 1)).tolist()]
 
@@ -112,10 +112,10 @@ def statistics_of(
 def mean_box_statistics(
     rows: Sequence[ScoredRow], paired: Sequence[MatchedShapes]
 ) -> tuple[Instance, IouStatistics] | None:
-    """Return the mean of all true boxes, and the IoU statistics of always answering with it.
+    """Return the mean of all true boxes, and the IoU statistics of always predicting this box.
 
-    The label of this box is the most frequent true label; in text spotting, it has no label. None
-    if there are no true boxes.
+    The label of the box is the most frequent true label; in text spotting, it has no label. Return
+    None if there are no true boxes.
     """
     box = mean_box(paired)
     if box is None:
@@ -147,9 +147,9 @@ def iou_section(
 ) -> Section:
     """Return the section on the IoU of true and predicted shapes: curves and tables.
 
-    ``found`` ends with the statistics of always predicting the mean box, ``answer``, if there are
-    true shapes. ``seeds`` is the text of ``results.seeds_text``. ``single`` is True if each answer
-    is exactly one shape.
+    ``answer`` is the mean box, or None without true shapes; the last element of ``found`` has the
+    statistics of always predicting it. ``seeds`` is the result of ``results.seeds_text``.
+    ``single`` is True if each answer is exactly one shape.
     """
     share = "Acc" if single else "recall"
     labels = [f"{share}@{t:g}" for t in THRESHOLDS] + ["mean IoU"]
@@ -208,7 +208,7 @@ def _iou_cells(own: IouStatistics, *, single: bool) -> list[_Content]:
 def size_section(found: _Statistics, rows: Pooled, *, single: bool) -> Section | None:
     """Return the section on small, medium and large shapes, or None if there are no true shapes.
 
-    The arguments are those of ``iou_section``, and sizes are those of COCO.
+    Sizes are defined as by COCO. ``iou_section`` describes the arguments.
     """
     sizes = [size for size in SIZES if (found[-1].sizes == size).any()]
     if not sizes:
@@ -234,7 +234,7 @@ def size_section(found: _Statistics, rows: Pooled, *, single: bool) -> Section |
 
 
 def _precisions(rows: Sequence[ScoredRow], sizes: Sequence[str]) -> dict[str, float | None]:
-    """Return the precision for each object size; {} if the rows do not count shapes by size."""
+    """Return the precision for each object size; {} if rows have no counts for each size."""
     columns = [f"{part}_{size}" for part in ("paired", "counted") for size in sizes]
     if not all(isinstance(row.get(column), int | float) for row in rows for column in columns):
         return {}
@@ -252,7 +252,7 @@ _INVALID = {
 
 
 def invalid_answers_section(rows: Pooled) -> Section | None:
-    """Return the section on truncated answers and invalid shapes, or None if none are counted."""
+    """Return the section on truncated answers and invalid shapes; None if they are not counted."""
     columns = [c for c in _INVALID if any(c in row for own in rows.values() for row in own)]
     if not columns:
         return None
@@ -282,7 +282,7 @@ def _curves(found: _Statistics) -> Block:
 def _table(
     title: str, labels: Sequence[str], found: _Statistics, cells: Sequence[Sequence[_Content]]
 ) -> Table:
-    """Return a table: a row per objective, then a grey row for always predicting the mean box."""
+    """Return a table: a row per objective, and a grey row for always predicting the mean box."""
     rows = []
     for own, line in zip(found, cells, strict=True):
         kind: Literal["aside", ""] = "aside" if own.style is MEAN_BOX else ""
@@ -299,7 +299,7 @@ def _text(quantity: Quantity | None) -> str:
 
 
 def detection_section(rows: Pooled, matched: Matched, seeds: str) -> Section | None:
-    """Return the section on classes, confidences and duplicates; None if there are none of them."""
+    """Return the section on classes, confidences and duplicates; None if it would be empty."""
     blocks = repeat_blocks(rows, seeds)
     curves = {style: precision_recall(rows[style], own) for style, own in matched.items()}
     if drawn := {style: points for style, points in curves.items() if points}:
@@ -318,7 +318,7 @@ def detection_section(rows: Pooled, matched: Matched, seeds: str) -> Section | N
 def repeat_blocks(rows: Pooled, seeds: str) -> list[Content]:
     """Return a table of duplicates, long runs and truncated answers of each objective.
 
-    Return [] if rows lack the columns of ``repeats.columns_of``, as under other protocols.
+    Return [] if the protocol does not count duplicates (columns of ``repeats.columns_of``).
     """
     if not all("duplicates" in row for own in rows.values() for row in own):
         return []
@@ -349,7 +349,7 @@ def repeat_blocks(rows: Pooled, seeds: str) -> list[Content]:
 
 
 def precision_recall(rows: Sequence[ScoredRow], matched: Sequence[MatchedShapes]) -> Points:
-    """Return the points (recall, precision) by falling confidence; [] without confidences."""
+    """Return the points (recall, precision) by decreasing confidence; [] without confidences."""
     found = [
         (confidence, right)
         for row, own in zip(rows, matched, strict=True)
@@ -364,14 +364,14 @@ def precision_recall(rows: Sequence[ScoredRow], matched: Sequence[MatchedShapes]
     confidence, right = np.array(found).T
     order = np.argsort(-confidence, kind="stable")
     hits = np.cumsum(right[order])
-    last = np.flatnonzero(np.diff(-confidence[order], append=np.inf))  # of equal confidences
+    last = np.flatnonzero(np.diff(-confidence[order], append=np.inf))  # last of equal confidences
     return [(float(hits[i]) / truths, float(hits[i]) / (int(i) + 1)) for i in last]
 
 
 def confusion_table(style: SeriesStyle, rows: Sequence[ScoredRow]) -> Table:
-    """Return the confusion matrix of one objective: counts of true by predicted classes.
+    """Return the confusion matrix of one objective: rows are true, columns predicted classes.
 
-    Labels that are not among the most frequent true classes count as other classes.
+    Labels that are not among the most frequent true classes count as ``(other classes)``.
     """
     counts: Counter[tuple[str, str]] = Counter()
     labelled = match_rows(rows)

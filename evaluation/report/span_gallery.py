@@ -31,7 +31,7 @@ from mm_numeric.io.escaping import plain
 _FRAME = re.compile(r"<([0-9.]+) seconds>")
 _WIDTH = 300  # width of a drawing, in units of its viewBox
 _NEAR_IOU = 0.5
-_DRAWN = 20  # spans of an answer that are drawn: a repetitive answer must not fill the page
+_DRAWN = 20  # maximum number of drawn spans per answer: repetitive answers can be very long
 
 
 def sections(folder: Path, styles: Styles, scores: Scores) -> list[Section]:
@@ -85,7 +85,6 @@ def _tile(style: SeriesStyle, row: ScoredRow, length: float) -> Tile:
 
 
 def _bars(spans: Sequence[Sequence[float]], length: float) -> list[tuple[float, float]]:
-    """Return x and width of each span in a drawing, clipped to ``length`` seconds."""
     ends = [tuple(_WIDTH * min(at / length, 1) for at in span) for span in spans]
     return [(start, max(end - start, 0.0)) for start, end in ends]
 

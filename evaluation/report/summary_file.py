@@ -15,7 +15,7 @@ DAMAGED = "run `mm-numeric compare` again to write it"
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """Read ``summary.json`` in the folder of a comparison; a cell without a value becomes None."""
+    """Read ``summary.json`` of a comparison; a table cell without a value becomes None."""
     path = folder / SUMMARY
     try:
         summary: dict[str, Any] = read_json(path)
@@ -38,9 +38,9 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 
 def _known(cell: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return a cell without its null entries; None if its ``value`` is null.
+    """Return a table cell without its null entries; None if ``value`` is null.
 
-    ``low`` and ``high`` are null if too few resamples of the rows had a value.
+    ``low`` and ``high`` are null if the metric had a value on too few resamples of the rows.
     """
     if cell is None or cell["value"] is None:
         return None
@@ -57,8 +57,8 @@ def read_lines(
 ) -> list[dict[str, Any]]:
     """Read a JSON Lines file whose rows have the keys ``required``; [] if it does not exist.
 
-    A last line without a line break is omitted if it is not JSON: a run may be writing it. ``cure``
-    ends the error messages.
+    A last line without a line break is omitted if it is not JSON, because a run may just be writing
+    it. Error messages end with ``cure``, which says what the user can do.
     """
     rows: list[dict[str, Any]] = []
     if not path.is_file():

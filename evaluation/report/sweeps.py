@@ -1,7 +1,7 @@
-"""Report section on grid axes of numbers: each metric as a line over the values of the axis.
+"""Report sections on sweeps: a metric is drawn as a line over the values of a numeric setting.
 
-A sweep is drawn for each axis of ``compare.grid`` whose values are numbers, such as a learning rate
-or the noise of the labels, and for each setting of ``compare.tune``, whose section has all trials.
+A sweep is drawn for each numeric axis of ``compare.grid``, such as a learning rate or the noise of
+the labels, and for each setting of ``compare.tune``. The tuning section also lists all trials.
 """
 
 import math
@@ -32,7 +32,7 @@ from mm_numeric.evaluation.report.results import (
 from mm_numeric.evaluation.table import Cell, Table, TableRow
 
 _METRICS = 6
-"""Number of metrics that are drawn."""
+"""Maximum number of metrics that are drawn."""
 
 Cells = Mapping[str, dict[str, Any] | None]
 """Maps the name of a metric to its mean, interval and difference."""
@@ -45,13 +45,13 @@ class SweepLine:
     style: SeriesStyle
     rule: str
     rows: Mapping[float, str]
-    """The name of the comparison row at each value."""
+    """Value of the axis -> name of the row of the comparison."""
 
     cells: Mapping[float, Cells]
 
     @property
     def label(self) -> Cell:
-        """Return the name of the objective as a table cell, with the rule unless it is greedy."""
+        """Return the objective's name as a table cell, with the decoding rule unless greedy."""
         return self.style.cell("" if self.rule == GREEDY else self.rule)
 
 
@@ -62,7 +62,7 @@ class Sweep:
     axis: str
     lines: Sequence[SweepLine]
     level: tuple[SeriesStyle, Cells] | None = None
-    """The row that all lines are compared with, if it has no value on the axis; else None."""
+    """The row that all lines are compared with, if it is not on the axis; else None."""
 
     @property
     def values(self) -> list[float]:
@@ -71,7 +71,7 @@ class Sweep:
 
 
 def grid_sweeps(comparison: Comparison) -> list[Sweep]:
-    """Return a sweep for each grid axis of numbers."""
+    """Return a sweep for each numeric axis of the grid."""
     axes = comparison.summary["axes"]
     return [_grid_sweep(comparison, axis) for axis in numeric_axes(axes.values())]
 
@@ -105,7 +105,7 @@ def _grid_sweep(comparison: Comparison, axis: str) -> Sweep:
 def _line_styles(
     comparison: Comparison, names: Mapping[str, Mapping[float, str]]
 ) -> dict[str, SeriesStyle]:
-    """Return the style of each line: the style of its objective, hollow for every second line."""
+    """Return a style per line: the objective's style, with hollow markers for every second line."""
     styles: dict[str, SeriesStyle] = {}
     for name, own in names.items():
         style = comparison.styles[next(iter(own.values()))]
@@ -125,7 +125,7 @@ def line_name(values: Mapping[str, Any], axis: str) -> str:
 
 
 def sweeps_section(comparison: Comparison) -> Section | None:
-    """Return the section with a figure for each grid axis of numbers; None without such an axis."""
+    """Return the section with a figure for each numeric grid axis; None without such an axis."""
     sweeps = grid_sweeps(comparison)
     if not sweeps:
         return None
@@ -145,7 +145,7 @@ def sweeps_section(comparison: Comparison) -> Section | None:
 
 
 def sweep_blocks(sweep: Sweep, metrics: Sequence[ReportedMetric]) -> list[Content]:
-    """Return figure and table of the first metric, and of the other metrics, folded."""
+    """Return a figure and a table for each metric; all but the first metric are folded."""
     styles = dict.fromkeys(line.style for line in sweep.lines)
     if sweep.level:
         styles[sweep.level[0]] = None
@@ -159,13 +159,12 @@ def sweep_blocks(sweep: Sweep, metrics: Sequence[ReportedMetric]) -> list[Conten
 
 
 def _captioned(chart: Chart, metric: ReportedMetric) -> Block:
-    """Return a chart with the name of its metric above."""
     unit = f", {metric.unit}" if metric.unit else ""
     return figure(chart, Cell(content=f"{metric.label}{unit} {metric.direction}"), "panels wide")
 
 
 def sweep_chart(sweep: Sweep, metric: ReportedMetric) -> Chart | None:
-    """Draw a metric over the values of the axis; None if no row has this metric."""
+    """Draw a metric over the values of the axis; return None if no row has this metric."""
     x, position = _value_axis(sweep.values, sweep.axis)
     rules = list(dict.fromkeys(line.rule for line in sweep.lines))
     drawn = []
@@ -197,7 +196,7 @@ def sweep_chart(sweep: Sweep, metric: ReportedMetric) -> Chart | None:
 
 
 def _value_axis(values: Sequence[float], label: str) -> tuple[Axis, Callable[[float], float]]:
-    """Return the axis, logarithmic from a factor of 10 on, and the position of a value on it."""
+    """Return the axis, logarithmic from a factor of 10 on, and a function: value -> position."""
     logarithmic = values[0] > 0 and values[-1] >= 10 * values[0]
     position: Callable[[float], float] = math.log10 if logarithmic else float
     low, high = position(values[0]), position(values[-1])
@@ -212,7 +211,7 @@ def _value_axis(values: Sequence[float], label: str) -> tuple[Axis, Callable[[fl
 
 
 def sweep_table(sweep: Sweep, metric: ReportedMetric) -> Table:
-    """Return the numbers of a figure: a row for each line, a column for each value."""
+    """Return the numbers of a figure as a table: a row for each line, a column for each value."""
     lines = [
         [line.label, *(metric.cell(line.cells.get(v, {}).get(metric.name)) for v in sweep.values)]
         for line in sweep.lines
@@ -222,7 +221,7 @@ def sweep_table(sweep: Sweep, metric: ReportedMetric) -> Table:
 
 
 def sweeps_data(sweeps: Sequence[Sweep], metrics: Sequence[ReportedMetric]) -> Table:
-    """Return a table of all metrics, with a row for each axis, value, row and decoding rule."""
+    """Return all metrics as a table: a row for each axis, value, line and decoding rule."""
     rows = [
         TableRow(
             cells=[
@@ -328,7 +327,7 @@ def _chosen_table(comparison: Comparison) -> Table:
 
 
 def trials_table(comparison: Comparison) -> Table:
-    """Return the table of all trials and their metric on the selection rows, or why they failed."""
+    """Return a table of all trials: the metric on the selection rows, or why the trial failed."""
     tuning = comparison.summary["tuning"]
     metric = ReportedMetric(**tuning["metric"])
     seeds = tuning["seeds"]
@@ -352,10 +351,10 @@ def trials_table(comparison: Comparison) -> Table:
 
 
 def tuning_sweeps(comparison: Comparison) -> list[Sweep]:
-    """Return a sweep for each tuned setting with numbers.
+    """Return a sweep for each tuned setting whose values are numbers.
 
-    A line has the trials of an objective whose other settings are the chosen ones. Its band is the
-    range of the seeds.
+    A line shows the trials of an objective in which all other settings have their chosen values.
+    The band is the range of the seeds.
     """
     tuning, trials = comparison.summary["tuning"], trials_by_objective(comparison)
     sweeps = []

@@ -12,16 +12,15 @@ from mm_numeric.runs.trust import FLAG
 from mm_numeric.tasks.base import task_class
 
 _DAMAGED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
-"""Errors that values of an unexpected type raise."""
+"""Errors that are raised if a stored value has an unexpected type."""
 
 
 def may_import(name: str, file: Path, *, trust_remote_code: bool) -> bool:
     """Return True if the module of a task may be imported; otherwise warn and return False.
 
-    ``name`` is the name of a built-in task, or an import path of a task or a scorer, such as
-    ``my_tasks:Compass``, in ``file``. A stored import path is imported only with
-    ``trust_remote_code``, which also puts the folder ``plugins`` of the stored config on the import
-    path.
+    ``name``, read from ``file``, is a built-in task, or the import path of a task or a scorer, such
+    as ``my_tasks:Compass``. An import path is only imported with ``trust_remote_code``. This also
+    adds the folder ``plugins`` of the stored config to ``sys.path``.
     """
     if name in TASKS or ":" not in name:
         return True
@@ -43,7 +42,7 @@ def task_sections(
     """Return the report sections of a task, by calling the functions in its ``report_sections``.
 
     If the module of the task cannot be imported, warn and return no sections. ``files`` has the
-    file of each run in ``scores``: if a row cannot be shown, the ValueError names its file.
+    path of each run's scores.jsonl: if a row cannot be displayed, the ValueError names the file.
     """
     try:
         names = task_class(name, "the report").report_sections

@@ -1,8 +1,8 @@
 """Write the conclusion of a comparison as sentences, and its planned hypotheses as tables.
 
-The first sentences report that no objective is clearly better than guessing, or the results of
-planned hypotheses and the best pair of objective and decoding rule. The others state what is clear,
-what limits the conclusion, and what to do next.
+If no objective is clearly better than guessing, the first sentence says so. Otherwise, the first
+sentences report the planned hypotheses and the best pair of objective and decoding rule. The next
+sentences report clear differences, what to do next, and how good guessing and the control are.
 """
 
 import math
@@ -23,13 +23,13 @@ _MOST_NAMES = 6  # names per sentence
 
 @dataclass(frozen=True, kw_only=True)
 class _Pair:
-    """An objective and a decoding rule, with the first metric."""
+    """A pair of an objective and a decoding rule, with its result in the first metric."""
 
     name: str
     rule: str
     cell: dict[str, Any]
     difference: dict[str, Any] | None
-    """The difference to greedy decoding of ``reference``; None without one."""
+    """The difference to greedy decoding of ``reference``; None without a reference."""
 
     reference: str
     """The objective that the pair is compared with; "" if the pair is a reference itself."""
@@ -40,10 +40,10 @@ class _Pair:
 
 
 def verdict(comparison: Comparison) -> list[str]:
-    """Return sentences: first the conclusion, then what is clear, what limits it, and what is next.
+    """Return the sentences that this module describes; the first sentence is the conclusion.
 
-    With ``compare.hypotheses``, the conclusion begins with their results. Without corrected
-    p-values, as with few seeds, no objective is called better than another.
+    With ``compare.hypotheses``, the conclusion begins with the results of these hypotheses. Without
+    corrected p-values, as with few seeds, no objective is called better than another.
     """
     summary, metric = comparison.summary, comparison.metrics[0]
     base = comparison.cell(summary["baseline"], metric)
@@ -77,7 +77,7 @@ def verdict(comparison: Comparison) -> list[str]:
 
 
 def _pairs(comparison: Comparison) -> list[_Pair]:
-    """Return all pairs of objectives (but the control) and rules with a value, the best first."""
+    """Return all pairs (objective, rule) with a value, best first; the control is left out."""
     metric, control = comparison.metrics[0], comparison.summary["control"]
     found = []
     for name in comparison.ranked():
@@ -111,7 +111,6 @@ def _guessing(pairs: Sequence[_Pair], metric: ReportedMetric, guess: Guess) -> s
 
 
 def _reach(pairs: Sequence[_Pair], metric: ReportedMetric) -> str:
-    """Return the smallest and the largest mean of pairs, such as ``174.0 to 182.0 min``."""
     low, high = (end(pair.cell["value"] for pair in pairs) for end in (min, max))
     first, last = str(metric.value(low)), str(metric.value(high))
     if first == last:
@@ -165,7 +164,7 @@ def _planned(comparison: Comparison) -> Iterator[str]:
 
 
 def _observation(comparison: Comparison, pairs: Sequence[_Pair]) -> str:
-    """Name the best mean of a comparison that has no corrected p-values for a conclusion."""
+    """Name the best mean, without a conclusion, because there are no corrected p-values."""
     metric, count = comparison.metrics[0], len(comparison.summary["seeds"])
     best = pairs[0]
     if best.reference:
@@ -185,12 +184,12 @@ def _observation(comparison: Comparison, pairs: Sequence[_Pair]) -> str:
 
 
 def _greedily(pair: _Pair) -> str:
-    """Return `` decoded greedily`` for the reference of a pair that is decoded by another rule."""
+    """Return `` decoded greedily``, said of the reference, if the pair's rule is not greedy."""
     return "" if pair.rule == GREEDY else " decoded greedily"
 
 
 def _best(rivals: Sequence[_Pair], metric: ReportedMetric) -> _Pair:
-    """Return the best of the pairs that are clearly better than their reference, or of all."""
+    """Return the best pair that is clearly better than its reference, or else the best pair."""
     better = (pair for pair in rivals if metric.trend(pair.difference) == "better")
     return next(better, rivals[0])
 
@@ -223,7 +222,6 @@ def _reference_value(comparison: Comparison, pair: _Pair) -> str:
 
 
 def _clear(comparison: Comparison, rivals: Sequence[_Pair]) -> Iterator[str]:
-    """Yield sentences on which decoding rules and objectives are clearly better."""
     metric, count = comparison.metrics[0], len(comparison.summary["seeds"])
     greedy = [pair for pair in rivals if pair.rule == GREEDY]
     for rule in dict.fromkeys(pair.rule for pair in rivals if pair.rule != GREEDY):
@@ -288,7 +286,7 @@ def _next(comparison: Comparison, rivals: Sequence[_Pair]) -> Iterator[str]:
 
 
 def _more_seeds(best: _Pair, count: int) -> str:
-    """State how many seeds would have an interval without 0, or that there are too many."""
+    """State how many seeds would make the best difference clear, or that it needs too many."""
     change = best.difference or {}
     half = (change.get("high", math.inf) - change.get("low", -math.inf)) / 2
     wanted = math.inf
