@@ -358,7 +358,7 @@ def _check_answer(source: SourceReport, encoded: EncodedExample, text: str, answ
             "Change the label or the coordinates (model.coordinates), so that parsing the text "
             "returns the same answer.",
         )
-    if ids and end not in family.stop_ids:  # without ids: a regression head
+    if ids and end not in family.stop_ids:  # a regression head has no ids
         source.add_problem("answers without an end", f"{where}: the answer has no end token.")
 
 
