@@ -2,7 +2,7 @@
 
 Prompt    the text of the task; the server applies its own chat template
 Images    as they are, or resized as by Qwen2.5-VL if coordinates are pixels of the resized image
-Frame     ``model.coordinates``, which a config must name for tasks whose answers are coordinates
+Frame     ``model.coordinates``, a required setting for tasks whose answers are coordinates
 """
 
 from typing import Any, NoReturn, Self
@@ -42,13 +42,13 @@ class Api(Family):
 
     @classmethod
     def load(cls, source: str, model: ModelConfig) -> Self:
-        """Return the family; nothing is loaded."""
+        """Return the family without loading any file of ``source``."""
         return cls(None, None, model)
 
     def resize_image(self, image: Image.Image, size: tuple[int, int] | None = None) -> Image.Image:
-        """Resize an image if coordinates are pixels of the resized image.
+        """Resize an image like Qwen2.5-VL if coordinates are pixels of the resized image.
 
-        Otherwise return it in its original ``size``, if it was downscaled when it was loaded.
+        Otherwise return the image in its original ``size``, even if it was downscaled at loading.
         """
         size = size or image.size
         if self.resize.kind != "smart":

@@ -65,7 +65,7 @@ class CausalLM(TextFamily):
 
     def answer(self, text: str) -> Tokens:
         """Tokenise an answer and append the end token."""
-        # SentencePiece adds a space to the beginning of a text, so tokenise it after a prompt.
+        # SentencePiece adds a space to the beginning of a text, so tokenise prompt and answer.
         start = len(self._any_prompt)
         tokens = self.tokenizer(
             self._any_prompt + text, add_special_tokens=False, return_offsets_mapping=True
@@ -80,10 +80,10 @@ class CausalLM(TextFamily):
         )
 
     def chat_prompt(self, text: str, with_image: bool, answer: str | None = None) -> str:
-        """Return a question in the chat template, with the generation prompt, or with its answer.
+        """Apply the chat template to a question and, if given, its answer.
 
-        The content of a message is a string: templates such as those of Llama-2 and Mistral accept
-        no list of content parts.
+        Without an answer, the text ends with the generation prompt. The content of a message is a
+        string, because some templates (Llama-2, Mistral) accept no list of content parts.
         """
         turns = [{"role": "user", "content": text}]
         turns += [] if answer is None else [{"role": "assistant", "content": answer}]

@@ -3,14 +3,14 @@ r"""The family ``chat``: any image-text model of transformers, with the checkpoi
 Image         resized and cut into tiles by the processor, which also counts its tokens;
               ``model.image_size`` changes settings of its image processor, such as
               ``max_patches``. Coordinates are relative to the original image, because this family
-              does not know its new size
+              does not know the size of the resized image
 Prompt        the processor's chat template, without thinking
 Answer        the text, then the token that the chat template writes after it
 Coordinates   the format that the model's authors published (``mm_numeric.geometry.conventions``),
               or from 0 to 1000
 
-Families with a module of their own, such as Qwen2.5-VL, also support pixels of the resized image,
-and the check of the number of image features in ``check-data``.
+Families with a module of their own, such as Qwen2.5-VL, also support coordinates in pixels of the
+resized image. For them, ``check-data`` also checks the number of image features.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ from mm_numeric.families.model_files import load_weights
 from mm_numeric.geometry.conventions import convention_of
 from mm_numeric.geometry.frames import Resize
 
-_SIDE_PX = 224  # side of the test images of ``_uncounted``
+_SIDE_PX = 224  # width and height of the first test image of ``_uncounted``
 _PROJECTORS = (
     r"((multi_modal|mm)_)?projector\.|connector\.|aligner\.|embed_vision\.|image_newline|"
     r"(visual\.)?(merger|deepstack_merger_list)\.|resampler_model\.|vision_projection\.|"
@@ -55,7 +55,8 @@ class Chat(Family):
     name = "chat"
     takes_several_images = True
     dtype = torch.float32
-    """dtype of image tensors; ``load_model`` sets the model's, as not every model converts them."""
+    """dtype of image tensors. ``load_model`` sets the model's dtype, because some models do not
+    convert image tensors."""
 
     model_class: ClassVar[Any] = AutoModelForImageTextToText
     module_patterns: ClassVar[Mapping[str, str]] = {
@@ -154,11 +155,11 @@ class Chat(Family):
         return Prompts(ids=ids, images=tensors, aligned=aligned)
 
     def prompt_ids(self, text: str, image: Shown) -> list[int]:
-        """Return the token ids that the processor writes, with those between and around tiles."""
+        """Return the processor's token ids, including the tokens between and around tiles."""
         return self.prompts([text], [image]).ids[0]
 
     def _encode(self, turns: list[dict[str, Any]]) -> dict[str, Tensor]:
-        """Apply the processor to conversations of one turn each, and return padded tensors."""
+        """Apply the processor to one user message per row, and return padded tensors."""
         prompts = [self.apply_template([turn], add_generation_prompt=True) for turn in turns]
         try:
             encoded: dict[str, Tensor] = self.processor.apply_chat_template(
@@ -201,10 +202,10 @@ class Chat(Family):
 
     @cached_property
     def _uncounted(self) -> int | None:
-        """Number of tokens of an image that the processor does not count, as Gemma 3's line breaks.
+        """Number of an image's tokens that the processor's own count leaves out.
 
-        None if the processor cannot count tokens, or if this number grows with the height of the
-        image, such as with the row ends of Apertus 1.5.
+        For Gemma 3, these are line breaks. None if the processor cannot count tokens, or if the
+        number grows with the image's height (Apertus 1.5 has a token at the end of each row).
         """
         found = set[int]()
         for height in (_SIDE_PX, 2 * _SIDE_PX):
@@ -215,16 +216,12 @@ class Chat(Family):
         return found.pop() if len(found) == 1 else None
 
     def _expanded(self, width: int, height: int) -> int:
-        """Count the tokens of an image by processing a black image of the same size."""
         prompt = self.prompts(["?"], [Image.new("RGB", (width, height))])
         return len(prompt.ids[0]) - len(self.question("?", 1)) + 1
 
     @classmethod
     def load_image_processor(cls, source: str, model: ModelConfig) -> ProcessorMixin:
-        """Load the whole processor, which contains the image processor.
-
-        Without torchvision, its video processor is not loaded; its settings are saved unchanged.
-        """
+        """Load the whole processor, without torchvision only the video processor's settings."""
         with nullcontext() if is_torchvision_available() else video_settings_alone():
             found = AutoProcessor.from_pretrained(
                 source, revision=model.revision, trust_remote_code=model.trust_remote_code
@@ -243,10 +240,7 @@ class Chat(Family):
         return self.processor
 
     def load_model(self, source: str, model: ModelConfig) -> Any:
-        """Load all weights of an image-text model that predicts the next token.
-
-        Raises ValueError for other models, such as diffusion models.
-        """
+        """Load all weights; raise ValueError unless the model predicts the next token."""
         config = self.load_config(source, model)
         classes = concrete_classes(self.model_class)
         # Not `classes or {}`: its truth value imports the config of every image-text model.
@@ -269,7 +263,7 @@ class Chat(Family):
 
 
 def _image_settings(processor: Any) -> tuple[str, ...]:
-    """Return the whole numbers and switches of an image processor that a config can change."""
+    """Return the names of the image processor's int and bool settings that a config can change."""
     own, fixed = processor.image_processor, fixed_image_settings(processor)
     names = (n for n in dir(own) if not n.startswith("_") and n not in fixed)
     return tuple(n for n in names if type(getattr(own, n)) in (int, bool))

@@ -44,7 +44,7 @@ def listed(shown: Shown) -> list[Image.Image]:
 
 
 def image_count(text: str) -> int:
-    """Return the number of images of a question with images: the number of ``IMAGE``, or 1."""
+    """Return how often ``IMAGE`` is in the text of a question with images; 1 if it is not."""
     return max(text.count(IMAGE), 1)
 
 
@@ -58,9 +58,9 @@ def check_image_count(text: str, count: int) -> None:
 
 
 def message_content(text: str, images: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the content of a chat message: each image in place of an ``IMAGE`` of the text.
+    """Return the content parts of a chat message. Each ``IMAGE`` in the text becomes an image.
 
-    A text without ``IMAGE`` follows its image. Without images, the content is only the text.
+    If the text has no ``IMAGE``, the image comes before it. Without images, return the text.
     """
     if not images:
         return [{"type": "text", "text": text}]
@@ -75,7 +75,7 @@ def message_content(text: str, images: Sequence[Mapping[str, Any]]) -> list[Mapp
 
 
 def message(role: str, text: str, with_image: bool = False, shown: Shown = None) -> dict[str, Any]:
-    """Return a chat message. Without ``shown``, its images are only placeholders."""
+    """Return a chat message with the images ``shown``, or ``with_image`` with placeholders."""
     images: list[dict[str, Any]] = [{"type": "image"}] * (with_image * image_count(text))
     if shown is not None:
         images = [{"type": "image", "image": image} for image in listed(shown)]
@@ -83,7 +83,10 @@ def message(role: str, text: str, with_image: bool = False, shown: Shown = None)
 
 
 def default_template(found: Any) -> str | None:
-    """Return the chat template in a checkpoint's settings, or the default of several, or None."""
+    """Return the chat template in a checkpoint's settings; None if there is none.
+
+    If the settings map names to templates, the template named ``default`` is returned.
+    """
     if isinstance(found, Mapping):
         found = found.get("default")
     if found and not isinstance(found, str):
@@ -97,9 +100,9 @@ def default_template(found: Any) -> str | None:
 def render(template: str, variables: Mapping[str, Any]) -> str:
     """Render a chat template as transformers does.
 
-    ``variables`` are JSON values. Other values, such as images, are written as their type,
-    ``<Image>``. Raises ValueError if the template has an error, or exceeds a limit of time, length
-    or memory. The message is only the reason, on one line without invisible characters.
+    ``variables`` are JSON values; any other value is replaced by its type's name (``<Image>``).
+    Raises ValueError if the template has an error, or exceeds a limit of time, length or memory.
+    The error message is the reason, on one line without invisible characters.
     """
     request = {"template": template, "variables": variables}
     limits = {"seconds": SECONDS, "characters": CHARACTERS}
@@ -181,4 +184,4 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 _PROGRAMS: dict[int, _Program] = {}
-"""Maps process ids to programs. A forked data loader worker must not use that of its parent."""
+"""Maps process ids to programs. A forked data loader worker must not use its parent's program."""

@@ -2,9 +2,9 @@
 
 GPT-2, Llama-3 and T5 have tokens for ``123``, ``Ġ42`` and ``3.5``. To get one token per digit, a
 step that isolates each ASCII digit is added at the end of the pre-tokenizer. (At the start, it
-would change how GPT-2 splits white space before a number.) Text without digits is tokenised as
-before. ``tokenizers.pre_tokenizers.Digits`` cannot be used, because it also isolates ``²``. In
-GPT-2's vocabulary, ``²`` is not a digit but represents the byte 0xB2.
+would change how GPT-2 splits white space before a number.) Text without digits keeps its tokens.
+``tokenizers.pre_tokenizers.Digits`` cannot be used, because it also isolates ``²``. In GPT-2's
+vocabulary, ``²`` is not a digit but represents the byte 0xB2.
 """
 
 import re
@@ -25,9 +25,9 @@ _SPACE_MARKS = str.maketrans("▁Ġ", "  ")
 def with_digits(tokenizer: Any, digits: str | None, source: str, revision: str = "main") -> Any:
     """Return a tokenizer that follows the setting ``model.digits``: ``single``, ``merged`` or None.
 
-    ``single``: a tokenizer with one token per digit. ``merged``: the given tokenizer; an error is
+    ``single``: a tokenizer with one token per digit. ``merged``: the given tokenizer; ValueError is
     raised if it has no tokens of several digits. None: the given tokenizer. ``source`` is the
-    folder or hub name of the checkpoint.
+    checkpoint's folder or hub name.
     """
     if digits is None:
         return tokenizer

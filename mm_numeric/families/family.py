@@ -61,7 +61,7 @@ class Prompts:
 
 @dataclass(frozen=True)
 class Tokens:
-    """The token ids of an answer, and the start and end of each token in the answer's text."""
+    """The token ids of an answer, and the start and end character of each token in its text."""
 
     ids: list[int]
     """Token ids of the answer and the end token."""
@@ -90,8 +90,8 @@ class Family(ABC):
         "language": r"model\.language_model\.(?!embed_tokens\.)",
         "head": r"lm_head\.",
     }
-    """Maps each module to a regular expression that matches the beginning of its parameters' names.
-    Every parameter of a model matches exactly one of them."""
+    """Maps a module's name to a regular expression that matches the beginning of the names of the
+    module's parameters. Each parameter of a model matches exactly one expression."""
 
     lora_targets: ClassVar[str] = r"model\.language_model\.layers\.\d+\.(self_attn|mlp)\.\w+_proj"
     """Regular expression that matches the full names of the language model's layers that get LoRA
@@ -99,7 +99,7 @@ class Family(ABC):
 
     processor: ProcessorMixin | None = None
     """A transformers processor with this family's tokenizer and image processor; None in families
-    that have none, such as text-only families."""
+    without a processor, such as text-only families."""
 
     image_prefix: ClassVar[str] = ""
     """Image token that ``processor`` expects before a question; empty if ``processor`` adds the
@@ -122,7 +122,7 @@ class Family(ABC):
     """Text between a prompt and its answer, such as the space after ``ASSISTANT:``."""
 
     template_options: Mapping[str, Any] = {}
-    """Variables of the chat template, which a server has to set, too."""
+    """Variables of the chat template. A server that runs the model has to set the same values."""
 
     stop_ids: list[int]
     """Ids of the tokens that end generation. The first one is the end token of training answers."""
@@ -148,7 +148,7 @@ class Family(ABC):
     """True if a question may have several images, such as frames of a video."""
 
     image_settings: tuple[str, ...] = ()
-    """Names of the settings that ``model.image_size`` may have, such as ``max_pixels``."""
+    """Settings that are allowed in ``model.image_size``, such as ``max_pixels``."""
 
     image_inputs: ClassVar[tuple[str, ...]] = ("pixel_values",)
     """Names of the image processor's outputs that are passed to the model."""
@@ -178,7 +178,7 @@ class Family(ABC):
     def question(self, text: str, image_tokens: int) -> list[int]:
         """Return a question's token ids, with placeholder tokens for its images.
 
-        ``image_tokens`` is the total number for all images, each of which has the same number.
+        ``image_tokens`` is the total number of placeholder tokens. Each image gets the same number.
         """
         count = image_count(text)
         if image_tokens and count > 1 and not self.takes_several_images:
@@ -202,7 +202,7 @@ class Family(ABC):
         """Return a question's token ids, with one placeholder token in place of the image."""
 
     def chat_prompt(self, text: str, with_image: bool, answer: str | None = None) -> str:
-        """Apply the chat template to a question, with the generation prompt or with its answer."""
+        """Apply the chat template to a question with its answer or else a generation prompt."""
         if not self.chat_template:
             raise ValueError(
                 f"model.name: the tokenizer has no chat template, which the prompts of {self.name} "
@@ -226,7 +226,7 @@ class Family(ABC):
                 return text
             raise ValueError("it writes nothing")
         except ValueError as error:
-            # The template appends the list of content parts to a string.
+            # With such a TypeError, the template appends the list of content parts to a string.
             is_text = "TypeError" in str(error) and isinstance(turns[0]["content"], list)
             takes = ", because it takes texts alone" * is_text
             raise ValueError(
@@ -236,7 +236,7 @@ class Family(ABC):
             ) from error
 
     def text_around_answer(self) -> tuple[str, str]:
-        """Return the text that the chat template writes between prompt and answer, and after it."""
+        """Return the chat template's text between prompt and answer, and its text after answers."""
         prompt = self.chat_prompt(_QUESTION, False)
         whole = self.chat_prompt(_QUESTION, False, _ANSWER)
         before, found, after = whole.rpartition(_ANSWER)
@@ -337,7 +337,8 @@ class Family(ABC):
     ) -> Prompts:
         """Tokenise a batch of questions and preprocess their images.
 
-        ``images`` and ``where``, the file and line for error messages, have one entry per question.
+        ``images`` and ``where`` have one entry per question. ``where`` is the file and line of each
+        question, for error messages.
         """
         ids = []
         for i, (text, image) in enumerate(zip(texts, images, strict=True)):
@@ -370,10 +371,11 @@ class Family(ABC):
     def resize_image_once(
         self, image: Image.Image, size: tuple[int, int] | None = None
     ) -> Image.Image:
-        """Resize an image, or return it unchanged if the processor would resize the result again.
+        """Resize an image, unless the image processor would resize the result to another size.
 
         The image processor computes the same pixels from the result as from the original. (With
-        Qwen, a second resize may change the size if ``min_pixels`` is close to ``max_pixels``.)
+        Qwen, a second resize may change the size if ``min_pixels`` is close to ``max_pixels``. Then
+        return the image unchanged or, if it was downscaled at loading, in its original ``size``.)
         """
         size = size or image.size
         resized = self.resize_image(image, size)
@@ -390,7 +392,7 @@ class Family(ABC):
         """Set ``resize`` and ``tokens_per_image`` for an image processor that squashes to a square.
 
         Raises ValueError if the checkpoint's image processor crops images, does not resize to a
-        square, or has no number of image tokens.
+        square, or does not set ``image_seq_length``, the number of image tokens.
         """
         names = ["do_center_crop", "image_seq_length"]
         size, side = dict(self.image_processor.size), self.image_processor.size["height"]
@@ -436,7 +438,7 @@ class Family(ABC):
                 [AddedToken(token, normalized=False) for token in family.location_tokens()]
             )
         check_saved_frame(source, family.resize, family.coordinates, revision=model.revision)
-        if model.image_size:  # which hides whether the image processor in ``source`` was changed
+        if model.image_size:  # its values replace those of the image processor in ``source``
             own = replace(model, image_size={})
             resize = cls(tokenizer, cls.load_image_processor(source, own), own).resize
             where = f"the image processor in {source}"
@@ -476,7 +478,7 @@ class Family(ABC):
                 source, revision=model.revision, trust_remote_code=model.trust_remote_code
             )
         except Exception as error:
-            # transformers and tokenizers raise these for a damaged file; remote code may, too.
+            # transformers and tokenizers raise these types for a damaged file; remote code may, too
             its_file = Path(source, "tokenizer.json").is_file() and not model.trust_remote_code
             if type(error) not in (Exception, TypeError, KeyError) or not its_file:
                 raise
@@ -490,14 +492,14 @@ class Family(ABC):
 
     @classmethod
     def load_image_processor(cls, source: str, model: ModelConfig) -> Any:
-        """Load the image processor, with the sizes of ``model.image_size``; None if text-only."""
+        """Load the image processor and apply ``model.image_size``; None in text-only families."""
         return cls.image_processor_class.from_pretrained(source, revision=model.revision)
 
     def make_processor(self, source: str, model: ModelConfig) -> ProcessorMixin | None:
         """Return a transformers processor with this tokenizer and this image processor.
 
-        It is saved with every model, so that other tools can load it with ``AutoProcessor``. If it
-        is None, only the tokenizer and the image processor are saved.
+        The processor is saved with every model, so that other tools can load it with
+        ``AutoProcessor``. For None, only the tokenizer and the image processor are saved.
         """
         if self.processor_class is None:
             return None
@@ -506,10 +508,7 @@ class Family(ABC):
 
     @classmethod
     def make_tiny(cls, folder: Path, seed: int) -> None:
-        """Save a small, randomly initialised model with a tokenizer and an image processor.
-
-        Raises ValueError in families without a recipe for such a model.
-        """
+        """Save a small, randomly initialised model; raise ValueError if the family has none."""
         raise ValueError(
             f"model.name: {cls.name} has no tiny model; set the name of a checkpoint, or "
             "model.family to qwen2_vl, qwen2_5_vl, qwen3_vl, causal_lm or t5."

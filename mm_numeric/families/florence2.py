@@ -8,8 +8,8 @@ Answer        labels of the decoder: ``<s>``, the text, ``</s>``. The decoder's 
               sequence shifted right, after ``decoder_start_token_id``
 Coordinates   relative to the image, from 0 to 999, rounded down, one token each: ``<loc_12>...``
 
-The checkpoints are those of florence-community, such as florence-community/Florence-2-base.
-Microsoft's own checkpoints do not work: they have other weight names, for code of their own.
+Use the checkpoints of florence-community, such as florence-community/Florence-2-base. Microsoft's
+own checkpoints do not work, because their weights have other names.
 """
 
 from collections.abc import Mapping
@@ -63,7 +63,7 @@ class Florence2(Family):
         return ids if with_image else ids[1:]
 
     def num_image_features(self, images: dict[str, Tensor], config: Any) -> int:
-        """Return the number of image features: one for each patch, and their mean."""
+        """Return the number of image features: one for each patch, and one mean per image."""
         count, _, *edges = images["pixel_values"].shape
         features = count
         for edge in edges:

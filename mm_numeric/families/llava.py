@@ -43,9 +43,10 @@ _IMAGE = "<image>"
 
 
 def turns_template(system: str, roles: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """Return a Jinja template: ``system``, then messages that begin and end as these roles do.
+    """Return a Jinja chat template that writes ``system``, then the messages.
 
-    It is saved with the tokenizer, so that other tools write the same prompts.
+    ``roles`` and ``after`` map a role to the text before and after its messages. The template is
+    saved with the tokenizer, so that other tools write the same prompts.
     """
     return (
         f"{{{{ {system!r} }}}}"
@@ -156,8 +157,8 @@ class Llava(Family):
                 f"model.name: {source!r} has neither a tokenizer.json nor a tokenizer.model; set "
                 "the folder of a complete checkpoint."
             )
-        # From a tokenizer.model, AutoTokenizer makes a tokenizer for the type `llava` without the
-        # space that LLaMA puts before a text: answers would be tokenised unlike their prompts.
+        # From a tokenizer.model of type `llava`, AutoTokenizer makes a tokenizer that does not add
+        # LLaMA's space before a text. Its tokens would differ from those of the original training.
         settings = tokenizer_settings(source, model.revision)
         add_bos = settings.get("add_bos_token", True)  # LLaMA's default
         return LlamaTokenizer.from_pretrained(
@@ -232,16 +233,15 @@ def image_token(tokenizer: Any) -> str:
 
 
 def _side(processor: Any) -> int:
-    """Return the side in pixels of the square images that an image processor makes."""
     size = processor.crop_size if processor.do_center_crop else processor.size
     return int(size.get("height") or size["shortest_edge"])
 
 
 def _features_per_image(height: int, width: int, config: LlavaConfig) -> int:
-    """Return the number of image features of one resized image: what the vision tower computes.
+    """Return how many features the vision tower computes for one resized image.
 
-    Towers differ in class and register tokens, and some accept other sizes than their own. The
-    tower has no weights here, so that this takes milliseconds.
+    The number cannot be derived from the image size alone, because towers differ in class and
+    register tokens. The tower is built without weights, which takes milliseconds.
     """
     with torch.device("meta"):
         tower = MODEL_MAPPING[type(config.vision_config)](config.vision_config)

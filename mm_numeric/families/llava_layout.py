@@ -23,7 +23,7 @@ from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.model_files import quantization, require_all_weights, require_no_weights
 
 _LANGUAGE_SETTINGS = (*LlamaConfig.__annotations__, "rope_theta", "rope_scaling")
-"""Keys of config.json for the language model; transformers 5 no longer has the last two."""
+"""Keys of config.json for the language model. LlamaConfig of transformers 5 lacks the last two."""
 
 _TOWER = "model.vision_tower.vision_tower."
 """Prefix of the vision tower's weight names; the tower's own checkpoint has no prefix."""
@@ -33,10 +33,10 @@ _NAMES = {
     r"model\.(embed_tokens|layers|norm)\.": r"model.language_model.\1.",
     rf"{re.escape(_TOWER)}(vision_model\.)?": "model.vision_tower.",
 }
-"""Maps prefixes of weight names in the original layout (patterns) to those in transformers."""
+"""Maps prefixes of weight names in the original layout (regex) to prefixes in transformers."""
 
 _COMPUTED = re.compile(r".*\.(rotary_emb\.inv_freq|embeddings\.position_ids)")
-"""Names of buffers that older versions of transformers saved and that are computed now."""
+"""Names of buffers that old versions of transformers saved. Newer versions compute them."""
 
 _TEXT_TOWER = re.compile(r"(text_model|text_projection|visual_projection)\..*|logit_scale")
 """Names of CLIP's weights that the vision tower does not use."""
@@ -101,10 +101,11 @@ class OriginalLayout:
         image_id: int,
         model: ModelConfig,
     ) -> Any:
-        """Load the checkpoint into the transformers class ``model_class``, renaming its weights.
+        """Rename the checkpoint's weights and load them into the transformers ``model_class``.
 
         ``projector_type`` is the value of ``mm_projector_type`` that config.json must have.
-        ``projector`` maps layer numbers of the original projector to names in ``model_class``.
+        ``projector`` maps the projector's layer numbers in the original code to names in
+        ``model_class``.
         """
         found = self.raw.get("mm_projector_type", "linear")
         if found != projector_type:
@@ -134,7 +135,6 @@ class OriginalLayout:
         return loaded
 
     def _weights(self, projector: Mapping[str, str]) -> dict[str, Tensor]:
-        """Load all weights of the checkpoint and rename them to their names in transformers."""
         original = _read_weights(self.folder, self.source)
         if not any(name.startswith(_TOWER) for name in original):
             tower = _read_weights(self.tower, str(self.tower))
@@ -162,7 +162,6 @@ def read_raw_config(source: str, revision: str) -> dict[str, Any]:
 
 
 def _local_folder(source: str, revision: str) -> Path:
-    """Return the local folder of a checkpoint; download it if ``source`` is a hub name."""
     if Path(source).is_dir():
         return Path(source)
     return Path(

@@ -46,7 +46,7 @@ def load_weights(
     If ``new`` is set, weights with this name prefix may be missing; they get random values. If
     ``ranks`` is more than 1, the weights are sharded by the tensor parallel plan of transformers.
     """
-    if Path(source, ADAPTER_SETTINGS).is_file():  # transformers would load their base model
+    if Path(source, ADAPTER_SETTINGS).is_file():  # transformers would load the base model
         raise ValueError(
             f"model.name: {source!r} holds adapters, and a whole model is needed here; export its "
             "run with `mm-numeric export`, and set the folder of the result."
@@ -99,17 +99,14 @@ def check_model_type(model_class: Any, family: str, source: str, model: ModelCon
 def processor_template(source: str, revision: str) -> str | None:
     """Return the chat template of a checkpoint's processor; None if it has none.
 
-    In older checkpoints, it is in chat_template.json, which tokenizers do not read.
+    Older checkpoints have the template in chat_template.json, which tokenizers do not read.
     """
     settings, _ = ProcessorMixin.get_processor_dict(source, revision=revision)
     return default_template(settings.get("chat_template"))
 
 
 def check_image_token(image_id: int, config: Any, source: str) -> None:
-    """Raise ValueError if ``image_id`` of a tokenizer is not that in the model's configuration.
-
-    The model would not find the image tokens in a prompt.
-    """
+    """Raise ValueError unless the tokenizer's image token ``image_id`` is the model's."""
     if getattr(config, "image_token_id", image_id) != image_id:
         raise ValueError(
             f"model.name: in {source!r} the image token of the tokenizer is {image_id}, and that "
@@ -119,7 +116,7 @@ def check_image_token(image_id: int, config: Any, source: str) -> None:
 
 
 def require_attention(attention: str) -> None:
-    """Raise ValueError if ``attention`` is a version of flash attention that is not available."""
+    """Raise ValueError if ``attention`` is a flash attention version that cannot be used here."""
     usable = {
         "flash_attention_2": is_flash_attn_2_available,
         "flash_attention_3": is_flash_attn_3_available,
@@ -133,7 +130,7 @@ def require_attention(attention: str) -> None:
 
 
 def require_all_weights(info: dict[str, Any], source: str) -> None:
-    """Raise ValueError if weights are missing or mismatched in transformers' loading ``info``."""
+    """Raise ValueError if transformers' ``info`` of loading lists missing or mismatched weights."""
     for key, fault in (("missing_keys", "lacks"), ("mismatched_keys", "has in another shape")):
         names = [str(found[0] if isinstance(found, tuple) else found) for found in info[key]]
         require_no_weights(source, fault, names)
@@ -178,7 +175,7 @@ def save_frame(folder: Path, resize: Resize, coordinates: Coordinates) -> None:
 
 
 def saved_frame(source: str, revision: str) -> Path | None:
-    """Return the path of the frame.json of a folder or hub name; None if it has none."""
+    """Return the path of the frame.json in a folder or hub repository; None if there is none."""
     if Path(source).is_dir():
         file = Path(source, FRAME)
         return file if file.is_file() else None
@@ -203,8 +200,8 @@ def check_saved_frame(
 ) -> None:
     """Raise ValueError if a model was trained with another image resizing or coordinate format.
 
-    Its coordinates would then be wrong. The values used in training are in frame.json. ``where`` is
-    shown in error messages: the setting or file that determines the current image resizing.
+    The decoded coordinates would then be wrong. frame.json holds the values used in training.
+    ``where``, for error messages, is the setting or file that sets the current image resizing.
     """
     file = saved_frame(source, revision)
     if file is None:

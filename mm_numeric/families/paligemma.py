@@ -67,7 +67,7 @@ class PaliGemma(Family):
     def load_model(self, source: str, model: ModelConfig) -> Any:
         """Load a checkpoint from safetensors, and check that ``model.attention`` is supported."""
         if model.attention not in ("sdpa", "eager"):
-            # transformers would run flash attention, and the answer would see its own tokens.
+            # transformers would run flash attention, in which answer tokens see later tokens.
             raise ValueError(
                 f"model.attention: {model.attention} cannot compute the attention of {self.name} "
                 "(bidirectional over the question, causal over the answer); set sdpa or eager."

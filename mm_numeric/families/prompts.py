@@ -1,6 +1,7 @@
 """The prompts that models were trained with, as options of the tasks.
 
-Reading a config must not import transformers, so they are not in the files of the families.
+The prompts are not in the modules of the families, which import transformers: reading a config
+must not import it.
 """
 
 from collections.abc import Mapping
@@ -28,8 +29,8 @@ For each function call, return a json object with function name and arguments wi
 </tool_call>
 
 {phrase}"""
-"""Prompt of the tools of Qwen2.5-VL and Qwen3-VL, as in their cookbooks, with only the actions of
-an answer. In the cookbooks, all but the last line is the system prompt."""
+"""Prompt for tool calls from the cookbooks of Qwen2.5-VL and Qwen3-VL. It lists only the actions
+that answers use. In the cookbooks, all but the last line is the system prompt."""
 
 
 def _tool(name: str, click: str, description: str) -> str:
@@ -85,8 +86,8 @@ FAMILY_PROMPTS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
         "text_spotting": {"prompt": "<OCR_WITH_REGION>"},
     },
 }
-"""``FAMILY_PROMPTS[family][task]`` are options of the task, such as the prompt that the family's
-authors used. A config's own options replace them."""
+"""``FAMILY_PROMPTS[family][task]`` are default options of the task, such as the prompt that the
+family's authors used. Options that a config sets have priority."""
 
 
 def _both(prompt: str) -> Mapping[str, Mapping[str, str]]:
@@ -129,5 +130,5 @@ FORMAT_PROMPTS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
         },
     },
 }
-"""``FORMAT_PROMPTS[format][task]`` are such options for a text format of ``model.coordinates``.
-They have priority over those of the family."""
+"""``FORMAT_PROMPTS[format][task]`` are default options of the task for a text format of
+``model.coordinates``. They have priority over ``FAMILY_PROMPTS``."""

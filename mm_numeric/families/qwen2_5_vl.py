@@ -4,7 +4,8 @@ Coordinates   whole pixels of the resized image, from 0 to its size - 1, in JSON
               ``[{"bbox_2d": [x1, y1, x2, y2], "label": "cat"}]``
 
 Coordinates depend on the size of the resized image, and so on ``min_pixels`` and ``max_pixels``.
-These limits are saved with the model in ``frame.json``. Loading it with other limits is an error.
+These limits are saved with the model in ``frame.json``. Loading the model with other limits is an
+error.
 """
 
 from typing import Any, ClassVar
@@ -26,7 +27,7 @@ class Qwen2_5VL(Qwen2VL):  # noqa: N801, the authors' spelling
     default_coordinates = "qwen2_5_vl"
 
     def vision_inputs(self, sizes: Tensor, config: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the inputs of Qwen2-VL, and the windows of the vision tower's attention."""
+        """Return the vision inputs of Qwen2-VL, and the attention windows of the vision tower."""
         copied, on_host = super().vision_inputs(sizes, config)
         copied["image_window_index"], ends = get_vision_window_index(
             sizes, config.spatial_merge_size, config.window_size, config.patch_size

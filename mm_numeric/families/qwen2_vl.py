@@ -81,10 +81,10 @@ class Qwen2VL(Family):
         return {**inputs, "mm_token_type_ids": (input_ids == self.image_id).int()}
 
     def vision_inputs(self, sizes: Tensor, config: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the positions of patches and, for flash attention, the boundaries of images."""
+        """Return the positions of patches and, for flash attention, where each image ends."""
         copied = {"image_position_ids": get_vision_position_ids(sizes, config.spatial_merge_size)}
         ends, longest = get_vision_attention_seqlens(sizes, config)
-        if longest is None:  # other attention computes the boundaries from the sizes
+        if longest is None:  # not flash attention: the model computes the ends from the sizes
             return copied, {}
         return {**copied, "image_cu_seqlens": ends}, {"image_max_seqlen": longest}
 
@@ -114,7 +114,7 @@ class Qwen2VL(Family):
 
     @classmethod
     def load_tokenizer(cls, source: str, model: ModelConfig) -> Any:
-        """Load the tokenizer; if it has no chat template, it gets the processor's."""
+        """Load the tokenizer. If it has no chat template, set the processor's template."""
         tokenizer = super().load_tokenizer(source, model)
         if not default_template(tokenizer.chat_template):
             tokenizer.chat_template = processor_template(source, model.revision)
@@ -131,9 +131,9 @@ class Qwen2VL(Family):
         return Qwen2VLImageProcessorPil.from_dict({**processor.to_dict(), "size": size})
 
     def make_processor(self, source: str, model: ModelConfig) -> ProcessorMixin:
-        """Return the processor, with the unchanged settings of the checkpoint's video processor.
+        """Return the processor, with the settings of the checkpoint's video processor.
 
-        The video processor itself needs torchvision, and is not loaded.
+        The video processor itself is not loaded, because it needs torchvision.
         """
         video = VideoSettings(get_video_processor_config(source, revision=model.revision))
         parts = self.image_processor, self.tokenizer, video

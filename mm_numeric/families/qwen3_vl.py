@@ -2,8 +2,8 @@
 
 Image         patches of 16 x 16 pixels, merged 2 x 2, so that image sizes are multiples of 32
 Prompt        the chat template has no system prompt
-Coordinates   relative to the image, from 0 to 1000, in the JSON format of Qwen2.5-VL. In Qwen2.5-VL
-              the numbers are pixels: training data written for one model is wrong for the other
+Coordinates   relative to the image, from 0 to 1000, in the JSON format of Qwen2.5-VL. Qwen2.5-VL
+              writes pixels, so training data written for Qwen2.5-VL is wrong for Qwen3-VL
 Modules       some vision layers have a projector of their own (deepstack). These projectors are
               trained or frozen together with the main ``projector``
 """
@@ -31,7 +31,7 @@ class Qwen3VL(Qwen2VL):
     }
 
     def vision_inputs(self, sizes: Tensor, config: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the inputs of Qwen2-VL, and the interpolation of the learned positions."""
+        """Return the vision inputs of Qwen2-VL, and how to interpolate position embeddings."""
         copied, on_host = super().vision_inputs(sizes, config)
         indices, weights = get_vision_interpolation_indices_and_weights(
             sizes,

@@ -4,8 +4,8 @@ Prompt   the question, then ``</s>``, as input of the encoder
 Answer   the text, then ``</s>``, as labels of the decoder. The decoder's input is the same sequence
          shifted right, after ``decoder_start_token_id``, so logits[i] predict labels[i]
 
-T5's tokenizer replaces white space by one space, and has no tokens for some characters. T5 has
-single tokens for 123 and 3.5; ByT5 has one token per digit.
+T5's tokenizer replaces any run of white space by one space, and has no tokens for some characters.
+T5 has single tokens for 123 and 3.5; ByT5 has one token per digit.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""A program that renders chat templates with limits, for ``chat_template``, which starts it.
+"""A program that renders chat templates with limits of time and memory.
 
-Its argument is the import path, as JSON. Each line of standard input is a request, to which it
-writes one line as the answer.
+``chat_template`` starts it. The argument is the import path, as JSON. Each line of standard input
+is a request, and the program writes one line with the answer.
 
 The Jinja environment, filters and global names are those of transformers 5.23
 (``utils/chat_template_utils.py``). transformers itself would take seconds to import.
@@ -31,7 +31,7 @@ MEMORY = 512 << 20
 
 
 class Generation(Extension):
-    """The tag ``generation``, which marks the text of the assistant. It is written unchanged."""
+    """The tag ``generation``, which marks the assistant's text. The text is written unchanged."""
 
     tags = {"generation"}
 
@@ -46,7 +46,7 @@ class Generation(Extension):
 
 
 class TemplateNamespace(Namespace):
-    """A namespace without names that begin with an underscore."""
+    """A Jinja namespace that rejects names which begin with an underscore."""
 
     def __init__(self, /, *args: Any, **kwargs: Any) -> None:
         attributes = dict(*args, **kwargs)
@@ -57,7 +57,7 @@ class TemplateNamespace(Namespace):
 
 
 class TemplateDict:
-    """The function ``dict`` without the attributes of the class."""
+    """The function ``dict`` for templates, which hides the attributes of the class ``dict``."""
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         """Return a dict."""
@@ -132,7 +132,7 @@ def main() -> None:
 
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     except (ImportError, ValueError, OSError):
-        pass  # Windows; macOS; a lower limit is set
+        pass  # Windows; a lower limit is set already; macOS
     # The thread of faulthandler needs a stack: its default size, `ulimit -s`, may exceed MEMORY.
     threading.stack_size(1 << 20)
     print("ready", flush=True)  # noqa: T201

@@ -30,7 +30,11 @@ class TextFamily(Family):
 
     @classmethod
     def load(cls, source: str, model: ModelConfig) -> Self:
-        """Load the tokenizer; raise ValueError if the family or the baseline is another one."""
+        """Load the tokenizer.
+
+        Raises ValueError if the checkpoint belongs to another family, or was trained with another
+        ``model.baseline`` than the config sets.
+        """
         config = cls.load_config(source, model)
         if not cls.supports(config):
             raise ValueError(

@@ -4,7 +4,8 @@ Configs of the demo train them without a download. The standard deviation of the
 is 0.08, about 1/sqrt(width). With the usual 0.02, a tiny Qwen2-VL ignored the image for more than
 1,000 training steps; with 0.08, for at most 400.
 
-Tokenizers have one token per digit, and one per word of questions such as "What is 3 + 4?".
+The tokenizers have one token per digit, and one token for each word of questions such as "What is
+3 + 4?".
 """
 
 import string
@@ -65,7 +66,7 @@ def save_tiny(folder: Path, seed: int, model_class: Any, config: Any, *processor
 
 
 def add_words(tokens: list[str], words: Iterable[str]) -> list[tuple[str, str]]:
-    """Add words to a BPE vocabulary ``tokens``; return the BPE merges, such as (pl, u)."""
+    """Add words and their prefixes to the BPE vocabulary ``tokens``; return the new merges."""
     merges = []
     for word in words:
         for end in range(2, len(word) + 1):
@@ -126,8 +127,8 @@ _RECIPES: dict[str, tuple[dict[str, Any], list[int], tuple[int, int]]] = {
         (64, 128),
     ),
 }
-"""By ``model_type``: settings of the vision tower, sections of M-RoPE, and sides (a, b): resized
-images have a * a to b * b pixels."""
+"""Maps a ``model_type`` to the settings of the vision tower, the sections of M-RoPE, and two sides
+(a, b): resized images have a * a to b * b pixels."""
 
 
 def make_tiny_qwen(model_class: Any, folder: Path, seed: int) -> None:

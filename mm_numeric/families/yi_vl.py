@@ -10,7 +10,7 @@ The published Yi-VL models end an answer with ``\n###``, which is several tokens
 with this library end an answer with one token, ``<|endoftext|>``. When an answer is decoded,
 ``###`` and all text after it are removed.
 
-Yi-VL is LLaVA with another projector. Its model class is here, because transformers has none.
+Yi-VL is LLaVA with another projector. This module defines the model, as transformers does not.
 ``llava_layout`` loads the published 01-ai/Yi-VL-6B, whose parameters have other names.
 """
 
@@ -86,5 +86,5 @@ class YiVL(Llava):
 
     @classmethod
     def template(cls, own: str | None, source: str, model: ModelConfig) -> str:
-        """Return Yi-VL's chat template, even if the tokenizer has the language model's."""
+        """Return Yi-VL's chat template, even if the tokenizer has one of the language model."""
         return TEMPLATE
