@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-_CACHED_CHUNK = 1 << 18  # logits per chunk and CPU thread: 1 MiB, about its level-2 cache
-_CPU_CHUNK = 1 << 22  # the same for the matrix product with the output head
-_FROZEN_CPU_CHUNK = 1 << 24  # for both products of a frozen head, which read its whole weight
-_GPU_CHUNK = 1 << 27  # half a GiB of float32
+_CACHED_CHUNK = 1 << 18  # logits per chunk and CPU thread: 1 MiB, about a core's level-2 cache
+_CPU_CHUNK = 1 << 22  # logits per chunk and CPU thread, for products with the output head
+_FROZEN_CPU_CHUNK = 1 << 24  # with a frozen head, two products per chunk read its whole weight
+_GPU_CHUNK = 1 << 27  # logits per chunk on a GPU: half a GiB of float32
 
 
 class _CrossEntropyWithNumbers(torch.autograd.Function):
@@ -66,14 +66,14 @@ class _CrossEntropyWithNumbers(torch.autograd.Function):
                 torch.mul(softmax, scale[chunk, None], out=grad[index])
             else:
                 grad[index] = softmax.mul_(scale[chunk, None]).to(grad)
-        if rows is None and grad.dtype == scale.dtype:  # the same, with less arithmetic
+        if rows is None and grad.dtype == scale.dtype:  # same result as below, less arithmetic
             grad.scatter_add_(1, labels[:, None], -grad_losses[:, None])
             if grad_number_logits is not None:
                 at = number_at[:, None], number_ids
                 grad[at] = grad[at] + grad_number_logits
             return grad, None, None, None, None
-        # Elements with more than the softmax are summed before rounding to the dtype of the logits:
-        # a softmax of 0.999 is 1 in bf16, and the gradient towards its label would be 0.
+        # The gradient at labels and number tokens has terms besides the softmax. Add them before
+        # rounding to the logits' dtype: in bf16, a softmax of 0.999 minus 1 would be 0.
         wanted = (_at_labels(logits, rows, labels).to(normaliser) - normaliser).exp_()
         wanted = (wanted * scale - grad_losses).to(grad)
         if rows is None:
@@ -91,7 +91,7 @@ class _CrossEntropyWithNumbers(torch.autograd.Function):
 
 
 def _at_labels(logits: Tensor, rows: Tensor | None, labels: Tensor) -> Tensor:
-    """Return the logit of each label, [n], without a tensor of indices if ``rows`` is None."""
+    """Return the logit of each label, [n]. If ``rows`` is None, no index tensor is needed."""
     if rows is None:
         return logits.gather(1, labels[:, None]).squeeze(1)
     return logits[rows, labels]
@@ -106,8 +106,8 @@ def cross_entropy_with_numbers(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the cross-entropy at each supervised position, and the logits of the number tokens.
 
-    The results have a gradient, but no second derivatives. bf16 and fp16 logits are converted to
-    float32 first.
+    The results have a gradient, but no second derivatives. They are computed in float32 if the
+    logits are bf16 or fp16.
 
     Args:
         logits: [n, v] for n supervised positions; or [r, v] for r positions, with ``rows``.
@@ -132,7 +132,7 @@ def most_likely(logits: Tensor, at: Tensor) -> Tensor:
 
 
 def _gradient_like(logits: Tensor, *, filled: bool = False) -> Tensor:
-    """Allocate a zero tensor like the logits; not zeroed if the caller overwrites it (``filled``).
+    """Allocate a zero tensor like the logits, or an empty one if the caller will fill it.
 
     On a CPU, numpy allocates the memory, which is five times as fast as torch.
     """
@@ -158,8 +158,8 @@ def chunks(
 ) -> list[slice]:
     """Split logits [rows, tokens] into slices of rows, of a suitable size for the device.
 
-    ``cached`` makes each slice small enough for the level-2 cache of a CPU, and ``frozen`` makes it
-    large enough for the two products of a frozen head.
+    On a CPU, ``cached`` makes slices small enough for the level-2 cache. ``frozen`` makes them
+    large, because each slice is multiplied twice by the whole weight of a frozen head.
     """
     if device.type != "cpu":
         elements = _GPU_CHUNK
@@ -181,16 +181,16 @@ def joined(parts: Sequence[Tensor]) -> Tensor:
 def logsumexp(logits: Tensor, largest: Tensor, out: Tensor | None = None) -> Tensor:
     """Return the logsumexp of each row [n] of logits [n, v], given its largest logit [n].
 
-    ``torch.logsumexp`` of a bf16 tensor needs a float32 copy first. Here the first float32 tensor
-    is the difference from the largest logit. It is written to ``out`` [n, v], which may be the
-    logits themselves.
+    ``torch.logsumexp`` of a bf16 tensor first needs a float32 copy. Here the only float32 tensor
+    holds the differences from the largest logit, and then their exponentials. If ``out`` [n, v] is
+    given, it is this tensor; float32 logits may be passed as their own ``out``.
     """
     finite = largest.nan_to_num(nan=math.nan, posinf=0.0, neginf=0.0)
     return difference(logits, finite, out).exp_().sum(dim=-1).log_().add_(finite)
 
 
 def difference(logits: Tensor, shift: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return logits [n, v] minus ``shift`` [n], in the dtype of ``shift``; see ``logsumexp``."""
+    """Return logits [n, v] minus ``shift`` [n], in its dtype; if given, the result is ``out``."""
     if out is not None and out is not logits and logits.device.type == "cpu":
         return out.copy_(logits).sub_(shift[:, None])  # torch.sub converts to a third tensor here
     return torch.sub(logits, shift[:, None], out=out)

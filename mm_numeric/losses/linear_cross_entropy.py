@@ -4,10 +4,10 @@ Axes    n supervised positions (those with a label), d hidden size, v vocabulary
         k labels that are number tokens, c number tokens in the vocabulary
 
 With a vocabulary of 150,000 the logits are the largest tensor of a training step, and their softmax
-and gradient have the same size. Here the logits are computed in chunks, in the same memory. For a
-frozen head, as with LoRA, the forward pass also multiplies the softmax of each chunk by the weight,
-which is almost the gradient of the hidden states. For a trained head, the logits are computed again
-in the backward pass, which is a third more arithmetic.
+and gradient have the same size. Here the logits are computed in chunks that share one memory. If
+the output head is frozen, as with LoRA, the forward pass also multiplies each chunk's softmax by
+the weight. The product is almost the gradient of the hidden states. If the head is trained, the
+backward pass computes the logits again, which is a third more arithmetic.
 
 ``torch.nn.functional.linear_cross_entropy`` of torch 2.13 is not used: it rounds the losses of bf16
 hidden states to bf16 (an error of 0.03), and takes ten times as long on a CPU.
@@ -32,9 +32,9 @@ from mm_numeric.losses.cross_entropy import (
 CHUNKED_FROM = 1 << 27
 """Smallest number of logits per micro-batch, n * v, for which the loss is computed in chunks.
 
-2**27 logits need 512 MiB in float32, and their gradient needs 512 MiB more. Measured on a CPU with
-n = 1,536 and v = 151,936: 33 MiB instead of 1,632 MiB, in 1.1 to 2.1 times the time. Smaller
-micro-batches would fit into a single chunk."""
+2**27 logits need 512 MiB in float32, and their gradient needs 512 MiB more. On a CPU with n = 1,536
+and v = 151,936, the chunked loss needed 33 MiB instead of 1,632 MiB, and 1.1 to 2.1 times as long.
+Smaller micro-batches would fit into a single chunk."""
 
 
 def head_scores(
@@ -75,8 +75,8 @@ class _LinearCrossEntropyWithNumbers(torch.autograd.Function):
             likely.append(index)
             normalisers.append(logsumexp(logits, largest.to(floats), out=floats))
             if is_frozen:
-                # ``floats`` is the softmax, not yet divided by its sum. The backward pass adds the
-                # label and the number tokens, whose gradient is not only the softmax.
+                # ``floats`` is the softmax before division by its sum. Label and number tokens are
+                # set to 0: their gradient has other terms, and the backward pass adds all of it.
                 floats.scatter_(1, labels[rows, None], 0).index_fill_(1, number_ids, 0)
                 logits = logits if logits is floats else logits.copy_(floats)
                 total = (normalisers[-1] - largest.to(floats)).exp_()
@@ -109,11 +109,11 @@ class _LinearCrossEntropyWithNumbers(torch.autograd.Function):
 def _gradient_of_hidden(
     ctx: Any, grad_losses: Tensor, grad_number_logits: Tensor, grad_normaliser: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradient of the hidden states of a frozen head.
+    """Return the gradient of the hidden states if the output head is frozen.
 
-    The forward pass saved the softmax times the weight, [n, d], without the label and the number
-    tokens. They are added here, from the saved logits of the labels, [n], and of the number tokens,
-    [n, c].
+    The forward pass saved the softmax times the weight, [n, d], with a softmax of 0 at the label
+    and the number tokens. Their share is added here, from the saved logits of the labels, [n], and
+    of the number tokens, [n, c].
     """
     weight, labels, normaliser, number_rows, number_ids, others, wanted, numbers = ctx.saved_tensors
     scale = grad_losses.index_add(0, number_rows, grad_normaliser)
@@ -133,9 +133,9 @@ def _gradients(
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of hidden states, weight and bias, computing the logits again.
 
-    The logits are computed in chunks of the vocabulary: each row of the weight's gradient is then
-    one product, and is rounded once. Chunks of positions would need a float32 sum as large as the
-    weight, which each of them reads and writes.
+    Each chunk has the logits of some tokens at all positions. So one product computes a row of the
+    weight's gradient, and rounds it once. With chunks of positions, the gradient would be a float32
+    sum as large as the weight, to which every chunk adds.
     """
     weight, labels, normaliser, number_rows, number_ids, hidden, bias = ctx.saved_tensors
     scale = grad_losses.index_add(0, number_rows, grad_normaliser)
@@ -162,8 +162,8 @@ def _gradients(
             torch.mm(grad.T, hidden, out=grad_weight[tokens])
     grad_hidden.index_add_(0, number_rows, grad_number_logits @ weight[number_ids].to(scale))
     if grad_weight is not None or grad_bias is not None:
-        # The rows of the number tokens also have the gradient of their logits. They are computed
-        # again from the sum of both: a sum of two rounded gradients would be less exact.
+        # The rows of the number tokens get two gradients: of the losses and of ``numbers``. Add
+        # both in float32 and recompute the rows: a sum of rounded products would be less exact.
         grad = head_scores(hidden, weight, bias, slice(None), number_ids)
         grad = (grad - normaliser[:, None]).exp_() * scale[:, None]
         grad -= (labels[:, None] == number_ids) * grad_losses[:, None]
@@ -188,10 +188,10 @@ class _ChunkMemory:
         self.floats = to_compute_dtype(self.products)
 
     def logits(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the logits, and a tensor of the same shape to compute in.
+        """Return the logits, and a tensor of the same shape for intermediate results.
 
-        The second tensor is float32, or float64 for float64 logits. If the logits have this dtype,
-        both are the same tensor.
+        The second tensor is float32, or float64 for float64 logits. If the logits already have this
+        dtype, it is the tensor of the logits.
         """
         shape = len(hidden), len(weight)
         products = self.products[: shape[0] * shape[1]].view(shape)
@@ -214,7 +214,7 @@ def linear_cross_entropy_with_numbers(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return cross-entropy losses and number-token logits, given hidden states and output head.
 
-    This is the definition, without autocast::
+    Without autocast, the results are those of::
 
         logits = to_compute_dtype(linear(hidden, weight, bias))
         normaliser = logits.logsumexp(dim=-1)
@@ -223,7 +223,7 @@ def linear_cross_entropy_with_numbers(
         return losses, numbers[:, number_ids], normaliser[number_rows], numbers.argmax(dim=-1)
 
     But the logits are computed in chunks, and only one chunk is in memory at a time. Under
-    autocast, its dtype is used. Losses are float32 for bf16 and fp16 inputs.
+    autocast, the products use autocast's dtype. Losses are float32 for bf16 and fp16 inputs.
 
     Args:
         hidden: [n, d] last hidden states of the supervised positions.
@@ -234,8 +234,8 @@ def linear_cross_entropy_with_numbers(
         number_ids: [c] ids of the number tokens.
 
     Returns:
-        The losses [n]. Then, at ``number_rows``: the logits of the number tokens [k, c],
-        the logsumexp over the vocabulary [k], and the id of the most likely token [k].
+        The losses [n]; and, for the k labels of ``number_rows``, the logits of the number tokens
+        [k, c], the logsumexp over the vocabulary [k], and the id of the most likely token [k].
     """
     device = hidden.device.type
     is_trained = weight.requires_grad or (bias is not None and bias.requires_grad)

@@ -1,4 +1,4 @@
-"""Sums of losses and the counts that turn them into means: of tokens, numbers, boxes and times.
+"""Weight losses, and count the tokens, numbers, boxes and times by which loss sums are divided.
 
 Axes    b samples, t positions, n supervised positions (those with a label), k labels that are
         number tokens, m numbers, q boxes, r clock times
@@ -18,8 +18,8 @@ from mm_numeric.numbers.spans import NumberSpans, shifted
 class Counts(NamedTuple):
     """Counts of tokens, numbers, samples, boxes and clock times in a batch or an optimiser step.
 
-    Loss sums are divided by them. ``supervised`` counts all tokens with a label, and
-    ``tokens`` only the number tokens among them. Each count is a scalar tensor.
+    A mean loss is a sum of losses divided by one of these counts. ``supervised`` counts all tokens
+    with a label, and ``tokens`` only the number tokens among them. Each count is a scalar tensor.
     """
 
     supervised: Tensor
@@ -38,7 +38,8 @@ class Counts(NamedTuple):
     def of(cls, labels: Tensor, spans: NumberSpans, weights: Tensor | None = None) -> "Counts":
         """Count the supervised tokens, number tokens, numbers, samples, boxes and times.
 
-        With ``weights`` [n] of the supervised tokens, every count is a sum of weights.
+        If ``weights`` [n] of the supervised tokens are given, every count except ``samples`` is a
+        sum of weights.
         """
         if weights is not None:
             tokens, numbers, boxes, times = (
@@ -66,8 +67,8 @@ COUNT_OF = {
 def mean_by_sample(losses: Tensor, per: str, spans: NumberSpans) -> Tensor:
     """Divide each loss by the number of losses in its sample, so that samples have equal weight.
 
-    ``per`` is the item that each loss belongs to: a ``number``, a ``box``, a clock ``time``, or a
-    number token. For number tokens, ``per`` is ``token`` or ``supervised``: the same here.
+    ``per`` names what each loss belongs to: a ``number``, a ``box`` or a clock ``time``. Both
+    ``token`` and ``supervised`` mean a number token.
     """
     if per == "number":
         sample = spans.sample
@@ -87,7 +88,7 @@ def supervised_weights(
     Args:
         weights: [b, t] or [b] for labels [b, t]; [n] for labels [n]. At least 0.
         labels: The labels that the caller passed to the objective, before shifting.
-        shift: True if the labels are to be shifted by one. Their weights are shifted with them.
+        shift: True if the objective shifts the labels by one. Weights [b, t] are shifted, too.
         supervised: [n] index of each supervised position in the flattened labels; None for
             labels [n].
     """
@@ -130,8 +131,9 @@ def item_weights(weights: Tensor, per: str, spans: NumberSpans) -> Tensor:
 def term_losses(spec: TermSpec, term: Term, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
     """Return the values of one numeric loss in a batch, before they are averaged.
 
-    There is one value per number token, number, box or clock time, depending on ``term.per``. It is
-    multiplied by the weight of the number's role, such as x coordinate or hour.
+    There is one value per number token, number, box or clock time, depending on ``term.per``. If
+    ``spec.roles`` sets weights for roles, such as x coordinate or hour, the values are multiplied
+    by them.
     """
     losses = term(numbers, spans)
     sizes = {"number": spans.value, "box": spans.boxes, "time": spans.times}
@@ -152,9 +154,8 @@ _on_devices: dict[tuple[object, ...], Tensor] = {}  # torch.compile warns of fun
 
 
 def _on_device(values: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Return values as a tensor on a device, from a cache."""
     key = values, device, dtype
     if key not in _on_devices:
-        with torch.inference_mode(False):  # or training after an evaluation would fail
+        with torch.inference_mode(False):  # autograd cannot use a tensor made in inference mode
             _on_devices[key] = torch.tensor(values, device=device, dtype=dtype)
     return _on_devices[key]

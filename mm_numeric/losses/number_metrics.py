@@ -21,7 +21,7 @@ def number_metrics(
 ) -> Tensor:
     """Return the sum and the count of each of the f metrics over a batch, [f, 2], float64.
 
-    For the metrics of several batches, add their results and divide sums by counts. The metrics:
+    To average over several batches, add their results, then divide the sums by the counts.
 
     ``accuracy``: fraction of the number tokens that the model predicts correctly (argmax over the
         whole vocabulary, with teacher forcing).
@@ -30,7 +30,7 @@ def number_metrics(
         softmax over the number tokens, such as 3.7. Signs are ignored.
 
     ``wanted`` [k] are the labels that are number tokens, as token ids. ``written`` [k] are the
-    tokens that the model predicts in their place.
+    token ids that the model predicts at the same positions.
     """
     digits, classes = digits_of_labels(numbers, spans), numbers.classes
     # The expected digit minus the correct one. Few kernels: this is computed at each step.

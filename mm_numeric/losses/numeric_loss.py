@@ -43,8 +43,8 @@ from mm_numeric.numbers.spans import NumberSpans
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 
 _LARGEST_DIGIT = 9
-_EPSILON = 1e-10  # as in the published code: avoids a division by zero
-_DECAY = 0.9  # of the running means at each step
+_EPSILON = 1e-10  # avoids a division by zero; the value is that of NTIL's published code
+_DECAY = 0.9  # decay of the running means at each optimiser step
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,10 +68,7 @@ class ObjectiveResult:
 
     @property
     def metrics(self) -> dict[str, Tensor]:
-        """Return the metrics of ``number_metrics`` for this batch by name.
-
-        Empty unless the objective was called with ``metrics=True``.
-        """
+        """Return the metrics of this batch by name; empty unless computed with ``metrics=True``."""
         found = {} if self.metric_sums is None else named_metrics(self.metric_sums)
         return {name: metric.mean for name, metric in found.items()}
 
@@ -79,11 +76,12 @@ class ObjectiveResult:
 class Balance(nn.Module):
     """Computes the factor that multiplies the numeric losses, from the setting ``balance``.
 
-    It is a constant, or proportional to the ratio of cross-entropy to the sum of numeric losses.
+    The factor is constant, or proportional to the ratio of cross-entropy to the sum of numeric
+    losses.
 
     Attributes:
         means: [2] running means of cross-entropy and of the weighted sum of the numeric losses; 0
-            before the first step with numbers. In the state dict only with ``balance: running``.
+            before the first step with numbers. Part of the state dict with ``balance: running``.
     """
 
     means: Tensor
@@ -116,9 +114,9 @@ class Balance(nn.Module):
     ) -> float | Tensor:
         """Return the factor that multiplies the numeric losses of a batch; it has no gradient.
 
-        With ``balance: ratio``, it scales the numeric losses to ``numeric_weight`` times
-        cross-entropy. With ``balance: running``, it is computed from running means. Otherwise it is
-        the constant ``numeric_weight``. ``means`` are the means of ``sums``, if already computed.
+        With ``balance: ratio``, the factor scales the numeric losses to ``numeric_weight`` times
+        cross-entropy; with ``balance: running``, it does so for the running means of both. With
+        ``fixed``, it is ``numeric_weight``. ``means`` are the means of ``sums``, if already known.
         """
         if self.spec.balance == "ratio":
             own = means or {name: part.mean for name, part in sums.items()}
@@ -131,15 +129,15 @@ class Balance(nn.Module):
     def end_step(self, sums: Mapping[str, LossSum]) -> None:
         """Update the running means of cross-entropy and numeric losses after an optimiser step.
 
-        Only the setting ``balance: running`` uses them. ``sums`` are the losses of the step, summed
-        over micro-batches and ranks. Steps without numbers, or with NaN or inf, are skipped.
+        Only ``balance: running`` uses the running means. ``sums`` are the losses of the step,
+        summed over micro-batches and ranks. Steps without numbers, or with NaN or inf, are skipped.
         """
         if self.spec.balance != "running" or not self.spec.terms:
             return
         now = torch.stack(self._means_of({name: part.mean for name, part in sums.items()}))
         before = self.means.to(now)
         mixed = torch.where(before[1] != 0, _DECAY * before + (1 - _DECAY) * now, now)
-        usable = (now[1] != 0) & now.isfinite().all()  # a step of fp16 may overflow and be skipped
+        usable = (now[1] != 0) & now.isfinite().all()  # the loss scaler skips overflows in fp16
         self.means = torch.where(usable, mixed, before).to(self.means.dtype)
 
     def reset(self) -> None:
@@ -154,12 +152,10 @@ class Balance(nn.Module):
         return cross_entropy, sum(weighted[1:], weighted[0])
 
     def _ratio(self, cross_entropy: Tensor, numeric: Tensor) -> Tensor:
-        """Return the factor that scales the numeric losses to a multiple of cross-entropy."""
         return self.spec.numeric_weight * cross_entropy / (numeric + _EPSILON)
 
 
 def _times(weight: float, mean: Tensor) -> Tensor:
-    """Return ``weight * mean``, without a multiplication if the weight is 1."""
     return mean if weight == 1 else weight * mean
 
 
@@ -177,10 +173,10 @@ class NumericLoss(nn.Module):
             mapping as in a config: ``{"preset": "ntil", "balance": "fixed"}``.
         tokenizer: The tokenizer of the model, or a processor that has one. Its number tokens are
             found by ``NumberVocabulary.from_tokenizer``.
-        vocabulary: The number tokens, instead of those found in the tokenizer: for tokens of your
-            own, such as ``<loc0012>``.
+        vocabulary: The number tokens, if the tokenizer has number tokens that are not digits, such
+            as ``<loc0012>``.
         **changes: Fields of ``ObjectiveSpec`` to change in ``objective``, such as
-            ``numeric_weight=0.8``, and options that only one of its terms has, such as
+            ``numeric_weight=0.8``, and options that only one term of the objective has, such as
             ``squash=3``.
     """
 
@@ -248,15 +244,16 @@ class NumericLoss(nn.Module):
             logits: [b, t, v] (samples, positions, tokens), or [n, v] for n supervised positions.
             labels: [b, t] with ``IGNORE_INDEX`` at positions without a loss, or [n]. For labels [n]
                 with logits [b, t, v], ``spans.supervised`` must have the positions of the labels.
-            spans: Where the numbers of the batch are. None: find them in labels [b, t], on the CPU.
-            shift: Required for labels [b, t]. True if they are aligned with ``input_ids``, as in
+            spans: The numbers of the batch and the positions of their tokens. None: the numbers are
+                found in labels [b, t], on the CPU.
+            shift: Required for labels [b, t]. True if labels are aligned with ``input_ids``, as in
                 transformers; this method then shifts them by one. False if they are aligned with
                 the logits: you have shifted them, or the model is an encoder-decoder.
             weights: Loss weights, at least 0: per token, aligned with the labels ([b, t], or [n]),
                 or per sample [b]. Means become weighted means, divided by the sum of the weights.
                 A number has the mean weight of its tokens.
             counts: The counts that loss sums are divided by. With gradient accumulation or several
-                ranks, pass those of the whole optimiser step. None: the counts of this batch.
+                ranks, pass the counts of the whole optimiser step. None: use this batch's counts.
             metrics: True computes the metrics in ``ObjectiveResult.metrics``.
             num_items_in_batch: Not supported; pass ``loss_func(loss_of, shift=...)`` to Trainer.
         """
@@ -334,9 +331,9 @@ class NumericLoss(nn.Module):
     def _select(
         self, logits: Tensor, labels: Tensor, spans: NumberSpans, supervised: Tensor | None
     ) -> tuple[Tensor | None, NumberLogits, Tensor]:
-        """Return cross-entropy and number-token logits, and the positions of the latter, [k].
+        """Return cross-entropy [n], number-token logits, and the positions of number tokens, [k].
 
-        The cross-entropy [n] is None if it is not computed.
+        The cross-entropy is None if the training loss does not use it.
         """
         ids, classes = self._table(logits, logits.shape[-1])
         gathered = supervised is None and self._has_cross_entropy
@@ -371,11 +368,11 @@ class NumericLoss(nn.Module):
     ) -> ObjectiveResult:
         """Return the loss from the last hidden states, computing the logits in chunks.
 
-        The output head must be ``hidden @ weight.T + bias``, without scaling or soft-capping.
+        The output head must compute ``hidden @ weight.T + bias``, without scaling or soft-capping.
 
         ``hidden`` are the last hidden states: [b, t, d], or [n, d] for the n supervised positions.
         ``weight`` [v, d] and ``bias`` [v] belong to the head, ``model.get_output_embeddings()``.
-        For the other arguments see ``__call__``.
+        ``forward`` describes the other arguments.
         """
         if weight.dim() != 2 or weight.shape[1] != hidden.shape[-1]:
             raise ValueError(
@@ -412,8 +409,9 @@ class NumericLoss(nn.Module):
         tokens are computed, at the k positions whose label is a number token.
 
         ``losses`` [n] are the differentiable cross-entropy losses of the supervised positions
-        (``reduction="none"``), and ``hidden`` [n, d] their last hidden states. ``weight`` [v, d]
-        and ``bias`` [v] belong to the output head. For ``counts`` see ``__call__``.
+        (``reduction="none"``). ``hidden`` [n, d] are the last hidden states of these positions.
+        ``weight`` [v, d] and ``bias`` [v] belong to the output head. Loss sums are divided by
+        ``counts``, by default the counts of this batch.
         """
         if losses.dim() != 1 or hidden.shape != (len(losses), weight.shape[-1]):
             raise ValueError(
@@ -445,7 +443,7 @@ class NumericLoss(nn.Module):
         return spans
 
     def span_finder(self) -> Callable[..., NumberSpans]:
-        """Return the function that ``spans`` calls; it can be pickled for other processes."""
+        """Return a function that finds the numbers in labels; other processes can unpickle it."""
         for term in self.spec.terms:
             if term.roles or self.terms[term.name].per in ("box", "time"):
                 raise ValueError(
@@ -527,7 +525,8 @@ class NumericLoss(nn.Module):
     def _table(self, like: Tensor, tokens: int) -> tuple[Tensor, NumberClasses]:
         """Return ids and values of the c number tokens, on the device of the tensor ``like``.
 
-        ``tokens`` is the size of the output head, which must have all number tokens.
+        ``tokens`` is the number of tokens in the output head. Raises ValueError if the id of a
+        number token is not among them.
         """
         if self._largest_id >= tokens:
             raise ValueError(
@@ -537,7 +536,7 @@ class NumericLoss(nn.Module):
         dtype = like.dtype if like.dtype == torch.float64 else torch.float32
         key = (like.device, dtype)
         if key not in self._tables:
-            with torch.inference_mode(False):  # or training after an evaluation would fail
+            with torch.inference_mode(False):  # autograd cannot use a tensor of inference mode
                 classes = NumberClasses.of(self.vocabulary, like.device, dtype)
                 self._tables[key] = (self._ids.to(like.device), classes)
         return self._tables[key]

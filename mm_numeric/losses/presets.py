@@ -5,9 +5,9 @@ Integrity Loss (NTIL, arXiv 2505.13077) is the sum of ``emd_exp``, a loss of eac
 times ``relative`` and ``magnitude``, two losses of each number. As in its published code, this sum
 is scaled to 0.3 times CE, and then added to CE.
 
-Where the presets differ from the papers, settings give the published variant: ``scale: published``
-(the values of tokens with several digits, for the terms of NTL), and ``reduction: samples`` with
-``digit_runs: true`` (NTIL).
+Some defaults of the presets differ from the papers. To get the published variants, set ``scale:
+published`` for NTL (it concerns tokens with several digits), and ``reduction: samples`` with
+``digit_runs: true`` for NTIL.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ def _plus(term: str, numeric_weight: float = 0.3) -> ObjectiveSpec:
 
 
 def _ratio(*terms: TermSpec) -> ObjectiveSpec:
-    """Return the settings of CE plus numeric losses, whose sum is scaled to 0.3 times CE."""
+    """Return the settings of CE plus numeric losses. Their sum is scaled to 0.3 times CE."""
     return ObjectiveSpec(terms=terms, balance="ratio")
 
 
@@ -47,9 +47,9 @@ def _in_place_of_ce(name: str, *more: TermSpec) -> ObjectiveSpec:
 
 PRESETS: Mapping[str, ObjectiveSpec] = {
     "ce": ObjectiveSpec(),
-    # control: shows how much runs differ, as Adam is almost invariant to the scale of a loss
+    # Control: Adam is almost invariant to the scale of a loss, so this shows how much runs vary.
     "ce_times_1.3": ObjectiveSpec(ce_weight=1.3),
-    # control: number tokens count twice, whatever their values
+    # Control: the cross-entropy of number tokens counts twice, whatever the tokens' values.
     "ce_numbers_times_2": ObjectiveSpec(
         terms=(TermSpec(name="digit_ce", options={"places": "none"}),), numeric_weight=1.0
     ),
@@ -87,7 +87,7 @@ def read_spec(value: Any, where: str) -> ObjectiveSpec:
     """Read the settings of an objective from the name of a preset or from a mapping.
 
     The mapping may have ``preset`` (default ``ce``), and settings such as ``numeric_weight``, which
-    replace those of the preset. The mapping may also have options that only one of the terms has,
+    replace the preset's values. It may also have options that only one of the preset's terms has,
     such as ``scale: published``. ``where`` is the beginning of error messages.
     """
     settings = {"preset": value} if isinstance(value, str) else value
@@ -132,7 +132,7 @@ def with_changes(base: ObjectiveSpec, changes: Mapping[str, Any], where: str) ->
 
 
 def _option_owners(terms: Any) -> dict[str, int]:
-    """Return the index of the term that has an option, for options that no other term has."""
+    """Map the name of each option that exactly one term has to the index of this term."""
     found: dict[str, list[int]] = {}
     for i, term in enumerate(terms if isinstance(terms, list) else ()):
         name = str(term.get("name")) if isinstance(term, Mapping) else ""

@@ -73,9 +73,9 @@ class ObjectiveSpec:
 
     number_tokens: str = "all"
     """Which number tokens have a numeric loss. ``all``: every token that has only digits.
-    ``digits``: only tokens that are one bare digit, as by default in the ntloss package. Tokens
-    such as ``42`` or ``Ġ7`` are then left to cross-entropy. A number of several tokens keeps its
-    single digits."""
+    ``digits``: only tokens that are one digit without a space, as by default in the ntloss package.
+    Tokens such as ``42`` or ``Ġ7`` then have only cross-entropy, even if other tokens of the same
+    number are single digits."""
 
     numbers: str = "task"
     """Which numbers have a numeric loss. ``task``: only the numbers that the task selects, such as
@@ -85,23 +85,22 @@ class ObjectiveSpec:
     ce_tokens: str = "all"
     """Which tokens have a cross-entropy loss. ``all``: every supervised token. ``text``: not number
     tokens; the sum is still divided by the number of all supervised tokens. With ``text`` use a
-    term that also lowers the probability of text (gce, digit_ce, or ``reweigh: true``):
-    emd and ntl_was alone only train which number token is chosen."""
+    term that also lowers the probability of text (gce, digit_ce, or ``reweigh: true``): emd and
+    ntl_was alone train the choice between number tokens, but not between numbers and text."""
 
     ce_weight: float = 1.0
     """Factor of cross-entropy, at least 0. With 0 and ``balance: fixed`` cross-entropy is not
-    computed, and the loss is the sum of the terms. You can add it to a loss of your own."""
+    computed, and the loss is the sum of the terms, which you can add to a loss of your own."""
 
     on_nan: str = "keep"
     """What to do if the loss is NaN or infinite. ``keep``: return it. ``error``: raise an error
     that names the faulty component; this synchronises the device at every step."""
 
     own_loss: str = "stop"
-    """What to do with losses that a model adds to cross-entropy in its own loss, in
-    ``NumericLossMixin`` and ``loss_func``. ``stop``: train the router and z-losses that the model
-    reports, and raise an error if it adds any other; this is checked once, at the first batch.
-    ``keep``: train others too; the model then computes its logits at all positions. ``ignore``:
-    train none of them."""
+    """What ``NumericLossMixin`` and ``loss_func`` do with losses that a model's own code adds to
+    cross-entropy. ``stop``: train the router and z-losses that the model reports, and raise an
+    error if it adds any other loss; this is checked once, at the first batch. ``keep``: train all
+    of these losses; the model then computes its logits at all positions. ``ignore``: train none."""
 
     def __str__(self) -> str:
         terms = " + ".join(

@@ -21,7 +21,8 @@ from mm_numeric.settings import read_dataclass
 
 PLACES = ("exponential", "linear", "powers", "none")
 MANY_DIGITS = 9
-"""If weights grow with each digit, a number with more digits can have most of the gradient."""
+"""Number of digits above which a warning is given if loss weights grow with each digit, because the
+digits of one long number can then have most of the gradient."""
 
 _LARGEST_WEIGHT = 1e30  # below the float32 maximum, so that sums stay finite; 1.2 ** 379
 
@@ -43,10 +44,10 @@ class NumberClasses:
             [2, 1]. A location token counts as one large digit: ``<loc0012>`` has [12, 0].
         width: [c] number of digits of each class: 2 for ``12``, 0 for a location token.
         digit_group: [c] index of the digit group of each class; None if there is only one group.
-        same: [c, c] True where two classes are in the same digit group; None if all are.
+        same: [c, c] True where two classes are in the same digit group; None if there is only one.
         reach: [c] largest minus smallest value in the digit group of each class.
-        to_nine: [c] factor ``9 / reach``. Multiplied by it, the values of a digit group span 9,
-            like those of the digits 0 to 9. 1 for a digit group with only one value.
+        to_nine: [c] factor ``9 / reach``, or 1 for a digit group with only one value. It rescales
+            the values of a digit group to a range of 9, the range of the digits 0 to 9.
         double_values: [c] ``values`` in float64.
         double_one: [] the scalar 1 in float64.
         has_negative: True if a value may be negative.
@@ -100,11 +101,14 @@ class NumberClasses:
         )
 
     def scaled_values(self, scale: str) -> Tensor:
-        """Return the value of each number token, [c], rescaled if ``scale`` is ``range``."""
+        """Return the value of each number token, [c], times ``to_nine`` if ``scale`` is "range"."""
         return self.values * self.to_nine if scale == "range" else self.values
 
     def scaled_reach(self, scale: str) -> Tensor:
-        """Return the value range of the tokens that can replace each token, 9 for a digit, [c]."""
+        """Return the range (largest minus smallest value) of each token's digit group, [c].
+
+        For a digit, it is 9. If ``scale`` is ``range``, it is 9 for all tokens.
+        """
         return self.reach * self.to_nine if scale == "range" else self.reach
 
 
@@ -133,9 +137,10 @@ class NumberLogits:
     Attributes:
         logits: [k, c] logit of each number token. If the label is a digit, only the ten digits keep
             the model's logits; all others are -1e30, so that a softmax ignores them.
-        log_normaliser: [k] logsumexp of all logits; a logit minus it is a log probability.
+        log_normaliser: [k] logsumexp of the logits of the whole vocabulary. A logit minus this
+            value is a log probability.
         classes: The numeric value and the digits of each of the c number tokens, as tensors.
-        present: [k, c] True for the tokens that keep the model's logits. None: all keep them.
+        present: [k, c] True for the tokens that keep the model's logits. None: all tokens do.
     """
 
     logits: Tensor
@@ -168,9 +173,9 @@ class NumberLogits:
         return self.once("probs", lambda: self.logits.softmax(dim=-1))
 
     def once(self, key: Any, compute: Callable[[], _Found]) -> _Found:
-        """Return ``compute()``, which is called once for each key, so that terms share the result.
+        """Return ``compute()``. It is called once for each key, and all terms share the result.
 
-        A trained term never gets a result that was computed without gradients.
+        A result that was computed without gradients is not used where gradients are needed.
         """
         has_grad = torch.is_grad_enabled() or (key, True) in self._known
         if (key, has_grad) not in self._known:
@@ -185,7 +190,7 @@ def one_hot(target: Tensor, classes: int) -> Tensor:
 
 
 def cumulative_sum(values: Tensor) -> Tensor:
-    """Return ``values.cumsum(-1)``, also where only deterministic operations are allowed.
+    """Return ``values.cumsum(-1)``, by deterministic operations if torch requires these.
 
     With ``trainer.full_determinism``, torch rejects ``cumsum`` of floats on CUDA.
     """
@@ -203,10 +208,10 @@ class Term(Protocol):
 
     @property
     def per(self) -> Literal["supervised", "token", "number", "box", "time"]:
-        """Return the unit of one loss value: a number token, number, box or clock time.
+        """Return what one loss value belongs to: a number token, number, box or clock time.
 
-        To get the mean loss, the sum is divided by the number of tokens, numbers, boxes or times.
-        ``supervised`` is like ``token``: there is one loss value per number token. But the sum is
+        The mean loss is the sum divided by the number of tokens, numbers, boxes or times. With
+        ``supervised`` there is one loss value per number token, as with ``token``. But the sum is
         divided by the number of all supervised tokens, including text, as for cross-entropy.
         """
 
@@ -222,7 +227,7 @@ PER = ("token", "number", "box", "time", "supervised")
 
 
 class LossSum(NamedTuple):
-    """A sum of losses (``total``), and the count that turns it into a mean (``items``)."""
+    """A sum of losses (``total``) and the number to divide it by for a mean (``items``)."""
 
     total: Tensor
     items: Tensor

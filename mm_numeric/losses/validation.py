@@ -57,7 +57,7 @@ def flat_supervised(
         find: Function that finds ``spans`` in labels [b, t]; called if ``spans`` is None.
         shift: True first shifts labels [b, t] left by one, as decoder-only models need.
         weights: Loss weights, [b, t], [b] or [n].
-        counts: Token counts of the optimiser step. They must have been made with this ``shift``.
+        counts: Counts of the optimiser step, for checking that they used the same ``shift``.
     """
     _check_types(what, inputs, labels)
     given, labels = labels, labels.long()
@@ -98,7 +98,7 @@ def flat_supervised(
 
 
 def _check_types(what: str, inputs: object, labels: object) -> None:
-    """Reject inputs that are not a tensor, labels that are not integers, and torch.func."""
+    """Raise ValueError unless inputs are a tensor and labels integers, or within torch.func."""
     if not isinstance(labels, Tensor) or labels.dtype not in (torch.int64, torch.int32):
         found = f"{getattr(labels, 'dtype', '')} {type(labels).__name__}".strip()
         raise ValueError(f"labels are token ids, a tensor of int64 or int32, not {found}.")
@@ -143,8 +143,8 @@ def check_labels(
 
     ``tokens`` is the vocabulary size of the output head, and ``ids`` [c] are the ids of all number
     tokens in the vocabulary. On a GPU, the CPU does not wait for the result of the check. Spans are
-    then checked only if the loss ``uses_spans``. Labels are not checked if they are ``gathered``,
-    because the kernel that gathers their logits checks them.
+    then checked only if ``uses_spans`` is True. Labels are not checked if ``gathered`` is True: the
+    kernel that gathers the logits of the labels then checks them.
     """
     if labels.device.type != "cpu" or torch.compiler.is_compiling():
         if not gathered:

@@ -39,9 +39,9 @@ COSTS = ("absolute", "modular", "log")
 class ExpectedDistance:
     """``sum_j p_j |v_j - v_y|``: Wasserstein-1 distance between softmax p and label y.
 
-    p is over the number tokens and v_j is the value of token j. For the label 8, cross-entropy is
-    the same whether the model predicts 9 or 1, but this loss is 1 or 7. It equals the class NTLoss
-    of the ntloss package to 1e-6 if each number token is a single digit.
+    p is over the number tokens and v_j is the value of token j. For the label 8, this loss is 1 if
+    the model predicts 9 and 7 if it predicts 1. Cross-entropy is the same for both. If each number
+    token is a single digit, the loss equals the class NTLoss of the ntloss package to 1e-6.
 
     Attributes:
         cost: Cost d of predicting token j instead of y:
@@ -55,9 +55,9 @@ class ExpectedDistance:
             loss is ``m d + 1.01 d_max (1 - m)``: d is the expected cost and d_max the largest cost.
             m is the total probability of the tokens that can replace the label, such as the ten
             digits. False in the paper arXiv 2411.02083, True in the ntloss package.
-        squash: Rescales the costs of wrong tokens to the range 1 to ``squash``, which is at least
-            1, for vocabularies with large values; ``squash_factor`` in the ntloss package. With
-            1 the loss is ``1 - p_y``. None does not rescale.
+        squash: Rescales the costs of wrong tokens to the range 1 to ``squash``, for vocabularies
+            with large values. At least 1; with 1 the loss is ``1 - p_y``. None does not rescale.
+            The ntloss package calls it ``squash_factor``.
         scale: Unit of the costs ``absolute`` and ``modular``. ``range``: the values are rescaled so
             that the largest distance is 9 for every tokenizer: the values of 000 to 999 are
             multiplied by 9 / 999. ``published``: the values are not rescaled.
@@ -93,7 +93,7 @@ class ExpectedDistance:
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss of each number token, [k]."""
         if self.cost == "absolute" and self.squash is None:
-            # without a matrix [c, c], which may be large
+            # This branch needs no matrix [c, c], which may be large.
             values = numbers.classes.scaled_values(self.scale)
             cost = (values - values[spans.target][:, None]).abs()
             worst = numbers.classes.scaled_reach(self.scale)[spans.target]
@@ -106,7 +106,7 @@ class ExpectedDistance:
     def _costs(self, classes: NumberClasses) -> tuple[Tensor, Tensor]:
         """Return the cost matrix, [c, c], and the largest cost for each label, [c]."""
         if classes not in self._known:
-            with torch.inference_mode(False):  # or training after an evaluation would fail
+            with torch.inference_mode(False):  # autograd cannot use a tensor of inference mode
                 matrix = self._matrix(classes)
                 self._known[classes] = matrix, _largest(matrix, classes)
         return self._known[classes]
@@ -134,7 +134,7 @@ class ExpectedDistance:
 
 
 def _largest(cost: Tensor, classes: NumberClasses) -> Tensor:
-    """Return the largest cost of confusing two tokens in the digit group of each token, [c].
+    """Return for each token the largest cost of a pair of tokens in its digit group, [c].
 
     ``cost`` [c, c] has the cost of each pair of tokens. Each of the ten digits, for example, gets
     the maximum over all pairs of two digits.
@@ -150,7 +150,7 @@ def _apart(cost: Tensor, classes: NumberClasses) -> Tensor:
 
 
 def _nearest(cost: Tensor, classes: NumberClasses) -> Tensor:
-    """Return the smallest nonzero cost of confusing two tokens in each token's digit group, [c]."""
+    """Return for each token the smallest cost above 0 of a pair in its digit group, [c]."""
     return -_largest(-cost.masked_fill(~_apart(cost, classes), torch.inf), classes)
 
 
@@ -201,16 +201,16 @@ class RankedProbability:
     """Ranked probability score: compares the cumulative distributions of prediction and label.
 
     The loss is ``sum_i (CDF_p(v_i) - [v_y <= v_i]) ** 2 (v_{i+1} - v_i)``. p is the prediction, v_y
-    the value of the label, and the v_i are the sorted values of the number tokens. For digits it
-    equals the squared earth mover's distance, for other values the continuous ranked probability
-    score (CRPS). The maximum is the largest minus the smallest value.
+    the value of the label, and the v_i are the sorted values of the number tokens. For digits the
+    loss equals the squared earth mover's distance. For other values it equals the continuous ranked
+    probability score (CRPS). The loss is at most the largest minus the smallest value.
 
     With noisy labels, the expected distance (``ntl_was``) is smallest if the model puts all
     probability on the median label. A proper scoring rule, such as this one and cross-entropy, is
     smallest if the model predicts the true distribution of the labels.
 
     Attributes:
-        scale: Unit of the values, ``range`` or ``published`` (as in the CRPS), as in ``ntl_was``.
+        scale: Unit of the values, as in ``ntl_was``: ``range``, or ``published`` (as in the CRPS).
     """
 
     per: ClassVar[Literal["token"]] = "token"
@@ -258,17 +258,16 @@ def reweighed(losses: Tensor, worst: Tensor, numbers: NumberLogits) -> Tensor:
 class PlaceWeightedDistance:
     """Mean distance of the predicted digit from the label; first digits have a larger weight.
 
-    The loss of a token with several digits is the sum over its digits. A location token, such as
-    ``<loc0005>``, counts as one digit: the distance to ``<loc0012>`` is 7.
+    The loss of a token with several digits is the sum over the digits. A location token counts as
+    one digit: the distance from ``<loc0005>`` to ``<loc0012>`` is 7.
 
     Attributes:
         places: Weight of a digit that has i digits to its right. ``exponential``: ``growth ** i``.
             ``linear``: ``1 + (growth - 1) i``. ``powers``: ``10 ** i``. ``none``: 1, which is EMD.
         growth: 1 + sigma of arXiv 2505.13077. With 1.2 each digit weighs 20 % more than the next.
-        normalise_places: True divides the weights by their mean over the digits of a number, so
-            that a digit of a long number has the same weight on average as one of a short number.
-            False as published: with growth 1.2, the weights of 17 digits add up to 106, of three
-            digits to 3.6.
+        normalise_places: True divides the weights by their mean over the digits of a number. The
+            mean weight of a digit is then 1 in long and in short numbers. False, as published: with
+            growth 1.2, the weights of a number of 17 digits add up to 106, of 3 digits to 3.6.
     """
 
     per: ClassVar[Literal["token"]] = "token"
@@ -281,7 +280,7 @@ class PlaceWeightedDistance:
 
     @property
     def favours_long_numbers(self) -> bool:
-        """Return True if the mean weight of a number grows with its digits."""
+        """Return True if a number with more digits has a larger mean weight."""
         grows = self.places == "powers" or (self.places != "none" and self.growth > 1)
         return grows and not self.normalise_places
 

@@ -1,15 +1,14 @@
-"""Losses that compare the expected value of the predicted number token with the value of the label.
+"""Losses of the difference between the expected value of the predicted token and the label's value.
 
 Axes    k labels that are number tokens, c number tokens in the vocabulary (classes)
 Units   token values (``ntl_mae``) or squared token values (``ntl_mse``, ``ntl_huber``). The values
         of tokens with several digits, such as 000 to 999, are rescaled to the range 0 to 9.
 
-Source: the loss NTL-MSE of arXiv 2411.02083. If each number token is a single digit, the values
-equal those of the class NTLossDotProduct in the ntloss package to 1e-6. The expected value
-ignores the variance: probability 0.5 on 0 and 0.5 on 8 gives a loss of 0 for the label 4. The
-losses ``ntl_was`` and ``rps`` do not have this problem.
-
-RAFT (``raft``) is a squared error, too, but of an expected value over the whole vocabulary.
+Source: the loss NTL-MSE of arXiv 2411.02083. If each number token is a single digit, the losses
+equal the class NTLossDotProduct of the ntloss package to 1e-6. The expected value ignores the
+variance: probability 0.5 on 0 and 0.5 on 8 gives a loss of 0 for the label 4. The losses
+``ntl_was`` and ``rps`` do not have this problem. RAFT (``raft``) is the squared error of an
+expected value over the whole vocabulary, not only over the number tokens.
 """
 
 from dataclasses import dataclass
@@ -70,7 +69,7 @@ class SquaredError(ExpectedValue):
 class AbsoluteError(ExpectedValue):
     """Absolute error ``|E - v_y|`` of the expected token value E for a label of value v_y.
 
-    It is never larger than the expected absolute error, which is the loss ``ntl_was``.
+    This loss is never larger than the expected absolute error, the loss ``ntl_was``.
     """
 
     def cost(self, error: Tensor) -> Tensor:
@@ -106,12 +105,12 @@ class RegressionAware:
     """RAFT: squared error ``(sum_j P_j v_j - v_y) ** 2``, with P over the whole vocabulary.
 
     Source: Lukasik et al., "Better autoregressive regression with LLMs via regression-aware
-    fine-tuning", ICLR 2025, for answers of one token, such as ratings of 1 to 5. Here it is
-    computed at each number token. v_j is the value of token j, v_y that of the label, and the sum
-    is over the tokens that can replace the label, without renormalising P. Probability on text thus
+    fine-tuning", ICLR 2025, for answers of one token, such as ratings of 1 to 5. Here the loss is
+    computed at each number token. v_j is the value of token j, and v_y the value of the label. The
+    sum is over the tokens that can replace the label, and P is not renormalised over them. So text
     counts as the value 0, and costs nothing if the label is 0. The preset ``raft`` replaces
-    cross-entropy at the number tokens, as in the paper: use ``decode: raft``, because the most
-    likely digit is not trained. For answers of several tokens, use ``decode: mean``, which
+    cross-entropy at the number tokens, as in the paper. Then use ``decode: raft``, because the most
+    likely digit is not trained, or ``decode: mean`` for answers of several tokens, which
     renormalises over the explored answers.
     """
 

@@ -17,7 +17,7 @@ def spread_target(numbers: NumberLogits, target: Tensor, tau: float) -> Tensor:
     """Return Gaussian soft targets ``q_j ~ exp(-(v_j - v_y) ** 2 / tau)``, [k, c].
 
     Each of the k labels gets a distribution over the c number tokens: v_j is the value of token j,
-    and v_y that of the label. ``target`` [k] has the index y of each label among these tokens.
+    and v_y the label's value. ``target`` [k] has the index y of each label among these tokens.
     ``tau`` is twice the variance. If the label is a single digit, only single digits get a
     probability above 0, not tokens such as ``42`` or ``<loc0005>``.
     """
@@ -39,10 +39,10 @@ class GaussianCrossEntropy:
     """Cross-entropy ``-sum_j g_j log P_j`` with a Gaussian target g, in nats.
 
     Source: GCE in arXiv 2411.02083, where it is a baseline for NTL. The target is
-    ``g_j ~ exp(-((v_j - v_y) / sigma) ** 2 / 2)``: v_j is the value of token j and v_y that of the
-    label. P is the prediction over the whole vocabulary. This loss replaces cross-entropy at the
-    number tokens: set ``ce_tokens: text``, so that cross-entropy is computed at other tokens only.
-    A token with a logit of -inf makes it infinite, unless its target probability is 0.
+    ``g_j ~ exp(-((v_j - v_y) / sigma) ** 2 / 2)``: v_j is the value of token j and v_y the value of
+    the label. P is the prediction over the whole vocabulary. This loss replaces cross-entropy at
+    the number tokens: set ``ce_tokens: text``, which computes cross-entropy at other tokens only.
+    A token with a logit of -inf makes the loss infinite, unless its target probability is 0.
 
     Attributes:
         sigma: Standard deviation of the target g, in units of the token value, above 0.

@@ -48,7 +48,7 @@ class StraightThroughDigits:
 
     def values(self, numbers: NumberLogits, spans: NumberSpans) -> tuple[Tensor, Tensor]:
         """Return the predicted and the target value of each of the m numbers, without sign, [m]."""
-        if self.noise_scale:  # each term draws its own
+        if self.noise_scale:  # each term draws its own noise, so that results cannot be shared
             return self._values(numbers, spans)
         key = "most likely digits", self.temperature
         return numbers.once(key, lambda: self._values(numbers, spans))
@@ -61,8 +61,8 @@ class StraightThroughDigits:
         # Relative to the largest score: dividing scores near the limit of float32 would overflow.
         largest = scores.detach().amax(dim=-1, keepdim=True)
         soft = ((scores - largest) / self.temperature).softmax(dim=-1)
-        # The expectation is taken before the straight-through step: with (hard - soft).detach() on
-        # one-hot tensors, rounding would change the value of a correct digit.
+        # Straight-through on digit values, not on probabilities: the usual (hard - soft).detach() +
+        # soft on one-hot tensors would change the value of a correct digit by rounding.
         soft_digit = soft.double() @ numbers.classes.double_values
         hard_digit = numbers.classes.double_values[soft.argmax(dim=-1)]
         digit = hard_digit + (soft_digit - soft_digit.detach())
@@ -73,8 +73,8 @@ class StraightThroughDigits:
 class ExpectedDigits:
     """Base class of losses whose predicted number is an expected value, ``sum_i 10 ** i E_i``.
 
-    E_i is the expected digit for 10 ** i: a mean of the digits 0 to 9, such as 3.7, weighted by the
-    predicted probabilities.
+    E_i is the expected digit at place i: the mean of the digits 0 to 9, weighted by the predicted
+    probabilities, such as 3.7.
     """
 
     per: ClassVar[Literal["number"]] = "number"
@@ -100,7 +100,7 @@ def _number_values(
     """Return the predicted and the target value of each of the m numbers in a batch, [m] each.
 
     A value is the sum of the digits times their powers of ten: 923 is 900 + 20 + 3. ``digit`` [k]
-    has the digits that the model predicts, one for each number token of the answers.
+    is the digit that the model predicts for each number token.
     """
     wanted = numbers.once(
         "target values",
@@ -117,8 +117,8 @@ def _absolute(value: Tensor, classes: NumberClasses) -> Tensor:
 def _relative(values: tuple[Tensor, Tensor], classes: NumberClasses) -> Tensor:
     """Return ``|X - Y| / (max(|X|, |Y|) + 1)`` for predicted numbers X and target numbers Y."""
     predicted, wanted = values
-    # Unlike torch.maximum, clamp has two kernels in the backward pass. The gradient is the same: it
-    # is multiplied by |X - Y|, which is 0 where both are equal.
+    # clamp has fewer kernels in the backward pass than torch.maximum. Their gradients differ only
+    # where |X| equals |Y|, and there the gradient is multiplied by |X - Y| = 0.
     larger = _absolute(predicted, classes).clamp(min=_absolute(wanted, classes))
     return (predicted - wanted).abs() / (larger + 1)
 
@@ -142,7 +142,7 @@ class RelativeError(StraightThroughDigits):
 class MagnitudeError(StraightThroughDigits):
     """Log ratio ``log((max(X, Y) + 1) / (min(X, Y) + 1))`` of prediction X and label Y.
 
-    It is about 2.3 if X is ten times Y.
+    The loss is about 2.3 if X is ten times Y.
     """
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
@@ -166,7 +166,7 @@ class SoftRelativeError(ExpectedDigits):
 
 @dataclass(frozen=True, kw_only=True)
 class SoftMagnitudeError(ExpectedDigits):
-    """Log ratio of the label and the expected number, the sum of expected digits such as 3.7."""
+    """Log ratio of label and predicted number, whose digits are expected values such as 3.7."""
 
     def __call__(self, numbers: NumberLogits, spans: NumberSpans) -> Tensor:
         """Return the loss of each number, [m]."""
@@ -202,7 +202,7 @@ class SymmetricPercentage(ExpectedDigits):
         if not self.reweigh:
             return losses
         mass = (numbers.logits.logsumexp(dim=-1) - numbers.log_normaliser).exp()
-        # m is taken at the first token of each number only.
+        # m is the probability at the first token of each number only.
         continues = torch.nn.functional.pad(spans.number[1:] == spans.number[:-1], (1, 0))
         first = sum_by_number(mass.masked_fill(continues, 0), spans)
         return first * losses + 1.01 * (1 - first)
