@@ -5,7 +5,7 @@
     click(start_box='(500,250)')
     <point x="50.0" y="25.0" alt="OK">OK</point>
 
-``find_points`` reads all of them. The frame, not the text, determines the unit of the numbers.
+``find_points`` parses all these formats. The frame, not the text, determines the unit of numbers.
 """
 
 import re
@@ -33,8 +33,8 @@ _ACTION = re.compile(
 )
 """A JSON object without other objects in it, or a call of a function that moves the pointer.
 
-An object must not have a backslash outside of strings. Otherwise, attempts from different braces
-could read the same string again, and the time would not be linear in the text.
+An object must not have a backslash outside of strings. Otherwise the search from each brace could
+scan the same string again, and the time would not be linear in the text's length.
 """
 
 _FIELD = re.compile(
@@ -56,7 +56,7 @@ _TOKENS = re.compile(r"(?:<[0-9]{1,3}>){2,}+")
 def find_points(text: str) -> tuple[ShapeText, ...]:
     """Find the points of actions on a screen and of point tags in a text.
 
-    These are parsed, wherever they are in the text:
+    These formats are parsed, wherever they are in the text:
 
     - tool calls ``computer_use`` and ``mobile_use`` of Qwen2.5-VL and Qwen3-VL, and other JSON
       objects with ``coordinate``, or with ``action`` and ``point``;
@@ -66,11 +66,11 @@ def find_points(text: str) -> tuple[ShapeText, ...]:
       Molmo, and ``<points coords="1 1 100 200">`` of Molmo2;
     - the location tokens ``<1><2>`` of Rex-Omni.
 
-    Returns points (x, y), or boxes (x1, y1, x2, y2) to click in the middle of. If there are clicks
-    among several actions, only the clicks are returned. A click without a point is at the point of
-    the action before it.
+    Returns points (x, y), or boxes (x1, y1, x2, y2), whose centres are clicked. If some actions are
+    clicks and others are not, only the clicks are returned. A click without a point is at the point
+    of the action before it.
     """
-    plain = text.replace('\\"', ' "')  # arguments as a JSON string, as in OpenAI's API
+    plain = text.replace('\\"', ' "')  # in OpenAI's API, the arguments are JSON within a string
     for read, written in ((_actions, text), (_actions, plain), (_tags, text), (_tokens, text)):
         if points := tuple(read(written)):
             return points
@@ -138,7 +138,7 @@ class ClickFormat(CoordinateFormat):
     """A text format of points without labels, for the tasks ``click`` and ``pointing``."""
 
     def write(self, shapes: Sequence[tuple[Sequence[str], str, bool]]) -> Iterator[Piece]:
-        """Yield the text of points in pieces, like ``CoordinateFormat.write``."""
+        """Yield the text of points in pieces; raise ValueError for labels, boxes and polygons."""
         if any(label or is_box or len(numerals) != 2 for numerals, label, is_box in shapes):
             raise ValueError(
                 "this coordinate format has points without labels, for the tasks click and "
@@ -147,11 +147,11 @@ class ClickFormat(CoordinateFormat):
         yield from super().write(shapes)
 
     def is_nothing(self, text: str) -> bool:
-        """Return True if a text has no points, and ends with the answer for no points."""
+        """Return True if a text is, or ends with, the answer for no points."""
         return super().is_nothing(text) or text.strip().endswith(self.nothing)
 
     def read_answer(self, text: str, *, points: bool = False) -> Reading:
-        """Parse the points in an answer: an action, tags of points, or else ``(1,2)``."""
+        """Parse the points in an answer: actions or point tags, or else texts such as ``(1,2)``."""
         shapes = find_points(text) or self.read(text).shapes
         rest = text[shapes[-1].span[1] :] if shapes else text
         return Reading(shapes, cut=bool(self.single_open) and str(self.single_open) in rest)
@@ -176,7 +176,10 @@ class MolmoFormat(ClickFormat):
 
     @staticmethod
     def regex(x: str, y: str, *, several: bool) -> str:
-        """Return a regular expression of one point, or ``several``, given those of x and y."""
+        """Return a regular expression of one point or, if ``several``, of one or more points.
+
+        ``x`` and ``y`` are the regular expressions of the two coordinates.
+        """
         one = f'<point x="{x}" y="{y}"></point>'
         index = "[1-9][0-9]*"
         more = f'<points(?: x{index}="{x}" y{index}="{y}"){{2,}}></points>'

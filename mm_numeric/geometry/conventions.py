@@ -1,6 +1,6 @@
 """How published models write coordinates, with sources, for ``mm-numeric ls --coordinates``.
 
-A chat model is recognised by the class of its transformers processor.
+For the family ``chat``, the class of the transformers processor identifies the model.
 """
 
 from collections.abc import Mapping
@@ -23,13 +23,13 @@ class Convention:
     """A name in ``COORDINATES``."""
 
     source: str = NONE_PUBLISHED
-    """Where the authors of the models describe the coordinates."""
+    """Paper, file or web page in which the models' authors describe the coordinates."""
 
     family: str = "chat"
-    """``model.family`` of these models."""
+    """Value of ``model.family`` for these models."""
 
     format: str = ""
-    """Text format of clicks, a name in ``COORDINATE_FORMATS``; empty: the preset's."""
+    """Text format of clicks, a name in ``COORDINATE_FORMATS``. Empty: the preset's format."""
 
     @property
     def coordinates(self) -> Coordinates:
@@ -183,20 +183,21 @@ CLICKS = (
     ),
     Convention("Rex-Omni", "rex_omni", "IDEA-Research/Rex-Omni, rex_omni/parser.py", "qwen2_5_vl"),
 )
-"""How models that operate a screen write a click. ``click`` and ``pointing`` parse each of these
-texts with every preset that writes digits: any preset with the same range is enough to score."""
+"""How models that operate a screen write a click. The tasks ``click`` and ``pointing`` parse all of
+these formats, whatever the preset's text format, if the preset writes digits. To score answers, any
+preset with the same range can be used."""
 
 
 def convention_of(processor: object) -> Convention:
     """Return how the models of a transformers processor write coordinates.
 
-    If their authors have not published it, coordinates are from 0 to 1000.
+    For models whose authors did not publish this, coordinates are from 0 to 1000.
     """
     return CHAT.get(type(processor).__name__, _OTHER)
 
 
 def conventions_text() -> str:
-    """Return a text with the coordinates of every model, an example and the source."""
+    """Return a text that lists, for every model, the coordinates, an example and the source."""
     box = Instance(Box(50.0, 100.0, 320.0, 350.0), "red car")
     point = Instance(Polygon(((320.0, 120.0),)))
     return "\n".join(
@@ -211,7 +212,7 @@ def conventions_text() -> str:
 
 
 def _example(convention: Convention, shape: Instance) -> str:
-    """Return the lines of one convention, with line breaks in the text as backslash and n."""
+    r"""Return the lines about one convention; line breaks in its example are shown as ``\n``."""
     resize = FAMILY_RESIZES.get(convention.preset, Resize(kind="none"))
     frame = Frame(640, 480, resize.view(640, 480), convention.coordinates)
     text = frame.write([shape]).text.replace("\n", "\\n")

@@ -1,8 +1,8 @@
 """Text formats of boxes, polygons and points: brackets, JSON, special tokens, location tokens.
 
-A ``CoordinateFormat`` writes boxes, polygons and points with their labels as text, and parses them
-in a generated text. Parsing also detects a truncated text. It takes linear time and raises no
-error. If the text has no coordinates, the result is empty.
+A ``CoordinateFormat`` writes boxes, polygons and points with their labels as text, and parses such
+shapes in a generated text. Parsing detects a truncated text, takes linear time and raises no error.
+If the text has no coordinates, the result is empty.
 
 vLLM, TRL, verl and LLaMA-Factory remove special tokens from answers by default. ``read_answer``
 parses such an answer like the original one if the rest is unambiguous:
@@ -21,17 +21,18 @@ from typing import ClassVar, NamedTuple
 _STRING = r"""(?:"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|'(?:[^'\\]|\\.)*+(?:'|\\?\Z))"""
 """Pattern of a string of JSON or Python. An unclosed string matches up to the end of the text.
 
-Otherwise each quote in it would start a new search to the end, which takes quadratic time.
+If it did not match, each quote in it would start a new search to the end, in quadratic time.
 """
 
 _JSON_TOKEN = re.compile(rf"([\[{{,:])\s*+({_STRING})?", re.DOTALL)
-"""A bracket, colon or comma of JSON, and the string after it, but not ``'s`` in ``The man's``."""
+"""Pattern of a bracket, colon or comma of JSON and the string after it, if any. The ``'s`` in ``The
+man's`` is thus not the beginning of a string."""
 
 _ESCAPED_OR_QUOTE = re.compile(r'\\.|"', re.DOTALL)
 
 _SPECIAL_TOKEN = re.compile(r"<[^<>\s]+>")  # as in Qwen's <|box_start|> and InternVL's <box>
 
-_NUMBERS = r"[-0-9.,()\s]"  # characters of coordinates
+_NUMBERS = r"[-0-9.,()\s]"  # a character of a list of coordinates
 
 _POINT_SEPARATOR = re.compile(r"\)(\s*,\s*)\(")
 
@@ -65,10 +66,10 @@ class Reading(NamedTuple):
     """Boxes, polygons and points parsed from a text, and whether the text is truncated."""
 
     shapes: tuple[ShapeText, ...]
-    """The complete shapes. The text may end inside another one (see ``cut``)."""
+    """The complete shapes in the text."""
 
     cut: bool
-    """True if the text ends inside a shape."""
+    """True if the text ends inside a further shape."""
 
     ambiguous: bool = False
     """True if the special tokens that mark the start and end of shapes and labels are missing."""
@@ -106,12 +107,12 @@ class CoordinateFormat:
     """Text between two shapes of a list."""
 
     within: str = ""
-    """Text between several shapes with one label in one pair of tags, as in ``<box>[[1, 2, 3, 4],
-    [5, 6, 7, 8]]</box>``. Such answers are parsed, but not written. Empty: not parsed either."""
+    """Text between several shapes of one label in one pair of tags: ``], [`` in ``<box>[[1, 2, 3,
+    4], [5, 6, 7, 8]]</box>``. Such answers are parsed, but never written. Empty: not parsed."""
 
     list_open: str = ""
     list_close: str = ""
-    """Text before and after the list of shapes, also if the list has only one shape."""
+    """Text before and after the list of shapes, even if the list has only one shape."""
 
     quoted: ClassVar[bool] = False
     """True if labels are written as JSON strings."""
@@ -126,7 +127,7 @@ class CoordinateFormat:
     """Digits of a location token: smaller numbers have leading zeros, ``<loc0012>``."""
 
     points: int | None = None
-    """Number of points of each shape, if no text encloses its location tokens. None: any number."""
+    """Number of points of each shape, if no text encloses its location tokens; None: any number."""
 
     nothing: str = "none"
     """Text of an answer without shapes."""
@@ -179,7 +180,7 @@ class CoordinateFormat:
 
     @property
     def shares_labels(self) -> bool:
-        """Return True if a shape directly after another one has its label, as in Florence-2."""
+        """Return True if a shape directly after another shape has the same label (Florence-2)."""
         return self.label_first and not (self.between or self.before)
 
     def bin(self, number: int) -> str:
@@ -192,7 +193,7 @@ class CoordinateFormat:
 
     def _label(self, label: str) -> str:
         written = self.label_open + label + self.label_close
-        cut = not self.label_first and self._begun.search(label)  # at the end of an answer
+        cut = not self.label_first and self._begun.search(label)  # it would seem truncated
         if cut or label != self._cleaned(label) or self._shape.search(label):
             raise ValueError(
                 f"the label {label!r} contains text of the coordinate format; change one of them"
@@ -200,9 +201,10 @@ class CoordinateFormat:
         return written
 
     def read(self, text: str, *, points: bool = False) -> Reading:
-        """Parse all boxes, polygons and points in a text, and detect an incomplete last one.
+        """Parse all boxes, polygons and points in a text, and detect an incomplete last shape.
 
-        With ``points``, several pairs of numbers in one pair of brackets are points, not a shape.
+        With ``points``, pairs of numbers in one pair of brackets are separate points, not a
+        polygon.
         """
         found = [match for match in self._shape.finditer(text) if match["open"] is not None]
         starts = [*(match.start() for match in found), len(text)]
@@ -221,11 +223,11 @@ class CoordinateFormat:
                 shapes.append(ShapeText(numerals, label, span))
         begun = self._begun.search(text, ends[-1])
         rest = text[ends[-1] : begun.start() if begun else None].strip()
-        # Without text between two shapes, only a comma continues a shape.
+        # If shapes follow each other without separator, only a comma can continue a shape.
         continuing = {self.between_points.strip(), "" if self.between else None}
         if not self.close and not self.polygon_close and shapes and rest in continuing:
-            # These shapes have no closing text. The last one is truncated if a number or a comma
-            # follows it, or if it is shorter than all others.
+            # These shapes have no closing text. The last shape is truncated if a number or a comma
+            # follows it, or if it has fewer numbers than all other shapes.
             shortest = min((len(shape.numerals) for shape in shapes[:-1]), default=0)
             if begun or rest or len(shapes[-1].numerals) < shortest:
                 shapes.pop()
@@ -234,7 +236,7 @@ class CoordinateFormat:
         return Reading(tuple(shapes), cut)
 
     def _gaps(self, match: re.Match[str], *, points: bool) -> list[tuple[int, int]]:
-        """Return the spans between several shapes of one match, such as shapes in one bracket."""
+        """Return the spans of the text between the shapes, if a match has several shapes."""
         first = match.end("open")
         if self.within:
             return [gap.span() for gap in self._gap.finditer(match.string, first, match.end())]
@@ -247,7 +249,7 @@ class CoordinateFormat:
         return [(a.end(), b.start()) for a, b in pairwise(groups)]
 
     def is_nothing(self, text: str) -> bool:
-        """Return True if a text is the answer without shapes, in a code fence or after a label."""
+        """Return True if a text is ``nothing``, possibly in a code fence or after a label."""
         unfenced = text.strip().removeprefix("```json").removesuffix("```").strip()
         opened, closed = self.label_open.strip(), self.label_close.strip()
         if opened and unfenced.startswith(opened):
@@ -255,15 +257,15 @@ class CoordinateFormat:
         return unfenced in (self.nothing, _SPECIAL_TOKEN.sub("", self.nothing).strip())
 
     def read_answer(self, text: str, *, points: bool = False) -> Reading:
-        """Parse an answer like ``read``, also if an inference engine removed its special tokens.
+        """Parse the shapes of an answer, even if an inference engine removed its special tokens.
 
         A group of numbers without its special tokens may be a box, a part of a label, several
         shapes, or the first points of a truncated polygon. ``ambiguous`` is True if a group has
         neither two nor four points (nor one, with ``points``), if its points have different
-        separators, or if the last group is shorter than all others. If it is the only shape, or if
-        another shape is a box, a quadrilateral that is truncated after two points cannot be
-        distinguished from a box. Nor can the first four points of a longer polygon be distinguished
-        from a quadrilateral.
+        separators, or if the last group is shorter than all others. Two errors are not detected. A
+        quadrilateral that is truncated after two points looks like a box, if it is the only shape
+        or another shape is a box. A polygon that is truncated after four points looks like a
+        quadrilateral.
         """
         tokens, plain = self._without_special_tokens
         is_whole = not tokens or any(token in text for token in tokens)
@@ -297,7 +299,6 @@ class CoordinateFormat:
 
     @cached_property
     def _without_special_tokens(self) -> tuple[frozenset[str], "CoordinateFormat"]:
-        """Return the special tokens of this format, and the format without them."""
         literals = {
             field.name: value
             for field in fields(self)
@@ -330,7 +331,6 @@ class CoordinateFormat:
 
     @cached_property
     def _body(self) -> str:
-        """Return a regex for the coordinates of a box or polygon, as in ``1, 2, 3, 4``."""
         found = rf"(?:\s*{self.bin_pattern})+\s*" if self.bins else f"{_NUMBERS}*?"
         return f"{found}(?:{self._gap.pattern}{found})*" if self.within else found
 
@@ -344,14 +344,14 @@ class CoordinateFormat:
         """Return a regex that matches one complete box, polygon or point in this text format.
 
         The group ``open`` is the text before the coordinates. It is None if the match is a polygon
-        that is not closed, whose first tokens would otherwise match as a box.
+        without its closing text. Otherwise the first tokens of the polygon would match as a box.
         """
         opens = self._either(self.open, self.polygon_open, self.single_open)
         closes = self._either(self.close, self.polygon_close)
         if self.bins and not opens:
             count = f"{{{2 * self.points}}}" if self.points else "+"
             return re.compile(rf"(?P<open>)(?:{self.bin_pattern}\s*){count}")
-        if self.bins and not self.open:  # only polygons are enclosed, and a box is four tokens
+        if self.bins and not self.open:  # a box is four tokens; only polygons are enclosed by tags
             token = rf"(?:{self.bin_pattern}\s*)"
             return re.compile(
                 rf"(?:{opens})\s*{token}++(?!{closes})|(?P<open>(?P<is_polygon>{opens})?)"
@@ -383,7 +383,7 @@ class CoordinateFormat:
 
     @staticmethod
     def _either(*literals: str | None) -> str:
-        """Return a regex for any of the given strings; it allows white space between characters."""
+        """Return a regex of any of the given strings, with optional spaces between characters."""
         patterns = {
             r"\s*".join(map(re.escape, re.findall(r"\S", text))) for text in literals if text
         }
@@ -409,19 +409,20 @@ class CoordinateFormat:
 
 @dataclass(frozen=True, kw_only=True)
 class JsonFormat(CoordinateFormat):
-    """Objects of JSON: numbers with a key such as ``bbox_2d``, and a label.
+    """JSON objects that have numbers with a key such as ``bbox_2d``, and a label.
 
-    Every key that matches ``keys`` is parsed, also in single quotes, as Python prints an object. A
-    key determines neither the range of the numbers nor whether x is first.
+    Every key that matches ``keys`` is parsed, also in single quotes, as Python prints an object.
+    The key determines neither the range of the numbers nor whether x is first.
     """
 
     quoted: ClassVar[bool] = True
 
     keys: str = r"(?:bbox|box|bounding_box|points?|poly|polygons?|coordinates?)(?:_2d)?"
-    """Regular expression of the keys of numbers."""
+    """Regular expression of the keys whose values are coordinates."""
 
     label_keys: tuple[str, ...] = ("label", "category", "name", "text_content")
-    """Keys of labels, in order of priority, after the key that the format writes."""
+    """Keys whose values are labels, in order of priority. The key that the format writes has
+    priority over them."""
 
     def _label(self, label: str) -> str:
         written = json.dumps(label, ensure_ascii=False)[1:-1]
@@ -462,9 +463,9 @@ class JsonFormat(CoordinateFormat):
 
 
 def _fields(text: str, fields: dict[str, str], *, stops: bool = False) -> dict[str, str]:
-    """Add the strings of a JSON object, with quotes, to ``fields`` by their keys, and return it.
+    """Return ``fields`` with the string values of a JSON object added, by key and with quotes.
 
-    An opening brace begins a new object, without these fields; with ``stops`` it ends the search.
+    At an opening brace, the fields found before it are dropped; with ``stops`` the search ends.
     """
     key = ""
     for sign, string in _JSON_TOKEN.findall(text):

@@ -4,8 +4,8 @@
 
 In this example, the image is 1000 pixels wide and coordinates are from 0 to 1. VLMs write
 coordinates relative to the original or the resized image, and in different ranges, orders and text
-formats. Each choice is a field of ``Coordinates``. Each model family has a default preset from
-``COORDINATES`` and can be trained with any other.
+formats. Each of these choices is a field of ``Coordinates``. Each model family has a default preset
+from ``COORDINATES``, and can be trained with any other preset.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ from mm_numeric.geometry.click_formats import ClickFormat, MolmoFormat
 from mm_numeric.geometry.coordinate_formats import CoordinateFormat, JsonFormat
 from mm_numeric.settings import check_choices
 
-_INVERSE_TOLERANCE = 10**9  # a sum of floats may be wrong by one billionth of its value
+_INVERSE_TOLERANCE = 10**9  # floats below a grid step by a billionth of their value count as on it
 
 
 JSON = JsonFormat(
@@ -172,7 +172,7 @@ COORDINATE_FORMATS: Mapping[str, CoordinateFormat] = {
         nothing="There are none.",
     ),
 }
-"""The text formats of coordinates that a config can name. To add one, add an entry."""
+"""The text formats of coordinates that a config can name. To add a format, add an entry."""
 
 
 @cache
@@ -267,10 +267,10 @@ class Coordinates:
 
     @property
     def of_words(self) -> Self:
-        """Return these coordinates in the text format for words with their transcriptions.
+        """Return these coordinates in a text format for words with their transcriptions.
 
-        Qwen2.5-VL and Florence-2 have such a format. Other formats are replaced by JSON if they do
-        not enclose labels, because a transcription may contain digits and brackets.
+        ``json`` and ``florence2`` have a variant for words. Other formats are replaced by JSON if
+        they do not enclose labels, because a transcription may contain digits and brackets.
         """
         name = {"json": "json_words", "florence2": "florence2_words"}.get(self.format)
         if name is None and self.bins is None and not self.text.label_open.strip():
@@ -313,7 +313,7 @@ class Coordinates:
     @staticmethod
     def _floor(numerator: int, denominator: int) -> int:
         level, rest = divmod(numerator, denominator)
-        # A rounded sum of floats, such as x + width, may be a little below its level.
+        # A rounded sum of floats, such as x + width, may be a little below a whole number.
         gap = denominator - rest
         return level + (gap * _INVERSE_TOLERANCE < max(denominator, abs(numerator)))
 
@@ -349,14 +349,14 @@ class Coordinates:
         return [self.numeral(point[axis]) for point in levels for axis in axes]
 
     def read_numerals(self, texts: Iterable[str]) -> list[tuple[float, float]]:
-        """Parse the coordinates of points, and return them as (x, y), like ``read_numeral``."""
+        """Parse the coordinates of points; return (x, y) of each, without decimal points."""
         found = [self.read_numeral(text) for text in texts]
         pairs = zip(found[::2], found[1::2], strict=True)
         return [(a, b) if self.order == "xy" else (b, a) for a, b in pairs]
 
 
 COORDINATES: Mapping[str, Coordinates] = {
-    # The coordinates that each family was trained with.
+    # The coordinates that models of each family were pretrained with.
     "paligemma": Coordinates(max_value=1023, order="yx", format="loc"),
     "qwen2_vl": Coordinates(max_value=1000, format="qwen_vl"),
     "qwen2_5_vl": Coordinates(clamp="exclusive", format="json"),
@@ -371,9 +371,9 @@ COORDINATES: Mapping[str, Coordinates] = {
         max_value=1000, clamp="exclusive", rounding="floor", format="florence2"
     ),
     "rex_omni": Coordinates(max_value=999, format="rex_omni"),
-    # For any family.
+    # Presets for models of any family.
     "relative_1000": Coordinates(max_value=1000),
-    # Like qwen2_vl, but written without special tokens.
+    # Like qwen2_vl, but without special tokens.
     "qwen2_vl_plain": Coordinates(max_value=1000, format="parentheses"),
     "relative_999": Coordinates(max_value=999),
     "percent": Coordinates(max_value=100, decimals=1),
@@ -382,4 +382,4 @@ COORDINATES: Mapping[str, Coordinates] = {
     "pixels_resized": Coordinates(),
     "pixels_original": Coordinates(space="original"),
 }
-"""Coordinate presets by name."""
+"""Maps the name of each preset to its coordinates."""

@@ -1,7 +1,8 @@
 """Settings with which published and saved models resize images and write coordinates.
 
-They are needed to convert the coordinates in a model's answer to pixels. The settings of published
-checkpoints are listed here by model family. A fine-tuned model has them in its ``frame.json``.
+They are needed to convert the coordinates in a model's answer to pixels. This module lists the
+settings of published checkpoints by model family. A model that was trained with this library is
+saved with a file ``frame.json``, which has its settings.
 """
 
 import math
@@ -40,7 +41,7 @@ pixels of the resized image. The coordinates of the other families do not depend
 
 @dataclass(frozen=True, kw_only=True)
 class AreaLimits:
-    """Limits that a user sets on the area of images, in pixels; None: as published."""
+    """Limits that a user sets on the area of images, in pixels; None: use the published limit."""
 
     min_pixels: int | None = None
     """Smallest area of a resized image."""
@@ -49,8 +50,8 @@ class AreaLimits:
     """Largest area of a resized image."""
 
     image_max_pixels: int | None = None
-    """Area to which a tool, such as LLaMA-Factory, shrinks larger images before the image processor
-    resizes them."""
+    """Area to which a tool, such as LLaMA-Factory, downscales larger images before the image
+    processor resizes them."""
 
     @property
     def given(self) -> dict[str, int]:
@@ -58,7 +59,7 @@ class AreaLimits:
         return {name: area for name, area in asdict(self).items() if area is not None}
 
     def applied(self, resize: Resize, where: str) -> Resize:
-        """Return a resizing with these limits; error messages call the option ``where``."""
+        """Return ``resize`` with these limits; error messages call the option ``where``."""
         limits = {name: area for name, area in self.given.items() if name != "image_max_pixels"}
         if min(self.given.values(), default=1) < 1:
             raise ValueError(f"{where}: an area in pixels is at least 1.")
@@ -88,11 +89,11 @@ class FrameRule:
     coordinates: Coordinates
 
     image_max_pixels: int | None = None
-    """Area above which a tool shrinks images before ``resize``, as LLaMA-Factory does; None: no
-    such step."""
+    """Area to which a tool, such as LLaMA-Factory, downscales larger images before ``resize``.
+    None: images are not downscaled before."""
 
     def __post_init__(self) -> None:
-        """Validate how images are resized, which may have been read from a file."""
+        """Validate ``resize``, which may have been read from a file."""
         resize = self.resize
         check_choices(resize, kind=("squash", "letterbox", "smart", "none"))
         if resize.kind == "smart" and min(resize.factor, resize.max_pixels) < 1:
@@ -105,7 +106,7 @@ class FrameRule:
 
     @property
     def depends_on_limits(self) -> bool:
-        """Return True if coordinates depend on the smallest and largest area of resized images."""
+        """Return True if coordinates depend on ``min_pixels`` and ``max_pixels``."""
         in_pixels = self.coordinates.max_value is None and self.coordinates.space == "resized"
         return self.resize.kind == "smart" and in_pixels
 
@@ -146,8 +147,9 @@ class FrameRule:
         """Return the image resizing and coordinate format of a saved model, or a named format.
 
         ``name`` is the folder of a run or model, the path of its ``frame.json``, or a coordinate
-        format of no family, such as ``relative_1000``; write ``./internvl`` for a folder of this
-        name. Only ``pixels_resized`` has ``limits``: its images are resized as by Qwen2.5-VL.
+        preset that belongs to no family, such as ``relative_1000``. Write ``./internvl`` for a
+        folder with the name of a preset. Only ``pixels_resized`` accepts ``limits``; its images are
+        resized as by Qwen2.5-VL.
         """
         given = " and ".join(f"--{limit.replace('_', '-')}" for limit in limits.given)
         path = Path(name)
@@ -196,7 +198,7 @@ class FrameRule:
 
 
 def published_frames() -> dict[str, FrameRule]:
-    """Return all frames that are defined by a name alone, by the command line option for it."""
+    """Map command line options that define a frame by a name, such as --family llava, to it."""
     found = {f"--family {name}": FrameRule.of_family(name) for name in FAMILY_RESIZES}
     others = [name for name in COORDINATES if name not in (*FAMILY_RESIZES, "pixels_resized")]
     return found | {f"--frame {name}": FrameRule.named(name) for name in others}

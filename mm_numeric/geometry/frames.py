@@ -35,17 +35,17 @@ MAX_ASPECT_RATIO = 200
 """Largest aspect ratio that ``smart`` resizing accepts: longer side divided by shorter side."""
 
 TOKENS_REMOVED = "special tokens were removed; decode with skip_special_tokens=False"
-"""Reason of a parse failure: the rest of the answer is ambiguous."""
+"""Reason of a parse failure: without its special tokens, the answer is ambiguous."""
 
 NO_LOCATION_TOKENS = f"no location tokens: none were generated, or {TOKENS_REMOVED}"
-"""Reason of a parse failure: there are no location tokens, which may have been removed."""
+"""Reason of a parse failure: the answer has no location tokens; they may have been removed."""
 
 LOCATION_TOKENS = "location tokens, which the declared frame does not have"
-"""Reason of a parse failure: the text has location tokens, and the frame has digits."""
+"""Reason of a parse failure: the text has location tokens, but the frame writes digits."""
 
-_READ: dict[str, Any] = {}  # cache: each row of predictions.jsonl has a frame, most are equal
+_READ: dict[str, Any] = {}  # cache, because most rows of predictions.jsonl have the same frame
 _SLACK_PX = 1.0  # rounded annotations may be outside the image by this much; they are clamped
-_LARGEST_EDGE_PX = 1_000_000  # a wider image of usable height exceeds Pillow's limit of pixels
+_LARGEST_EDGE_PX = 1_000_000  # Pillow's limit of pixels allows only flat images to be wider
 _LARGEST_LEVEL = 2.0**53  # above it float64 cannot represent every whole number
 
 
@@ -110,7 +110,7 @@ class Resize:
     max_pixels: int = 0
 
     def view(self, width: int, height: int) -> View:
-        """Return how an image of this original size is resized: new size, scale, and padding."""
+        """Return the new size, scale and padding of an image with this original size."""
         if self.kind == "squash":
             return _squashed(width, height, self.side, self.side)
         if self.kind == "letterbox":
@@ -181,14 +181,14 @@ class Frame:
 
     @property
     def edges(self) -> tuple[int, int]:
-        """Return the width and height of the reference image: the original or the resized one."""
+        """Return the width and height of the reference image (``Coordinates.space``)."""
         if self.coordinates.space == "original":
             return self.width_px, self.height_px
         return self.view.width_px, self.view.height_px
 
     @property
     def step_px(self) -> tuple[float, float]:
-        """Return the distance of neighbouring coordinates in x and y, in original pixels."""
+        """Return the distance between neighbouring coordinates in x and y, in original pixels."""
         steps = tuple(self.coordinates.step(edge) for edge in self.edges)
         if self.coordinates.space == "original":
             return steps[0], steps[1]
@@ -251,7 +251,6 @@ class Frame:
         return self._shape(self._levels(shape))
 
     def _levels(self, shape: Shape) -> list[tuple[int, int]]:
-        """Return the integer coordinates (x, y) of the points of a box or polygon."""
         return [self.encode(point) for point in shape.points]
 
     def write(self, instances: Iterable[Instance]) -> Written:
@@ -269,13 +268,13 @@ class Frame:
     def read(self, text: str, *, points: bool = False) -> Instances | Unreadable:
         """Parse the boxes and polygons in a text. A single point becomes a polygon of one point.
 
-        The text may have any layout of ``geometry.layouts``, but its numbers have the range and the
-        order of the frame. With ``points``, pairs of numbers in a list are points, and actions on a
-        screen are parsed.
+        The text may have any coordinate format that ``geometry.layouts`` lists, but its numbers
+        must have the range and the order of the frame. With ``points``, pairs of numbers in a list
+        are separate points, and actions on a screen are parsed.
 
-        Returns the shapes in pixels of the original image, in the order of the text, or
-        ``Unreadable`` with a reason. Shapes are not corrected: boxes may have swapped corners, and
-        points may be outside the image.
+        Returns the shapes in pixels of the original image, in the order of the text. If none can be
+        parsed, returns ``Unreadable`` with the reason. Shapes are not corrected: boxes may have
+        swapped corners, and points may be outside the image.
         """
         coordinates = self.coordinates
         if not text.strip() and not coordinates.bins:
@@ -307,9 +306,9 @@ class Frame:
     def rewritten(
         self, text: str, spans: Container[tuple[int, int]], *, points: bool = False
     ) -> str:
-        """Write the shapes of a text again, but only those with one of the ``spans`` from ``read``.
+        """Parse the shapes of a text, and write those whose span from ``read`` is in ``spans``.
 
-        Numerals and labels stay unchanged. Raises ValueError like ``CoordinateFormat.write``.
+        Numerals and labels stay unchanged. Raises ValueError if the format cannot write a label.
         """
         shapes = [
             (shape.numerals, shape.label, len(shape.numerals) == 4)
@@ -328,7 +327,7 @@ class Frame:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """Create a ``Frame`` from the result of ``to_dict``; equal dictionaries share a frame."""
+        """Create a ``Frame`` from the result of ``to_dict``; equal results share one frame."""
         if len(_READ) == 1000:
             _READ.clear()
         if (found := _READ.get(key := repr(raw))) is None:
@@ -337,9 +336,9 @@ class Frame:
 
 
 def write_pieces(pieces: Iterable[Piece], roles: Sequence[str]) -> Written:
-    """Join the pieces of a list of shapes, and return the position of each of their numbers.
+    """Join the pieces of a list of shapes; return the text with a ``Mark`` for each number.
 
-    ``roles``, such as ``xy``, are repeated over the numbers of a shape. If empty, there are no
+    The numbers of a shape have the ``roles``, such as ``xy``, in turn. Without roles, there are no
     marks.
     """
     text, marks, group = "", [], -1

@@ -54,7 +54,7 @@ def number_regex(low: int, high: int, decimals: int = 0) -> str:
 
 
 def level_regex(coordinates: Coordinates, low: int, high: int) -> str:
-    """Return a regular expression of the coordinates from ``low`` to ``high``, as in ``numeral``.
+    """Return a regular expression of the coordinates from ``low`` to ``high`` as texts.
 
     ``low`` and ``high`` are integers without decimal point, such as 499 for ``0.499``.
     """
@@ -70,8 +70,8 @@ def level_regex(coordinates: Coordinates, low: int, high: int) -> str:
 def box_regex(frame: Frame) -> str:
     """Return a regular expression of one box within the image, without a label.
 
-    Its corners may be in any order, because an expression of this kind cannot compare two numbers;
-    ``rest_of_box`` can.
+    The corners may be in any order, because a regular expression cannot compare two numbers. Use
+    ``rest_of_box`` to require the second corner to be right of and below the first.
     """
     literals = [escape(literal) for literal in _literals(frame.coordinates.text)]
     numbers = 2 * _numerals(frame.coordinates, _ranges(frame))
@@ -98,11 +98,11 @@ def rest_of_box(frame: Frame, begun: str) -> str | None:
 
 
 def list_regex(frame: Frame, *, polygons: bool = False, labels: bool = False) -> str:
-    """Return a regular expression of a list of boxes within the image; it may be empty.
+    """Return a regular expression of a list of boxes within the image; the list may be empty.
 
-    The list may also have ``polygons`` of at least three points, and ``labels`` of one line and up
-    to ``LABEL_LENGTH`` characters, without characters that enclose labels and shapes in this
-    format.
+    With ``polygons``, the list may have polygons of at least three points. With ``labels``, it may
+    have labels of one line and up to ``LABEL_LENGTH`` characters, except characters that enclose
+    labels and shapes in this format.
     """
     text, point = frame.coordinates.text, _point(frame)
     after = f"(?:{escape(text.between_points)}{point})"
@@ -118,7 +118,7 @@ def list_regex(frame: Frame, *, polygons: bool = False, labels: bool = False) ->
 
 
 def points_regex(frame: Frame, *, several: bool) -> str:
-    """Return a regular expression of an answer with one point or no point within the image.
+    """Return a regular expression of an answer with one point within the image, or no point.
 
     If ``several`` is True, there may be any number of points.
     """
@@ -131,7 +131,7 @@ def points_regex(frame: Frame, *, several: bool) -> str:
 
 
 def _list(text: CoordinateFormat, shape: str, *, several: bool = True) -> str:
-    """Return an expression of a list of shapes, which may be empty, given one of a shape."""
+    """Return the expression of a list of shapes, which may be empty, given that of one shape."""
     items = one = escape(text.before) + shape + escape(text.after)
     if several:
         items = f"{one}(?:{escape(text.between)}{one})*"
@@ -177,7 +177,7 @@ def _literals(text: CoordinateFormat) -> tuple[str, ...]:
 
 @cache
 def _first_corner(text: CoordinateFormat) -> re.Pattern[str]:
-    """Return a pattern of the first corner of a box and one more character, if one must follow."""
+    """Return a pattern of a box's first corner and, if there must be one, the next character."""
     literals = _literals(text)
     numeral = f"({text.bin_pattern})" if text.bins else "([0-9.]+)"
     return re.compile(

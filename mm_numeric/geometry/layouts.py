@@ -1,9 +1,9 @@
-"""Find the boxes, polygons and points in a text, in whatever layout it has.
+"""Find the boxes, polygons and points in a text, in any of several text formats (layouts).
 
-A model that is asked for ``[x1, y1, x2, y2]`` may answer with JSON, and one that is trained to
-write JSON may answer with a list. The layout of a text is detected here, but not the range and the
-order of its numbers, which the frame declares. These layouts are tried in turn, and the first one
-with a shape, complete or not, is used:
+A model that is asked for ``[x1, y1, x2, y2]`` may answer with JSON, and a model that is trained to
+write JSON may answer with a list. The format is detected from the text. The range and the order of
+the numbers cannot be detected; the frame declares them. The formats are tried in this order. The
+first format in which the text contains a shape is used, even if the shape is incomplete:
 
 1. the declared text format, if it is JSON or an action, or if the text has its special tokens;
 2. box tokens and tags: ``<|box_start|>(1,2),(3,4)<|box_end|>``, ``<box>[[1, 2, 3, 4]]</box>`` ...;
@@ -12,9 +12,9 @@ with a shape, complete or not, is used:
    inference engine has removed its special tokens;
 5. lists in brackets or parentheses: ``cat (1, 2, 3, 4)``, ``[(1, 2), (3, 4)]``.
 
-For points, actions on a screen and tags of points come before all of them (``find_points``), and
-lists of pairs, ``[(1, 2), (3, 4)]``, before the fourth.
-In a frame with location tokens, only these are parsed; in other frames, they are not.
+For points, actions on a screen and point tags are tried first (``find_points``), and lists of
+pairs, ``[(1, 2), (3, 4)]``, before the fourth format.
+In a frame with location tokens, only location tokens are parsed. In other frames, they are ignored.
 """
 
 import re
@@ -44,9 +44,9 @@ _LOCATION_TOKEN = re.compile(r"<loc_?[0-9]{1,4}>|<\|box_start\|>\s*<[0-9]")
 
 
 def find_shapes(text: str, coordinates: Coordinates, *, points: bool = False) -> Reading:
-    """Find the shapes in a text, with their numbers in the order of ``coordinates``.
+    """Find the shapes in a text. Their numbers are in the order of ``coordinates`` (xy or yx).
 
-    With ``points``, several pairs of numbers in a list are points: ``[(1, 2), (3, 4)]``.
+    With ``points``, pairs of numbers in a list are separate points: ``[(1, 2), (3, 4)]``.
     """
     form = coordinates.text
     if form.bins:
@@ -68,7 +68,7 @@ def find_shapes(text: str, coordinates: Coordinates, *, points: bool = False) ->
 
 
 def _readings(text: str, form: CoordinateFormat, *, points: bool) -> Iterator[Reading]:
-    """Yield the reading of a text in each layout, in the order in which layouts are tried."""
+    """Parse a text in each format; yield the results in the order of the module docstring."""
     is_first = isinstance(form, ClickFormat | JsonFormat) or _has_tokens(text, form)
     if is_first:
         yield form.read_answer(text, points=points)
@@ -88,12 +88,12 @@ def _has_tokens(text: str, form: CoordinateFormat) -> bool:
 
 
 def _swapped(numerals: tuple[str, ...]) -> tuple[str, ...]:
-    pairs = zip(numerals[::2], numerals[1::2], strict=False)  # location tokens may be odd
+    pairs = zip(numerals[::2], numerals[1::2], strict=False)  # their number may be odd
     return tuple(n for x, y in pairs for n in (y, x)) + numerals[len(numerals) // 2 * 2 :]
 
 
 def read_lists(text: str, *, points: bool = False) -> Reading:
-    """Find lists of numbers in brackets or parentheses, with the words before each as its label.
+    """Find lists of numbers in brackets or parentheses; the words before a list are its label.
 
     Four numbers are a box, and more are a polygon. Pairs with only a comma between them are one
     box or polygon, and a single pair is ignored. With ``points``, each pair is a point, except the
@@ -127,7 +127,7 @@ def read_lists(text: str, *, points: bool = False) -> Reading:
 
 
 def _label(before: str) -> str:
-    """Return the words in the last line before a shape, without tags, punctuation and quotes."""
+    """Return the last line before a shape, without tags and enclosing punctuation and quotes."""
     if "<ref>" in before:
         before = before.rpartition("<ref>")[2].partition("</ref>")[0]
     lines = _TAG.sub("", before).strip(_AROUND_LABEL + "\n").splitlines()
@@ -135,7 +135,7 @@ def _label(before: str) -> str:
 
 
 def is_nothing(text: str, form: CoordinateFormat) -> bool:
-    """Return True if a text is the format's answer without shapes, or ``none`` or ``[]``."""
+    """Return True if a text is the format's answer for no shapes, or ``none`` or ``[]``."""
     others = () if form.bins else (JSON, _BRACKETS)
     return any(own.is_nothing(text) for own in (form, *others))
 
@@ -151,7 +151,7 @@ _WRITTEN = {"box_2d": ("yx", "Gemini and Gemma write"), "bbox_2d": ("xy", "Qwen 
 
 
 def key_notes(text: str, coordinates: Coordinates) -> list[tuple[str, bool]]:
-    """Return notes on how ambiguous JSON keys of boxes were read, and True for a likely mistake.
+    """Return pairs (note on how an ambiguous key of boxes was parsed, True if likely a mistake).
 
     Models write ``box_2d`` with y first and ``bbox_2d`` with x first; ``bbox`` is x, y, width and
     height in COCO files. Here, the frame declares the order, and a box is always two corners.

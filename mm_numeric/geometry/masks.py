@@ -3,7 +3,7 @@
     {"size": [height, width], "counts": [runs of pixels]}
 
 The runs go down the columns, from left to right. The first run is outside of the region, the second
-one inside, and so on. ``counts`` may also be the text that pycocotools writes (compressed RLE).
+run inside, and so on. ``counts`` may also be the text that pycocotools writes (compressed RLE).
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,21 +14,20 @@ from numpy.typing import NDArray
 
 from mm_numeric.answers import Box, Instances, Mask, Point
 
-# shapely and pycocotools are imported where they are used: rewards of numbers need neither.
+# Functions import shapely and pycocotools themselves, because rewards of numbers need neither.
 
 TOLERANCE_PX = 0.5
 """Tolerance, in pixels, of the first simplification of an outline."""
 
 _MOST_PIXELS = 2**27
-_FARTHEST_PX = 100_000.0  # beyond it, pycocotools overflows
+_FARTHEST_PX = 100_000.0  # pycocotools overflows for larger coordinates
 
 
 def mask_of(pixels: NDArray[Any]) -> Mask:
-    """Convert pixels to a mask: those with at least half of the largest value are inside.
+    """Convert pixels to a mask. Pixels with at least half of the largest value are inside.
 
-    The values may be 0 and 1, or 0 and 255. The threshold is for JPEG files, which have other
-    values near the border of a region. Of ``pixels`` [height, width, channels], only the first
-    channel is used.
+    The values may be 0 and 1, or 0 and 255. JPEG files also have values between them near the
+    border of a region. Only the first channel of ``pixels`` [height, width, channels] is used.
     """
     values = pixels if pixels.ndim == 2 else pixels[..., 0]
     flat = ((values > 0) & (2.0 * values >= values.max(initial=0))).T.ravel()
@@ -106,8 +105,8 @@ def mask_row(mask: Mask) -> dict[str, Any]:
 def mask_contains(mask: Mask, x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Return, for points ``x`` [p] and ``y`` [p] in pixels, True if the point's pixel is in a mask.
 
-    ``mask`` has the size of the image; a point outside of it is not in the mask. The pixel of a
-    point is found by rounding down, as in ``text2pts`` of RoboPoint
+    ``mask`` has the size of the image; points outside of the image are not in the mask. The pixel
+    of a point is found by rounding down, as in ``text2pts`` of RoboPoint
     (robopoint/eval/summarize_vqa.py).
     """
     height, width = mask.size
@@ -120,7 +119,7 @@ def mask_contains(mask: Mask, x: NDArray[np.float64], y: NDArray[np.float64]) ->
 
 
 def box_and_point(mask: Mask) -> tuple[Box, Point]:
-    """Return the bounding box of a mask, and the centre of its pixel nearest to the box's centre.
+    """Return the bounding box of a mask, and the centre of the mask's pixel nearest to its centre.
 
     Both are in pixels: a mask of only the first pixel has the box (0, 0, 1, 1).
     """
@@ -133,7 +132,7 @@ def box_and_point(mask: Mask) -> tuple[Box, Point]:
 
 
 def check_masks(answer: Instances, width: int, height: int, where: str = "") -> None:
-    """Raise ValueError if a mask and the image have different sizes: one of them was resized."""
+    """Raise ValueError if a mask has another size than the image: one of the two was resized."""
     for item in answer.items:
         if item.mask is not None and item.mask.size != (height, width):
             raise ValueError(
@@ -143,10 +142,7 @@ def check_masks(answer: Instances, width: int, height: int, where: str = "") -> 
 
 
 def polygon_rle(points: Sequence[Point], size: tuple[int, int]) -> dict[str, Any]:
-    """Rasterise a polygon in an image of ``size`` (height, width).
-
-    Returns the run-length encoding of pycocotools, in which ``counts`` are bytes.
-    """
+    """Return a polygon in an image of ``size`` (height, width) as run lengths of pycocotools."""
     from pycocotools import mask
 
     near = np.clip(np.array(points, dtype=np.float64), -_FARTHEST_PX, _FARTHEST_PX)
@@ -170,7 +166,7 @@ def mask_region(mask: Mask) -> Any:
     starts = np.concatenate([np.stack([x, y], axis=1), np.stack([u, v], axis=1)])
     ends = np.concatenate([np.stack([x, y + 1], axis=1), np.stack([u + 1, v], axis=1)])
     edges: Any = shapely.linestrings(np.stack([starts, ends], axis=1).astype(np.float64))
-    faces = shapely.get_parts(shapely.polygonize(edges))  # of the region, or holes in it
+    faces = shapely.get_parts(shapely.polygonize(edges))  # parts of the region, or holes in it
     found = np.floor(shapely.get_coordinates(shapely.point_on_surface(faces))).astype(np.int64)
     within = padded[found[:, 0] + 1, found[:, 1] + 1] == 1
     return shapely.simplify(shapely.multipolygons(faces[within]), 0)
@@ -179,11 +175,11 @@ def mask_region(mask: Mask) -> Any:
 def few_corners(region: Any, most: int) -> tuple[Point, ...]:
     """Return the outline of the largest part of a region, with at most ``most`` corners.
 
-    An outline of more corners is simplified, first within ``TOLERANCE_PX`` (Douglas and Peucker).
-    Then the corner that forms the smallest triangle with its neighbours is left out, until they are
-    few enough (Visvalingam and Whyatt, https://doi.org/10.1179/000870493786962263). Holes and other
-    parts are lost. The result is empty if no area is left. A polygon that crosses itself is
-    repaired first.
+    A polygon that crosses itself is repaired first. An outline with too many corners is simplified
+    within ``TOLERANCE_PX`` (Douglas and Peucker). Then the corner that forms the smallest triangle
+    with its neighbours is removed, until at most ``most`` corners are left (Visvalingam and Whyatt,
+    https://doi.org/10.1179/000870493786962263). Holes and other parts of the region are lost. The
+    result is empty if no area is left.
     """
     import shapely
 

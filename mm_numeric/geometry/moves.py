@@ -1,4 +1,4 @@
-"""Move the shapes of an answer as an affine map moves the pixels of its image.
+"""Move the shapes of an answer by the affine map that moves the pixels of the image.
 
 Coordinates are in pixels; the first pixel of an image covers 0 to 1 of both axes.
 """
@@ -62,19 +62,18 @@ class Affine(NamedTuple):
 
 @dataclass(frozen=True)
 class KeptShare:
-    """Limits for keeping an object in a moved image: its share inside the image, and its size."""
+    """Rules for whether an object stays in the answer after its image was moved."""
 
     share: float
     """Smallest share of a box's area that must be inside the image, above 0 and at most 1."""
 
     smallest_px: float
-    """Smallest width and height in pixels, unless the object was smaller before."""
+    """Smallest width and height in pixels of a moved object, unless it was smaller before."""
 
     def shape(self, shape: Shape, move: Affine, size: tuple[int, int]) -> Shape | None:
-        """Return a moved shape; None if it is not kept.
+        """Return a moved shape; None if it does not satisfy the limits.
 
-        Boxes are clipped to the image. Polygons and points are not cut: with a point outside of
-        the image, they are not kept.
+        Boxes are clipped to the image. Polygons and points must lie completely inside the image.
         """
         moved = moved_shape(shape, move)
         if len(shape.points) == 1:
@@ -93,10 +92,10 @@ class KeptShare:
         return moved if _side(around(moved)) >= least - _TINY else None
 
     def answer(self, answer: Any, move: Affine, size: tuple[int, int]) -> Any:
-        """Return an answer whose shapes are moved to an image of ``size`` (width and height).
+        """Move the shapes of an answer to an image of ``size`` (width and height).
 
-        Returns None if an object is not kept. Objects to ignore may be anywhere. Answers without
-        shapes, such as numbers, are returned unchanged.
+        Return None if an object does not satisfy the limits; ignored objects may be anywhere.
+        Answers without shapes, such as numbers, are returned unchanged.
         """
         if isinstance(answer, Shape):
             return self.shape(answer, move, size)
@@ -116,7 +115,7 @@ class KeptShare:
         kept = self.shape(item.shape, move, size)
         if kept is None:
             return None
-        if item.mask is None or isinstance(kept, Polygon):  # the polygon is the answer
+        if item.mask is None or isinstance(kept, Polygon):  # answers use the polygon, not the mask
             return replace(item, shape=kept, point=point, mask=None)
         mask = moved_mask(item.mask, move, size)
         if not any(mask.counts[1::2]):
@@ -128,10 +127,10 @@ class KeptShare:
 def moved_shape(shape: Shape, move: Affine) -> Shape:
     """Return a moved box or polygon.
 
-    If the map rotates, the result is the box around the moved ellipse in the box, as in
-    albumentations' ``ellipse`` and https://arxiv.org/abs/2109.13488: the object in a box is
-    unknown, and the box around the moved corners is too large for most objects. The corners of a
-    polygon keep their direction, clockwise or not, and their first corner.
+    If the map rotates, a box becomes the box around its moved inner ellipse, as in albumentations'
+    ``ellipse`` and https://arxiv.org/abs/2109.13488. (The outline of the object in the box is
+    unknown, and a box around the moved corners is too large for most objects.) A polygon keeps its
+    direction, clockwise or not, and its first corner.
     """
     if isinstance(shape, Polygon):
         first, *others = map(move.point, shape.points)

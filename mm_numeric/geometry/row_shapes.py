@@ -12,7 +12,7 @@ from mm_numeric.answers import Box, Instance, Instances, Point, Polygon, Shape
 from mm_numeric.geometry.masks import box_and_point, mask_row, read_mask
 
 LONGEST_PX = 1_000_000_000
-"""Largest width or height of an image; much larger numbers would overflow a float."""
+"""Largest width or height of an image. Sizes far above it would overflow a float."""
 
 _BOX_FIELDS = {"box": False, "box_xyxy": False, "box_xywh": True}  # True: x, y, width, height
 
@@ -24,9 +24,9 @@ def read_id(row: Mapping[str, Any], names: Sequence[str], image: Path) -> str:
 
 
 def pixel_size(width: Any, height: Any) -> tuple[int, int] | None:
-    """Return (width, height) if they are whole numbers of pixels of an image, else None.
+    """Return (width, height) as integers; None unless both are valid whole numbers of pixels.
 
-    A number such as 640.0 is whole: pandas writes it for a column with empty cells.
+    640.0 is a whole number, too: pandas writes it in a column with empty cells.
     """
     for edge in (width, height):
         is_number = type(edge) in (int, float)
@@ -53,7 +53,7 @@ def read_image(row: Mapping[str, Any], where: str) -> tuple[Path, tuple[int, int
 
 
 def _whole_number(value: Any) -> Any:
-    """Convert the text of a whole number, as in a CSV file, to an int, and empty text to None."""
+    """Convert a CSV field: a whole number becomes an int, and an empty text becomes None."""
     if isinstance(value, str) and re.fullmatch("[0-9]{1,10}", value):
         return int(value)
     return None if value == "" else value
@@ -62,7 +62,7 @@ def _whole_number(value: Any) -> Any:
 def read_phrases(row: Mapping[str, Any], where: str, *, optional: bool = False) -> list[str]:
     """Return the phrases of a row, from ``phrase``, ``sentence`` or ``sentences``.
 
-    If ``optional``, the result may be empty; otherwise, a row without a phrase is an error.
+    If ``optional``, the result may be empty. Otherwise, raise ValueError for a row without phrase.
     """
     found = row.get("phrase") or row.get("sentence") or row.get("sentences")
     if found is None and optional:
@@ -137,9 +137,9 @@ def read_point(value: Any, where: str) -> Point:
 def read_rotated_box(value: Any, where: str) -> Polygon:
     """Read a rotated box from ``[centre x, centre y, width, height, degrees]``.
 
-    The angle is clockwise in the image, between the width and the x axis. This is the angle of
-    mmcv and mmrotate in degrees, whose conventions oc, le90 and le135 only choose among equal boxes
-    (turned by 90 degrees, with width and height exchanged). detectron2's angle is its negative.
+    The angle is clockwise in the image, from the x axis to the side ``width``, as in mmcv and
+    mmrotate, but in degrees. (mmrotate's conventions oc, le90 and le135 describe the same boxes,
+    turned by 90 degrees with width and height exchanged.) detectron2's angle is the negative.
     """
     numbers = finite_numbers(value, where)
     if len(numbers) != 5 or min(numbers[2:4]) <= 0:
@@ -162,10 +162,7 @@ def _turned(box: Box, centre: Point, degrees: float) -> Polygon:
 
 
 def corners_of(shape: Shape, where: str) -> Polygon:
-    """Return the four corners of a box or quadrilateral, clockwise from the topmost one.
-
-    Among several topmost corners, the leftmost is the first.
-    """
+    """Return the four corners of a box or quadrilateral, in the order of ``from_topmost``."""
     points = corners(shape)
     if len(points) != 4:
         raise ValueError(
@@ -176,7 +173,7 @@ def corners_of(shape: Shape, where: str) -> Polygon:
 
 
 def from_topmost(points: tuple[Point, ...]) -> Polygon:
-    """Return a polygon with its corners clockwise from the topmost one, the leftmost of several."""
+    """Return the polygon of these corners, clockwise from the topmost (then leftmost) corner."""
     ring = zip(points, points[1:] + points[:1], strict=True)
     if sum(x1 * y2 - x2 * y1 for (x1, y1), (x2, y2) in ring) < 0:
         points = points[::-1]
@@ -187,9 +184,9 @@ def from_topmost(points: tuple[Point, ...]) -> Polygon:
 def read_instances(row: Mapping[str, Any], where: str, *, points: bool = False) -> Instances:
     """Read the objects of a dataset row from the list in its field ``instances``.
 
-    An object may have a ``mask`` (``mm_numeric.geometry.masks``), whose bounding box becomes its
-    shape if it has none. With ``points``, it may have only a ``point``, [x, y], which becomes its
-    shape, and an object with a mask has a point in the mask.
+    An object may have a ``mask`` (``mm_numeric.geometry.masks``). If it has no other shape, its
+    shape is the bounding box of the mask. With ``points``, an object may have only a ``point``
+    [x, y], which becomes its shape. An object with a mask but no point gets a point in the mask.
     """
     raw = row.get("instances")
     if not isinstance(raw, list):
@@ -265,7 +262,7 @@ def centre(shape: Shape) -> Point:
 
 
 def clipped(shape: Shape, width: float, height: float) -> Shape:
-    """Clamp every point of a shape to the image, or raise ValueError if no area is left."""
+    """Move every point of a shape into the image; raise ValueError if no area is left."""
     points: tuple[Point, ...] = tuple(
         (min(max(x, 0.0), width), min(max(y, 0.0), height)) for x, y in shape.points
     )
@@ -280,7 +277,7 @@ def clipped(shape: Shape, width: float, height: float) -> Shape:
 
 
 def clipped_answer(answer: Any, width: float, height: float) -> Any:
-    """Clamp the shapes of an answer to the image, as ``clipped``; other answers are unchanged."""
+    """Clip the shapes of an answer to the image; answers without shapes are unchanged."""
     if isinstance(answer, Instances):
         items = (replace(item, shape=clipped(item.shape, width, height)) for item in answer.items)
         return replace(answer, items=tuple(items))
@@ -288,10 +285,10 @@ def clipped_answer(answer: Any, width: float, height: float) -> Any:
 
 
 def finite_numbers(value: Any, where: str) -> list[float]:
-    """Validate a list of numbers and return it; nan and infinite numbers are errors.
+    """Return a list of numbers as floats; raise ValueError for nan and infinite numbers.
 
-    All boxes and polygons are checked with it. Comparisons with nan are always false, so a test
-    such as ``iou < 0.5`` would let a box of nan match everything.
+    All boxes and polygons are checked by this function. Comparisons with nan are always false, so a
+    test such as ``iou < 0.5`` would let a box of nan match everything.
     """
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise ValueError(f"{where}: expected a list of numbers, found {value!r:.40}.")
@@ -303,7 +300,7 @@ def finite_numbers(value: Any, where: str) -> list[float]:
 
 
 def finite_xywh(value: Any, where: str) -> list[float]:
-    """Validate a box [x, y, width, height] whose corners are finite, and return it."""
+    """Return a box [x, y, width, height] as floats; raise ValueError for a corner at infinity."""
     numbers = finite_numbers(value, where)
     if len(numbers) != 4:
         raise ValueError(f"{where} is [x, y, width, height], not {value!r:.60}.")

@@ -7,15 +7,15 @@ A number is an optional minus, ASCII digits, and optionally a point with more di
     ``1e-3``: 1 and -3, because exponents are not supported
     ``1,234``: 1 and 234, unless ``thousands_separators`` is set
 
-Texts that a model wrote may have other forms of numbers: ``plain_numbers`` rewrites them.
+A model may write numbers in other formats, such as ``1.234,5``: ``plain_numbers`` rewrites them.
 """
 
 import re
 from typing import NamedTuple
 
 NUMBER_FORMATS = ("1,234.5", "1.234,5", "1 234,5", "1 234.5")
-"""How a text writes the number 1234.5; the first is the default. A thousands separator is optional,
-and a space may also be a no-break, narrow or thin one."""
+"""Number formats, each shown by the number 1234.5; the first is the default. A thousands separator
+is optional. If it is a space, a no-break, narrow or thin space is accepted, too."""
 
 _WHOLE = r"[0-9]+"
 _GROUPS = r"[1-9][0-9]{{0,2}}(?:{}[0-9]{{3}})+(?![0-9])"
@@ -29,7 +29,7 @@ _PATTERNS = {
 
 
 def _pattern(number_format: str) -> re.Pattern[str]:
-    """Return the pattern of the numbers of a format that are not in plain notation."""
+    """Return a regex of the numbers that a format writes with a separator or a decimal comma."""
     separator = number_format[1].replace(" ", "[ \u00a0\u2009\u202f]").replace(".", r"\.")
     point = re.escape(number_format[5])
     decimals = rf"{point}[0-9]+"
@@ -44,8 +44,8 @@ _FORMATS = {name: _pattern(name) for name in NUMBER_FORMATS}
 def plain_numbers(text: str, number_format: str = NUMBER_FORMATS[0]) -> str:
     """Rewrite the numbers of a text without thousands separators, with a decimal point.
 
-    Text that is no number in the format is unchanged: ``12,34`` in the format ``1,234.5``, and
-    ``3.5`` in the format ``1.234,5``, where ``3.500`` is 3500.
+    Text that is no number in the format stays unchanged, such as ``12,34`` in the format
+    ``1,234.5``. In the format ``1.234,5``, ``3.5`` is unchanged, but ``3.500`` becomes 3500.
     """
 
     def plain(match: re.Match[str]) -> str:
@@ -77,8 +77,8 @@ _LATEX = tuple(
 def without_latex(text: str) -> str:
     r"""Rewrite the numbers and units of LaTeX in a text: ``\frac{13}{2}`` becomes ``13/2``.
 
-    Also ``6\frac{1}{2}`` (``13/2``), ``1{,}234`` (``1,234``), ``1.5 \times 10^{3}`` (``1.5e3``),
-    ``36^{\circ}`` (``36°``) and ``12\mathrm{~cm}^{2}`` (``12 cm^2``).
+    It also rewrites ``6\frac{1}{2}`` as ``13/2``, ``1{,}234`` as ``1,234``, ``1.5 \times 10^{3}``
+    as ``1.5e3``, ``36^{\circ}`` as ``36°`` and ``12\mathrm{~cm}^{2}`` as ``12 cm^2``.
     """
     if "\\" not in text and "{" not in text:
         return text
@@ -133,9 +133,9 @@ class Numeral(NamedTuple):
 
 
 def whole_number(text: str) -> int | None:
-    """Return the value of 1 to 18 ASCII digits; None for other texts.
+    """Return the value of a text of 1 to 18 ASCII digits; None for other texts.
 
-    For texts of more than 4,300 digits, Python would raise an error without the name of the file.
+    ``int`` raises ValueError for more than 4,300 digits, in a message that names no file.
     """
     return int(text) if len(text) <= 18 and text.isascii() and text.isdecimal() else None
 

@@ -26,7 +26,7 @@ _LARGEST_PLACE = 300  # below the float64 maximum, so that sums of digits stay f
 _ALIGNMENT = 8  # bytes; the largest dtype that is packed
 
 _BUFFER = "_buffer"
-"""Attribute of ``NumberSpans`` with the buffer that its tensors are views of; it is not a field."""
+"""Attribute of ``NumberSpans`` (not a field): the buffer that the tensors are views of."""
 
 
 def shifted(labels: Tensor) -> Tensor:
@@ -47,8 +47,8 @@ def document_ids(position_ids: Tensor, *, shift: bool) -> Tensor:
     """Return for each label [b, t] the index of its document, in rows of packed documents.
 
     A document starts where ``position_ids`` [b, t] decrease, or stay 0 after a document of one
-    token. Within a document, they may increase by any number or stay the same. With ``shift`` the
-    result is for labels that are shifted left by one, as for decoder-only models.
+    token. Within a document, they may increase by any number or stay the same. If ``shift`` is
+    True, the result is for labels shifted left by one, as decoder-only models need.
     """
     step = position_ids.diff(dim=1)
     falls = (step < 0) | ((step == 0) & (position_ids[:, 1:] == 0))
@@ -68,9 +68,9 @@ def aligned_documents(documents: Tensor, *, shift: bool) -> Tensor:
 def packed_documents(batch: Mapping[str, Any]) -> Tensor | None:
     """Return for each shifted label [b, t] the index of its document, if a row has several.
 
-    Documents are known from ``position_ids`` [b, t], which decrease where the next one begins, or
-    from an ``attention_mask`` [b, t] that numbers the documents, with 0 for padding. None if
-    neither is present. Labels are shifted left by one: only decoder-only models are packed.
+    The documents are found from ``position_ids`` [b, t], which decrease where a document begins.
+    Without them, ``attention_mask`` [b, t] has a number for each document, and 0 for padding. None
+    if the batch has neither. Labels are shifted left, as only decoder-only models are packed.
     """
     positions, mask = (
         found if isinstance(found, Tensor) and found.shape == batch["labels"].shape else None
@@ -84,7 +84,7 @@ def packed_documents(batch: Mapping[str, Any]) -> Tensor | None:
 class TokenNumber(NamedTuple):
     """One number in a token sequence: its value, its sign (1 or -1), its tokens and its meaning.
 
-    ``role`` and ``group`` are those of ``answers.Mark``.
+    ``role`` is the meaning, such as ``hour``. Numbers of one box or time share a ``group``.
     """
 
     value: float
@@ -114,7 +114,8 @@ def numbers_in_labels(
 
     A number is skipped if one of its tokens also contains letters (``mp3``) or digits of another
     number (``5-7``). A position with ``IGNORE_INDEX`` separates two numbers, and so does a change
-    of ``documents``, the index of each label's document. For the options, see ``find_numerals``.
+    of ``documents``, the index of each label's document. ``digit_runs`` reads each sequence of
+    digits as an integer, ``thousands_separators`` reads ``1,234`` as 1234.
     """
     pieces = [vocabulary.spelling.get(label, " ") for label in labels]
     if documents is not None:
@@ -161,7 +162,7 @@ def numbers_in_answer(
         if start == end:
             continue
         if j is None:
-            if vocabulary.partial:  # the number keeps its other tokens
+            if vocabulary.partial:  # the other tokens of the number still have a numeric loss
                 at.update(dict.fromkeys(range(start, end), i))
         elif not vocabulary.tokens[j].digits:
             whole[start, end] = i
@@ -186,7 +187,8 @@ def _marked_numeral(
 ) -> TokenNumber | None:
     """Return the value and the tokens of the number at the position ``mark`` in an answer.
 
-    None if only single digits are number tokens and the number has none: ``42`` as one token.
+    Return None if the vocabulary has only single digits as number tokens, and the number is made of
+    other tokens, such as one token ``42``.
     """
     numeral = Numeral(mark.start, mark.end, text[mark.start : mark.end])
     if find_numerals(numeral.text, thousands_separators=True) != [
@@ -218,8 +220,8 @@ def _from_pieces(
 
     ``at[i]`` is the index in ``ids`` of the token that contains character i of the text. A digit is
     unusable if it is not in a number token, or if its token has digits of another number. Return
-    None if a digit is unusable. If ``vocabulary.partial`` is True, leave out the unusable digits
-    instead, and return None only if all digits are unusable.
+    None if a digit is unusable. If ``vocabulary.partial`` is True, instead leave out the unusable
+    digits, and return None only if all digits are unusable.
     """
     places: dict[int, list[int]] = {}
     for character, place in numeral.places().items():
@@ -244,16 +246,17 @@ def _whole(target: int, position: int, vocabulary: NumberVocabulary) -> TokenNum
 
 
 class Packed:
-    """Named tensors of any dtype in one buffer of bytes, which is copied to a device at once.
+    """Named tensors of any dtype in one buffer of bytes.
 
-    Each copy to a device costs the host about the same time, whatever its size.
+    The buffer is copied to a device in one step, because every copy costs the host about the same
+    time, whatever its size.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._layout = {name: (own.dtype, own.shape) for name, own in tensors.items()}
         parts = [torch.zeros(0, dtype=torch.uint8)]
         for own in tensors.values():
-            # A view as bytes needs the strides of a new tensor, even if the tensor is empty.
+            # ``view(torch.uint8)`` requires contiguous strides, even of an empty tensor.
             whole = own.clone(memory_format=torch.contiguous_format).flatten().view(torch.uint8)
             parts += [whole, whole.new_zeros(-len(whole) % _ALIGNMENT)]
         self._buffer = torch.cat(parts)
@@ -301,8 +304,8 @@ class NumberSpans:
         group: [m] index of the box, polygon or time, within the sample, that the number belongs
             to; -1 for any other number.
         sample: [m] index of the sample in the batch.
-        samples: [] number of samples in the batch, including those without numbers. It stays on the
-            CPU, because only other counts are computed from it.
+        samples: [] number of samples in the batch, including samples without numbers. This tensor
+            stays on the CPU.
         boxes: [q, 4] indices (0 to m - 1) of the numbers x1, y1, x2 and y2 of each box.
         times: [r, 2] indices (0 to m - 1) of the hour and the minute of each time.
         supervised: [n] index of each supervised position in the flattened labels
@@ -421,7 +424,7 @@ class NumberSpans:
         return NumberSpans(**cut, samples=self.samples.clamp(max=samples))
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "NumberSpans":
-        """Return a copy on a device, which is copied as one tensor."""
+        """Return a copy on a device; all tensors but ``samples`` are copied in one step."""
         return self._with(self._packed().to(device, non_blocking))
 
     def pin_memory(self) -> "NumberSpans":
@@ -429,7 +432,7 @@ class NumberSpans:
         return self._with(self._packed().pin_memory())
 
     def _packed(self) -> Packed:
-        """Return the buffer that the tensors are views of; make it if they have no common one."""
+        """Return the buffer that the tensors are views of; if there is none, copy them to one."""
         found: Packed | None = vars(self).get(_BUFFER)
         if found is None:
             own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "samples"}
@@ -443,10 +446,10 @@ class NumberSpans:
 
 
 def _grouped(found: Sequence[tuple[int, TokenNumber]], roles: tuple[str, ...]) -> Tensor:
-    """Return the indices, in the list ``found``, of the numbers in each box or clock time.
+    """Return the numbers of each box or clock time, as indices into the list ``found``.
 
-    For ``roles`` ("hour", "minute"), the result is [times, 2]: the indices of the hour and the
-    minute of each clock time. Numbers of boxes and polygons are then skipped.
+    A box or time is a group of numbers with the given ``roles``; other groups are skipped. For
+    ("hour", "minute"), the result is [times, 2]: indices of the hour and minute of each clock time.
     """
     groups: dict[tuple[int, int], list[int]] = {}
     for m, (sample, number) in enumerate(found):

@@ -24,9 +24,9 @@ class NumberToken(NamedTuple):
     to ``NumberVocabulary.from_tokens``."""
 
     digit_group: str
-    """Name of the digit group, the tokens that compete in one softmax. Digit tokens that differ
-    only in their digits are one group; its name is their text with zeros for digits (``0``,
-    `` 000``, ``0.0``). Each call of ``from_tokens`` makes one group."""
+    """Name of the digit group: the tokens that compete in one softmax. Digit tokens that differ
+    only in their digits are one group. The group is named by the tokens' text with zeros for digits
+    (``0``, `` 000``, ``0.0``). Each call of ``from_tokens`` makes one group."""
 
     digits: str = ""
     """The token's digits as text; empty for tokens of ``NumberVocabulary.from_tokens``."""
@@ -37,12 +37,12 @@ class NumberVocabulary:
     """The number tokens of a tokenizer, over which the numeric losses compute softmaxes.
 
     Attributes:
-        tokens: The number tokens. Tokens that compete in one softmax, such as the digits 0 to 9,
-            are a digit group. They are sorted by digit group, value and id.
+        tokens: The number tokens, sorted by digit group, value and id. A digit group is a set of
+            tokens that compete in one softmax, such as the digits 0 to 9.
         spelling: Maps token id to text for all tokens with a digit, minus, point or comma. Space
             markers (``▁``, ``Ġ``) are replaced by spaces.
-        partial: For a number with some tokens that are not in ``tokens``. True: its other tokens
-            have a numeric loss. False: the number has none.
+        partial: Applies to numbers with some tokens that are not in ``tokens``. True: the other
+            tokens of the number have a numeric loss. False: no token of the number has one.
     """
 
     tokens: tuple[NumberToken, ...]
@@ -186,7 +186,7 @@ class NumberVocabulary:
 
 
 def _spelled(token: str) -> str:
-    """Return the text of a token in a vocabulary: its space markers become spaces."""
+    """Return the text of a vocabulary's token, with spaces in place of space markers."""
     return re.sub(f"[{_SPACE_MARKS}]", " ", token)
 
 
