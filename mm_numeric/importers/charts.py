@@ -5,10 +5,10 @@ ChartQA: ``train_human.json``, ``test_augmented.json`` and the other JSON files.
     [{"imgname": "41699051005347.png", "query": "How many food items are shown?", "label": "14"},
      ...]
 
-A percent sign and thousands separators of a label are removed. ``human`` or ``augmented``, in the
-name of the file, becomes the category.
+Percent signs and thousands separators are removed from labels. The category is the word ``human``
+or ``augmented`` in the file name.
 
-PlotQA: ``qa_pairs_V1.json`` and ``qa_pairs_V2.json``. The list may also be the whole file.
+PlotQA: ``qa_pairs_V1.json`` and ``qa_pairs_V2.json``. A file may also contain only the list.
 
     {"qa_pairs": [{"image_index": 17, "question_string": "What is the value of ...?",
                    "answer": 12.5, "answer_bbox": {}, "template": "data_retrieval",
@@ -17,9 +17,9 @@ PlotQA: ``qa_pairs_V1.json`` and ``qa_pairs_V2.json``. The list may also be the 
 The image is ``17.png``. The kind of plot, ``type``, becomes the category. In both data sets,
 questions whose answer is not a number are left out.
 
-The tolerance of a year is 0: within the usual 5 %, each year from 1910 to 2110 would be right for
-2010. An answer is a year if it is a whole number from 1800 to 2099, and the question has the word
-``year``, ``years`` or ``when``.
+Years get a tolerance of 0: with the usual 5 %, every year from 1910 to 2110 would be correct for
+2010. An answer is taken as a year if it is a whole number from 1800 to 2099 and the question has
+the word ``year``, ``years`` or ``when``.
 
 Sources: https://github.com/vis-nlp/ChartQA, ``ChartQA Dataset``, and ahmed-masry/ChartQA on the
 hub; https://github.com/NiteshMethani/PlotQA, PlotQA_Dataset.md.
@@ -59,7 +59,7 @@ class ChartQA(ImageImporter):
         question = text_field(raw, "query")
         image = self.folder.fields(text_field(raw, "imgname"))
         try:
-            # A comma that separates no thousands, as in 3,4, may separate two answers.
+            # A comma that is no thousands separator, as in 3,4, may separate two answers.
             answer = Number(plain_numbers(label.removesuffix("%").strip())).text
         except ValueError:
             return NOT_NUMERIC

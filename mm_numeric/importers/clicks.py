@@ -6,16 +6,16 @@
               x2, y2], "img_size": [3840, 2160], "instruction": "...", "ui_type": "icon",
               "platform": "windows", "application": "blender", "group": "Creative"}, ...]
 
-``bbox`` is x, y, width, height in v1 and v2, and x1, y1, x2, y2 in Pro, whose entries have an
-``img_size``. The platform of v1 and v2 is the word mobile, desktop or web in the name of the file.
+``bbox`` is x, y, width, height in v1 and v2, and x1, y1, x2, y2 in Pro. Only Pro has an
+``img_size``. The platform of v1 and v2 is the word mobile, desktop or web in the file name.
 
     OSWorld-G  [{"id": "0lp8IshCDB", "image_path": "0lp8IshCDB.png", "image_size": [1920, 1080],
                  "instruction": "Select 'As Attachment'", "box_type": "bbox",
                  "box_coordinates": [x, y, w, h], "GUI_types": ["Text"]}, ...]
 
-``box_coordinates`` are x, y, width and height of a ``bbox``, or the corners [x1, y1, x2, y2, ...]
-of a ``polygon``. An instruction of type ``refusal`` is about an element that is not on the screen.
-``GUI_types`` become ``ui_type``, joined with a comma.
+For the ``box_type`` ``bbox``, ``box_coordinates`` are x, y, width and height; for ``polygon``, the
+corners [x1, y1, x2, y2, ...]; for ``refusal``, the element is not on the screen. The ``GUI_types``,
+joined with commas, become ``ui_type``.
 
 Sources: https://github.com/njucckevin/SeeClick (ScreenSpot), OS-Copilot/ScreenSpot-v2 on the hub;
 https://github.com/likaixin2000/ScreenSpot-Pro-GUI-Grounding, eval_screenspot_pro.py;
@@ -47,7 +47,7 @@ class ScreenSpot(ImageImporter):
     """Importer for ScreenSpot and ScreenSpot-Pro, one row per instruction."""
 
     def row(self, raw: Mapping[str, Any], identity: str) -> dict[str, Any]:
-        """Convert an instruction and its element."""
+        """Convert an instruction and the box of the element to click on."""
         size = raw.get("img_size")
         if size is not None:
             groups = {name: raw.get(name) for name in _PRO}
@@ -81,7 +81,7 @@ class OsWorldG(ImageImporter):
     """Importer for OSWorld-G, one row per instruction."""
 
     def row(self, raw: Mapping[str, Any], identity: str) -> dict[str, Any]:
-        """Convert an instruction and its element, if there is one."""
+        """Convert an instruction, and the box or polygon of the element if it is on the screen."""
         kind, place = raw.get("box_type"), raw.get("box_coordinates")
         region: dict[str, Any]
         if kind == "bbox":

@@ -7,7 +7,7 @@
 An answer is a JSON object, such as {"valid": true, "hours": 12, "minutes": 25, "seconds": 15}, or a
 string that contains one. Each question becomes a row. Its id is, for example, ``white_1/time``, and
 its category is ``time``, ``shift``, ``angle`` or ``zone``. ClockBench's script asks the four
-questions about a clock in one conversation; here, each is asked separately, with the image.
+questions about a clock in one conversation; here, each question is a row with the image.
 
 Source: https://clockbench.ai, input/input_sample.json and input/answers_sample.json.
 """

@@ -1,12 +1,12 @@
 """Import object boxes from ``instances_val2017.json`` of COCO, or a file in the same format.
 
 Boxes are [x, y, width, height] in pixels. With ``--shape polygon``, an object is the polygon of its
-``segmentation``. If this has several polygons or run lengths (RLE), the object has its box and its
-``mask``. A crowd region (``iscrowd``) covers an unknown number of objects. It is marked ``ignore``,
-so that it does not count in scores.
+``segmentation``. If the segmentation has several polygons or run lengths (RLE), the object gets its
+box and a ``mask``. A crowd region (``iscrowd``) covers an unknown number of objects. It is marked
+``ignore``, so that it does not count in scores.
 
-LVIS has ``coco_url`` instead of ``file_name``; the last two parts of the URL, such as
-``val2017/000000397133.jpg``, are the file name, as in detectron2 (``get_file_name``).
+LVIS has ``coco_url`` instead of ``file_name``. As in detectron2 (``get_file_name``), the file name
+is then the last two parts of the URL, such as ``val2017/000000397133.jpg``.
 
 Source: https://cocodataset.org/#format-data, https://www.lvisdataset.org/dataset.
 """
@@ -35,7 +35,7 @@ from mm_numeric.importers.importer import (
 )
 from mm_numeric.io.files import read_json
 
-# In this order, because annotations refer to images and categories.
+# Checked in this order, because annotations refer to images and categories.
 _PARTS = {"images": "image", "categories": "category", "annotations": "annotation"}
 
 
@@ -101,9 +101,9 @@ class Coco(ImageImporter):
 
 
 def _declared_classes(categories: Sequence[Any], used: Container[Any]) -> DeclaredClasses:
-    """Return the names of the categories of a file, without empty supercategories of others.
+    """Return the names of a file's categories, without supercategories that have no objects.
 
-    Roboflow adds such a category. ``used`` are the ids of the categories with objects.
+    Roboflow adds such a supercategory. ``used`` are the ids of the categories with objects.
     """
     groups = {c.get("supercategory") for c in categories if c.get("supercategory") != c["name"]}
     return DeclaredClasses(
@@ -129,7 +129,7 @@ def read_instances(path: Path) -> dict[str, list[Any]]:
 def _validate(
     raw: Mapping[str, list[Any]], path: Path
 ) -> tuple[list[tuple[str, InvalidRowError, Any]], dict[str, list[Any]]]:
-    """Return (location, error, image id or None) of each error in a file, and its valid entries."""
+    """Return the errors of a COCO file, as (location, error, image id), and its valid entries."""
     errors: list[tuple[str, InvalidRowError, Any]] = []
     valid: dict[str, list[Any]] = {part: [] for part in _PARTS}
     keys: dict[str, set[Any]] = {part: set() for part in _PARTS}
@@ -163,7 +163,7 @@ def _validate(
                 if item["id"] in keys[part]:
                     raise InvalidRowError("id", "this id is used twice.")
                 if part != "categories":
-                    # An annotation of an invalid image is not a second error.
+                    # Annotations of an invalid image are not reported as further errors.
                     keys[part].add(item["id"])
                 check(part, item)
                 keys[part].add(item["id"])

@@ -4,9 +4,9 @@
     gsd:0.255589285596
     1054 1028 1063 1011 1111 1040 1112 1062 ship 1
 
-A line has the four corners of a rotated box, its class, and 1 if the object is difficult, which may
-be missing. Difficult objects are marked ``ignore``, as in DOTA's evaluation. Both header lines are
-optional. Use the rows with ``task: {name: detection, shape: rotated_box}``.
+A line has the four corners of a rotated box, its class, and optionally a flag, which is 1 if the
+object is difficult. Difficult objects are marked ``ignore``, as in DOTA's evaluation. Both header
+lines are optional. Use the rows with ``task: {name: detection, shape: rotated_box}``.
 
 Source: https://github.com/CAPTAIN-WHU/DOTA_devkit, dota_utils.py and dota_evaluation_task1.py.
 """

@@ -1,8 +1,8 @@
 """Write rows as data sets of other tools, in the file and coordinate formats that they train on.
 
-A task converts each row to a question and an answer, a frame writes the coordinates of the answer
-as a model family does, and an ``Exporter`` writes the files of a tool. They are in a folder next to
-the rows: ``rows.jsonl`` for ms-swift is ``rows.ms-swift``.
+A task converts each row to a question and an answer. A frame writes the answer's coordinates in the
+format of a model family. An ``Exporter`` writes the files of a tool, in a folder next to the rows:
+``rows.ms-swift`` next to ``rows.jsonl``.
 """
 
 import json
@@ -25,12 +25,12 @@ from mm_numeric.settings import read_dataclass
 from mm_numeric.tasks.base import Task, task_class
 
 TRAIN = "train.jsonl"
-_ORIENTATION = 0x0112  # EXIF tag; 2 to 8 are turned or mirrored
+_ORIENTATION = 0x0112  # EXIF tag; images with the values 2 to 8 are rotated or mirrored
 
 
 Sample = tuple[Example, Frame | None]
-"""A question with its answer and the paths of its images, and the frame of the trained model. The
-frame is None without an image, and if answers have no coordinates."""
+"""An example (question, answer and paths of images), and the frame in which the model to be trained
+writes coordinates. The frame is None without an image, or if answers have no coordinates."""
 
 
 class Exporter(ABC):
@@ -46,27 +46,25 @@ class Exporter(ABC):
     """Names of the files in the folder."""
 
     image_max_pixels: ClassVar[int | None] = None
-    """Area to which the tool shrinks larger images by default, before the model's own resizing."""
+    """Maximum image area in pixels. By default, the tool downscales larger images to it before the
+    model's own resizing. None: there is no maximum."""
 
     tags: ClassVar[tuple[str, ...]] = ()
-    """Texts that the tool replaces in questions and answers."""
+    """Texts that rows must not have, because the tool would replace them."""
 
     @abstractmethod
     def row(self, prompt: str, answer: str, frame: Frame | None) -> dict[str, Any]:
-        """Return the fields of a row, without its id and images.
-
-        ``prompt`` has ``IMAGE`` once for each image.
-        """
+        """Return the row without id and images. ``prompt`` has ``IMAGE`` once for each image."""
 
     @abstractmethod
     def usage(self, folder: Path, name: str, frame: FrameRule | None) -> str:
-        """Return the command or the settings with which the tool trains on the files.
+        """Return the command or the settings with which the tool trains on the files in ``folder``.
 
-        ``name`` is the name of the rows, such as ``train``.
+        ``name`` is the name of the rows' file without its ending, such as ``train``.
         """
 
     def write(self, task: Task, samples: Iterator[Sample], folder: Path, name: str) -> None:
-        """Write one line of JSON for each question."""
+        """Write a file with one line of JSON for each question."""
         with (folder / TRAIN).open("w", encoding="utf-8") as file:
             for example, frame in samples:
                 try:
@@ -93,20 +91,23 @@ class Target:
     """A key of ``EXPORTERS``, such as ``ms-swift``."""
 
     frame: FrameRule | None = None
-    """How the model resizes images and writes coordinates; None for answers without them."""
+    """How the model resizes images and writes coordinates; None if answers have no coordinates."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of the task, such as ``{"shape": "polygon"}``."""
 
     images: str | None = None
-    """Folder of the images; None: that of the rows, or its subfolder ``images``."""
+    """Folder of the images. None: the folder of the rows, or its subfolder ``images``."""
 
     def folder(self, rows: Path) -> Path:
         """Return the folder of the tool's files."""
         return rows.with_name(f"{rows.stem}.{self.tool}")
 
     def check(self, rows: Path, *, force: bool) -> Exporter:
-        """Return the exporter; raise ValueError if its folder cannot be written."""
+        """Return the exporter; raise ValueError if its folder exists.
+
+        With ``force``, the folder may exist, but must have no files except those of an exporter.
+        """
         exporter: Exporter = choose(self.tool, EXPORTERS, "tool", "--to")()
         folder = self.folder(rows)
         if folder.exists() and not force:
@@ -120,13 +121,13 @@ class Target:
         return exporter
 
     def write(self, rows: Path, setting: Any) -> str:
-        """Write prepared rows for the tool, and return how to train it on them.
+        """Write prepared rows for the tool, and return how to train with it on these rows.
 
         ``setting`` is the value of ``task`` in a config: a name, or a mapping with options.
         """
         exporter = self.check(rows, force=True)
         options = {"name": setting} if isinstance(setting, str) else dict(setting or {})
-        if "name" in self.options:  # another task, without the classes of the rows
+        if "name" in self.options:  # another task: its class may lack the options in ``setting``
             options = {}
         options.update(self.options)
         name = options.pop("name", None)

@@ -1,8 +1,8 @@
-"""Rows of ms-swift, LLaMA-Factory and TRL, which train on questions and answers as texts.
+"""Write rows for ms-swift, LLaMA-Factory and TRL, which train on questions and answers as texts.
 
-Coordinates are written in the frame of the model family. For ms-swift, boxes and points become
-``<bbox>`` with their pixels in ``objects``, if ms-swift writes them like the family. They then stay
-correct if ms-swift resizes images to other sizes.
+Coordinates are written in the frame of the model family. In rows for ms-swift, boxes and points
+become ``<bbox>``, with pixels of the original image in ``objects``, if ms-swift writes coordinates
+like the family. They then stay correct if ms-swift resizes images to other sizes.
 
 Sources: modelscope/ms-swift 4.6.0, swift/template/base.py (normalize_bbox) and
 swift/template/templates/qwen.py (replace_bbox); hiyouga/LLaMA-Factory 0.9.5,
@@ -48,7 +48,7 @@ class MsSwift(Exporter):
         return {"messages": _turns(prompt, text), "objects": objects}
 
     def usage(self, folder: Path, name: str, frame: FrameRule | None) -> str:
-        """Return the command, with the environment that the rows are written for."""
+        """Return the ``swift sft`` command with the environment variables that the rows require."""
         variables = []
         if frame is not None and frame.coordinates.format == "json":
             variables.append("QWENVL_BBOX_FORMAT=new")
@@ -59,7 +59,7 @@ class MsSwift(Exporter):
 
 
 def _is_rescaled(frame: Frame) -> bool:
-    """Return True if ms-swift computes the coordinates of the frame from pixels."""
+    """Return True if ms-swift can compute coordinates in this format from pixels."""
     return frame.coordinates in [COORDINATES[n] for n in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")]
 
 
@@ -97,7 +97,10 @@ def _with_placeholders(answer: str, frame: Frame) -> tuple[str, dict[str, Any]]:
 
 
 def _as_swift_writes(levels: list[tuple[int, int]]) -> list[str]:
-    """Return a box or point with ``QWENVL_BBOX_FORMAT=new``, and with ``legacy``, the default."""
+    """Return the two texts that ms-swift writes for a box or point, [] for other shapes.
+
+    The first is for ``QWENVL_BBOX_FORMAT=new``, the second for ``legacy``, the default.
+    """
     if len(levels) > 2:
         return []
     points = ",".join(f"({x},{y})" for x, y in levels)
@@ -105,7 +108,7 @@ def _as_swift_writes(levels: list[tuple[int, int]]) -> list[str]:
 
 
 class LlamaFactory(Exporter):
-    """Writes rows of LLaMA-Factory, and the file that describes them."""
+    """Writes rows of LLaMA-Factory, and ``dataset_info.json``, which describes the rows."""
 
     tool = "LLaMA-Factory 0.9.5"
     files = frozenset({TRAIN, "dataset_info.json"})
@@ -114,7 +117,10 @@ class LlamaFactory(Exporter):
     tags = ("<image>", "<video>", "<audio>")
 
     def row(self, prompt: str, answer: str, frame: Frame | None) -> dict[str, Any]:
-        """Return the messages."""
+        """Return the messages; raise ValueError if the tool would enlarge a small image.
+
+        Only coordinates in pixels of the resized image would then be wrong.
+        """
         in_pixels = frame is not None and frame.coordinates.max_value is None
         if in_pixels and frame is not None and frame.coordinates.space == "resized":
             width, height = frame.width_px, frame.height_px
@@ -151,7 +157,7 @@ class Trl(Exporter):
     tool = "TRL 1.16"
 
     def row(self, prompt: str, answer: str, frame: Frame | None) -> dict[str, Any]:
-        """Return the prompt and the completion; TRL puts a single image first by itself."""
+        """Return the prompt and the completion. TRL itself inserts an image at the beginning."""
         parts: Any = prompt.removeprefix(IMAGE)
         if IMAGE in parts:
             texts = [{"type": "text", "text": text} for text in prompt.split(IMAGE)]

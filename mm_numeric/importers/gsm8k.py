@@ -20,7 +20,7 @@ class GSM8KImporter(FileImporter):
     endings = (".jsonl", ".gz")
 
     def row(self, raw: Mapping[str, Any], identity: str) -> dict[str, Any]:
-        """Convert a problem and its solution, which has to end with a number."""
+        """Convert a problem and its solution; the solution must end with a number."""
         question, answer = text_field(raw, "question"), text_field(raw, "answer")
         with invalid_as("answer"):
             gsm8k.GSM8K().read_answer(answer, "")

@@ -26,7 +26,7 @@ _WITH_EXPONENT = re.compile(rf"{_DECIMAL}(?:[eE][-+]?[0-9]{{1,3}})?\s*", re.ASCI
 
 
 class Row(NamedTuple):
-    """A valid sample in the format that tasks read. ``where`` is its location in the input file."""
+    """A sample in the format that tasks read, and ``where`` it is in the input file."""
 
     where: str
     fields: dict[str, Any]
@@ -42,18 +42,18 @@ class InvalidLine(NamedTuple):
     why: str
 
     kind: str
-    """Category of the problem, such as "box"; the report counts invalid lines per kind."""
+    """Kind of error, such as "box"; the report counts invalid lines per kind."""
 
 
 class SkippedLine(NamedTuple):
-    """A valid line or entry of an input file that is counted, but not converted to a row."""
+    """A valid line or entry of an input file that the importer counts, but does not convert."""
 
     what: str
     """Name of this count in the report, such as "answers without a box"."""
 
 
 class DeclaredClasses(NamedTuple):
-    """The classes that a file declares, in its order; some may have no objects in it."""
+    """The classes that a file declares, in the order of the file, with or without objects."""
 
     names: tuple[str, ...]
 
@@ -76,7 +76,7 @@ class InvalidRowError(ValueError):
 
 
 class Option(NamedTuple):
-    """Annotation of an importer's field: help text and choices of its command line option."""
+    """Annotation of an importer's field: the help text and choices of a command line option."""
 
     meaning: str
     choices: Iterable[str] | None = None
@@ -97,7 +97,7 @@ class Importer(Protocol):
     """
 
     version: ClassVar[int]
-    """Version of the conversion, to be increased when the same files give different rows."""
+    """Version of the conversion. Increase it if the same files are converted to different rows."""
 
     def files(self, inputs: Sequence[Path]) -> list[Path]:
         """Return the files to read, given the files and folders of the command line."""
@@ -105,7 +105,8 @@ class Importer(Protocol):
     def rows(self, files: Sequence[Path]) -> Iterator[ImportedItem]:
         """Convert the files, and yield a row, an error or a ``SkippedLine`` per entry.
 
-        If each row covers all classes that a file declares, also yield ``DeclaredClasses``.
+        If each row has the objects of all classes in its image, also yield the file's list of
+        classes as ``DeclaredClasses``.
         """
 
 
@@ -123,7 +124,7 @@ class ImageFolder:
             raise ValueError(f"--images {self.folder}: there is no such folder.")
 
     def find(self, stem: str, ending: str = ".jpg") -> str:
-        """Return the file name of the image ``stem``; without an image folder, with ``ending``."""
+        """Return the file name of the image ``stem``: ``stem`` + ``ending`` without a folder."""
         if self.folder is None:
             return f"{stem}{ending}"
         names = self._names.get(stem, [])
@@ -135,8 +136,8 @@ class ImageFolder:
     def size(self, name: str, declared: tuple[int, int] | None) -> tuple[int, int] | None:
         """Return (width, height) of an image in pixels, with its EXIF rotation applied.
 
-        ``declared`` is the size in the annotations, or None. If there is no image folder, it is
-        returned unchecked. Otherwise, an error is raised if the image file has another size.
+        ``declared`` is the size in the annotations, or None. Without an image folder, return
+        ``declared`` unchecked. Otherwise, raise an error if the image file has another size.
         """
         if self.folder is None:
             return declared
@@ -170,7 +171,7 @@ class ImageFolder:
 
 
 class FileImporter:
-    """Base class of importers of files with entries, which are JSON objects by default.
+    """Base class of importers that convert the entries of files, by default JSON objects.
 
     An importer defines ``row`` if an entry becomes one row, or ``items`` if it becomes several. It
     also defines ``entries`` if the entries of its files are not JSON objects.
@@ -199,9 +200,9 @@ class FileImporter:
     def entries(self, path: Path) -> Iterator[tuple[str, str, Any]]:
         """Yield the location, a unique id, and the content of each entry of a file.
 
-        The id is the name of the file and the number of the object, such as ``train.17``. An entry
-        that cannot be read has an ``InvalidRowError`` as its content, and the classes of the file
-        are an entry with ``DeclaredClasses``.
+        The id is the name of the file and the number of the object, such as ``train.17``. The
+        content of an entry that cannot be read is an ``InvalidRowError``. A ``DeclaredClasses`` as
+        content is no entry, but lists the classes of the file.
         """
         stem = Path(path.name.removesuffix(".gz")).stem
         for count, row in enumerate(rows_or_errors(path), start=1):
@@ -228,7 +229,7 @@ class FileImporter:
 def row_or_error(
     where: str, read: Callable[..., dict[str, Any] | SkippedLine], *arguments: Any
 ) -> ImportedItem:
-    """Return the row whose fields ``read(*arguments)`` returns, or the error that it raises."""
+    """Call ``read(*arguments)``; return its result as a row, or its error as an ``InvalidLine``."""
     try:
         found = read(*arguments)
     except InvalidRowError as error:
@@ -238,7 +239,7 @@ def row_or_error(
 
 @dataclass(frozen=True, kw_only=True)
 class ImageImporter(FileImporter):
-    """Base class of importers of rows with images, which are looked up in ``self.folder``."""
+    """Base class of importers of rows with images. The images are in ``self.folder``."""
 
     images: ImagesFolder = None
 
@@ -308,9 +309,9 @@ def _natural(name: str) -> list[tuple[int, str]]:
 def named_objects(
     path: Path, what: str
 ) -> Iterator[tuple[str, str, dict[str, Any] | InvalidRowError]]:
-    """Yield (location, name, fields) of each field of the JSON object in a file, or an error.
+    """Read a JSON file that maps names to objects; yield (location, name, object) of each name.
 
-    The values of these fields are objects, too. Error messages call them ``what``.
+    If a value is not an object, yield an error instead. Error messages call the values ``what``.
     """
     found = read_json(path)
     if not isinstance(found, dict):
@@ -323,7 +324,7 @@ def named_objects(
 
 def numbered_lines(path: Path, text: str) -> Iterator[tuple[str, int, str]]:
     """Yield (location, number, line) of the lines of a text file that are not blank."""
-    # Not splitlines, which also splits at U+2028, a line separator within a text.
+    # splitlines would also split at U+2028, a line separator within a text.
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             yield f"{path}, line {number}", number, line.removesuffix("\r")
@@ -342,7 +343,7 @@ def image_row(
 
     ``fields`` are the row's fields, except ``instances``. ``objects`` are pairs of the location of
     an object, such as ``line 3``, and the object. ``read`` converts an object to its entry in
-    ``instances``, or to a ``SkippedLine`` if it is left out on purpose.
+    ``instances``, or to a ``SkippedLine`` if the object is left out on purpose.
     """
     instances, is_complete = [], True
     for position, raw in objects:
@@ -372,17 +373,17 @@ def invalid_as(kind: str, where: str = "") -> Iterator[None]:
 
 
 def parse_number(text: str, *, exponent: bool = False) -> float:
-    """Parse a decimal number, also ``1e3`` if ``exponent``; reject ``nan`` and non-ASCII digits."""
+    """Parse a decimal number; with ``exponent``, also one such as ``1e3``.
+
+    Raises InvalidRowError for other texts, such as ``nan`` and digits that are not ASCII.
+    """
     if not (_WITH_EXPONENT if exponent else _NUMBER).fullmatch(text):
         raise InvalidRowError("numbers", f"{text.strip()!r:.40} is not a number.")
     return float(text)
 
 
 def parse_box(value: Any, *, xywh: bool = False) -> list[float]:
-    """Validate a box and return it as ``[x1, y1, x2, y2]``.
-
-    With ``xywh``, the argument is ``[x, y, width, height]``.
-    """
+    """Validate a box, with ``xywh`` [x, y, width, height], and return [x1, y1, x2, y2]."""
     with invalid_as("box"):
         box = read_box(value, "", xywh=xywh)
     return round_coordinates([box.x1, box.y1, box.x2, box.y2])
@@ -398,9 +399,10 @@ def parse_polygon(value: Any) -> list[float]:
 def text_region(
     numbers: Any, text: str | None, *, ignore: bool, field: str = "text"
 ) -> dict[str, Any]:
-    """Return the entry in ``instances`` of a region: its polygon, and its text, if any.
+    """Return the entry of a region in ``instances``: its polygon and, if given, its text.
 
-    If an ignored region has no area, the image keeps its row, without this region.
+    Raises InvalidRowError for an invalid polygon. If the region is ignored, this error is harmless:
+    the image still gets a row, without the region.
     """
     try:
         shape = {"polygon": parse_polygon(numbers)}

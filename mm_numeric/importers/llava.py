@@ -34,7 +34,7 @@ from mm_numeric.importers.importer import (
 )
 from mm_numeric.registry import unknown
 
-_ANY_SIDE = 1000  # relative coordinates do not depend on the side
+_ANY_SIDE = 1000  # any value: relative coordinates do not depend on the side of the square
 _SPEAKERS = {"human": "user", "gpt": "assistant"}
 _ROLES = ("system", "user", "assistant")
 
@@ -43,7 +43,7 @@ _ROLES = ("system", "user", "assistant")
 class LlavaImporter(ImageImporter):
     """Importer for LLaVA and ShareGPT conversations whose answers contain boxes."""
 
-    version = 2  # 2: no comma between boxes in their labels
+    version = 2  # 2: labels no longer contain the comma between two boxes
 
     size: Annotated[
         str | None,
@@ -197,7 +197,7 @@ class LlavaImporter(ImageImporter):
         return {"phrase": phrase.strip(), "box": boxes[0]["box"]}
 
     def _numerals(self, text: str) -> list[str]:
-        """Return all coordinates in an answer as strings, four per box; raise if one is invalid."""
+        """Return the coordinates in an answer as texts, four per box; raise if one is invalid."""
         form = self._coordinates.text
         reading = form.read(text)
         if reading.cut:
@@ -260,10 +260,7 @@ class _Turn(NamedTuple):
 
 
 def _read_turns(row: Mapping[str, Any]) -> Iterator[_Turn]:
-    """Yield the messages of a row with ``conversations`` (LLaVA) or ``messages`` (ShareGPT).
-
-    The messages of TRL are in ``prompt`` and ``completion``.
-    """
+    """Yield the messages of a row in the format of LLaVA, ShareGPT or TRL."""
     raw = row.get("conversations") if row.get("messages") is None else row["messages"]
     if raw is None and isinstance(row.get("prompt"), list):
         raw = [*row["prompt"], *(row.get("completion") or ())]
@@ -281,14 +278,14 @@ def _read_turns(row: Mapping[str, Any]) -> Iterator[_Turn]:
 
 
 def _read_images(row: Mapping[str, Any]) -> list[str]:
-    """Return the image paths of a row. Its field ``image`` or ``images`` has one path or a list."""
+    """Return the image paths in a row's field ``image`` or ``images``, a path or a list."""
     raw = row.get("images") if row.get("image") is None else row["image"]
     items = raw if isinstance(raw, list) else [] if raw is None else [raw]
     return [parse_text(i.get("path") if isinstance(i, Mapping) else i, "an image") for i in items]
 
 
 def _format_of_tokens(text: str) -> str | None:
-    """Return the name of the coordinate format whose special tokens a text has, or None."""
+    """Return the name of the coordinate format whose special tokens a text has; None if none."""
     for name, coordinates in COORDINATES.items():
         form = coordinates.text
         if (form.bins or form.open.startswith("<")) and form.read(text).shapes:

@@ -6,7 +6,7 @@ In text files, such as interpolate/arithmetic__mixed.txt, each question is follo
     7/2
 
 The folder is the regime (train-easy, train-medium, train-hard, interpolate or extrapolate), and the
-file name is the module. In .jsonl files, each line has them as fields:
+file name is the module. In .jsonl files, regime and module are fields of each line:
 
     {"regime": "interpolate", "module": "arithmetic__mixed", "question": "...", "answer": "7/2"}
 
@@ -76,7 +76,7 @@ class MathematicsImporter(FileImporter):
         return all(names is None or name in names.split(",") for names, name in pairs)
 
     def entries(self, path: Path) -> Iterator[tuple[str, str, Any]]:
-        """Yield the questions of a file, as objects with the fields of .jsonl files."""
+        """Yield the questions of a file as objects; .txt files get the fields of .jsonl files."""
         if path.suffix == ".jsonl":
             yield from super().entries(path)
             return
@@ -115,5 +115,5 @@ class MathematicsImporter(FileImporter):
 
 
 def _regime_and_module(path: Path) -> tuple[str, str]:
-    """Return a file's folder and stem, such as ``interpolate`` and ``arithmetic__mixed``."""
+    """Return a file's regime (its folder) and module (its stem, ``arithmetic__mixed``)."""
     return path.resolve().parent.name, path.stem

@@ -5,8 +5,8 @@
            "metadata": {"split": "testmini", "skills": [...], ...}}, ...}
 
 Parquet files must first be exported as .json or .jsonl. Keep the names of all fields, including
-``query`` (the prompt). Save each image as a file, and its path in ``decoded_image``. Rows whose
-``metadata.split`` is ``testmini`` or ``test`` cannot be used for training.
+``query`` (the prompt). Save each image as a file, and write its path in ``decoded_image``. Rows
+whose ``metadata.split`` is ``testmini`` or ``test`` cannot be used for training.
 
 Source: https://github.com/lupantech/MathVista, data/testmini.json; AI4Math/MathVista on the hub.
 """
@@ -46,7 +46,7 @@ class MathVistaImporter(ImageImporter):
             yield where, pid, {"pid": pid, **raw} if isinstance(raw, dict) else raw
 
     def row(self, raw: Mapping[str, Any], identity: str) -> dict[str, Any]:
-        """Convert a question, which the task ``mathvista`` has to accept."""
+        """Convert a question; raise InvalidRowError if the task ``mathvista`` rejects the row."""
         saved = raw.get("decoded_image")
         image = parse_text(saved if isinstance(saved, str) and saved else raw.get("image"), "image")
         kept = {name: raw[name] for name in _KEPT if not _is_missing(raw.get(name))}

@@ -5,13 +5,13 @@
       "evaluator": "interval_matching",
       "evaluator_kwargs": {"interval": [9.5, 9.7], "units": ["A", "Ampere"]}}, ...]
 
-``multi_interval_matching`` has ``intervals`` and a list of units for each. Intervals of clocks are
-texts: ``["8:59:06", "8:59:07"]``. ``evaluator_kwargs`` may be a JSON text, as on the hub. Save the
-images as files, and their paths in ``img_path`` or ``image``. The kind of instrument becomes
-``instrument``, and its design (dial, digital, linear, composite) the category.
+The evaluator ``multi_interval_matching`` has ``intervals``, and a list of units for each interval.
+Times are texts: ``["8:59:06", "8:59:07"]``. ``evaluator_kwargs`` may be a JSON text, as on the hub.
+Save the images as files, and write their paths in ``img_path`` or ``image``. ``image_type`` becomes
+``instrument``, and ``design`` (dial, digital, linear, composite) becomes the category.
 
-An interval without its own list of units is left out, because MeasureBench's script ignores it:
-with ``"units": [""]``, only the first of several intervals counts.
+Like MeasureBench's script, leave out an interval without a list of units: with ``"units": [""]``,
+only the first of several intervals counts.
 
 Source: https://github.com/flageval-baai/MeasureBench, evaluation/measure_bench_evaluator.py;
 FlagEval/MeasureBench on the hub.
@@ -69,7 +69,7 @@ def _intervals(evaluator: Any, given: Any) -> list[dict[str, Any]]:
         else:
             intervals = fields["intervals"]
             pairs = list(zip(intervals, units or [[]] * len(intervals), strict=False))
-        # A text instead of a list of units is a list of its letters, as in the script.
+        # Like MeasureBench's script, read a text instead of a list of units as a list of letters.
         return [
             {"low": _end(low), "high": _end(high), "units": list(own)} for (low, high), own in pairs
         ]
@@ -82,7 +82,7 @@ def _intervals(evaluator: Any, given: Any) -> list[dict[str, Any]]:
 
 
 def _end(value: Any) -> Any:
-    """Return an end of an interval; a time is written as ``8:59:06``."""
+    """Return an end of an interval; rewrite a time such as ``05:07:-1`` as a valid time."""
     if not isinstance(value, str):
         return value
     if not _TIME.fullmatch(value):

@@ -1,6 +1,6 @@
 """Import text regions from the JSON files of MMOCR, such as ``textdet_test.json``.
 
-Source: https://mmocr.readthedocs.io, dataset classes. Example: tests/data/det_toy_dataset in MMOCR.
+Source: https://mmocr.readthedocs.io, dataset classes. Example: tests/data/det_toy_dataset of MMOCR.
 """
 
 from collections.abc import Iterator, Mapping

@@ -11,8 +11,8 @@ activitynet     {"v_QOlSCBRmfWY": {"duration": 82.7, "timestamps": [[0.8, 19.9]]
 
 ``--frames`` is a folder with one folder of images for each video, such as ``AO8RW/0001.jpg``, and
 ``--fps`` is the number of frames that were extracted per second. With ``--videos``, the frames are
-extracted into ``--frames``, at most ``--max-frames`` for each video, and rows have their
-``seconds``. ``images`` of the data source in a config is the folder of the frames.
+extracted into ``--frames``, at most ``--max-frames`` for each video; a row's ``seconds`` are then
+the times of its frames. In a config, set ``images`` of the data source to the folder ``--frames``.
 
 Sources: https://github.com/jiyanggao/TALL, https://github.com/jayleicn/moment_detr (data), and
 https://cs.stanford.edu/people/ranjaykrishna/densevid.
@@ -68,7 +68,7 @@ class _Moments(FileImporter):
             require_reader()
 
     def moment(self, identity: str, video: str, query: str, spans: list[Any]) -> dict[str, Any]:
-        """Return the row of a description; ``spans`` are pairs of seconds."""
+        """Return a row: the description ``query``, its ``spans`` in seconds, and the frames."""
         for i, value in enumerate(spans):
             spans[i] = span = parse_number_list(value)
             if len(span) != 2 or not 0 <= span[0] < span[1]:

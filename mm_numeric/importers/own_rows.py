@@ -4,9 +4,9 @@
     {"id": "7", "image": "2.jpg", "instances": [{"polygon": [...], "ignore": true}]}
     {"id": "8", "question": "What is 3 + 4?", "answer": 7}
 
-Each row is read by the task of the option ``--task``. Without it, a row with ``instances`` is read
-by ``detection``, one with a question and an answer but no image by ``numbers``, and all others by
-``grounding``. Fields that the task does not read are kept unchanged.
+The option ``--task`` names the task that checks each row. Without it, the task is ``detection`` for
+a row with ``instances``, ``numbers`` for a row with a question and an answer but no image, and
+``grounding`` for any other row. Fields that the task does not read stay in the row unchanged.
 """
 
 from collections.abc import Mapping

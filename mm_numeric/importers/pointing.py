@@ -1,4 +1,4 @@
-"""Import PixMo-Points, Where2Place and RefSpatial-Bench: phrases, and points or masks for them.
+"""Import PixMo-Points, Where2Place and RefSpatial-Bench: phrases with points or masks.
 
 pixmo_points  rows of allenai/pixmo-points or pixmo-points-eval, saved with ``to_json`` of
               ``datasets``; rows of pixmo-points-eval also have ``masks``: for each point the pixels
@@ -15,12 +15,12 @@ refspatial    question.json of the folder Location, Placement or Unseen, which i
                 "mask_path": "mask/0.png", "category": "location", "step": 1}, ...]
 
 Masks are saved in the rows, as run lengths. Points of PixMo are in percent of width and height, so
-that ``--images`` is needed. (``point_scale=100`` in the classes ``PixMoPoints`` and
-``PixMoPointsEval`` of https://github.com/allenai/molmo, olmo/data/pixmo_datasets.py; the dataset
-card says pixels.) The file name of an image is the SHA-256 of its URL, as ``download_pixmo_urls``
-of olmo/data/download_urls.py saves it; a row may have another file name in ``image``. Questions of
-Where2Place end with the required form of the answer, from ``Your answer should`` on. This is
-removed, because each model family has its own form.
+``--images`` is required. (The dataset card says pixels, but the classes ``PixMoPoints`` and
+``PixMoPointsEval`` of https://github.com/allenai/molmo, olmo/data/pixmo_datasets.py, have
+``point_scale=100``.) Images are named by the SHA-256 of their URLs, as ``download_pixmo_urls`` of
+olmo/data/download_urls.py saves them; a row may have another file name in ``image``. The end of a
+question of Where2Place, from ``Your answer should`` on, describes the format of the answer. It is
+removed, because each model family has its own format.
 
 Sources: https://github.com/wentaoyuan/RoboPoint, robopoint/eval/summarize_vqa.py, and
 wentao-yuan/where2place on the hub; BAAI/RefSpatial-Bench on the hub, README and folder Location.
@@ -49,7 +49,7 @@ from mm_numeric.importers.importer import (
 )
 
 _PERCENT = 100
-_BEYOND = 1  # percent of the image by which a point may lie outside; it is moved to the edge
+_BEYOND = 1  # percent of the image by which a point may be outside; such points move to the edge
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ class PixMoPoints(ImageImporter):
 
 
 def _percents(point: Mapping[str, Any]) -> list[float]:
-    """Return x and y of a point in percent, moved to the edge of the image if just outside."""
+    """Return x and y of a point in percent; move it to the edge if it is at most 1 % outside."""
     found = parse_number_list([point.get("x"), point.get("y")])
     if not all(-_BEYOND <= n <= _PERCENT + _BEYOND for n in found):
         raise InvalidRowError(
@@ -143,13 +143,13 @@ class Where2Place(ImageImporter):
 class RefSpatial(ImageImporter):
     """Importer for RefSpatial-Bench: points at objects or in free space, one row per question."""
 
-    # `field()`: it is required here, and the base class has a default.
+    # `field()` removes the default of the base class: the option is required here.
     images: Annotated[
         Path, Option("folder of image/ and mask/, such as Location", name="FOLDER")
     ] = field()
 
     def row(self, raw: Mapping[str, Any], identity: str) -> dict[str, Any]:
-        """Convert a question and its mask; ``category`` and ``step`` are kept."""
+        """Convert a question and its mask; also copy ``category`` and ``step`` to the row."""
         found = {name: raw[name] for name in ("category", "step") if raw.get(name) is not None}
         mask = self.images / text_field(raw, "mask_path")
         number = raw.get("id")
@@ -162,7 +162,7 @@ class RefSpatial(ImageImporter):
 
 
 def _image_and_region(images: ImageFolder, name: str, mask: Path) -> dict[str, Any]:
-    """Return the fields of a row for its image, and for its mask, a file of the same size."""
+    """Return the row fields for an image and its mask, a file that must have the image's size."""
     try:
         with image_file(mask) as image:
             region = mask_of(np.asarray(image))

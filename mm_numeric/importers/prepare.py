@@ -34,7 +34,7 @@ from mm_numeric.io.log import logger, progress
 from mm_numeric.registry import TASK_OF_FORMAT, task_of_row
 
 _SHAPES = {"box", "box_xywh", "polygon"}
-_TOLERANCE_PX = 1.0  # as in a frame: a rounded annotation may be this far outside its image
+_TOLERANCE_PX = 1.0  # rounded annotations may be outside the image by this much; frames accept it
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class Prepared:
     """Content of the .prepared.json file."""
 
     usage: str = ""
-    """How to train another tool on the rows, if they were also written for one."""
+    """How to train with another tool, if the rows were also written for it; else empty."""
 
     @property
     def bad(self) -> int:
-        """Return the number of invalid entries in the input files, which were not converted."""
+        """Return the number of entries that were not converted because they are invalid."""
         return len(self.record["bad_lines"])
 
 
@@ -71,8 +71,8 @@ def prepare(
 ) -> Prepared:
     """Convert input files to rows, and write the rows to a .jsonl file.
 
-    The arguments are those of ``mm_numeric.prepare``. Rows with more invalid lines than
-    ``allow_bad`` may be replaced without ``force``. Without any valid row, no file is written.
+    The arguments are those of ``mm_numeric.prepare``. An existing output is replaced if ``force``
+    is set or its conversion had too many invalid lines. Without a valid row, no file is written.
     """
     record_path = record_of(out)
     force = _check_out(out, record_path, force=force)
@@ -89,13 +89,13 @@ def prepare(
             file.write(line)
             digest.update(line)
         if not counts["rows"]:
-            raise _no_rows(inputs, found)  # leaves the files as they are
+            raise _no_rows(inputs, found)  # existing files stay as they are
         if out.exists() and not force:
             if sha256_of(out) != digest.hexdigest():
                 raise _exists(out)
             logger.info("%s has these rows already; its record, which was missing, is added.", out)
         record_path.unlink(missing_ok=True)
-    objects = {**found.declared, **dict(sorted(found.labels.items()))}  # those declared come first
+    objects = {**found.declared, **dict(sorted(found.labels.items()))}  # declared classes first
     record = {
         "format": name,
         "version": importer.version,
@@ -121,9 +121,9 @@ class _Counted:
     """Counts the items of an importer, and validates its rows."""
 
     def __init__(self, task: str | None, *, clip: bool) -> None:
-        self._task = task  # of all rows, if it does not depend on the row
+        self._task = task  # the task of all rows; None if it depends on the row
         self._clip = clip
-        self._locations: dict[str, str] = {}  # by id
+        self._locations: dict[str, str] = {}  # maps the id of a row to its location
         self.counts, self.labels, self.tasks, self.skipped = (Counter[str]() for _ in range(4))
         self.declared: dict[str, int] = {}
         self.invalid: list[InvalidLine] = []
@@ -144,7 +144,6 @@ class _Counted:
                     self.invalid.append(error.at(item.where))
 
     def _line(self, where: str, fields: dict[str, Any]) -> bytes:
-        """Validate and count a row, and return it as a line of JSON."""
         if fields["id"] in self._locations:
             used = f"the id {fields['id']!r:.60} is already used in"
             raise InvalidRowError("id", f"{used} {self._locations[fields['id']]}.")
@@ -158,7 +157,7 @@ class _Counted:
         counts, instances = self.counts, fields.get("instances")
         counts["rows"] += 1
         has_size = fields.get("width") is not None
-        if fields.get("image") is None and not has_size:  # the other counts are for images
+        if fields.get("image") is None and not has_size:  # the counts below are of rows with images
             return line
         has_shape = any(fields.get(name) is not None for name in _SHAPES)
         counts["instances"] += has_shape + len(instances or ())
@@ -174,7 +173,6 @@ class _Counted:
         return line
 
     def _count_objects(self, fields: Mapping[str, Any]) -> None:
-        """Count the task of a row, and its objects by label, without those to ignore."""
         of_boxes = self._task in (None, "grounding", "detection")
         found = task_of_row(fields) if of_boxes else self._task
         self.tasks.update([found] if found else [])
@@ -184,22 +182,22 @@ class _Counted:
 
 
 def _task_setting(tasks: Counter[str], classes: Sequence[str]) -> Any:
-    """Return the setting ``task`` of a config for the rows, or None for rows of several tasks."""
+    """Return the setting ``task`` of a config for the rows; None if it cannot be determined."""
     if len(tasks) != 1:
         return None
     (task,) = tasks
     if task != "detection":
         return task
-    # Objects without labels may also be words, for text_detection.
+    # Objects without labels may also be words, and the task text_detection.
     return {"name": task, "classes": [*classes]} if classes else None
 
 
 def _check_out(out: Path, record_path: Path, *, force: bool) -> bool:
     """Return True if existing rows may be replaced: with ``force``, or if they are incomplete.
 
-    They are incomplete if more lines were invalid than allowed. Raises ValueError if the output is
-    not a .jsonl file, or is complete and ``force`` is False. Rows without a record, which a killed
-    process leaves, are not an error here: ``prepare`` keeps them if it gets the same rows again.
+    Rows are incomplete if more lines were invalid than allowed. Raises ValueError if the output is
+    not a .jsonl file, or is complete and ``force`` is False. A killed process leaves rows without a
+    record. They are no error here: ``prepare`` keeps them if the new rows are the same.
     """
     if out.suffix != ".jsonl":
         raise ValueError(f"--out {out}: the file name must end in .jsonl.")
@@ -212,7 +210,6 @@ def _check_out(out: Path, record_path: Path, *, force: bool) -> bool:
 
 
 def _has_failed(record_path: Path) -> bool:
-    """Return True if a record counts more invalid lines than its conversion allowed."""
     if not record_path.is_file():
         return False
     try:
@@ -249,7 +246,7 @@ def _count_outside(fields: dict[str, Any], *, clip: bool) -> int:
         return 0
     width, height = fields["width"], fields["height"]
     outside = 0
-    # A table writes null into the columns that a row does not use.
+    # In rows from a table, fields that a row does not use are null.
     for holder in (fields, *(fields.get("instances") or ())):
         for name in (name for name in _SHAPES & set(holder) if holder[name] is not None):
             xywh = name == "box_xywh"
@@ -259,7 +256,7 @@ def _count_outside(fields: dict[str, Any], *, clip: bool) -> int:
                     shape = read_polygon(holder[name], name)
                 else:
                     shape = read_box(holder[name], name, xywh=xywh)
-            except ValueError as error:  # in a field that the task does not read
+            except ValueError as error:  # a field that the task does not read, so did not check
                 raise InvalidRowError(name, str(error)) from error
             tolerance = 0.0 if clip else _TOLERANCE_PX
             if all(

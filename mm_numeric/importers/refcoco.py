@@ -1,8 +1,9 @@
 """Import RefCOCO, RefCOCO+ and RefCOCOg from ``refs(unc).p`` and ``instances.json``.
 
 A ref describes one object in an image of COCO train2014 with one or more sentences (referring
-expressions). The option ``--split-by`` names who split the data: ``unc`` (RefCOCO and RefCOCO+),
-``umd`` or ``google`` (RefCOCOg). An error is raised if the file has splits of another author.
+expressions). The option ``--split-by`` names the authors of the split: ``unc`` (RefCOCO and
+RefCOCO+), ``umd`` or ``google`` (RefCOCOg). If the file has splits of other authors, an error is
+raised.
 
 The pickle file is read without executing code: it may contain only containers, text and numbers.
 
@@ -49,7 +50,7 @@ class RefCoco(ImageImporter):
     split_by: Annotated[str, Option("author of the split", choices=SPLITS)]
 
     def files(self, inputs: Sequence[Path]) -> list[Path]:
-        """Return two files: the pickle with the refs, and ``instances.json``."""
+        """Return two files: the pickle file of the refs, and ``instances.json``."""
         found: list[Path] = []
         for path in inputs:
             inside = [path / f"refs({self.split_by}).p", path / "instances.json"]
@@ -118,7 +119,6 @@ class RefCoco(ImageImporter):
         }
 
     def _check(self, path: Path, found: set[str]) -> None:
-        """Raise an error if the splits in the file do not match ``--split`` and ``--split-by``."""
         names = ", ".join(sorted(found))
         if found - SPLITS[self.split_by]:
             raise ValueError(

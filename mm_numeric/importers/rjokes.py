@@ -2,7 +2,7 @@
 
 The score is the logarithm of the number of votes for a joke. Files:
 
-    data/train.tsv, dev.tsv, test.tsv, optionally .gz; each line is score, tab, joke
+    data/train.tsv, dev.tsv, test.tsv, optionally .gz; each line has a score, a tab and a joke
 
 Tabs and backslashes in a joke are escaped with a backslash, as in the authors' script.
 """

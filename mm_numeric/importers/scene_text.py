@@ -5,16 +5,16 @@ ICDAR 2015: ``gt_img_1.txt`` for ``img_1.jpg``, with a quadrilateral in each lin
     377,117,463,117,465,130,378,130,Genaxis Theatre
 
 SCUT-CTW1500: polygons of 14 points, published in three formats, which the importer detects. Points
-are pixels of the image, except in the first release, where they are offsets from (xmin, ymin). A
-line without #### belongs to the first release and must have 32 numbers.
+are in pixels of the image; in the first release, they are relative to (xmin, ymin). A line without
+#### belongs to the first release and must have 32 numbers.
 
     1001.txt (first release)   xmin,ymin,xmax,ymax,x1,y1,...,x14,y14
     0001.xml (training, 2020)  <segs>x1,y1,...,x14,y14</segs> and <label>
     0001001.txt (test, 2020)   x1,y1,...,x14,y14,####transcription
 
 Total-Text: ``poly_gt_img1.txt`` for ``img1``. Arrays are printed by numpy: numbers are separated by
-spaces, and long arrays span several lines. Files with y before x, or with commas, are read too. The
-authors of the data set converted the files from .mat.
+spaces, and long arrays span several lines. Files with y before x, or with commas, are also
+accepted.
 
     x: [[206 251 386 542]], y: [[ 633  811  931  946]], ornt: [u'c'], transcriptions: [u'the']
 
@@ -74,8 +74,8 @@ class CTW1500(TextFiles):
     def records(self, text: str, ending: str) -> Iterator[tuple[int, str]]:
         """Yield (line number, line) of an annotation file, which has one text region per line.
 
-        In an XML file, each region is converted to ``x1,y1,...,x14,y14,####transcription``. The
-        regions are numbered from 1.
+        Each region of an XML file is converted to ``x1,y1,...,x14,y14,####transcription``, and gets
+        a number from 1 instead of a line number.
         """
         if ending != ".xml":
             yield from super().records(text, ending)

@@ -27,7 +27,7 @@ class Word(NamedTuple):
     """Coordinates of a polygon: x1, y1, x2, y2, x3, y3, ..."""
 
     text: str | None
-    """Transcription of the region; None if the file has none."""
+    """Transcription of the region; None if the file has no transcriptions."""
 
     ignore: bool
 
@@ -38,7 +38,7 @@ class TextFiles(ImageImporter, ABC):
 
     endings: ClassVar[tuple[str, ...]] = (".txt",)
     text_field: ClassVar[str] = "text"
-    """Field of an instance for ``Word.text``: ``text`` for a transcription, or ``label``."""
+    """Field of an instance that gets ``Word.text``: ``text`` for transcriptions, or ``label``."""
 
     image_ending: ClassVar[str] = ".jpg"
     """Suffix of the images, if no image folder is given."""
@@ -58,7 +58,7 @@ class TextFiles(ImageImporter, ABC):
         return input_files(inputs, (*self.endings, ".zip"))
 
     def entries(self, path: Path) -> Iterator[tuple[str, str, Any]]:
-        """Yield each text file, as its name and its text."""
+        """Yield the name and the text of each text file."""
         for where, name, text in read_texts([path], self.endings, self.encoding):
             yield where, "", text if isinstance(text, InvalidRowError) else (name, text)
 

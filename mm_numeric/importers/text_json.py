@@ -1,14 +1,13 @@
 """Import scene text from the JSON files of HierText and TextOCR, one row per image.
 
 HierText: ``train.jsonl``, decompressed, is one JSON object. Paragraphs have lines, and lines have
-words. A word that is not legible, a paragraph without lines, and a line without words are marked
-``ignore``.
+words. Illegible words, paragraphs without lines and lines without words are marked ``ignore``.
 
     {"annotations": [{"image_id": "a1", "image_width": 1600, "image_height": 1200, "paragraphs": [
       {"vertices": [[x1, y1], ...], "legible": true, "lines": [{..., "text": "A sign", "words": [
         {"vertices": [[x1, y1], ...], "text": "A", "legible": true, ...}, ...]}]}]}]}
 
-TextOCR: a word with the text ``.`` is not legible, and is marked ``ignore``.
+TextOCR: words with the text ``.`` are illegible, and are marked ``ignore``.
 
     {"imgs": {"a1": {"id": "a1", "width": 1024, "height": 768, "file_name": "train/a1.jpg"}, ...},
      "anns": {"a1_1": {"points": [x1, y1, ...], "utf8_string": "A", ...}, ...},
@@ -57,7 +56,7 @@ class HierText(ImageImporter):
 
 
 def _regions(raw: Any, levels: tuple[str, ...], where: str) -> Iterator[tuple[str, Any]]:
-    """Yield the location and the fields of each word, and of each region without words."""
+    """Yield the location and fields of each word, and of each paragraph or line without words."""
     found = raw.get(levels[0]) or []
     if not isinstance(found, list) or not all(isinstance(region, Mapping) for region in found):
         raise InvalidRowError("json", f"{where}{levels[0]} is no list of objects.")

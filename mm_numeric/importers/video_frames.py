@@ -1,7 +1,7 @@
 """Extract frames of a video at equal distances, with PyAV if it is installed.
 
-At each time, the frame that a player shows is used: the last one that begins at or before this
-time. Rotated videos are turned upright.
+For each time, the frame that a player shows is saved: the last frame that begins at or before this
+time. Frames of rotated videos are turned upright.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -20,15 +20,15 @@ from mm_numeric.tasks.temporal_spans import evenly
 
 VIDEO_SUFFIXES = (".mp4", ".mkv", ".webm", ".mov")
 
-_TOLERANCE = 1e-6  # seconds: times are fractions of an integer time base, as binary numbers
+_TOLERANCE = 1e-6  # seconds: times are multiples of a fraction of a second, rounded to floats
 
 
 def extract_frames(video: Path, folder: Path, fps: float, most: int | None) -> list[float]:
     """Save frames of a video as JPEG files named by their seconds, such as ``00024.500.jpg``.
 
-    ``fps`` is the number of frames per second; the first is at 0. If a video has more than ``most``
-    frames, only ``most`` of them are saved, at equal distances. If ``folder`` exists, it must
-    already have these frames. Returns the time of each frame in seconds.
+    ``fps`` is the number of frames to save per second; the first is at 0. If these are more than
+    ``most`` frames, only ``most`` of them are saved, at equal distances. If ``folder`` exists, it
+    must already have these frames. Returns the time of each frame in seconds.
     """
     with _invalid_as_row(video):
         seconds, images = _open(video)
@@ -72,7 +72,7 @@ def _decoded(video: Path, images: Iterable[Image.Image]) -> Iterator[Image.Image
 
 
 def _open(video: Path) -> tuple[float, Callable[[Iterable[float]], Iterator[Image.Image]]]:
-    """Return the length of a video in seconds, and a function from ascending times to images."""
+    """Return a video's length in seconds, and a function that maps ascending times to images."""
     import av  # type: ignore[import-not-found]
 
     container: Any = av.open(str(video))
@@ -87,7 +87,7 @@ def _open(video: Path) -> tuple[float, Callable[[Iterable[float]], Iterator[Imag
         seconds = float(stream.duration * stream.time_base)
     elif container.duration is not None:  # Matroska and WebM state the time of their end
         seconds = container.duration / av.time_base - first.time
-    else:  # a browser writes none while it records
+    else:  # browsers write no duration while they record
         raise ValueError("it does not state its length; copy it with `ffmpeg -i VIDEO -c copy NEW`")
 
     def images(times: Iterable[float]) -> Iterator[Image.Image]:

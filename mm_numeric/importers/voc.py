@@ -6,8 +6,8 @@
       </object></annotation>
 
 Pixels are counted from 1, and both corners belong to the object: the box above covers the whole
-image. It becomes [0, 0, 640, 480]. Difficult objects are marked ``ignore``, as in the evaluation of
-the challenge.
+image, and becomes [0, 0, 640, 480]. Difficult objects are marked ``ignore``, as in the challenge's
+evaluation.
 
 Source: http://host.robots.ox.ac.uk/pascal/VOC/voc2012/htmldoc/devkit_doc.html.
 """
@@ -43,7 +43,7 @@ class Voc(ImageImporter):
     ] = False
 
     def entries(self, path: Path) -> Iterator[tuple[str, str, Path]]:
-        """Yield the file itself, which is about one image."""
+        """Yield the file itself as the only entry, because it has one image."""
         yield str(path), path.stem, path
 
     def items(self, where: str, identity: str, path: Path) -> Iterator[ImportedItem]:
@@ -67,7 +67,7 @@ def _root(path: Path) -> Element:
 
 
 def _size(root: Element) -> tuple[int, int] | None:
-    """Return the declared (width, height); None if it is missing or 0, as some tools write it."""
+    """Return the declared (width, height); None if it is missing, or 0, as some tools write."""
     texts = [root.findtext(f"size/{name}") for name in ("width", "height")]
     width, height = (parse_number(text or "0") for text in texts)
     if not (width and height):

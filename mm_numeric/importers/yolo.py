@@ -80,7 +80,7 @@ class Yolo(FileImporter):
         fields = {"id": name, **folder.fields(name)}
         file = _labels_of(image)
         raw = file.read_bytes() if file.is_file() else b""
-        # As Ultralytics; a single \r also ends a line, or three boxes would become one polygon.
+        # Like Ultralytics, split lines at a single \r, too; else three boxes become one polygon.
         lines = enumerate(raw.decode("utf-8-sig", errors="replace").splitlines(), start=1)
         objects = ((f"line {number}", line) for number, line in lines if line.strip())
         size = fields["width"], fields["height"]
@@ -88,7 +88,6 @@ class Yolo(FileImporter):
         yield from image_row(where, fields, objects, read)
 
     def _images(self, path: Path, settings: Mapping[str, Any]) -> list[Path]:
-        """Return the images of the split, from folders or from text files that list them."""
         given = settings.get(self.split)
         sources = [given] if isinstance(given, str) else given
         if not isinstance(sources, list) or not all(isinstance(s, str) for s in sources):
@@ -124,7 +123,7 @@ def _check_kind(path: Path, settings: Mapping[str, Any]) -> None:
 
 
 def _root(path: Path, settings: Mapping[str, Any]) -> Path:
-    """Return the folder of the data set: ``path`` in data.yaml if it exists, or else its folder."""
+    """Return the data set's folder: ``path`` in data.yaml if it exists, or data.yaml's folder."""
     given = settings.get("path")
     folder = path.parent / given if isinstance(given, str) else path.parent
     return folder if folder.is_dir() else path.parent
@@ -142,7 +141,7 @@ def _class_names(path: Path, settings: Mapping[str, Any]) -> dict[int, str]:
 
 
 def _labels_of(image: Path) -> Path:
-    """Return the label file of an image: its last folder ``images`` becomes ``labels``."""
+    """Return the label file of an image: the last folder ``images`` in its path is ``labels``."""
     parts = list(image.parts)
     at = [i for i, part in enumerate(parts[:-1]) if part == "images"]
     if at:
@@ -153,7 +152,6 @@ def _labels_of(image: Path) -> Path:
 def _new_object(
     line: str, seen: set[str], names: Mapping[int, str], size: tuple[int, int]
 ) -> dict[str, Any] | SkippedLine:
-    """Parse the line of an object; skip an object that the image already has."""
     found = _object(line, names, size)
     if repr(found) in seen:
         return SkippedLine("repeated objects")
@@ -162,7 +160,6 @@ def _new_object(
 
 
 def _object(line: str, names: Mapping[int, str], size: tuple[int, int]) -> dict[str, Any]:
-    """Parse the line of an object; its coordinates become pixels."""
     first, *rest = line.split()
     number = whole_number(first)
     if number is None or number not in names:
@@ -185,5 +182,5 @@ def _object(line: str, names: Mapping[int, str], size: tuple[int, int]) -> dict[
     if len(numbers) > 4:
         return {"polygon": parse_polygon(pixels), "label": label}
     x, y, w, h = pixels
-    # At the edge, rounding moves a box by a billionth of a pixel; row coordinates have 6 decimals.
+    # Floats may put a box a billionth of a pixel outside; parse_box rounds to 6 decimals.
     return {"box": parse_box([x - w / 2, y - h / 2, x + w / 2, y + h / 2]), "label": label}
