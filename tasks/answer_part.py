@@ -1,13 +1,17 @@
 r"""Find the part of a generated text that is the answer, before a task parses it.
 
+Each rule narrows the text that the rule before it chose; a rule that finds nothing is skipped.
+
 thoughts    the text after the last end of a thought, such as ``</think>``. If another thought
-            begins after it and does not end, there is no answer
-tags        the content of the last ``<answer>...</answer>``. If servers have removed the end tag as
-            a stop string, the text after the last ``<answer>``
-numbers     the last ``<|begin_of_box|>...<|end_of_box|>`` of GLM-4.1V and GLM-4.5V; in it, the text
-            after the last ``Answer:`` or ``####`` with a number; in that, the content of the last
-            ``\boxed{...}`` with a number; in that, the last code block that is JSON, or else the
-            text without its code blocks, unless only these have a number
+            begins there and does not end, the text has no answer
+tags        the content of the last ``<answer>...</answer>``. If there is no end tag, because a
+            server removed it as a stop string: the text after the last ``<answer>``
+numbers     for tasks whose answer is a number or time, four more rules:
+            1. the content of the last ``<|begin_of_box|>...<|end_of_box|>`` (GLM-4.1V, GLM-4.5V)
+            2. the text after the last ``Answer:`` or ``####`` that has a number after it
+            3. the content of the last ``\boxed{...}``, if it has a number
+            4. the last code block that is JSON with a number; without one, the text outside code
+               blocks, if it has a number
 
 Markers of thoughts: ``<think>`` of DeepSeek-R1, Qwen3 and GLM, ``<thinking>``, ``<thought>``,
 ``<reasoning>``, ``<seed:think>`` of Seed-OSS, ``◁think▷`` of Kimi-VL, ``[THINK]`` of Magistral,
@@ -40,7 +44,7 @@ _MARKER = re.compile(
 _ONE_NUMBER = re.compile(
     r"\s*+[-+$\\({ ]{0,8}[0-9][0-9.,]*+(?!(?:(?<=\.)|\))[ \t]+\S)[^0-9\n]*+(?=\n|\Z)"
 )
-"""A line with one number at its beginning, and not the first item of a list."""
+"""A line that begins with its only number, and is not a list item such as ``1. ...``."""
 
 _BOXED = re.compile(r"\\f?boxed\s{0,4}\{")
 _BRACE = re.compile(r"[{}]")
@@ -56,16 +60,16 @@ class AnswerPart(NamedTuple):
     """The part of a generated text that is the answer."""
 
     text: str
-    """The answer. Code blocks in it that are ignored are replaced by spaces."""
+    """The answer. Ignored code blocks in it are replaced by spaces."""
 
     start: int = 0
-    """Index of its first character in the generated text."""
+    """Index of the answer's first character in the generated text."""
 
     rules: tuple[str, ...] = ()
-    """The rules that chose the part, such as ``after the thoughts``; empty for the whole text."""
+    """Names of the rules that chose the part, such as ``after the thoughts``; empty if none did."""
 
     failure: str | None = None
-    """Why the text has no answer; None if it may have one."""
+    """Reason why the text has no answer; None if it may have an answer."""
 
     def narrowed(self, start: int, end: int, rule: str) -> "AnswerPart":
         """Return the characters ``start`` to ``end`` of this part, chosen by a further rule."""
@@ -73,7 +77,7 @@ class AnswerPart(NamedTuple):
 
 
 def answer_part(text: str) -> AnswerPart:
-    """Return the text after the thoughts of a reasoning model, and within its answer tags."""
+    """Return the text after a reasoning model's thoughts; if it has answer tags, their content."""
     part = AnswerPart(text)
     ends = [match.end() for match in _END_OF_THOUGHT.finditer(text)]
     if ends:
@@ -98,7 +102,7 @@ def _in_tags(
 
 
 def number_part(text: str) -> AnswerPart:
-    """Return the part of a text whose last number or time is the answer."""
+    """Apply all rules, and return the part of a text whose last number or time is the answer."""
     part = answer_part(text)
     if part.failure:
         return part
@@ -118,7 +122,7 @@ def _after_marker(part: AnswerPart) -> AnswerPart:
 
 
 def _in_box(part: AnswerPart) -> AnswerPart:
-    r"""Return the content of the last ``\boxed{...}``, whose braces may be nested."""
+    r"""Return the content of the last ``\boxed{...}``, or ``part`` if it has no digit."""
     boxes = list(_BOXED.finditer(part.text))
     if not boxes:
         return part
@@ -151,7 +155,7 @@ def _is_json(text: str) -> bool:
 
 
 def without_end_tokens(text: str) -> str:
-    """Remove end and padding tokens around an answer, which some tools keep: ``7:05</s><pad>``."""
+    """Remove end and padding tokens around an answer; some tools leave them: ``7:05</s><pad>``."""
     while (answer := text.rstrip()).endswith(_END_TOKENS):
         text = answer[: answer.rindex("<")]
     while text.startswith(_END_TOKENS):

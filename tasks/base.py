@@ -3,8 +3,8 @@
 To add a task, derive a frozen dataclass from ``BaseTask`` and write the five abstract methods. The
 fields of the dataclass are the options that a config sets under ``task``.
 
-The file of each task begins with the example of a row, its prompt, and the text that a model learns
-to write: coordinates as Qwen2.5-VL writes them, in pixels of an image that is not resized.
+The docstring of each task's module begins with an example row, its prompt, and the text that a
+model learns to write. Coordinates in it are those of Qwen2.5-VL for an image that is not resized.
 """
 
 from abc import abstractmethod
@@ -20,7 +20,7 @@ from mm_numeric.tasks.answer_part import AnswerPart, answer_part
 from mm_numeric.tasks.class_counts import ClassCounts
 
 Rows = Iterable[tuple[str, Mapping[str, Any]]]
-"""Pairs of a position (file and line, for error messages) and the fields of the row there."""
+"""Pairs (position, row): the file and line of a row, for error messages, and the row's fields."""
 
 
 class Task(Protocol):
@@ -35,8 +35,8 @@ class Task(Protocol):
     """Names of the options that ``parse`` depends on; predictions.jsonl stores their values."""
 
     main_category: ClassVar[str | None] = None
-    """Category of test rows that decides comparisons and comes first in tables, such as the one
-    that resembles the training rows. None: the main metric is computed over all rows."""
+    """Category of test rows whose main metric decides comparisons and comes first in tables, such
+    as the category that resembles the training rows. None: all rows decide."""
 
     report_sections: ClassVar[tuple[str, ...]] = ()
     """Additional sections of this task's report: keys of ``mm_numeric.registry.REPORT_SECTIONS``
@@ -47,8 +47,8 @@ class Task(Protocol):
     such as times, are enumerated with their probabilities."""
 
     is_enumerated: ClassVar[bool] = False
-    """True if only a server draws ``sampled_answers``. A loaded model then enumerates its likely
-    answers, such as a box, and draws others by systematic sampling."""
+    """True if only models on a server draw ``sampled_answers``. For a loaded model, the likely
+    answers, such as boxes, are enumerated, and others are drawn by systematic sampling."""
 
     augmentations: ClassVar[tuple[str, ...]] = ()
     """Operations of ``data.augment`` that move objects, such as ``flip``, after which answers of
@@ -57,15 +57,15 @@ class Task(Protocol):
 
     @property
     def scorer(self) -> str | None:
-        """Return the import path of the scorer; None selects it by answer type, such as box."""
+        """Return the scorer's import path; None selects a scorer by answer type, such as box."""
         return None
 
     @property
     def risk(self) -> str | None:
         """Return the name of the cost that decoding minimises, such as ``within_5_minutes``.
 
-        It is a key of ``mm_numeric.registry.RISKS`` or an import path; None selects it by answer
-        type, such as ``iou`` for a box.
+        The name is a key of ``mm_numeric.registry.RISKS`` or an import path. None selects the cost
+        by answer type, such as ``iou`` for a box.
         """
         return None
 
@@ -78,34 +78,34 @@ class Task(Protocol):
         """Convert rows of a dataset to examples, which have a prompt, an image and an answer.
 
         ``training`` is False for evaluation and prediction. Raises ValueError if a row is
-        incomplete or invalid; the message begins with its position.
+        incomplete or invalid; the message begins with the row's position.
         """
 
     @abstractmethod
     def format(self, answer: Any, frame: Frame | None = None) -> Written:
-        """Return the text that the model should generate, and where its numbers are."""
+        """Return the text that the model should generate, with the positions of its numbers."""
 
     @abstractmethod
     def parse(self, text: str, frame: Frame | None = None) -> Any:
-        """Return the answer in a text without special tokens, or ``Unreadable``.
+        """Return the answer in a text without special tokens; ``Unreadable`` if it has no answer.
 
         The text is the part of a generated text that ``answer_part`` returns. Call ``read`` to
         parse generated texts.
         """
 
     reads_whole_text: ClassVar[bool] = False
-    """True if ``parse`` gets whole generated texts, including thoughts, as in the published script
-    whose metrics it reproduces."""
+    """True if ``parse`` gets whole generated texts, including thoughts. Tasks set it to reproduce
+    the metrics of a published script that does the same."""
 
     def answer_part(self, text: str) -> AnswerPart:
         """Return the part of a generated text that ``parse`` gets."""
         return AnswerPart(text) if self.reads_whole_text else answer_part(text)
 
     def read(self, text: str, frame: Frame | None = None) -> Any:
-        """Return the answer in a generated text without special tokens, or ``Unreadable``.
+        """Return the answer in a generated text without special tokens; ``Unreadable`` if none.
 
-        Thoughts and text around answer tags are not parsed; see ``answer_part``. The spans of
-        objects refer to the whole text.
+        Thoughts and text around answer tags are not parsed. The spans of objects in the answer are
+        character indices in the whole text.
         """
         part = self.answer_part(text)
         if part.failure:
@@ -123,10 +123,10 @@ class Task(Protocol):
     def grammar(self, frame: Frame | None = None) -> str | None:
         """Return a regular expression of all texts that ``format`` may return; None if unknown.
 
-        With it, ``predict --constrain`` lets a model write such texts only. ``parse`` must accept
-        each text that the expression matches as a whole. The expression may leave out texts with
+        ``predict --constrain`` lets a model write only texts that match the expression. ``parse``
+        must accept each text that the expression matches as a whole. The expression may leave out
         labels of several lines, of more than 80 characters, or with characters that enclose labels
-        and shapes in the coordinate format. The syntax is that of ``mm_numeric.geometry.grammar``.
+        and shapes in the coordinate format. ``mm_numeric.geometry.grammar`` defines the syntax.
         """
         return None
 
@@ -134,11 +134,11 @@ class Task(Protocol):
         """Return a function that narrows ``grammar`` by the text written so far, or None.
 
         A regular expression cannot compare two numbers, such as the left and the right edge of a
-        box, but this function can. It is called after each character with the answer so far. It
-        returns None until the rest of the answer can be narrowed, and then a regular expression of
-        the rest, which must also match ``grammar`` and begin after the end of a number. The texts
-        of ``grammar`` must have a maximum length, and two frames with equal grammars must have
-        equal functions.
+        box, but this function can. It is called after each character with the answer so far, and
+        returns a regular expression of the rest of the answer, or None if the rest cannot be
+        narrowed yet. The rest must begin after the end of a number, and the whole answer must
+        match ``grammar``. The texts of ``grammar`` must have a maximum length, and two frames with
+        equal grammars must have equal functions.
         """
         return None
 
@@ -151,7 +151,10 @@ class Task(Protocol):
         """Convert a JSON value in predictions.jsonl to an answer, or raise ValueError."""
 
     def moved_answer(self, answer: Any) -> Any:
-        """Return an answer in the form of ``examples``, after augmentation has moved its shapes."""
+        """Convert an answer whose shapes augmentation has moved to the form of ``examples``.
+
+        The corners of a rotated box, for example, must begin with the topmost corner again.
+        """
         return answer
 
     def count_classes(self, examples: Iterable[Example]) -> ClassCounts | None:
@@ -169,7 +172,7 @@ class BaseTask(Task):
 
     scorer: str | None = None
     """Import path of a ``Scorer`` of your own, such as ``my_tasks:SCORER``. null: the scorer that
-    the class of the task sets (``scorer = "my_tasks:SCORER"``), or else the scorer for its type of
+    the task's class sets (``scorer = "my_tasks:SCORER"``), or else the scorer for the type of its
     answers, such as boxes."""
 
 
@@ -204,15 +207,12 @@ def task_class(name: str, where: str) -> type[Task]:
 
 
 def reads_boxes(task: Task, frame: Frame) -> bool:
-    """Return True if the task parses boxes, so that its answers may have some."""
+    """Return True if the task can parse a box, so that its answers may have boxes."""
     return isinstance(_parsed_box(task, frame), Box | Instances)
 
 
 def reads_labels(task: Task, frame: Frame) -> bool:
-    """Return True if the task parses boxes with labels, such as the class of an object.
-
-    Other lists of shapes have no labels, such as words without their text.
-    """
+    """Return True if the task parses boxes with labels, such as the class of an object."""
     if not getattr(task, "labels", True):
         return False
     found = _parsed_box(task, frame, "a")
@@ -247,12 +247,12 @@ def image_example(
     ids: Sequence[str] = ("id",),
     bucket_fields: Sequence[str] = (),
 ) -> Example:
-    """Return an example with the image of a row, its id, and its size if the row declares it.
+    """Return an example with a row's id and image, and the image size if the row has it.
 
-    ``ids`` are the fields that may have the id; without one, it is the path of the image. Metrics
-    are also reported for the values of ``bucket_fields``. Error messages begin with ``where``.
+    The id is the first field of ``ids`` that the row has, or else the path of the image. Metrics
+    are also reported for each value of ``bucket_fields``. Error messages begin with ``where``.
     """
-    # Here, because commands such as ``ls`` load this module without numpy.
+    # Imported here, because commands such as ``ls`` load this module without numpy.
     from mm_numeric.geometry.row_shapes import read_id, read_image
 
     image, size_px = read_image(row, where)

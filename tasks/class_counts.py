@@ -1,33 +1,34 @@
-"""Counts of the objects of each class, which ``check-data``, ``prepare`` and training report."""
+"""Count the objects of each class. ``check-data``, ``prepare`` and training report the counts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-_MAX_SHOWN = 20  # classes in one line
+_MAX_SHOWN = 20  # maximum number of classes in one line
 
 
 @dataclass(frozen=True)
 class ClassCounts:
-    """Numbers of objects that a task found in the rows of a data source, by class."""
+    """Number of objects of each class in the rows of a data source."""
 
     objects: Mapping[str, int]
-    """Objects in the answers, by class; 0 for a class that is asked for but is in no answer."""
+    """Number of objects of each class in the answers; 0 for a class that only prompts name."""
 
     dropped: Mapping[str, int]
-    """Objects, by class, that answers leave out because their class is not asked for."""
+    """Number of objects of each class that answers leave out, because no prompt names the class."""
 
     def facts(self) -> Iterator[tuple[str, str]]:
-        """Yield the counts as pairs of texts (name, value); nothing without any object."""
+        """Yield the counts as pairs of texts (name, value); yield nothing if there are none."""
         if self.objects:
             yield "objects", in_words(self.objects)
         if self.dropped:
             yield "dropped objects", f"{in_words(self.dropped)}; these classes are not asked for"
 
     def warnings(self, too_long: Mapping[str, int]) -> Iterator[str]:
-        """Yield sentences about the classes that are asked for and have no object.
+        """Yield a sentence about each class that prompts name, but that no answer has.
 
-        ``too_long`` has the number of objects of each class in rows dropped for their length.
+        ``too_long`` maps a class to the number of its objects in rows that were dropped because
+        they are too long.
         """
         absent = []
         for name in (name for name, count in self.objects.items() if count == 0):
@@ -61,7 +62,7 @@ def names_in_words(names: Sequence[str], limit: int = 100) -> str:
 
 
 def in_words(counts: Mapping[str, int]) -> str:
-    """Return counts as text, such as ``7 bolt, 0 nut``, with at most the 20 largest classes."""
+    """Return counts as text, such as ``7 bolt, 0 nut``; only the largest 20 classes are named."""
     items = list(counts.items())
     if len(items) > _MAX_SHOWN:
         items.sort(key=lambda item: -item[1])

@@ -33,15 +33,15 @@ class Clock(BaseTask):
     report_sections: ClassVar[tuple[str, ...]] = ("clock",)
 
     prompt: str = "What time does the clock show? Answer as H:MM."
-    """Prompt, the same for every image."""
+    """Prompt of all images."""
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Yield one example per row, in training and in evaluation alike."""
+        """Yield one example per row."""
         for where, row in rows:
             yield image_example(row, where, prompt=self.prompt, answer=read_time(row, where))
 
     def format(self, answer: ClockTime, frame: Frame | None = None) -> Written:
-        """Return a time as text, such as ``7:05``, and where the hour and the minute are in it."""
+        """Return a time as text, such as ``7:05``, with the positions of its hour and minute."""
         text = str(answer)
         colon = text.index(":")
         hour, minute = Mark(0, colon, "hour", 0), Mark(colon + 1, len(text), "minute", 0)
@@ -50,14 +50,14 @@ class Clock(BaseTask):
     def answer_part(self, text: str) -> AnswerPart:
         """Return the part of a generated text whose last time is the answer."""
         part = number_part(text)
-        # ``Answer: 3 hours 15 minutes`` has no time as H:MM.
+        # Use the longer part if the other has no time as H:MM: ``Answer: 3 hours 15 minutes``.
         return part if part.failure or _TIME.search(part.text) else answer_part(text)
 
     def parse(self, text: str, frame: Frame | None = None) -> ClockTime | Unreadable:
         """Return the last clock time, such as ``7:05``, in a generated text.
 
-        For a time in another format, such as ``7:05:15``, ``19:05`` or ``7 o'clock``, return
-        ``Unreadable`` with this time as ``lenient``, which only the lenient metrics accept.
+        If the time has another format, such as ``7:05:15``, ``19:05`` or ``7 o'clock``, return
+        ``Unreadable``. Its attribute ``lenient`` is then this time, for the lenient metrics.
         """
         times = _TIME.findall(text)
         if not text.strip():

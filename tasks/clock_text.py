@@ -32,7 +32,7 @@ _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
 _BARE_KEY = re.compile(r"(?<=[{,])(\s*)([A-Za-z_]\w*)(\s*):")
 _CONSTANTS = {"true": "True", "false": "False", "null": "None"}
 _CONSTANT = re.compile(r"\b(?:true|false|null)\b", re.IGNORECASE)
-_LONGEST = 10_000  # characters of an object; a clock has far fewer
+_LONGEST = 10_000  # maximum length of an object in characters; answers are far shorter
 
 
 class TimeOfDay(NamedTuple):
@@ -45,7 +45,7 @@ class TimeOfDay(NamedTuple):
 
 
 def lenient_time(text: str) -> TimeOfDay | None:
-    """Return the last time in a text; None without a time, or if the last one is invalid."""
+    """Return the last time in a text; None if the text has no time or the last time is invalid."""
     fields = read_object(text)
     if fields is not None:
         found = time_of_fields(fields)
@@ -69,7 +69,7 @@ def time_of_fields(fields: Mapping[str, Any]) -> TimeOfDay | None:
 
 
 def _checked(values: Iterable[Any]) -> TimeOfDay | None:
-    """Convert hour, minute and second to a time; None if one is not a number or is out of range."""
+    """Convert hour, minute and second to a time; None if a value is no number or out of range."""
     texts = ["" if value is None else str(value).strip() for value in values]
     texts += [""] * (3 - len(texts))
     if not re.fullmatch("[0-9]{1,2}", texts[0]):
@@ -83,9 +83,9 @@ def _checked(values: Iterable[Any]) -> TimeOfDay | None:
 
 
 def read_object(text: str) -> dict[str, Any] | None:
-    """Return the object from the first ``{`` to the last ``}`` of a text, or None.
+    """Parse the object between the first ``{`` and the last ``}`` of a text; None if it has none.
 
-    Trailing commas, keys without quotes and Python's syntax are accepted, as by ClockBench.
+    Like ClockBench, accept trailing commas, keys without quotes and Python's syntax.
     """
     start, end = text.find("{"), text.rfind("}")
     if not 0 <= start < end or end - start > _LONGEST:

@@ -48,7 +48,7 @@ class ClockBench(BaseTask):
         "clock can show these hands), hours, minutes, seconds, date, month and weekday. Write "
         "false for what the clock does not show."
     )
-    """Prompt of the rows without a ``question``."""
+    """Prompt of rows without a ``question``."""
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
         """Yield one example per row. A row needs an ``answer`` in training."""
@@ -72,7 +72,7 @@ class ClockBench(BaseTask):
     def format(self, answer: ClockReading, frame: Frame | None = None) -> Written:
         """Return the answer as JSON, with one value per field, and the positions of its numbers.
 
-        If a field accepts several values, the text has the middle of the range or the first value.
+        If several values of a field are correct, write the middle of the range or the first value.
         """
         text, marks = "{", []
         for name, value in answer.fields.items():
@@ -89,7 +89,7 @@ class ClockBench(BaseTask):
         """Parse the JSON object in a generated text; some mistakes in its syntax are repaired.
 
         A text without such an object is unparseable. If it has a time (``7:05:15``) or says that
-        there is no valid time, this answer is kept for the lenient metrics.
+        there is no valid time, the lenient metrics use this answer.
         """
         if not text.strip():
             return Unreadable("empty answer")
@@ -108,7 +108,7 @@ class ClockBench(BaseTask):
     def grammar(self, frame: Frame | None = None) -> str:
         """Return a regular expression of an object with up to seven fields, in any order."""
         values = {name: number_regex(*_LIMITS.get(name, (1, 12))) for name in ClockReading.FIELDS}
-        # A name of up to 40 characters, as json.dumps writes it.
+        # The name of a month or weekday: a JSON text of up to 40 characters.
         name = r'"(?:[ !#-\[\]-~]|\\["\\bfnrt]|\\u[0-9a-f]{4}){1,40}"'
         values |= {"valid": "true", "month": f"(?:{values['month']}|{name})", "weekday": name}
         fields = [f'"{field}": (?:{value}|false|null)' for field, value in values.items()]

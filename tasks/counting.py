@@ -6,7 +6,7 @@ Text     3
 
 Rows     {"id": text, "image": path, "question": text, "answer": whole number}; optionally
          "category" (such as simple), for which metrics are reported separately
-         "label": text may replace "question", as in PixMo-Count: what to count, such as ``dogs``
+         "label" (what to count, such as ``dogs``, as in PixMo-Count) may replace "question"
          "count" (PixMo-Count) or "number" (CountBench) may replace "answer"
 Answer   the count, such as ``12``
 Scorer   mm_numeric.evaluation.metrics.number_errors
@@ -32,14 +32,14 @@ class Counting(WholeNumbers):
     scorer = "mm_numeric.evaluation.metrics.number_errors:COUNTS"
 
     label_question: str = "How many {label} are there?"
-    """Question for a row with a label instead of a question; ``{label}`` is replaced by it."""
+    """Question of rows without a ``question``; the row's ``label`` replaces ``{label}``."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_placeholders("label_question", self.label_question, "label")
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Yield one example per row, which has an image, in training and in evaluation alike."""
+        """Yield one example per row. Each row has an image."""
         for where, row in rows:
             asked, label = row.get("question"), row.get("label")
             if not is_text(asked):

@@ -12,10 +12,10 @@ Rows     {"id": text, "image": path, "instances": [{"box": [x1, y1, x2, y2], "la
          "rotated_box": [centre x, centre y, width, height, degrees clockwise], or
          "mask": {"size": [height, width], "counts": [...]}, run lengths as in COCO files;
          "width" and "height" of the image are optional without ``max_points``
-Classes  The question asks for the option ``classes``, or else for the list "classes" of the row, or
-         else for every object. It never depends on the objects of the image, because it must not
-         reveal them. "phrase": text (or "sentences": [text, ...]) asks for the objects that match a
-         text instead; "instances" are then these objects
+Classes  The prompt names the classes of the option ``classes``, or else of the row's "classes", or
+         else asks for every object. It never depends on the objects of the image, because it must
+         not reveal them. A row with "phrase": text (or "sentences": [text, ...]) instead asks for
+         the objects that the text describes, and has only these in "instances"
 Answer   all objects without "ignore": true, in the order of the option ``order``, each with its
          label, in the coordinate format of the model family. If there is no object, the answer is
          ``[]`` in JSON formats (Qwen2.5-VL, Qwen3-VL), and otherwise ``none``
@@ -44,52 +44,52 @@ from mm_numeric.tasks.base import Rows, check_choice, check_placeholders, image_
 from mm_numeric.tasks.class_counts import ClassCounts, names_in_words
 from mm_numeric.tasks.shape_lists import ShapeListTask
 
-_EVERYTHING = "every object"  # asked for if no classes are named
+_EVERYTHING = "every object"  # text in the prompt if neither the config nor the row has classes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Detection(ShapeListTask):
     """Task: detect all objects of some classes in an image."""
 
-    # 2: []; 3: one label for several boxes, and text around its tags; 4: polygons of drawings
-    # 5: layouts that differ from the frame's; labels of several lines are malformed
+    # What the parser accepts since version 2: []. 3: one label for several boxes, text around tags.
+    # 4: polygons of drawings. 5: other coordinate formats; labels of several lines are malformed.
     version: ClassVar[int] = 5
     labels: ClassVar[bool] = True
     augmentations: ClassVar[tuple[str, ...]] = ("crop", "flip", "mosaic", "rotate", "scale")
     scorer = "mm_numeric.evaluation.metrics.detection:LABELLED_DETECTION"
 
     prompt: str = "Locate every object of these classes: {classes}."
-    """Prompt; ``{classes}`` is replaced by the classes asked for, or by the phrase of the row."""
+    """Prompt; ``{classes}`` is replaced by the names of the classes, or by the row's phrase."""
 
     between_classes: str = ", "
     """Text between two classes in the prompt."""
 
     classes: tuple[str, ...] = ()
-    """Classes to ask for, in this order, also in images without them. Empty: ``classes`` of each
-    row, or else every object."""
+    """Classes that every prompt names, in this order, whatever is in the image. Empty: the prompt
+    names the ``classes`` of the row, or else asks for every object."""
 
     other_labels: str = "refuse"
-    """Treatment of objects with a label that is not asked for. ``refuse``: raise an error.
-    ``drop``: leave them out of the answer."""
+    """Treatment of objects whose label is not among the classes in the prompt. ``refuse``: raise
+    an error. ``drop``: leave them out of the answer."""
 
     ask: str = "together"
     """``together``: one question per image, about all classes. ``each``: one question per image
-    and class; the id of the row is followed by a point and the class."""
+    and class; the id of the example is the row's id, a point and the class."""
 
     negatives: int | None = None
     """Maximum number of questions per training image about classes that are not in it, with ``ask:
-    each``. They are drawn at random, always the same for a row. null: all of them."""
+    each``. These classes are drawn at random, always the same for a row. null: no maximum."""
 
     shape: str = "box"
     """``box``: use the bounding boxes of polygons. ``polygon``: use shapes as the rows have them.
-    ``rotated_box``: shapes have four corners, written clockwise from the topmost one."""
+    ``rotated_box``: shapes have four corners, written clockwise from the topmost corner."""
 
     max_points: int | None = None
-    """Largest number of corners of a polygon, 3 or more, with ``shape: polygon``, to write masks as
-    polygons. The outline of the largest part of an object is written, clockwise from its topmost
-    corner. If it has more corners, it is simplified: within 0.5 pixels, and then by the corners
-    that change the area least. Scores compare masks: the pixels of answers with the mask or polygon
-    of the row, which is not simplified."""
+    """With ``shape: polygon``, write masks as polygons with at most this number of corners, 3 or
+    more. The answer has the outline of an object's largest part, clockwise from the topmost corner.
+    If it has more corners, it is simplified within 0.5 pixels; then the corners that change the
+    area least are removed. Scores compare masks: the pixels of an answer's polygons with the row's
+    mask or polygon, which is not simplified."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -124,7 +124,7 @@ class Detection(ShapeListTask):
     def _questions(
         self, example: Example, items: Sequence[Instance], row: Mapping[str, Any], *, training: bool
     ) -> Iterator[tuple[Example, Sequence[Instance]]]:
-        """Yield each question about an image as an example, and the objects that answer it."""
+        """Yield an example for each question about an image, and the objects of its answer."""
         where = example.where
         classes = self._asked_classes(row, where)
         dropped = self._dropped(items, classes, where)
@@ -152,10 +152,10 @@ class Detection(ShapeListTask):
     def _classes_of_questions(
         self, items: Sequence[Instance], classes: Sequence[str], identity: str
     ) -> Sequence[str]:
-        """Return the classes that questions about a training image ask for, with ``ask: each``.
+        """Return the classes of the questions about a training image, with ``ask: each``.
 
-        A class with only ignored objects, such as a crowd, is left out: it is not absent, but its
-        objects cannot be listed.
+        A class with only ignored objects, such as a crowd, gets no question: its objects are in the
+        image, but cannot be listed.
         """
         present = {item.label for item in items if not item.ignore}
         ignored = {item.label for item in items if item.ignore} - present
@@ -165,7 +165,7 @@ class Detection(ShapeListTask):
         return [name for name in classes if name in present or name in absent]
 
     def _asked_classes(self, row: Mapping[str, Any], where: str) -> Sequence[str]:
-        """Return the classes that a row asks for; () for a phrase or for every object."""
+        """Return the classes in a row's prompt; () if it has a phrase or asks for every object."""
         if read_phrases(row, where, optional=True):
             return ()
         classes: Sequence[str] = self.classes or row.get("classes") or ()
@@ -175,7 +175,7 @@ class Detection(ShapeListTask):
     def _dropped(
         self, items: Sequence[Instance], classes: Sequence[str], where: str
     ) -> tuple[str, ...]:
-        """Return the labels of a row's objects whose class is not asked for."""
+        """Return the labels of a row's objects whose class the prompt does not name."""
         if not classes:
             return ()
         others = [i.label for i in items if i.label not in classes and (i.label or not i.ignore)]
@@ -190,7 +190,7 @@ class Detection(ShapeListTask):
         return tuple(others)
 
     def count_classes(self, examples: Iterable[Example]) -> ClassCounts:
-        """Count the objects of each class in examples, without those to ignore."""
+        """Count the objects of each class in examples, without ignored objects."""
         objects, dropped = Counter(dict.fromkeys(self.classes, 0)), Counter[str]()
         for example in examples:
             items = example.answer.items
@@ -218,16 +218,17 @@ class Detection(ShapeListTask):
         return items
 
     def moved_answer(self, answer: Instances) -> Instances:
-        """Make the corners of outlines begin at the topmost one again."""
+        """Reorder the corners of outlines to begin with the topmost corner again."""
         if self.max_points is None:
             return super().moved_answer(answer)
         items = (replace(i, shape=from_topmost(i.shape.points)) for i in answer.items)
         return replace(answer, items=tuple(items))
 
     def parse(self, text: str, frame: Frame | None = None) -> Instances | Unreadable:
-        """Parse all shapes in a generated text; one whose label cannot be a class is malformed.
+        """Parse all shapes in a generated text.
 
-        Such a label has several lines or begins like JSON, and is not one of ``classes``.
+        A shape is counted as malformed if its label has several lines or begins like JSON, unless
+        the label is one of ``classes``.
         """
         found = super().parse(text, frame)
         if isinstance(found, Unreadable):
@@ -247,11 +248,12 @@ class Detection(ShapeListTask):
 
 
 def _segmented(item: Instance, size: tuple[int, int], most: int, where: str) -> Instance | None:
-    """Return an object with its mask, in an image of ``size`` (height, width), and its outline.
+    """Return an object with a mask and, as its shape, an outline of at most ``most`` corners.
 
-    The outline of a region to ignore is not simplified. Returns None if such a region has no pixel.
+    ``size`` is the height and width of the image. The outline of an ignored region is not
+    simplified. Return None if an ignored region has no pixel.
     """
-    import shapely  # here, because other answers do not need it
+    import shapely  # imported here, because other options do not need it
 
     is_box = isinstance(item.shape, Box)
     if is_box and item.mask is None and not item.ignore:
@@ -274,7 +276,7 @@ def _segmented(item: Instance, size: tuple[int, int], most: int, where: str) -> 
 
 
 def _with_instances(row: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """Return the row; raise ValueError for a row of the task ``grounding``."""
+    """Return the row; raise ValueError if it has one box, like rows of the task ``grounding``."""
     if "instances" not in row and {"box", "box_xyxy", "box_xywh"} & set(row):
         raise ValueError(
             f'{where}: the row has one "box", and detection reads the list "instances"; set '

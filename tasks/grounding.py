@@ -37,8 +37,8 @@ from mm_numeric.tasks.base import (
 class Grounding(BaseTask):
     """Task: locate one object in an image."""
 
-    # 2: coordinates are rounded from the original pixels; 3: answers without special tokens
-    # 4: several boxes within one pair of tags; 6: layouts that differ from the frame's
+    # Version 2 rounds coordinates from the original pixels. The parser accepts since version 3:
+    # answers without special tokens. 4: several boxes in one pair of tags. 6: other formats.
     version: ClassVar[int] = 6
 
     report_sections: ClassVar[tuple[str, ...]] = ("shapes",)
@@ -59,7 +59,7 @@ class Grounding(BaseTask):
         check_choice("outside", self.outside, ("refuse", "clip"))
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Yield one example per phrase, in training and in evaluation alike."""
+        """Yield one example per phrase."""
         for where, row in rows:
             example = image_example(
                 row,
@@ -78,7 +78,7 @@ class Grounding(BaseTask):
         return frame.write([Instance(shape)])
 
     def parse(self, text: str, frame: Frame | None = None) -> Box | Unreadable:
-        """Parse the first box in a generated text, in whatever layout the text has."""
+        """Parse the first box in a generated text, in any known coordinate format."""
         frame = frame_of_image(frame)
         found = frame.read(text)
         if isinstance(found, Unreadable):
@@ -98,7 +98,7 @@ class Grounding(BaseTask):
         return box_regex(frame_of_image(frame))
 
     def grammar_after(self, frame: Frame | None = None) -> Callable[[str], str | None] | None:
-        """Return a function that requires the second corner of a box to be right and below."""
+        """Return a function that requires x2 and y2 of a box not to be smaller than x1 and y1."""
         return None if frame is None else partial(rest_of_box, frame)
 
     def record(self, answer: Box) -> Any:

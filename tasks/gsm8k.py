@@ -10,8 +10,8 @@ Rows     {"id": text, "question": text, "answer": text}, from ``prepare gsm8k``;
 Answer   the solution, ``####`` and the final number; with ``solution: false`` only the number
 Scorer   mm_numeric.evaluation.metrics.number_errors
 
-The parser returns the number after the last ``####``, or else the number after the last ``answer
-is``, or else the whole text if it is a number. Text before the last ``A:`` is ignored. Thousands
+The parser ignores the text before the last ``A:``. It returns the number after the last ``####``,
+or else the number after the last ``answer is``, or else the whole text if it is a number. Thousands
 separators and $ are removed, and 5.0 equals 5.
 
 Source: https://github.com/openai/grade-school-math, grade_school_math/dataset.py (extract_answer).
@@ -65,17 +65,17 @@ class GSM8K(Numbers):
     reads_whole_text: ClassVar[bool] = True
     sampled_answers: ClassVar[int] = 32
     scorer = "mm_numeric.evaluation.metrics.number_errors:GSM8K"
-    risk = "exact"  # the answer with the most samples wins, as in self-consistency
+    risk = "exact"  # decoding returns the most frequent sample, as in self-consistency
 
     solution: bool = True
     """True to train on the solution and the final number, False to train on the number only."""
 
     annotations: bool = False
-    """True to keep the data set's calculator annotations, such as ``<<48/2=24>>``."""
+    """True to train on the data set's calculator annotations, such as ``<<48/2=24>>``."""
 
     plain: bool = False
-    """True to write solutions on one line with only characters that T5's tokenizer has, such as
-    ``*`` for ``×`` and ``1/2`` for ``½``."""
+    """True to write solutions on one line, with only characters that T5's tokenizer knows: ``*``
+    for ``×``, ``1/2`` for ``½``."""
 
     def read_answer(self, value: Any, where: str) -> Solution:
         """Read the steps and the final number of a row's solution, such as ``... #### 18``."""
@@ -97,8 +97,8 @@ class GSM8K(Numbers):
     def parse(self, text: str, frame: Frame | None = None) -> Solution | Unreadable:
         """Parse the final number in a generated text.
 
-        If no number is marked as final, return ``Unreadable``, with the last number in the text as
-        the answer for the metric ``lenient_accuracy``.
+        If no number is marked as final, return ``Unreadable``. Its attribute ``lenient`` is the
+        last number in the text, for the metric ``lenient_accuracy``.
         """
         return _read(text, self.number_format)
 
@@ -111,7 +111,6 @@ class GSM8K(Numbers):
         return f"(?:{ANY}*{' ' if self.plain else chr(92) + 'n'}{END} )?{number}"
 
     def _written(self, steps: str) -> str:
-        """Apply the options ``annotations`` and ``plain`` to the steps of a solution."""
         if not self.annotations:
             steps = _ANNOTATION.sub("", steps)
         if not self.plain:

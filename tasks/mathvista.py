@@ -49,7 +49,7 @@ _HINTS: dict[tuple[str, int | None], str] = {
     ("list", None): "requiring a Python list as an answer and provide the final list, e.g., "
     "[1, 2, 3], [1.2, 1.3, 1.4]",
 }
-"""Maps (answer type, precision of a float) to the hint in the prompt."""
+"""Maps (answer type, number of decimals of a float) to the hint in the prompt."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ class MathVista(BaseTask):
             )
 
     def format(self, answer: ShortAnswer | Text, frame: Frame | None = None) -> Written:
-        """Return an answer as text (a letter for multiple choice), with its numbers' positions."""
+        """Return an answer as text, such as the letter of a choice, with its number positions."""
         if isinstance(answer, ShortAnswer) and answer.question_type == "multi_choice":
             return Written(chr(ord("A") + answer.choices.index(answer.text)), ())
         return with_numerals(answer.text)
@@ -97,11 +97,11 @@ class MathVista(BaseTask):
         return Text(text) if text.strip() else Unreadable("empty answer")
 
     def grammar(self, frame: Frame | None = None) -> str:
-        """Return a regular expression of the letter of a choice, of a number or of a list."""
+        """Return a regular expression of a choice's letter, a number or a list."""
         return r"(?:[A-Z]|-?[0-9]{1,30}(?:\.[0-9]{1,30})?|\[[^\[\]\x00-\x08]{0,200}\])"
 
     def record(self, answer: ShortAnswer | Text) -> Any:
-        """Convert a generated answer to a text, or a ground-truth answer to a JSON object."""
+        """Convert an answer to JSON: a generated answer to a text, a row's answer to an object."""
         if isinstance(answer, Text):
             return answer.text
         return {
@@ -157,7 +157,7 @@ def read_short_answer(row: Mapping[str, Any], where: str) -> ShortAnswer:
 
 
 def published_query(row: Mapping[str, Any], asked: ShortAnswer, where: str) -> str:
-    """Return the prompt of a question in MathVista's format: hint, question with unit, choices."""
+    """Return a prompt in MathVista's format: a hint, the question with its unit, the choices."""
     question = row.get("question")
     if not isinstance(question, str) or not question.strip():
         raise ValueError(f'{where}: no "question" (a text).')

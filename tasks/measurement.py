@@ -42,7 +42,8 @@ from mm_numeric.tasks.answer_part import BOXED, AnswerPart
 from mm_numeric.tasks.base import Rows
 from mm_numeric.tasks.number_questions import ApproximateNumbers, last_numeral, with_numerals
 
-# Letters, % ' " / ^ and all that is not ASCII, such as ° and µ; a digit after a letter or ^.
+# Characters of a unit: letters, % ' " / ^ and all characters that are not ASCII, such as ° and µ.
+# A digit may follow a letter or ^.
 _CHARACTER = r"""[^\x00-\x20!#$&()*+,\-.0-9:;<=>?@\[\\\]_`{|}~\x7f]"""
 _WORD = rf"(?:[A-Za-z^][0-9]|{_CHARACTER}){{1,20}}"
 _UNIT = rf"{_WORD}(?: {_WORD}){{0,3}}"
@@ -56,7 +57,8 @@ _OF_DIAL = re.compile(
     r"(?:hours?|hrs?|h|minutes?|mins?|seconds?|secs?|s|degrees?|o|and|on|is|at|in|past|just|near|mark|position)\b",
     re.IGNORECASE,
 )
-"""Words after a number of a dial that are not a unit: ``past the 10 on``, ``between 9 and``."""
+"""Words after a number that describe a clock's dial and are not a unit, such as the ``and`` in
+``between 9 and 10``."""
 
 _AFTER_NUMBER = re.compile(rf"[ \t]*({_UNIT})")
 
@@ -74,8 +76,8 @@ class ReadInstrument(ApproximateNumbers):
     """Prompt; ``{question}`` is replaced by the question of the row, ``{unit}`` by its unit."""
 
     write_unit: bool = True
-    """True to write and to require the unit after the number. False to write the number alone; the
-    question then has to name the unit, such as ``prompt: "{question} Answer in {unit}."``."""
+    """True to write and require the unit after the number. False to write only the number; the
+    prompt then has to name the unit, such as ``prompt: "{question} Answer in {unit}."``."""
 
     tolerance: float = 0.02
     """Largest error of a correct reading, as a fraction of the instrument's range or, in rows
@@ -113,7 +115,7 @@ class ReadInstrument(ApproximateNumbers):
         )
 
     def format(self, answer: Any, frame: Frame | None = None) -> Written:
-        """Return the text of a reading, such as ``36.6 °C``, and where its number is."""
+        """Return the text of a reading, such as ``36.6 °C``, with the position of its number."""
         number = with_numerals(str(answer))
         if not (self.write_unit and any(answer.units[:1])):
             return number
@@ -122,7 +124,7 @@ class ReadInstrument(ApproximateNumbers):
         return Written(text, number.marks, digits)
 
     def answer_part(self, text: str) -> AnswerPart:
-        """Return the part of a text with the answer; a unit may follow ``boxed`` in LaTeX."""
+        r"""Return the part of a text with the answer, and a unit that follows ``\boxed{...}``."""
         part = super().answer_part(text)
         if part.rules[-1:] != (BOXED,):
             return part
@@ -133,8 +135,8 @@ class ReadInstrument(ApproximateNumbers):
         """Return the last number in a text, and the words after it as its unit.
 
         Digits in a unit, such as the 2 of ``m/s2``, are not numbers. ``10:09`` and ``10:09:30`` are
-        times, which need no unit. The last time is the answer if no number with a unit follows it,
-        or if the text is about a clock and this unit is a word of its dial, such as minutes.
+        times, which need no unit. The last time is the answer if no number with a unit follows. It
+        is also the answer if this unit is a word such as ``minutes`` in a text about a clock.
         """
         text = plain_numbers(without_latex(text), self.number_format)
         found, end = last_numeral(text, within_words=False)
@@ -150,7 +152,7 @@ class ReadInstrument(ApproximateNumbers):
         return Measurement(found.text, (unit[1].rstrip("\"'") or unit[1],))
 
     def grammar(self, frame: Frame | None = None) -> str:
-        """Return a regular expression of a number or a time, and of a unit if answers have one."""
+        """Return a regular expression of a number or time, and a unit if ``write_unit`` is True."""
         number = f"(?:{super().grammar(frame)}|{_TIME})"
         return f"{number}(?: {_UNIT})?" if self.write_unit else number
 
@@ -188,7 +190,7 @@ def time_text(seconds: float) -> str:
 
 
 def _intervals(value: Any, where: str) -> tuple[tuple[Interval, ...], bool]:
-    """Read the field ``intervals`` of a row; return it, and True if its ends are times."""
+    """Read the field ``intervals`` of a row. Also return True if the intervals are of times."""
     if value is None:
         return (), False
     if not (isinstance(value, list) and value and all(isinstance(v, Mapping) for v in value)):
@@ -215,7 +217,7 @@ def _intervals(value: Any, where: str) -> tuple[tuple[Interval, ...], bool]:
 
 
 def _middle(interval: Interval, *, whole: bool) -> str:
-    """Return the middle of an interval, rounded to a tenth of its width or finer."""
+    """Return an interval's middle, rounded to a tenth of its width or to a ``whole`` number."""
     low, high, _ = interval
     if whole:
         return f"{(low + high) // 2:.0f}"

@@ -29,7 +29,7 @@ from mm_numeric.tasks.base import BaseTask, Rows, check_choice, check_placeholde
 from mm_numeric.tasks.number_questions import with_numerals
 
 BETWEEN = " | "
-"""Text between the right answers to a question."""
+"""Text between the correct answers to a question."""
 
 _YES_NO = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
 
@@ -54,8 +54,8 @@ class MultiRC(BaseTask):
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
         """Yield one example per question or, with ``answer: yes_no``, one per proposed answer.
 
-        With ``answer: text``, the model writes the right answers; a question that has none is
-        skipped. A training row whose answers have no labels (right or wrong) raises ValueError.
+        With ``answer: text``, the model writes the correct answers; a question without a correct
+        answer is skipped. In training, answers without a label raise ValueError.
         """
         for where, row in rows:
             texts = [row.get(name) for name in ("passage", "question")]
@@ -92,7 +92,7 @@ class MultiRC(BaseTask):
         return with_numerals(answer.text)
 
     def parse(self, text: str, frame: Frame | None = None) -> Text | Choice | Unreadable:
-        """Return the whole text or, in a yes-or-no task, the yes or no that it begins with."""
+        """Return the whole text or, with ``answer: yes_no``, the yes or no at its beginning."""
         if not text.strip():
             return Unreadable("empty answer")
         if self.answer == "text":
@@ -105,7 +105,7 @@ class MultiRC(BaseTask):
         return "(?:yes|no)" if self.answer == "yes_no" else f"{ANY}*[!-~]{ANY}*"
 
     def record(self, answer: Text | Choice) -> Any:
-        """Convert an answer to JSON: a text, or ``{"chosen": "yes", "question": ID}`` for yes."""
+        """Convert an answer to JSON: a text, or an object ``{"chosen": "yes", "question": ID}``."""
         if isinstance(answer, Text):
             return answer.text
         return {"chosen": answer.chosen, "question": answer.question}
@@ -124,7 +124,7 @@ class MultiRC(BaseTask):
 
 
 def read_answers(value: Any, where: str) -> list[tuple[str, bool | None]]:
-    """Read proposed answers and their labels (True if right, None if the label is missing)."""
+    """Read proposed answers and their labels: True if correct, None if the label is missing."""
     if not isinstance(value, list) or not value:
         raise ValueError(f'{where}: no "answers" (a list).')
     found: list[tuple[str, bool | None]] = []
@@ -139,5 +139,5 @@ def read_answers(value: Any, where: str) -> list[tuple[str, bool | None]]:
 
 
 def _filled(prompt: str, **texts: Any) -> str:
-    """Replace each ``{name}`` in a prompt by ``texts["name"]``, if there is such a text."""
+    """Replace each ``{name}`` in a prompt by ``texts["name"]``, if ``texts`` has this key."""
     return re.sub(r"\{(\w+)\}", lambda m: str(texts.get(m[1], m[0])), prompt)

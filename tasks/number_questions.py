@@ -1,4 +1,4 @@
-"""Tasks: answer a question with a number. Other tasks with numbers as answers derive from these.
+"""Tasks: answer a question with a number. Other tasks whose answers are numbers derive from them.
 
 Example  {"id": "1", "question": "What is 7 times 12?", "answer": 84}
 Prompt   What is 7 times 12?
@@ -52,15 +52,16 @@ class Numbers(BaseTask):
     """Prompt; ``{question}`` is replaced by the question of the row."""
 
     number_format: str = NUMBER_FORMATS[0]
-    """How generated texts write 1234.5: ``1,234.5``, ``1.234,5``, ``1 234,5`` or ``1 234.5``. The
-    thousands separator is optional. Rows and training answers always have a decimal point."""
+    """Format of numbers in generated texts, shown by 1234.5: ``1,234.5``, ``1.234,5``, ``1 234,5``
+    or ``1 234.5``. The thousands separator is optional. Rows and training answers always have a
+    decimal point and no thousands separator."""
 
     def __post_init__(self) -> None:
         check_placeholders("prompt", self.prompt, "question")
         check_choice("number_format", self.number_format, NUMBER_FORMATS)
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Yield one example per row, in training and in evaluation alike."""
+        """Yield one example per row."""
         for where, row in rows:
             question, image = row.get("question"), row.get("image")
             if not isinstance(question, str) or not question.strip():
@@ -98,7 +99,7 @@ class Numbers(BaseTask):
         return AnswerPart(text) if self.reads_whole_text else number_part(text)
 
     def parse(self, text: str, frame: Frame | None = None) -> Number | Unreadable:
-        """Return the last number in a text; earlier ones may repeat the question."""
+        """Return the last number in a text; earlier numbers may repeat the question."""
         return last_number(_EXPONENT_OF_UNIT.sub("", without_latex(text)), self.number_format)
 
     def grammar(self, frame: Frame | None = None) -> str:
@@ -121,7 +122,7 @@ class Numbers(BaseTask):
 
 @dataclass(frozen=True, kw_only=True)
 class ApproximateNumbers(Numbers):
-    """Task: answer a question with a number, which is correct within a tolerance.
+    """Task: answer a question with a number. It is correct if its error is within a tolerance.
 
     Use it for values that can only be estimated, such as prices or values in a chart.
     """
@@ -130,8 +131,8 @@ class ApproximateNumbers(Numbers):
 
     tolerance: float = 0.05
     """Largest relative error of a correct answer: 0.05 is 5 % of the true number. A row may have
-    its own ``tolerance``: such a number, or ``{"relative": 0.05, "absolute": 2}``, with which an
-    answer is correct within either limit."""
+    its own ``tolerance``: a relative error, or ``{"relative": 0.05, "absolute": 2}``, which accepts
+    an error within either limit."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -162,7 +163,7 @@ class WholeNumbers(Numbers):
     """Noun for the number in error messages, such as ``a count``."""
 
     def read_answer(self, value: Any, where: str) -> Number:
-        """Read a whole number; it must not be above ``highest``."""
+        """Convert the answer of a row to a whole number; raise ValueError if above ``highest``."""
         exact = super().read_answer(value, where).exact
         if exact.denominator != 1 or not 0 <= exact <= self.highest:
             raise ValueError(
@@ -179,8 +180,8 @@ class WholeNumbers(Numbers):
 class RJokes(WholeNumbers):
     """Task: rate how funny a joke is with a whole number (rJokes, LREC 2020).
 
-    The rating is the logarithm of the joke's votes on Reddit. Rows are from ``prepare rjokes``;
-    their question is the joke.
+    The rating is the logarithm of the joke's votes on Reddit. ``prepare rjokes`` writes the rows;
+    the field ``question`` has the joke.
     """
 
     highest: ClassVar[int] = 11
@@ -191,8 +192,8 @@ class RJokes(WholeNumbers):
 class Mathematics(Numbers):
     """Task: answer a question of DeepMind's mathematics data set with a number.
 
-    Rows are from ``prepare mathematics``, with a ``category``, such as ``interpolation``, and a
-    ``module``, such as ``arithmetic__mixed``.
+    ``prepare mathematics`` writes the rows, which have a ``category``, such as ``interpolation``,
+    and a ``module``, such as ``arithmetic__mixed``.
     """
 
     bucket_fields: ClassVar[tuple[str, ...]] = ("category", "module")
@@ -232,12 +233,12 @@ def read_tolerance(value: Any, where: str) -> Tolerance:
 
 
 def with_numerals(text: str) -> Written:
-    """Return the text and the positions of the numbers in it: ``2/7`` has two numbers, 2 and 7."""
+    """Return a text with the positions of its numbers: ``2/7`` has two numbers, 2 and 7."""
     return Written(text, tuple(Mark(n.start, n.end) for n in find_numerals(text)))
 
 
 def last_number(text: str, number_format: str = NUMBER_FORMATS[0]) -> Number | Unreadable:
-    """Return the last number in a text that writes 1234.5 like ``number_format``.
+    """Return the last number in a text whose numbers are in ``number_format``.
 
     An exponent belongs to a number, and a number may begin with its decimal point (``.5``). A minus
     sign after a digit is an operator: the last number of ``3-5`` is 5.
@@ -246,9 +247,10 @@ def last_number(text: str, number_format: str = NUMBER_FORMATS[0]) -> Number | U
 
 
 def last_numeral(text: str, *, within_words: bool = True) -> tuple[Number | Unreadable, int]:
-    """Return the last number in a text with plain numbers, and the index after it.
+    """Return the last number in a text without thousands separators, and the index after it.
 
-    Unless ``within_words``, numbers after a letter or ^ are ignored, such as the 2 of ``m/s2``.
+    If ``within_words`` is False, numbers after a letter or ^, such as the 2 of ``m/s2``, are
+    ignored.
     """
     found = [
         match

@@ -10,8 +10,8 @@ Rows     {"id": text, "image": path, "phrase": text, "instances": [{"polygon": [
          "mask": {"size": [height, width], "counts": [...]} may replace "polygon", too: the run
          lengths of COCO files; a point is in the object if its pixel is
          "points": [[x, y], ...] may replace "instances"
-         A click has one element or none: "box" or "box_xywh": [x, y, width, height] or "polygon" of
-         the row, as for grounding; "instances": [] if the element is not on the screen
+         A row of the task ``click`` has the "box", "box_xywh": [x, y, width, height] or "polygon"
+         of one element; or "instances": [] if the element is not on the screen
          "category" and "step" of pointing, and "ui_type" (such as text or icon), "platform",
          "application", "group" and "category" of clicks are optional; metrics are also reported for
          each of their values
@@ -59,13 +59,13 @@ from mm_numeric.tasks.base import (
 
 @dataclass(frozen=True, kw_only=True)
 class PointTask(BaseTask):
-    """Base class of tasks whose answers are points. A target is a list of regions to point at.
+    """Base class of tasks whose answers are points. The correct answer is a list of regions.
 
-    A box or a polygon in an answer is read as the point at its centre.
+    A box or a polygon in a generated answer is parsed as the point at its centre.
     """
 
-    # 2: several boxes within one pair of tags, [] in a code fence; 3: actions on a screen
-    # 4: lists of pairs, and layouts that differ from the frame's
+    # What the parser accepts since version 2: several boxes in one pair of tags, [] in a code
+    # fence. 3: actions on a screen. 4: lists of pairs, and other coordinate formats.
     version: ClassVar[int] = 4
     report_sections: ClassVar[tuple[str, ...]] = ("points",)
     risk = "exact"
@@ -83,7 +83,7 @@ class PointTask(BaseTask):
         check_placeholders("prompt", self.prompt, "phrase")
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Yield one example per phrase, in training and in evaluation alike."""
+        """Yield one example per phrase."""
         for where, row in rows:
             example = image_example(
                 row,
@@ -101,7 +101,7 @@ class PointTask(BaseTask):
         """Read the regions to point at from a row; the list may be empty."""
 
     def format(self, answer: Instances, frame: Frame | None = None) -> Written:
-        """Return the text of one point in each region, by y, then x, after rounding."""
+        """Return the text of one point in each region, sorted by rounded y, then by rounded x."""
         frame = frame_of_image(frame)
         check_masks(answer, frame.width_px, frame.height_px)
         regions = [item for item in answer.items if not item.ignore]
@@ -110,9 +110,9 @@ class PointTask(BaseTask):
         return frame.write([Instance(point) for point in points])
 
     def parse(self, text: str, frame: Frame | None = None) -> Instances | Unreadable:
-        """Parse all points in a generated text; boxes and polygons are read as their centres.
+        """Parse all points in a generated text, also in actions such as ``click(x=3, y=5)``.
 
-        Actions on a screen, such as tool calls, and lists of pairs are read: see ``Frame.read``.
+        A box or a polygon is parsed as the point at its centre.
         """
         found = frame_of_image(frame).read(text, points=True)
         if isinstance(found, Unreadable):
@@ -121,7 +121,7 @@ class PointTask(BaseTask):
         return replace(found, items=tuple(items))
 
     def grammar(self, frame: Frame | None = None) -> str:
-        """Return a regular expression that matches an answer: points, or the text for none."""
+        """Return a regular expression of points, or of the answer if there is no object."""
         return points_regex(frame_of_image(frame), several=self.several)
 
     def record(self, answer: Instances) -> list[dict[str, Any]]:
@@ -172,7 +172,7 @@ class Click(PointTask):
     """Prompt; ``{phrase}`` is replaced by the instruction of the row."""
 
     def regions(self, row: Mapping[str, Any], where: str) -> Instances:
-        """Return the element to click on, as a list of one region; the list is empty for none."""
+        """Return a list with the element to click on; empty if it is not on the screen."""
         if row.get("polygon") is not None:
             return Instances((Instance(read_polygon(row["polygon"], f"{where}, polygon")),))
         if row.get("instances") is None:
@@ -193,7 +193,7 @@ def point_in(item: Instance) -> Point:
     middle = centre(item.shape)
     if isinstance(item.shape, Box) or len(item.shape.points) < 3:
         return middle
-    import shapely  # here, because tasks without polygons do not need it
+    import shapely  # imported here, because tasks without polygons do not need it
 
     polygon = shapely.make_valid(shapely.Polygon(item.shape.points))
     if polygon.covers(shapely.Point(middle)):

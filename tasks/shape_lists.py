@@ -24,14 +24,14 @@ class ShapeListTask(BaseTask):
 
     shape: str = "polygon"
     """``polygon``: use shapes as the rows have them. ``box``: replace them by bounding boxes.
-    ``rotated_box``: shapes have four corners, written clockwise from the topmost one."""
+    ``rotated_box``: shapes have four corners, written clockwise from the topmost corner."""
 
     order: str = "raster"
     """Order of the shapes in the training text. ``raster``: by smallest y, then smallest x.
     ``area``: largest first. ``random``: random but fixed for the shapes of an image. ``rows``: as
-    in the row. ``raster`` and ``area`` compare coordinates as they are written, after rounding;
-    shapes that are equal in these are sorted by smallest y, smallest x, all other coordinates and
-    the label. Scoring always uses the order of the row."""
+    in the row. ``raster`` and ``area`` use rounded coordinates, as in the text. Shapes with equal
+    keys are sorted by smallest y, smallest x, all other coordinates and the label. Scoring always
+    uses the order of the row."""
 
     outside: str = "refuse"
     """Treatment of shapes that extend more than one pixel beyond the image. ``refuse``: raise an
@@ -43,7 +43,7 @@ class ShapeListTask(BaseTask):
         check_choice("outside", self.outside, ("refuse", "clip"))
 
     def read_shapes(self, row: Any, where: str) -> list[Instance]:
-        """Read the field ``instances`` of a row, in the form of the option ``shape``."""
+        """Read the shapes in ``instances`` of a row, and convert them by the option ``shape``."""
         items = [replace(item, mask=None) for item in read_instances(row, where).items]
         if self.shape == "box":
             boxes = []
@@ -62,7 +62,7 @@ class ShapeListTask(BaseTask):
         return items
 
     def moved_answer(self, answer: Instances) -> Instances:
-        """Make the corners of rotated boxes begin at the topmost one again."""
+        """Reorder the corners of rotated boxes to begin with the topmost corner again."""
         if self.shape != "rotated_box":
             return answer
         items = (replace(i, shape=corners_of(i.shape, "augment")) for i in answer.items)
@@ -76,7 +76,7 @@ class ShapeListTask(BaseTask):
             size = frame.width_px, frame.height_px
             items = [replace(item, shape=clipped(item.shape, *size)) for item in items]
         if self.order != "rows":
-            # By rounded shapes, so that shapes parsed from the text have the same order.
+            # Sort rounded shapes, so that shapes parsed from the text have the same order.
             keys = {item: _raster(frame.quantised(item.shape), item.label) for item in items}
             items.sort(key=keys.__getitem__)
             if self.order == "area":

@@ -7,9 +7,9 @@ Prompt   <0.0 seconds><image><1.0 seconds><image>When does this happen in the vi
 Text     0.0 - 1.0 seconds
 
 Rows     {"id": text, "frames": [path, ...], "seconds": [0.0, 0.5, ...], "query": text,
-         "spans": [[24.3, 30.4], ...]}; "seconds" has the time of each frame. "fps": 2 may replace
-         it: the number of frames per second, the first at 0. Video files are not decoded;
-         ``prepare --videos`` extracts their frames
+         "spans": [[24.3, 30.4], ...]}; "seconds" has the time of each frame. "fps" (frames per
+         second, such as 2) may replace "seconds"; the first frame is then at 0. Video files are not
+         decoded; ``prepare --videos`` extracts their frames
 Prompt   each frame after its time, ``<24.5 seconds>``, then the question
 Answer   ``24.3 - 30.4 seconds``; further spans before the unit: ``1.0 - 2.5, 24.3 - 30.4 seconds``.
          A span may have a score only in JSON, as in QVHighlights: ``[[24.3, 30.4, 0.9]]``
@@ -32,7 +32,7 @@ from mm_numeric.tasks.base import BaseTask, Rows, check_choice
 from mm_numeric.tasks.number_questions import with_numerals
 
 _TIME = r"(?:[0-9]{1,3}:){0,2}[0-9]{1,6}(?:\.[0-9]{1,20})?"
-_END = r"(?![0-9:]|\.[0-9])"  # a longer number is not read in part
+_END = r"(?![0-9:]|\.[0-9])"  # the end of a number; do not match the beginning of a longer number
 _UNIT = r"(?:[ ]?(?:s|secs?|seconds?)\b)?"
 _SPAN = re.compile(
     rf"(?<![0-9.:])({_TIME}){_UNIT}[ ]{{0,4}}(?:-|–|—|to|and|until)[ ]{{0,4}}({_TIME}){_END}",
@@ -66,15 +66,16 @@ class FindSpans(BaseTask):
     """Question after the frames; ``{query}`` is replaced by the event that the row describes."""
 
     max_frames: int = 16
-    """Largest number of frames to show. Of more frames, this number is shown, at equal distances
-    from the first to the last."""
+    """Largest number of frames that the model sees. From a row with more frames, this number is
+    selected, at equal distances from the first to the last frame."""
 
     decimals: int = 1
     """Number of decimals of the seconds in an answer."""
 
     number_format: str = NUMBER_FORMATS[0]
-    """How generated texts write 1234.5: ``1,234.5``, ``1.234,5``, ``1 234,5`` or ``1 234.5``. The
-    thousands separator is optional. Rows, training answers and JSON always have a decimal point."""
+    """Format of numbers in generated texts, shown by 1234.5: ``1,234.5``, ``1.234,5``, ``1 234,5``
+    or ``1 234.5``. The thousands separator is optional. Rows, training answers and JSON always have
+    a decimal point and no thousands separator."""
 
     def __post_init__(self) -> None:
         if "{query}" not in self.prompt or IMAGE in self.prompt:
@@ -107,7 +108,7 @@ class FindSpans(BaseTask):
             )
 
     def format(self, answer: TimeSpans, frame: Frame | None = None) -> Written:
-        """Return spans as text, such as ``24.3 - 30.4 seconds``, and where their numbers are."""
+        """Return spans as text, such as ``24.3 - 30.4 seconds``, with their numbers' positions."""
         spans = [f"{a:.{self.decimals}f} - {b:.{self.decimals}f}" for a, b in answer.spans]
         return with_numerals(f"{', '.join(spans)} seconds")
 
@@ -116,9 +117,9 @@ class FindSpans(BaseTask):
 
         Spans are ``24.3 - 30.4``, ``from 24.3 to 30.4 seconds``, ``24.3s - 30.4s``, ``0:24.3 -
         0:30.4`` (minutes and seconds), JSON objects with ``start``, ``end`` and optionally
-        ``score``, or a JSON list such as ``[[24.3, 30.4]]`` or ``[[24.3, 30.4, 0.9]]``, with
-        scores. For another text with exactly two times, return ``Unreadable`` with them as
-        ``lenient``.
+        ``score``, or a JSON list such as ``[[24.3, 30.4]]`` or, with scores, ``[[24.3, 30.4,
+        0.9]]``. If the text has no span but exactly two times, return ``Unreadable`` with the span
+        between them as ``lenient``.
         """
         if not text.strip():
             return Unreadable("empty answer")
@@ -162,9 +163,9 @@ def _is_cut(text: str) -> bool:
 
 
 def evenly(count: int, most: int) -> list[int]:
-    """Return up to ``most`` of the indices 0 to count - 1, first and last included.
+    """Return at most ``most`` of the indices 0 to count - 1, including the first and the last.
 
-    They are at equal distances, rounded to the nearest index. If ``most`` is 1, it is the middle.
+    Their distances are equal, except for rounding. If ``most`` is 1, return the middle index.
     """
     if count <= most:
         return list(range(count))
@@ -207,7 +208,6 @@ def _frames(row: Mapping[str, Any], where: str) -> list[tuple[str, float]]:
 
 
 def _seconds(text: str) -> float:
-    """Convert ``24.3``, ``0:24.3`` or ``1:00:24`` to seconds."""
     total = 0.0
     for part in text.split(":"):
         total = 60 * total + float(part)

@@ -5,11 +5,11 @@ Prompt   Read every word, and locate it.
 Text     [{"bbox_2d": [20, 30, 120, 60], "text_content": "EXIT"}]
 
 Rows     as for text_detection; each instance has "text", its transcription, or "ignore": true. A
-         word with an empty text is ignored, too: the script of ICDAR cannot compare it
-Answer   all words without "ignore": true, in the order of the option ``order``. Coordinates are
-         those of the model family. Qwen2.5-VL and Qwen3-VL write JSON with "text_content",
-         Florence-2 writes the text before the four corners of a word, PaliGemma after its box.
-         Formats without marks around a label, such as ``brackets``, are replaced by this JSON
+         word with an empty text is also ignored, because ICDAR's script cannot compare it
+Answer   all words without "ignore": true, sorted by the option ``order``, in the coordinate format
+         of the model family. Qwen2.5-VL and Qwen3-VL write JSON with "text_content". Florence-2
+         writes a word's text before its four corners, PaliGemma after its box. Formats that do not
+         enclose labels in marks, such as ``brackets``, are replaced by the JSON of Qwen
 Scorer   mm_numeric.evaluation.metrics.text_spotting
 """
 
@@ -30,38 +30,38 @@ from mm_numeric.tasks.text_detection import TextDetection
 class TextSpotting(TextDetection):
     """Task: read the words in an image, and outline them."""
 
-    version: ClassVar[int] = 2  # 2: layouts that differ from the frame's
+    version: ClassVar[int] = 2  # 2: the parser accepts other coordinate formats
     labels: ClassVar[bool] = True
-    # No operation may move words: a clipped word has another text.
+    # No operation that moves words is allowed: it may clip a word, and change its text.
     augmentations: ClassVar[tuple[str, ...]] = ()
     reads_by: ClassVar[tuple[str, ...]] = ("lexicon",)
     scorer = "mm_numeric.evaluation.metrics.text_spotting:TEXT_SPOTTING"
 
     prompt: str = "Read every word, and locate it."
-    """Prompt, the same for every image."""
+    """Prompt of all images."""
 
     lexicon: str | None = None
     """Path of a text file with one word per line, such as the weak or the generic lexicon of ICDAR
-    2015. Each generated word is replaced by the most similar word of the file, the first of several
-    equally similar ones. A word that differs from all of them by more than one character is left
-    out, except in the metrics of detection. Letter case is ignored. null: answers are scored
-    unchanged."""
+    2015. Each generated word is replaced by the most similar word of the file; if several words are
+    equally similar, by the first. A generated word that differs from all words of the file by more
+    than one character is left out, except in detection metrics. Letter case is ignored. null:
+    answers are scored unchanged."""
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Yield one example per row, in training and in evaluation alike."""
+        """Yield one example per row."""
         for where, row in rows:
             items = tuple(self.read_shapes(_transcribed(row, where), where))
             yield image_example(row, where, prompt=self.prompt, answer=Instances(items))
 
     def format(self, answer: Instances, frame: Frame | None = None) -> Written:
-        """Format the words as text, without those to ignore."""
+        """Format the words as text, without ignored words."""
         if (count := self.text_frame(frame_of_image(frame)).coordinates.text.points) is not None:
             items = tuple(replace(i, shape=_outline(i, count)) for i in answer.items)
             answer = replace(answer, items=items)
         return super().format(answer, frame)
 
     def parse(self, text: str, frame: Frame | None = None) -> Instances | Unreadable:
-        """Parse all words in a generated text, and find them in the lexicon."""
+        """Parse all words in a generated text, and replace them by words of the lexicon."""
         found = super().parse(text, frame)
         if self.lexicon is None or isinstance(found, Unreadable):
             return found
@@ -74,7 +74,7 @@ class TextSpotting(TextDetection):
 
 
 def _outline(item: Instance, count: int) -> Polygon:
-    """Return the shape of a word as a polygon, which must have ``count`` points; a box has four."""
+    """Return a word's shape as a polygon; raise ValueError unless it has ``count`` points."""
     points = corners(item.shape)
     if len(points) != count and not item.ignore:
         raise ValueError(
@@ -85,7 +85,6 @@ def _outline(item: Instance, count: int) -> Polygon:
 
 
 def _transcribed(row: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """Return a row in which the text of each instance is its label."""
     instances = row.get("instances")
     if not isinstance(instances, list):
         return row
@@ -111,7 +110,7 @@ class _Lexicon:
 
     def __init__(self, words: Sequence[str]) -> None:
         self._words = words
-        # The first of several words that differ only in case.
+        # Of several words that differ only in case, the first is kept.
         self._places = {word.upper(): place for place, word in reversed([*enumerate(words)])}
         self._characters = {character for word in self._places for character in word}
 
@@ -125,7 +124,6 @@ class _Lexicon:
         return replace(item, label=self._words[place])
 
     def _changed(self, word: str) -> Iterator[str]:
-        """Yield the results of deleting, inserting or replacing one character of a word."""
         for i in range(len(word) + 1):
             before, after = word[:i], word[i:]
             yield before + after[1:]
