@@ -99,8 +99,8 @@ TESTS = {
     "Commands write into the folders that you or your config name, and next to the files that you "
     "name; downloads are written into the cache of the Hugging Face hub.":
         "test_trust_page.py::test_commands_write_to_the_given_paths_and_connect_to_nothing",
-    "A lock is a file `.NAME.lock` next to the file that it locks, and its content is never "
-    "changed.":
+    "A lock is a file `.NAME.lock` next to the file that it locks, and the content of a "
+    "lock file is never changed.":
         "io/test_atomic_files.py::test_a_lock_keeps_the_content_of_its_file",
     "An output or lock that is a link is an error, because its target could be anywhere.":
         "io/test_atomic_files.py::test_an_output_that_is_a_link_is_rejected "
