@@ -81,7 +81,7 @@ def test_ls_lists_everything(capsys):
     assert sum(line.endswith("prints the estimate for your rows).") for line in lines) == 3
     assert cli.main(["ls"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "  and 9 variants and controls: mm-numeric ls --all" in lines
+    assert "  and 8 variants and controls: mm-numeric ls --all" in lines
     assert not any(line.startswith("  ntl_huber ") for line in lines)
 
 

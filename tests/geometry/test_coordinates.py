@@ -136,8 +136,9 @@ def test_a_grid_s_own_points_come_back_as_they_are(family, size, part):
     for frame in frames_of(family, size):
         levels = [round(part * frame.coordinates.largest(edge)) for edge in frame.edges]
         point = frame.decode(*levels)
-        if not (0 <= point[0] <= size[0] and 0 <= point[1] <= size[1]):
-            continue  # a level of the padding
+        inside = 0 < point[0] < size[0] and 0 < point[1] < size[1]
+        if RESIZES[family].kind == "letterbox" and not inside:
+            continue  # a level of the padding, which is read as a point of the edge
         assert list(frame.encode(point)) == levels, frame.coordinates
         assert frame.decode(*frame.encode(point)) == point, frame.coordinates
 
