@@ -149,9 +149,9 @@ class CompareConfig:
     hides a part of the effect of a loss: the report states the warm start's share of all steps."""
 
     metric: str | None = None
-    """Name of the first metric, which decides the comparison and chooses the values of ``tune``. An
-    example is ``log_mae``, if a few long answers dominate ``mae``, and ``accuracy`` does not show
-    how wrong answers are. null: the main metric of the task."""
+    """Name of the first metric, which decides the comparison and chooses the values of ``tune``.
+    For example, ``log_mae`` is useful if a few long answers dominate ``mae``, and ``accuracy`` does
+    not show how wrong answers are. null: the main metric of the task."""
 
     tune: Mapping[str, Any] = field(default_factory=dict)
     """Maps settings of ``trainer``, such as ``learning_rate``, to a list of values. Every row, also

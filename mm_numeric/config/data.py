@@ -232,7 +232,7 @@ class DataConfig:
             raise ValueError("train: set a weight for every source or for none")
 
     def check_trainer(self, trainer: Mapping[str, Any], where: str) -> None:
-        """Raise ValueError if settings of the trainer do not fit ``stream``."""
+        """Raise ValueError if ``stream`` is set, and settings of the trainer do not allow it."""
         if not self.stream:
             return
         if trainer.get("max_steps", -1) < 1:

@@ -78,9 +78,9 @@ class PredictConfig:
 
     samples: int | None = None
     """Number of answers to sample, in place of ``mass`` and ``branches``. null: the default of the
-    task, which is 32 for lists of objects and worked solutions; one number, time, box or point is
-    explored without samples. The KV cache grows with batch size x samples x tokens: use small
-    batches for long answers."""
+    task, which is 32 for lists of objects and worked solutions, and no sampling for one number,
+    time, box or point. The KV cache grows with batch size x samples x tokens: use small batches for
+    long answers."""
 
     seed: int = 0
     """Seed of sampled answers, at least 0; it is combined with the id of the row."""

@@ -61,14 +61,14 @@ class Clocks(NoisyGenerator, ImageGenerator):
         return bool(self.noise_minutes or self.outliers)
 
     def drawings(self) -> Iterator[Drawing]:
-        """Yield a clock with a random time for each index, and its row."""
+        """For each index, yield an image of a clock with a random time, and its row."""
         times = random.Random(f"times:{self.seed}")
         for i in range(self.rows):
             time = ClockTime.from_minutes(times.randrange(720))
             yield draw_face(time, random.Random(f"{self.seed}:{i}"), self), {"time": str(time)}
 
     def with_label_noise(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Return a row whose time has noise."""
+        """Return a copy of a row with noise added to its time."""
         if not self.has_noise:
             return row
         rng, shift = random.Random(f"{self.noise_seed}:{row['id']}"), 0.0

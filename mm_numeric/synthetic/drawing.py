@@ -31,7 +31,7 @@ def with_noise(image: Image.Image | NDArray[Any], noise: float, rng: random.Rand
 def shrunk(
     image: Image.Image, size_px: tuple[int, int], noise: float, rng: random.Random
 ) -> Image.Image:
-    """Average down an image that was drawn larger, and add noise."""
+    """Downscale an image that was drawn larger, by averaging pixels, and add noise."""
     return with_noise(image.resize(size_px, Image.Resampling.BOX), noise, rng)
 
 

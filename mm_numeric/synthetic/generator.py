@@ -53,7 +53,7 @@ class Generator(ABC):
         return False
 
     def with_noise_of(self, seed: int) -> Self:
-        """Return the generator with the label noise of another seed; 0 changes nothing."""
+        """Return this generator with other label noise; unchanged if it has no noise."""
         return self
 
     def without_noise(self) -> Self:
@@ -94,7 +94,7 @@ class NoisyGenerator(Generator):
     """Seed of the label noise. The noise of a row depends only on this seed and the row's id."""
 
     def with_noise_of(self, seed: int) -> Self:
-        """Return the generator with the label noise of another seed; 0 changes nothing."""
+        """Return this generator with ``seed`` added to ``noise_seed``, if it has noise."""
         return replace(self, noise_seed=self.noise_seed + seed) if self.has_noise else self
 
     def without_noise(self) -> Self:

@@ -41,7 +41,7 @@ class Scenes(SizedImages):
     """Maximum number of shapes in a scene."""
 
     large: float = 0.5
-    """Probability that a shape is large; large shapes are about twice as wide as small ones."""
+    """Probability that a shape is large; large shapes are about twice as wide as small shapes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,7 +63,7 @@ class Scenes(SizedImages):
 
     @abstractmethod
     def row(self, shapes: "Sequence[_Shape]", rng: random.Random) -> dict[str, Any]:
-        """Return the fields of the row about some shapes."""
+        """Return the fields of the row for an image of ``shapes``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ class NoisyBoxes(NoisyGenerator, Scenes):
         return self.noise_pixels > 0
 
     def with_label_noise(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Return a row whose boxes have noise."""
+        """Return a copy of a row with noise added to its boxes."""
         if not self.has_noise:
             return row
         rng = random.Random(f"{self.noise_seed}:{row['id']}")
@@ -138,12 +138,12 @@ class Phrases(NoisyBoxes):
 
 @dataclass(frozen=True, kw_only=True)
 class Objects(NoisyBoxes):
-    """Scenes with all of their shapes: rows of the task ``detection``."""
+    """Scenes with the boxes or outlines of all shapes: rows of the task ``detection``."""
 
     name: str = "objects"
 
     shape: str = "box"
-    """``box``: boxes of circles, squares and triangles. ``polygon``: their outlines.
+    """``box``: boxes of circles, squares and triangles. ``polygon``: outlines of these shapes.
     ``rotated_box``: rotated rectangles and ellipses."""
 
     def __post_init__(self) -> None:

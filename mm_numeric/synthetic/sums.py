@@ -164,8 +164,8 @@ class Multiplication(Sums):
     name: str = "multiplication"
 
     digits: int = 5
-    """Maximum number of digits of each factor in training and interpolation. In extrapolation one
-    factor has ``digits + 1`` digits, the other 1 to ``digits + 1``."""
+    """Maximum number of digits of each factor in training and interpolation. In extrapolation, one
+    factor has ``digits + 1`` digits, the other factor 1 to ``digits + 1``."""
 
     question: str = "What is {a} times {b}?"
     """Question template; ``{a}`` and ``{b}`` are replaced by the factors."""
