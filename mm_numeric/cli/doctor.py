@@ -85,7 +85,7 @@ def _is_of_extra(error: Exception) -> bool:
 def _packages() -> Iterator[Finding]:
     """Yield a finding for each package that mm-numeric, or one of its extras, requires."""
     try:
-        from packaging.requirements import Requirement  # which transformers requires
+        from packaging.requirements import Requirement  # a dependency of transformers
 
         listed = [Requirement(text) for text in requires("mm-numeric") or ()]
     except (ImportError, PackageNotFoundError) as error:

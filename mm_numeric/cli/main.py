@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments, rest = parser.parse_known_args(argv)
     if "command" not in arguments and not rest:
         print(f"{parser.format_usage()}\n{parser.description}", file=sys.stderr)  # noqa: T201
-        return 2  # as for other missing arguments
+        return 2  # the exit code for missing arguments
     if rest:
         # argparse fills a positional list only once: overrides after an option are left over.
         overrides = all("=" in word and not word.startswith("-") for word in rest)
@@ -322,7 +322,7 @@ def _compare(arguments: argparse.Namespace) -> None:
     if arguments.seeds is None:
         from mm_numeric.cli.report import show_report
 
-        # summary.json names the config's own task.
+        # summary.json names the task of this config, which the user trusts.
         show_report(runs.folder, trust_remote_code=True, partial=arguments.partial)
 
 

@@ -41,7 +41,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "several objectives": ("compare", "report"),
     "installation": ("doctor",),
 }
-"""Title of each group of commands in the overview -> the names of its commands."""
+"""Maps the title of each group of commands in the overview to the names of its commands."""
 
 
 def overview(texts: Mapping[str, str]) -> str:

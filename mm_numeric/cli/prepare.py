@@ -52,7 +52,7 @@ def report_text(prepared: Prepared) -> str:
         lines.append(f"sha256 {record['output']['sha256']}  {prepared.out}")
         lines += _config_lines(prepared)
         lines += [prepared.usage] if prepared.usage else []
-    return "\n".join(line.replace("\n", r"\n") for line in lines)  # in file names
+    return "\n".join(line.replace("\n", r"\n") for line in lines)  # line breaks in file names
 
 
 def _config_lines(prepared: Prepared) -> list[str]:

@@ -41,9 +41,9 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
         with file:
             yield file
             file.flush()
-            if sys.platform != "win32":  # while it is locked
+            if sys.platform != "win32":  # before the lock is released
                 unfinished.replace(path)
-        if sys.platform == "win32":  # Windows renames no open file
+        if sys.platform == "win32":  # Windows cannot rename an open file
             unfinished.replace(path)
     except OSError as error:
         error.filename = error.filename or str(path)
@@ -138,7 +138,7 @@ def _is_kept(unfinished: Path, handle: int | None) -> bool:
         lock(handle)
     except BlockingIOError:
         return False
-    except OSError:  # NFS locks no folders: leftovers are kept
+    except OSError:  # NFS cannot lock folders: leftovers are kept
         pass
     return unfinished.exists()
 
@@ -153,7 +153,7 @@ def _delete_abandoned(path: Path) -> None:
                 _delete(path)
         finally:
             os.close(handle)
-        if is_abandoned and sys.platform == "win32":  # Windows deletes no open file
+        if is_abandoned and sys.platform == "win32":  # Windows cannot delete an open file
             _delete(path)
 
 
@@ -176,7 +176,7 @@ def lock(handle: int | None) -> bool:
     """Lock an open file or, on Unix, folder; closing it releases the lock.
 
     Return False if its file system has no locks. Raises BlockingIOError if another process, or
-    another handle of this one, has locked it.
+    another handle of this process, has locked it.
     """
     if handle is None:
         return True
@@ -258,7 +258,7 @@ def has_locks(path: Path) -> bool:
 
 
 def _lock_file(path: Path) -> Path:
-    # Folders are resolved: "." has no name, and a link is another name of the same folder. A file
-    # that is a link is not, because its lock would be elsewhere.
+    # Folders are resolved: "." has no name, and a link is another name of the same folder. A link
+    # to a file is not resolved, because its lock would be elsewhere.
     target = path.resolve() if path.is_dir() else path.parent.resolve() / path.name
     return target.with_name(f".{target.name}.lock")

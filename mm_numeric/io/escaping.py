@@ -18,7 +18,7 @@ _LATEX = {
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
     '"': r"\textquotedbl{}",
-    "[": "{[}",  # a row that begins with it would be an option of the line break before it
+    "[": "{[}",  # at the start of a row, LaTeX reads it as an option of the line break
     "*": "{*}",
     "\N{REPLACEMENT CHARACTER}": "?",
     "…": r"\ldots{}",

@@ -12,7 +12,7 @@ from typing import Any
 from mm_numeric.io.log import logger
 
 HOST = "127.0.0.1"
-_DEFAULT_PORT = 80  # a browser leaves it out of the host name
+_DEFAULT_PORT = 80  # browsers leave this port out of the host name
 
 REQUEST_S = 30.0
 """Time limit in seconds to receive a complete request, and for the client to read the reply."""

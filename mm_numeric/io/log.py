@@ -74,7 +74,7 @@ def progress(
     """Return a tqdm bar, which appears after one second in a terminal.
 
     Without a terminal, rank 0 logs a line after ten seconds, and then every ten seconds or, after
-    ten minutes, less often; with ``lines=False``, none. A quiet logger shows nothing.
+    ten minutes, less often; with ``lines=False``, it logs none. A quiet logger shows nothing.
     """
     from tqdm import tqdm  # not at import: the command line starts without it
 
@@ -217,7 +217,7 @@ def escape_libraries() -> None:
 
 def _format_escaped(handler: logging.Handler, record: logging.LogRecord) -> str:
     text = _format_unescaped(handler, record)
-    own = isinstance(handler, _StderrHandler)  # shows colour codes, which come from data, escaped
+    own = isinstance(handler, _StderrHandler)  # colour codes in our messages come from data
     return terminal_text(text if own else _COLOURS.sub("", text))
 
 
