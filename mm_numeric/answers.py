@@ -289,7 +289,7 @@ class Unreadable:
 
     reason: str
     lenient: Any = field(default=None, compare=False)
-    """The answer that a more lenient parser found, which is scored separately; or None."""
+    """Answer that a more lenient parser found, to be scored separately; None if it found none."""
 
 
 class Mark(NamedTuple):
@@ -399,7 +399,7 @@ class Example:
 
     @property
     def group(self) -> str | None:
-        """Return a key that samples with the same images share; None if it would be ``image``."""
+        """Return a key shared by samples with the same images; None if ``image`` is such a key."""
         if not self.more_images and not isinstance(self.image, EmbeddedImage):
             return None
         return " ".join(i.digest() if isinstance(i, EmbeddedImage) else str(i) for i in self.images)

@@ -48,7 +48,7 @@ _SHARDS = "torch.distributed.checkpoint"
 SHARD_METADATA_GLOBALS = frozenset(
     {
         ("pathlib", "PosixPath"),
-        ("pathlib._local", "PosixPath"),  # its module in Python 3.13 alone
+        ("pathlib._local", "PosixPath"),  # in Python 3.13 only
         ("torch", "Size"),
         ("torch.serialization", "_get_layout"),
         (f"{_SHARDS}.filesystem", "_StorageInfo"),

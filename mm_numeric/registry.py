@@ -65,7 +65,7 @@ GENERATORS: Mapping[str, str] = {
     "screens": "mm_numeric.synthetic.screens:Screens",
     "words": "mm_numeric.synthetic.word_pages:Words",
 }
-"""Name of a generator of synthetic rows -> its class."""
+"""Maps the name of a generator of synthetic rows to its class."""
 
 FAMILIES: Mapping[str, str] = {
     "paligemma": "mm_numeric.families.paligemma:PaliGemma",
@@ -267,8 +267,8 @@ ENGINES: Mapping[str, str] = {
     LOCAL_ENGINE: "mm_numeric.comparison.engines.local:execute",
     "ray": "mm_numeric.comparison.engines.ray:execute",
 }
-"""Functions that execute the runs of a comparison. Their arguments are its config, its folder and
-its unfinished runs (``comparison.plan.Run``, each after the runs that it waits for)."""
+"""Functions that execute the runs of a comparison. Their arguments are the comparison's config,
+folder and unfinished runs (``comparison.plan.Run``, each after the runs that it waits for)."""
 
 PROTOCOLS: Mapping[str, str] = {
     "icdar2015": "mm_numeric.evaluation.metrics.detection:TEXT_DETECTION",
@@ -425,7 +425,7 @@ def import_from(folder: str) -> None:
 
 
 def missing_package(error: ModuleNotFoundError, extra: str = "eval") -> str:
-    """Return an error message that names the extra with the missing package.
+    """Return an error message with the extra of mm-numeric that installs the missing package.
 
     ``extra`` is the extra that the caller needs in any case. Re-raises the error if no extra has
     the package.

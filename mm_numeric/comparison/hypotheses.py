@@ -15,7 +15,7 @@ from mm_numeric.runs.folder import RESULTS, STATED, WARM_START
 
 
 class Row(NamedTuple):
-    """The properties of a comparison row that a hypothesis can name: its grid axes and rules."""
+    """Properties of a comparison row that hypotheses use: its grid values and decoding rules."""
 
     axes: Mapping[str, Any]
     rules: Sequence[str]

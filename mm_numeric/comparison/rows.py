@@ -253,7 +253,7 @@ def _parse(config: Config, draft: _Draft) -> _Parsed:
             raise ValueError(f"{draft.where}: {path!r} is the same for all rows; remove it.")
         raw = with_setting(raw, str(path), value, f"{draft.where}, {path}")
     own = config_from_dict(raw, where=draft.where, title=config.title)
-    if own.data.test != config.data.test:  # changed with the whole section
+    if own.data.test != config.data.test:  # the row replaces the whole section
         raise ValueError(f"{draft.where}: 'data.test' is the same for all rows; do not change it.")
     warm_settings = own.comparison.warm_start
     return _Parsed(draft=draft, config=replace(own, compare=None), warm_settings=warm_settings)

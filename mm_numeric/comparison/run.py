@@ -116,9 +116,9 @@ def compare(
 ) -> Path:
     """Execute the unfinished runs of a comparison, write summary.json and return the folder.
 
-    The arguments are those of ``mm_numeric.api.compare``.
+    ``mm_numeric.api.compare`` explains the arguments.
     """
-    if num_ranks() > 1:  # they would write the same files, and wait for each other
+    if num_ranks() > 1:  # ranks would write the same files, and wait for each other
         raise EveryRankError(
             "compare: a run of a comparison is one process; start compare without a launcher such "
             "as torchrun. --seeds and --engine split the runs between GPUs."

@@ -199,7 +199,7 @@ def _facts(
     runs = {
         (own.parent.name, own.name): read_json(own / FINISHED)
         for own in planned
-        if (own / FINISHED).is_file()  # no trial that failed
+        if (own / FINISHED).is_file()  # a failed trial has no such file
     }
     failed = len(planned) - len(runs)
     drawn = [run_of_seed(typical.config, seed, config.comparison.vary, folder) for seed in seeds]

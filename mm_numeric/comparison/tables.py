@@ -117,7 +117,7 @@ def ensemble_tables(runs: Runs, ensembles: Runs) -> dict[str, Entries]:
         return found
     first = next(iter(runs.values()))[0]
     columns = {("single", *key): [own.columns for own in runs[key]] for key in ensembles}
-    # The answers of the ensemble are paired with those of each single run.
+    # The answers of the ensemble are paired with the answers of each single run.
     columns |= {
         ("ensemble", *key): [ensembles[key][0].columns] * len(runs[key]) for key in ensembles
     }
@@ -190,7 +190,7 @@ def headline_fact(summary: Mapping[str, Any], runs: Runs) -> dict[str, str]:
 
 
 def calibration_table(runs: Runs) -> dict[str, Entries]:
-    """Return ``calibration[name][rule]``, for runs with confidences for every seed."""
+    """Return ``calibration[name][rule]`` for runs whose answers have confidences for all seeds."""
     table: dict[str, Entries] = {}
     for (name, rule), seeds in runs.items():
         found = [scores.confidences for scores in seeds if scores.confidences is not None]

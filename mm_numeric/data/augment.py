@@ -41,7 +41,7 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True)
 class Augmenter:
-    """Augments rows; see ``data.augment``."""
+    """Augments training rows as the config section ``data.augment`` describes."""
 
     operations: Mapping[str, tuple[float, Operation, Mapping[str, Any]]]
     """Maps each name to its probability, its function and the options of the function."""
@@ -68,7 +68,7 @@ class Augmenter:
         return example if example.epoch is None else self.draw(example, example.epoch).example
 
     def draw(self, example: Example, epoch: int) -> Drawn:
-        """Return the row augmented for an epoch, and the names of the operations.
+        """Return the row augmented for an epoch, with the applied and the rejected operations.
 
         A row without an image, or whose image cannot be read, is unchanged.
         """

@@ -81,7 +81,7 @@ def _stream_rows(dataset: Any, column: str | None) -> Iterator[tuple[dict[str, A
 
 
 def _table_rows(dataset: Any, column: str | None) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Yield each row of a stored data set, and a function, in the form of ``_stream_rows``."""
+    """Yield each row of a stored data set, and a function that reads the bytes of its image."""
     start = 0
     images = dataset.select_columns([column]) if column else None
     for table in dataset.with_format("arrow").iter(batch_size=_BATCH_SIZE):

@@ -26,9 +26,9 @@ GRID = "image_grid_thw"
 class ImageCache:
     """Folder of images resized for a model family, one .npz file per image, named by a hash.
 
-    The hash covers the image, the family's resize settings, the colour of its padding (if it has
-    one) and the version of the decoder; if any of them changes, a new file is written. An image
-    file is identified by its path, modification time and size, and an embedded image by its bytes.
+    The hash covers the image, the family's resize settings, its padding colour (if it pads images)
+    and the version of the decoder; if any of them changes, a new file is written. An image file is
+    identified by its path, modification time and size, and an embedded image by its bytes.
 
     The image processor is later applied to the cached image. An image is cached only if the
     processor then does not change its size (``resize_image_once``): the model sees the same pixels

@@ -94,7 +94,7 @@ def image_file(image: ImageSource) -> Image.Image:
         require_file(image)
     file = image if isinstance(image, Path) else io.BytesIO(image.read())
     limit = int(os.environ.get(_LIMIT, LARGEST_IMAGE))
-    if Image.MAX_IMAGE_PIXELS is not None:  # Pillow warns above it, and rejects twice as many
+    if Image.MAX_IMAGE_PIXELS is not None:  # Pillow warns above this, and rejects twice this number
         Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, limit)
     too_large = f"it has more than {limit:,} pixels; resize it, or raise data.largest_image"
     try:

@@ -22,8 +22,8 @@ from mm_numeric.io.log import NO_PREFIX, logger
 from mm_numeric.tasks.base import Task
 
 _POSITIONS = ("max_position_embeddings", "max_seq_len", "seq_length", "max_sequence_length")
-"""Names of the number of positions in model configs; the first that is set is used. Models with
-relative positions, such as T5, have none of them."""
+"""Settings of model configs with the number of positions; the first that is set is used. Models
+with relative positions, such as T5, have none of these settings."""
 
 _ANY_EDGE_PX = 1_000_000
 _UNLIMITED = 10**9  # tokens; more than any model has positions
@@ -120,7 +120,7 @@ class LengthLimit:
 def row_tokens(family: Family, question: int, answer: int) -> int:
     """Return the length of the longest sequence that the model processes for one sample.
 
-    For a decoder-only model: question plus answer. For an encoder-decoder: the longer one.
+    For a decoder-only model: question plus answer. For an encoder-decoder: the longer of both.
     """
     return max(question, answer) if family.encoder_decoder else question + answer
 
@@ -143,7 +143,7 @@ def max_positions(settings: Any) -> int | None:
 
     RoPE scaling extends ``max_position_embeddings``: ``linear`` and ``dynamic`` multiply it by a
     factor, and ``yarn`` multiplies the original length (as in vLLM). With other types, the value in
-    the configuration is already the extended one.
+    the configuration is already extended.
     """
     text = settings.get_text_config()
     found = (getattr(text, name, None) for name in _POSITIONS)

@@ -82,7 +82,7 @@ class TrainingRows:
         return None if self.stream is not None else sum(map(len, self.sources))
 
     def for_trainer(self, collator: TrainingCollator) -> list[Example] | ExampleStream:
-        """Return the data of the trainer: the stream, or a list of one epoch's samples.
+        """Return the data for the trainer: the stream, or a list of the samples of one epoch.
 
         Samples that are too long are left out of the list or cause an error (``data.too_long``).
         Without ``data.max_tokens``, a sample that is too long for the model causes an error.
@@ -109,7 +109,7 @@ class TrainingRows:
         return epoch
 
     def metadata(self) -> dict[str, Any]:
-        """Return entries for run.json: the first sample's prompt, number and hash of samples."""
+        """Return entries for run.json: the first prompt, number and hash of the samples."""
         is_list = self.stream is None
         first = self.first_streamed or self.rows()[0]
         return {
