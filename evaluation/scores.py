@@ -44,7 +44,7 @@ class Scores:
 
     scorer: Scorer
     kept_rows: list[dict[str, Any]]
-    """Rows of scores.jsonl, if they are in memory; the property ``rows`` describes them."""
+    """The rows of scores.jsonl if they are in memory; ``rows`` describes their fields."""
 
     columns: dict[str, NDArray[np.float64]]
     """Column name, such as ``iou`` -> one value per row, [n]. The column ``ranking``, from which AP

@@ -101,7 +101,7 @@ class Cell:
 
     @property
     def tail_em(self) -> float:
-        """Return the width, in em, of the decimal point of a number and all that follows it."""
+        """Return the width, in em, of a number's text from the decimal point to the end."""
         whole = re.match(r"[^\d]*[\d,]*", self.text)
         tail = self.text[whole.end() :] if whole and isinstance(self.content, Quantity) else ""
         return sum(_WIDTHS.get(letter, _DIGIT_EM) for letter in tail)
@@ -189,7 +189,7 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class TableRow:
-    """A row of a table. Kind "aside": the text is grey; "separated": there is a line above it."""
+    """A row of a table. Kind "aside": grey text; kind "separated": a line above the row."""
 
     cells: Sequence[Cell]
     kind: Literal["", "separated", "aside"] = ""

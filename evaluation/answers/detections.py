@@ -212,8 +212,7 @@ def read_coco_results(
     """Read and validate COCO results: detections with boxes, or with masks if ``masks``.
 
     Ids of images and categories are converted to the ids in ``dataset``, the ground truth. An
-    ``image_id`` may be the name of the image file, with or without its folder and its suffix, as
-    Ultralytics writes it.
+    ``image_id`` may be the name of the image file, with or without folder and suffix (Ultralytics).
     """
     found = read_json(path)
     rows = listed_rows(found, path) if found else found

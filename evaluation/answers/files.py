@@ -103,7 +103,7 @@ class GeneratedText(NamedTuple):
     """The texts of the row; only ``decode`` allows more than one."""
 
     row: Mapping[str, Any]
-    """All fields of the answer."""
+    """All fields of the row with the answer."""
 
     @property
     def text(self) -> str:

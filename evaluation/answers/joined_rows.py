@@ -70,7 +70,7 @@ def joined_predictions(
 
 
 class Joined(NamedTuple):
-    """A question with its answers from a file."""
+    """A question with the answers to it that an answer file contains."""
 
     answers: list[GeneratedText]
     """The answers to this question: only one, unless several are allowed or ``keep`` is set."""
@@ -82,7 +82,7 @@ class Joined(NamedTuple):
     frame: Frame | None
 
     row: dict[str, Any]
-    """The fields of predictions.jsonl that do not depend on the answer."""
+    """The fields of the row of predictions.jsonl that do not depend on the answer."""
 
 
 def joined_answers(
@@ -245,7 +245,7 @@ def _check_duplicates(pairs: Sequence[tuple[GeneratedText, Question]]) -> None:
 def image_name(row: Mapping[str, Any]) -> str:
     """Return the path of the image of an answer, with slashes; "" without an image.
 
-    ms-swift stores it as ``{"path": ...}``.
+    ms-swift stores the path as ``{"path": ...}``.
     """
     for field in _IMAGES:
         image = value_at(row, field)

@@ -37,7 +37,7 @@ from mm_numeric.tasks.answer_part import without_end_tokens
 _LOGPROBS = "logprobs"
 
 _MOST = 1 + 1e-6
-"""Largest sum of rounded probabilities."""
+"""Probabilities may sum to this; it is a little above 1, because they are rounded."""
 
 
 class DecodedTexts(NamedTuple):

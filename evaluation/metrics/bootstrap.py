@@ -239,7 +239,7 @@ class _ResampledColumn(NDArrayOperatorsMixin):
 
     @property
     def weighted(self) -> tuple[NDArray[Any], NDArray[np.float64]]:
-        """The values before resampling, [n], and how often each is drawn, [resamples, n]."""
+        """The values before resampling, [n], and how often each row is drawn, [resamples, n]."""
         return self._values, self._block.weights
 
     def mean(self, axis: int | None = None, **options: Any) -> Any:

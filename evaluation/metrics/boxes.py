@@ -1,4 +1,4 @@
-"""Metrics for one box or polygon per row: IoU and Acc@t; ``BOXES`` has their rules.
+"""Metrics for one box or polygon per row: IoU and Acc@t; ``BOXES`` has the rules of each metric.
 
 Coordinates are continuous, in pixels of the original image: the box [0, 0, 10, 10] has area 100,
 not 121 as in tools that include the last pixel. Some of RefCOCO's scripts use IoU > t, not >= t.

@@ -36,7 +36,7 @@ from mm_numeric.evaluation.metrics.intervals import seed_interval
 Array = NDArray[np.float64]
 
 LEAST_COVERED = 0.9
-"""If explored and drawn answers have less total probability (median of rows), ``score`` warns."""
+"""``score`` warns if explored and drawn answers have less total probability (median) than this."""
 
 LEAST_EXPLORED = 0.5
 """If the explored answers have less total probability than this, and the other answers were not
@@ -158,7 +158,7 @@ def share_interval(right: float, count: int) -> tuple[float, float]:
 
 
 class Coverage(NamedTuple):
-    """How much of the model's probability the answers have from which n rows were decoded."""
+    """The total probability of the candidate answers from which each of n rows was decoded."""
 
     covered: Array
     """[n] total probability of the parseable answers whose probability was computed exactly."""
@@ -171,7 +171,7 @@ class Coverage(NamedTuple):
     probabilities that this needs."""
 
     def results(self) -> dict[str, dict[str, float]]:
-        """Return median and tenth percentile over the rows of ``covered`` and ``drawn``."""
+        """Return the median and the tenth percentile of ``covered`` and ``drawn`` over all rows."""
         return {
             name: {
                 "median": float(np.median(values)),
@@ -303,7 +303,7 @@ class Confidences:
     """Index of the row of each answer or object, [n]."""
 
     groups: Groups
-    """Group of the row of each answer or object, [n]; the bootstrap draws whole groups."""
+    """Group of the row with each answer or object, [n]; the bootstrap draws whole groups."""
 
     raw: Array | None = None
     """The confidences before the calibration, [n]; None if they were not calibrated."""
@@ -348,7 +348,7 @@ class Confidences:
 
 
 def reliability_entry(confidence: Array, right: Array, groups: Groups) -> dict[str, Any]:
-    """Return the count, means, gap, ECE and bins of the confidences of answers."""
+    """Return, for results.json, the number of answers, mean confidence, gap, ECE and bins."""
     return {
         "count": len(right),
         "mean_confidence": float(confidence.mean()),

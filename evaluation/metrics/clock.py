@@ -1,4 +1,4 @@
-"""Metrics of clock times on a 12-hour dial, in minutes; ``TIMES`` has the rules of each.
+"""Metrics of clock times on a 12-hour dial, in minutes; ``TIMES`` has the rules of each metric.
 
 ``linear_deviation_minutes`` may be the metric that the NTIL paper calls "time deviation". The
 script of "It's About Time" calls ``it_is_about_time`` "top-1", ``it_is_about_time_minute`` "top-1

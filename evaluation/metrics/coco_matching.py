@@ -123,7 +123,7 @@ def _rank_in_run(values: Ints) -> Ints:
 def find_overlaps(
     kept: Ints, group: Ints, truth_group: Ints, iou_of_pairs: IouOfPairs, lowest: float
 ) -> tuple[Ints, Ints, Floats]:
-    """Find pairs in a group with IoU >= ``lowest``; return each pair's detection, truth and IoU."""
+    """Find pairs of one image and label with IoU >= ``lowest``; return detection, truth and IoU."""
     by_group = np.argsort(truth_group, kind="stable")
     groups = np.concatenate([group[kept], truth_group])
     dense = np.unique(groups, return_inverse=True)[1].astype(np.int64)

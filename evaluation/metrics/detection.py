@@ -63,7 +63,7 @@ from mm_numeric.evaluation.metrics.polygon_iou import (
 from mm_numeric.evaluation.metrics.ranking import Ranking, ranking_metrics
 
 IGNORED_SHARE = 0.5
-"""Exclude a detection if more than this fraction of its area lies in one ignored region."""
+"""A detection is excluded if more than this fraction of its area is in one ignored region."""
 
 MATCHED_IOU = 0.5
 """Two shapes match under the ICDAR 2015 rules if their IoU is greater than this."""

@@ -55,8 +55,7 @@ def score_total_text(
     """Score the predicted shapes of each image by Total-Text's DetEval.
 
     Returns arrays with one value per image, such as the credit for recall and the number of true
-    shapes. Each matched shape adds a credit of 0.8 or 1. A prediction is None if the answer is
-    missing or unparseable.
+    shapes. Each matched shape adds a credit of 0.8 or 1. A missing or unparseable answer is None.
     """
     # buffer(0) keeps only the loops in one direction of a polygon that crosses itself.
     found = pair_detections(
@@ -122,9 +121,9 @@ def _total_text_credits(sigma: Table, tau: Table) -> tuple[float, float]:
 
 
 def _is_single(passes: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return True for each truth that overlaps one detection, if this overlaps no other truth.
+    """Return True for each truth that overlaps one detection only, which overlaps no other truth.
 
-    ``passes[truth, detection]`` is True if both overlap by more than a threshold.
+    ``passes[truth, detection]`` is True if truth and detection overlap by more than a threshold.
     """
     alone = passes & (passes.sum(axis=0) == 1)
     return (passes.sum(axis=1) == 1) & alone.any(axis=1)

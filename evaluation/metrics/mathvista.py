@@ -7,7 +7,7 @@ same answer as the judge.
 
 On the published responses of seven systems, the rules agree with the extraction of GPT-4 on 835 to
 1,000 of 1,000 rows (LLaVAR 874, GPT-4 with program of thought 835). Compare published scores with
-``official`` and ``official_2023``, not with ``rules``. Most of them use the script of 2023.
+``official`` and ``official_2023``, not with ``rules``. Most published scores use the 2023 script.
 ``nearest_credit`` is the share of rows that the script counts as correct only because the right
 choice has the smallest edit distance to an answer that names no choice.
 

@@ -157,9 +157,8 @@ def unit_key(unit: str) -> str:
 def _symbol(word: str) -> str:
     """Return a unit symbol in the case of the SI, and any other word in lower case.
 
-    A word in the wrong case is corrected if only one symbol has these letters, or if only one of
-    several such symbols has the same first letter: ``PA`` is ``Pa``; ``Mpa`` is ``MPa``, not
-    ``mPa``.
+    A word in the wrong case is corrected if only one symbol has these letters (``PA`` is ``Pa``),
+    or if only one such symbol has the same first letter (``Mpa`` is ``MPa``, not ``mPa``).
     """
     known = _SYMBOLS.get(word.casefold(), [])
     for meant in ([word] if word in known else []), known, [s for s in known if s[0] == word[0]]:
@@ -181,7 +180,7 @@ def _fitting(answer: Measurement, target: Measurement) -> list[Interval]:
 
 
 def unit_error(answer: Measurement | None, target: Measurement) -> str | None:
-    """Return why a target does not accept the unit of an answer; None if it is accepted."""
+    """Return why a target does not accept the unit of an answer; None if it accepts the unit."""
     if answer is None or _fitting(answer, target):
         return None
     if target.is_time:

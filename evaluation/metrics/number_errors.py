@@ -217,9 +217,8 @@ class _Drawn(NamedTuple):
 def _drawn(counts: Any, *columns: Any) -> _Drawn | None:
     """Return the columns before resampling, and how often each resample draws each row.
 
-    Return None if the columns are not resampled. Rows whose ``counts`` is 0 are left out. With
-    these weights, the correlations of 2,000 resamples are one matrix product, and no resample has
-    to be copied.
+    Return None if the columns are not resampled. Rows whose ``counts`` is 0 are left out. With this
+    result, the correlations of 2,000 resamples need one matrix product and no copies of resamples.
     """
     if not all(hasattr(column, "weighted") for column in (counts, *columns)):
         return None
@@ -426,7 +425,7 @@ _ALONE = 10  # larger counts share a bucket
 def score_counts(predictions: Sequence[Number | None], targets: Sequence[Number]) -> RowColumns:
     """Compare predicted with true counts; return columns with one value per row.
 
-    ``within_1`` (0 or 1) and ``mra`` (0 to 1) are added to the columns of ``score_numbers``.
+    Adds ``within_1`` (0 or 1) and ``mra`` (0 to 1) to the columns of ``score_numbers``.
     """
     columns = score_numbers(predictions, targets)
     is_number = 1 - columns["unreadable"]
@@ -478,7 +477,7 @@ def score_approximate(
 ) -> RowColumns:
     """Compare predicted with true numbers; return columns with one value per row.
 
-    ``within_tolerance`` and ``within_5_percent`` (0 or 1) are added to those of ``score_numbers``.
+    Adds ``within_tolerance`` and ``within_5_percent`` (0 or 1) to the columns of ``score_numbers``.
     """
     columns = score_numbers(predictions, targets)
     relative, absolute = np.array([t.tolerance for t in targets]).reshape(-1, 2).T

@@ -122,7 +122,7 @@ def score_points(
 ) -> RowColumns:
     """Compare the points of each row with its objects; return columns with one value per row.
 
-    F1, precision, recall and ``in_region`` are 0 in a row that is not ``scored``.
+    If an object has no region, ``scored``, F1, precision, recall and ``in_region`` are 0.
     """
     rows = []
     for prediction, target in zip(predictions, targets, strict=True):

@@ -49,13 +49,13 @@ class Curves:
     """Image of each object that counts on all curves of a group, [s]."""
 
     image: Ints
-    """Image of each event, [e]."""
+    """Index of the image of each event, [e]."""
 
     curve: Ints
-    """Curve of each event, [e]."""
+    """Index of the curve of each event, [e]."""
 
     correct: Bools
-    """True for an event that is correct, [e]."""
+    """True for an event that is a correct object, [e]."""
 
     extra: NDArray[np.int8]
     """[e] 1 for an object that counts but is not in ``seen_image``; -1 for the reverse; else 0."""
@@ -171,7 +171,7 @@ class Ranking:
     """
 
     title: str
-    """Name of the rules, which a terminal shows."""
+    """Name of the rules of AP, as shown in a terminal."""
 
     by_label: Callable[[Floats], Mapping[str, Floats]]
     """Function from the weights of images, [r, i], to each metric of each label, [r, k]: 0 to 1, or
@@ -209,7 +209,7 @@ class Ranking:
 
     @cached_property
     def metrics(self) -> dict[str, Any]:
-        """Mean of each metric over labels with true shapes, [...]; nan if no label has any."""
+        """Mean of each metric over labels with true shapes, [...]; nan without such labels."""
         return {name: _mean_of_known(own)[()] for name, own in self._of_labels.items()}
 
     @cached_property
@@ -226,7 +226,7 @@ class Ranking:
 
     @cached_property
     def _of_labels(self) -> dict[str, Floats]:
-        """Each metric of each label, [..., k]."""
+        """Name of a metric -> its value for each label, [..., k]."""
         rows = self.rows.reshape(-1, self.rows.shape[-1])
         step = max(1, _MAX_ELEMENTS // max(self.size, 1))
         images = len(next(iter(self.has_truths.values())))

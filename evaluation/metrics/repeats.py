@@ -29,7 +29,8 @@ from mm_numeric.evaluation.metrics.polygon_iou import (
 )
 
 DUPLICATE_IOU = 0.9
-"""Different objects of one label rarely overlap so much; a copy shifted by 5 % does."""
+"""Least IoU of a duplicate: different objects of one label rarely overlap so much, but a copy that
+is shifted by 5 % of its width does."""
 
 TRUNCATED = "truncated"
 """Column, and field of rows: 1 or True if the answer was truncated at the token limit."""

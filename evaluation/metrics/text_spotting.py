@@ -59,8 +59,7 @@ def score_words(
     """Compare predicted words with true words, and count them per image.
 
     The columns of ``detection.score_instances`` are included. For each protocol, further columns
-    count matched pairs with equal texts, detections that are not excluded, and truths that are not
-    ignored.
+    count pairs with equal texts, detections that are not excluded, and truths that are not ignored.
     """
     columns = score_instances(predictions, targets)
     images = len(targets)

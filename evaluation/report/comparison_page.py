@@ -197,8 +197,8 @@ def metrics_table(
 def terminal_text(comparison: Comparison) -> str:
     """Return the most important tables of a comparison as plain text.
 
-    The columns are the first five metrics; with more than four metrics per category, the first
-    metric and all of these. Only the first metric has intervals and differences.
+    The columns are the first five metrics. With more than four metrics per category, they are the
+    first metric and all metrics per category. Only the first has intervals and differences.
     """
     summary, metrics = comparison.summary, comparison.metrics
     first = metrics[0]

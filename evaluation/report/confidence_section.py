@@ -162,7 +162,7 @@ _COLUMNS = {
     "aurc": "AURC",
     "count": "count",
 }
-"""Entry of a calibration -> its name in tables."""
+"""Entry of a calibration -> header of its column in tables."""
 
 
 def _calibrations(

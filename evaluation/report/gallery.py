@@ -29,7 +29,7 @@ COUNTS = ("matched", "detected", "truths")
 """Columns of scores.jsonl: numbers of matched, predicted and true shapes."""
 
 WORST, FOLDED, SPREAD = 8, 4, 4
-"""Number of worst questions in a gallery, of unfolded questions, and of other questions."""
+"""A gallery shows the 8 worst questions, all but 4 of them folded, and 4 of the other questions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ class Canvas:
     is_image: bool
     is_cropped: bool = False
     more: Markup | str = ""
-    """Other drawings that tiles refer to."""
+    """Other drawings, such as the true shapes, that tiles show on the image."""
 
     @classmethod
     def of(cls, image: Image.Image, anchor: str, region: ImageRegion, side_px: int) -> "Canvas":

@@ -101,9 +101,9 @@ class ReportedMetric:
     def beats(self, cell: Mapping[str, Any], guess: float) -> bool:
         """Return True if a mean is clearly better than a guess.
 
-        That is: the whole interval is better. Intervals of two to four seeds are wide; for these,
-        it is enough that each seed gains at least a tenth of the distance between the guess and a
-        perfect score (1, or 0 for an error).
+        The whole interval must be better. With two to four seeds, intervals are wide: then it is
+        enough that each seed gains at least a tenth of the distance between the guess and a perfect
+        score (1, or 0 for an error).
         """
         sign = 1 if self.higher_is_better else -1
         if sign * (cell.get("low" if sign > 0 else "high", cell["value"]) - guess) > 0:

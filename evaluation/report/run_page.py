@@ -78,7 +78,7 @@ class RunFiles:
     results of another protocol are used; {} if nothing was scored."""
 
     protocols: Mapping[str, ProtocolResults]
-    """The results of all other protocols, greedy decoding first."""
+    """Maps the names of all other protocols to their results, greedy decoding first."""
 
     rows: Sequence[ScoredRow]
     """The lines of scores.jsonl; if there are several decoding rules, the greedy answers."""

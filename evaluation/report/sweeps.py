@@ -62,7 +62,7 @@ class Sweep:
     axis: str
     lines: Sequence[SweepLine]
     level: tuple[SeriesStyle, Cells] | None = None
-    """The row that all lines are compared with, if it is not on the axis; else None."""
+    """The row that all lines are compared with, if this row has no value on the axis; else None."""
 
     @property
     def values(self) -> list[float]:
