@@ -33,7 +33,7 @@ MOST_ROWS = 500
 _TRIED = 16  # candidates for the constant answer: the most frequent correct answers
 _TRIED_ON = 50  # rows on which the candidates are compared
 _SHIFTS = 2  # random answers per row
-_ROWS_PER_QUESTION = 8  # fewer rows do not show which answers to a question are frequent
+_ROWS_PER_QUESTION = 8  # with fewer rows, the frequent answers to a question are not known
 
 Guesses = dict[str, dict[str, float | None]]
 """Kind of guess -> name of a metric -> value of the metric; None if the value is undefined."""

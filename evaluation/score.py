@@ -111,7 +111,7 @@ def score(
         return merge_scores(list(_scored_parts(source, protocol, out, check_frame=False)))
     path = results_path(predictions, out)
     if path.is_file():
-        read_sections(path)  # the results of other protocols, which are kept
+        read_sections(path)  # an early error if the other results in it are corrupt
     name = protocol or (TASK if truth is None else default_protocol(truth))
     name = COCO_AP if isinstance(name, Rules) else name
     kept: list[Scores] = []

@@ -19,7 +19,7 @@ _DIGIT_EM, _SEEN_EM = 0.556, 0.05
 _WIDTHS = {"%": 0.889, "m": 0.833, " ": 0.278, ".": 0.278, "i": 0.222, "t": 0.278, "s": 0.5}
 """Widths of characters in Helvetica, in em; other characters are about as wide as a digit."""
 
-_NARROW = 3  # columns that fit on a phone, which shows that wider tables scroll
+_NARROW = 3  # a table with more columns does not fit on a phone: it scrolls, with a shadow
 
 
 def number(value: float, decimals: int = 1, *, sign: bool = False) -> str:

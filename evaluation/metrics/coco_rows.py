@@ -54,7 +54,7 @@ def read_mask(value: Any, size: tuple[int, int], where: str) -> Rle:
             f"{list(size)}; write masks in the size of their image."
         )
     counts = value["counts"]
-    # pycocotools does not check this, and computes forever or reads foreign memory.
+    # pycocotools does not check the runs: with wrong runs, it hangs or reads foreign memory.
     run_lengths(counts, size, where)
     if isinstance(counts, list):
         found: Rle = mask.frPyObjects({"size": list(size), "counts": counts}, *size)

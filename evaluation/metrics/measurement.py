@@ -130,7 +130,7 @@ def _last_number(text: str) -> float | None:
                 last = above / below
             else:
                 last = float(match[0])
-        except (ValueError, ArithmeticError):  # \5, 5/0
+        except (ValueError, ArithmeticError):  # such as \5 or 5/0
             continue
     return last if last is not None and np.isfinite(last) else None
 

@@ -22,7 +22,7 @@ from mm_numeric.evaluation.metrics.polygon_iou import Bools, Floats, Ints
 RANKING = "ranking"
 """Name of the column from which AP is computed."""
 
-_MAX_ELEMENTS = 1_000_000  # per array
+_MAX_ELEMENTS = 1_000_000  # maximum number of elements per array
 _FEW = 100_000  # with more array elements per resample, fewer resamples are computed
 
 

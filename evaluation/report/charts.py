@@ -229,7 +229,7 @@ class DotRow:
     trend: str  # the CSS class of the remark
     description: str
     separated: bool = False  # True: there is a gap above the row
-    band: tuple[float, float] | None = None  # values whose difference is too small to be found
+    band: tuple[float, float] | None = None  # means in it differ too little to be told apart
 
 
 def dot_chart(

@@ -57,7 +57,7 @@ def demo_server(run: LoadedRun, port: int) -> ThreadingHTTPServer:
                 return
             except ConnectionError:
                 raise
-            except Exception as error:  # such as a GPU without memory: the next image may fit
+            except Exception as error:  # such as out of GPU memory: a smaller image may fit
                 logger.exception("an image could not be answered:")
                 reason = f"{type(error).__name__}: {plain(str(error), 300)}"
                 message = f"the model failed at this image ({reason}); the terminal has more."
