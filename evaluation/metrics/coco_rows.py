@@ -82,7 +82,7 @@ def _from_polygons(value: list[Any], size: tuple[int, int], where: str) -> Rle:
 
 def mask_areas(masks: Sequence[Rle]) -> Floats:
     """Return the number of pixels of each mask."""
-    # One by one: pycocotools 2.0.11 fails on more than 255 at once.
+    # One by one, because pycocotools 2.0.11 fails on more than 255 masks at once.
     return np.array([mask.area(found) for found in masks], dtype=np.float64)
 
 
