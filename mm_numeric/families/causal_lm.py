@@ -72,7 +72,7 @@ class CausalLM(TextFamily):
         )
         pairs = list(zip(tokens["input_ids"], tokens["offset_mapping"], strict=True))
         if any(first < start < last for _, (first, last) in pairs):
-            return super().answer(text)  # its leading white space was merged with the prompt
+            return super().answer(text)  # the prompt's end and white space form one token
         answer = [(token, span) for token, span in pairs if span[0] >= start]
         return Tokens(
             ids=[*(token for token, _ in answer), self.stop_ids[0]],

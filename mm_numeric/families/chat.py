@@ -45,7 +45,7 @@ _PROJECTORS = (
     r"(visual\.)?(merger|deepstack_merger_list)\.|resampler_model\.|vision_projection\.|"
     r"(layerwise|spatial)_projectors\."
 )
-_INNER = r"(model\.)?"  # Llama 4 has no `model.` before its modules, but one in its language model
+_INNER = r"(model\.)?"  # in Llama 4, only parameters of the language model have this prefix
 _LANGUAGE = rf"{_INNER}(language_model|text_model)\.(?!lm_head\.){_INNER}"
 
 
@@ -66,7 +66,7 @@ class Chat(Family):
         "language": rf"{_LANGUAGE}(?!model\.|embed_tokens\.)",
         "head": r"(language_model\.)?lm_head\.",
     }
-    lora_targets = (  # no router
+    lora_targets = (  # without the routers of mixture-of-experts layers
         rf"{_LANGUAGE}layers\.\d+\.(self_attn|linear_attn|conv|mlp|feed_forward)\."
         r"(\w+\.)?\w+(?<!router)(?<!gate)"
     )
@@ -164,7 +164,7 @@ class Chat(Family):
         try:
             encoded: dict[str, Tensor] = self.processor.apply_chat_template(
                 [[{**turn, "prompt": text}] for turn, text in zip(turns, prompts, strict=True)],
-                chat_template="{{ messages[0]['prompt'] }}",  # already rendered, with limits
+                chat_template="{{ messages[0]['prompt'] }}",  # already rendered by ``render``
                 tokenize=True,
                 return_dict=True,
                 return_tensors="pt",
@@ -221,7 +221,7 @@ class Chat(Family):
 
     @classmethod
     def load_image_processor(cls, source: str, model: ModelConfig) -> ProcessorMixin:
-        """Load the whole processor, without torchvision only the video processor's settings."""
+        """Load the processor. Without torchvision, load only settings of its video processor."""
         with nullcontext() if is_torchvision_available() else video_settings_alone():
             found = AutoProcessor.from_pretrained(
                 source, revision=model.revision, trust_remote_code=model.trust_remote_code

@@ -75,7 +75,7 @@ def message_content(text: str, images: Sequence[Mapping[str, Any]]) -> list[Mapp
 
 
 def message(role: str, text: str, with_image: bool = False, shown: Shown = None) -> dict[str, Any]:
-    """Return a chat message with the images ``shown``, or ``with_image`` with placeholders."""
+    """Return a chat message. Its images are ``shown`` or, if ``with_image``, placeholders."""
     images: list[dict[str, Any]] = [{"type": "image"}] * (with_image * image_count(text))
     if shown is not None:
         images = [{"type": "image", "image": image} for image in listed(shown)]
@@ -170,7 +170,7 @@ def _start() -> subprocess.Popen[str]:
         text=True,
         encoding="utf-8",
     )
-    # Not atexit, which data loader workers skip: in a container, nothing may reap orphans.
+    # Data loader workers skip atexit, and in a container, orphaned processes may never end.
     util.Finalize(None, _end, (process,), exitpriority=0)
     assert process.stdout is not None
     if process.stdout.readline() != "ready\n":

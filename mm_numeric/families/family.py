@@ -240,7 +240,7 @@ class Family(ABC):
         prompt = self.chat_prompt(_QUESTION, False)
         whole = self.chat_prompt(_QUESTION, False, _ANSWER)
         before, found, after = whole.rpartition(_ANSWER)
-        if _QUESTION not in prompt or not found or "'text'" in whole:  # the list was printed
+        if _QUESTION not in prompt or not found or "'text'" in whole:  # the list as text
             raise ValueError(
                 f"model.name: the chat template of {self.tokenizer.name_or_path!r} does not write "
                 'the text of {"type": "text", "text": ...}, a part of a message; copy '

@@ -132,13 +132,13 @@ def main() -> None:
 
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     except (ImportError, ValueError, OSError):
-        pass  # Windows; a lower limit is set already; macOS
+        pass  # not on Windows and macOS, and not above a lower limit
     # The thread of faulthandler needs a stack: its default size, `ulimit -s`, may exceed MEMORY.
     threading.stack_size(1 << 20)
     print("ready", flush=True)  # noqa: T201
     for line in sys.stdin:
         request = json.loads(line)
-        # Ends this process after the time limit, even during a long C function.
+        # This ends the process after the time limit, even during a long C function.
         faulthandler.dump_traceback_later(request["seconds"], exit=True)
         found = json.dumps(answer(request))
         faulthandler.cancel_dump_traceback_later()

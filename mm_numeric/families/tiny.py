@@ -108,7 +108,7 @@ _RECIPES: dict[str, tuple[dict[str, Any], list[int], tuple[int, int]]] = {
             "intermediate_size": _WIDTH,
             "out_hidden_size": _WIDTH,
             "patch_size": 14,
-            "window_size": 56,  # of the first layer; the second attends to the whole image
+            "window_size": 56,  # only for the first layer; the second attends to the whole image
             "fullatt_block_indexes": [1],
         },
         [4, 6, 6],

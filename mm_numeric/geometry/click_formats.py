@@ -18,7 +18,7 @@ _NUMBER = r"-?(?:[0-9]++(?:\.[0-9]++)?|\.[0-9]++)"
 _NUMBERS = re.compile(_NUMBER)
 
 _CLICK = (
-    r"(?:left|right|middle|double|triple|mouse)?_?click(?:_at)?"  # also doubleClick
+    r"(?:left|right|middle|double|triple|mouse)?_?click(?:_at)?"  # ignoring case, as in doubleClick
     r"|left_double|right_single|tap|long_?press"
 )
 _MOVE = r"move_?to|mouse_?move|hover(?:_at)?|drag(?:_?to)?"
@@ -41,7 +41,7 @@ _FIELD = re.compile(
     r"""["'](action|coordinate|point)["']\s*:\s*(?:["'](\w*)["']|\[([^\[\]]*+)\])"""
 )
 _KEYWORD = re.compile(r"\b([A-Za-z_]\w*+)\s*+=")
-_AROUND = " \t\n'\"[](),"  # characters around a number of an argument
+_AROUND = " \t\n'\"[](),"  # characters that may enclose a number in an argument
 _BOX_ARGUMENTS = ("start_box", "point", "start_point", "box")
 
 _TAGS = re.compile(

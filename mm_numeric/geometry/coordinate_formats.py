@@ -193,7 +193,7 @@ class CoordinateFormat:
 
     def _label(self, label: str) -> str:
         written = self.label_open + label + self.label_close
-        cut = not self.label_first and self._begun.search(label)  # it would seem truncated
+        cut = not self.label_first and self._begun.search(label)  # looks truncated
         if cut or label != self._cleaned(label) or self._shape.search(label):
             raise ValueError(
                 f"the label {label!r} contains text of the coordinate format; change one of them"
@@ -312,7 +312,7 @@ class CoordinateFormat:
     def box_pattern(self) -> str:
         """Return a regex of a box as ``write`` writes it, with one group for each coordinate."""
         number = rf"{self.bin_open}(\d+)>" if self.bins else r"([-.\d]+)"
-        _, _, *box, _, _ = self.write([(["0"] * 4, "", True)])  # without text around the box
+        _, _, *box, _, _ = self.write([(["0"] * 4, "", True)])  # drops before, after etc.
         pieces = (number if piece.number is not None else re.escape(piece.text) for piece in box)
         return "".join(pieces).replace("\\ ", " ")
 
@@ -402,7 +402,7 @@ class CoordinateFormat:
         text = text.strip()
         for literal in (self.between.strip(), self.before.strip(), self.after.strip()):
             text = text.removeprefix(literal).removesuffix(literal).strip()
-        if self.label_first and not self.label_open:  # [[1, 2, 3, 4], [5, 6, 7, 8]] of other tools
+        if self.label_first and not self.label_open:  # "[" of [[1, 2, 3, 4], [5, 6, 7, 8]]
             return "" if text == "[" else text.lstrip(",; \n")
         return text
 

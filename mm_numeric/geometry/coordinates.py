@@ -19,7 +19,7 @@ from mm_numeric.geometry.click_formats import ClickFormat, MolmoFormat
 from mm_numeric.geometry.coordinate_formats import CoordinateFormat, JsonFormat
 from mm_numeric.settings import check_choices
 
-_INVERSE_TOLERANCE = 10**9  # floats below a grid step by a billionth of their value count as on it
+_INVERSE_TOLERANCE = 10**9  # rounding down ignores float errors up to a billionth of a value
 
 
 JSON = JsonFormat(

@@ -144,7 +144,7 @@ class FrameRule:
 
     @classmethod
     def named(cls, name: str, limits: AreaLimits = AreaLimits()) -> Self:
-        """Return the image resizing and coordinate format of a saved model, or a named format.
+        """Return the image resizing and coordinate format of a saved model or of a preset.
 
         ``name`` is the folder of a run or model, the path of its ``frame.json``, or a coordinate
         preset that belongs to no family, such as ``relative_1000``. Write ``./internvl`` for a
@@ -198,7 +198,7 @@ class FrameRule:
 
 
 def published_frames() -> dict[str, FrameRule]:
-    """Map command line options that define a frame by a name, such as --family llava, to it."""
+    """Map each command line option that names a frame, such as --family llava, to the frame."""
     found = {f"--family {name}": FrameRule.of_family(name) for name in FAMILY_RESIZES}
     others = [name for name in COORDINATES if name not in (*FAMILY_RESIZES, "pixels_resized")]
     return found | {f"--frame {name}": FrameRule.named(name) for name in others}

@@ -45,7 +45,7 @@ LOCATION_TOKENS = "location tokens, which the declared frame does not have"
 
 _READ: dict[str, Any] = {}  # cache, because most rows of predictions.jsonl have the same frame
 _SLACK_PX = 1.0  # rounded annotations may be outside the image by this much; they are clamped
-_LARGEST_EDGE_PX = 1_000_000  # Pillow's limit of pixels allows only flat images to be wider
+_LARGEST_EDGE_PX = 1_000_000  # Pillow rejects wider images, unless they are very flat
 _LARGEST_LEVEL = 2.0**53  # above it float64 cannot represent every whole number
 
 

@@ -52,7 +52,7 @@ def find_shapes(text: str, coordinates: Coordinates, *, points: bool = False) ->
     if form.bins:
         return form.read_answer(text)
     if points and not isinstance(form, ClickFormat) and (found := find_points(text)):
-        if coordinates.order == "yx":  # x is first in actions and tags of points
+        if coordinates.order == "yx":  # actions and point tags have x first
             found = tuple(shape._replace(numerals=_swapped(shape.numerals)) for shape in found)
         return Reading(found, cut=False)
     nothing = Reading((), cut=False)
@@ -88,7 +88,7 @@ def _has_tokens(text: str, form: CoordinateFormat) -> bool:
 
 
 def _swapped(numerals: tuple[str, ...]) -> tuple[str, ...]:
-    pairs = zip(numerals[::2], numerals[1::2], strict=False)  # their number may be odd
+    pairs = zip(numerals[::2], numerals[1::2], strict=False)  # location tokens may be odd in number
     return tuple(n for x, y in pairs for n in (y, x)) + numerals[len(numerals) // 2 * 2 :]
 
 

@@ -112,16 +112,16 @@ def mask_contains(mask: Mask, x: NDArray[np.float64], y: NDArray[np.float64]) ->
     height, width = mask.size
     column, row = np.floor(x), np.floor(y)
     in_image = (column >= 0) & (column < width) & (row >= 0) & (row < height)
-    # In float64, because an answer may have a coordinate that no integer type can hold.
+    # Indices are float64, because an answer may have a coordinate that no integer type can hold.
     index = np.where(in_image, column * height + row, 0)
     run = np.searchsorted(np.cumsum(mask.counts), index, side="right")
     return np.asarray(in_image & (run % 2 == 1))
 
 
 def box_and_point(mask: Mask) -> tuple[Box, Point]:
-    """Return the bounding box of a mask, and the centre of the mask's pixel nearest to its centre.
+    """Return the bounding box of a mask, and the centre of the mask pixel nearest to its middle.
 
-    Both are in pixels: a mask of only the first pixel has the box (0, 0, 1, 1).
+    The middle is that of the box. A mask of only the first pixel has the box (0, 0, 1, 1).
     """
     inside = np.repeat(np.arange(len(mask.counts)) % 2 == 1, mask.counts)
     column, row = np.divmod(np.flatnonzero(inside), mask.size[0])

@@ -62,7 +62,7 @@ class Affine(NamedTuple):
 
 @dataclass(frozen=True)
 class KeptShare:
-    """Rules for whether an object stays in the answer after its image was moved."""
+    """Limits that an object must satisfy to stay in the answer after its image was moved."""
 
     share: float
     """Smallest share of a box's area that must be inside the image, above 0 and at most 1."""

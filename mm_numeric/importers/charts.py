@@ -51,7 +51,7 @@ _ASKS_FOR_A_YEAR = re.compile(r"\b(?:years?|when)\b", re.IGNORECASE)
 class ChartQA(ImageImporter):
     """Importer for ChartQA: questions about charts with a number as answer."""
 
-    version = 3  # 3: tolerance of years
+    version = 3  # 3: years have a tolerance of 0
 
     def row(self, raw: Mapping[str, Any], identity: str) -> dict[str, Any] | SkippedLine:
         """Convert a question; skip it if its answer is not a number."""
@@ -72,7 +72,7 @@ class ChartQA(ImageImporter):
 class PlotQA(ImageImporter):
     """Importer for PlotQA: questions about plots with a number as answer."""
 
-    version = 2  # 2: tolerance of years
+    version = 2  # 2: years have a tolerance of 0
 
     def row(self, raw: Mapping[str, Any], identity: str) -> dict[str, Any] | SkippedLine:
         """Convert a question; skip it if its answer is not a number."""

@@ -24,7 +24,7 @@ _HEADERS = ("imagesource:", "gsd:")
 class Dota(TextFiles):
     """Importer for DOTA: lines of four corners, a class and a flag, one row per image."""
 
-    version = 3  # 3: exponents in numbers; 2: difficult objects
+    version = 3  # 3: numbers may have exponents; 2: difficult objects are ignored
     text_field = "label"
     image_ending = ".png"
 

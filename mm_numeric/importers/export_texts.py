@@ -157,7 +157,7 @@ class Trl(Exporter):
     tool = "TRL 1.16"
 
     def row(self, prompt: str, answer: str, frame: Frame | None) -> dict[str, Any]:
-        """Return the prompt and the completion. TRL itself inserts an image at the beginning."""
+        """Return the prompt and the completion. TRL itself puts a single image before the text."""
         parts: Any = prompt.removeprefix(IMAGE)
         if IMAGE in parts:
             texts = [{"type": "text", "text": text} for text in prompt.split(IMAGE)]

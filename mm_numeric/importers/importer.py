@@ -26,7 +26,7 @@ _WITH_EXPONENT = re.compile(rf"{_DECIMAL}(?:[eE][-+]?[0-9]{{1,3}})?\s*", re.ASCI
 
 
 class Row(NamedTuple):
-    """A sample in the format that tasks read, and ``where`` it is in the input file."""
+    """A valid sample, with the fields that tasks read. ``where`` is its place in the input."""
 
     where: str
     fields: dict[str, Any]
@@ -124,7 +124,7 @@ class ImageFolder:
             raise ValueError(f"--images {self.folder}: there is no such folder.")
 
     def find(self, stem: str, ending: str = ".jpg") -> str:
-        """Return the file name of the image ``stem``: ``stem`` + ``ending`` without a folder."""
+        """Return the file name of the image ``stem``; if there is no folder, add ``ending``."""
         if self.folder is None:
             return f"{stem}{ending}"
         names = self._names.get(stem, [])
@@ -373,7 +373,7 @@ def invalid_as(kind: str, where: str = "") -> Iterator[None]:
 
 
 def parse_number(text: str, *, exponent: bool = False) -> float:
-    """Parse a decimal number; with ``exponent``, also one such as ``1e3``.
+    """Parse a decimal number; with ``exponent``, also accept texts such as ``1e3``.
 
     Raises InvalidRowError for other texts, such as ``nan`` and digits that are not ASCII.
     """
@@ -383,7 +383,7 @@ def parse_number(text: str, *, exponent: bool = False) -> float:
 
 
 def parse_box(value: Any, *, xywh: bool = False) -> list[float]:
-    """Validate a box, with ``xywh`` [x, y, width, height], and return [x1, y1, x2, y2]."""
+    """Validate a box ([x, y, width, height] if ``xywh``), and return [x1, y1, x2, y2]."""
     with invalid_as("box"):
         box = read_box(value, "", xywh=xywh)
     return round_coordinates([box.x1, box.y1, box.x2, box.y2])

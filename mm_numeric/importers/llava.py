@@ -285,7 +285,7 @@ def _read_images(row: Mapping[str, Any]) -> list[str]:
 
 
 def _format_of_tokens(text: str) -> str | None:
-    """Return the name of the coordinate format whose special tokens a text has; None if none."""
+    """Return the coordinate format whose special tokens a text has; None if it has no tokens."""
     for name, coordinates in COORDINATES.items():
         form = coordinates.text
         if (form.bins or form.open.startswith("<")) and form.read(text).shapes:

@@ -51,7 +51,7 @@ class MathVistaImporter(ImageImporter):
         image = parse_text(saved if isinstance(saved, str) and saved else raw.get("image"), "image")
         kept = {name: raw[name] for name in _KEPT if not _is_missing(raw.get(name))}
         if isinstance(kept.get("precision"), float) and kept["precision"].is_integer():
-            kept["precision"] = int(kept["precision"])  # parquet stores 1.0
+            kept["precision"] = int(kept["precision"])  # parquet files have 1.0
         row = {"id": text_field(raw, "pid"), **self.folder.fields(image), **kept}
         with invalid_as("row"):
             list(MathVista().examples([("", row)], training=False))

@@ -36,7 +36,7 @@ class Rows(ImageImporter):
         with invalid_as("row", identity):
             task = task_class(self.task or guess, "--task")()
             list(task.examples([(identity, raw)], training=True))
-            if not has_image:  # a question in text, or about frames
+            if not has_image:  # a question without image, or about a video's frames
                 return {**raw, "id": str(raw.get("id", identity))}
             image, size_px = read_image(raw, identity)
             own_id = read_id(raw, ("id", "ref_id"), image)

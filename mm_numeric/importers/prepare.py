@@ -112,7 +112,7 @@ def prepare(
         "allow_bad": allow_bad,
     }
     if counts["rows"]:
-        # ASCII, because file names may not be valid UTF-8.
+        # The record is ASCII, because file names may not be valid UTF-8.
         write_text(record_path, json.dumps(record, indent=1) + "\n")
     return Prepared(out, record)
 

@@ -85,7 +85,7 @@ def _open(video: Path) -> tuple[float, Callable[[Iterable[float]], Iterator[Imag
         raise ValueError("it has no frames")
     if stream.duration is not None:
         seconds = float(stream.duration * stream.time_base)
-    elif container.duration is not None:  # Matroska and WebM state the time of their end
+    elif container.duration is not None:  # Matroska and WebM have the end time
         seconds = container.duration / av.time_base - first.time
     else:  # browsers write no duration while they record
         raise ValueError("it does not state its length; copy it with `ffmpeg -i VIDEO -c copy NEW`")

@@ -190,7 +190,7 @@ def logsumexp(logits: Tensor, largest: Tensor, out: Tensor | None = None) -> Ten
 
 
 def difference(logits: Tensor, shift: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return logits [n, v] minus ``shift`` [n], in its dtype; if given, the result is ``out``."""
+    """Compute logits [n, v] minus ``shift`` [n] in ``shift``'s dtype; ``out`` gets the result."""
     if out is not None and out is not logits and logits.device.type == "cpu":
         return out.copy_(logits).sub_(shift[:, None])  # torch.sub converts to a third tensor here
     return torch.sub(logits, shift[:, None], out=out)

@@ -33,7 +33,7 @@ def number_metrics(
     token ids that the model predicts at the same positions.
     """
     digits, classes = digits_of_labels(numbers, spans), numbers.classes
-    # The expected digit minus the correct one. Few kernels: this is computed at each step.
+    # The expected digit minus the correct digit, in few kernels: it is computed at each step.
     wrong = digits.addmv(numbers.probs.double(), classes.double_values, beta=-1)
     errors = sum_by_number(wrong * spans.worth, spans).abs()
     values = torch.cat([errors, written == wanted])

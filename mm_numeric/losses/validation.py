@@ -98,7 +98,7 @@ def flat_supervised(
 
 
 def _check_types(what: str, inputs: object, labels: object) -> None:
-    """Raise ValueError unless inputs are a tensor and labels integers, or within torch.func."""
+    """Raise ValueError if inputs are no tensor, labels no integers, or torch.func is active."""
     if not isinstance(labels, Tensor) or labels.dtype not in (torch.int64, torch.int32):
         found = f"{getattr(labels, 'dtype', '')} {type(labels).__name__}".strip()
         raise ValueError(f"labels are token ids, a tensor of int64 or int32, not {found}.")
@@ -108,7 +108,7 @@ def _check_types(what: str, inputs: object, labels: object) -> None:
             "outputs.logits, or loss_func(loss_of, shift=...) where transformers.Trainer takes a "
             "compute_loss_func."
         )
-    # torch.compile cannot trace the private function.
+    # torch.compile cannot trace the private function of torch.
     if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
         raise ValueError(
             "an objective does not support torch.func (grad, vmap, jacrev): call loss.backward() "

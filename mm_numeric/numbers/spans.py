@@ -23,7 +23,7 @@ IGNORE_INDEX = -100
 """Label of a token without a loss, as in transformers."""
 
 _LARGEST_PLACE = 300  # below the float64 maximum, so that sums of digits stay finite
-_ALIGNMENT = 8  # bytes; the largest dtype that is packed
+_ALIGNMENT = 8  # bytes: the size of int64 and float64, the largest dtypes
 
 _BUFFER = "_buffer"
 """Attribute of ``NumberSpans`` (not a field): the buffer that the tensors are views of."""

@@ -129,7 +129,7 @@ class NumberVocabulary:
                 f"tokenizer {_name(tokenizer)}: no token {missing[0]!r}{more}. Add the tokens to "
                 "the tokenizer and the model first, or leave them out."
             )
-        group = f"{next(iter(tokens), '')} ..."  # no group of digit tokens has this form
+        group = f"{next(iter(tokens), '')} ..."  # groups of digit tokens have other names
         found = (
             NumberToken(vocabulary[token], float(value), group) for token, value in tokens.items()
         )

@@ -82,7 +82,7 @@ class ExpectedDistance:
                 )
             return
         for i, row in enumerate(self.cost):
-            fine = all(0 <= cost < 1e30 for cost in row)  # nan is not
+            fine = all(0 <= cost < 1e30 for cost in row)  # False for nan
             if len(row) != len(self.cost) or row[i] != 0 or not fine:
                 raise ValueError(
                     "ntl_was: cost must be a square matrix of finite numbers >= 0 with 0 on the "
@@ -113,7 +113,7 @@ class ExpectedDistance:
 
     def _matrix(self, classes: NumberClasses) -> Tensor:
         """Return the cost of predicting a number token (column) for a label (row), [c, c]."""
-        # After squashing the unit would make no difference, except for rounding errors.
+        # Squashing makes the unit irrelevant, except for rounding errors.
         scale = self.scale if self.squash is None else "published"
         values = classes.scaled_values(scale)
         if self.cost == "log":
@@ -293,7 +293,7 @@ class PlaceWeightedDistance:
             for i in range(digits.shape[1])
         ]
         if self.normalise_places:
-            width = numbers.classes.width[spans.target].clamp(min=1)  # a location token is a digit
+            width = numbers.classes.width[spans.target].clamp(min=1)  # location tokens: 1 digit
             inside = [weight * (width > i) for i, weight in enumerate(weights)]
             total = sum(inside[1:], inside[0])
             weights = [normalised(weight, total, width.double(), spans) for weight in weights]

@@ -58,7 +58,7 @@ class StraightThroughDigits:
         if self.noise_scale:
             gumbel = -torch.empty_like(scores).exponential_().log()
             scores = scores + self.noise_scale * gumbel
-        # Relative to the largest score: dividing scores near the limit of float32 would overflow.
+        # Subtract the largest score: dividing scores near the limit of float32 would overflow.
         largest = scores.detach().amax(dim=-1, keepdim=True)
         soft = ((scores - largest) / self.temperature).softmax(dim=-1)
         # Straight-through on digit values, not on probabilities: the usual (hard - soft).detach() +
