@@ -102,7 +102,7 @@ class Task(Protocol):
         return AnswerPart(text) if self.reads_whole_text else answer_part(text)
 
     def read(self, text: str, frame: Frame | None = None) -> Any:
-        """Return the answer in a generated text without special tokens; ``Unreadable`` if none.
+        """Parse a generated text without special tokens; return its answer or ``Unreadable``.
 
         Thoughts and text around answer tags are not parsed. The spans of objects in the answer are
         character indices in the whole text.
@@ -151,7 +151,7 @@ class Task(Protocol):
         """Convert a JSON value in predictions.jsonl to an answer, or raise ValueError."""
 
     def moved_answer(self, answer: Any) -> Any:
-        """Convert an answer whose shapes augmentation has moved to the form of ``examples``.
+        """Restore the form of an answer after augmentation has moved its shapes.
 
         The corners of a rotated box, for example, must begin with the topmost corner again.
         """

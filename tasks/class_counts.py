@@ -12,7 +12,7 @@ class ClassCounts:
     """Number of objects of each class in the rows of a data source."""
 
     objects: Mapping[str, int]
-    """Number of objects of each class in the answers; 0 for a class that only prompts name."""
+    """Number of objects of each class in the answers; 0 for a class that is only in prompts."""
 
     dropped: Mapping[str, int]
     """Number of objects of each class that answers leave out, because no prompt names the class."""

@@ -50,7 +50,7 @@ class Clock(BaseTask):
     def answer_part(self, text: str) -> AnswerPart:
         """Return the part of a generated text whose last time is the answer."""
         part = number_part(text)
-        # Use the longer part if the other has no time as H:MM: ``Answer: 3 hours 15 minutes``.
+        # ``Answer: 3 hours 15 minutes`` has no time as H:MM: search the text before it, too.
         return part if part.failure or _TIME.search(part.text) else answer_part(text)
 
     def parse(self, text: str, frame: Frame | None = None) -> ClockTime | Unreadable:

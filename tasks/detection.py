@@ -128,7 +128,7 @@ class Detection(ShapeListTask):
         where = example.where
         classes = self._asked_classes(row, where)
         dropped = self._dropped(items, classes, where)
-        # An ignored region without a label belongs to every class.
+        # An ignored region without a label is ignored for every class.
         kept = [i for i in items if i.label in classes or (i.ignore and not i.label)]
         if not classes and self.ask == "each":
             raise ValueError(

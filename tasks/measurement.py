@@ -82,10 +82,10 @@ class ReadInstrument(ApproximateNumbers):
     tolerance: float = 0.02
     """Largest error of a correct reading, as a fraction of the instrument's range or, in rows
     without ``range``, of the reading. A row may have its own ``tolerance``, such as ``{"absolute":
-    0.1}`` in its unit."""
+    0.1}``, in the row's unit."""
 
     def examples(self, rows: Rows, *, training: bool) -> Iterator[Example]:
-        """Yield one example per row, in training and in evaluation alike."""
+        """Yield one example per row."""
         for where, row in rows:
             for example in super().examples([(where, row)], training=training):
                 prompt = example.prompt.replace("{unit}", "".join(example.answer.units[:1]))

@@ -51,7 +51,7 @@ class ShapeListTask(BaseTask):
                 box = around(item.shape)
                 if box.x1 < box.x2 and box.y1 < box.y2:
                     boxes.append(replace(item, shape=box))
-                elif not item.ignore:  # an ignored region without an area excludes nothing
+                elif not item.ignore:  # an ignored region without an area has no effect
                     raise ValueError(
                         f"{where}, instances.{i}: the box around the polygon, [{box.x1:g}, "
                         f"{box.y1:g}, {box.x2:g}, {box.y2:g}], has no area; remove the polygon."

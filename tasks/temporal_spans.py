@@ -32,7 +32,7 @@ from mm_numeric.tasks.base import BaseTask, Rows, check_choice
 from mm_numeric.tasks.number_questions import with_numerals
 
 _TIME = r"(?:[0-9]{1,3}:){0,2}[0-9]{1,6}(?:\.[0-9]{1,20})?"
-_END = r"(?![0-9:]|\.[0-9])"  # the end of a number; do not match the beginning of a longer number
+_END = r"(?![0-9:]|\.[0-9])"  # the number ends here
 _UNIT = r"(?:[ ]?(?:s|secs?|seconds?)\b)?"
 _SPAN = re.compile(
     rf"(?<![0-9.:])({_TIME}){_UNIT}[ ]{{0,4}}(?:-|–|—|to|and|until)[ ]{{0,4}}({_TIME}){_END}",
