@@ -1,4 +1,4 @@
-"""Task: detect all objects of the classes asked for, as boxes with labels.
+"""Task: detect all objects of the classes that the prompt names, as boxes with labels.
 
 Example  {"id": "1", "image": "1.png", "classes": ["cat", "dog"], "instances": [{"box": [20, 30,
          120, 200], "label": "cat"}]}

@@ -119,9 +119,9 @@ def mask_contains(mask: Mask, x: NDArray[np.float64], y: NDArray[np.float64]) ->
 
 
 def box_and_point(mask: Mask) -> tuple[Box, Point]:
-    """Return the bounding box of a mask, and the centre of the mask pixel nearest to its middle.
+    """Return a mask's box, and the centre of the mask's pixel nearest to the centre of the box.
 
-    The middle is that of the box. A mask of only the first pixel has the box (0, 0, 1, 1).
+    Both are in pixels: a mask of only the first pixel has the box (0, 0, 1, 1).
     """
     inside = np.repeat(np.arange(len(mask.counts)) % 2 == 1, mask.counts)
     column, row = np.divmod(np.flatnonzero(inside), mask.size[0])
