@@ -1,4 +1,4 @@
-"""Ask the model of a run about single images; it stays loaded between questions.
+"""Ask the model of a run about single images. The model stays loaded between questions.
 
 run = LoadedRun(Path("runs/clock"))
 (answered,) = run.answer([Path("clock.png")])
@@ -50,10 +50,10 @@ class Answer(NamedTuple):
     """An instance of an answer type, or ``Unreadable``."""
 
     text: str
-    """The answer in words; coordinates are pixels of the image."""
+    """The answer as text for people; coordinates are pixels of the original image."""
 
     confidence: float | None
-    """See ``CONFIDENCE`` in ``decision_rules``; None if it is unknown."""
+    """See ``CONFIDENCE`` in ``decision_rules``; None if the model predicts no distribution."""
 
     labels: Sequence[str]
     """The label and the confidence of each object of the answer, such as ``cup 93 %``."""
@@ -78,7 +78,7 @@ class Answered(NamedTuple):
     """The answers to a question about an image."""
 
     image: Image.Image | None
-    """The image, upright; see ``open_sized``."""
+    """The image, rotated upright by its EXIF orientation."""
 
     size: tuple[int, int] | None
     """Width and height of the original image, in pixels."""
@@ -87,7 +87,8 @@ class Answered(NamedTuple):
     """The answer that each rule chose."""
 
     candidates: Sequence[Candidate]
-    """Different answers with their probabilities, the most probable first; [] if unknown."""
+    """Different answers with their probabilities, the most probable first; [] if no distribution is
+    known."""
 
     def drawn(self, rule: str) -> Image.Image:
         """Return the image with the answer that a rule chose, and a caption."""
@@ -103,8 +104,8 @@ class LoadedRun:
     Args:
         run: Folder of the run.
         trust_remote_code: Allow a config that refers to Python code, such as a task of your own.
-        overrides: Changed settings of the config's sections task, data and predict.
-        settings: Changed settings of the section ``predict``, such as ``mass=0.999``.
+        overrides: Settings of the config's sections task, data and predict to change.
+        settings: Settings of the section ``predict`` to change, such as ``mass=0.999``.
     """
 
     def __init__(
@@ -129,10 +130,11 @@ class LoadedRun:
             self.explore = Explorer(predict, self.family, self.config.task)
 
     def question(self, asked: str | None = None) -> str:
-        """Return the prompt: ``asked``, in the placeholder of the task's prompt if there is one.
+        """Return the prompt for the user's question ``asked``.
 
-        Without ``asked``, it is the prompt that the model was trained with, if its task asks the
-        same question about every image.
+        If the task's prompt has one placeholder, ``asked`` replaces it; otherwise ``asked`` is the
+        whole prompt. If ``asked`` is None, return the prompt of the first training row; raise
+        ValueError if each row has another question.
         """
         prompt = prompt_of(self.config.task, asked, self.first_prompt)
         if prompt is None:
@@ -145,14 +147,14 @@ class LoadedRun:
     def opened(
         self, image: ImageSource | None, asked: str | None = None
     ) -> tuple[Image.Image | None, tuple[int, int] | None, Example]:
-        """Load an image, unless it is None; return it, its size and the question about it.
+        """Load an image, unless it is None; return it, its original size and the question.
 
         Raises ValueError if the image cannot be read, or if the question is too long.
         """
         prompt, own = self.question(asked), str(image or "--ask")
         where = own if image is None else f"the image {own}"
-        # The id determines the seeds of the draws. It is the prompt, not the path: equal images in
-        # different folders have the same confidence.
+        # The id seeds the draws. It is the prompt, not the path, so that equal images in different
+        # folders have the same confidence.
         example = Example(id=prompt, image=image, prompt=prompt, answer=None, where=where)
         loaded, size = (None, None) if image is None else open_sized(example)
         if size is not None:
@@ -167,11 +169,11 @@ class LoadedRun:
         *,
         compare_rules: bool = False,
     ) -> Iterator[Answered]:
-        """Answer one question about each image, under the rule ``predict.decode``.
+        """Answer the same question about each image, with the rule ``predict.decode``.
 
-        An image of None is a question without an image. With ``compare_rules``, the rules are
-        ``greedy`` and ``median``, or ``mbr`` for answers without a median, such as lists of
-        objects. Images are read a batch at a time.
+        None instead of an image asks without an image. With ``compare_rules``, two rules answer:
+        ``greedy``, and ``median`` or, for answers without a median such as lists, ``mbr``. Images
+        are read in batches.
         """
         limits = ListLimits(self.config.task, self.config.predict)
         rows = self.config.predict.batch_size
@@ -179,7 +181,7 @@ class LoadedRun:
             batch = [self.opened(own, asked) for own in images[start : start + rows]]
             answers = self.loaded.answers([[example for *_, example in batch]], self.explore)
             for (image, size, example), own in zip(batch, answers, strict=True):
-                if own.candidates:  # like the greedy answer, with which confidences compare them
+                if own.candidates:  # as the greedy answer is shortened, which is compared with them
                     short = [limits.shortened(given, own.frame) for given in own.candidates]
                     own = own._replace(candidates=short)
                 merged = merge_equal(own.candidates or ())
@@ -205,9 +207,10 @@ class LoadedRun:
 
 
 def prompt_of(task: Task, asked: str | None, first: str) -> str | None:
-    """Return the prompt of a question, as ``LoadedRun.question`` does.
+    """Return the prompt for the user's question ``asked``; see ``LoadedRun.question``.
 
-    ``first`` is the prompt of the first training row. Returns None if ``asked`` is needed but None.
+    Without ``asked``, return ``first``, the prompt of the first training row. Return None if each
+    row has its own question, so that ``asked`` is required.
     """
     template = str(task.options().get("prompt", "{question}"))
     gaps = set(_GAP.findall(template))
@@ -232,7 +235,7 @@ def _rule_for(answer: Any) -> str:
 
 
 def in_words(answer: Any, line: Mapping[str, Any]) -> str:
-    """Return an answer as text; ``line`` is its line of predictions.jsonl."""
+    """Return an answer as text for people; ``line`` is its line of predictions.jsonl."""
     if isinstance(answer, Unreadable):
         return f"no answer ({answer.reason}) in {line['text']!r:.200}"
     if isinstance(answer, Instances):
@@ -250,7 +253,7 @@ def _coordinates(item: Instance) -> str:
 
 
 def labels_of(answer: Any, line: Mapping[str, Any]) -> list[str]:
-    """Return the label and the confidence of each object, empty for an answer of one shape."""
+    """Return the label and the confidence of each object of a list; [""] for a single shape."""
     if not isinstance(answer, Instances):
         return [""] * len(objects_of(answer))
     scores = [f"{100 * score:.0f} %" for score in line.get("scores") or []]

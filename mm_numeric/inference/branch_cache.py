@@ -1,14 +1,16 @@
 """Run a model on several continuations of each prompt, without reading the prompt again.
 
-``SharedPrompts``  all branches of a prompt attend to its one KV cache (tree attention): a token
-                   sees the prompt and the tokens of its own branch
-``CopiedPrompts``  each branch has a copy of the cache; for encoder-decoders, for models whose
-                   attention is not a plain softmax of transformers' ``AttentionInterface``, and for
-                   other kinds of caches
+A branch is one continuation of a prompt: a prefix of an answer.
 
-Axes    b prompts, n branches of all prompts, m their continuations, t tokens of the prompt,
-        c prompts of a group, q branches of a prompt, s tokens of a branch, h heads of keys, g heads
-        of queries for each of them, d size of a head, v vocabulary
+``SharedPrompts``  all branches of a prompt share its KV cache (tree attention): a token attends to
+                   the prompt and to the tokens of its own branch
+``CopiedPrompts``  each branch has a copy of the KV cache; for encoder-decoders, for models whose
+                   attention is not a plain softmax of transformers' ``AttentionInterface``, and for
+                   caches other than ``DynamicCache``
+
+Axes    b prompts, n branches of all prompts, m branches with one token more, t tokens of the
+        prompt, c prompts of a group, q branches of a prompt, s tokens of a branch, h key heads,
+        g query heads for each key head, d size of a head, v vocabulary
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,8 +36,8 @@ from mm_numeric.compat import (
 from mm_numeric.inference.number_distribution import Floats, Ints
 
 _LEAST_SAVED = 256
-"""Split a group only if this saves at least this many padding tokens, and an eighth of all tokens
-of its attention to prompts."""
+"""A group of prompts is split only if this saves at least this many padding tokens, and at least an
+eighth of the tokens for which its attention is computed."""
 
 _MOST_GROUPS = 4
 
@@ -43,14 +45,14 @@ _KNOWN_OPTIONS = {
     "dropout", "is_causal", "output_attentions", "output_router_logits", "position_ids", "scaling",
     "use_cache",
 }  # fmt: skip
-"""Options of attention functions that ``_attend`` applies, or that change nothing in inference."""
+"""Options of attention functions that are applied here, or that change nothing in inference."""
 
 _OF_ROWS = ("attention_mask", "decoder_attention_mask", "token_type_ids", "mm_token_type_ids")
 _POSITIONS = ("position_ids", "decoder_position_ids")  # [b, t], in Qwen-VL [3, b, t]
 
 
 def upload(device: torch.device, *arrays: Ints | Floats) -> list[Tensor]:
-    """Copy arrays of 64-bit numbers to a device, all at once; return a tensor for each."""
+    """Copy arrays of 64-bit numbers to a device in one transfer; return a tensor for each array."""
     flat = np.concatenate([each.view(np.int64).ravel() for each in arrays])
     pieces = torch.from_numpy(flat).to(device).split([each.size for each in arrays])
     kinds = (torch.float64 if each.dtype == np.float64 else torch.int64 for each in arrays)
@@ -61,7 +63,7 @@ def upload(device: torch.device, *arrays: Ints | Floats) -> list[Tensor]:
 
 
 def download(*tensors: Tensor) -> list[Floats]:
-    """Copy tensors to the CPU, all at once, as float64."""
+    """Copy tensors to the CPU in one transfer; return them as float64 arrays."""
     flat = torch.cat([each.double().flatten() for each in tensors]).cpu().numpy()
     ends = np.cumsum([each.numel() for each in tensors])[:-1]
     return [
@@ -74,7 +76,7 @@ def read_prompts(
 ) -> tuple[Tensor, "SharedPrompts | CopiedPrompts"]:
     """Run a model on prompts; return the logits of the next token, [b, v], and the cache.
 
-    ``input_ids`` [b, t] and ``model_kwargs`` are those that ``model.generate`` prepares.
+    ``input_ids`` [b, t] and ``model_kwargs`` are the arguments that ``model.generate`` prepares.
     """
     inputs = model.prepare_inputs_for_generation(input_ids, is_first_iteration=True, **model_kwargs)
     outputs = model(**inputs, return_dict=True)
@@ -103,8 +105,8 @@ _plain = WeakKeyDictionary[Any, bool]()  # results of ``_has_plain_attention``
 def _has_plain_attention(model: Any, cache: DynamicCache, positions: Tensor) -> bool:
     """Return True if each layer calls the config's attention function once, with known arguments.
 
-    It is False with attention sinks, soft-capping, a mask of the model's own, or a layer that runs
-    twice. A pass over one token tests it, once for each model.
+    A forward pass over one token tests this; its result is cached for each model. It is False for
+    attention sinks, soft-capping, an additional mask, or a layer that runs twice.
     """
     calls: list[tuple[int, bool]] = []
 
@@ -124,7 +126,7 @@ def _has_plain_attention(model: Any, cache: DynamicCache, positions: Tensor) -> 
 
 
 def _appendable(cache: DynamicCache) -> DynamicCache:
-    """Return a cache to which the tokens of branches are appended; ``cache`` is not changed."""
+    """Return a copy of ``cache`` to which the tokens of branches can be appended."""
     found = copy(cache)
     found.layers = [_Layer(each) for each in cache.layers]
     return found
@@ -138,7 +140,7 @@ def _pass(model: Any, ids: Tensor, positions: Tensor, cache: DynamicCache) -> Te
 
 
 class _Layer(DynamicLayer):
-    """A layer of the KV cache, for the prompts and for the new tokens of all branches."""
+    """One layer of the KV cache: the prompts, and separately the new tokens of all branches."""
 
     def __init__(self, prompt: DynamicLayer) -> None:
         super().__init__()
@@ -150,10 +152,10 @@ class _Layer(DynamicLayer):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Append keys and values of new tokens; return the keys and values of all branches."""
+        """Append keys and values of new tokens; return those of all tokens of all branches."""
         length = self.keys.shape[2]
         total = length + key_states.shape[2]
-        if total > self.rooms[0].shape[1]:  # make room for twice as many, which copies them
+        if total > self.rooms[0].shape[1]:  # double the capacity, because growing copies everything
             rooms = self.keys[0], self.values[0]
             self.rooms = [pad(each, (0, 0, 0, 2 * total - length)) for each in rooms]
         for room, new in zip(self.rooms, (key_states, value_states), strict=True):
@@ -162,11 +164,11 @@ class _Layer(DynamicLayer):
         return self.keys, self.values
 
     def select(self, path: Tensor) -> list[Tensor]:
-        """Return the keys and values of the tokens ``path`` [n, s], [n, h, s, d] each."""
+        """Return keys and values [n, h, s, d] of the tokens with the indices ``path`` [n, s]."""
         h, room, _ = self.rooms[0].shape
         first = torch.arange(0, h * room, room, device=path.device)
         at = (path[:, None] + first[None, :, None]).flatten()
-        # index_select is three times as fast as an index here.
+        # index_select is three times as fast as indexing here.
         return [
             each.view(h * room, -1).index_select(0, at).view(len(path), h, -1, each.shape[-1])
             for each in self.rooms
@@ -178,7 +180,7 @@ class _Layer(DynamicLayer):
 
 
 class _Group(NamedTuple):
-    """Prompts with similar numbers of branches, whose attention is computed together."""
+    """Prompts with similar numbers of branches. Their attention is computed together."""
 
     most: int
     """Largest number of branches of a prompt."""
@@ -187,10 +189,10 @@ class _Group(NamedTuple):
     """[c] indices of the prompts."""
 
     at: Tensor
-    """[n] indices of their branches in the pass."""
+    """[n] indices of the group's branches among all branches of the forward pass."""
 
     inner: Tensor
-    """[n] index of the prompt of each branch in the group."""
+    """[n] index in ``rows`` of each branch's prompt."""
 
     place: Tensor
     """[n] index of each branch among the branches of its prompt."""
@@ -199,8 +201,8 @@ class _Group(NamedTuple):
 class SharedPrompts:
     """Branches that share the KV cache of their prompt.
 
-    The new tokens of all branches are one row of tokens for the model, without padding. Only the
-    attention function knows the prompt and the previous tokens of each branch.
+    The model gets the new tokens of all branches as one row, without padding. Only the attention
+    function knows the prompt and the previous tokens of each branch.
     """
 
     def __init__(self, model: Any, input_ids: Tensor, model_kwargs: dict[str, Any]) -> None:
@@ -214,7 +216,7 @@ class SharedPrompts:
         self.hidden = prompt[:, None, None] == 0  # [b, 1, 1, t]
         self.position = inputs["position_ids"]  # [b, 1], in Qwen-VL [3, b, 1]
         self.cache = _appendable(cache)
-        cache.layers = []  # ``generate`` keeps this cache, and memory is to be freed
+        cache.layers = []  # ``generate`` keeps a reference to this cache: free its memory
         self.path = np.empty((self.count, 0), np.int64)
         """[n, s] indices of the tokens of each branch in the cache."""
         self.tokens = 0
@@ -222,11 +224,11 @@ class SharedPrompts:
     def advance(
         self, row: Ints, parent: Ints, token: Ints, more: Sequence[Ints | Floats] = ()
     ) -> tuple[Tensor, list[Tensor]]:
-        """Append tokens to branches; return the logits of the next tokens, [m, v].
+        """Append a token to each branch; return the logits of the next tokens, [m, v].
 
-        ``row`` [m] are indices of prompts, ``parent`` [m] of the branches to continue, and
-        ``token`` [m] ids of the new tokens. ``more`` are other arrays to copy to the device at the
-        same time, whose tensors are also returned.
+        The arguments have one entry for each new branch: ``row`` [m] is the index of the prompt,
+        ``parent`` [m] the index of the branch to continue, ``token`` [m] the id of the new token.
+        The arrays ``more`` are copied to the device in the same transfer, and returned as tensors.
         """
         new = self.tokens + np.arange(len(row))
         self.path = np.column_stack([self.path[parent], new])
@@ -270,7 +272,10 @@ class SharedPrompts:
     def _attend_group(
         self, layer: _Layer, query: Tensor, own: Sequence[Tensor], group: _Group
     ) -> Tensor:
-        """Return the attention of the branches of a group, [n, h, g, d]."""
+        """Return the attention output of a group's branches, [n, h, g, d].
+
+        ``own`` is the attention of all branches to their own tokens, as returned by ``_attend``.
+        """
         keys, values, hidden = layer.prompt_keys, layer.prompt_values, self.hidden
         if len(group.rows) < self.count:
             keys, values, hidden = keys[group.rows], values[group.rows], hidden[group.rows]
@@ -286,11 +291,11 @@ class SharedPrompts:
 def _attend(
     query: Tensor, key: Tensor, value: Tensor, hidden: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the attention to a group of tokens, for ``_merged`` to combine with another group.
+    """Return the attention to some tokens; ``_merged`` combines it with that to other tokens.
 
-    ``query`` is [..., q, d]; ``key`` and ``value`` are [..., s, d]. ``hidden`` is True for tokens
-    that are not seen, and broadcasts with [..., q, s]. Returns the largest score and the sum of all
-    weights, [..., q, 1], and the mean value, [..., q, d].
+    ``query`` is [..., q, d]; ``key`` and ``value`` are [..., s, d]. ``hidden`` is True for masked
+    tokens, and broadcasts with [..., q, s]. Returns the largest score and the sum of all weights,
+    [..., q, 1], and the weighted mean of ``value``, [..., q, d].
     """
     scores = (query @ key.transpose(-1, -2)).float()
     if hidden is not None:
@@ -298,22 +303,22 @@ def _attend(
     largest = scores.amax(dim=-1, keepdim=True)
     weights = scores.sub_(largest).exp_()
     total = weights.sum(dim=-1, keepdim=True)
-    # Divided before they are multiplied: a sum over a long prompt overflows float16.
+    # Divide before the product: a sum over a long prompt overflows float16.
     return largest, total, weights.div_(total).to(value.dtype) @ value
 
 
 def _merged(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
-    """Return the attention to two groups of tokens, each as ``_attend`` returns it."""
+    """Return the attention output over two sets of tokens from their two results of ``_attend``."""
     largest = torch.maximum(a[0], b[0])
     total_a, total_b = (own[1] * (own[0] - largest).exp() for own in (a, b))
     return ((a[2] * total_a + b[2] * total_b) / (total_a + total_b)).to(a[2].dtype)
 
 
 def similar_counts(counts: Ints, most: int = _MOST_GROUPS) -> list[Ints]:
-    """Divide prompts by their number of branches, so that groups have little padding.
+    """Group prompts with similar numbers of branches, so that groups need little padding.
 
     ``counts`` [c] has the number of branches of each prompt; prompts without branches are left out.
-    Returns the ascending indices of the prompts of each group, for at most ``most`` groups.
+    Returns at most ``most`` groups: the ascending indices of their prompts.
     """
     order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
     groups: list[Ints] = []
@@ -321,7 +326,7 @@ def similar_counts(counts: Ints, most: int = _MOST_GROUPS) -> list[Ints]:
     while todo:
         own = todo.pop()
         sizes, rest = counts[own], np.arange(len(own), 0, -1)
-        # padded[i]: tokens of both passes if the prompts are split before prompt i
+        # padded[i]: tokens of both groups, with padding, if the group is split before prompt i
         padded = np.arange(len(own)) * sizes[0] + rest * sizes
         best = int(padded.argmin())
         saves = padded[0] - padded[best] >= max(_LEAST_SAVED, padded[0] // 8)
@@ -354,7 +359,7 @@ class CopiedPrompts:
 
 
 def _select(model_kwargs: dict[str, Any], at: Tensor) -> dict[str, Any]:
-    """Return the arguments of the next forward pass for the branches ``at`` [m]."""
+    """Return the model's keyword arguments for the branches with the indices ``at`` [m]."""
     found = dict(model_kwargs)
     found[cache_argument()].batch_select_indices(at)
     for name in _OF_ROWS:
@@ -370,7 +375,7 @@ def _select(model_kwargs: dict[str, Any], at: Tensor) -> dict[str, Any]:
 
 
 def count_equal_before(values: Ints) -> Ints:
-    """Return how many equal values precede each value: 3, 5, 3 has 0, 0, 1."""
+    """Return how many equal values precede each value: 0, 0, 1 for the values 3, 5, 3."""
     order = np.argsort(values, kind="stable")
     ordered, found = values[order], np.empty(len(values), np.int64)
     found[order] = np.arange(len(values)) - np.searchsorted(ordered, ordered, side="left")

@@ -1,16 +1,17 @@
-"""Calibration: maps from the confidence of a run to the share of its answers that are correct.
+"""Calibration: map the confidence of an answer to the probability that the answer is correct.
 
-A model learns its confidences from the training labels. If these are noisy or few, the share of
-correct answers differs. A map is fitted to answers whose correctness is known, on rows that are
-neither training nor test rows:
+A model learns its confidences from the training labels. If the labels are noisy or few, confidences
+differ from the share of correct answers. A map is therefore fitted to answers whose correctness is
+known, for rows that are neither training nor test rows. There are two maps:
 
-    temperature   one parameter: the probabilities of the candidates to the power 1 / T. Only for
-                  candidates with exact probabilities; shares of samples are too coarse
+    temperature   one parameter T: the probability of each candidate answer is raised to the power
+                  1 / T. Only for candidates with exact probabilities: if answers are samples, the
+                  share of the samples that are equal is too coarse
     platt         two parameters: sigmoid(slope * logit(confidence) + offset) (Platt 1999)
 
-Both minimise the log loss. They change the confidence of an answer, and never the answer. The file
-calibration.RULE.json in the folder of a run has both, and names the one to apply: the map with the
-lower cross-validated log loss. This module does not import torch.
+Both are fitted by minimising the log loss. They change the confidence of an answer, and never the
+answer. The file calibration.RULE.json in the folder of a run has both maps. Its field ``applied``
+names the map with the lower cross-validated log loss. This module does not import torch.
 
 Shapes    n answers or objects, k candidates of an answer; arrays are float64
 """
@@ -53,12 +54,12 @@ _CLOSEST = 1e-3
 _LARGEST = 20.0  # temperature; the smallest is 1 / 20
 
 Support = tuple[Sequence[float], Sequence[float]]
-"""The probability of each candidate of an answer, and how correct the answer is, 0 to 1, if the
-candidate is true, [k] each; see ``Decision.support``."""
+"""Two lists with one value for each of k candidates: the probability of the candidate, and how
+correct the chosen answer is if this candidate is the true answer, 0 to 1."""
 
 
 class Supports(NamedTuple):
-    """The supports of n answers, padded to the most candidates."""
+    """The ``Support`` of each of n answers, padded to k, the largest number of candidates."""
 
     logs: Floats
     """Logarithm of the probability of each candidate, [n, k]; -inf for padding."""
@@ -68,7 +69,7 @@ class Supports(NamedTuple):
 
     @classmethod
     def of(cls, supports: Sequence[Support]) -> "Supports":
-        """Pad supports."""
+        """Pad the supports of n answers to the same length."""
         size = len(supports), max(len(probs) for probs, _ in supports)
         probs, rights = np.zeros(size), np.zeros(size)
         for i, own in enumerate(supports):
@@ -77,7 +78,7 @@ class Supports(NamedTuple):
             return cls(np.log(probs), rights)
 
     def select(self, at: Any) -> "Supports":
-        """Return the supports of some answers."""
+        """Return the supports of the answers with the indices, or the mask, ``at``."""
         return Supports(self.logs[at], self.rights[at])
 
     def confidences(self, temperature: float) -> Floats:
@@ -100,7 +101,7 @@ def logit(confidence: Any) -> Floats:
 
 
 def log_loss(confidence: Floats, right: Floats) -> float:
-    """Return the mean negative log likelihood of answers that are correct (1) or wrong (0)."""
+    """Return the mean negative log likelihood; ``right`` is 1 for correct answers, 0 for wrong."""
     inside = confidence.clip(_CLOSEST, 1 - _CLOSEST)
     return float(-(right * np.log(inside) + (1 - right) * np.log1p(-inside)).mean())
 
@@ -121,7 +122,7 @@ class Platt:
     def fit(cls, confidence: Floats, right: Floats) -> "Platt":
         """Fit to n answers by Newton's method, with the smoothed targets of Platt (1999).
 
-        Without them, answers that are all correct would have an infinite offset.
+        With the targets 0 and 1, the offset would be infinite if all answers were correct.
         """
         features = np.column_stack([logit(confidence), np.ones(len(right))])
         correct = right.sum()
@@ -136,7 +137,7 @@ class Platt:
             found = 1 / (1 + np.exp(-features @ values))
             gradient = features.T @ (found - targets)
             hessian = (features.T * (found * (1 - found))) @ features
-            # Least squares: equal confidences do not determine both parameters.
+            # lstsq, not solve: if all confidences are equal, the matrix is singular.
             step = np.linalg.lstsq(hessian, gradient, rcond=None)[0]
             size = 1.0
             while size > 1e-9 and loss(values - size * step) > loss(values):
@@ -170,7 +171,7 @@ class Fitted(NamedTuple):
 
     platt: Platt
     temperature: float | None
-    """None without supports."""
+    """The fitted temperature; None if the supports of the answers are unknown."""
 
     @classmethod
     def of(cls, confidence: Floats, right: Floats, supports: Supports | None) -> "Fitted":
@@ -189,10 +190,10 @@ class Fitted(NamedTuple):
 def cross_validated(
     confidence: Floats, right: Floats, groups: Any, supports: Supports | None, folds: int = 5
 ) -> dict[str, Floats]:
-    """Return the confidences of n answers under maps that were fitted without their fold.
+    """Return cross-validated confidences: each map is fitted to the answers of the other folds.
 
-    ``groups`` [n] are the groups of their rows, which are not split: group i is in fold
-    ``i % folds``.
+    ``groups`` [n] is the group of each answer's row. A group is not split: group i is in fold
+    ``i % folds``. The result has the confidences [n] of each map.
     """
     number = group_numbers(groups)
     found: dict[str, Floats] = {}
@@ -216,7 +217,7 @@ class Calibration:
     version: int = VERSION
     rule: str
     settings: Mapping[str, Any]
-    """Settings that the confidences depend on, as ``predictions_file.made_with`` returns them."""
+    """Settings of ``predict`` that the confidences depend on, such as ``max_new_tokens``."""
 
     correct: str
     """When an answer or object counts as correct, such as ``within 5 minutes``."""
@@ -229,24 +230,24 @@ class Calibration:
 
     platt: Platt
     temperature: float | None
-    """None for answers that were drawn at random."""
+    """The fitted temperature; None if the candidates are answers that were drawn at random."""
 
     rows: int
     """Number of rows that the maps were fitted to."""
 
     left_out: int
-    """Number of rows that were left out, as they are training or test questions."""
+    """Number of rows that were left out because their questions are training or test questions."""
 
     checked: bool
-    """False if the training or test rows could not be read, so that nothing was left out."""
+    """False if the training or test rows could not be read, so that no row was left out."""
 
     data: str
-    """The file of the rows."""
+    """The file with the rows that the maps were fitted to."""
 
     reliability: Mapping[str, Mapping[str, Any]]
-    """For ``raw`` (before the calibration), ``platt`` and ``temperature``: ``count``,
-    ``mean_confidence``, ``right`` (share of correct answers), ``log_loss`` and the entries of
-    ``evaluation.metrics.calibration.reliability_entry``, all cross-validated."""
+    """Cross-validated metrics of the confidences before calibration (``raw``), and of the maps
+    ``platt`` and ``temperature``: ``count``, ``mean_confidence``, ``right`` (share of correct
+    answers), ``log_loss`` and the other metrics of ``reliability_entry``."""
 
     def __call__(self, confidence: float, support: Support | None) -> float:
         """Return the calibrated confidence of an answer or object."""
@@ -256,7 +257,7 @@ class Calibration:
         return float(self.platt(confidence))
 
     def record(self) -> dict[str, Any]:
-        """Return the values that calibrated answers depend on, for the record of their file."""
+        """Return the fitted parameters, to store them next to predictions that they changed."""
         return {"applied": self.applied, "temperature": self.temperature, **asdict(self.platt)}
 
     def write(self, run: Path) -> Path:
@@ -267,7 +268,7 @@ class Calibration:
 
 
 def read_calibration(run: Path, rule: str) -> Calibration | None:
-    """Return the calibration of a run under a rule; None if it has none."""
+    """Return the calibration of a run for a decoding rule; None if the run has no such file."""
     path = run / decoded_name(CALIBRATION, rule)
     if not path.is_file():
         return None
@@ -282,7 +283,7 @@ def read_calibration(run: Path, rule: str) -> Calibration | None:
 
 
 def check_settings(found: Calibration, settings: Mapping[str, Any], run: Path) -> None:
-    """Raise ValueError if answers are predicted with other settings than those of the fit."""
+    """Raise ValueError if ``settings`` differ from those of the answers of the fit."""
     one, two = ({**own, **own["decode"]} for own in (found.settings, settings))
     for name in sorted((one.keys() | two.keys()) - {"decode"}):
         if one.get(name) != two.get(name):
@@ -303,8 +304,9 @@ def fit_calibration(
 ) -> Calibration:
     """Fit the maps to the answers in a file that ``predict`` wrote with ``calibrates=True``.
 
-    ``rows`` and ``confidences`` are those of the ``Scores`` of the file. Raises ValueError if the
-    task does not define correct answers, or if there are too few answers.
+    ``source`` are the rows that were answered. ``rows`` are the lines of the file, and
+    ``confidences`` were computed from them by the scorer. Raises ValueError if the task does not
+    define correct answers, or if there are too few answers.
     """
     if confidences is None:
         raise ValueError(
@@ -314,7 +316,7 @@ def fit_calibration(
     known = known_ids(config, source)
     kept = [
         (known is None or rows[i]["id"] not in known)
-        and rows[i]["decode"]["confidence"] is not None  # unparseable answers have none
+        and rows[i]["decode"]["confidence"] is not None  # None for unparseable answers
         for i in confidences.index.tolist()
     ]
     raw, right = confidences.confidence[kept], confidences.right[kept]
@@ -353,8 +355,8 @@ def fit_calibration(
 def known_ids(config: Config, source: Sources) -> set[str] | None:
     """Return the ids of the rows of ``source`` whose question is also a training or test question.
 
-    Questions are equal if their prompts and the contents of their images are. Returns None, with a
-    warning, if the rows of the run cannot be read here.
+    Two questions are equal if their prompts and the contents of their images are equal. If the
+    training and test rows of the run cannot be read, log a warning and return None.
     """
     from mm_numeric.data.examples import load_examples
 
@@ -369,7 +371,7 @@ def known_ids(config: Config, source: Sources) -> set[str] | None:
     found: set[tuple[Any, ...]] = set()
     for others in (config.data.train, config.data.test):
         try:
-            # One after another: the same ids in two sources are no error here.
+            # Sources are loaded one by one, because the same id may be in two of them.
             for each in listed(others):
                 found |= questions(load_examples(config.task, each, cache, training=False))
         except (ValueError, OSError) as error:
@@ -383,7 +385,7 @@ def known_ids(config: Config, source: Sources) -> set[str] | None:
 
 
 def _content(image: Any, sizes: set[int]) -> Any:
-    """Return a key of the content of an image: its size alone if it is not among ``sizes``."""
+    """Return a hash of an image file, or only its size in bytes if no file in ``sizes`` has it."""
     if isinstance(image, EmbeddedImage):
         return str(image)
     size = image.stat().st_size

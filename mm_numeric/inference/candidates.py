@@ -1,17 +1,18 @@
 """Find the answers that a model considers likely, and their probabilities.
 
 Greedy decoding gives one answer, but a decoding rule such as the median needs a distribution. The
-answers to a batch of questions are explored together, token by token, as branches (different
-beginnings of an answer). A question runs through the model once; its branches share the KV cache.
+answers to a batch of questions are explored together, token by token. A branch is a prefix of an
+answer. The model reads each question once, and the branches of a question share its KV cache.
 
-``PrefixTree``  continues the most likely beginnings until the answers have most of the probability;
-                if there are too many beginnings, it draws some of the less likely ones
-``Samples``     draws answers at random; equal beginnings share a branch
+``PrefixTree``  continues the most likely prefixes until the complete answers have most of the
+                probability; if there are too many prefixes, it draws some of the less likely ones
+``Samples``     draws answers at random; samples with the same prefix share a branch
 
 The loop runs inside ``model.generate`` (``custom_generate``), which prepares images, encoder
 outputs and caches. So it works with every model of transformers that generates.
 
-Axes    b questions, n branches of all questions together, m their continuations, v vocabulary
+Axes    b questions, n branches of all questions together, m branches with one token more,
+        v vocabulary
 """
 
 import hashlib
@@ -39,7 +40,7 @@ KEPT_SETTINGS = frozenset(
     {"bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"}
     | {"max_length", "max_new_tokens", "transformers_version"}
 )
-"""Fields of a generation config that do not change decoding, or that are always passed."""
+"""Fields of a generation config that do not change decoding, or that the caller always passes."""
 
 _PLAIN = {**default_generation_settings(), "cache_implementation": "dynamic"}
 
@@ -48,19 +49,19 @@ PLAIN_SETTINGS: dict[str, Any] = {
     for name in GenerationConfig().to_dict()
     if name not in KEPT_SETTINGS and not name.startswith("_")
 }
-"""Arguments of ``model.generate`` that override all generation settings of a checkpoint. Settings
-of ``generation_config.json`` would change greedy answers, and exploration applies no logits
-processors."""
+"""Arguments of ``model.generate`` that override all generation settings of a checkpoint. Without
+them, settings in ``generation_config.json`` would change greedy answers, but not explored answers,
+because exploration applies no logits processors."""
 
 _OF_SAMPLING = frozenset(
     {"do_sample", "temperature", "top_k", "top_p", "min_p", "top_h", "typical_p"}
     | {"epsilon_cutoff", "eta_cutoff", "use_cache", "cache_implementation", "cache_config"}
 )
-"""Settings that do not change greedy answers, or are not expected to."""
+"""Generation settings that do not change greedy answers, or that users do not expect to."""
 
 
 def unused_settings(stored: GenerationConfig) -> list[str]:
-    """Return the generation settings of a checkpoint that could change answers; none is used."""
+    """Return the ignored generation settings of a checkpoint that could have changed answers."""
     found = stored.to_dict()
     return sorted(
         name
@@ -72,10 +73,10 @@ def unused_settings(stored: GenerationConfig) -> list[str]:
 _BELOW_1 = 1 - 2**-40  # factor of random numbers, so that rounding draws no impossible token
 
 _LEAST_TOKENS = 64
-"""Least number of tokens, besides number tokens, that are considered after each branch."""
+"""Least number of next tokens, besides number tokens, that are considered for each branch."""
 
 _NEGLIGIBLE = 1e-4
-"""A continuation is dropped first if its probability is below this part of ``1 - mass``."""
+"""A continuation is dropped at once if its probability is below ``_NEGLIGIBLE * (1 - mass)``."""
 
 
 class InvalidLogitsError(ValueError):
@@ -91,23 +92,23 @@ class InvalidLogitsError(ValueError):
 
 @dataclass
 class Explored:
-    """The explored answers to one question, as token ids without the end token."""
+    """The explored answers to one question. Each is a tuple of token ids without the end token."""
 
     probabilities: dict[tuple[int, ...], float] = field(default_factory=dict)
     """Maps each complete answer to its probability, or to its share of the samples."""
 
     drawn: set[tuple[int, ...]] = field(default_factory=set)
-    """The answers that a ``PrefixTree`` has drawn: their probabilities are estimates."""
+    """The answers that a ``PrefixTree`` has drawn. Their probabilities are estimates."""
 
     greedy: tuple[int, ...] = ()
-    """The greedy answer, which may be incomplete."""
+    """The greedy answer; incomplete if the token limit ended it."""
 
     greedy_probabilities: tuple[float, ...] = ()
     """Probability of each token of the greedy answer, and of its end token."""
 
 
 class _Branches(NamedTuple):
-    """Beginnings of answers, in the order of the model's cache."""
+    """Prefixes of answers, in the order of the model's cache."""
 
     row: Ints
     """[n] index of the question."""
@@ -116,43 +117,44 @@ class _Branches(NamedTuple):
     """[n, t] tokens of the answer so far."""
 
     weight: Floats
-    """[n] probability, or share of the samples."""
+    """[n] probability of the prefix, or its share of the samples."""
 
     greedy: NDArray[np.bool_]
-    """[n] True if every token so far is the most likely one."""
+    """[n] True if greedy decoding would choose every token so far."""
 
     code: Floats
-    """[n] number from 0 to 1 that chooses the next token of a drawn branch; nan for others."""
+    """[n] random number from 0 to 1 that chooses the next token of a drawn branch; nan for branches
+    that were not drawn."""
 
     def select(self, at: NDArray[np.bool_]) -> "_Branches":
-        """Return the branches that are True in ``at`` [n]."""
+        """Return the branches for which ``at`` [n] is True."""
         return _Branches(
             self.row[at], self.tokens[at], self.weight[at], self.greedy[at], self.code[at]
         )
 
 
 class _Continuations(NamedTuple):
-    """Next tokens of branches."""
+    """Branches with one more token each. A branch may occur with several next tokens."""
 
     parent: Ints
-    """[m] index of the branch."""
+    """[m] index of the branch that is continued."""
 
     token: Ints
     """[m] id of the next token."""
 
     weight: Floats
-    """[m] probability of the branch with this token, or share of the samples."""
+    """[m] probability of the branch with this token, or its share of the samples."""
 
     code: Floats
-    """[m] as ``_Branches.code``."""
+    """[m] random number of a drawn branch, nan for others; see ``_Branches.code``."""
 
 
 class Exploration(ABC):
-    """The decoding loop, for ``model.generate(custom_generate=...)``.
+    """The decoding loop, to be passed to ``model.generate`` as ``custom_generate``.
 
-    ``generate`` then returns one ``Explored`` per question. ``stop_ids`` end an answer. Logits
-    processors are not applied. ``constraint`` excludes the tokens that the grammar of the task does
-    not allow; probabilities are then normalised over the allowed tokens.
+    ``generate`` then returns one ``Explored`` per question. ``stop_ids`` are the tokens that end an
+    answer. Logits processors are not applied. ``constraint`` excludes tokens that the grammar of
+    the task does not allow; probabilities are then normalised over the allowed tokens.
     """
 
     def __init__(self, stop_ids: Collection[int], constraint: Constraint | None = None) -> None:
@@ -165,13 +167,13 @@ class Exploration(ABC):
 
     @abstractmethod
     def _inputs(self, branches: _Branches, width: int) -> list[Ints | Floats]:
-        """Return the arrays that ``_look`` needs, for logits of ``width`` tokens."""
+        """Return the arrays that ``_look`` needs; ``width`` is the number of logits per branch."""
 
     @abstractmethod
     def _look(self, scores: Tensor, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Compute from logits [n, v] of the next token the values that ``_continue`` needs.
+        """Compute the values that ``_continue`` needs, from the logits [n, v] of the next token.
 
-        ``inputs`` are the arrays of ``_inputs``, as tensors.
+        ``inputs`` are the arrays that ``_inputs`` returned, as tensors.
         """
 
     @abstractmethod
@@ -180,9 +182,9 @@ class Exploration(ABC):
     ) -> _Continuations:
         """Choose the next tokens of all branches.
 
-        They must include ``likeliest`` [n], the most likely next token of each greedy branch; it is
-        -1 for other branches. Tokens that do not end an answer become the next branches, in the
-        same order. ``found`` is the result of ``_look``.
+        The chosen tokens must include ``likeliest`` [n], the most likely next token of each greedy
+        branch (-1 for other branches). Continuations that do not end an answer become the next
+        branches, in the same order. ``found`` is the result of ``_look``.
         """
 
     def __call__(
@@ -194,7 +196,7 @@ class Exploration(ABC):
         generation_config: Any,
         **model_kwargs: Any,
     ) -> list[Explored]:
-        """Explore the answers to the prompts ``input_ids`` [b, t], given by ``generate``."""
+        """Explore the answers to the prompts ``input_ids`` [b, t]; ``generate`` calls this."""
         rows, length = input_ids.shape
         steps = generation_config.max_length - length
         explored = [Explored() for _ in range(rows)]
@@ -224,7 +226,7 @@ class Exploration(ABC):
         return explored
 
     def _all_inputs(self, branches: _Branches, width: int) -> list[Ints | Floats]:
-        """Return the arrays that ``_step`` needs, for logits of ``width`` tokens."""
+        """Return the arrays that ``_step`` needs; ``width`` is the number of logits per branch."""
         masks = () if self.constraint is None else self.constraint.masks(width)
         return [np.flatnonzero(branches.greedy), *masks, *self._inputs(branches, width)]
 
@@ -235,14 +237,18 @@ class Exploration(ABC):
         inputs: Sequence[Tensor],
         explored: Sequence[Explored],
     ) -> tuple[Ints, _Branches]:
-        """Continue all branches and record complete answers; return the parents and branches."""
+        """Continue all branches by one token, and record complete answers.
+
+        Returns for each new branch the index of the branch that it continues, and the new branches.
+        """
         places, *rest = inputs
         allowed = scores
         if self.constraint is not None:
             slots, new, *rest = rest
             allowed = self.constraint.mask(scores, slots, new)
         chosen = most_likely(allowed, places)
-        # Among all tokens: a model that has not learnt the grammar must not look certain.
+        # Not normalised over the allowed tokens: a model that has not learnt the grammar must not
+        # look certain.
         greedy_probs = _probabilities(scores, places, chosen)
         seen = self._look(allowed, rest)
         greedy_tokens, probs, *found = download(chosen, greedy_probs, *seen)
@@ -268,10 +274,11 @@ class Exploration(ABC):
         branches: _Branches,
         explored: Sequence[Explored],
     ) -> tuple[Ints, _Branches]:
-        """Record the answers that only an end token may follow; return the other branches.
+        """Record the answers after which only an end token is allowed; return the other branches.
 
-        They need no forward pass, because the end token has a probability of 1. Greedy answers do,
-        if another token fits, because ``greedy_probabilities`` are probabilities among all tokens.
+        Recorded answers need no forward pass, because the end token has a probability of 1. A
+        greedy answer needs one, unless the token limit is reached, because
+        ``greedy_probabilities`` contain the end token's probability among all tokens.
         """
         going = ~constraint.complete() | (branches.greedy & (constraint.left > 0))
         _record(explored, *branches.select(~going))
@@ -280,7 +287,7 @@ class Exploration(ABC):
         return parent[going], branches.select(going)
 
     def _drop(self, going: NDArray[np.bool_]) -> None:  # noqa: B027 (a prefix tree keeps nothing)
-        """Remove the branches that are False in ``going`` [n], which are complete."""
+        """Forget the complete branches, for which ``going`` [n] is False."""
 
 
 def _record(
@@ -291,7 +298,7 @@ def _record(
     greedy: NDArray[np.bool_],
     code: Floats,
 ) -> None:
-    """Add k complete answers; the arguments are the fields of their ``_Branches``."""
+    """Add complete answers to ``explored``. The other arguments are the fields of ``_Branches``."""
     answers, drawn = map(tuple, tokens.tolist()), ~np.isnan(code)
     for found, answer, prob, is_greedy, is_drawn in zip(
         row.tolist(), answers, weight.tolist(), greedy.tolist(), drawn.tolist(), strict=True
@@ -306,21 +313,22 @@ def _record(
 
 
 class PrefixTree(Exploration):
-    """Explores the answers of highest probability, until they have the probability ``mass``.
+    """Explores the most probable answers, until their probabilities sum to ``mass``.
 
-    ``width`` is the largest number of branches per question, besides the greedy one. If there are
-    more beginnings, they are reduced without bias: likely ones keep their probability, and an odd
-    number of the others represent all others with equal weights (Fearnhead and Clifford 2003,
-    https://doi.org/10.1111/1467-9868.00421). These are drawn systematically, from the cumulative
-    distribution in the order of their texts. A drawn branch has one continuation besides the end of
-    its answer: a code from 0 to 1 chooses it by inverse transform sampling (arithmetic sampling,
-    Vilnis et al. 2023, arXiv 2210.15458). The codes of a question are spread evenly at each token,
-    in random order, so that later coordinates are drawn systematically too (Latin hypercube
-    sampling).
+    ``width`` is the largest number of branches per question, besides the greedy branch. If there
+    are more prefixes, their number is reduced without bias: likely prefixes keep their
+    probability, and an odd number of the others are drawn, which represent all others with equal
+    weights (Fearnhead and Clifford 2003, https://doi.org/10.1111/1467-9868.00421). They are drawn
+    systematically from the cumulative distribution over the prefixes in the order of their texts.
 
-    ``ids`` are the ids of the questions: with ``seed``, they determine the draws, which depend on
-    no other question of the batch. ``vocabulary`` orders number tokens by their digits; if it is
-    None, they are ordered by their ids.
+    A drawn branch has only one continuation, besides the end of its answer: a code from 0 to 1
+    chooses the next token by inverse transform sampling (arithmetic sampling, Vilnis et al. 2023,
+    arXiv 2210.15458). At each token, the codes of a question are evenly spaced, in random order, so
+    that later coordinates are also drawn systematically (Latin hypercube sampling).
+
+    ``ids`` are the ids of the questions. The draws for a question depend on its id and ``seed``,
+    but not on the other questions of the batch. ``vocabulary`` orders number tokens by their
+    digits; if it is None, tokens are ordered by their ids.
     """
 
     def __init__(
@@ -339,16 +347,16 @@ class PrefixTree(Exploration):
         self.vocabulary = vocabulary
         more = 0 if vocabulary is None else len(vocabulary.tokens)
         self.count = max(width, _LEAST_TOKENS) + more
-        """Largest number of tokens that are considered after a branch that was not drawn."""
+        """Largest number of next tokens that are considered for a branch that was not drawn."""
         self.order: Ints | None = None
         """[v] ids of the tokens in the order of their texts."""
 
     def _start(self, rows: int, steps: int) -> None:
         self.spare = np.full(rows, 1.0 - self.mass)
-        """[b] probability that may still be left out."""
+        """[b] probability of answers that may still be left out."""
         self.random = np.zeros((rows, steps, 2 + self.width))
-        """[b, steps, 2 + width] random numbers of each question and token: the offset of new draws,
-        the offset of the codes, and keys that sort the codes."""
+        """[b, steps, 2 + width] random numbers for each question and token: the offset of new
+        draws, the offset of the codes, and keys that put the codes in random order."""
         for own, name in zip(self.random, self.ids, strict=False):  # a dummy image row has no id
             own[:] = _random(name, self.seed).random(own.shape)
 
@@ -402,8 +410,9 @@ class PrefixTree(Exploration):
         parent, token, weight, code = parent[sort], token[sort], weight[sort], code[sort]
         row, ends = branches.row[parent], np.isin(token, self.stop_ids)
         needed = ends | (token == likeliest[parent])
-        # Half of the probability that may be left out is reserved for later tokens. If more was
-        # left out already, a 16th of the total may be: exploring so little is not worth the time.
+        # Leave out at most half of the probability that may still be left out: the rest is for
+        # later tokens. But at least 1/16 of the total may be left out at each token, even if that
+        # exceeds the limit, because exploring so little probability is not worth the time.
         least = (1.0 - self.mass) / 16
         keep = keep_most(row, weight, needed, np.maximum(self.spare / 2, least))
         counts = np.bincount(row[keep & ~needed], minlength=len(self.spare))
@@ -432,16 +441,16 @@ class PrefixTree(Exploration):
 
 
 def _random(name: str, seed: int) -> np.random.Generator:
-    """Return the random numbers of a question, which depend on its id and the seed alone."""
+    """Return a random generator for a question, seeded with its id ``name`` and ``seed``."""
     number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])
     return np.random.default_rng(number + seed)
 
 
 def _text_order(vocabulary: NumberVocabulary | None, width: int) -> Ints:
-    """Return the ids below ``width``, in which number tokens are in the order of their digits.
+    """Return the token ids below ``width``, with number tokens in the order of their digits.
 
-    10 is between 1 and 11. Numbers of equal length are then in the order of their values. All other
-    tokens keep their positions.
+    For example, 10 is between 1 and 11, so numbers of equal length are in the order of their
+    values. All other tokens keep their positions.
     """
     order = np.arange(width)
     tokens = () if vocabulary is None else vocabulary.tokens
@@ -457,11 +466,11 @@ def _text_order(vocabulary: NumberVocabulary | None, width: int) -> Ints:
 def keep_most(
     row: Ints, weight: Floats, always: NDArray[np.bool_], allowed: Floats
 ) -> NDArray[np.bool_]:
-    """Return True for the continuations to keep, [m]: the least likely ones are left out.
+    """Leave out the least likely continuations; return True, [m], for those to keep.
 
-    ``row`` [m] is the index of the question, and ``weight`` [m] the probability. Those that are
-    True in ``always`` [m] are kept in any case. For each question, the probabilities of those that
-    are left out sum to at most ``allowed`` [b].
+    ``row`` [m] is the index of each continuation's question, and ``weight`` [m] its probability.
+    Continuations for which ``always`` [m] is True are kept. For each question, the probabilities of
+    the continuations that are left out sum to at most ``allowed`` [b].
     """
     optional = np.where(always, 0.0, weight)
     order = np.lexsort((optional, row))
@@ -475,18 +484,19 @@ def keep_most(
 
 
 def draw_some(weights: Floats, count: int, offset: float) -> tuple[Ints, Floats, NDArray[np.bool_]]:
-    """Reduce more than ``count`` weights [m] to ``count`` or one less, k, without bias.
+    """Reduce m > ``count`` weights to k = ``count`` or ``count`` - 1 weights, without bias.
 
-    Weights above a threshold are kept. Of the others, an odd number are drawn systematically in
-    their order: their median is then one of them. Each drawn one gets the same new weight. The sum
-    of all weights stays the same.
+    Weights above a threshold are kept. From the other weights, an odd number is drawn by systematic
+    sampling in their order, so that the median of the drawn items is one of these items. All drawn
+    items get the same new weight. The sum of all weights stays the same.
 
-    ``weights`` are above 0, and ``offset`` is a random number from 0 to 1. Returns the ascending
-    indices [k] of the remaining weights, their new values [k], and True [k] if they were drawn.
+    ``weights`` [m] are above 0, and ``offset`` is a random number from 0 to 1. Returns the
+    ascending indices [k] of the remaining weights, their new values [k], and True [k] for each
+    weight that was drawn.
     """
     ordered = np.sort(weights)[::-1]
     rest = np.cumsum(ordered[::-1])[::-1][:count] / np.arange(count, 0, -1)
-    threshold = rest[np.argmax(ordered[:count] <= rest)]  # true for the last one at least
+    threshold = rest[np.argmax(ordered[:count] <= rest)]  # the condition holds for the last one
     (kept,), (light,) = np.nonzero(weights > threshold), np.nonzero(weights <= threshold)
     draws = max(1, (count - len(kept) - 1) // 2 * 2 + 1)
     ends = np.cumsum(weights[light])
@@ -503,8 +513,8 @@ def draw_some(weights: Floats, count: int, offset: float) -> tuple[Ints, Floats,
 class Samples(Exploration):
     """Draws ``count`` answers to each question from the model's distribution.
 
-    ``ids`` are the ids of the questions. With ``seed``, they determine the draws: an answer does
-    not depend on the other questions of the batch.
+    ``ids`` are the ids of the questions. The draws for a question depend on its id and ``seed``,
+    but not on the other questions of the batch.
     """
 
     def __init__(
@@ -521,7 +531,7 @@ class Samples(Exploration):
 
     def _start(self, rows: int, steps: int) -> None:
         self.branch = np.repeat(np.arange(rows)[:, None], self.count, axis=1)
-        """[b, samples] branch of each sample; -1 if its answer is complete."""
+        """[b, samples] index of each sample's branch; -1 if the sample is complete."""
         self.branch[len(self.ids) :] = -1  # a dummy image row has no samples
         self.random = np.empty((rows, steps, self.count))
         for own, name in zip(self.random, self.ids, strict=False):
@@ -559,7 +569,7 @@ class Samples(Exploration):
 
 
 def _probabilities(scores: Tensor, at: Tensor, tokens: Tensor) -> Tensor:
-    """Return the probability of a token [k] in each of the rows ``at`` [k] of logits [n, v]."""
+    """Return the probability of ``tokens`` [k] in the rows ``at`` [k] of the logits [n, v]."""
     chosen = to_compute_dtype(scores[at])
     logits = chosen.gather(1, tokens[:, None])[:, 0]
     return (logits - chosen.logsumexp(dim=-1)).double().exp()
@@ -568,9 +578,10 @@ def _probabilities(scores: Tensor, at: Tensor, tokens: Tensor) -> Tensor:
 def _likely(scores: Tensor, at: Tensor, count: int, stops: Tensor) -> list[Tensor]:
     """Return the likely continuations of branches: parents, tokens and log-probabilities, [m] each.
 
-    The branches are the rows ``at`` [k] of the logits [n, v]; a parent is an index of ``at``. Each
-    branch continues with its ``count`` likeliest tokens, a fixed number to avoid synchronisation
-    with the GPU, and with the end tokens ``stops``. An end token among the likeliest becomes -1.
+    The branches are the rows ``at`` [k] of the logits [n, v]; parents are indices into ``at``. Each
+    branch continues with its ``count`` likeliest tokens (a fixed number, to avoid synchronisation
+    with the GPU), and with all end tokens ``stops``. An end token among the likeliest tokens is
+    replaced by -1, so that it does not occur twice.
     """
     found = []
     for chunk in chunks(len(at), scores.shape[-1], scores.device):
@@ -586,12 +597,12 @@ def _likely(scores: Tensor, at: Tensor, count: int, stops: Tensor) -> list[Tenso
 
 
 def _follow(scores: Tensor, at: Tensor, code: Tensor, stops: Tensor, order: Tensor) -> list[Tensor]:
-    """Return the next tokens [k] of drawn branches, by inverse transform sampling.
+    """Choose the next tokens [k] of drawn branches by inverse transform sampling.
 
     The branches are the rows ``at`` [k] of the logits [n, v], and ``code`` [k] are uniform random
-    numbers from 0 to 1, as float64. ``order`` [v] are the ids in the order of the cumulative
-    distribution; if it is empty, they are ascending. The end tokens ``stops`` are not drawn: the
-    probability [k] that the answer ends is returned as well.
+    numbers from 0 to 1, as float64. ``order`` [v] are the token ids in the order of the cumulative
+    distribution; if ``order`` is empty, the ids are ascending. The end tokens ``stops`` are not
+    drawn. Returns the tokens, and the probability [k] that the answer ends.
     """
     found = []
     for chunk in chunks(len(at), scores.shape[-1], scores.device):
@@ -610,9 +621,9 @@ def _follow(scores: Tensor, at: Tensor, code: Tensor, stops: Tensor, order: Tens
 
 
 def draw(scores: Tensor, random: Tensor) -> Tensor:
-    """Draw k tokens for each row of the logits [n, v], [n, k], by inverse transform sampling.
+    """Draw k tokens from each row of the logits [n, v] by inverse transform sampling.
 
-    ``random`` [n, k] are uniform random numbers from 0 to 1, as float64.
+    ``random`` [n, k] are uniform random numbers from 0 to 1, as float64. The result is [n, k].
     """
     found = []
     for chunk in chunks(len(scores), scores.shape[-1], scores.device):

@@ -28,7 +28,7 @@ from mm_numeric.inference.chat_reply import (
 from mm_numeric.io.log import ONCE, logger
 
 OPENAI_KEY = "OPENAI_API_KEY"
-"""Environment variable with the API key; unset for a server that needs no key."""
+"""Environment variable with the API key. It may be unset if the server needs no key."""
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ _LONGEST_WAIT_S = 60.0
 _LONGEST_TIMEOUT_S = 1_000_000  # sockets have a limit
 
 _REPLY_BYTES, _TOKEN_BYTES = 4 << 20, 1 << 10
-"""Largest size of a reply: the first, plus the second for each requested token."""
+"""Largest size of a reply: ``_REPLY_BYTES``, plus ``_TOKEN_BYTES`` for each requested token."""
 
 
 class RejectedError(ValueError):
@@ -48,7 +48,7 @@ class RejectedError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class ChatClient:
-    """Sends requests for chat completions to a server, again if the server is busy or fails."""
+    """Sends requests for chat completions; tries again if the server is busy or fails."""
 
     key_name: ClassVar[str] = OPENAI_KEY
     """Environment variable that has the API key."""
@@ -63,14 +63,14 @@ class ChatClient:
     """Base URL such as ``https://api.openai.com/v1``, or the URL of ``.../chat/completions``."""
 
     attempts: int = 5
-    """Number of times that a request is sent if the server is busy, fails or answers nothing."""
+    """Largest number of attempts if the server is busy, fails or does not answer."""
 
     wait_s: float = 1.0
-    """Seconds to wait before the second attempt; the time doubles with each further attempt, up to
+    """Seconds to wait before the second attempt. The wait doubles with each further attempt, up to
     one minute."""
 
     timeout_s: float = 120.0
-    """Seconds until the whole reply to a request must have arrived."""
+    """Seconds within which the whole reply to a request must arrive."""
 
     use_proxy: bool = False
     """Send requests through the proxy that ``http_proxy`` or ``https_proxy`` names, unless
@@ -109,7 +109,7 @@ class ChatClient:
         return base if base.endswith("/chat/completions") else f"{base}/chat/completions"
 
     def _way(self) -> str:
-        """Return a note on the use of a proxy for error messages, or an empty text."""
+        """Return a note for error messages on the proxy of the environment; "" without a proxy."""
         parts = urllib.parse.urlsplit(self.url)
         proxy = urllib.request.getproxies_environment().get(parts.scheme)
         if proxy is None or urllib.request.proxy_bypass(parts.netloc):
@@ -123,13 +123,13 @@ class ChatClient:
         """Send a request, and return ``read(reply)``.
 
         The request is sent again if the server cannot be reached, is busy or fails, or if ``read``
-        raises ``TryAgainError``, but not after another thread has set ``stopped``.
+        raises ``TryAgainError``. It is not sent again after another thread has set ``stopped``.
 
         Raises:
             RejectedError: If the server rejects the content of the request.
-            TryAgainError: If the last attempt failed, or it has failed too often in the same way.
-            ValueError: If the server does not permit the request, or knows no such model or page,
-                or if the reply is too large.
+            TryAgainError: If the last attempt failed, or too many attempts failed in the same way.
+            ValueError: If the API key is not accepted, if the server has no such model or URL, or
+                if the reply is too large.
         """
         failures = Counter[type[TryAgainError]]()
         for attempt in range(self.attempts):
@@ -205,7 +205,10 @@ _NO_DETAIL = (
 
 
 def _detail(error: urllib.error.HTTPError, key: str | None) -> str:
-    """Return the message in the body of an HTTP error without the API key, or else the reason."""
+    """Return the error message in the body of an HTTP error, or its reason phrase without a body.
+
+    The API key is replaced by ``***``.
+    """
     try:
         body = json.loads(error.read(10_000).decode("utf-8", "replace"))
         found = body.get("error", body.get("detail"))  # "detail" of FastAPI, as in transformers
@@ -217,10 +220,10 @@ def _detail(error: urllib.error.HTTPError, key: str | None) -> str:
 
 
 _SLICE_S = 0.2
-"""Seconds until a thread that reads a reply notices that it has been stopped."""
+"""Seconds between two checks whether another thread has set ``stopped``."""
 
 _FRAMED = 4
-"""Largest size of a chunked reply, relative to that of its content."""
+"""Largest ratio of the bytes of a chunked reply to the bytes of its content."""
 
 
 class ReplySizeError(ValueError):
@@ -239,14 +242,14 @@ def post(
 ) -> bytes:
     """Send a request, and return the body of the reply. A redirect raises an HTTPError.
 
-    The time limit of urllib is for each read from the socket: a server that sends one byte every
-    two seconds never exceeds it. Here ``timeout_s`` and ``max_bytes`` limit the reply as a whole.
+    The time limit of urllib applies to each read from the socket: a server that sends one byte
+    every two seconds never exceeds it. Here ``timeout_s`` and ``max_bytes`` limit the whole reply.
     If another thread sets ``stopped``, reading ends with a TimeoutError. Proxies of the environment
-    are only used with ``use_proxy``.
+    are only used if ``use_proxy`` is True.
 
     Raises:
-        urllib.error.HTTPError: If the status is no success. Reading its body has the same time
-            limit.
+        urllib.error.HTTPError: If the status is not 2xx. The same time limit applies to reading the
+            body of this error.
         OSError: If the server cannot be reached, or does not answer in time.
         http.client.HTTPException: If the reply is not valid HTTP, or is incomplete.
         ReplySizeError: If the reply is too large.
@@ -255,7 +258,7 @@ def post(
     request.deadline = _Deadline(timeout_s, stopped, _FRAMED * (max_bytes + _REPLY_BYTES))
     proxies = urllib.request.getproxies_environment() if use_proxy else {}
     handlers = (urllib.request.ProxyHandler(proxies), _HTTP, _HTTPS, _RejectRedirects)
-    opener = urllib.request.build_opener(*handlers)  # which else uses the proxies of the system
+    opener = urllib.request.build_opener(*handlers)  # its default handler uses system proxies
     with opener.open(request, timeout=timeout_s) as reply:
         try:
             found: bytes = reply.read(max_bytes + 1)
@@ -265,27 +268,27 @@ def post(
             raise http.client.HTTPException(f"no valid HTTP: {error}") from error
         if len(found) > max_bytes:
             raise ReplySizeError(f"the reply is larger than {max_bytes / 2**20:.0f} MiB")
-        if reply.length:  # which `read` with a limit does not report
+        if reply.length:  # bytes that are missing: `read` with a limit does not report them
             raise http.client.IncompleteRead(found, reply.length)
     return found
 
 
 class _Deadline:
-    """The limits of time and of size of one reply."""
+    """The time limit and the size limit of one reply."""
 
     def __init__(self, timeout_s: float, stopped: threading.Event, max_bytes: int) -> None:
         self._end, self._stopped = time.monotonic() + timeout_s, stopped
         self._bytes_left = max_bytes
 
     def received(self, count: int) -> int:
-        """Return ``count``, the number of new bytes; raise ReplySizeError if they are too many."""
+        """Count ``count`` new bytes, and return ``count``; raise ReplySizeError above the limit."""
         self._bytes_left -= count
         if self._bytes_left < 0:
             raise ReplySizeError("the reply has no end")
         return count
 
     def next_wait_s(self) -> float:
-        """Return the seconds to wait next; raise TimeoutError if the time is over."""
+        """Return the timeout of the next read in seconds; raise TimeoutError after the deadline."""
         left = self._end - time.monotonic()
         if left <= 0 or self._stopped.is_set():
             raise TimeoutError("timed out")
@@ -314,7 +317,7 @@ class _SocketReader(io.RawIOBase):
                     return self._deadline.received(self._socket.recv_into(buffer))
                 except TimeoutError:
                     continue
-        finally:  # after the reply of a proxy, the handshake and the request use this socket
+        finally:  # a proxy's reply is followed by the TLS handshake on the same socket
             self._socket.settimeout(before)
 
     def close(self) -> None:

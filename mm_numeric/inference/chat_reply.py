@@ -16,10 +16,10 @@ _ROUNDING = 1e-3
 
 
 class TryAgainError(ValueError):
-    """A request failed, and a further attempt may succeed, after at least ``wait_s`` seconds."""
+    """A request failed; another attempt, after at least ``wait_s`` seconds, may succeed."""
 
     most_attempts = 1_000
-    """Number of attempts that may fail in this way before the failure counts as permanent."""
+    """Number of failures of this type after which the request is not sent again."""
 
     advice = "start the server, and run the same command again for the missing answers"
 
@@ -29,7 +29,7 @@ class TryAgainError(ValueError):
 
 
 class TimedOutError(TryAgainError):
-    """There was no whole reply in time."""
+    """The whole reply did not arrive within the time limit."""
 
     most_attempts = 2
     advice = "see the log of the server, and run the same command again with a larger --timeout"
@@ -47,20 +47,20 @@ class ServerAnswer:
     """One answer of a server."""
 
     content: str | None
-    """Its text; None if the server has put the text elsewhere, such as into ``reasoning``."""
+    """Text of the answer; None if the server put it into another field, such as ``reasoning``."""
 
     finish_reason: str | None
-    """``stop``, ``length`` (the token limit), or another reason why it ended."""
+    """Reason why the answer ended: ``stop``, ``length`` (the token limit), or another reason."""
 
     ids: list[int] | None
-    """Its token ids, perhaps with the end token; None if the server returns none."""
+    """Token ids of the answer, perhaps with the end token; None if the server returns no ids."""
 
     logprobs: list[tuple[float, bytes]]
-    """Log probability and UTF-8 text of each token; empty if the server returns none."""
+    """Log probability and UTF-8 text of each token; empty if the server returns no logprobs."""
 
     top_logprobs: list[dict[bytes, float]]
-    """For each token, the log probabilities of the likeliest tokens at its position; {} if the
-    server returns none."""
+    """For each token of the answer, the log probabilities of the likeliest tokens at its position;
+    {} for each token if the server returns no ``top_logprobs``."""
 
     other_fields: list[str]
     """Names of the other fields of the message that are not empty."""
@@ -72,7 +72,7 @@ class ServerAnswer:
 
     @property
     def text(self) -> str:
-        """Return the text; raise BadReplyError if there is none."""
+        """Return the text of the answer; raise BadReplyError if ``content`` is None."""
         if self.content is None:
             names = ", ".join(self.other_fields)
             others = f", the message has {names}" if names else ""
@@ -85,7 +85,7 @@ class ServerAnswer:
 
 @dataclass(frozen=True)
 class Reply:
-    """The answers to one request, at least one."""
+    """The reply to one request, with at least one answer."""
 
     answers: list[ServerAnswer]
 
@@ -93,13 +93,13 @@ class Reply:
     """Number of prompt tokens; None if the server does not report it."""
 
     prompt_ids: list[int] | None
-    """Token ids of the prompt; None if the server returns none."""
+    """Token ids of the prompt; None if the server returns no ids."""
 
 
 def read_reply(content: bytes, key: str = "") -> Reply:
-    """Read a chat completion; raise BadReplyError if it is not one, or a value is impossible.
+    """Parse a chat completion; raise BadReplyError if it is invalid or a value is impossible.
 
-    The message has the beginning of the reply, without the API ``key``.
+    The error message contains the first characters of the reply, without the API ``key``.
     """
     start = content[:1000].decode("utf-8", "replace")
     start = " ".join((start.replace(key, "***") if key else start)[:80].split())
@@ -176,12 +176,12 @@ def _is_id(value: Any) -> bool:
 
 
 def _is_text(value: Any) -> bool:
-    """Return True for a text that can be written as UTF-8: without a lone surrogate."""
+    """Return True for a text that can be encoded as UTF-8: it has no lone surrogate."""
     return isinstance(value, str) and value.encode(errors="ignore").decode() == value
 
 
 def _check(is_right: bool, name: str, value: Any) -> Any:
-    """Return a value of a reply; raise BadReplyError if it is invalid."""
+    """Return ``value``; raise BadReplyError, with the field ``name``, if ``is_right`` is False."""
     if not is_right:
         short = f"{reprlib.repr(value):.60}"  # a value may have 4,000 digits, or be nested deeply
         raise BadReplyError(f"the answer is not a chat completion: {name} is {short}")

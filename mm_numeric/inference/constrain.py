@@ -23,11 +23,11 @@ _MOST_STATES = 50_000  # about 150 MB
 
 
 class Constraint(LogitsProcessor):
-    """The grammar states of the rows of one batch; a logits processor for ``model.generate``.
+    """Logits processor for one batch that allows only tokens that the grammar of the task permits.
 
     Attributes:
-        states: [b] the state of each row.
-        left: Number of tokens that may still be written in each row.
+        states: [b] the state of each row in the token automaton.
+        left: Number of tokens that may still be generated in each row.
     """
 
     def __init__(self, automaton: TokenAutomaton, starts: Sequence[int], max_new_tokens: int):
@@ -42,22 +42,22 @@ class Constraint(LogitsProcessor):
         self._has_begun = False
 
     def complete(self) -> NDArray[np.bool_]:
-        """Return True for rows in which only an end token may come next, [b]."""
+        """Return True, [b], for each row after which only an end token is allowed."""
         return np.array([self.automaton.is_complete(state) for state in self.states.tolist()], bool)
 
     def completed_by(self, parents: Ints, tokens: Ints) -> NDArray[np.bool_]:
-        """Return True for tokens [k], after rows ``parents`` [k], that complete the answer."""
+        """Return True, [k], if ``tokens`` [k] complete the answers of the rows ``parents`` [k]."""
         automaton, pairs = self.automaton, zip(self.states[parents].tolist(), tokens, strict=True)
         return np.array([automaton.is_complete(automaton.next(s, int(t))) for s, t in pairs], bool)
 
     def advance(self, parents: Sequence[int] | Ints, tokens: Sequence[int] | Ints) -> None:
-        """Append ``tokens`` [k] to the rows ``parents`` [k], which may be reordered or repeated."""
+        """Replace the rows: new row i is row ``parents[i]`` followed by the token ``tokens[i]``."""
         pairs = zip(self.states[np.asarray(parents, np.int64)].tolist(), tokens, strict=True)
         self.states = np.array([self.automaton.next(s, int(t)) for s, t in pairs], np.int64)
         self.left -= 1
 
     def end(self, row: int) -> None:
-        """End the answer of a row; tokens that follow are ignored."""
+        """End the answer of a row; later tokens of this row are ignored."""
         self.states[row] = ENDED
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -68,22 +68,22 @@ class Constraint(LogitsProcessor):
         return self.allow(scores)
 
     def allow(self, scores: Tensor) -> Tensor:
-        """Return logits [b, v] in which those of tokens that are not allowed are minus infinity."""
+        """Return the logits [b, v], with minus infinity for tokens that are not allowed."""
         return self.mask(scores, *upload(scores.device, *self.masks(scores.shape[1])))
 
     def masks(self, width: int) -> tuple[Ints, Ints]:
-        """Return the arrays that ``mask`` needs, for logits of ``width`` tokens."""
+        """Return the arrays that ``mask`` needs; ``width`` is the number of logits per row."""
         self.automaton.resize(width)
         return self.automaton.find_masks(self.states, self.left)
 
     def mask(self, scores: Tensor, slots: Tensor, new: Tensor) -> Tensor:
-        """Mask logits like ``allow``, with the arrays of ``masks`` as tensors."""
+        """Mask logits as ``allow`` does; ``slots`` and ``new`` are the result of ``masks``."""
         allowed = self.automaton.masks(slots, new)
         return torch.where(allowed, scores, -torch.inf)  # masked_fill is slower on a CPU
 
 
 class Constrainer:
-    """Creates the constraint of each batch of a task, and caches the automaton of its grammars."""
+    """Creates the constraint for each batch; all batches share one automaton with its caches."""
 
     def __init__(self, task: Task, family: Family, device: torch.device | str = "cpu") -> None:
         if isinstance(family, Baseline):
@@ -94,7 +94,10 @@ class Constrainer:
         self.task, self.automaton = task, TokenAutomaton(family, device)
 
     def batch(self, frames: Sequence[Frame | None], rows: int, max_new_tokens: int) -> Constraint:
-        """Return the constraint of a batch of ``rows``; those after ``frames`` stay empty."""
+        """Return the constraint for a batch of ``rows`` rows.
+
+        Rows after the last of ``frames``, such as a dummy image row, get only padding.
+        """
         if len(self.automaton) > _MOST_STATES:
             self.automaton.reset()
         starts = [

@@ -7,22 +7,22 @@ Rules
     mbr       minimum Bayes risk: the candidate with the least expected cost, under any risk
     mode      the most probable candidate, as in self-consistency (https://arxiv.org/abs/2203.11171),
               which counts samples
-    raft      numbers: the sum of each number times its probability, which is not normalised. For
+    raft      numbers: the sum of each number times its probability, without normalisation. For
               answers of one token, the loss ``raft`` compares this sum with the label
-              (Regression-Aware Fine-Tuning, https://openreview.net/forum?id=xGs7Ch3Vyo). The sum of
-              longer answers is too small, as more of their probability is left out
+              (Regression-Aware Fine-Tuning, https://openreview.net/forum?id=xGs7Ch3Vyo). For longer
+              answers the sum is too small, because more of the probability is not explored
 
-Means and medians of clock times are circular, those of boxes are taken for each coordinate. Of two
-boxes with the same probability, the mean and the median may contain neither object; ``mbr`` always
-returns a candidate.
+Means and medians of clock times are circular; for boxes they are computed for each coordinate. If
+two separate boxes are equally probable, their mean or median may contain neither object; ``mbr``
+always returns a candidate.
 
 Equal answers with different texts count as one candidate. All rules but ``raft`` normalise the
-probabilities to sum to 1 over the candidates; ``Decision.covered`` is their sum before. Of
-measurements with different units, only those with the most probable unit are compared, except
-under the risk ``exact``.
+probabilities of the candidates to sum to 1; ``Decision.covered`` is the sum before normalisation.
+If measurements have different units, only candidates with the most probable unit are compared,
+except under the risk ``exact``.
 
-A confidence is not normalised: what was not explored counts as wrong. The probability that the
-answer is right lies between ``confidence`` and ``confidence + 1 - covered``.
+A confidence is not normalised: answers that were not explored count as wrong. The probability that
+the answer is right lies between ``confidence`` and ``confidence + 1 - covered``.
 """
 
 import math
@@ -53,10 +53,10 @@ from mm_numeric.inference.risks import (
 from mm_numeric.registry import unknown
 
 INTERVAL_MASS = 0.9
-"""Probability of the interval that a decision reports."""
+"""Probability of ``Decision.interval``."""
 
 OBJECT_IOU = 0.5
-"""Boxes and objects of lists match from this IoU, in confidences."""
+"""Smallest IoU at which boxes, or objects of lists, match when a confidence is computed."""
 
 CONFIDENCE: Mapping[type, Risk] = {
     ClockTime: within_minutes(5),
@@ -64,13 +64,14 @@ CONFIDENCE: Mapping[type, Risk] = {
     Box: accuracy_at(OBJECT_IOU),
     Instances: f1_at(OBJECT_IOU),
 }
-"""The confidence of an answer is 1 minus its expected cost under this risk; ``EXACT`` for other
-types. It is the probability that a time is within 5 minutes, that a box has an IoU of at least 0.5
-or that an answer of another type, such as points, is equal. For a list of objects, it is the
-expected F1."""
+"""The risk that defines the confidence of each answer type; ``EXACT`` for other types. The
+confidence of an answer is 1 minus its expected cost: the probability that a time is within 5
+minutes of the right one, that a box has an IoU of at least 0.5 with it, or that an answer of
+another type, such as points, equals it. For a list of objects, it is the expected F1."""
 
 _SPLITS = 32
-"""Number of random splits of the samples into those that choose and those that judge."""
+"""Number of random splits of the draws into one part that chooses the answer, and one that gives
+its confidence."""
 
 _FRACTION_DECIMALS = 6  # decimals of a mean whose candidates include a fraction, such as 2/7
 
@@ -96,40 +97,40 @@ class Decision:
     """The decoded answer, and how certain it is under the distribution over the candidates."""
 
     answer: Any
-    """The answer; None if no text could be parsed: keep the greedy text then."""
+    """The answer; None if no text could be parsed. The caller then keeps the greedy text."""
 
     text: str | None
-    """The most probable text of the answer; None for a mean or median that is no candidate, which
-    ``Task.format`` writes as text."""
+    """The most probable text of the answer; None for a mean or median that equals no candidate. The
+    caller then writes it with ``Task.format``."""
 
     covered: float
-    """Sum of the candidates' probabilities, 0 to 1, with those that were drawn."""
+    """Sum of the probabilities of all candidates, explored or drawn, 0 to 1."""
 
     candidates: int
     """Number of different answers among the candidates."""
 
     drawn: float = 0.0
-    """The part of ``covered`` that was drawn: all of it, if the candidates are samples."""
+    """The part of ``covered`` that was drawn; all of ``covered`` if the candidates are samples."""
 
     interval: tuple[Any, Any] | None = None
-    """The shortest interval with 90 % of the probability, of clock times (as texts: ``("11:58",
-    "12:03")``, which may wrap around 12:00) or numbers; None for other answers. For measurements,
-    only candidates with the unit of the answer count."""
+    """The shortest interval with 90 % of the probability. For clock times, it is two texts, such as
+    ``("11:58", "12:03")``, and may contain 12:00; for numbers, two numbers; None for other answers.
+    For measurements, it is computed from the candidates with the unit of the answer."""
 
     confidence: float | None = None
-    """See ``CONFIDENCE``, 0 to ``covered``; None without an answer or without candidates. If
-    ``mbr`` chose from draws, it is a mean over random splits: three quarters of the draws choose
-    an answer, and the others judge it."""
+    """The confidence that ``CONFIDENCE`` defines, 0 to ``covered``; None without an answer or
+    without candidates. If ``mbr`` chose from draws, the confidence is a mean over random splits:
+    three quarters of the draws choose an answer, and the others give its confidence."""
 
     object_confidences: tuple[float, ...] | None = None
     """For each object of a list: the probability that the right answer has an object with the same
-    label and an IoU of at least 0.5, 0 to ``covered``. A list that ``mbr`` chose from samples is
-    judged by the other samples. None for other answers."""
+    label and an IoU of at least 0.5, 0 to ``covered``. If ``mbr`` chose the list from samples, only
+    the other samples count. None for answers other than lists."""
 
     support: tuple[Floats, Floats] | None = None
-    """The probability of each candidate, [n], and how correct the answer is if the candidate is
-    true, 0 to 1, [n]: the sum of their products is the confidence. None for samples and without
-    candidates."""
+    """The probability of each candidate, [n], and how correct the answer is if this candidate is
+    the true answer, 0 to 1, [n]. The sum of their products is the confidence. None for samples and
+    without candidates."""
 
 
 def decide(
@@ -146,13 +147,13 @@ def decide(
 
     Args:
         rule: One of ``DECODE_RULES``.
-        candidates: The parseable answers that were explored, in any order; equal ones may repeat.
+        candidates: The parseable answers that were explored, in any order, perhaps with duplicates.
         risk: The cost that ``mbr`` minimises. Of equally good candidates, the best under
-            ``Risk.finer`` is chosen, then the most probable, then the first.
+            ``Risk.finer`` is chosen, then the most probable one, then the first.
         greedy: The greedy answer, which the rule ``greedy`` returns; None if it is unparseable. Its
             probability is not used.
-        samples: Number of texts that were drawn at random, also unparseable ones, if probabilities
-            are shares of these texts; 0 if probabilities are computed by the model.
+        samples: If probabilities are shares of texts that were drawn at random, the number of these
+            texts, including unparseable texts; 0 if probabilities are computed by the model.
     """
     if rule not in DECODE_RULES:
         raise unknown(rule, DECODE_RULES, "rule", "decode")
@@ -200,11 +201,11 @@ class _Pool:
         self.finer = None if risk.finer is None else risk.finer.costs(answers, answers)
 
     def best(self, weights: Floats | Ints) -> Ints:
-        """Return the index of the candidate of least expected cost for each of s weightings, [s].
+        """Return, for each row of ``weights``, the index of the candidate of least expected cost.
 
-        ``weights`` are probabilities or numbers of samples, [s, candidates]. Of equally good
-        candidates, the best under the finer risk is chosen, then the one with the largest weight,
-        then the first. Candidates of weight 0 are not chosen.
+        ``weights`` [s, candidates] are probabilities or numbers of samples; the result is [s]. Of
+        equally good candidates, the best under the finer risk is chosen, then the one with the
+        largest weight, then the first. Candidates of weight 0 are not chosen.
         """
         left = weights > 0
         for costs in (self.costs, self.finer):
@@ -219,7 +220,10 @@ class _Pool:
 def _judged(
     found: Decision, merged: Sequence[Candidate], pool: _Pool | None, samples: int
 ) -> Decision:
-    """Add the interval and the confidences; ``pool`` has the draws that the answer is chosen by."""
+    """Return the decision with its interval and confidences.
+
+    ``merged`` are the candidates without duplicates. ``pool`` is given if draws chose the answer.
+    """
     answer, truths = found.answer, [candidate.answer for candidate in merged]
     probs = _probabilities(merged)[0] * found.covered
     has_points = isinstance(answer, Instances) and any(
@@ -248,10 +252,11 @@ def _judged(
 
 
 def _held_out(pool: _Pool, measure: Risk, samples: int) -> float:
-    """Return the confidence of an answer that ``mbr`` chooses, judged by draws it did not see.
+    """Return the confidence of an answer that ``mbr`` chose from draws.
 
-    Draws that judge their own choice are too confident, because noise helped to choose it. Exact
-    probabilities both choose and judge. With fewer than two samples, none is left to judge, and the
+    If the same draws chose the answer and gave its confidence, the confidence would be too high,
+    because their noise favours the answer. So the draws are split at random: one part chooses, the
+    other gives the confidence. Exact probabilities are used in both parts. With one sample, the
     confidence is 0.
     """
     if samples == 1:
@@ -261,8 +266,8 @@ def _held_out(pool: _Pool, measure: Risk, samples: int) -> float:
     probs = np.array([candidate.probability for candidate in pool.candidates])
     if samples:
         counts = np.rint(samples * probs).astype(np.int64)
-        # Unparseable texts, and those of other units, do not choose, and count every answer as
-        # wrong.
+        # Unparseable texts, and texts with another unit, choose no answer, and reduce the
+        # confidence of every answer.
         drawn = np.repeat([*range(number), number], [*counts, samples - counts.sum()])
         weights, exact = np.append(np.full(number, 1 / samples), 0), np.zeros(number)
     else:
@@ -283,8 +288,8 @@ def _held_out(pool: _Pool, measure: Risk, samples: int) -> float:
 def merge_equal(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Merge candidates with equal answers: add probabilities, and keep the most probable text.
 
-    The order is that of the first of the equal candidates. Candidates without probability are
-    dropped.
+    Merged candidates are in the order in which their answers first occur. Candidates with a
+    probability of 0 are dropped.
     """
     possible = [candidate for candidate in candidates if candidate.probability > 0]
     groups: dict[int, list[Candidate]] = {}
@@ -302,7 +307,7 @@ def merge_equal(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _of_one_unit(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-    """Return the candidates with the most probable unit; all of them if none has a unit."""
+    """Return the candidates with the most probable unit; all candidates if no unit occurs."""
     if not any(isinstance(candidate.answer, Measurement) for candidate in candidates):
         return candidates
     probabilities: defaultdict[tuple[str, ...], float] = defaultdict(float)
@@ -331,12 +336,12 @@ def _computed(rule: str, merged: Sequence[Candidate]) -> tuple[Any, str | None]:
     answer = (
         _rounded_mean(answers, probs, covered) if rule == "raft" else compute(rule, answers, probs)
     )
-    same = first_equal([*answers, answer])[-1]  # not ==, by which 37 °F is 37 °C
+    same = first_equal([*answers, answer])[-1]  # == ignores the unit: 37 °F == 37 °C
     return answer, merged[same].text if same < len(merged) else None
 
 
 def check_rule(rule: str, kind: type, where: str) -> None:
-    """Raise ValueError if a rule is not defined for answers of a type, such as a mean of texts."""
+    """Raise ValueError if a rule is not defined for the answer type ``kind``: the mean of texts."""
     if rule == "raft" and not issubclass(kind, Number):
         raise ValueError(
             f"{where}: raft is defined for numbers, not for answers of type {kind.__name__}; use "
@@ -356,7 +361,7 @@ def _of_times(rule: str, answers: Sequence[ClockTime], probs: Any) -> ClockTime:
 
 
 def _of_numbers(rule: str, answers: Sequence[Number], probs: Any) -> Number:
-    """Return the mean, or a candidate for the median."""
+    """Return the rounded mean, or the most probable candidate whose value is the median."""
     if rule == "mean":
         return _rounded_mean(answers, probs)
     values = clipped([number.value for number in answers])
@@ -365,7 +370,7 @@ def _of_numbers(rule: str, answers: Sequence[Number], probs: Any) -> Number:
 
 
 def _rounded_mean(answers: Sequence[Number], probs: Floats, factor: float = 1.0) -> Number:
-    """Return ``factor`` times the mean, rounded to the most decimals of a candidate."""
+    """Return ``factor`` times the mean, with as many decimals as the answer with most decimals."""
     values = clipped([number.value for number in answers])
     mean = factor * NumberDistribution.of(values, probs).mean()
     text = f"{mean:z.{max(map(_decimals, answers))}f}"
@@ -391,7 +396,8 @@ _COMPUTE: Mapping[type, Callable[[str, Any, Any], Any]] = {
     Number: _of_numbers,
     Box: _of_boxes,
 }
-"""Functions from ``mean`` or ``median``, answers [n] and probabilities [n] to the answer."""
+"""For each answer type, the function that computes a mean or median. Its arguments are ``"mean"``
+or ``"median"``, the answers [n] and their probabilities [n]."""
 
 
 def _interval(candidates: Sequence[Candidate]) -> tuple[Any, Any] | None:

@@ -1,22 +1,22 @@
 """Choose the answer to a question from the explored answers, by the rule ``predict.decode``.
 
-Added to a line of predictions.jsonl if answers were explored:
+If answers were explored, a line of predictions.jsonl also has these fields:
     greedy   the greedy text; ``text`` is the text of the chosen answer
-    decode   rule         greedy, mean, median, mbr or raft
-             for          name of the risk, for mbr; null without candidates
+    decode   rule         greedy, mean, median, mbr, mode or raft
+             for          only for mbr: name of the risk; null if no answer could be parsed
              covered      probability of the parseable answers that were explored exactly
              drawn        estimated probability of the parseable answers that were drawn: samples,
-                          or answers whose beginnings did not fit into ``branches``; null if the
-                          rest was not drawn
+                          or answers with prefixes beyond the limit ``branches``; null if answers
+                          come from a server's ``top_logprobs``, where the rest is unknown
              candidates   number of different parseable answers
-             interval     shortest interval with 90 % of the probability; null for other answers
+             interval     shortest interval with 90 % of the probability; null for answers other
                           than numbers and times
              confidence   see ``CONFIDENCE`` in ``decision_rules``; null if unparseable
-             confidence_raw, scores_raw   the confidence and, of a list, those of its objects before
-                          the calibration of the run (``calibrate``); left out without one
-             support      see ``Decision.support``; only in the rows that ``calibrate`` fits to
-    scores   confidence of each object
-    token_scores   only for the rule greedy: mean token probability of each object
+             confidence_raw   only for a calibrated run: ``confidence`` before the calibration
+             scores_raw   only for lists of a calibrated run: ``scores`` before the calibration
+             support      only in files for ``calibrate``: see ``Decision.support``
+    scores   confidence of each object of a list
+    token_scores   only for the rule greedy: mean token probability of each object of a list
 """
 
 from bisect import bisect_left, bisect_right
@@ -45,7 +45,7 @@ _MOST_KNOWN = 20_000  # parsed answers, about 100 MB if they are long
 def check_rules(
     settings: PredictConfig, rules: Iterable[str], task: Task, examples: Sequence[Example]
 ) -> None:
-    """Raise ValueError if a rule, the risk or a limit does not fit the answers of the examples."""
+    """Raise ValueError if a rule, the risk or a list limit does not fit the examples' answers."""
     answers = [example.answer for example in examples if example.answer is not None]
     are_lists = isinstance(answers[0] if answers else Instances(()), Instances)
     if settings.limits_lists and not (are_lists and is_greedy_alone(rules)):
@@ -61,14 +61,14 @@ def check_rules(
 
 
 class Explorer:
-    """Creates the exploration of each batch of examples, and parses the answers that it finds.
+    """Creates the exploration for each batch of examples, and parses the explored answers.
 
-    Answers are drawn at random if the settings or, for lists, the task set their number; otherwise
-    the likely ones are enumerated, and the others drawn systematically.
+    If the settings, or the task in the case of lists, set a number of samples, answers are drawn
+    at random. Otherwise likely answers are enumerated, and the others drawn systematically.
     """
 
     def __init__(self, settings: PredictConfig, family: "Family", task: Task) -> None:
-        """Raise ValueError if the family is a baseline that generates its answers itself."""
+        """Raise ValueError if the family is a baseline that predicts answers without logits."""
         from mm_numeric.baselines.baseline import Baseline
 
         if isinstance(family, Baseline) and family.own_loss:
@@ -82,9 +82,9 @@ class Explorer:
         self._parsed = lru_cache(_MOST_KNOWN)(self._parse)
 
     def __call__(self, batch: Sequence[Example], constraint: "Constraint | None") -> "Exploration":
-        """Return the exploration of a batch.
+        """Return the exploration for a batch.
 
-        ``constraint`` limits answers to the task's grammar; None permits all texts.
+        ``constraint`` limits answers to the task's grammar; if it is None, all texts are allowed.
         """
         from mm_numeric.inference.candidates import PrefixTree, Samples
 
@@ -104,11 +104,11 @@ class Explorer:
 
     @cached_property
     def vocabulary(self) -> "NumberVocabulary":
-        """The number tokens of a loaded model."""
+        """The number tokens of the tokenizer; read only after the model was loaded."""
         return self.family.vocabulary()
 
     def generated(self, explored: "Explored", frame: Frame | None) -> "Generated":
-        """Return the greedy answer to a question, with the explored ones as its candidates."""
+        """Return the greedy answer to a question, with the explored answers as its candidates."""
         return Generated(
             self.family.text(explored.greedy),
             frame,
@@ -119,7 +119,7 @@ class Explorer:
         )
 
     def candidates(self, explored: "Explored", frame: Frame | None) -> list[Candidate]:
-        """Parse the explored answers to a question; leave out those that cannot be parsed."""
+        """Parse the explored answers to a question; leave out unparseable answers."""
         texts: dict[str, Candidate] = {}
         for tokens, prob in explored.probabilities.items():
             text, answer = self._parsed(tokens, frame)
@@ -138,7 +138,7 @@ class Explorer:
 def candidates_of_texts(
     task: Task, frame: Frame | None, probabilities: Mapping[str, float]
 ) -> list[Candidate]:
-    """Parse texts with their probabilities; leave out those that cannot be parsed."""
+    """Return the candidates for texts and their probabilities; leave out unparseable texts."""
     parsed = ((task.read(text, frame), text, prob) for text, prob in probabilities.items())
     return [Candidate(*own) for own in parsed if not isinstance(own[0], Unreadable)]
 
@@ -151,18 +151,18 @@ class Generated(NamedTuple):
     """Image size and coordinate format, to read coordinates in the text; None without an image."""
 
     ids: Sequence[int]
-    """Generated token ids; the end token and padding may follow. Empty if they are unknown."""
+    """Generated token ids, perhaps with the end token and padding. Empty if they are unknown."""
 
     probabilities: Sequence[float]
-    """Probability of each token in ``ids``, 0 to 1; that of an end token may follow. Empty if they
-    are unknown."""
+    """Probability of each token in ``ids``, 0 to 1; that of an end token may follow. Empty if the
+    probabilities are unknown."""
 
     candidates: Sequence[Candidate] | None = None
     """The explored answers that can be parsed; None if only the greedy text was generated."""
 
     samples: int = 0
-    """Number of texts that were drawn at random, also unparseable ones, if the probabilities of the
-    candidates are shares of these texts; 0 if they are computed by the model."""
+    """If the probabilities of the candidates are shares of texts that were drawn at random, the
+    number of these texts, including unparseable texts; 0 if the model computed them."""
 
     lengths: Sequence[int] | None = None
     """Length of the text up to the end of each token, if ``ids`` are unknown."""
@@ -171,10 +171,10 @@ class Generated(NamedTuple):
     """True if a server reports that the token limit has ended ``text``."""
 
     is_partial: bool = False
-    """True if the candidates are only a part of the distribution, and the rest was not drawn."""
+    """True if the candidates come from a server's ``top_logprobs``: other answers are unknown."""
 
     def mean_probability(self, family: "Family", span: tuple[int, int]) -> float:
-        """Return the mean probability of the tokens that spell ``text[span[0]:span[1]]``."""
+        """Return the mean probability of the tokens that form ``text[span[0]:span[1]]``."""
         counts = range(1, len(self.lengths or self.ids) + 1)
 
         def length(count: int) -> int:
@@ -186,9 +186,10 @@ class Generated(NamedTuple):
 
 
 def averaged(answers: Sequence[Generated], where: str) -> Generated:
-    """Return the first model's answer with the mean distribution of the models of an ensemble.
+    """Return the answer of an ensemble: the first model's answer, with the mean distribution.
 
-    ``where`` names the question in error messages.
+    ``answers`` has the answer of each model to the same question. ``where`` names the question in
+    error messages.
     """
     first = answers[0]
     if any(own.frame != first.frame for own in answers):
@@ -212,7 +213,7 @@ class Decoded(NamedTuple):
     text: str
     entries: dict[str, Any]
     scores: Sequence[float] | None
-    """Confidence of each object; None for answers without objects."""
+    """Confidence of each object of a list; None for other answers and for points."""
 
     support: tuple[list[float], list[float]] | None
     """See ``Decision.support``."""
@@ -232,9 +233,10 @@ def decode(
 ) -> Decoded:
     """Choose an answer by a decoding rule, one of ``DECODE_RULES``.
 
-    ``candidates`` are the explored answers that can be parsed. Without any, the text ``greedy`` is
-    kept. ``risk_name`` is the risk for ``mbr``; None for the risk of the task. ``samples`` and
-    ``is_partial`` are fields of ``Generated``. ``calibration`` is applied to the confidences.
+    ``candidates`` are the parseable explored answers. If there are none, the answer is the text
+    ``greedy``. ``risk_name`` is the risk for ``mbr``; None for the default risk of the task.
+    ``samples`` and ``is_partial`` are defined in ``Generated``. ``calibration`` changes the
+    confidences.
     """
     own = task.read(greedy, frame)
     first = None if isinstance(own, Unreadable) else Candidate(own, greedy, 0.0)
@@ -260,7 +262,7 @@ def decode(
 
 
 def _inside(answer: Any, frame: Frame | None) -> Any:
-    """Clamp a mean or median box to the image, which candidates may exceed."""
+    """Clamp a box to the image: a mean or median of boxes may lie partly outside the image."""
     if frame is None or not isinstance(answer, Box):
         return answer
     (x1, x2), (y1, y2) = (

@@ -1,7 +1,7 @@
 """The distribution of the number that a model answers, for any model of transformers.
 
-It needs a model that generates, its tokenizer and the inputs of ``model.generate``, but neither a
-run of this package nor a model family.
+It needs a model with ``generate``, its tokenizer and the inputs of ``model.generate``. The model
+need not be trained by this package or belong to one of its model families.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,9 +36,9 @@ def number_distribution(
     """Return the distribution of the answered number for each prompt of a batch.
 
     The model reads the prompt once. Likely answers are enumerated until their probabilities sum to
-    ``mass``. If there are more than ``branches`` beginnings of answers, the less likely ones are
-    drawn systematically, with the prompt as the seed. The probabilities of texts with the same
-    number, such as ``7`` and ``7.0``, are added.
+    ``mass``. If answers have more than ``branches`` prefixes of the same length, some of the less
+    likely prefixes are drawn systematically, with the prompt as the seed. The probabilities of
+    texts with the same number, such as ``7`` and ``7.0``, are added.
 
     Args:
         model: A model with ``generate``: a causal, multimodal or encoder-decoder model, or a PEFT
@@ -46,15 +46,15 @@ def number_distribution(
         inputs: Arguments of ``generate``, such as ``input_ids`` and ``attention_mask`` [b, t],
             padded on the left.
         tokenizer: The tokenizer, whose end token ends an answer.
-        answer: Function from a text to its number, or to None if it has none. For a clock time, it
-            may return minutes.
+        answer: Function that returns the number in a text, or None if the text has no number. For
+            clock times, it may return minutes.
         mass: Probability to explore, above 0 and at most 1.
-        branches: Largest number of different beginnings of an answer, which limits the memory.
+        branches: Largest number of prefixes that are continued at the same time; limits the memory.
         max_new_tokens: Longest answer, in tokens.
 
     Returns:
-        One distribution per prompt; None if no explored text has a number. ``covered`` is the
-        probability of the texts with a number.
+        One distribution per prompt; None for a prompt if no enumerated text has a number. The field
+        ``covered`` is the sum of the probabilities of the texts with a number.
     """
     stop_ids = _stop_ids(model, tokenizer)
     mask = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"]))
@@ -75,15 +75,15 @@ def number_distribution(
 
 
 def _number_tokens(tokenizer: Any) -> NumberVocabulary | None:
-    """Return the number tokens, which determine the order of draws; None if there are none."""
+    """Return the number tokens, in whose order prefixes are drawn; None if they are unknown."""
     try:
         return NumberVocabulary.from_tokenizer(tokenizer)
-    except ValueError:  # such as WordPiece, whose tokens continue words
+    except ValueError:  # for example WordPiece, whose tokens continue words
         return None
 
 
 def _stop_ids(model: Any, tokenizer: Any) -> list[int]:
-    """Return the ids of the end tokens of the model's generation config, or else the tokenizer."""
+    """Return the end tokens of the model's generation config, or else that of the tokenizer."""
     ids = model.generation_config.eos_token_id
     ids = tokenizer.eos_token_id if ids is None else ids
     if ids is None:

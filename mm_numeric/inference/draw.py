@@ -15,13 +15,13 @@ from mm_numeric.geometry.row_shapes import corners
 
 TRUE_COLOUR, ANSWER_COLOUR = "#1550c8", "#f06a0a"
 _LINE_PX, _POINT_PX = 2, 4  # width of an outline, radius of a point
-_SIDES_PX = 480, 1280  # limits of the longer edge of a drawn answer
+_SIDES_PX = 480, 1280  # limits of the longer edge of an image with a drawn answer
 _HANDS = ((1, 25, 4.2), (12, 39, 2.4))  # turns in 12 hours, length and width in % of the image
 _TEXT_PX = 18
 
 
 def objects_of(answer: Any) -> Sequence[Instance]:
-    """Return the objects of an answer: its shape or its list; empty for other answers."""
+    """Return the objects of a list, or a single shape as one object; [] for other answers."""
     if isinstance(answer, Instances):
         return answer.items
     return [Instance(answer)] if isinstance(answer, Box | Polygon) else []
@@ -35,7 +35,7 @@ def draw_shapes(
     scale: float = 1.0,
     texts: Sequence[str] = (),
 ) -> None:
-    """Draw the outlines of objects, with coordinates multiplied by ``scale``, and their texts."""
+    """Draw the outline of each object, with coordinates multiplied by ``scale``, and its text."""
     draw = ImageDraw.Draw(image)
     for number, item in enumerate(items):
         if not is_drawable(item.shape):
@@ -51,7 +51,7 @@ def draw_shapes(
 
 
 def draw_hands(image: Image.Image, time: ClockTime, colour: str) -> None:
-    """Draw the hands of a clock upright from the centre of the image, with a white outline."""
+    """Draw the hands of a clock, with a white outline, from the centre of the image; 12 is up."""
     draw, (width, height) = ImageDraw.Draw(image), image.size
     ends = []
     for turns, length, thickness in _HANDS:
@@ -69,9 +69,9 @@ def drawn_answer(
 ) -> Image.Image:
     """Return an image with an answer on it and a caption below it.
 
-    ``size`` is that of the original image, whose pixels are the coordinates of the answer.
-    ``texts`` are written at the objects of the answer. A small image is enlarged, and a large one
-    is made smaller, so that lines and texts are readable.
+    ``size`` is the width and height of the original image, in whose pixels the answer has its
+    coordinates. ``texts`` are written at the objects of the answer. A small image is enlarged, and
+    a large image is downscaled, so that lines and texts are readable.
     """
     low, high = _SIDES_PX
     scale = min(max(max(size), low), high) / max(size)
@@ -88,7 +88,7 @@ def drawn_answer(
 def _write(
     draw: ImageDraw.ImageDraw, at: tuple[float, float], text: str, background: str | None = None
 ) -> None:
-    """Write a text, in white if it has a background; Pillow's own font has only ASCII."""
+    """Write a text, in white if it has a background. Pillow's default font has only ASCII."""
     font = ImageFont.load_default(_TEXT_PX * 0.8)
     text = text.encode("ascii", "replace").decode()
     if background is not None:

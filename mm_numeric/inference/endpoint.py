@@ -1,17 +1,19 @@
-"""Answers of a served model: vLLM, SGLang, ``transformers serve``, llama.cpp and others.
+"""Get answers from a model on a server: vLLM, SGLang, ``transformers serve``, llama.cpp and others.
 
 The server has an OpenAI-compatible API and applies its own chat template and image processor. Each
-image is sent as a PNG that the family has resized, so that the server has nothing to resize. The
-server's number of prompt tokens (and their ids, if it returns them) must equal the family's for
-every row: otherwise the model would see another image or another prompt. The family ``api`` has no
-tokenizer, so nothing is compared.
+image is resized by the model family and sent as a PNG, so that the server need not resize it. For
+every row, the server must count as many prompt tokens as the family (and return the same ids, if it
+returns ids): otherwise the model would see another image or another prompt. The family ``api`` has
+no tokenizer, so nothing is compared.
 
-Decoding rules need several answers to a question. A probe finds which way the server offers:
+Decoding rules need several answers to a question. Before the first question, test requests find
+which of these ways the server supports:
 
-    tree        answers that are one number or a time: the tree of the texts of the greedy answer
-                and of the answers drawn, if the server returns ``top_logprobs`` (``text_tree``)
+    tree        for an answer that is one number or one time, if the server returns
+                ``top_logprobs``: the probabilities of texts that ``text_tree`` computes from the
+                greedy answer and the drawn answers
     n           answers drawn at random in one request
-    requests    each answer drawn in a request of its own, with a seed if the server accepts one
+    requests    one request for each drawn answer, with a seed if the server accepts seeds
 """
 
 import base64
@@ -45,8 +47,8 @@ from mm_numeric.inference.text_tree import TextTree, is_short
 from mm_numeric.io.log import Waiting, logger, without_repeats
 
 ENDPOINT_KEY = "MM_NUMERIC_API_KEY"
-"""Environment variable with the API key of the server. Not ``OPENAI_API_KEY``, which other servers
-must not get."""
+"""Environment variable with the API key of the server. ``OPENAI_API_KEY`` is not used, because
+other servers must not get that key."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,18 +64,18 @@ class Endpoint(ChatClient):
     """Number of rows that are sent at the same time."""
 
     names: Mapping[str, str | None] = field(default_factory=dict)
-    """Names that the server has for fields of requests; None for one that is left out."""
+    """Other names that the server uses for request fields; None for a field that is left out."""
 
     attempts: int = 10  # with waits of four minutes in total, so that a server can be restarted
     timeout_s: float = 600.0
 
     def complete(self, request: Mapping[str, Any], read: Callable[[Reply], T]) -> T:
-        """Send a request with the names of the server; see ``ChatClient.complete``."""
+        """Rename the fields of a request with ``names``, send it, and return ``read(reply)``."""
         named = [(self.names.get(name, name), value) for name, value in request.items()]
         return super().complete({name: value for name, value in named if name is not None}, read)
 
     def record(self) -> dict[str, str]:
-        """Return the origin of the answers, for the record next to predictions.jsonl."""
+        """Return the URL and the model, which are stored next to predictions.jsonl."""
         return {"endpoint": self.endpoint, "served_model": self.model}
 
 
@@ -84,14 +86,14 @@ def endpoint_answers(
     examples: Sequence[Example],
     explore: Explorer | None,
 ) -> Generator[Generated]:
-    """Return a generator of the answers of a served model to the examples, in their order.
+    """Return a generator of a served model's answers to the examples, in their order.
 
-    The server is probed with the question of the first example before the generator is returned.
-    If ``explore`` is not None, answers are drawn at random in addition to the greedy one.
+    Before it returns, the first question is sent to find which features the server supports. If
+    ``explore`` is not None, the server is also asked for answers other than the greedy one.
 
     Raises:
-        ValueError: If the server does not do what the config requires, counts other prompt tokens
-            than the family, or does not answer after several attempts.
+        ValueError: If the server lacks a feature that the config requires, counts another number of
+            prompt tokens than the family, or does not answer after several attempts.
     """
     served_text = family.tokenizer is None or family.chat_template
     if config.model.baseline is not None or not served_text:
@@ -107,14 +109,15 @@ def endpoint_answers(
 
 
 def _bos_field(family: Family) -> dict[str, bool]:
-    """Return the request field for a BOS token that the tokenizer adds, not the chat template.
+    """Return the request field that adds a BOS token which the chat template does not write.
 
-    Without the field, vLLM leaves the token out; transformers does not.
+    It is needed if the family's prompts begin with a BOS token that the tokenizer adds: without the
+    field, vLLM leaves the token out; transformers does not.
     """
     if family.tokenizer is None:
         return {}
     bos = family.tokenizer.bos_token_id
-    # The family must begin prompts with it: causal_lm adds no tokens to those of the template.
+    # The family's prompts must begin with it: causal_lm adds no tokens to the template's.
     if bos is None or family.tokenize_question("?", family.takes_images)[:1] != [bos]:
         return {}
     is_written = family.chat_prompt("?", family.takes_images).startswith(family.tokenizer.bos_token)
@@ -122,7 +125,7 @@ def _bos_field(family: Family) -> dict[str, bool]:
 
 
 def _answers(served: "_Served", examples: Sequence[Example]) -> Generator[Generated]:
-    """Yield the answer to each example; several requests run at a time, a few of them ahead."""
+    """Yield the answer to each example. Requests run in parallel, up to 4 * count rows ahead."""
     count = served.endpoint.concurrency
     pending: deque[Future[Generated]] = deque()
     with without_repeats(), served.pool(count) as pool:
@@ -148,7 +151,7 @@ class _Served:
 
     @contextmanager
     def pool(self, threads: int) -> Iterator[ThreadPoolExecutor]:
-        """Return a context with a pool of threads; an error in it ends the open requests."""
+        """Return a context with a pool of threads; an error in the context ends open requests."""
         with ThreadPoolExecutor(threads) as pool:
             try:
                 yield pool
@@ -161,11 +164,11 @@ class _Served:
                 raise
 
     def waiting(self) -> Waiting:
-        """Return a new ``Waiting`` for an answer."""
+        """Return a ``Waiting``, whose log messages name the server."""
         return Waiting(f"an answer of {self.endpoint.url}")
 
     def probe(self, example: Example) -> None:
-        """Find what the server can do; raise ValueError if the settings require more."""
+        """Find the features of the server; raise ValueError if it lacks one that is required."""
         question = self._question(example)
         fields = self.abilities.fields
         rejected: RejectedError | None = None
@@ -201,7 +204,7 @@ class _Served:
             self._probe_draws(question, self.explore.count)
 
     def _probe_draws(self, question: "_Question", count: int) -> None:
-        """Find how several answers to a question are obtained, and log it."""
+        """Find how the server can return several answers to a question, and log the result."""
         ways = []
         if self.abilities.top_logprobs:
             ways.append("if the greedy one is a number or a time, from the tree of top_logprobs")
@@ -240,7 +243,7 @@ class _Served:
     def _draw(
         self, question: "_Question", fields: dict[str, Any], name: str, count: int
     ) -> list[ServerAnswer]:
-        """Return ``count`` answers to a question, drawn with seeds made of its id."""
+        """Return ``count`` answers drawn by the server, with seeds made from the id ``name``."""
         fields = {**fields, **self.abilities.drawn}
         if self.abilities.several:
             return self._ask(question, {**fields, **self._seed(name), "n": count}, count)
@@ -260,7 +263,7 @@ class _Served:
         greedy: ServerAnswer,
         drawn: Sequence[ServerAnswer],
     ) -> Generated:
-        """Add the parseable answers to a question with their probabilities or shares."""
+        """Add the parseable answers, with their probabilities or their shares of the samples."""
         assert self.explore is not None
         text = self._generated(greedy, question).text
         if self.abilities.top_logprobs and (is_short(text) or not drawn):
@@ -301,7 +304,7 @@ class _Served:
     def _ask(
         self, question: "_Question", fields: dict[str, Any], count: int = 1
     ) -> list[ServerAnswer]:
-        """Send a question, check the number of prompt tokens and of answers, and return these."""
+        """Send a question, check the numbers of prompt tokens and answers; return the answers."""
 
         def read(reply: Reply) -> list[ServerAnswer]:
             self._check_prompt(question, reply)
@@ -321,7 +324,7 @@ class _Served:
             raise type(error)(f"{question.where}: {error}") from error
 
     def _check_prompt(self, question: "_Question", reply: Reply) -> None:
-        """Raise ValueError if the server's prompt has other tokens than the family's."""
+        """Raise ValueError if the server's prompt has other tokens than the family's prompt."""
         ids, own = reply.prompt_ids, question.prompt_ids
         if own is None:
             return
@@ -336,7 +339,7 @@ class _Served:
             )
 
     def _generated(self, choice: ServerAnswer, question: "_Question") -> Generated:
-        """Return an answer with its text as ``predict`` writes it, up to the end token."""
+        """Convert an answer of the server: cut its text at the end token, check the grammar."""
         family, frame = self.family, question.frame
         probabilities = [math.exp(logprob) for logprob, _ in choice.logprobs]
         if choice.ids is not None:
@@ -355,12 +358,12 @@ class _Served:
                 f"{question.where}: {self.endpoint.url} wrote {found.text!r:.80}, which does not "
                 "match the grammar of the task; predict without --constrain, or without --endpoint."
             )
-        # vLLM's probabilities are among the allowed tokens, `predict` stores those among all.
+        # vLLM normalises over the allowed tokens, but `predict` stores probabilities over all.
         return found._replace(probabilities=())
 
 
 def _lengths(text: str, choice: ServerAnswer) -> list[int]:
-    """Return the length of the text up to the end of each token; [] if the tokens do not match."""
+    """Return the length of the text up to the end of each token; [] if tokens do not spell it."""
     decode = codecs.getincrementaldecoder("utf-8")("replace").decode
     pieces = [decode(spelling) for _, spelling in choice.logprobs]
     return list(accumulate(map(len, pieces))) if "".join(pieces).startswith(text) else []
@@ -374,16 +377,16 @@ class _Question:
     """File and line of the row, for error messages."""
 
     body: dict[str, Any]
-    """The request, with only the fields that every server accepts."""
+    """The fields of the request that every server accepts."""
 
     prompt_ids: list[int] | None
-    """Token ids of the prompt, as the family writes it; None without a tokenizer."""
+    """Token ids of the prompt that the family writes; None if the family has no tokenizer."""
 
     frame: Frame | None
-    """How the model sees the image; None without an image."""
+    """Image size and coordinate format that the model uses; None without an image."""
 
     grammar: str | None
-    """Regular expression that the answer must match, if it is constrained."""
+    """Regular expression that the answer must match; None if answers are not constrained."""
 
 
 def _data_url(image: Image.Image) -> str:
@@ -398,9 +401,9 @@ _NAMES: Sequence[Mapping[str, str | None]] = (
     {"max_tokens": "max_completion_tokens"},  # models of OpenAI that reason
     {"max_tokens": "max_completion_tokens", "temperature": None},
 )
-"""Names of fields that are tried one after another, until the server rejects none."""
+"""Renamed fields to try one after another, until the server rejects no field."""
 
-_REGEX, _MATCH = "(zq){3}", "zqzqzq"  # no model writes it as the answer to a question
+_REGEX, _MATCH = "(zq){3}", "zqzqzq"  # no model writes this text without a constraint
 _REGEX_FIELDS: dict[str, Callable[[str], dict[str, Any]]] = {
     "structured_outputs": lambda regex: {"structured_outputs": {"regex": regex}},  # vLLM
     "regex": lambda regex: {"regex": regex},  # SGLang
@@ -409,28 +412,28 @@ _REGEX_FIELDS: dict[str, Callable[[str], dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Abilities:
-    """What a server does in addition to answering questions."""
+    """The optional features that a server supports."""
 
     fields: dict[str, Any] = field(default_factory=dict)
-    """Fields to add to every request; the server rejects none of them."""
+    """Optional fields that the server accepts; they are added to every request."""
 
     regex: Callable[[str], dict[str, Any]] | None = None
-    """Returns the fields that constrain an answer to a regular expression; None if the server has
-    no such fields."""
+    """Function that returns the request fields for a regular expression that answers must match;
+    None if the server has no such fields."""
 
     top_logprobs: bool = False
     """True if the server returns the likeliest tokens at each position."""
 
     drawn: dict[str, Any] = field(default_factory=dict)
-    """Fields to add to requests for answers drawn at random; the server rejects none of them."""
+    """Fields for answers drawn at random that the server accepts."""
 
     several: bool = False
-    """True if the server returns several answers to one request (``n``)."""
+    """True if the server returns several answers to one request (field ``n``)."""
 
 
 _TOP = (20, 5)
-"""Numbers of likeliest tokens to request at each position, until the server accepts one: the limit
-of OpenAI and vLLM, and that of other servers."""
+"""Numbers of likeliest tokens per position to request, until the server accepts one of them: 20 is
+the limit of OpenAI and vLLM, 5 that of other servers."""
 
 _DRAWN = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "seed": 0}
 """Fields with which a server draws answers from the distribution of the model."""
@@ -439,17 +442,17 @@ _DRAWN = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "seed": 0
 def probe(
     client: ChatClient, body: dict[str, Any], family: Family, *, tree: bool = False
 ) -> Abilities:
-    """Find out by requests what a server supports, and log one line for each ability.
+    """Send test requests to find which features a server supports; log one line for each.
 
-    Servers accept fields that they ignore, with HTTP 200: ``transformers serve`` (5.23) ignores
-    ``logprobs``, and vLLM ``guided_regex``, which it once had. Others reject unknown fields.
-    ``body`` is a request that the server has answered. With ``tree``, the likeliest tokens at each
-    position (``top_logprobs``) are requested too.
+    HTTP 200 does not prove that a server applies a field: ``transformers serve`` (5.23) ignores
+    ``logprobs``, and vLLM ignores ``guided_regex``, which it once supported. Other servers reject
+    unknown fields. ``body`` is a request that the server has answered. If ``tree`` is True, the
+    likeliest tokens at each position (``top_logprobs``) are requested too.
     """
     wanted: dict[str, Any] = {
-        "frequency_penalty": 0.0,  # transformers serve: no repetition penalty of the checkpoint
+        "frequency_penalty": 0.0,  # transformers serve derives its repetition penalty from this
         "skip_special_tokens": False,  # some families write coordinates with special tokens
-        "repetition_penalty": 1.0,  # in place of that in the checkpoint's generation settings
+        "repetition_penalty": 1.0,  # overrides the checkpoint's generation settings
         "logprobs": True,
     }
     if family.tokenizer is not None:
@@ -498,7 +501,7 @@ def _token_lines(reply: Reply, accepted: Mapping[str, Any], family: Family) -> d
 def _accepted(
     client: ChatClient, body: dict[str, Any], wanted: dict[str, Any]
 ) -> tuple[dict[str, Any], Reply]:
-    """Return those of the ``wanted`` fields that are not rejected, and the reply with them."""
+    """Return the ``wanted`` fields that the server does not reject, and its reply to them."""
     try:
         return wanted, client.complete({**body, **wanted}, _as_it_is)
     except RejectedError:
@@ -521,7 +524,7 @@ def _draws_at_once(client: ChatClient, body: dict[str, Any], count: int) -> bool
 
 
 def _try_regex(client: ChatClient, body: dict[str, Any]) -> str:
-    """Return the effect of a request's regular expression: obeyed, ignored or rejected."""
+    """Send a request with a regular expression; return ``obeyed``, ``ignored`` or ``rejected``."""
     try:
         once_again = replace(client, attempts=2)
         reply = once_again.complete({**body, "max_tokens": 16}, _as_it_is)

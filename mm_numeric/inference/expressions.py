@@ -1,12 +1,12 @@
-r"""Regular expressions over bytes, and the texts that may follow a beginning.
+r"""Regular expressions over bytes, and their derivatives: the texts that may follow a prefix.
 
-An ``Expression`` is a set of texts. Its derivative by a byte is the set of those texts that begin
-with this byte, without the byte (Brzozowski 1964, doi 10.1145/321239.321249). Equal expressions are
-the same object, so that they serve as the states of an automaton that is built while it is used.
+An ``Expression`` is a set of texts. To compute its derivative by a byte, take the texts that begin
+with this byte, and remove the byte (Brzozowski 1964, doi 10.1145/321239.321249). Equal expressions
+are the same object. They are therefore the states of an automaton that is built during its use.
 
-The cost of a text is its number of tokens if each byte is a token. But a token with a name, such as
-``<loc0012>``, costs 1: its ``<`` is replaced by the byte ``MARK``, which no other token contains,
-and the rest of the name costs nothing.
+The cost of a text is an upper bound of its number of tokens: each byte costs 1. But a token with a
+name, such as ``<loc0012>``, costs 1 in total: its ``<`` is replaced by the byte ``MARK``, which no
+other token contains, and the rest of the name costs nothing.
 
 ``parse_regex`` reads the syntax of ``mm_numeric.geometry.grammar``: literals, ``.``, classes of
 ASCII characters (``[^a-z\x00]``), groups, ``|`` and the quantifiers ``* + ? {m} {m,} {m,n}``. A
@@ -31,11 +31,11 @@ class Expression:
     Attributes:
         kind: ``nothing`` (no text), ``empty`` (the empty text), ``byte``, ``then``, ``either`` or
             ``repeat``.
-        parts: The expressions and numbers that it consists of.
+        parts: The expressions and numbers that this expression is made of.
         ends: True if the empty text is in the set.
-        least: Cost of the cheapest text; infinite if no text can be spelled.
+        least: Cost of the cheapest text; infinite if the tokenizer has tokens for no text.
         most: Cost of the most expensive text.
-        first: The bytes that a text may begin with; bit i is set for byte i.
+        first: The bytes with which a text may begin; bit i is set for byte i.
     """
 
     __slots__ = ("derivatives", "ends", "first", "kind", "least", "most", "parts")
@@ -48,11 +48,11 @@ class Expression:
 
 
 class Expressions:
-    """Makes expressions.
+    """Creates expressions, and caches them so that equal expressions are the same object.
 
     Attributes:
-        spelled: Mask of the bytes that are a token of their own, a bit for each.
-        excluded: Mask of the bytes that no text may contain.
+        spelled: Bit mask of the bytes that are the whole text of a token.
+        excluded: Bit mask of the bytes that no text may contain.
     """
 
     def __init__(self, spelled: frozenset[int], excluded: int = 0) -> None:
@@ -72,7 +72,7 @@ class Expressions:
         return self._made[key]
 
     def byte(self, mask: int, *, is_free: bool = False) -> Expression:
-        """Return the texts of one byte in ``mask``; ``is_free`` if they cost nothing."""
+        """Return the texts of one byte in the bit mask ``mask``; if ``is_free``, they cost 0."""
         mask &= ~self.excluded
         if not mask:
             return self.nothing
@@ -116,7 +116,7 @@ class Expressions:
         return made
 
     def repeat(self, inner: Expression, least: int, most: int | None) -> Expression:
-        """Return ``least`` to ``most`` texts of ``inner`` in a row; None is any number."""
+        """Return ``least`` to ``most`` texts of ``inner`` in a row; unlimited if it is None."""
         if most == 0 or inner in (self.nothing, self.empty):
             return self.nothing if least and inner is self.nothing else self.empty
         if least == most == 1:
@@ -182,15 +182,15 @@ _UTF8 = (
     ((0xF1, 0xF3), (0x80, 0xBF), (0x80, 0xBF), (0x80, 0xBF)),
     ((0xF4, 0xF4), (0x80, 0x8F), (0x80, 0xBF), (0x80, 0xBF)),
 )
-"""The bytes of the characters that are not ASCII (RFC 3629, section 4), as ranges."""
+"""Ranges of the bytes of UTF-8 characters that are not ASCII (RFC 3629, section 4)."""
 
 
 def parse_regex(regex: str, make: Expressions, names: Iterable[str] = ()) -> Expression:
-    """Return the expression of a regular expression, which must match the whole text.
+    """Convert a regular expression, which must match the whole text, to an ``Expression``.
 
-    ``names`` are beginnings of the names of single tokens, each starting with ``<``:
-    ``<|box_end|>``, ``<loc``. Where one of them occurs in ``regex``, written by ``grammar.escape``,
-    the text up to the next ``>`` is one token. A ValueError names the position of other syntax.
+    ``names`` are prefixes of the names of single tokens, each starting with ``<``:
+    ``<|box_end|>``, ``<loc``. Where ``regex`` contains one of them, escaped by ``grammar.escape``,
+    the text up to the next ``>`` is one token. Unsupported syntax raises ValueError.
     """
     for name in names:
         escaped = escape(name)
@@ -203,21 +203,21 @@ def parse_regex(regex: str, make: Expressions, names: Iterable[str] = ()) -> Exp
 
 
 class _Parser:
-    """Recursive descent; ``at`` is the index of the next character."""
+    """Recursive descent parser; ``at`` is the index of the next character."""
 
     def __init__(self, regex: str, make: Expressions) -> None:
         self.regex, self.make, self.at = regex, make, 0
-        self.in_name = False  # within the name of a token, whose characters cost nothing
+        self.in_name = False  # True within the name of a token, where characters cost nothing
 
     @cached_property
     def not_ascii(self) -> Expression:
-        """All characters that are not ASCII."""
+        """The expression of one character that is not ASCII."""
         ranges = [[_mask(range(low, high + 1)) for low, high in bytes_] for bytes_ in _UTF8]
         others = (self._row(self.make.byte(mask) for mask in masks) for masks in ranges)
         return self.make.either(*others)
 
     def error(self, found: str) -> ValueError:
-        """Return an error that names the position and what was found there."""
+        """Return an error with the current position and the unsupported syntax ``found`` there."""
         near = self.regex[max(self.at - 10, 0) : self.at + 10].replace(_MARKED, "<")
         return ValueError(
             f"the grammar of the task has {found} at character {self.at} ({near!r}); write "
@@ -285,7 +285,7 @@ class _Parser:
         return found
 
     def _escaped(self) -> str:
-        """Return the character that an escape represents; ``at`` is after the backslash."""
+        """Return the character that an escape sequence represents, from after the backslash."""
         character, code = self._next(), self.regex[self.at + 1 : self.at + 3]
         if character == "x" and re.fullmatch("[0-9a-fA-F]{2}", code) and int(code, 16) < 128:
             self.at += 3
@@ -325,7 +325,7 @@ class _Parser:
 
 
 def _times(quantifier: re.Match[str]) -> tuple[int, int | None]:
-    """Return the smallest and the largest number of repetitions; None is no limit."""
+    """Return the smallest and the largest number of repetitions; None if there is no largest."""
     if quantifier[0] in "*+?":
         return {"*": (0, None), "+": (1, None), "?": (0, 1)}[quantifier[0]]
     least = int(quantifier[1])

@@ -3,22 +3,24 @@
 predictions.jsonl has one object per sample:
     id       id of the sample
     image    path of the image, or null
-    group    name of the images if `image` is not enough: several, or images in tables of `datasets`
+    group    name of the images if `image` cannot name them: several images, or images in `datasets`
     task     name of the task, which `score` needs to parse the text
     task_options    options of the task that change how text is parsed, if there are any
     buckets  groups that the sample belongs to, such as its category, for metrics per group
     prompt   the prompt
     text     the generated text; for a list that `predict` shortened, the shortened text
-    generated, ended_by    only for such a list: the generated text, and the setting that ended it
+    generated    only for a list that `predict` shortened: the generated text
+    ended_by     only for a list that `predict` shortened: the setting that ended it, or null
     parsed   the parsed answer, or null; coordinates in pixels of the original image
-    scores   mean token probability of each object of a list; left out if a server returns none
+    scores   mean token probability of each object of a list; left out if a server returns no
+             probabilities
     truncated    only for lists: true if the token limit ended the text
     reason   reason of the parse failure, or null
     target   the correct answer, or null if the data has none
     frame    image size and coordinate format that the model used; null without an image
-    rows_due    number of samples in the data, also those after ``--limit``: `score` compares it
-             with the number of answers
-More fields, of rules other than greedy decoding, are in ``mm_numeric.inference.decode``.
+    rows_due    number of samples in the data, including samples after ``--limit``: `score` compares
+             it with the number of answers
+``mm_numeric.inference.decode`` describes the fields that other decoding rules add.
 """
 
 import json
@@ -93,16 +95,18 @@ def predict(
 ) -> int:
     """Generate an answer to each sample that has no answer in the file ``out`` yet.
 
-    Most arguments are those of ``mm_numeric.predict``. ``source`` are the samples to answer, such
-    as the training samples; the test samples if None. ``rules`` are applied to the same explored
-    answers, such as ``("greedy", "median")``: the first one writes ``out``, and each other one a
-    file next to it, such as predictions.median.jsonl. Empty: ``predict.decode`` of the config.
-    ``calibrates`` writes answers that a calibration will be fitted to: uncalibrated, with their
-    supports. Otherwise the calibration in the folder of a single run is applied.
+    ``mm_numeric.predict`` describes most arguments. ``source`` are the samples to answer; if it is
+    None, the test samples are answered. ``rules``, such as ``("greedy", "median")``, all choose
+    from the same explored answers. The answers of the first rule are written to ``out``, and those
+    of each other rule to a file next to it, such as predictions.median.jsonl. If ``rules`` is
+    empty, ``predict.decode`` of the config is used. ``calibrates`` writes answers to which a
+    calibration will be fitted: without calibration, and with their supports. Otherwise, if the run
+    has a calibration, it is applied; this does not hold for an ensemble or a server.
 
-    An existing file must be from the same run, samples and settings, and no other process may be
-    writing it. If a launcher such as torchrun started several ranks, they share the batches, and
-    all must see the folder of the file. The result is that of one rank, byte for byte.
+    An existing file must have the same run, samples and settings, and no other process may write
+    to it. If a launcher such as torchrun started several ranks, they share the batches, and all
+    ranks must see the folder of the file. The file is then the same, byte for byte, as from one
+    rank.
 
     Returns the number of new answers.
     """
@@ -152,7 +156,7 @@ def _answer_on_ray(
     done: Mapping[str, Set[str]],
     on_ray: Resources,
 ) -> None:
-    """Answer batches in tasks of a Ray cluster, each of which takes a share of them."""
+    """Divide the batches among tasks of a Ray cluster, and answer them there."""
     tasks = min(parallel_tasks(on_ray), len(batches))
     shares = [(i + 1, batches[i::tasks]) for i in range(tasks)]
     map_tasks(_append_share, shares, (model, files, done, on_ray.cpus), on_ray)
@@ -168,9 +172,9 @@ def _claim(
     *,
     is_shared: bool,
 ) -> dict[str, set[str]]:
-    """Lock the file of each rule until ``stack`` ends, and return the ids that are answered in it.
+    """Lock the file of each rule until ``stack`` ends; return the ids of the answers in each file.
 
-    ``is_shared`` is True if several ranks or tasks write their answers next to the files.
+    ``is_shared`` is True if several ranks or Ray tasks write their own files next to these.
     """
     for file in files.values():
         stack.enter_context(locked(file, "file"))
@@ -179,7 +183,7 @@ def _claim(
     for rule, file in files.items():
         record = {**made[rule], **engine, **model.confidence_record(rule)}
         found[rule] = claim_predictions(file, model.made_by, examples, record)
-        if is_shared:  # without this file, the files of other ranks are deleted at a restart
+        if is_shared:  # create the file: if it is missing, a restart deletes the other ranks' files
             append_to(file).close()
     return found
 
@@ -187,10 +191,10 @@ def _claim(
 class _Model(NamedTuple):
     config: Config
     source: str
-    """Folder or hub name of the weights, or of the tokenizer and image processor alone."""
+    """Folder or hub name of the weights; for a server, of the tokenizer and image processor."""
 
     made_by: bytes
-    """Identifies the model."""
+    """Identifier of the model; its digest is stored with the predictions."""
 
     precision: Precision | None
     """Precision that the model was trained in; None for a server."""
@@ -205,17 +209,17 @@ class _Model(NamedTuple):
     """The calibration of each decoding rule that has one."""
 
     calibrates: bool = False
-    """True to write the supports of the answers, which a calibration is fitted to."""
+    """True to write the supports of the answers, from which a calibration is fitted."""
 
     def confidence_record(self, rule: str) -> dict[str, Any]:
-        """Return the values besides settings that confidences depend on, to record them."""
+        """Return the calibration that confidences depend on, to store it with the predictions."""
         if self.calibrates:
             return {"calibration": "to be fitted"}
         own = self.calibrations.get(rule)
         return {} if own is None else {"calibration": own.record()}
 
     def record(self) -> dict[str, Any]:
-        """Return the values that the answers of the loaded model depend on, to record them."""
+        """Return the precision of the models, to store it with the predictions."""
         assert self.precision is not None
         others = [other.record()["precision"] for other in self.others]
         return {"precision": asdict(self.precision), **({"others": others} if others else {})}
@@ -229,7 +233,7 @@ def _models_and_examples(
     overrides: Sequence[str],
     settings: Mapping[str, Any],
 ) -> tuple[_Model, list[Example]]:
-    """Return the model, or the ensemble of several, and the examples; see ``predict``."""
+    """Read the run, or the ensemble of several runs, and the examples that ``predict`` answers."""
     if len({folder.resolve() for folder in runs}) < len(runs):
         raise ValueError("--model: a run is named twice; an ensemble has each run once.")
     model = read_model(runs[0], endpoint, trust_remote_code, overrides)
@@ -250,10 +254,10 @@ def with_calibrations(
     *,
     calibrates: bool,
 ) -> _Model:
-    """Add the calibrations of a run.
+    """Return the model with the calibrations of its run, unless a calibration will be fitted.
 
-    They hold for its weights alone: a server or an ensemble has other distributions. ``made`` has
-    the settings of each rule.
+    A calibration is not applied to a server or an ensemble, whose distributions differ from those
+    of the run's weights. ``made`` has the settings of each rule.
     """
     found = {rule: own for rule in made if (own := read_calibration(run, rule)) is not None}
     if calibrates or not found:
@@ -279,7 +283,7 @@ def _check_ensemble(model: _Model, rules: Sequence[str]) -> None:
 def _with_other(
     model: _Model, other: _Model, examples: Sequence[Example], source: Sources | None, folder: Path
 ) -> _Model:
-    """Add a model to an ensemble; raise ValueError if it is asked other questions."""
+    """Add a model to an ensemble; raise ValueError if its task or its questions differ."""
     config = replace(other.config, predict=model.config.predict)
     asked = [(e.id, e.prompt, e.images) for e in examples]
     others = [(e.id, e.prompt, e.images) for e in examples_to_answer(config, source)]
@@ -297,7 +301,7 @@ def _with_other(
 def read_model(
     run: Path, endpoint: Endpoint | None, trust_remote_code: bool, overrides: Sequence[str] = ()
 ) -> _Model:
-    """Return the model of a run or, with ``endpoint``, of a config file."""
+    """Read the model of a run. With ``endpoint``, ``run`` may also be a config file."""
     if endpoint is None and run.is_file():
         raise ValueError(
             f"{run} contains no run; use the output_dir of `mm-numeric train`, or add --endpoint "
@@ -322,9 +326,9 @@ def read_model(
 
 
 def _append_share(share: tuple[int, list[list[Example]]], common: Any) -> None:
-    """Answer the batches of one task of a Ray cluster, which appends to files of its own.
+    """Answer the batches of one Ray task, and append the answers to files of this task.
 
-    If the task had started on a node that was lost, its complete answers are kept.
+    If the task was started before on a node that was lost, its complete answers are kept.
     """
     (number, batches), (model, files, done, cpus) = share, common
     torch.set_num_threads(cpus)
@@ -344,8 +348,8 @@ def _append_answers(
 ) -> None:
     """Answer the samples in ``batches`` with a model, and append the answers to the files.
 
-    ``files`` has the file of each rule, ``done`` the ids of the samples answered before under each
-    rule, and ``ranks`` is the number of ranks.
+    ``files`` has the file of each rule, and ``done`` the ids of the samples that were already
+    answered under each rule. ``ranks`` is the number of ranks.
     """
     if not batches:
         return
@@ -355,7 +359,7 @@ def _append_answers(
     explore = None if is_greedy_alone(done) else Explorer(config.predict, family, config.task)
     shown = AnswerProgress("answering", len(rows), config.predict.new_tokens)
     if endpoint is None:
-        inside = None if model.others else shown  # of an ensemble, all models answer a batch
+        inside = None if model.others else shown  # in an ensemble, each model answers each batch
         answers = LoadedModel(model, family, ranks).answers(batches, explore, inside)
         if model.others:
             answers = _answers_of_ensemble(model, answers, batches, ranks)
@@ -385,7 +389,7 @@ def _append_answers(
 
 
 class LoadedModel:
-    """A model in memory, ready to answer; ``ranks`` is the number of ranks that may share it."""
+    """A model in memory. With tensor parallelism, its weights are shared among ``ranks`` ranks."""
 
     def __init__(self, source: _Model, family: Family, ranks: int = 1) -> None:
         config, self.source, self.family = source.config, source, family
@@ -410,7 +414,7 @@ class LoadedModel:
         explore: Explorer | None,
         shown: AnswerProgress | None = None,
     ) -> Generator[Generated]:
-        """Generate an answer to each sample of the batches with ``generate``; show the progress."""
+        """Generate an answer to each sample of the batches; show the progress in ``shown``."""
         settings = self.source.config.predict
         for batch in batches:
             answers = generate(
@@ -432,7 +436,7 @@ class LoadedModel:
 def _answers_of_ensemble(
     model: _Model, first: Iterator[Generated], batches: Sequence[Sequence[Example]], ranks: int
 ) -> Generator[Generated]:
-    """Yield the mean of the first model's answers, ``first``, and those of the other models."""
+    """Yield the answers of an ensemble; ``first`` are the answers of its first model."""
     answers, rows = [first], list(chain(*batches))
     for other in model.others:
         family = load_family(other.config, other.source)
@@ -446,8 +450,8 @@ def _answers_of_ensemble(
 class _GreedyProbability(LogitsProcessor):
     """Logits processor that stores the probability of the most likely token at each step.
 
-    With a constraint, it is the most likely of the allowed tokens. Its probability is still that
-    among all tokens, so that a model that has not learnt the format is not confident.
+    With a constraint, it stores that of the most likely allowed token. The probability is still
+    normalised over all tokens, so that a model that has not learnt the format is not confident.
     """
 
     def __init__(self, constraint: Constraint | None) -> None:
@@ -476,19 +480,19 @@ def generate(
     """Generate an answer to each example with greedy decoding, as one batch.
 
     ``explore`` also finds other likely answers, for other decoding rules. ``constrainer`` limits
-    the answers to the grammar of a task. With ``limits``, generation of a list ends as soon as
-    ``prediction`` would remove everything that follows. The model computes in ``precision``, or
-    without autocast if it is None.
+    the answers to the grammar of a task. With ``limits``, generation of a list ends as soon as the
+    limits would remove every later object. The model computes in ``precision``; if it is None,
+    without autocast.
 
-    ``add_dummy_image_row`` adds a prompt with a dummy image to a batch without images. ZeRO-3 needs
-    it, because there all ranks must run the vision tower.
+    ``add_dummy_image_row`` adds a prompt with a dummy image to a batch without images. It is needed
+    with ZeRO-3, where all ranks must run the vision tower.
     """
     inputs, frames = prompt_batch(family, examples, add_dummy_image_row=add_dummy_image_row)
     inputs = {key: value.to(model.device) for key, value in inputs.items()}
     constraint = None
     if constrainer is not None:
         constraint = constrainer.batch(frames, len(inputs["input_ids"]), max_new_tokens)
-    # Left before each yield: the caller, which may train, must not compute under autocast.
+    # This context ends before each yield, because the caller must not compute under autocast.
     computing = nullcontext() if precision is None else precision.computing(model.device)
     if explore is not None:
         exploration = explore(examples, constraint)
@@ -518,7 +522,7 @@ def generate(
         )
     answers = written[:, prompt_length:].tolist()
     probs = torch.stack(probability.steps, dim=1).tolist()
-    # Not strict, to drop the dummy image row, which is last.
+    # strict=False drops the dummy image row, which is last.
     for row, (ids, own, frame) in enumerate(zip(answers, probs, frames, strict=False)):
         if any(map(math.isnan, own[: len(family.before_end(ids)) + 1])):
             raise ValueError(f"{_where(examples, row)}: {InvalidLogitsError(row)}")
@@ -576,7 +580,7 @@ def prediction(
     """Parse the answer to an example, and return its line of predictions.jsonl as a dictionary.
 
     If answers were explored, ``rule`` chooses one of them, and ``calibration`` changes its
-    confidence. ``with_support`` adds the support of the confidence.
+    confidence. ``with_support`` adds the field ``support``, from which a calibration is fitted.
     """
     frame, candidates, task = generated.frame, generated.candidates, config.task
     text, answer, entries, scores = _greedy_answer(config, family, generated)
@@ -617,7 +621,7 @@ def prediction(
 def _greedy_answer(
     config: Config, family: Family, generated: Generated
 ) -> tuple[str, Any, dict[str, Any], dict[str, Any]]:
-    """Return text and parsed greedy answer, entries of a shortened list, and scores of objects."""
+    """Return the greedy text, its answer, the fields of a shortened list, and scores of objects."""
     text, frame, task = generated.text, generated.frame, config.task
     answer = task.read(text, frame)
     spans = answer.spans if isinstance(answer, Instances) else ()
@@ -639,7 +643,7 @@ def _truncated(
     text: str,
     entries: Mapping[str, Any],
 ) -> dict[str, bool]:
-    """Return the entry ``truncated`` of a list: True if the token limit ended its text."""
+    """Return the field ``truncated`` for a list: True if the token limit ended its text."""
     if not isinstance(example.answer, Instances):
         return {}
     found = generated.is_truncated

@@ -1,8 +1,8 @@
 """Shorten generated lists of shapes: remove duplicates, and end lists that repeat endlessly.
 
-A text is shortened after it was generated, also if a server wrote it, or if it follows a grammar.
-``StopLists`` ends the generation of a list early, but only once everything that follows would be
-removed: it saves time, and changes no answer. ``evaluation.metrics.repeats`` finds the duplicates.
+A text is shortened after it was generated, even if a server wrote it or it follows a grammar.
+``StopLists`` ends the generation of a list once every later shape would be removed. This saves time
+and changes no answer. ``evaluation.metrics.repeats`` finds the duplicates.
 """
 
 from collections.abc import Sequence
@@ -25,13 +25,13 @@ from mm_numeric.tasks.base import Task
 
 IN_A_ROW = 3
 """Number of successive duplicates that end a list. After a single duplicate, new objects often
-follow; after several, greedy decoding continues to repeat."""
+follow. After several duplicates, greedy decoding goes on repeating."""
 
 _EVERY = 16  # tokens between checks, about one shape: each check parses the whole text
 
 
 class Shortened(NamedTuple):
-    """A shortened answer, the indices of its shapes among the generated ones, and the reason."""
+    """A shortened answer. ``kept`` are the indices of its shapes among the generated shapes."""
 
     text: str
     answer: Instances
@@ -47,7 +47,10 @@ class ListLimits:
     settings: PredictConfig
 
     def kept(self, items: Sequence[Instance]) -> tuple[list[int], str | None]:
-        """Return the indices of the shapes to keep, and the setting that ends the list, or None."""
+        """Return the indices of the shapes to keep, and the setting that ends the list.
+
+        The setting is None if the list is not ended, so that only duplicates are left out.
+        """
         least_iou, is_duplicate = self.settings.stop_duplicates, [False] * len(items)
         if least_iou is not None:
             is_duplicate = find_duplicates([items], least_iou)[0].tolist()
@@ -62,17 +65,18 @@ class ListLimits:
         return kept, None
 
     def is_decided(self, text: str, frame: Frame | None) -> bool:
-        """Return True if the limits remove everything that may follow the unfinished ``text``.
+        """Return True if the limits remove every shape that may follow the unfinished ``text``.
 
-        The last shape of an unfinished text does not count: its label or its end may be missing.
+        The last shape of the text does not count, because its label or its end may be missing.
         """
         answer = self.task.read(text, frame)
         return isinstance(answer, Instances) and self.kept(answer.items[:-1])[1] is not None
 
     def shorten(self, text: str, answer: Any, frame: Frame | None) -> Shortened | None:
-        """Return the shortened answer of a text; None if it stays as it is.
+        """Return the shortened answer; None if the limits leave the text unchanged.
 
-        A text that the family's format can parse but not write stays as it is, with a warning.
+        A text whose shapes the family's format can parse but not write also stays unchanged, with
+        a warning.
         """
         if not (self.settings.limits_lists and isinstance(answer, Instances) and frame):
             return None
@@ -98,7 +102,7 @@ class ListLimits:
         return Shortened(shorter, found, kept, ended_by)
 
     def shortened(self, candidate: Candidate, frame: Frame | None) -> Candidate:
-        """Return a candidate shortened like the answers of ``shorten``."""
+        """Return a candidate whose text and answer are shortened by ``shorten``."""
         short = self.shorten(candidate.text, candidate.answer, frame)
         return candidate._replace(text=short.text, answer=short.answer) if short else candidate
 

@@ -1,16 +1,16 @@
 """A probability distribution over numbers, and the answer that minimises each kind of error.
 
 A model assigns a probability to every number that it could write. The best single answer depends on
-the error that counts (minimum Bayes risk, for language models: RAIL, arXiv 2403.04182):
+the error measure (minimum Bayes risk; RAIL, arXiv 2403.04182, uses it with language models):
 
     squared error            ``mean()``
     absolute error           ``median()``
     right or wrong           ``mode()``
-    error of at most t       the y with the largest ``within(t, y)``
+    right if at most t off   the y with the largest ``within(t, y)``
 
 On a circle, such as the 720 minutes of a 12-hour dial, all distances are circular: with
-``circle=720``, 719 and 1 are 2 apart, and an interval may wrap around (its low end is then larger
-than its high end).
+``circle=720``, the distance of 719 and 1 is 2. An interval may pass 0: its low end is then larger
+than its high end.
 
 Shapes    n values; arrays are float64
 """
@@ -30,14 +30,14 @@ _ROUNDING = 1e-9  # allowed rounding error of probabilities, and of distances re
 
 
 def distance(a: Any, b: Any, circle: float | None = None) -> Floats:
-    """Return |a - b|, or the shortest distance of numbers between 0 and ``circle`` on a circle."""
+    """Return |a - b|; with ``circle``, the shortest distance along a circle of this length."""
     apart: Floats = np.abs(np.subtract(a, b, dtype=np.float64))
     return apart if circle is None else np.minimum(apart, circle - apart)
 
 
 @dataclass(frozen=True, eq=False)
 class NumberDistribution:
-    """Numbers and their probabilities. ``NumberDistribution.of`` makes one from any weights."""
+    """Numbers and their probabilities. Use ``NumberDistribution.of`` to make it from weights."""
 
     values: Floats
     """The numbers, each once, in ascending order, [n]."""
@@ -46,8 +46,8 @@ class NumberDistribution:
     """Probability of each number, [n]; the sum is 1, whatever ``covered`` is."""
 
     covered: float = 1.0
-    """Probability of all numbers together before normalisation, 0 to 1. It is below 1 if the model
-    could also give answers that were not explored, or that are no numbers."""
+    """Sum of the probabilities before normalisation, 0 to 1. It is below 1 if the model could also
+    give answers that were not explored, or that are not numbers."""
 
     def __post_init__(self) -> None:
         values, probs = self.values, self.probabilities
@@ -66,12 +66,12 @@ class NumberDistribution:
     ) -> "NumberDistribution":
         """Make a distribution from numbers and weights, which are normalised to sum to 1.
 
-        The weights of equal numbers are added. Numbers without weight are dropped.
+        The weights of equal numbers are added. Numbers with a weight of 0 are dropped.
 
         Args:
             values: Numbers in any order, [m].
             weights: Probability or count of each number, [m]; at least 0, not all 0.
-            covered: See the field ``covered``; None for the sum of the weights.
+            covered: Value of the field ``covered``; if it is None, the sum of the weights.
         """
         numbers = np.asarray(values, dtype=np.float64)
         weighted = np.asarray(weights, dtype=np.float64)
@@ -103,9 +103,9 @@ class NumberDistribution:
     def mean(self, circle: float | None = None) -> float:
         """Return the mean, the answer with the least expected squared error.
 
-        With ``circle``, return the circular mean, which minimises the expected squared chord: the
-        straight-line distance of two points on the circle. Where every point is equally good, such
-        as for 3:00 and 9:00 with the same probability, return the mode.
+        With ``circle``, return the circular mean, which minimises the expected squared chord (the
+        straight-line distance of two points on the circle). If all points are equally good, return
+        the mode: for example, if 3:00 and 9:00 have the same probability.
         """
         if circle is None:
             return float(self.probabilities @ self.values)
@@ -119,9 +119,9 @@ class NumberDistribution:
     def median(self, circle: float | None = None) -> float:
         """Return the lower weighted median, a value with the least expected absolute error.
 
-        It is the smallest value that at least half of the probability does not exceed. With
-        ``circle``, return the value with the least expected circular distance, which no point
-        between the values improves; of equally good values, the most probable, then the smallest.
+        It is the smallest value y for which P(Y <= y) is at least 0.5. With ``circle``, return the
+        value with the least expected circular distance; no point between two values is better. Of
+        equally good values, the most probable one is returned, and then the smallest.
         """
         if circle is None:
             reached = np.cumsum(self.probabilities) >= 0.5 - _ROUNDING
@@ -131,11 +131,11 @@ class NumberDistribution:
         return float(self.values[best[np.argmax(self.probabilities[best])]])
 
     def mode(self) -> float:
-        """Return the most probable value; the smallest of equally probable ones."""
+        """Return the most probable value; if several are equally probable, the smallest of them."""
         return float(self.values[np.argmax(self.probabilities)])
 
     def within(self, t: float, of: float, circle: float | None = None) -> float:
-        """Return the probability that the number is at most ``t`` from ``of``: P(|Y - of| <= t)."""
+        """Return P(|Y - of| <= t), the probability of a number at most ``t`` away from ``of``."""
         if not t >= 0:
             raise ValueError(f"NumberDistribution.within: t is at least 0, not {t}.")
         if circle is not None:
@@ -147,8 +147,8 @@ class NumberDistribution:
     def interval(self, mass: float = 0.9, circle: float | None = None) -> tuple[float, float]:
         """Return the shortest interval [low, high] that contains at least the probability ``mass``.
 
-        Both ends are values and belong to the interval. Of equally short intervals, the one with
-        the most probability is returned. With ``circle``, the interval may wrap around: low > high.
+        Both ends are values of the distribution, and belong to the interval. Of equally short
+        intervals, the most probable one is returned. With ``circle``, low may be above high.
         """
         if not 0 < mass <= 1:
             raise ValueError(
@@ -180,13 +180,13 @@ class NumberDistribution:
         return np.concatenate([self.values, self.values + circle]), np.tile(self.probabilities, 2)
 
     def _expected_circular_distances(self, circle: float) -> Floats:
-        """Return the expected circular distance from each value, [n], with sums in O(n log n)."""
+        """Return the expected circular distance from each value, [n], in O(n log n) time."""
         values, probs = self._twice_around(circle)
         mass = np.concatenate([[0.0], np.cumsum(probs)])
         moment = np.concatenate([[0.0], np.cumsum(probs * values)])
         first = np.arange(len(self.values))
         last = first + len(first)
-        # Values up to half a circle ahead are reached forwards, the others backwards.
+        # Distances go forwards to values up to half a circle ahead, and backwards to the others.
         half = np.searchsorted(values, self.values + circle / 2, side="right")
         ahead = moment[half] - moment[first] - self.values * (mass[half] - mass[first])
         left = (self.values + circle) * (mass[last] - mass[half]) - (moment[last] - moment[half])

@@ -1,7 +1,7 @@
-"""Match the objects of many lists with those of many other lists at once.
+"""Match the objects of many candidate lists with the objects of many true lists at once.
 
-The result is equal to that of the detection scorer (``f1_at_T``) for each pair of lists, but each
-shape is converted only once.
+For each pair of lists, the matches are those that the detection scorer uses for F1, but each shape
+is converted only once.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,12 +23,12 @@ from mm_numeric.inference.number_distribution import Floats, Ints
 def matched_objects(
     candidates: Sequence[Instances], truths: Sequence[Instances], threshold: float
 ) -> tuple[Ints, Ints, Floats]:
-    """Match the objects of each candidate with those of each truth, as the detection scorer does.
+    """Match the objects of each candidate list with the objects of each true list.
 
-    Objects with the same label and an IoU of at least ``threshold`` are matched one-to-one,
-    greedily by decreasing IoU, separately for each candidate and truth. Returns for each of m pairs
-    the index of the object among the objects of all candidates, the index of the truth, and the
-    IoU.
+    For each pair of a candidate and a true list, objects with the same label and an IoU of at least
+    ``threshold`` are matched one-to-one, greedily by decreasing IoU. Returns three arrays with one
+    entry for each match: the index of the object among the objects of all candidates, the index of
+    the true list, and the IoU.
     """
     labels = {item.label: None for answer in (*candidates, *truths) for item in answer.items}
     (detections, at), (objects, true_at) = (
@@ -41,7 +41,7 @@ def matched_objects(
     found = found.select(order)
     pairs = Pairs(at[found.detection], true_at[found.truth], found.intersection)
     candidate, truth = owners(candidates)[pairs.detection], owners(truths)[pairs.truth]
-    # An object can be matched once in each (candidate, truth), hence one index for each of these.
+    # An object can be matched once for each pair of lists, so it has an index for each pair.
     slots = Pairs(
         pairs.detection * len(truths) + truth,
         pairs.truth * len(candidates) + candidate,
@@ -52,7 +52,7 @@ def matched_objects(
 
 
 def _by_label(answers: Sequence[Instances], labels: Iterable[str]) -> tuple[Shapes, Ints]:
-    """Return the shapes of all objects, sorted by label, and the index of the object of each."""
+    """Return the shapes of all objects, grouped by label, and the index of each shape's object."""
     items = [item for answer in answers for item in answer.items]
     groups: dict[str, list[int]] = {label: [] for label in labels}
     for index, item in enumerate(items):
@@ -62,5 +62,5 @@ def _by_label(answers: Sequence[Instances], labels: Iterable[str]) -> tuple[Shap
 
 
 def owners(answers: Sequence[Instances]) -> Ints:
-    """Return, for each object in a sequence of lists, the index of its list, [objects]."""
+    """Return, for each object of all lists in turn, the index of its list, [objects]."""
     return np.repeat(np.arange(len(answers)), [len(answer.items) for answer in answers])

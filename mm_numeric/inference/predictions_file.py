@@ -1,8 +1,8 @@
-"""Predictions files: each has answers of one run to one set of rows, with one set of settings.
+"""Predictions files: each has the answers of one run to one set of rows, with the same settings.
 
 predictions.jsonl.made_by.json stores digests of the run and of the rows, and the settings that the
 answers depend on. If several ranks predict, rank 0 appends to predictions.jsonl, and each other
-rank to a file of its own, such as predictions.jsonl.rank1. ``merge_ranks`` merges these.
+rank to its own file, such as predictions.jsonl.rank1. ``merge_ranks`` merges the files.
 """
 
 import glob
@@ -22,7 +22,7 @@ from mm_numeric.runs.folder import decoded_name
 def files_of(out: Path, rules: Sequence[str]) -> dict[str, Path]:
     """Return the predictions file of each decoding rule; ``out`` is the file of the first rule.
 
-    The other files are named after it, without the name of the first rule.
+    The file of another rule has the same name with that rule, such as predictions.median.jsonl.
     """
     if GREEDY in rules[1:] or len(set(rules)) < len(rules):
         raise ValueError(f"rules: {list(rules)}; list greedy first, and each rule once.")
@@ -44,7 +44,7 @@ def made_with(settings: PredictConfig, rule: str, rules: Sequence[str]) -> dict[
     if not is_greedy_alone(rules):
         risk = {"for": settings.risk} if rule == MBR else {}
         sizes = {"mass": settings.mass, "branches": settings.branches, "samples": settings.samples}
-        # Version 2 draws the beginnings that do not fit into the branches.
+        # Since version 2, prefixes that exceed ``branches`` are drawn, not dropped.
         found["decode"] = {"version": 2, "rule": rule, **risk, **sizes, "seed": settings.seed}
     return found
 
@@ -52,10 +52,10 @@ def made_with(settings: PredictConfig, rule: str, rules: Sequence[str]) -> dict[
 def claim_predictions(
     out: Path, run: bytes, examples: Sequence[Example], settings: Mapping[str, Any]
 ) -> set[str]:
-    """Return the ids of the samples that have been answered; raise if another run answered them.
+    """Return the ids of the samples whose answers are in ``out``; merge the files of other ranks.
 
-    ``run`` is the content of the file run.json of the run, or another identifier of the model. The
-    answers of each rank are merged into ``out``.
+    ``run`` is the content of the run's file run.json, or another identifier of the model. Raises
+    ValueError if the answers are from another run, other samples or other settings.
     """
     made_by = {
         "run": digest_of(run),
@@ -83,7 +83,7 @@ def claim_predictions(
 
 
 def file_of_rank(out: Path, rank: int) -> Path:
-    """Return the file that a rank appends the answers for ``out`` to."""
+    """Return the file to which a rank appends its answers, before they are merged into ``out``."""
     return out if rank == 0 else out.with_name(f"{out.name}.rank{rank}")
 
 
@@ -108,17 +108,17 @@ def merge_ranks(out: Path, examples: Sequence[Example]) -> set[str]:
 
 
 def open_batches(examples: list[Example], size: int, todo: Set[str]) -> list[list[Example]]:
-    """Return the batches that have a sample without an answer.
+    """Divide the examples into batches, and return those with at least one id in ``todo``.
 
-    The batches are the same after each restart and on every rank: the answers, and above all their
-    probabilities, depend a little on the other samples of a batch.
+    The batches are the same after each restart and on every rank, because the answers and their
+    probabilities depend a little on the other samples of a batch.
     """
     batches = [examples[i : i + size] for i in range(0, len(examples), size)]
     return [batch for batch in batches if any(example.id in todo for example in batch)]
 
 
 def merge_all(files: Iterable[Path], examples: Sequence[Example], todo: Sequence[str]) -> None:
-    """Merge the files of all ranks; raise ValueError if rank 0 does not see all answers."""
+    """Merge the files of all ranks; raise ValueError if a sample of ``todo`` has no answer."""
     for file in files:
         lost = set(todo) - merge_ranks(file, examples)
         if lost:
@@ -133,7 +133,7 @@ def _parts(out: Path) -> list[Path]:
 
 
 def digest_of(*parts: bytes) -> str:
-    """Return a hash of the parts, in 16 hexadecimal digits."""
+    """Return a hash of all ``parts`` together, in 16 hexadecimal digits."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)

@@ -1,7 +1,8 @@
-"""A progress bar of answered rows, which also moves within a batch, as a batch may take minutes.
+"""A progress bar of answered rows.
 
-The bar counts answered rows, plus the estimated finished part of the current batch. It also shows
-the number of generated tokens and the time left.
+A batch may take minutes, so the bar also moves while a batch is generated: it counts answered rows
+plus the estimated finished part of the current batch. It also shows the number of generated tokens
+and the time left.
 """
 
 import math
@@ -21,8 +22,8 @@ class AnswerProgress:
     Args:
         desc: Title of the bar, such as ``answering``.
         rows: Number of rows.
-        max_new_tokens: Largest number of tokens of an answer. The first batch is expected to take
-            this many forward passes, and later batches as many as the longest batch so far.
+        max_new_tokens: Largest number of tokens of an answer. The bar assumes this number of
+            forward passes for the first batch, and that of the longest batch so far for the others.
         on_change: Called with this object before and after each batch, and after each forward pass.
     """
 
@@ -53,7 +54,7 @@ class AnswerProgress:
         def count(head: Any, inputs: Any, logits: Tensor) -> None:
             nonlocal passes
             passes += 1
-            # The first pass reads the prompts, and generates one token of each.
+            # The first pass reads the prompts, and generates one token for each prompt.
             self.tokens += len(logits) if passes == 1 else math.prod(logits.shape[:-1])
             self._show(self.answered + rows * min(1.0, passes / (self._expected + 1)))
 

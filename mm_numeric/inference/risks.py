@@ -1,22 +1,21 @@
 """Risks: the cost of each candidate answer if another answer is right.
 
 Minimum Bayes risk decoding returns the candidate with the least expected cost. The risk should
-therefore be the score that the answer is evaluated with. T is any number; the names with T are
-those of the metrics in results.json:
+therefore be the metric by which the answers are evaluated. T stands for a number in these names:
 
     circular_minutes    shortest distance on a 12-hour dial, in minutes
-    within_T_minutes    1 if the times are more than T minutes apart, as within_5_minutes
+    within_T_minutes    1 if the times are more than T minutes apart, such as within_5_minutes
     absolute            |x - y|, in the unit of the numbers
-    relative            |x - y| / |y| for the right number y; 0 if y is 0, as such rows have no MAPE
+    relative            |x - y| / |y| for the right number y; 0 if y is 0, where MAPE is undefined
     iou                 1 - IoU of two boxes
-    accuracy_at_T       1 if the IoU is below T, as accuracy_at_0.5
+    accuracy_at_T       1 if the IoU is below T, such as accuracy_at_0.5
     f1_at_T             1 - F1 of two lists of objects. Objects with the same label are matched
                         one-to-one, greedily by decreasing IoU, if their IoU is at least T
-    panoptic_quality    1 - PQ of two lists of objects: in F1 at IoU 0.5, each match counts its IoU
-                        (arXiv:1801.00868)
-    quantile_T          the pinball loss of numbers and times, T > 0 and < 1: T per unit that the
-                        right answer is larger or later, 1 - T per unit that it is smaller or
-                        earlier. The T-quantile has the least expected cost: 0.5 is the median
+    panoptic_quality    1 - PQ of two lists of objects: PQ is F1 at IoU 0.5 in which each match
+                        counts as its IoU, not as 1 (arXiv:1801.00868)
+    quantile_T          the pinball loss of numbers and times, 0 < T < 1: T per unit if the right
+                        answer is larger or later, 1 - T per unit if it is smaller or earlier. The
+                        T-quantile has the least expected cost; T = 0.5 gives the median
     exact               1 if the answers differ, for every type of answer
 
 ``mm_numeric.registry.RISKS`` lists them. A config may also name a ``Risk`` by its import path,
@@ -53,19 +52,19 @@ class Risk:
     name: str
 
     answers: tuple[type, ...]
-    """Types of the answers that have this cost, such as ``ClockTime``; ``object`` for all."""
+    """Types of answers that the risk is defined for, such as ``ClockTime``; ``object`` for all."""
 
     costs: Callable[[Sequence[Any], Sequence[Any]], Floats]
-    """Function from c candidates and t truths to the cost of each candidate if a truth is right,
-    [c, t]; at least 0."""
+    """Function of c candidates and t truths. It returns the cost of each candidate if each truth is
+    the right answer, [c, t]; costs are at least 0."""
 
     finer: "Risk | None" = None
-    """The risk that decides between candidates with the same expected cost, for answers of the same
-    types. A risk with a threshold needs it: if all candidates of a model are within the threshold,
-    their expected costs are equal."""
+    """A second risk for the same types, which decides between candidates with the same expected
+    cost. A risk with a threshold needs it: the expected costs of all candidates are equal if they
+    are all within the threshold of each other."""
 
     def fits(self, answer: Any) -> bool:
-        """Return True if answers of this type have this cost."""
+        """Return True if the risk is defined for the type of ``answer``."""
         return isinstance(answer, self.answers)
 
 
@@ -93,7 +92,7 @@ def _exact_costs(candidates: Sequence[Any], truths: Sequence[Any]) -> Floats:
 
 def first_equal(answers: Sequence[Any]) -> Ints:
     """Return, for each answer, the index of the first answer that is equal to it, [n]."""
-    # Measurements are equal if their numbers are, but 37 °C and 37 °F are different answers.
+    # 37 °C == 37 °F, because Measurement compares only numbers, but they are different answers.
     keys = [(a, units_of(a)) for a in answers]
     seen: dict[Any, int] = {}
     try:
@@ -104,7 +103,7 @@ def first_equal(answers: Sequence[Any]) -> Ints:
 
 
 def units_of(answer: Any) -> tuple[str, ...]:
-    """Return the unit of a measurement, with its other spellings; empty for other answers."""
+    """Return all spellings of the unit of a measurement; () for answers of other types."""
     return answer.units if isinstance(answer, Measurement) else ()
 
 
@@ -155,7 +154,7 @@ def accuracy_at(t: float) -> Risk:
 
 
 def f1_at(t: float) -> Risk:
-    """Return the risk ``f1_at_T``: 1 - F1 of two lists of objects, which match from IoU ``t``."""
+    """Return the risk ``f1_at_T``: 1 - F1 of two lists, whose objects match at IoU >= ``t``."""
     _check_iou(t)
     costs = partial(_f1_costs, threshold=t)
     return Risk(f"f1_at_{t:g}", (Instances,), costs, PANOPTIC_QUALITY)
@@ -164,7 +163,7 @@ def f1_at(t: float) -> Risk:
 def quantile(t: float) -> Risk:
     """Return the risk ``quantile_T``, whose best answer is the ``t``-quantile.
 
-    The difference of two times is the shortest circular one, -360 to 360 minutes.
+    For times, the loss uses the shortest signed difference on the dial, -360 to 360 minutes.
     """
     if not 0 < t < 1:
         raise ValueError(f"a quantile is above 0 and below 1, not {t:g}")
@@ -201,7 +200,7 @@ EXACT = Risk("exact", (object,), _exact_costs)
 
 
 def find_risk(name: str, where: str) -> Risk:
-    """Return the risk with a name such as ``absolute`` or ``accuracy_at_0.5``, or an import path.
+    """Return the risk for a name such as ``absolute`` or ``accuracy_at_0.5``, or an import path.
 
     ``where`` is the file and field that contain the name, for error messages.
     """
@@ -219,9 +218,10 @@ def find_risk(name: str, where: str) -> Risk:
 
 
 def risk_of(task: Task, answer: Any, where: str, name: str | None = None) -> Risk:
-    """Return the risk to decode for, and check that it fits ``answer``, any answer of the task.
+    """Return the risk for decoding, and check that it fits the type of ``answer``.
 
-    Without a ``name``, it is the risk of the task, or else the default risk of the answer type.
+    ``answer`` may be any answer of the task. If ``name`` is None, the risk that the task sets is
+    used; if it sets none, the default risk of the answer type.
     ``where`` is the file and field that contain the name, for error messages.
     """
     default = by_type(RISK_OF_ANSWER, type(answer), "exact")
@@ -231,12 +231,12 @@ def risk_of(task: Task, answer: Any, where: str, name: str | None = None) -> Ris
 
 
 def by_type(table: Mapping[type, Any], kind: type, default: Any) -> Any:
-    """Return the entry of an answer type, or of the nearest of its base classes."""
+    """Return the entry for the type ``kind``, or else for its nearest base class in ``table``."""
     return next((table[base] for base in kind.__mro__ if base in table), default)
 
 
 def check_fits(risk: Risk, answer: Any, where: str) -> None:
-    """Raise ValueError if a risk does not fit the type of ``answer``; list those that do."""
+    """Raise ValueError if a risk does not fit the type of ``answer``; list the risks that fit."""
     if risk.fits(answer):
         return
     known = {name: load(path, where) for name, path in RISKS.items()}

@@ -1,19 +1,20 @@
-"""The distribution of short answers of a server that returns ``top_logprobs``.
+"""Compute the distribution of short answers from the ``top_logprobs`` that a server returns.
 
 A chat API returns the tokens of an answer, and in ``top_logprobs`` the likeliest alternatives to
-each token. Several answers to one question are paths of a tree: after each beginning of an answer,
-the probabilities of the next tokens are known. The probability of a text is known in three cases:
+each token. The answers to one question form a tree of tokens, in which each answer is a path. The
+probabilities of the next token are known for each prefix of an answer. The probability of a text
+is known in three cases:
 
-    A path ends with the text.
-    The text is a time that differs from a path in the last token: after ``7:0``, the tokens ``5``
-    and ``6`` complete the times 7:05 and 7:06.
-    The text is a number of at least two digits that differs from a path in the last token, and
-    both tokens have the same number of digits. The text is assumed to end there with the same
-    probability as the path. If another path continues the text, nothing is assumed.
+    The text is one of the answers.
+    The text is a time that differs from an answer only in the last token: after ``7:0``, the
+    tokens ``5`` and ``6`` complete the times 7:05 and 7:06.
+    The text is a number of at least two digits that differs from an answer only in the last token,
+    and both tokens have the same number of digits. The text is assumed to end there with the same
+    probability as the answer. If a longer answer begins with the text, nothing is assumed.
 
-The continuations of other beginnings are not known, and their probability is not covered. If the
-server returns no end token, it is not known whether a number continues: until a longer answer is
-seen, the probability of ``7`` includes that of ``70``.
+The continuations of other prefixes are not known, so their probability is left out. If the server
+returns no end token, a number may continue: the probability of ``7`` includes that of ``70`` until
+an answer with more digits is added.
 """
 
 import math
@@ -33,7 +34,7 @@ def is_short(text: str) -> bool:
 
 
 class TextTree:
-    """Beginnings of answers as sequences of tokens, with the probabilities of their next tokens."""
+    """Prefixes of answers as sequences of tokens, with the probabilities of their next tokens."""
 
     def __init__(self) -> None:
         self._next: dict[tuple[bytes, ...], dict[bytes, float]] = {}
@@ -50,8 +51,8 @@ class TextTree:
     ) -> None:
         """Add an answer; ``is_complete`` is False if it was truncated.
 
-        ``tokens`` are the log probability and the text of each token, also of an end token, and
-        ``likeliest`` the log probabilities of the likeliest tokens at the same position.
+        ``tokens`` has the log probability and the text of each token, including an end token.
+        ``likeliest`` has the log probabilities of the likeliest tokens at each position.
         """
         path: tuple[bytes, ...] = ()
         for (logprob, token), top in zip(tokens, likeliest, strict=True):
@@ -67,7 +68,7 @@ class TextTree:
             self._answers.add(path)
 
     def probabilities(self) -> dict[str, float]:
-        """Return the probability of each text for which it is known."""
+        """Return the texts whose probability is known (see the module), with the probability."""
         found: defaultdict[str, float] = defaultdict(float)
         todo: list[tuple[tuple[bytes, ...], float]] = [((), 1.0)]
         while todo:
@@ -95,7 +96,11 @@ class TextTree:
         return going, max(0.0, 1 - sum(going.values())) if path in self._answers else 0.0
 
     def _end_in_place(self, path: tuple[bytes, ...]) -> float:
-        """Return the probability of the end after a path that differs in the last token, or 0."""
+        """Return the probability that the answer ends after ``path``, from a similar answer.
+
+        The similar answer differs only in the last token, which has as many digits. Returns 0 if
+        there is no such answer.
+        """
         *before, last = path
         for other in self._next.get(tuple(before), {}):
             own = (*before, other)

@@ -1,14 +1,14 @@
-"""The tokens that a regular expression of answers allows next.
+"""Compute the tokens that a regular expression allows next in an answer.
 
-    regular expression  ->  automaton over bytes  ->  allowed tokens of each state
+    regular expression  ->  automaton over bytes  ->  allowed tokens in each state
 
-A state of the automaton is the set of texts that may still follow. States, and the tokens that each
-allows, are computed when they are first needed, and cached. A step of generation then looks up one
-row of a table for each row of the batch.
+A state of the automaton is the set of texts that may still follow. States and their allowed tokens
+are computed when they are first needed, and cached. Each generation step then only looks up one row
+of a table for each row of the batch.
 
 A token is allowed only if the answer can still be completed within ``max_new_tokens``. A token with
-a name, such as ``<|box_start|>`` or ``<loc0012>``, is allowed only where the grammar has its name,
-and an end token only where an answer is complete.
+a name, such as ``<|box_start|>`` or ``<loc0012>``, is allowed only where the grammar contains its
+name, and an end token only where an answer is complete.
 
 Axes    b rows of a batch, v vocabulary
 """
@@ -28,10 +28,11 @@ from mm_numeric.inference.number_distribution import Floats, Ints
 from mm_numeric.inference.token_texts import TokenTrie, token_texts
 
 RestOf = Callable[[str], str | None]
-"""Function from the beginning of a text to a regular expression of its end, or None."""
+"""Function of the text so far. It returns a regular expression for the rest of the text, or None
+if it needs more text to decide."""
 
 ENDED = 1
-"""State of a row whose answer has its end token; only padding follows."""
+"""State of a row whose answer has ended with an end token; only padding follows."""
 
 _DEAD = 0  # number of the expression that matches no text
 _FEW = 2_000  # tokens
@@ -41,16 +42,16 @@ _Key = tuple[int, bool | None, int]
 
 
 class _State(NamedTuple):
-    """State of one row of a batch: what may follow the text so far."""
+    """State of one row of a batch: the texts that may follow."""
 
     node: int
     """Number of the expression of the texts that may follow."""
 
     rest_of: RestOf | None = None
-    """Function that narrows these texts, given the text so far; None once they are narrowed."""
+    """Function that will return a narrower expression for these texts; None after it has."""
 
     written: bytes = b""
-    """The text so far; empty without ``rest_of``."""
+    """The text so far, as the argument of ``rest_of``; empty if ``rest_of`` is None."""
 
 
 class TokenAutomaton:
@@ -64,7 +65,7 @@ class TokenAutomaton:
         tokenizer = family.tokenizer
         added = {str(token): i for token, i in tokenizer.get_added_vocab().items()}
         named = {name: i for name, i in added.items() if _NAME.fullmatch(name)}
-        # Byte-level vocabularies have a token for each byte, also for those that UTF-8 lacks.
+        # Byte-level vocabularies have a token for each byte, even for MARK, which is not in UTF-8.
         texts = {i: text for i, text in token_texts(tokenizer).items() if MARK not in text}
         texts |= {i: bytes([MARK]) + name[1:].encode() for name, i in named.items()}
         for stop in (*family.stop_ids, family.pad_id):
@@ -73,7 +74,7 @@ class TokenAutomaton:
         text = family.coordinates.text
         has_levels = family.coordinates.bins is not None and text.bin(0) in named
         self._names = [*named, *([text.bin_open] if has_levels else [])]
-        joins = re.compile(rb"[^0-9 ].*[0-9]", re.DOTALL)  # also "), (5", a longer separator
+        joins = re.compile(rb"[^0-9 ].*[0-9]", re.DOTALL)  # a separator and a digit, as "), (5"
         self._joins = np.zeros(max(texts) + 1, bool)
         self._joins[[i for i, t in texts.items() if t[0] != MARK and joins.search(t)]] = True
         self.width = max([*tokenizer.get_vocab().values(), *family.stop_ids, family.pad_id]) + 1
@@ -102,11 +103,11 @@ class TokenAutomaton:
         return len(self._states) + len(self._expressions)
 
     def start(self, regex: str, rest_of: RestOf | None = None) -> int:
-        """Return the first state of a grammar; it is compiled when it is first asked for.
+        """Return the first state of a grammar; compile the grammar at the first call.
 
-        ``regex`` matches the answers (see ``mm_numeric.geometry.grammar``). ``rest_of`` comes from
+        ``regex`` matches all answers (see ``mm_numeric.geometry.grammar``). ``rest_of`` comes from
         ``Task.grammar_after``, and must be the same for the same ``regex``. Raises ValueError if
-        the grammar has another syntax, or if the tokenizer cannot write it.
+        the grammar has unsupported syntax, or if the tokenizer cannot write its answers.
         """
         if regex not in self._starts:
             answers = parse_regex(regex, self._make, self._names)
@@ -124,12 +125,12 @@ class TokenAutomaton:
         return self._starts[regex]
 
     def cost(self, state: int) -> float:
-        """Return the number of tokens within which the answer can be completed."""
+        """Return the largest number of tokens that are needed to complete the answer."""
         node, rest_of, _ = self._states[state]
         return 0.0 if state == ENDED else float((self._most if rest_of else self._least)[node])
 
     def is_complete(self, state: int) -> bool:
-        """Return True if only an end token may follow."""
+        """Return True if only an end token is allowed next."""
         return self._expressions[self._states[state].node] is self._make.empty
 
     def next(self, state: int, token: int) -> int:
@@ -157,9 +158,9 @@ class TokenAutomaton:
         return self._number(_State(node, rest_of, written))
 
     def masks(self, slots: Tensor, new: Tensor) -> Tensor:
-        """Return the tokens that may follow, True in [b, v], from the result of ``find_masks``.
+        """Return a mask [b, v] that is True for allowed tokens, from the result of ``find_masks``.
 
-        It needs no other data of the host: the masks of all states are on the device.
+        No other data is copied from the host, because the masks of all states are on the device.
         """
         missing = len(self._slots) - len(self._masks)
         if missing > 0:
@@ -169,10 +170,10 @@ class TokenAutomaton:
         return self._masks.index_select(0, slots)
 
     def find_masks(self, states: Ints, left: int) -> tuple[Ints, Ints]:
-        """Return the row of each state [b] in the table of masks, and what to change in the table.
+        """Return the index of each state's mask in the table of masks, and changes of the table.
 
-        ``left`` is the number of tokens that may still be written in each row. The changes are flat
-        indices of elements to set to True.
+        ``left`` is the number of tokens that may still be generated in each row. The changes are
+        the flat indices of the elements that ``masks`` must set to True.
         """
         keys = [self._key(state, left) for state in states.tolist()]
         missing = [key for key in dict.fromkeys(keys) if key not in self._slots]
@@ -191,13 +192,13 @@ class TokenAutomaton:
         self._masks = torch.zeros(64, self.width, dtype=torch.bool, device=self.device)
 
     def resize(self, width: int) -> None:
-        """Set v to that of a model, whose output may have more or fewer logits than tokens."""
+        """Set v to the number of logits of a model, which may differ from the number of tokens."""
         if width != self.width:
             self.width = width
             self._clear_masks()
 
     def _key(self, state: int, left: int) -> _Key:
-        """Return the key of a mask; it has ``left`` only if the limit excludes a token."""
+        """Return the cache key of a mask; it contains ``left`` only if this excludes a token."""
         node, rest_of, _ = self._states[state]
         if state == ENDED:
             return ENDED, None, -1
@@ -205,12 +206,12 @@ class TokenAutomaton:
         if place not in self._farthest:
             ids, costs = self._followers(*place)
             self._farthest[place] = costs.max(initial=0.0)
-            if len(ids) <= _FEW:  # kept for ``_followers_within``, which would compute it again
+            if len(ids) <= _FEW:  # cached, because ``_followers_within`` needs the same result
                 self._few[place] = ids, costs
         return *place, left if left <= self._farthest[place] else -1
 
     def _followers_within(self, node: int, is_narrowed: bool | None, left: int) -> Ints:
-        """Return the tokens that may follow in a state; see ``_key``."""
+        """Return the tokens that are allowed in a state. The arguments are a key of ``_key``."""
         if is_narrowed is None:
             return np.array([self.family.pad_id])
         place = node, is_narrowed
@@ -224,12 +225,12 @@ class TokenAutomaton:
         return ids
 
     def _followers(self, node: int, is_narrowed: bool) -> tuple[Ints, Floats]:
-        """Return the tokens that may follow if there is no limit, and the costs after them.
+        """Return the tokens that may follow without a token limit, and the cost of the text after.
 
-        ``node`` is the number of an expression. If it ``is_narrowed``, ``rest_of`` will replace it
-        when more is written. Then tokens with a separator and a digit after it are left out,
-        because the new expression may not allow the digit. Costs are those of the longest answer,
-        because the new expression may lack the shortest one.
+        ``node`` is the number of an expression. If ``is_narrowed`` is True, ``rest_of`` will
+        replace the expression when more text is known. Tokens with a separator and a digit after it
+        are then left out, because the new expression may not allow the digit. Each cost is then
+        that of the longest answer, because the new expression may exclude the shortest answer.
         """
         places, nodes = np.zeros(1, np.int64), np.array([node])
         found = [(places[:0], nodes[:0])]
@@ -275,7 +276,7 @@ class TokenAutomaton:
                 self._table[node, byte] = self._node(after)
 
     def _written(self, prefix: bytes) -> Expression:
-        """Return the expression of a text; only the first byte of the name of a token costs."""
+        """Return the expression that matches only ``prefix``; a token's name costs 1 in total."""
         found, is_in_name = self._make.empty, False
         for byte in prefix:
             found = self._make.then(found, self._make.byte(1 << byte, is_free=is_in_name))
@@ -283,9 +284,10 @@ class TokenAutomaton:
         return found
 
     def _prefix(self, answers: Expression) -> bytes:
-        """Return the text that tokens add before an answer: a space with most SentencePiece models.
+        """Return the text that the tokenizer adds before an answer.
 
-        An answer of the grammar is tokenised, as in training, and decoded again.
+        With most SentencePiece models, it is a space. To find it, one answer of the grammar is
+        tokenised as in training, and decoded; the text before the answer is returned.
         """
         name = self.family.tokenizer.name_or_path
         if not np.isfinite(answers.least):

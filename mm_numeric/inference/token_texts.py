@@ -1,4 +1,4 @@
-"""The text of each token of a vocabulary as bytes, and a prefix tree of these texts in arrays.
+"""The text of each token of a vocabulary as bytes, and a prefix tree (trie) of these texts.
 
 Axes    n nodes of the tree, k tokens
 """
@@ -22,9 +22,9 @@ _SPACE = "▁"
 def token_texts(tokenizer: Any) -> dict[int, bytes]:
     """Return the bytes that each token adds to a text, by token id.
 
-    Special tokens are left out, and so are tokens that the tokenizer never produces: those of
-    several digits if it makes one token of each digit, and byte tokens such as ``<0x31>`` if ``1``
-    is a token. The name of an added token, such as ``<loc0012>``, is its text.
+    Special tokens are left out. Tokens that the tokenizer never produces are left out too: tokens
+    of several digits if it splits numbers into single digits, and byte tokens such as ``<0x31>`` if
+    ``1`` is a token. The text of an added token such as ``<loc0012>`` is its name.
     """
     vocabulary: dict[str, int] = tokenizer.get_vocab()
     added = {str(token): index for index, token in tokenizer.added_tokens_decoder.items()}
@@ -68,12 +68,12 @@ def _decoder(tokenizer: Any) -> Callable[[str], bytes]:
 
 
 def _settings(part: Any) -> str:
-    """Return the settings of a part of a tokenizer as JSON, without those of its vocabulary."""
+    """Return the settings of a tokenizer component, such as its decoder, as JSON."""
     return "" if part is None else part.__getstate__().decode()
 
 
 def _spelled(byte: int) -> str | None:
-    """Return the token of an ASCII character that SentencePiece prefers to its byte token."""
+    """Return the SentencePiece token for a byte that is an ASCII character; None for others."""
     return chr(byte).replace(" ", _SPACE) if byte < 128 else None
 
 
@@ -83,15 +83,18 @@ def _piece(token: str) -> bytes:
 
 
 class TokenTrie:
-    """A prefix tree; node 0 is the empty text, and children have greater numbers than parents.
+    """A prefix tree of the texts of tokens, stored in arrays.
+
+    Each node is a prefix of a text. Node 0 is the empty prefix, and the number of a child is
+    greater than that of its parent.
 
     Attributes:
-        byte: [n] the last byte of the text of each node.
+        byte: [n] the last byte of each node's prefix.
         single: The bytes that are the whole text of a token.
     """
 
     def __init__(self, texts: Mapping[int, bytes]) -> None:
-        """Build the tree of the texts of tokens, by token id; no text is empty."""
+        """Build the tree from the text of each token id; no text may be empty."""
         ids = np.fromiter(texts, np.int64, len(texts))
         at = np.zeros(len(texts), np.int64)
         lengths = np.array([len(text) for text in texts.values()])
@@ -105,7 +108,7 @@ class TokenTrie:
             parents.append(edges // 256)
             self.byte = np.concatenate([self.byte, (edges % 256).astype(np.uint8)])
             count += len(edges)
-        # Both lists are sorted by node, so that a node's children and tokens are ranges.
+        # Both arrays are sorted by node: the children of a node, and its tokens, are ranges.
         bounds = np.arange(count + 1)
         self._child = np.searchsorted(np.concatenate(parents), bounds)
         order = np.argsort(at, kind="stable")
@@ -113,17 +116,17 @@ class TokenTrie:
         self.single = frozenset(text[0] for text in values if len(text) == 1)
 
     def children(self, nodes: Ints) -> tuple[Ints, Ints]:
-        """Return all children of some nodes, and for each the index of its parent in ``nodes``."""
+        """Return all children of ``nodes``, and for each child the index of its parent there."""
         return _ranges(self._child[nodes], self._child[nodes + 1])
 
     def tokens(self, nodes: Ints) -> tuple[Ints, Ints]:
-        """Return the ids of the tokens at some nodes, and for each the index in ``nodes``."""
+        """Return the ids of all tokens at ``nodes``, and for each the index of its node there."""
         found, source = _ranges(self._token[nodes], self._token[nodes + 1])
         return self._ids[found], source
 
 
 def _ranges(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
-    """Return the numbers of all ranges, one after the other, and the range that each is in."""
+    """Return the integers of all ranges [start, end), and for each the index of its range."""
     counts = ends - starts
     source = np.repeat(np.arange(len(starts)), counts)
     return np.arange(len(source)) + (starts - np.cumsum(counts) + counts)[source], source
