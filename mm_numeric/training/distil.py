@@ -1,10 +1,11 @@
 """Train a model on its own decoded answers to the training rows (config section ``distil``).
 
-1. The teacher is trained as without this section, in the subfolder ``teacher`` of the run.
-2. It answers the training rows under a decoding rule: ``training_answers.RULE.jsonl``.
-3. Its weights are trained further, with cross-entropy on these answers, in the run's folder.
+1. A teacher is trained with the rest of the config, in the subfolder ``teacher`` of the run.
+2. The teacher answers the training rows with a decoding rule: ``training_answers.RULE.jsonl``.
+3. The student starts from the teacher's weights. It is trained on these answers with
+   cross-entropy, in the run's folder.
 
-After an interruption, each step resumes from its checkpoint, or at the rows without an answer.
+After an interruption, training resumes from its last checkpoint, and step 2 at the next row.
 """
 
 from dataclasses import replace
@@ -21,7 +22,10 @@ from mm_numeric.runs.folder import MODEL, TEACHER, TRAINING_ANSWERS, decoded_nam
 
 
 def check_distillation(config: Config) -> None:
-    """Raise ValueError if the answers cannot be decoded; called before the teacher is trained."""
+    """Raise ValueError if the teacher will not be able to answer the training rows.
+
+    Call it before the teacher is trained.
+    """
     assert config.distil is not None
     settings = replace(config.predict, decode=config.distil.decode)
     cache = Path(config.data.cache)
@@ -43,9 +47,9 @@ def teacher_of(config: Config) -> Config:
 
 
 def student_of(config: Config) -> Config:
-    """Answer the training rows with the trained teacher; return the config to train on the answers.
+    """Answer the training rows with the trained teacher; return the config of the student.
 
-    Rows that are answered already are not answered again.
+    Rows whose answers are already in the file are not answered again.
     """
     distil, teacher = config.distil, config.output_dir / TEACHER
     assert distil is not None

@@ -20,7 +20,7 @@ class StoppedError(Exception):
 
 
 class NotFiniteError(EveryRankError):
-    """Raised if a loss, gradient or weight is not finite, as after a too high learning rate."""
+    """Raised if a loss, gradient or weight is not finite, often due to a high learning rate."""
 
 
 @contextmanager

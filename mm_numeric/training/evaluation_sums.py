@@ -1,4 +1,4 @@
-"""Evaluation losses of a trainer: exact means over all tokens and numbers, not over batch means.
+"""Evaluation losses of a trainer: exact means over all tokens and numbers of the data set.
 
 Axes    b rows, t positions, n supervised positions (those with a label)
 """
@@ -33,7 +33,8 @@ class EvaluationSums:
     def add(self, result: ObjectiveResult, own: Mapping[str, Tensor]) -> None:
         """Add a batch.
 
-        ``own`` are the losses besides the objective: means over the batch, weighted by its tokens.
+        ``own`` are the losses besides the objective: each is a mean over the batch, and is weighted
+        by the number of tokens in the batch.
         """
         tokens = next(iter(result.sums.values())).items
         here = {
@@ -52,8 +53,9 @@ class EvaluationSums:
     ) -> dict[str, float]:
         """Return the loss, its components and the number metrics, over the batches of all ranks.
 
-        ``total`` returns the loss for the sum and count of each component. The names are
-        ``PREFIX_loss``, ``PREFIX_loss/NAME`` and ``PREFIX_numbers/NAME``. Empty without batches.
+        ``total`` computes the loss from the sum and count of each component. The names are
+        ``PREFIX_loss``, ``PREFIX_loss/NAME`` and ``PREFIX_numbers/NAME``. Returns {} if no batch
+        was added.
         """
         if not self.sums:
             return {}
@@ -71,12 +73,12 @@ class EvaluationSums:
 
 @dataclass(frozen=True)
 class RowTokensCollator:
-    """A data collator that adds ``row_tokens`` to the padding-free batches of another."""
+    """A data collator that adds ``row_tokens`` to the padding-free batches of ``collator``."""
 
     collator: Callable[[Any], Any]
 
     def __call__(self, examples: Sequence[Any]) -> Any:
-        """Return the batch of the other collator."""
+        """Return the batch, with ``row_tokens`` if several examples are in one row."""
         batch = self.collator(examples)
         if len(examples) > 1 and len(_positions(batch)) == 1:
             alone = (self.collator([example]) for example in examples)
@@ -92,9 +94,9 @@ def count_row_tokens(loader: Any) -> None:
 
 
 def without_repeated_rows(inputs: dict[str, Any], accelerator: Any) -> dict[str, Any]:
-    """Return a batch without the labels of rows that are also in another batch of the evaluation.
+    """Return a batch without the labels of rows that the evaluation has already counted.
 
-    On several ranks, accelerate completes the last batches with the first rows of the data set.
+    On several ranks, accelerate fills the last batches with the first rows of the data set.
     """
     state = accelerator.gradient_state
     if accelerator.num_processes == 1 or not state.end_of_dataloader or state.remainder <= 0:

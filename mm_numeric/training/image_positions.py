@@ -1,10 +1,10 @@
-"""Compute on the CPU, with the batch, the inputs that Qwen models derive from image sizes.
+"""Compute on the CPU, in the data collator, the inputs that Qwen models derive from image sizes.
 
 A model with M-RoPE computes the position of each token from the sizes of the images, row by row,
-and its vision tower divides the patches into images. On a GPU the host waits for each of these
-values: more than eight times a row, and three times a layer of the vision tower. transformers (5.15
-to 5.24) also accepts them as arguments, which have the names of its ``vision_utils`` with the
-prefix ``image_``.
+and its vision tower divides the patches into images. On a GPU, the host would wait for each of
+these values: more than eight times per row, and three times per layer of the vision tower.
+transformers (5.15 to 5.24) also accepts these values as arguments; their names are those in its
+module ``vision_utils`` with the prefix ``image_``.
 """
 
 import inspect
@@ -23,9 +23,10 @@ _SIZES, _TYPES = "image_grid_thw", "mm_token_type_ids"
 
 @dataclass(frozen=True)
 class ImageInputs:
-    """Arguments of a model that are derived from the sizes of images, as a batch entry.
+    """Batch entry with the arguments of a model that are derived from image sizes.
 
-    ``on_host`` stays on the CPU, because the model reads its values.
+    The tensors ``packed`` are copied to the device. ``on_host`` stays on the CPU, because the model
+    reads its values there.
     """
 
     packed: Packed
@@ -46,15 +47,15 @@ class ImageInputs:
 
 @dataclass(frozen=True)
 class ImagePositions:
-    """Adds the positions of tokens and patches to the batches of another collator.
+    """Collator that adds the positions of tokens and patches to the batches of ``collate``.
 
-    A batch gets ``position_ids`` [3, b, t] unless it has positions. If the family knows the inputs
-    of its vision tower, ``image_inputs`` replaces the sizes of the images.
+    A batch without ``position_ids`` gets ``position_ids`` [3, b, t]. If the family defines
+    ``vision_inputs``, the entry ``image_inputs`` replaces the sizes of the images.
     """
 
     collate: Callable[[Sequence[Example]], dict[str, Any]]
     rope_index: Callable[..., tuple[Tensor, Any]]
-    """``get_rope_index`` of the model, from ``rope_index_of``."""
+    """Method ``get_rope_index`` of the model, as ``rope_index_of`` returns it."""
 
     family: Family
     vision_config: Any
@@ -62,7 +63,7 @@ class ImagePositions:
     def __call__(self, examples: Sequence[Example]) -> dict[str, Any]:
         """Return a batch; an empty list of examples becomes an empty dict."""
         batch = self.collate(examples)
-        if _SIZES not in batch:  # without images, the positions are token numbers
+        if _SIZES not in batch:  # without images, positions are 0, 1, 2, ...
             return batch
         if "position_ids" not in batch:
             batch["position_ids"] = rope_positions(self.rope_index, batch)
@@ -77,7 +78,7 @@ class ImagePositions:
 
 
 def with_image_positions(model: Any, family: Family, collate: Any) -> Any:
-    """Return a collator that also computes the positions of images, if the model has M-RoPE."""
+    """Return ``collate``, or for a model with M-RoPE an ``ImagePositions`` around it."""
     rope_index = rope_index_of(model)
     if rope_index is None:
         return collate
@@ -85,16 +86,17 @@ def with_image_positions(model: Any, family: Family, collate: Any) -> Any:
 
 
 def rope_index_of(model: Any) -> Any:
-    """Return ``get_rope_index`` of a model with M-RoPE, bound to an object without weights.
+    """Return the method ``get_rope_index`` of a model; None if the model has no M-RoPE.
 
-    The weights must not be sent to the workers of the data loader with the collator.
+    It is bound to an object without weights, so that the collator does not carry the weights to the
+    workers of the data loader.
     """
     owner = next((m for m in model.modules() if hasattr(m, "get_rope_index")), None)
     if owner is None:
         return None
     empty: Any = object.__new__(type(owner))
     nn.Module.__init__(empty)
-    # Some models read more than their config, such as the spatial_merge_size of Qwen2.5-Omni.
+    # The method may read other attributes than the config: spatial_merge_size in Qwen2.5-Omni.
     vars(empty).update((k, value) for k, value in vars(owner).items() if not k.startswith("_"))
     return empty.get_rope_index
 
@@ -102,6 +104,6 @@ def rope_index_of(model: Any) -> Any:
 def rope_positions(
     rope_index: Callable[..., tuple[Tensor, Any]], batch: Mapping[str, Any]
 ) -> Tensor:
-    """Return the positions in time, height and width of the tokens of a padded batch, [3, b, t]."""
+    """Return the time, height and width positions of the tokens of a padded batch, [3, b, t]."""
     known = inspect.signature(rope_index).parameters
     return rope_index(**{name: value for name, value in batch.items() if name in known})[0]

@@ -23,7 +23,7 @@ _REPLACED_LOSSES = (
     "trl.trainer.sft_trainer.SFTTrainer",
     "UnslothSFTTrainer._UnslothSFTTrainer",  # TRL's class as Unsloth writes it to its cache
 )
-"""Classes whose ``compute_loss`` is cross-entropy, which an objective contains."""
+"""Classes whose ``compute_loss`` may be replaced: it is cross-entropy, as in an objective."""
 
 
 def loss_func(loss_of: NumericLoss, *, shift: bool) -> Callable[..., Tensor]:
@@ -31,12 +31,12 @@ def loss_func(loss_of: NumericLoss, *, shift: bool) -> Callable[..., Tensor]:
 
     Each micro-batch is weighted by its fraction of the supervised tokens in the step. Cross-entropy
     is therefore the exact mean over the step, also with gradient accumulation and several ranks.
-    Numeric losses are not: each is a mean over the numbers of one micro-batch, so a number weighs
-    more in a micro-batch with few numbers. ``NumericLossMixin`` computes exact means.
+    Numeric losses are not exact means: each is a mean over the numbers of one micro-batch, so a
+    number weighs more in a micro-batch with few numbers. ``NumericLossMixin`` computes exact means.
 
-    In a Trainer, the router losses of a mixture of experts are added, unless ``own_loss`` is
-    ``ignore``: the mean over the micro-batches and ranks. Other losses of a model cannot be added,
-    because it does not get labels: use ``NumericLossMixin``.
+    In a Trainer, the router losses of a mixture of experts are added as a mean over micro-batches
+    and ranks, unless ``own_loss`` is ``ignore``. Other losses that a model adds need labels, which
+    the model does not get here: use ``NumericLossMixin`` for them.
 
     Args:
         loss_of: The loss to train on.
@@ -44,12 +44,11 @@ def loss_func(loss_of: NumericLoss, *, shift: bool) -> Callable[..., Tensor]:
             False for encoder-decoders.
 
     Raises:
-        ValueError: If the objective has ``balance: running``, whose means must be updated after
-            each step, as this function cannot detect its end; if the outputs of the model show that
-            it requires the other ``shift``; if the Trainer has a ``label_smoothing_factor``, which
-            it ignores when it has a ``compute_loss_func``; if the model adds tokens that the labels
-            do not have (prompt tuning of PEFT, GIT); or if its own loss has more than cross-entropy
-            and router losses.
+        ValueError: If the objective has ``balance: running``, because its means are updated at the
+            end of each step, which this function cannot detect; if the outputs show that the model
+            requires the other ``shift``; if the Trainer has a ``label_smoothing_factor``, which it
+            would ignore; if the model adds tokens that the labels do not have (prompt tuning of
+            PEFT, GIT); or if the model adds losses other than router losses to cross-entropy.
     """
     if loss_of.spec.balance == "running":
         raise ValueError(
@@ -62,7 +61,7 @@ def loss_func(loss_of: NumericLoss, *, shift: bool) -> Callable[..., Tensor]:
     def compute_loss(
         outputs: Any, labels: Tensor | None, num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
-        # Trainer passes no settings to a compute_loss_func, but it is the caller.
+        # Trainer does not pass itself to a compute_loss_func, but it is the caller.
         caller = sys._getframe(1).f_locals
         trainer = caller.get("self")
         check_label_smoothing(getattr(trainer, "args", None))
@@ -83,7 +82,7 @@ def loss_func(loss_of: NumericLoss, *, shift: bool) -> Callable[..., Tensor]:
 
 
 class _RouterLosses:
-    """The router losses of the model of a Trainer, whose own loss is probed at the first batch."""
+    """Computes a model's router losses in a Trainer; probes its own loss at the first batch."""
 
     def __init__(self, policy: str, shift: bool) -> None:
         self.policy, self.shift = policy, shift
@@ -93,11 +92,11 @@ class _RouterLosses:
     def of(
         self, outputs: Any, labels: Tensor, caller: Mapping[str, Any], is_counted: bool
     ) -> Tensor | None:
-        """Return the router loss to add to the loss of a micro-batch.
+        """Return the router loss to add to the loss of a micro-batch; None if there is none.
 
-        ``labels`` [b, t] are aligned with the logits, and ``caller`` has the variables of
-        ``Trainer.compute_loss``, which multiplies the loss by the number of ranks if the tokens of
-        the step are counted (``is_counted``).
+        ``labels`` [b, t] are aligned with the logits. ``caller`` has the local variables of
+        ``Trainer.compute_loss``. ``is_counted`` is True if the tokens of the step are counted;
+        Trainer then multiplies the loss by the number of ranks.
         """
         if self.policy == "ignore":
             return None
@@ -135,7 +134,7 @@ class _RouterLosses:
         if router is None or not whole.training:
             return router
         ranks = 1
-        if is_counted and args.average_tokens_across_devices:  # by which Trainer multiplies
+        if is_counted and args.average_tokens_across_devices:  # Trainer multiplies by this number
             ranks = accelerator.num_processes // getattr(trainer, "get_tp_size", lambda: 1)()
         return router / (trainer.current_gradient_accumulation_steps * ranks)
 
@@ -147,14 +146,14 @@ class _RouterLosses:
 
 @dataclass(frozen=True)
 class SpansCollator:
-    """A data collator that adds ``spans`` to the batches of another; see ``collate_with_spans``."""
+    """A data collator that finds the numbers in each batch's labels; see ``collate_with_spans``."""
 
     collator: Callable[[Any], Mapping[str, Any]]
     find: Callable[..., NumberSpans]
     shift: bool
 
     def __call__(self, examples: Any) -> dict[str, Any]:
-        """Return the batch of the other collator with the entry ``spans``."""
+        """Return the batch of ``collator`` with the additional entry ``spans``."""
         batch = dict(self.collator(examples))
         labels = aligned_labels(batch.get("labels"), self.shift)
         documents = packed_documents(batch) if self.shift else None
@@ -173,15 +172,15 @@ def collate_with_spans(
     iterable data set on several ranks requires ``dispatch_batches=False`` of accelerate, which
     otherwise reads the batches of all ranks as one.
 
-    The batches of ``collator`` have ``labels`` [b, t]. Those of packed documents have
-    ``position_ids`` or an ``attention_mask``, as for ``NumericLossMixin``. ``shift`` is False for
+    The batches of ``collator`` need ``labels`` [b, t]. Batches of packed documents also need
+    ``position_ids`` or an ``attention_mask``; see ``NumericLossMixin``. ``shift`` is False for
     encoder-decoders, whose labels are aligned with the logits.
     """
     return SpansCollator(collator, loss_of.span_finder(), shift)
 
 
 def check_shift(collator: Any, shift: bool) -> None:
-    """Raise ValueError if a ``SpansCollator`` aligns the labels in another way than ``shift``."""
+    """Raise ValueError if ``collator`` is a ``SpansCollator`` whose ``shift`` is not ``shift``."""
     if isinstance(collator, SpansCollator) and collator.shift != shift:
         raise ValueError(
             f"the model is {'a decoder' if shift else 'an encoder-decoder'}: its data collator is "
@@ -198,9 +197,10 @@ def check_label_smoothing(args: Any) -> None:
 
 
 def has_virtual_tokens(model: Any) -> bool:
-    """Return True if PEFT puts virtual tokens before each row: more logits than labels.
+    """Return True if PEFT adds virtual tokens before each row: there are more logits than labels.
 
-    Prefix tuning puts keys and values there, and an encoder-decoder has the tokens in its encoder.
+    Prefix tuning adds no tokens, only keys and values. In an encoder-decoder, the virtual tokens
+    are in the encoder, so they have no logits.
     """
     peft: Any = getattr(model, "active_peft_config", None)
     if not getattr(peft, "is_prompt_learning", False) or peft.peft_type == "PREFIX_TUNING":
@@ -209,7 +209,7 @@ def has_virtual_tokens(model: Any) -> bool:
 
 
 def check_base(trainer: type, mixin: type) -> None:
-    """Raise ValueError if ``mixin`` would replace another loss than cross-entropy, or none.
+    """Raise ValueError if ``mixin`` would replace a loss other than cross-entropy, or no loss.
 
     ``trainer`` is a class that combines ``NumericLossMixin`` (``mixin``) with a trainer.
     """
@@ -223,7 +223,7 @@ def check_base(trainer: type, mixin: type) -> None:
         )
     for cls in after:
         step = inspect.unwrap(vars(cls)["training_step"]) if "training_step" in vars(cls) else None
-        calls = {"compute_loss", "training_step"}  # its own, or that of its parent class
+        calls = {"compute_loss", "training_step"}  # the class's own method or its parent's
         if inspect.isfunction(step) and not calls.intersection(step.__code__.co_names):
             raise ValueError(
                 f"{trainer.__name__}: the training_step of {cls.__name__} does not call "
@@ -259,18 +259,18 @@ def step_counts(
 ) -> Counts:
     """Count the tokens and numbers in all micro-batches of one optimiser step.
 
-    Pass the result as ``counts=`` when you call the loss on each micro-batch. The losses of
-    the micro-batches then add up to the loss of one large batch.
+    Pass the result as ``counts=`` when you call the loss on each micro-batch. The losses of the
+    micro-batches then sum to the loss of one large batch.
 
     Args:
         loss_of: The loss to train on, which finds the numbers in the labels.
         labels: [b, t] of each micro-batch, with ``IGNORE_INDEX`` at positions to ignore.
         shift: True for decoder-only models, if the labels are not shifted yet. Call the loss
             with the same ``shift``, or it raises ValueError.
-        weights: The ``weights`` of each micro-batch, [b, t] or [b], if the loss is called
-            with weights. Their sums are then counted.
-        spans: The ``spans`` of each micro-batch, if the loss is called with spans: those of
-            packed documents, or of boxes and times. None: find the numbers in the labels.
+        weights: The ``weights`` of each micro-batch, [b, t] or [b], if the loss is called with
+            weights. Each token or number then counts with its weight.
+        spans: The ``spans`` of each micro-batch, if the loss is called with spans (for packed
+            documents, boxes or times). None: find the numbers in the labels.
         accelerator: An ``accelerate.Accelerator``, to sum the counts over its ranks. Then multiply
             each loss by its ``num_processes``, because gradients are averaged over ranks, and by
             its ``gradient_accumulation_steps``, because its ``backward`` divides by them.
@@ -310,11 +310,11 @@ def end_step(
 
     Args:
         loss_of: The loss to train on.
-        results: What the loss returned for each micro-batch of the step.
+        results: The result of the loss for each micro-batch of the step.
         accelerator: An ``accelerate.Accelerator``; the losses are then summed over its ranks.
 
     Returns:
-        Sum and count of each loss in the step; for example, ``sums["ce"].mean`` is the mean CE.
+        Sum and count of each loss in the step. For example, ``sums["ce"].mean`` is the mean CE.
     """
     sums: dict[str, LossSum] = {}
     for result in results:
@@ -342,7 +342,7 @@ def count_numbers(
     counts with its weight instead of 1, except for samples. ``documents`` [b, t] has the index of
     the packed document that each label belongs to.
     """
-    if spans is None:  # found on the CPU: the host waits once for a GPU, to copy both
+    if spans is None:  # found on the CPU: one copy of both, so that the host waits only once
         both = [labels] if documents is None else [labels, documents.to(labels)]
         spans = loss_of.spans(*torch.stack(both).cpu()).to(labels.device)
     if labels.dim() == 2:
@@ -364,7 +364,10 @@ def total_counts(counted: list[Tensor], accelerator: Any) -> Counts:
 
 
 def added_sums(one: Mapping[str, LossSum], other: Mapping[str, LossSum]) -> dict[str, LossSum]:
-    """Add up the losses, such as ``ce``, of two sets of micro-batches. A dict may be empty."""
+    """Add the sums and counts of two sets of micro-batches, by the name of the loss (``ce``).
+
+    Either dict may be empty.
+    """
     if not one or not other:
         return dict(one or other)
     return {
@@ -378,7 +381,7 @@ def sums_over_ranks(
 ) -> tuple[dict[str, LossSum], LossSum]:
     """Add up the sum and count of each loss, such as ``ce``, over all ranks, in float64.
 
-    They are returned by name, and as one tensor of all sums and one of all counts.
+    Returns the total of each loss by name, and all totals together as two tensors (sums, counts).
     """
     totals = torch.stack([part.total for part in sums.values()]).double()
     items = torch.stack([part.items for part in sums.values()])

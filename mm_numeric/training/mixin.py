@@ -78,26 +78,27 @@ class NumericLossMixin(_Trainer):
 
     Use it as ``class NumericSFTTrainer(NumericLossMixin, SFTTrainer)``. The new class accepts all
     arguments of the trainer, and ``objective=``: a ``NumericLoss``, or a value that ``NumericLoss``
-    accepts as its first argument, such as ``"ntil"``. The number tokens are then those of the
-    ``processing_class``. Each loss component is an exact mean over the whole optimiser step, with
+    accepts as its first argument, such as ``"ntil"``; the tokenizer is then the
+    ``processing_class``. Each loss component is an exact mean over the whole optimiser step, over
     all ranks and micro-batches.
 
-    The trainer is Trainer, Seq2SeqTrainer, SFTTrainer, or a subclass of them that does not override
-    ``compute_loss``. Others raise ValueError: the mixin would replace the loss of GKDTrainer or
-    RLOOTrainer, for example.
+    The trainer is Trainer, Seq2SeqTrainer, SFTTrainer, or a subclass that does not override
+    ``compute_loss``. Other trainers raise ValueError, because the mixin would replace their loss:
+    GKDTrainer and RLOOTrainer, for example.
 
     Batches need ``labels`` [b, t] with -100 at positions to ignore; padded, packed, padding-free
     and completion-only batches all work. Labels are shifted unless the model is an encoder-decoder.
     Logits are computed only at positions with a label, except for ``return_outputs=True``, and
     unless torch.compile or the model prevents it. To save memory, a micro-batch with
     ``chunked_from`` logits or more computes its loss in chunks, unless FSDP, torch.compile or the
-    output head (LoRA, soft-capping) prevents it. The reason is then logged once. Under activation
-    checkpointing, a frozen vision tower is not differentiated, unlike by the trainer alone.
+    output head (LoRA, soft-capping) prevents it. The reason is then logged once. With activation
+    checkpointing, no gradients are computed for a frozen vision tower; without this mixin, the
+    trainer computes them.
 
     Digits of two packed documents are never read as one number if the batch has ``position_ids``
     [b, t] that restart with each document, or an ``attention_mask`` [b, t] with the document index
-    of each token. Without either, as in TRL's ``packing_strategy="wrapped"``, a separator token
-    between the documents is required.
+    of each token. If the batch has neither, as in TRL's ``packing_strategy="wrapped"``, documents
+    must be separated by a token.
 
     The mixin finds the numbers in the labels of each batch, unless the collator has added them as
     ``spans``: wrap it in ``collate_with_spans`` to find them in the workers of the data loader. In
@@ -112,8 +113,8 @@ class NumericLossMixin(_Trainer):
 
     ``evaluate`` returns ``eval_loss``, ``eval_loss/NAME`` and ``eval_numbers/NAME``: exact means
     over all tokens and numbers of the data set, whatever the batches and ranks.
-    ``metric_for_best_model="eval_loss/emd"`` chooses a checkpoint by a component.
-    ``Seq2SeqTrainer`` with ``predict_with_generate`` reports the model's own loss.
+    ``metric_for_best_model="eval_loss/emd"`` chooses a checkpoint by a loss component.
+    ``Seq2SeqTrainer`` with ``predict_with_generate`` reports the model's own loss instead.
     """
 
     chunked_from: float = CHUNKED_FROM
@@ -130,8 +131,8 @@ class NumericLossMixin(_Trainer):
             )
         check_base(type(self), NumericLossMixin)
         super().__init__(*args, **kwargs)
-        # Otherwise Trainer divides the loss by the number of micro-batches, although it is already
-        # divided by the counts of the whole step.
+        # Otherwise Trainer divides the loss by the number of micro-batches, although the loss is
+        # already divided by the counts of the whole step.
         self.model_accepts_loss_kwargs = True
         tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
         if not isinstance(objective, NumericLoss):
@@ -162,7 +163,7 @@ class NumericLossMixin(_Trainer):
         self._guessing = math.log(size) if size else math.inf  # if all tokens are equally likely
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Reset the running means of the losses and the values that are not logged, then train."""
+        """Reset the running means of the losses and the values that were not logged, then train."""
         check_shift(self.data_collator, not self._is_encoder_decoder)
         self.objective.balance.reset()
         self._seen, self._metric_sums, self._longest = [], None, None
@@ -193,9 +194,9 @@ class NumericLossMixin(_Trainer):
         return batches, num_items
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> int:
-        """Return any number: ``compute_loss`` divides by the counts of ``get_batch_samples``.
+        """Return 1, which is not used: ``compute_loss`` divides by the counts of the whole step.
 
-        For None, Trainer would divide the loss by the number of micro-batches.
+        If this returned None, Trainer would divide the loss by the number of micro-batches.
         """
         return 1
 
@@ -234,12 +235,12 @@ class NumericLossMixin(_Trainer):
         if counts is not None and new is not None:
             self._metric_sums = new if before is None else before + new
         if counts is not None and self.accelerator.num_processes > 1:
-            # Data parallelism averages gradients over ranks, but the counts are over all.
+            # Data parallelism averages gradients over ranks, but the counts are totals.
             loss = loss * self.accelerator.num_processes
         sums = dict(result.sums)
         own = self._own_losses(outputs, labels, supervised)
         for name, each in own.items():
-            # A mean over one micro-batch, which is averaged over those of the step, as in TRL.
+            # The mean over one micro-batch; these means are averaged over the step, as in TRL.
             steps = 1 if counts is None else self.current_gradient_accumulation_steps
             loss = loss + each.to(loss.device) / steps
             total = each.detach().to(loss)
@@ -253,7 +254,7 @@ class NumericLossMixin(_Trainer):
     def _own_losses(
         self, outputs: Any, labels: Tensor, supervised: Tensor | None
     ) -> dict[str, Tensor]:
-        """Return the losses in the model's outputs that are added to the objective."""
+        """Return the losses that the model adds to cross-entropy, which are trained too."""
         if self.objective.spec.own_loss == "ignore":
             return {}
         own_loss = self._own_loss or OwnLoss()
@@ -265,10 +266,11 @@ class NumericLossMixin(_Trainer):
     def _model_inputs(
         self, model: torch.nn.Module, inputs: Mapping[str, Any]
     ) -> tuple[dict[str, Any], Tensor, NumberSpans | None, Tensor | None]:
-        """Return the keyword arguments for the model, and the labels with their numbers and mask.
+        """Return the model's keyword arguments, the labels, their number spans and their mask.
 
-        Labels are [n] with the numbers and the mask ``supervised`` [b, t] of ``TrainingCollator``.
-        Labels [b, t] of other collators have no mask, and their numbers may be None.
+        In batches of ``TrainingCollator``, labels are [n], and ``supervised`` [b, t] is their mask.
+        In batches of other collators, labels are [b, t], the mask is None, and the spans may be
+        None.
         """
         batch = dict(inputs)
         labels, spans = self._labels(batch), batch.pop("spans", None)
@@ -301,7 +303,7 @@ class NumericLossMixin(_Trainer):
     ) -> tuple[Any, ObjectiveResult]:
         """Run the model; return its outputs, and the loss and metrics computed from them.
 
-        The outputs have logits at all positions for ``return_outputs`` with labels [b, t].
+        With ``return_outputs`` and labels [b, t], the outputs have logits at all positions.
         """
         if self._needs_labels(model, batch, labels, supervised):
             outputs = self._with_labels(model, batch, aligned(labels, supervised))
@@ -335,7 +337,7 @@ class NumericLossMixin(_Trainer):
         return outputs, self._result(outputs, labels, spans, counts)
 
     def _make_head(self, model: torch.nn.Module, batch: dict[str, Any], count: int) -> ChunkedHead:
-        """Return the output head after a check on a micro-batch of ``count`` positions."""
+        """Check the output head on a micro-batch of ``count`` positions, and return it."""
         stop_gradients_at_frozen_towers(self.model)  # activation checkpointing is enabled by now
         head = ChunkedHead(
             model,
@@ -355,7 +357,10 @@ class NumericLossMixin(_Trainer):
         labels: Tensor,
         supervised: Tensor | None,
     ) -> bool:
-        """Return True if the model needs labels for a trained loss; probe the first micro-batch."""
+        """Return True if the model needs labels to compute a loss that it adds to cross-entropy.
+
+        This is found by ``probe_own_loss`` at the first micro-batch with a label.
+        """
         if self._own_loss is None:
             self._own_loss = probe_own_loss(
                 model,
@@ -377,7 +382,7 @@ class NumericLossMixin(_Trainer):
         return outputs
 
     def _log_once_if_whole(self, head: ChunkedHead) -> None:
-        """Log the reason if the loss cannot be computed in chunks, which would save memory."""
+        """Log the reason if the loss cannot be computed in chunks to save memory."""
         if head.all_positions:
             self._log_once(
                 logging.INFO, f"Logits are computed at all positions: {head.all_positions}."
@@ -402,7 +407,7 @@ class NumericLossMixin(_Trainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> Any:
-        """Evaluate a data set; its losses are means over all tokens and numbers."""
+        """Evaluate a data set; losses are means over all its tokens and numbers."""
         if self.accelerator.num_processes > 1:
             count_row_tokens(dataloader)
         self._evaluation = evaluation = EvaluationSums()
@@ -418,7 +423,7 @@ class NumericLossMixin(_Trainer):
         return output
 
     def _loss_of_sums(self, sums: Mapping[str, LossSum]) -> Tensor:
-        """Return the loss, given the sum and count of each component."""
+        """Compute the loss from the sum and count of each component."""
         items = {name: part.items for name, part in sums.items()}
         return self.objective.balance.total(sums, items)
 
@@ -430,7 +435,7 @@ class NumericLossMixin(_Trainer):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Evaluate a batch; ``predict_with_generate`` passes all of its entries to the model."""
+        """Evaluate a batch, without the entries that would reach ``generate`` as arguments."""
         dropped = {ROW_TOKENS}
         if getattr(self.args, "predict_with_generate", False):
             dropped.add("spans")
@@ -462,7 +467,7 @@ class NumericLossMixin(_Trainer):
         super().log(logs, start_time)
 
     def unread_losses(self) -> list[Unread]:
-        """Return the losses and number metrics since the last call, for the log."""
+        """Return the losses and number metrics since the last call, to be logged."""
         found, names, metric_sums = [], self._component_names, self._metric_sums
         if self._seen:
 
@@ -493,7 +498,7 @@ class NumericLossMixin(_Trainer):
         return found
 
     def _warn_of_components(self, components: Mapping[str, float]) -> None:
-        """Warn once if a loss is not finite or far too high, or the labels had no number."""
+        """Warn once if a loss is not finite or far too high, or if the labels had no number."""
         wrong = [name for name, mean in components.items() if not math.isfinite(mean)]
         message = None
         if wrong:
@@ -651,7 +656,7 @@ def _decoder_inputs(model: Any, labels: Tensor) -> Tensor:
 def _check_one_document(labels: Tensor, documents: Tensor) -> None:
     """Raise ValueError if a row of ``labels`` [b, t] has labels of several packed documents.
 
-    ``documents`` [b, t] are the documents of the labels, from 1; 0 is padding.
+    ``documents`` [b, t] is the number of each label's document, from 1; 0 is padding.
     """
     ignored = (labels == IGNORE_INDEX) | (documents == 0)
     first = documents.masked_fill(ignored, torch.iinfo(torch.long).max).amin(dim=1)
@@ -664,10 +669,10 @@ def stop_gradients_at_frozen_towers(model: torch.nn.Module) -> None:
     """Let autograd skip the vision towers whose layers are all frozen.
 
     With activation checkpointing, transformers makes the outputs of all embeddings require
-    gradients, because reentrant checkpointing of adapted layers needs an input that does. The
-    embeddings of patches are among them, so that a frozen tower is computed again in the backward
-    pass and differentiated, for gradients that nothing uses. Text embeddings keep their hooks.
-    Call this after activation checkpointing was enabled.
+    gradients, because reentrant checkpointing of adapted layers needs such an input. This includes
+    patch embeddings: the backward pass then computes a frozen tower again, and gradients in it that
+    nothing uses. This function removes the hooks of these patch embeddings; text embeddings keep
+    their hooks. Call it after activation checkpointing was enabled.
     """
     for tower in model.modules():
         if not isinstance(tower, PreTrainedModel):
@@ -675,7 +680,7 @@ def stop_gradients_at_frozen_towers(model: torch.nn.Module) -> None:
         try:
             embeddings = tower.get_input_embeddings()
         except NotImplementedError:
-            continue  # transformers finds no embeddings there either
+            continue  # transformers finds no embeddings in this module either
         layers = [m for m in tower.modules() if isinstance(m, GradientCheckpointingLayer)]
         is_trained = any(p.requires_grad for layer in layers or [tower] for p in layer.parameters())
         if isinstance(embeddings, torch.nn.Module) and not (
@@ -686,15 +691,16 @@ def stop_gradients_at_frozen_towers(model: torch.nn.Module) -> None:
 
 @contextmanager
 def right_padded(*, has_encoder: bool) -> Iterator[None]:
-    """Let transformers make the masks of right-padded batches without waiting for the GPU.
+    """Context manager in which masks of right-padded batches are made without waiting for the GPU.
 
-    Otherwise it reads each padding mask, to see if there is padding. In this context, plain causal
-    attention, also within a window, gets no padding mask: no token sees tokens on its right.
-    Computations that need the mask, such as image tokens that see each other, linear attention,
-    positions and router losses, still get it. With ``has_encoder``, the model must get a padding
-    mask only if there is padding, so that transformers need not read it.
+    Without it, transformers reads each padding mask to see if there is padding. In this context,
+    causal attention, also within a sliding window, gets no padding mask, because no token attends
+    to the padding on its right. Other computations still get the padding mask: bidirectional
+    attention among image tokens, linear attention, positions and router losses. With
+    ``has_encoder``, pass a padding mask to the model only if the batch has padding, because it is
+    then used without being read.
     """
-    # Only its own: a mask that a user registered may not be causal.
+    # Replace only transformers' own functions: a mask that a user registered may not be causal.
     own = create_causal_mask.__module__
     usual = {n: f for n, f in AttentionMaskInterface().items() if f.__module__ == own}
     for name, function in usual.items():
@@ -706,7 +712,7 @@ def right_padded(*, has_encoder: bool) -> Iterator[None]:
             AttentionMaskInterface.register(name, function)
 
 
-@functools.cache  # torch.compile would compile again for another function
+@functools.cache  # for a new function, torch.compile would compile the model again
 def _of_right_padding(usual: Callable[..., Any], has_encoder: bool) -> Callable[..., Any]:
     """Return the function that replaces ``usual``, which makes masks for one kind of attention."""
 

@@ -3,14 +3,15 @@
 Axes    n supervised positions (those with a label), v vocabulary
 
 During a forward pass, the ``forward`` method of the head is replaced. This changes the results only
-by rounding errors. Models differ in the values that ``logits_to_keep`` accepts, and those with
-custom code may not have it. All of them call the module that ``get_output_embeddings()`` returns.
+by rounding errors. ``logits_to_keep`` is not used: models differ in the values that they accept,
+and models with custom code may lack it. But all models call the module that
+``get_output_embeddings()`` returns. The replaced method does one of two things:
 
-Supervised positions: the head computes logits only where there is a label.
+Supervised positions: the head computes logits only at positions with a label.
 
 Chunked loss, for micro-batches with many logits: the head computes the loss from one chunk of
 logits at a time, and returns the loss instead of logits. The logits [n, v] are never all in
-memory. This happens inside the forward pass of the model, so that it works with ZeRO-3 and DDP.
+memory. Because this happens inside the model's forward pass, it works with ZeRO-3 and DDP.
 The head must be linear, and the model must return the output of its head unchanged. This excludes
 models that scale their logits (Granite, Cohere) or soft-cap them (Gemma 2).
 """
@@ -31,7 +32,7 @@ from mm_numeric.numbers.spans import NumberSpans
 
 
 def output_head(model: Any) -> nn.Module | None:
-    """Return the output head (``lm_head``) of a model of transformers or PEFT; None without one."""
+    """Return the output head (``lm_head``) of a model; None if the model has no output head."""
     try:
         head = model.get_output_embeddings()
     except (AttributeError, NotImplementedError):
@@ -44,9 +45,9 @@ def selected_logits(
 ) -> Tensor:
     """Run a model, and return its logits [n, v] at n positions.
 
-    ``head`` is its output head; without one, the model computes the logits of all positions.
-    ``positions`` [n] are indices of the flattened ``count`` positions of the batch, b * t. With a
-    mask instead, the host would wait for the number of positions.
+    ``head`` is the model's output head; if it is None, the model computes logits at all positions.
+    ``positions`` [n] are indices into the ``count`` = b * t flattened positions of the batch. (If
+    they were a mask, the host would have to wait for the number of positions.)
     """
     if head is None:
         logits: Tensor = model(**inputs).logits
@@ -58,9 +59,9 @@ def selected_logits(
 
 
 def at_positions(hidden: Tensor, positions: Tensor, count: int) -> Tensor:
-    """Return hidden states [n, d] at ``positions`` of the hidden states [b, t, d] of a head.
+    """Select the hidden states [n, d] at ``positions`` from the head's input [b, t, d].
 
-    Raises ValueError if these are not ``count`` positions, b * t.
+    Raises ValueError if the input does not have ``count`` = b * t positions.
     """
     hidden = hidden.flatten(0, -2)
     if len(hidden) != count:
@@ -77,10 +78,10 @@ def selecting(
     count: int,
     compute: Callable[[Tensor], Tensor] | None = None,
 ) -> AbstractContextManager[None]:
-    """Let a head compute logits [1, n, v] only at n positions while the model runs.
+    """Context manager in which a head computes logits [1, n, v] at n positions only.
 
-    ``compute`` replaces its method ``forward``. The other arguments are those of
-    ``selected_logits``.
+    ``positions`` and ``count`` are defined in ``selected_logits``. ``compute`` replaces the head's
+    method ``forward``.
     """
     whole: Callable[[Tensor], Tensor] = compute or head.forward
     return replaced_forward(
@@ -104,7 +105,10 @@ def replaced_forward(head: nn.Module, forward: Callable[[Tensor], Tensor]) -> It
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Set a model to evaluation mode: dropout would change the random numbers of the training."""
+    """Context manager with the model in evaluation mode.
+
+    Without it, dropout would consume random numbers and so change the training.
+    """
     was_training = model.training
     model.eval()
     try:
@@ -117,10 +121,10 @@ class ChunkedHead:
     """Runs forward passes of a training with less memory for the output head (``lm_head``).
 
     Attributes:
-        all_positions: Why logits are computed at all positions; empty if they are computed at the
-            supervised positions alone.
-        one_piece: Why the loss cannot be computed in chunks; empty if it can.
-        compute: Replacement of ``forward`` for a head that is tied to the embeddings.
+        all_positions: Reason why logits are computed at all positions; "" if they are computed only
+            at the supervised positions.
+        one_piece: Reason why the loss cannot be computed in chunks; "" if it can be.
+        compute: Replacement of ``forward`` for a head that is tied to the embeddings; else None.
     """
 
     def __init__(
@@ -133,12 +137,12 @@ class ChunkedHead:
         is_compiled: bool = False,
         is_sharded: bool = False,
     ) -> None:
-        """Check what the output head allows.
+        """Check whether ``forward`` of the output head can be replaced.
 
-        This runs the model once on the micro-batch ``inputs`` of ``count`` positions, b * t, so
-        that all ranks must call it together. ``whole`` is the model without its DDP or DeepSpeed
-        wrapper. If it ``is_compiled``, torch.compile would compile it again for each replaced
-        method. FSDP shards the weight of the head if it ``is_sharded``.
+        This runs the model once on the micro-batch ``inputs`` with ``count`` = b * t positions, so
+        all ranks must call it together. ``whole`` is the model without its DDP or DeepSpeed
+        wrapper. ``is_compiled`` is True if torch.compile is used, which would compile the model
+        again for each replaced method. ``is_sharded`` is True if FSDP shards the head's weight.
         """
         self.head: Any = output_head(whole)
         self.compute: Callable[[Tensor], Tensor] | None = None
@@ -208,7 +212,7 @@ class ChunkedHead:
 
 
 def plain_linear(head: nn.Module | None) -> nn.Linear | None:
-    """Return an output head if it is an unmodified ``nn.Linear``, else None.
+    """Return ``head`` if it is an unmodified ``nn.Linear``, else None.
 
     A head is modified if it has an adapter (LoRA, ``modules_to_save``), a quantised or sharded
     weight, or a replaced ``forward`` method (``device_map``).
@@ -222,11 +226,12 @@ def plain_linear(head: nn.Module | None) -> nn.Linear | None:
 def probe(
     model: nn.Module, head: nn.Module, inputs: Mapping[str, Any], count: int
 ) -> tuple[bool, bool]:
-    """Return whether a head can compute logits at some positions only, and can return a loss.
+    """Return two bools: can the head compute logits at some positions only, and return a loss?
 
-    The head is made to return logits at one position; a model that uses its head in the usual way
-    then returns logits of one position. If the head is linear, these are values from -100 to 100:
-    scaling, soft-capping or casting to another dtype would change them.
+    To test this, the head returns artificial logits at one position. The first bool is True if the
+    model then returns logits at one position. For a linear head, these logits are values from -100
+    to 100. The second bool is True if the model returns them unchanged, so that it does not scale,
+    soft-cap or cast logits.
     """
     returned: list[Tensor] = []
     compute, linear_head = head.forward, plain_linear(head)
@@ -245,7 +250,7 @@ def probe(
     try:
         with evaluating(model), replaced_forward(head, artificial):
             logits = model(**inputs).logits
-    except torch.OutOfMemoryError:  # logits of all positions would need even more
+    except torch.OutOfMemoryError:  # logits at all positions would need even more memory
         raise
     except (RuntimeError, ValueError, IndexError):  # the model reshapes its logits to [b, t, v]
         return False, False
@@ -256,17 +261,18 @@ def probe(
 
 
 def tied_product(model: Any, head: nn.Linear) -> Callable[[Tensor], Tensor] | None:
-    """Return a ``forward`` for a head that shares its weight with the input embeddings, else None.
+    """Return a ``forward`` that saves memory if the head's weight is that of the input embeddings.
 
-    torch adds the gradients of the head and of the embeddings. ``linear`` returns a transposed
-    gradient, which torch 2.13 cannot add in place: it allocates a third tensor of the same size.
+    torch adds the weight gradients of the head and of the embeddings. ``linear`` returns a
+    transposed gradient, which torch 2.13 cannot add in place: it allocates a third tensor of the
+    same size. Returns None if the weight is not shared or not trained, or the head has a bias.
     """
     trained = head.weight.requires_grad and head.bias is None
     if not trained or model.get_input_embeddings().weight is not head.weight:
         return None
 
     def product(hidden: Tensor) -> Tensor:
-        # Checked here because accelerate enables autocast inside of the call of the model.
+        # Checked here because accelerate enables autocast only inside the model's ``forward``.
         if torch.is_autocast_enabled(hidden.device.type):
             return linear(hidden, head.weight)
         product: Tensor = _TiedLinear.apply(hidden, head.weight)

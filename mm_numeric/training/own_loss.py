@@ -1,10 +1,11 @@
-"""Losses that a model adds to cross-entropy in its own loss, such as router losses of experts.
+"""Losses that a model adds to cross-entropy, such as the router losses of a mixture of experts.
 
 Axes    b samples, t positions, n supervised positions (those with a label), v vocabulary
 
-An objective computes its loss from logits, and a model without labels computes no loss. Router
-losses are outputs of a model. Other losses of a model, such as a loss of its hidden states, are
-only known as a difference: its own loss with labels, minus cross-entropy and router losses.
+An objective computes its loss from logits, so the model gets no labels and computes no loss itself.
+Router losses are among the outputs of a model. Other losses that a model adds, such as a loss on
+hidden states, are only known as a difference: the model's own loss with labels, minus cross-entropy
+and router losses.
 """
 
 import inspect
@@ -24,11 +25,11 @@ from mm_numeric.numbers.spans import IGNORE_INDEX
 from mm_numeric.training.output_head import at_positions, output_head, replaced_forward
 
 COMPARED_TOKENS = 64
-"""Largest number of supervised tokens whose loss is compared."""
+"""Largest number of supervised tokens for which the model's own loss is compared."""
 
 TOLERANCE, TOLERANCE_16_BIT = 1e-4, 1e-2
-"""Largest relative difference of losses that count as equal; the second if the model rounds its
-loss to 16 bits. A loss below 1 may differ by as much as a loss of 1."""
+"""Largest relative difference of two losses that count as equal; the second value applies if the
+model rounds its loss to 16 bits. For losses below 1, the absolute difference has this limit."""
 
 _ROUTER_LOSSES = {
     ("aux_loss", "encoder_aux_loss", "decoder_aux_loss"): (
@@ -50,18 +51,18 @@ class OwnLoss:
     """The losses of a model that are trained besides the objective."""
 
     needs_labels: bool = False
-    """True if the model computes them only with labels, which requires logits at all positions."""
+    """True if the model needs labels to compute these losses, and so logits at all positions."""
 
     has_others: bool = False
-    """True if there are losses besides router losses."""
+    """True if the model adds losses other than router losses."""
 
     def losses(
         self, outputs: Any, model: Any, labels: Tensor, router_weight: float | None = None
     ) -> dict[str, Tensor]:
         """Return the weighted losses of a micro-batch: ``router``, and ``own`` for all others.
 
-        ``labels`` [b, t] are those of ``with_a_label``. ``router_weight`` replaces the weight of
-        the load balancing losses in the model or its config.
+        ``labels`` [b, t] come from ``with_a_label``. ``router_weight`` replaces the weight of the
+        load balancing losses that the model or its config has.
         """
         router = router_loss(outputs, model, router_weight)
         found = {} if router is None else {"router": router}
@@ -75,7 +76,7 @@ class OwnLoss:
 def router_loss(outputs: Any, model: Any, weight: float | None = None) -> Tensor | None:
     """Return the weighted router losses in the outputs of a ``model``; None if there are none.
 
-    ``weight`` replaces the weight of the load balancing losses in the model or its config.
+    ``weight`` replaces the weight of the load balancing losses that the model or its config has.
     """
     total = None
     for names, weights in _ROUTER_LOSSES.items():
@@ -90,8 +91,8 @@ def router_loss(outputs: Any, model: Any, weight: float | None = None) -> Tensor
 def aligned(labels: Tensor, supervised: Tensor | None) -> Tensor:
     """Return labels [b, t] that are aligned with the logits.
 
-    ``labels`` are already [b, t] without ``supervised``. With this mask [b, t], they are the
-    labels [n] of its positions.
+    If ``supervised`` is None, ``labels`` are already [b, t]. Otherwise ``labels`` are [n], for the
+    positions where the mask ``supervised`` [b, t] is True.
     """
     if supervised is None:
         return labels
@@ -102,7 +103,8 @@ def aligned(labels: Tensor, supervised: Tensor | None) -> Tensor:
 def with_a_label(labels: Tensor) -> Tensor:
     """Return labels [b, t]; if all are ignored, the first becomes token 0, so that a mean exists.
 
-    Its loss is a part of the model's own loss and of the cross-entropy that is subtracted.
+    The loss of this token has no effect: it is in the model's own loss, and in the cross-entropy
+    that is subtracted from it.
     """
     if (labels != IGNORE_INDEX).any():
         return labels
@@ -110,7 +112,7 @@ def with_a_label(labels: Tensor) -> Tensor:
 
 
 def model_labels(labels: Tensor, shift: bool) -> Tensor:
-    """Return the labels [b, t] of a model that shifts them itself, if ``shift``."""
+    """Return labels [b, t] for the model; undo the shift if the model shifts labels itself."""
     return pad(labels, (1, -1), value=IGNORE_INDEX) if shift else labels
 
 
@@ -126,32 +128,33 @@ def probe_own_loss(
     log: Log,
     is_compiled: bool = False,
 ) -> OwnLoss | None:
-    """Compare the own loss of a model with cross-entropy and router losses.
+    """Find the losses that a model adds: compare its own loss with cross-entropy and router losses.
 
     Args:
-        model: The model in its training mode, also with a DDP or DeepSpeed wrapper. It is run once
-            or twice on the micro-batch, so that all ranks must call this together. Its buffers and
-            the random states stay as they are.
+        model: The model in its training mode, with its DDP or DeepSpeed wrapper if it has one. It
+            is run once or twice on the micro-batch, so all ranks must call this together. The
+            buffers of the model and the random states are restored.
         inputs: Arguments of the model without labels.
-        labels: [b, t] aligned with the logits. The first ``COMPARED_TOKENS`` are compared.
+        labels: [b, t] aligned with the logits. The first ``COMPARED_TOKENS`` labels are compared.
         shift: True for decoder-only models, which shift their labels.
-        policy: ``ObjectiveSpec.own_loss``, but not ``ignore``.
+        policy: ``ObjectiveSpec.own_loss``: ``stop`` or ``keep``.
         accelerator: The ``accelerate.Accelerator``.
-        log: Called with the level of a message and the message.
-        is_compiled: True if torch.compile would compile the model again for its labels.
+        log: Called with the logging level and the text of a message.
+        is_compiled: True if torch.compile would compile the model again when it gets labels.
 
     Returns:
-        The losses to train besides the objective. None if no rank has a label: probe another batch.
+        The losses to train besides the objective. None if no rank has a label in this micro-batch;
+        then call this again with another one.
 
     Raises:
-        ValueError: On all ranks, if the losses differ on one, and the policy is ``stop``.
+        ValueError: On all ranks, if the losses differ on one rank, and the policy is ``stop``.
     """
     whole = base_model(accelerator.unwrap_model(model))
     parameters = inspect.signature(whole.forward).parameters
     if "labels" not in parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return OwnLoss()
     probe = _Probe(model, whole, inputs, labels, shift)
-    # An import of the compiler takes seconds.
+    # Only if needed, because importing the compiler takes seconds.
     eager = torch.compiler.set_stance("force_eager") if is_compiled else nullcontext()
     with _unchanged(model), eager:
         status, own, expected, error = probe.compared()
@@ -184,7 +187,7 @@ def probe_own_loss(
 
 
 def base_model(model: Any) -> Any:
-    """Return the model of transformers in a model of PEFT, or the model itself."""
+    """Return the transformers model inside a PEFT model, or ``model`` itself without PEFT."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
@@ -199,19 +202,19 @@ class _Probe:
         flat = labels.flatten()
         positions = (flat != IGNORE_INDEX).nonzero().squeeze(1)[:COMPARED_TOKENS]
         self.is_labelled = len(positions) > 0
-        # Without a label, the model still runs, because other ranks may wait for it.
+        # Without a label, this rank still runs the model, because other ranks may wait for it.
         self.positions = positions if self.is_labelled else positions.new_zeros(1)
         self.labels = flat[self.positions]
         self.z_weight = getattr(_text_config(whole), "z_loss_coefficient", None) or 0.0
         self.has_z_loss, self.needs_labels = bool(self.z_weight), bool(self.z_weight)
 
     def compared(self) -> tuple[int, float, float, str]:
-        """Return the result of ``compare``, and an error message if it failed."""
+        """Return the result of ``compare``, and an error message; "" if it did not fail."""
         error = ""
         for is_selected in (True, False) if output_head(self.whole) else (False,):
             try:
                 return *self.compare(is_selected), error
-            except Exception as reason:  # the model may raise any
+            except Exception as reason:  # the model may raise any exception
                 error = f"{type(reason).__name__}: {reason}"
         return _FAILED, math.nan, math.nan, error
 
@@ -222,7 +225,7 @@ class _Probe:
         """
         outputs, logits = self._selected() if is_selected else self._whole()
         if getattr(outputs, "loss", None) is None:
-            return _EQUAL, 0.0, 0.0  # there is nothing to add
+            return _EQUAL, 0.0, 0.0  # the model has no own loss
         router = router_loss(outputs, self.whole)
         if router is not None and router_loss(self._outputs(is_selected), self.whole) is None:
             self.needs_labels = True
@@ -242,10 +245,11 @@ class _Probe:
         return _EQUAL if is_equal else _DIFFERENT, own.item(), wanted
 
     def _selected(self) -> tuple[Any, Tensor]:
-        """Return outputs with logits [1, m, v] at the compared positions, and those to compare.
+        """Run the model with logits at the compared positions; return the outputs and the logits.
 
-        A model that shifts its labels compares the logits of each position with the next label. So
-        it gets another label before the others, and another position, whose logits are not used.
+        A model that shifts its labels compares the logits at each position with the next label. So
+        it gets an ignored label before the compared labels, and an additional last position, whose
+        logits are not returned.
         """
         count, labels = len(self.positions), self.labels
         if self.shift:
@@ -257,11 +261,11 @@ class _Probe:
         return outputs, logits[:count]
 
     def _whole(self) -> tuple[Any, Tensor]:
-        """Return outputs with logits at all positions, and the logits [n, v] with a label."""
+        """Run the model with logits at all positions; return the outputs and compared logits."""
         labels = torch.full(self.size, IGNORE_INDEX, device=self.labels.device)
         labels.flatten()[self.positions] = self.labels
         outputs = self._outputs(False, labels=model_labels(labels, self.shift))
-        # Without those of virtual tokens, which precede them.
+        # Leave out the logits of virtual tokens (PEFT), which are before the others.
         return outputs, outputs.logits[:, -self.size[1] :].flatten(0, 1)[self.positions]
 
     def _outputs(self, is_selected: bool, **labels: Tensor) -> Any:
@@ -273,7 +277,7 @@ class _Probe:
             positions = torch.cat([positions, positions[-1:]])
 
         def selected(hidden: Tensor) -> Tensor:
-            # In float32: a model in bf16 would compute its loss in bf16.
+            # In float32, because a model in bf16 would compute its loss in bf16.
             return to_compute_dtype(
                 compute(at_positions(hidden, positions, self.size.numel())[None])
             )
@@ -296,7 +300,7 @@ def _text_config(model: Any) -> Any:
 
 
 def _weight(model: Any, names: tuple[str, ...]) -> float:
-    """Return the weight of router losses that a model, or else its config, has by a name."""
+    """Return the weight of router losses: the first attribute in ``names`` of model or config."""
     text = _text_config(model)
     found = (getattr(owner, name, None) for owner in (model, text) for name in names)
     return next((float(weight) for weight in found if weight is not None), 0.0)
@@ -317,4 +321,4 @@ def _unchanged(model: nn.Module) -> Iterator[None]:
             yield
     finally:
         for module, name, buffer, before in buffers:
-            setattr(module, name, buffer.copy_(before))  # it may have been replaced, too
+            setattr(module, name, buffer.copy_(before))  # the model may also have replaced it

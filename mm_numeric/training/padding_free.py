@@ -1,13 +1,15 @@
-"""Padding-free batches: a row with the samples of a micro-batch one after another.
+"""Padding-free batches: one row with all samples of a micro-batch, one after another.
 
 Axes    b samples, t positions in the padded batch, n tokens of all samples
 
-Positions start again with each sample, and no sample attends to another. There is no attention
-mask: transformers (5.23) finds the samples in ``position_ids``. With M-RoPE (Qwen families), these
-have four rows: the first one shows the samples, the others are time, height and width.
+Positions start at 0 in each sample, and no sample attends to another. There is no attention mask:
+transformers (5.23) finds the samples in ``position_ids``. With M-RoPE (Qwen families),
+``position_ids`` has four rows: the first row marks the samples, and the others are time, height
+and width.
 
-With sdpa, attention is computed for each sample alone, because a mask of the whole row would make
-the time quadratic in n. Flash attention gets the boundaries of the samples (``cu_seq_lens_q``).
+With sdpa, attention is computed for each sample separately, because with a mask for the whole row
+the time would be quadratic in n. Flash attention gets the boundaries of the samples
+(``cu_seq_lens_q``).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,19 +42,19 @@ _MOST_ERROR, _MOST_ERROR_16_BIT = 0.005, 0.05
 class PaddingFreeCollator:
     """Collates examples into a padding-free training batch.
 
-    It differs from a batch of ``TrainingCollator`` in these entries: ``input_ids``, ``supervised``
-    and others with a value for each token are [1, n] instead of [b, t], and ``position_ids`` [1, n]
-    (with M-RoPE [4, 1, n]) replace ``attention_mask``.
+    It differs from a batch of ``TrainingCollator`` in these entries: all entries with a value for
+    each token, such as ``input_ids`` and ``supervised``, are [1, n] instead of [b, t], and
+    ``position_ids`` [1, n] (with M-RoPE [4, 1, n]) replaces ``attention_mask``.
     """
 
     padded: TrainingCollator
 
     rope_index: Callable[..., tuple[Tensor, Any]] | None
     """Method ``get_rope_index`` of a model with M-RoPE, which returns the positions [3, b, t] of a
-    padded batch. None: each token has one position."""
+    padded batch. None for models in which each token has one position."""
 
     attention: str
-    """Attention implementation of the model; ``sample_boundaries`` has its arguments."""
+    """Attention implementation of the model, on which the entry ``sample_boundaries`` depends."""
 
     def __call__(self, examples: Sequence[Example]) -> dict[str, Any]:
         """Return a training batch; an empty list of examples becomes an empty dict."""
@@ -90,7 +92,7 @@ class PaddingFreeCollator:
 def make_padding_free(
     model: Any, collator: TrainingCollator, attention: str
 ) -> PaddingFreeCollator:
-    """Prepare a model for padding-free batches, and return the collator that makes them.
+    """Prepare a model for padding-free batches, and return the collator that creates them.
 
     ``attention`` is the attention implementation of the model (``model.attention``). Raises
     ValueError if layers of the model cannot keep the samples of a row apart.
@@ -111,14 +113,14 @@ def make_padding_free(
 
     boundaries: dict[str, Any] = {}
 
-    # Models pass unknown arguments to their vision tower too, which has boundaries of its own.
+    # Models would pass unknown arguments to their vision tower too, which has other boundaries.
     def take_boundaries(_: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         boundaries.update(kwargs.pop("sample_boundaries", {}))
         return args, kwargs
 
     def add_boundaries(_: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         found = {**kwargs, **boundaries}
-        boundaries.clear()  # with LoRA, generate calls the model inside, which has no hook
+        boundaries.clear()  # with LoRA, generate calls the inner model, which has no hook
         return args, found
 
     model.register_forward_pre_hook(take_boundaries, with_kwargs=True)
@@ -127,7 +129,7 @@ def make_padding_free(
 
 
 def _is_of_tokens(value: Any, shape: Sequence[int]) -> bool:
-    """Return True if a batch entry has an integer or a bool for each token."""
+    """Return True if a batch entry is a tensor with an integer or a bool for each token."""
     return isinstance(value, Tensor) and value.shape == shape and not value.is_floating_point()
 
 
@@ -139,13 +141,13 @@ def _lengths(positions: Tensor) -> list[int]:
 
 
 def _boundaries(lengths: list[int], attention: str) -> dict[str, Any]:
-    """Return the arguments that tell attention functions where the samples of a row are.
+    """Return the arguments with which attention functions find the samples of a row.
 
-    For flash attention, they are those of ``DataCollatorWithFlattening`` of transformers.
+    For flash attention, they are named as in transformers' ``DataCollatorWithFlattening``.
     """
     if attention == "sdpa":
         return {"sample_lengths": lengths}
-    if attention == "eager":  # has a mask of the whole row
+    if attention == "eager":  # uses a mask for the whole row
         return {}
     ends = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
     longest = {f"max_length_{x}": max(lengths) for x in "qk"}
@@ -161,9 +163,9 @@ def _sdpa_by_sample(
     sample_lengths: Sequence[int] | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Compute attention for each sample of a row alone; without ``sample_lengths``, as sdpa does.
+    """Compute attention for each sample of a row separately; without ``sample_lengths``, use sdpa.
 
-    ``query``, ``key`` and ``value`` are [1, heads, n, width], and the result [1, n, heads, width].
+    ``query``, ``key`` and ``value`` are [1, heads, n, width]; the result is [1, n, heads, width].
     """
     if sample_lengths is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
@@ -177,7 +179,7 @@ def _sdpa_by_sample(
 
 
 def _mask_by_sample(**kwargs: Any) -> Tensor | None:
-    """Return the mask of sdpa, or None if attention is causal within a sample and not limited."""
+    """Return the mask of sdpa; None if no mask is needed, for plain causal attention."""
     is_limited = kwargs.get("local_size") is not None or kwargs.get("use_vmap")
     if kwargs.get("attention_mask") is None and not is_limited:
         return None
@@ -193,11 +195,12 @@ def padding_free_error(
     *,
     low_precision: bool,
 ) -> str | None:
-    """Return an error message if a model computes other logits without padding than with it.
+    """Return an error message if a model's logits without padding differ from those with padding.
 
-    This runs the model twice on the padding-free micro-batch ``inputs``, so that all ranks must
-    call it together. ``head`` is its output head, and ``supervised`` [1, n] the mask of the
-    positions that are compared. With ``low_precision``, as in bf16, logits may differ by more.
+    This runs the model on the padding-free micro-batch ``inputs`` and on the same samples with
+    padding, so all ranks must call it together. ``head`` is the model's output head. ``supervised``
+    [1, n] is the mask of the positions to compare. With ``low_precision``, such as bf16, a larger
+    difference is allowed. Returns None if the logits are equal.
     """
     padded = _padded({**inputs, "supervised": supervised})
     batches = (inputs, supervised), (padded, padded.pop("supervised"))
@@ -219,14 +222,14 @@ def padding_free_error(
 
 
 def _padded(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs of a model for the padded batch that has the samples of ``inputs``."""
+    """Convert the padding-free batch ``inputs`` to a padded batch with the same samples."""
     lengths, ids = _lengths(inputs["position_ids"]), inputs["input_ids"]
     of_row = {"position_ids", "sample_boundaries"}
     batch = {name: value for name, value in inputs.items() if name not in of_row}
     batch["attention_mask"] = torch.ones_like(ids)
     for name, value in batch.items():
         if _is_of_tokens(value, ids.shape):
-            # Padding may be any token except an image token, and no sample ends with one.
+            # Any token may be the padding, except an image token; no sample ends with such a token.
             fill = ids[0, -1].item() if name == "input_ids" else 0
             pieces = value[0].split(lengths)
             batch[name] = pad_sequence(pieces, batch_first=True, padding_value=fill)

@@ -69,8 +69,8 @@ def train(
 ) -> Path:
     """Fine-tune a model and, with the config section ``distil``, also on its own answers.
 
-    ``draw`` is called with the run folder after each evaluation and at the end; the other arguments
-    are those of ``mm_numeric.train``. Returns the folder with the trained weights.
+    ``draw`` is called with the run folder after each evaluation and at the end. The other arguments
+    are described in ``mm_numeric.train``. Returns the folder with the trained weights.
     """
     config.require_weights()
     train_part = partial(
@@ -113,10 +113,10 @@ def _train(
     draw: Callable[[Path], None] | None,
     whole_run: Callable[[], dict[str, Any]] | None = None,
 ) -> Path:
-    """Fine-tune a model in one training; arguments and result are those of ``train``.
+    """Fine-tune a model once; arguments and result are the same as in ``train``.
 
-    ``whole_run`` is given if this training is the last part of a run that has claimed the folder: a
-    function that returns metadata of the whole run for run.json.
+    ``whole_run`` is used for the last training of a run with ``distil``, whose folder was already
+    claimed. It is a function that returns metadata of the whole run for run.json.
     """
     started = time.monotonic()
     quiet_unless_terminal()
@@ -186,7 +186,11 @@ def _checkpoint_to_resume(config: Config) -> Path | None:
 
 
 def _resumed(config: Config, checkpoint: Path | None) -> Config:
-    """Return a config with the rows per step, and the sharding, of a checkpoint."""
+    """Return the config with which to resume a checkpoint; unchanged if there is none.
+
+    It has as many rows per optimiser step as the checkpoint. If the number of ranks changed, it
+    loads the checkpoint in DeepSpeed's universal format.
+    """
     if checkpoint is None:
         return config
     return with_universal_checkpoint(with_same_rows(config, checkpoint, num_ranks()), checkpoint)
@@ -196,7 +200,7 @@ def _open_checkpoint(checkpoint: Path, args: TrainingArguments, trust_remote_cod
     """Check the files of a checkpoint. Convert a ZeRO checkpoint if the number of ranks changed."""
     check_files(checkpoint, deepspeed=args.deepspeed_plugin is not None)
     require_tensor_files(checkpoint, trust_remote_code=trust_remote_code)
-    if damage := find_damage(checkpoint):  # in files that are too large for a checksum
+    if damage := find_damage(checkpoint):  # finds damage in files too large for a checksum
         raise ValueError(
             f"{damage}; delete this checkpoint and resume from the previous one with --resume."
         )
@@ -250,7 +254,7 @@ def _fit_and_save(
 def fit(trainer: NumericTrainer, checkpoint: Path | None) -> None:
     """Train the model, resuming from ``checkpoint`` if it is not None.
 
-    If training had already ended at the checkpoint (last step or early stopping), only its weights
+    If training had already ended at the checkpoint (last step or early stopping), only the weights
     are loaded, because transformers would train one more step.
     """
     if checkpoint is not None:

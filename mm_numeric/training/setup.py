@@ -1,4 +1,4 @@
-"""Create the TrainingArguments and the trainer of a config."""
+"""Create the TrainingArguments and the trainer from a config."""
 
 import os
 from dataclasses import replace
@@ -36,9 +36,9 @@ from mm_numeric.training.vision_features import make_vision_cache
 
 
 def training_arguments(config: Config) -> TrainingArguments:
-    """Create and check the TrainingArguments of a config.
+    """Create and check the TrainingArguments from the config section ``trainer``.
 
-    With a launcher such as torchrun this also initialises the process group.
+    With a launcher such as torchrun, this also initialises the process group.
     """
     cpu = device_type() == "cpu"
     if cpu:  # otherwise DeepSpeed, if installed, warns at each start that it found no accelerator
@@ -86,7 +86,7 @@ def make_trainer(
     collator: TrainingCollator,
     source: str,
 ) -> NumericTrainer:
-    """Create the trainer of a config, with its model, adapters, objective and callbacks.
+    """Create the trainer from a config, with its model, adapters, objective and callbacks.
 
     ``source`` is the model name on the Hugging Face hub, or the folder of the weights.
     """
@@ -95,7 +95,7 @@ def make_trainer(
     mixed = has_mixed_modalities(family, known) if known else family.takes_images
     collator = replace(collator, add_dummy_image_row=mixed, augment=make_augmenter(config, known))
     if isinstance(family, Baseline):
-        family.fit(config.task, known)  # answers may now have other tokens than when measured
+        family.fit(config.task, known)  # the tokens of answers may change, so clear their cache
         collator = replace(collator, encoded=EncodedAnswers())
     modules = ModelModules(family, config.modules, args.learning_rate, config.title)
     transformers.set_seed(args.seed)

@@ -55,21 +55,24 @@ _OWN_GROUPS = {"params", "model", "optimizer_dict"}  # options of optimisers wit
 
 
 class ClippedSteps:
-    """Counts the optimiser steps whose gradient is clipped to ``max_norm``; 0: no clipping."""
+    """Counts the optimiser steps with a clipped gradient, whose norm was above ``max_norm``.
+
+    Nothing is counted if ``max_norm`` is 0, because gradients are then not clipped.
+    """
 
     def __init__(self, max_norm: float) -> None:
         self.max_norm = max_norm
         self._steps = 0
-        self._clipped: Tensor | int = 0  # stays on the device, because reading it waits for it
+        self._clipped: Tensor | int = 0  # on the device, because reading it makes the host wait
 
     def add(self, norm: Tensor | float | None) -> None:
-        """Count a step with this gradient norm before clipping; None: the norm is not known."""
+        """Count a step; ``norm`` is its gradient norm before clipping, None if it is unknown."""
         if self.max_norm > 0 and norm is not None:
             self._steps += 1
             self._clipped = self._clipped + (norm > self.max_norm)
 
     def unread(self) -> list[Unread]:
-        """Return the share of clipped steps since the last call, for the log; [] without steps."""
+        """Return the share of clipped steps since the last call, to be logged; [] without steps."""
         clipped, steps = torch.as_tensor(self._clipped), self._steps
         self._steps = self._clipped = 0
         name = "clipping/share_of_steps"
@@ -91,17 +94,17 @@ class NumericTrainer(NumericLossMixin, Trainer):
     """``EvaluationCallback`` that ``evaluate`` runs; if None, ``evaluate`` computes the loss."""
 
     trust_remote_code: bool = False
-    """Load checkpoints of DeepSpeed and FSDP also if their files could execute code."""
+    """Load checkpoints of DeepSpeed and FSDP even if their files could execute code."""
 
     lengths: Sequence[int] = ()
     """Number of tokens of each row, for ``train_sampling_strategy: group_by_length``."""
 
     checks_padding_free = False
-    """Compare the logits of the next micro-batch, which is padding-free, with padded ones."""
+    """True: compare the logits of the next padding-free micro-batch with those of a padded one."""
 
     def __init__(self, *args: Any, modules: ModelModules | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # Otherwise the host waits for the copy of each batch.
+        # Otherwise the host waits until each batch is copied to the device.
         self.accelerator.dataloader_config.non_blocking = self.args.dataloader_pin_memory
         self.modules = modules
         self.ranks = Ranks(timedelta(seconds=self.args.ddp_timeout))
@@ -131,7 +134,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
         return result
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
-        """Create the optimiser with two groups per learning rate: with and without weight decay."""
+        """Create the optimiser: per learning rate, a group with and one without weight decay."""
         if self.modules is not None and self.optimizer is None:
             trained = self.model if model is None else model
             optim = f"trainer.optim {OptimizerNames(self.args.optim).value}"
@@ -158,7 +161,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
             raise ValueError(f"trainer.lr_scheduler_kwargs: {error}.") from error
 
     def get_train_dataloader(self) -> Any:
-        """Return the training data loader, whose workers ignore signals that stop the run."""
+        """Return the training data loader; its workers ignore signals that stop the run."""
         if isinstance(self.train_dataset, ExampleStream):
             rows = self.train_dataset
             loader = stream_loader(rows, self.args, self.accelerator, self.data_collator)
@@ -178,13 +181,13 @@ class NumericTrainer(NumericLossMixin, Trainer):
             batches = list(islice(epoch_iterator, num_batches))
         except ValueError as error:
             message = worker_error_message(error)
-            # The workers of a data loader that is left to the garbage collector run 5 s longer.
+            # The traceback holds the data loader; its workers would run for 5 s more.
             clear_frames(error.__traceback__)
         self.ranks.exchange(message)
         return batches
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Train on one micro-batch, and record for ``FiniteCheck`` whether its loss is finite."""
+        """Train on one micro-batch, and store its loss for ``FiniteCheck``."""
         loss = super().training_step(*args, **kwargs)
         self.finite.add_loss(loss)
         return loss
@@ -202,9 +205,9 @@ class NumericTrainer(NumericLossMixin, Trainer):
             ) from error
 
     def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
-        """Return the gradient norm; record whether it is clipped, and finite like the losses."""
+        """Return the gradient norm; store it for ``ClippedSteps`` and ``FiniteCheck``."""
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)
-        if isinstance(norm, DTensor):  # under FSDP2; it cannot be read together with other tensors
+        if isinstance(norm, DTensor):  # under FSDP2: it cannot be read together with other tensors
             norm = norm.full_tensor()
         self.clipped.add(norm)
         self.finite.end_step(self.state.global_step + 1, self._step_sums, norm)
@@ -213,7 +216,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Check that all losses and gradients so far are finite, then log.
 
-        Adds the share of clipped steps, the throughput and the number of skipped rows.
+        The share of clipped steps, the throughput and the number of skipped rows are added.
         """
         if "loss" in logs:
             own = [self.finite.unread(), *self.clipped.unread(), self.throughput.unread()]
@@ -225,9 +228,9 @@ class NumericTrainer(NumericLossMixin, Trainer):
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
         """Save a checkpoint after checking that losses and weights are finite.
 
-        When all ranks have saved, write manifest.json, and only then delete older checkpoints. If
-        saving fails on one rank, all ranks raise the error. Under ZeRO and FSDP, where the ranks
-        save together, only the failing rank raises it, and the launcher ends the others.
+        When all ranks have saved, manifest.json is written; only then are older checkpoints
+        deleted. If saving fails on one rank, all ranks raise the error. Under ZeRO and FSDP, where
+        the ranks save together, only the failing rank raises it, and the launcher ends the others.
         """
         self.finite.check(self.model)
         self.skipped_rows.count()
@@ -318,7 +321,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
         super()._save(output_dir, None if is_whole else state_dict)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        """Save the optimiser, and step.json with what ``restore`` reads."""
+        """Save the optimiser and the scheduler, and write step.json, which ``restore`` reads."""
         super()._save_optimizer_and_scheduler(output_dir)
         args = self.args
         if args.should_save:
@@ -358,7 +361,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        """Return the sampler of ``group_by_length``, or that of transformers."""
+        """Return the sampler of ``group_by_length``, or else the sampler of transformers."""
         if not self.lengths:
             return super()._get_train_sampler(train_dataset)
         order = partial(length_grouped_indices, self.lengths, rows_per_step(self.args))
@@ -373,9 +376,10 @@ class NumericTrainer(NumericLossMixin, Trainer):
         supervised: Tensor | None,
         *args: Any,
     ) -> Any:
-        """Run the model on a micro-batch, after a check of the first padding-free one.
+        """Run the model on a micro-batch; first check the first padding-free micro-batch.
 
-        Raises ValueError on all ranks if its logits differ from those of a padded batch.
+        If the logits of that micro-batch differ from those of a padded one, all ranks raise
+        ValueError.
         """
         if self.checks_padding_free and supervised is not None:
             self.checks_padding_free = False
@@ -405,7 +409,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
 
 
 class BaselineTrainer(NumericTrainer):
-    """Trainer of a baseline with a loss of its own, which reads more outputs than the logits."""
+    """Trainer of a baseline with its own loss, which needs more model outputs than the logits."""
 
     def __init__(self, *args: Any, baseline: Baseline, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -422,4 +426,4 @@ class BaselineTrainer(NumericTrainer):
         return self.baseline.mean_loss(sums)
 
     def _check_best_metric(self) -> None:
-        """Check nothing: the baseline names its own loss components."""
+        """Do nothing: a baseline's loss components are not those of an objective."""

@@ -1,4 +1,4 @@
-"""Values to log, which are read from the device all at once."""
+"""Values for the log that stay on the device until all of them are read at once."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class Unread(NamedTuple):
-    """Tensors on any device, and a function that returns log entries for their values."""
+    """Tensors on any device, and a function that turns their values into log entries."""
 
     values: Sequence[Tensor]
     entries: Callable[..., dict[str, float]]

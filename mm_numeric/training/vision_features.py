@@ -1,6 +1,6 @@
-"""Compute the features of images once, if the vision tower is frozen (``data.vision_cache``).
+"""Cache the features of images on disk if the vision tower is frozen (``data.vision_cache``).
 
-With a frozen projector, the model's image features are cached; with a trained one, its inputs.
+If the projector is frozen too, its outputs are cached; if it is trained, its inputs are cached.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from mm_numeric.models.parameter_groups import ModelModules
 from mm_numeric.training.output_head import evaluating
 
 _FEATURES = ("pooler_output", "deepstack_features")
-"""Entries of the result of ``get_image_features`` that models read (transformers 5.15 to 5.24)."""
+"""Fields in the result of ``get_image_features`` that models use (transformers 5.15 to 5.24)."""
 
 _PROJECTED = "projector_input"
 _PROJECTORS = ("multi_modal_projector", "connector", "visual.merger")
@@ -32,7 +32,7 @@ _PROJECTORS = ("multi_modal_projector", "connector", "visual.merger")
 def make_vision_cache(
     model: Any, modules: ModelModules, config: Config, args: TrainingArguments
 ) -> VisionCache:
-    """Make a model read and write the cache ``data.vision_cache``, and return the cache.
+    """Let a model read and write the cache ``data.vision_cache``, and return the cache.
 
     Raises ValueError if the vision tower is trained, or its features cannot be cached.
     """
@@ -86,7 +86,7 @@ def make_vision_cache(
 
 
 def _hash(model: Any, modules: ModelModules, frozen: set[str]) -> Any:
-    """Return a hash of the weights of some modules, their configuration and the versions."""
+    """Return a hash of the ``frozen`` modules' weights, the model config and library versions."""
     config = config_without_source(model.config)
     config.pop("text_config", None)
     versions = torch.__version__, transformers.__version__
@@ -110,7 +110,7 @@ def _not_cached(where: str) -> ValueError:
 def _features(
     inner: Any, inputs: Mapping[str, Tensor], projector: nn.Module | None, where: str
 ) -> dict[str, Any]:
-    """Return the features that are cached for the images of one row."""
+    """Compute the features of one row's images that are to be cached."""
     seen: list[Tensor] = []
     known = inspect.signature(inner.get_image_features).parameters
     given = {name: tensor for name, tensor in inputs.items() if name in known}
@@ -131,14 +131,14 @@ def _features(
 
 @dataclass
 class _Features(ModelOutput):
-    """The outputs of ``get_image_features`` that models read."""
+    """The outputs of ``get_image_features`` that models use."""
 
     pooler_output: Any = None
     deepstack_features: Any = None
 
 
 def _output(rows: Sequence[Mapping[str, Any]], projector: nn.Module | None) -> _Features:
-    """Join the features of rows to what ``get_image_features`` returns for all their images."""
+    """Join the features of rows into the result of ``get_image_features`` for all their images."""
     if projector is not None:
         pooled = projector(torch.cat([row[_PROJECTED] for row in rows]))
         is_list = rows[0]["is_list"]

@@ -1,16 +1,16 @@
 """Periodic evaluation during training: generate answers, score them, keep the best weights.
 
-Each rank answers some of the evaluation questions, and rank 0 scores all answers as
-``mm-numeric score`` does. The trainer logs each metric as ``eval_NAME`` (shown as ``eval/NAME`` by
-W&B and TensorBoard), and log.jsonl has it too. Metrics that are nan or infinite are omitted, such
-as a mean over zero answers. After a resume, the best evaluation is found in the trainer's log.
+Each rank answers some of the evaluation questions, and rank 0 scores all answers like
+``mm-numeric score``. The trainer logs each metric as ``eval_NAME`` (W&B and TensorBoard show it as
+``eval/NAME``); log.jsonl has it too. Metrics that are nan or infinite are omitted, such as a mean
+over zero answers. After a resume, the best evaluation is read from the trainer's log.
 
 Files in the run folder:
-    evaluation/predictions.jsonl    predictions of the last evaluation; their ``rows_due`` is the
-                                    number of evaluated rows, because only these are answered
+    evaluation/predictions.jsonl    predictions of the last evaluation; ``rows_due`` is the number
+                                    of evaluated rows, not of all rows
     evaluation/rows.json            number of evaluated rows, the same in all evaluations of the run
-    evaluation/progress.json        progress of an evaluation: step, rows, answered rows, generated
-                                    tokens, seconds left; deleted at its end
+    evaluation/progress.json        progress of the current evaluation: step, rows, answered rows,
+                                    generated tokens, seconds left; deleted when it ends
     best/                           run folder with the best weights: model/, config.yaml, run.json
 """
 
@@ -71,8 +71,8 @@ FAILURES = "eval_failures"
 """Log entry with the number of unparseable answers; only log lines of an evaluation have it."""
 
 _EVALUATIONS, _TRAINED_PER_ASKED = 10, 10  # most evaluations; least trained rows per evaluated row
-_FEWEST_ROWS = 50  # evaluated at least, unless ``evaluate.rows`` is set
-_TIME_SHARE = 0.25  # longest evaluation, relative to the training before it
+_FEWEST_ROWS = 50  # least number of evaluated rows, unless ``evaluate.rows`` is set
+_TIME_SHARE = 0.25  # longest evaluation, relative to the training time before it
 _WRITTEN_S = 2.0  # seconds between two writes of the progress
 
 
@@ -87,7 +87,7 @@ class Best(NamedTuple):
 
 
 def evaluation_data(config: Config) -> list[Example]:
-    """Load all rows of the source for ``evaluate`` ([] if the config has no ``evaluate``)."""
+    """Load all rows of ``evaluate.data``, or else of ``data.test``; [] without ``evaluate``."""
     if config.evaluate is None:
         return []
     source = config.evaluate.data or config.data.test
@@ -97,11 +97,11 @@ def evaluation_data(config: Config) -> list[Example]:
 def with_schedule(
     config: Config, args: TrainingArguments, rows: int | None, loaded: Sequence[Example]
 ) -> Config:
-    """Set the number of steps between evaluations in a config that leaves it open.
+    """Set ``evaluate.every_steps`` in a config that leaves it open.
 
-    A config without settings of ``evaluate`` has no evaluation if its training is shorter than an
-    epoch or its test rows have no answers. ``rows`` is the number of training samples, None for a
-    stream, and ``loaded`` are the ``evaluation_data``.
+    If the config does not change ``evaluate`` either, evaluation is switched off for a training
+    that is shorter than one epoch, and for test rows without answers. ``rows`` is the number of
+    training samples (None for a stream). ``loaded`` are the rows from ``evaluation_data``.
     """
     settings = config.evaluate
     if settings is None or settings.every_steps is not None:
@@ -130,7 +130,7 @@ def with_schedule(
 
 
 def evaluated_rows(config: Config, examples: list[Example]) -> list[Example]:
-    """Check and return the rows of ``evaluation_data`` that are evaluated during training."""
+    """Return the rows to evaluate during training; raise ValueError if a row has no answer."""
     settings = config.evaluate
     if settings is None:
         return []
@@ -148,10 +148,11 @@ def evaluated_rows(config: Config, examples: list[Example]) -> list[Example]:
 
 
 def checked_rows(config: Config, family: Family, evaluated: Sequence[Example]) -> list[Example]:
-    """Return the rows to evaluate during training, after checking that they are short enough.
+    """Check the images and the lengths of the rows to evaluate; return the rows.
 
-    An unreadable image would end the training at its first evaluation. It raises its error now, or
-    its row is left out with ``data.on_bad_image: skip``, unless no row can be read.
+    Without this check, an unreadable image would end the training at its first evaluation. Such an
+    image raises an error now. With ``data.on_bad_image: skip``, its row is left out instead, unless
+    no image can be read.
     """
     found, problems = list[Example](), list[UnreadableImageError]()
     for example in progress(evaluated, desc="checking images to evaluate", unit="row"):
@@ -172,11 +173,11 @@ def checked_rows(config: Config, family: Family, evaluated: Sequence[Example]) -
 
 
 def check_test_rows(config: Config, loaded: Sequence[Example], trained: TrainingRows) -> None:
-    """Raise ValueError for a row of ``data.test`` with which ``predict`` would fail after training.
+    """Load the rows of ``data.test``, so that an invalid row raises ValueError before training.
 
-    An example is a row with a class that is not asked for. A warning is logged if all rows of
-    ``data.test`` are ``trained`` rows. ``loaded`` are the rows of ``evaluate``, which may be the
-    test rows.
+    Otherwise ``predict`` would fail after the training. If all test rows are ``trained`` rows, a
+    warning is logged. ``loaded`` are the rows from ``evaluation_data``; without ``evaluate.data``,
+    these are the test rows.
     """
     tests = loaded
     if config.evaluate is None or config.evaluate.data is not None:
@@ -191,7 +192,7 @@ def check_test_rows(config: Config, loaded: Sequence[Example], trained: Training
 
 
 class EvaluationCallback(TrainerCallback):
-    """Evaluates the model during training, saves its best weights, and can stop the training early.
+    """Evaluates the model during training, saves the best weights, and can stop the training early.
 
     The training stops after ``evaluate.patience`` successive evaluations without an improvement.
     The constructor adds the callback to the trainer. ``facts`` is a function that returns the
@@ -242,7 +243,7 @@ class EvaluationCallback(TrainerCallback):
         return Explorer(settings, self.family, self.config.task)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Remember the time and the step, and delete the progress of a killed evaluation."""
+        """Store the time and the step, and delete the progress file of a killed evaluation."""
         self.begun = time.monotonic(), state.global_step
         if args.should_save:
             self.progress_file.unlink(missing_ok=True)
@@ -255,7 +256,7 @@ class EvaluationCallback(TrainerCallback):
             control.should_evaluate = True
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Draw the curves, and stop the training early if ``evaluate.patience`` is exhausted."""
+        """Draw the training curves; stop the training if ``evaluate.patience`` is exhausted."""
         if self.draw and state.is_world_process_zero:
             self.draw(self.config.output_dir)
         if self.patience_exhausted(state.log_history):
@@ -285,7 +286,7 @@ class EvaluationCallback(TrainerCallback):
     def best(self, history: Sequence[Mapping[str, Any]]) -> Best | None:
         """Return the best evaluation in the trainer's log (the first if several are equal).
 
-        Returns None if the metric ``evaluate.best`` is not set, or has no value in the log.
+        Returns None if ``evaluate.best`` names no metric, or its metric has no value in the log.
         """
         name = self.settings.best
         if name is None:
@@ -318,9 +319,9 @@ class EvaluationCallback(TrainerCallback):
     def _answer(self) -> list[dict[str, Any]]:
         """Generate answers to all examples; return them in the same order on every rank.
 
-        Under ZeRO-3 all ranks must take part in each forward pass, so all generate the same number
-        of batches. When a rank has no more batches, it repeats the last one without using the
-        answers.
+        With ZeRO-3, all ranks must take part in each forward pass, so all ranks generate the same
+        number of batches. A rank without a batch of its own generates the last batch again, and
+        drops the answers.
         """
         trainer, length = self.trainer, self.config.predict.new_tokens
         rank, ranks = trainer.args.process_index, trainer.args.world_size
@@ -330,8 +331,8 @@ class EvaluationCallback(TrainerCallback):
         mine = []
         mixed = ranks > 1 and has_mixed_modalities(self.family, self.examples)
         model = trainer.accelerator.unwrap_model(trainer.model)
-        # As in training: accelerate's autocast covers ``model.forward`` only, neither modules that
-        # are called alone nor a model within PEFT's.
+        # The precision of training. accelerate's autocast covers only ``model.forward``, not single
+        # modules or the inner model of a PEFT model.
         precision = Precision.of_trainer(trainer)
         was_training = model.training
         model.eval()
@@ -373,14 +374,14 @@ class EvaluationCallback(TrainerCallback):
         return [{**line, "rows_due": len(self.examples)} for line in lines]
 
     def _training_seconds(self) -> float | None:
-        """Return the time of the training between two evaluations; None if it is not known."""
+        """Return the seconds of training between two evaluations; None if not measured yet."""
         steps = 0 if self.begun is None else self.trainer.state.global_step - self.begun[1]
         if self.begun is None or steps < 1 or self.settings.every_steps is None:
             return None
         return (time.monotonic() - self.begun[0]) / steps * self.settings.every_steps
 
     def _read_rows(self) -> bool:
-        """Keep the rows of the first evaluation of the run; return False if this is the first."""
+        """Use as many rows as the run's first evaluation; return False if this is the first."""
         file = self.config.output_dir / EVALUATED_ROWS
         known: list[int | None] = [None]
         if self.trainer.args.should_save:
@@ -393,11 +394,11 @@ class EvaluationCallback(TrainerCallback):
         return known[0] is not None
 
     def _choose_rows(self, per_row: float, training_s: float | None, *, multiple: int) -> None:
-        """Choose the number of rows of all evaluations of the run, and store it.
+        """Choose the number of rows for all evaluations of the run, and store it.
 
         ``per_row`` is the time to answer a row, and ``training_s`` the training time between two
-        evaluations, both in seconds. The number is rounded up to a ``multiple`` of the rows that
-        are answered at the same time.
+        evaluations, both in seconds. The number is rounded up to a multiple of ``multiple``, the
+        number of rows that all ranks answer at the same time.
         """
         chosen = [len(self.examples)]
         if self.trainer.args.should_save:
@@ -416,7 +417,7 @@ class EvaluationCallback(TrainerCallback):
         self.examples = self.examples[: chosen[0]]
 
     def _write_progress(self, shown: AnswerProgress) -> None:
-        """Write progress.json, unless it was written just before."""
+        """Write progress.json, unless it was written less than 2 seconds ago."""
         now = time.monotonic()
         if self.trainer.args.should_save and now - self.written >= _WRITTEN_S:
             self.written = now
@@ -447,9 +448,9 @@ class EvaluationCallback(TrainerCallback):
         return {**known, FAILURES: sum(scores.failures.values())}
 
     def _save_best(self, best: Best) -> None:
-        """Save the current weights in the folder ``best/`` of the run, in place of older ones.
+        """Save the current weights in the run's folder ``best/``; delete the older weights there.
 
-        If the process is killed meanwhile, either the old or the new weights remain.
+        If the process is killed meanwhile, either the older or the current weights remain.
         """
         is_writer = self.trainer.args.should_save
         if is_writer:
@@ -477,7 +478,7 @@ def evaluation_metrics(config: Config, examples: Sequence[Example]) -> list[Metr
 
 
 _REPORTERS = ("trackio", "wandb")  # both have the functions `log` and `Image`
-_COUNT = 8  # images of an evaluation: always the first ones, so that they can be compared
+_COUNT = 8  # images per evaluation: always the first 8, so that evaluations can be compared
 _SIDE_PX = 512
 _COLOURS = {"target": TRUE_COLOUR, "parsed": ANSWER_COLOUR}
 
@@ -507,7 +508,7 @@ def log_predictions(
 
 
 def _drawn(example: Example, row: Mapping[str, Any]) -> tuple[Image.Image, str]:
-    """Return an image with the shapes of a row, downscaled to 512 pixels, and its caption."""
+    """Return a row's image with its shapes, downscaled to at most 512 pixels, and its caption."""
     image, size = open_sized(example)
     scale = min(1.0, _SIDE_PX / max(size))
     image = image.resize([max(1, round(scale * side)) for side in size])
@@ -520,7 +521,7 @@ def _drawn(example: Example, row: Mapping[str, Any]) -> tuple[Image.Image, str]:
 def _shapes(value: Any, where: str) -> Sequence[Instance]:
     """Return the shapes in the field ``target`` or ``parsed`` of a row.
 
-    Answers of clicks and points are points, which ``read_shapes`` does not accept.
+    ``read_shapes`` does not accept points, so the answers of click and point tasks are read here.
     """
     if isinstance(value, list) and any("point" in item for item in value):
         return read_instances({"instances": value}, where, points=True).items

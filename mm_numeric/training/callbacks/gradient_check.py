@@ -18,14 +18,14 @@ _MOST_CHECKS = 10
 
 
 class GradientCheck(TrainerCallback):
-    """Raises ValueError if a trained module has no nonzero gradient after the first step.
+    """Raises ValueError if a trained module has no nonzero gradient in the first step.
 
-    A module passes if any of its parameters has a gradient. Some parameters may have none: LLaVA,
-    for example, does not use the last layer of its CLIP tower. Modules that process images are
-    checked at the first step with an image. A step whose samples were all skipped is not checked.
-    The vision tower has no gradient yet while a weight of the projector is zero, as in a new
+    A module passes if any of its parameters has a nonzero gradient. Some parameters may have none:
+    LLaVA, for example, does not use the last layer of its CLIP tower. Modules that process images
+    are checked at the first step with an image. A step whose samples were all skipped is not
+    checked. The vision tower has no gradient while a weight of the projector is zero, as in a new
     Gemma 3; it is then checked again at later steps. Each check makes the host wait for the device,
-    so that there are at most ten. Modules that could not be checked in these steps are logged.
+    so there are at most ten checks. Modules that could not be checked by then are logged.
     """
 
     def __init__(self, modules: ModelModules) -> None:
@@ -39,7 +39,7 @@ class GradientCheck(TrainerCallback):
     def on_train_begin(
         self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
     ) -> None:
-        """Find the trained modules. With DeepSpeed, register hooks that see each gradient."""
+        """Find the trained modules. With DeepSpeed, register a gradient hook on each parameter."""
         present = {self.modules.module_of(name) for name, _ in model.named_parameters()}
         frozen = {module for module in present if self.modules.settings.of(module).how == FROZEN}
         self._waiting = [module for module in MODULE_NAMES if module in present - frozen]
@@ -49,7 +49,7 @@ class GradientCheck(TrainerCallback):
                 self._hooks.callback(hook.remove)
 
     def begin_step(self, origins: Sequence[Origin]) -> None:
-        """Record the rows of the micro-batches of the next step."""
+        """Record whether the next step has images and answers; one origin per micro-batch."""
         self._seen_image = self._seen_image or any(origin.images for origin in origins)
         self._seen_answer = self._seen_answer or any(origin.ids for origin in origins)
 

@@ -16,8 +16,8 @@ class JsonLog(TrainerCallback):
     """Callback that appends one line of JSON per logged step to log.jsonl.
 
     A resumed run appends to the same file. A value that the trainer logs as ``loss/ce`` is written
-    as ``{"components": {"ce": ...}}``. The metrics of an evaluation have their own line, with the
-    entry ``eval``. NaN and infinity are written as null.
+    as ``{"components": {"ce": ...}}``. The metrics of an evaluation are written as another line
+    with the entry ``eval``. NaN and infinity are written as null.
     """
 
     def __init__(self, path: Path) -> None:
@@ -34,7 +34,7 @@ class JsonLog(TrainerCallback):
             write_text(self.path, "".join(line + "\n" for line in kept))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Append the logged values to the file; ``loss/ce`` becomes a nested object."""
+        """Append the logged values to the file."""
         if not state.is_world_process_zero or not logs:
             return
         if "loss" in logs:

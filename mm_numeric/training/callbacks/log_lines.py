@@ -1,4 +1,4 @@
-"""Show the progress of training: a line per logged step and a progress bar on stderr."""
+"""Show the progress of training on stderr: a line per logged step, and a progress bar."""
 
 import time
 from collections.abc import Mapping
@@ -19,11 +19,11 @@ class LogLines(TrainerCallback):
 
     The line has the step, the loss, the learning rate, rows per second, the time left and the loss
     components. The time left is estimated from the mean time per step since training began or
-    resumed. An evaluation has a line with its first metrics.
+    resumed. After an evaluation, a line with its first three metrics is written.
     """
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Remember the time and the step, to estimate the time left."""
+        """Store the time and the step, to estimate the time left."""
         self.began, self.first = time.monotonic(), state.global_step
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -53,7 +53,7 @@ class TrainingBar(ProgressCallback):
     """The progress bar of transformers with the loss and the first metric, without log lines."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Show the bar, with the steps of a resumed run that are done."""
+        """Show the bar, in which a resumed run starts at its checkpoint's step."""
         super().on_train_begin(args, state, control, **kwargs)
         self.values: dict[str, str] = {}
         if self.training_bar is not None:
@@ -69,7 +69,7 @@ class TrainingBar(ProgressCallback):
 
 
 def wrapped(items: list[str]) -> str:
-    """Join items with two spaces, in lines of at most 100 characters if no item is longer."""
+    """Join items with two spaces, and wrap them at 100 characters."""
     lines = [items[0]]
     for item in items[1:]:
         if len(lines[-1]) + 2 + len(item) <= WIDTH:

@@ -23,7 +23,7 @@ _STEPS_PER_CHECK = 10  # on a GPU, where each check waits for the device
 
 @dataclass(frozen=True)
 class _Step:
-    """Stores the losses and the gradient norm of an optimiser step, on the GPU."""
+    """The losses and the gradient norm of an optimiser step, on the GPU."""
 
     number: int
     ids: list[Sequence[str]]  # row ids of each micro-batch
@@ -44,9 +44,9 @@ class _NonFinite:
 class FiniteCheck:
     """Raises an error at a non-finite loss, gradient or weight, before weights are saved.
 
-    The values stay on the GPU. Because reading them makes the CPU wait, they are read only every 10
-    steps, and before logging and saving, where the CPU waits anyway. The error names the first
-    non-finite step and the ids of its samples.
+    Losses and gradient norms stay on the GPU. Because the CPU waits when it reads them, they are
+    read only every 10 steps, and before logging and saving, where the CPU waits anyway. The error
+    names the first non-finite step and the ids of its samples.
     """
 
     def __init__(self, ranks: Ranks, args: TrainingArguments, *, fp16: bool) -> None:
@@ -61,7 +61,7 @@ class FiniteCheck:
         self._ids, self._losses = ids, []
 
     def add_loss(self, loss: Tensor) -> None:
-        """Store a micro-batch's loss on the GPU; the CPU does not wait."""
+        """Store the loss of a micro-batch without copying it from the GPU."""
         self._losses.append(loss.detach())
 
     def end_step(self, number: int, sums: Mapping[str, LossSum], norm: Tensor | float) -> None:
@@ -80,17 +80,17 @@ class FiniteCheck:
             self.check()
 
     def check(self, model: torch.nn.Module | None = None) -> None:
-        """Raise an error if a loss or gradient since the last check was not finite.
+        """Raise NotFiniteError if a loss or gradient since the last check was not finite.
 
         If ``model`` is given, its trained weights are also checked. All ranks must call this
-        method. If one has a non-finite value, all raise NotFiniteError.
+        method, and all raise the error if one rank has a non-finite value.
         """
         stored, unread = self._steps, self.unread()
         values = torch.cat(list(unread.values)).tolist()
         self._raise_together(self._broken(stored, values, model))
 
     def unread(self) -> Unread:
-        """Return the stored values; an error is raised when they are read, on all ranks."""
+        """Return the stored values, to be read later; reading a non-finite value is an error."""
         stored, self._steps = self._steps, []
 
         def entries(values: list[float]) -> dict[str, float]:

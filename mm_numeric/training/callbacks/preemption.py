@@ -22,23 +22,23 @@ _SIGNALS = [s for s in signal.Signals if s.name in _NAMES]  # no SIGUSR1 on Wind
 class StopOnSignal(TrainerCallback):
     """Callback that saves a checkpoint and stops the run after one of ``_SIGNALS``.
 
-    The current step is finished first. A signal to any rank stops all ranks. Ctrl-C after another
-    signal raises KeyboardInterrupt at once.
+    The current step is finished first. A signal to any rank stops all ranks. Ctrl-C after an
+    earlier signal raises KeyboardInterrupt at once.
     """
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
         self.received: signal.Signals | None = None
         self.stopped: signal.Signals | None = None
-        # In shared memory, because DataLoader workers read it.
+        # This flag is in shared memory, because DataLoader workers read it.
         self.is_listening = torch.zeros((), dtype=torch.bool).share_memory_()
 
     @contextmanager
     def listening(self, stoppable: bool) -> Iterator[None]:
-        """Context manager that records the signals instead of ending the process.
+        """Context manager in which signals are recorded and do not end the process.
 
-        Does nothing if ``stoppable`` is False. If a signal was received, SIGTERM and SIGUSR1 are
-        ignored after the context. Otherwise the previous signal handlers are restored.
+        It does nothing if ``stoppable`` is False. After the context, the previous signal handlers
+        are restored; but if a signal was received, SIGTERM and SIGUSR1 are ignored.
         """
         numbers = _SIGNALS if stoppable else []
         before = {number: signal.signal(number, self._receive) for number in numbers}
@@ -83,8 +83,8 @@ class IgnoreSignalsInWorker:
     """A ``worker_init_fn`` that makes DataLoader workers ignore SIGTERM, SIGUSR1 and SIGINT.
 
     A cluster scheduler and a terminal send the signal to all processes, but the run needs its
-    workers to finish the step. They ignore signals only during training (while the shared flag
-    ``is_listening`` is True), so that Python can end them with SIGTERM when the run exits.
+    workers to finish the step. Workers ignore signals only during training, while the shared flag
+    ``is_listening`` is True. Later, Python can end them with SIGTERM when the run exits.
     ``init_fn`` is another ``worker_init_fn`` to call, or None.
     """
 

@@ -18,7 +18,7 @@ class SkippedRows:
         self._new: set[str] = set()
 
     def add(self, reasons: Mapping[str, str]) -> None:
-        """Add rows that this rank skipped (a dict of id to reason), and log each new one."""
+        """Add rows that this rank skipped, a dict of id to reason, and log each new row."""
         for row in reasons.keys() - self.ids - self._new:
             self._new.add(row)
             logger.warning("row skipped: %s", reasons[row], extra=ALL_RANKS)

@@ -18,7 +18,7 @@ _GIB = 1 << 30
 class Throughput:
     """Measures the tokens and samples per second of a training run, and its peak memory.
 
-    Counts on the device stay there until they are logged. The setting
+    Counts on the device are copied to the host only for logging. The setting
     ``include_num_input_tokens_seen`` of transformers is not used: it synchronises all ranks after
     each micro-batch, and does not count the decoder tokens of an encoder-decoder.
     """
@@ -38,7 +38,7 @@ class Throughput:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Exclude the time inside the context, for example for evaluation, from the throughput."""
+        """Context manager whose time, such as that of an evaluation, is not counted."""
         before = time.perf_counter()
         try:
             yield
@@ -48,13 +48,13 @@ class Throughput:
     def unread(self) -> Unread:
         """Return the throughput and the memory to log, and reset the counts. Call it on all ranks.
 
-        Tokens and samples per second are totals over all ranks. Memory is the maximum of any rank.
+        Tokens and samples per second are totals over all ranks; memory is the maximum over ranks.
         """
         device, tokens, now = self.accelerator.device, self._tokens, time.perf_counter()
         rest = [self._samples, now - self._since - self._paused, peak_gib(device)]
         mine = torch.tensor(rest, dtype=torch.float64)
         values = [tokens[None], mine[None]]
-        if self.accelerator.num_processes > 1:  # DeepSpeed would gather on a single rank, too
+        if self.accelerator.num_processes > 1:  # with DeepSpeed, a single rank would gather too
             values = [self.accelerator.gather(own.to(device)) for own in values]
         began = now - self._began
         self._since, self._paused, self._tokens, self._samples = now, 0.0, torch.tensor(0), 0
