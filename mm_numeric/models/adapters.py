@@ -3,9 +3,9 @@
 A saved model with adapters is a folder with these files, without the frozen weights:
 
 adapter_config.json          PEFT's configuration, with the name of the base model
-base.json                    name of the base model, and its revision and commit on the hub, or its
-                             fingerprint and its paths; a folder is never looked for on the hub,
-                             where its relative path may be the name of another model
+base.json                    the base model: its hub name, revision and commit; or, for a folder,
+                             its fingerprint and paths. A folder is never looked up on the hub,
+                             because its relative path may be the hub name of another model
 adapter_model.safetensors    adapters in PEFT's format
 trained.safetensors          weights of modules that were trained without adapters, if any
 config.json                  configuration of the base model
@@ -61,11 +61,11 @@ def has_adapters(source: str) -> bool:
 def add_adapters(
     model: Any, modules: ModelModules, lora: LoraSettings | None, base: str, revision: str
 ) -> Any:
-    """Add LoRA or DoRA adapters, and rows of location tokens, and return a PEFT model.
+    """Add LoRA or DoRA adapters and trainable rows of location tokens; return a PEFT model.
 
     Adapters are added to the modules (vision, language, ...) that the config sets to ``adapted``.
-    If the model has adapters already, they are kept, and must match the config. The name and the
-    revision of the base model are saved with the adapters.
+    If the model already has adapters, they must match the config, and the model is not changed.
+    ``base`` and ``revision`` name the base model, and are saved with the adapters.
     """
     if isinstance(model, PeftModel):
         _require_same_adapters(model, lora, modules, base)
@@ -90,7 +90,7 @@ def add_adapters(
 
 
 def _location_rows(model: Any, modules: ModelModules) -> dict[str, list[int]]:
-    """Return the rows to train of each layer, if ``modules.embeddings`` is location_tokens."""
+    """Return the rows to train in each layer; {} unless ``modules.embeddings: location_tokens``."""
     if modules.settings.of("embeddings").how != LOCATION_TOKENS:
         return {}
     head = modules.settings.of("head").how == LOCATION_TOKENS
@@ -116,7 +116,7 @@ def _read_config(source: str) -> LoraConfig:
 
 
 def load_adapted(family: Family, source: str, settings: ModelConfig) -> PeftModel:
-    """Load the adapters in the folder ``source`` and the base model that they belong to."""
+    """Load the adapters in the folder ``source``, and their base model."""
     config = _read_config(source)
     base, revision = base_of_adapters(source, config)
     try:
@@ -137,7 +137,7 @@ def load_adapted(family: Family, source: str, settings: ModelConfig) -> PeftMode
 def save_adapted(model: PeftModel, folder: Path, state: dict[str, Tensor] | None = None) -> None:
     """Save the adapters and the fully trained weights, but not the frozen weights, in a folder.
 
-    If the weights are sharded across ranks, pass the full state dict as ``state``.
+    If the weights are sharded across ranks, ``state`` must be the gathered state dict.
     """
     state = model.state_dict() if state is None else state
     adapters = get_peft_model_state_dict(model, state_dict=state, save_embedding_layers=False)
@@ -188,7 +188,7 @@ def adapted_layers(model: nn.Module, modules: ModelModules) -> list[str]:
     """
     found: dict[str, str] = {}
     for name, layer in model.named_modules():
-        own = name.removesuffix(".base_layer")  # the name of a layer that is already adapted
+        own = name.removesuffix(".base_layer")  # PEFT adds the suffix to an adapted layer
         if is_adapter(name) or not isinstance(layer, nn.Linear | Conv1D | nn.Embedding):
             continue
         module = modules.module_of(f"{own}.weight")
@@ -214,10 +214,10 @@ def adapted_layers(model: nn.Module, modules: ModelModules) -> list[str]:
 
 
 def adapted_experts(model: nn.Module, modules: ModelModules, lora: LoraSettings) -> list[str]:
-    """Return the full names of the weights of experts that get adapters.
+    """Return the full names of the expert weights (mixture of experts) that get adapters.
 
-    transformers 5 holds a matrix of all experts of a layer in one parameter of three dimensions.
-    It is no layer that PEFT could wrap; PEFT adapts the parameter.
+    transformers 5 stores a matrix of all experts in one parameter with three dimensions. It is not
+    a layer that PEFT could wrap, so PEFT adapts the parameter.
     """
     if not lora.experts:
         return []
@@ -240,7 +240,7 @@ def adapted_experts(model: nn.Module, modules: ModelModules, lora: LoraSettings)
 def _require_same_adapters(
     model: PeftModel, lora: LoraSettings | None, modules: ModelModules, source: str
 ) -> None:
-    """Raise ValueError if LoRA options or trained modules differ between model and config."""
+    """Raise ValueError if the model's LoRA options or trained modules differ from the config."""
     saved = model.peft_config["default"]
     theirs = {
         "rank": saved.r,
@@ -314,9 +314,9 @@ def _write(weights: dict[str, Tensor], file: Path) -> None:
 
 
 def write_base(adapters: Path, name: str, revision: str | None) -> None:
-    """Write base.json for the base model ``name``, a folder or a name on the hub.
+    """Write base.json for the base model ``name``, a folder or a hub name.
 
-    The commit is that of the files in the cache, from which the model was loaded.
+    For a hub name, the stored commit is that of the files in the local cache.
     """
     if not Path(name).is_dir():
         file = try_to_load_from_cache(name, "config.json", revision=revision)
@@ -333,11 +333,11 @@ def write_base(adapters: Path, name: str, revision: str | None) -> None:
 
 
 def find_base(adapters: Path, name: str) -> tuple[str, str] | None:
-    """Return the base model ``name`` of adapters as a folder or hub name, and its revision.
+    """Return the adapters' base model (a folder or hub name) and its revision, from base.json.
 
-    A folder is looked for at its path relative to the adapters, next to their run, and at its
-    absolute path. It must have the recorded fingerprint. Returns None if base.json is missing or
-    names another model, because somebody has edited the settings of the adapters.
+    A folder is looked for at three places: at its path relative to the adapters, next to the run of
+    the adapters, and at its absolute path. It must have the stored fingerprint. Returns None if
+    base.json is missing, or if it names another model than ``name``, the name in PEFT's config.
     """
     file = adapters / BASE
     if not file.is_file():
@@ -364,7 +364,7 @@ def find_base(adapters: Path, name: str) -> tuple[str, str] | None:
 
 
 def fingerprint(folder: Path) -> str:
-    """Return a SHA-256 of the size and 16 blocks of 64 KiB of each weight file in a folder."""
+    """Return a SHA-256 of all weight files in a folder: of each, name, size and 16 blocks."""
     digest = hashlib.sha256()
     for file in sorted(file for pattern in _WEIGHTS for file in folder.glob(pattern)):
         size = file.stat().st_size

@@ -1,6 +1,6 @@
-"""Check the values in the JSON files of a checkpoint: errors of transformers name no file.
+"""Check the values in the JSON files of a checkpoint, because errors of transformers name no file.
 
-A checkpoint may be damaged or malicious: a model of a billion layers would fill the memory, and a
+A checkpoint may be damaged or malicious: a model with a billion layers would fill the memory, and a
 model without attention heads would end in a traceback.
 """
 
@@ -35,7 +35,7 @@ _POSITIVE = re.compile(
     rf"{_LAYERS}|(?:n|num)_(?:\w+_)?heads?|vocab_size|hidden_size|n_embd|d_model|embed_dim|head_dim|"
     r"(?:temporal_)?patch_size|(?:spatial_)?merge_size|n_positions|in_channels|num_channels"
 )
-"""Names of values that are whole numbers above 0, null, or lists of such numbers."""
+"""Names of entries whose value must be an integer above 0, null, or a list of such integers."""
 
 _MOST_LAYERS = 10_000
 _NOT_NEGATIVE = re.compile(
@@ -70,15 +70,15 @@ _STEPS = {
     "tokenizer_config.json": "tokenization",
     "generation_config.json": ".generation.",
 }
-"""Files, and a part of the names of the modules or functions that use them."""
+"""For each file, a part of the names of the modules or functions that use it."""
 
-_SIDE_PX = 224  # side of the image with which an image processor is tried
+_SIDE_PX = 224  # side of the image with which an image processor is tested
 
 _MOST_TIMES = 64
-"""Largest ratio of a model's weights to those in its files, which may be packed or tied."""
+"""Largest ratio of a model's weights to the weights in its files, which may be packed or tied."""
 
 _LEAST_TENSORS, _LEAST_WEIGHTS, _MOST_TENSORS = 1_000, 10**8, 10**6
-"""Numbers of tensors and weights that are always accepted, and a number that no model has."""
+"""Numbers of tensors and weights that are always accepted, and the largest number of tensors."""
 
 
 class CheckpointValueError(ValueError):
@@ -97,7 +97,7 @@ def check_values(folder: Path) -> None:
 
 
 def check_image_processor(family: Any) -> None:
-    """Apply the image processor of a family to an image, so that invalid settings raise errors.
+    """Test the image processor of a family on an image, so that invalid settings raise errors.
 
     Raises CheckpointValueError if the pixels of the result are not finite.
     """
@@ -114,7 +114,7 @@ def check_image_processor(family: Any) -> None:
 def _read(file: Path) -> dict[str, Any]:
     try:
         found = read_json(file)
-    except ValueError:  # the loading of transformers, and find_damage, report it
+    except ValueError:  # reported later, by transformers or find_damage
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -128,7 +128,7 @@ def _values(found: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]
 
 
 def _wanted(name: str, value: Any) -> str | None:
-    """Return the requirement that an entry of this name violates; None if its value is possible."""
+    """Return the requirement that the value of an entry violates; None if the value is valid."""
     if value is None:
         return None
     if name in _KINDS and (not isinstance(value, _KINDS[name]) or isinstance(value, bool)):
@@ -157,9 +157,9 @@ def _short(value: Any) -> str:
 
 @contextmanager
 def weights_as_in_files(folder: Path) -> Iterator[None]:
-    """Return a context in which a model may not have many times the weights of its files.
+    """Context manager that limits the number of a model's weights to a multiple of those in files.
 
-    Raises CheckpointValueError while the model is made, before memory is used for its weights.
+    A larger model raises CheckpointValueError while it is created, before its weights use memory.
     """
     tensors, weights = 0, 0
     for file in folder.glob("*.safetensors"):
@@ -201,8 +201,8 @@ def _too_large(folder: Path, tensors: int, weights: int) -> str:
 def explain_value(error: Exception, folder: Path) -> str | None:
     """Return a message with the values of a checkpoint that probably caused a library's error.
 
-    Returns None for other errors, such as those of a module of the user, or if the folder has no
-    config.json.
+    Returns None if the error was not raised in a library (for example, in the user's module), or if
+    the folder has no config.json.
     """
     frames = [frame for frame, _ in walk_tb(error.__traceback__)]
     modules = [str(frame.f_globals.get("__name__")) for frame in frames]
@@ -226,13 +226,13 @@ _Values = list[tuple[str, Any]]
 
 
 def _named(reason: str, values: _Values) -> _Values:
-    """Return the values whose names are in quotation marks in a message."""
+    """Return the entries whose names are in quotation marks in an error message."""
     words = set(re.findall(r"['`](\w+)['`]", reason))
     return [pair for pair in values if pair[0].rpartition(".")[2] in words]
 
 
 def _quoted(reason: str, values: _Values, usual: dict[str, Any]) -> _Values:
-    """Return the values that are in a message, except usual ones."""
+    """Return the entries whose values are in an error message, except default values."""
     words = re.findall(r"['`]([^'`]+)['`]|(?<![\w.])(-?\d+(?:\.\d+)?)(?![\w.]*\w)|: (\w+)$", reason)
     quoted = {word for each in words for word in each} - {"", "0", "1"}
     return [
@@ -245,7 +245,7 @@ def _quoted(reason: str, values: _Values, usual: dict[str, Any]) -> _Values:
 
 
 def _unusual(values: _Values, usual: dict[str, Any]) -> _Values:
-    """Return the values that are of another type than usual."""
+    """Return the entries whose values have another type than the default values ``usual``."""
     return [
         (path, value)
         for path, value in values
@@ -257,7 +257,7 @@ def _unusual(values: _Values, usual: dict[str, Any]) -> _Values:
 
 
 def _usual(file: Path) -> dict[str, Any]:
-    """Return the default values of the configuration of a model type; {} for other files."""
+    """Return the default values for a config.json of a known model type; {} for other files."""
     kind = _read(file).get("model_type")
     if file.name != "config.json" or not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         return {}

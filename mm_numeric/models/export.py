@@ -32,7 +32,7 @@ def export(run: Path, out: Path, *, trust_remote_code: bool = False) -> None:
     Adapters are merged into the weights without changing their dtype. If the model was quantised
     for training, adapters are merged into the original weights. A run that trained a published
     baseline method, such as xVal, cannot be exported: transformers has no class for its model.
-    Set ``trust_remote_code`` if the run needs custom code, of its config or its checkpoint.
+    Set ``trust_remote_code`` if the run's config or checkpoint needs custom Python code.
     """
     quiet_unless_terminal()
     config = read_run(run, trust_remote_code=trust_remote_code)
@@ -69,7 +69,7 @@ def _save(config: Config, run: Path, folder: Path, name: str) -> None:
 
 
 def _greedy(config: Config, family: Family) -> GenerationConfig:
-    """Return settings of ``model.generate`` for the same answers as ``predict``."""
+    """Return settings with which ``model.generate`` gives the same answers as ``predict``."""
     if config.predict.max_new_tokens is None:  # the training rows were streamed
         logger.warning(
             "predict.max_new_tokens is not set, and no training answers were measured: without "
@@ -89,12 +89,12 @@ def _greedy(config: Config, family: Family) -> GenerationConfig:
 def push(run: Path, repo: str, *, private: bool = False, trust_remote_code: bool = False) -> str:
     """Export the model of a run and upload it, with its model card; return its address.
 
-    The repository is created if it does not exist. This is tried first, so that a missing login is
-    an error before the export. The export is written into the run folder, and deleted afterwards.
+    The repository is created first, if it does not exist, so that a missing login is an error
+    before the export. The export is written into the run folder, and deleted after the upload.
 
     Raises ValueError if the hub cannot be reached, or does not accept the upload.
     """
-    read_run(run, trust_remote_code=trust_remote_code)  # an error before a repository is created
+    read_run(run, trust_remote_code=trust_remote_code)  # raises errors before the repo is created
     api = HfApi()
     with _short_errors(run, repo):
         url = api.create_repo(repo, private=private, exist_ok=True)

@@ -36,20 +36,20 @@ from mm_numeric.runs.folder import MODEL
 from mm_numeric.runs.trust import checkpoint_code
 
 _TOKENIZER_FILES = ("tokenizer*", "vocab.*", "*.model")
-"""Patterns of the files of a tokenizer, one of which a folder with a checkpoint needs."""
+"""Patterns of tokenizer files. A folder with a checkpoint must have at least one such file."""
 
 _FILES = ("*.safetensors", "*.json", "*.model")
 _LFS_POINTER = b"version https://git-lfs."
-"""First bytes of the small files that a `git clone` without git-lfs has in place of large ones."""
+"""First bytes of the pointer files that a `git clone` without git-lfs has instead of weights."""
 
 _MISSING_PACKAGES = "Missing optional dependencies: "
-"""Text of the ValueError of transformers 5.23 before the names of packages."""
+"""Text before the names of packages in a ValueError of transformers 5.23."""
 
 
 def device_type() -> str:
-    """Return the type of the device that models run on, such as ``cuda`` or ``cpu``.
+    """Return the type of the device on which models run, such as ``cuda`` or ``cpu``.
 
-    Apple's MPS is not used: it does not support float64, which is needed for exact sums.
+    Apple's MPS is not used, because it does not support float64, which is needed for exact sums.
     """
     accelerator = torch.accelerator.current_accelerator()
     if accelerator is None or accelerator.type == "mps" or not torch.accelerator.is_available():
@@ -73,7 +73,7 @@ def model_source(config: Config, folder: Path) -> str:
 
 
 def family_class(config: Config) -> type[Family]:
-    """Return the class of a config's model family, and check that it is one."""
+    """Return the class of a config's model family; raise ValueError for any other class."""
     where = f"{config.title}, model.family"
     families = {**FAMILIES, API: "mm_numeric.families.api:Api"}
     cls: type[Family] = choose(config.model.family, families, "family", where)
@@ -121,7 +121,7 @@ def _check_source(source: str, where: str) -> None:
 
 
 def _nearest_folder(path: Path) -> str:
-    """Return a hint with the folder of a checkpoint whose name is the nearest; "" without one."""
+    """Return a hint with the sibling checkpoint folder of the most similar name; "" if none is."""
     siblings = [p.name for p in path.parent.glob("*") if (p / "config.json").is_file()]
     near = get_close_matches(path.name, siblings, n=1)
     return f" Did you mean {str(path.parent / near[0])!r}?" if near else ""
@@ -145,12 +145,12 @@ def load_model(config: Config, family: Family, source: str) -> Any:
     with _short_errors(config, source):
         settings = Path(source, GENERATION_CONFIG_NAME)
         if settings.is_file():
-            read_json(settings)  # transformers ignores a damaged one
+            read_json(settings)  # transformers would ignore a damaged file
         if has_adapters(source):
             model = load_adapted(family, source, config.model)
         else:
             model = load_with_tokens(family, source, config.model)
-    if family.tensor_parallel > 1 and not model.tp_size:  # loaded without sharing
+    if family.tensor_parallel > 1 and not model.tp_size:  # the weights were not divided
         raise _no_plan(source)
     keep_checkpoint_names(model)
     return model
@@ -222,7 +222,7 @@ def _short_errors(config: Config, source: str) -> Iterator[None]:
 
 
 def find_damage(folder: Path) -> str | None:
-    """Return which file of a checkpoint cannot be read and why, or None if all can."""
+    """Return a message with the first unreadable file of a checkpoint; None if all are readable."""
     for file in sorted(file for pattern in _FILES for file in folder.glob(pattern)):
         with file.open("rb") as content:
             if content.read(len(_LFS_POINTER)) == _LFS_POINTER:
@@ -243,7 +243,7 @@ def find_damage(folder: Path) -> str | None:
 
 
 def _reason(error: Exception, source: str) -> str | None:
-    """Return a short message for an error of ``from_pretrained``, or None for other errors."""
+    """Return a short message for a known error of ``from_pretrained``; None for other errors."""
     first, *_ = [line.strip() for line in str(error).strip().splitlines()] or [""]
     if isinstance(error, ImportError) or _MISSING_PACKAGES in first:
         what = first.rpartition(_MISSING_PACKAGES)[2].partition(". ")[0].rstrip(".:")

@@ -1,9 +1,9 @@
 """Add location tokens, such as ``<loc0012>``, to a model that was trained without them.
 
 ``model.coordinates: {tokens: 1000}`` adds them to the tokenizer (``Family.load``). This module
-initialises their rows of the input embeddings and the output head: the mean of the rows of the ten
-digits, plus a smooth code of the token's number. Rows of near numbers are similar, and each
-dimension has the variance that it has among the digits.
+initialises their rows in the input embeddings and the output head: each row is the mean of the rows
+of the ten digits, plus a smooth code of the token's number. Rows of near numbers are similar, and
+each dimension has the same variance as among the digits.
 
 Axes    k location tokens, d hidden size
 """
@@ -19,14 +19,13 @@ from mm_numeric.config.schema import ModelConfig
 from mm_numeric.families.family import Family
 from mm_numeric.numbers.vocabulary import NumberVocabulary
 
-_ROWS_MULTIPLE = 64  # with other numbers of rows, the product of the head is slow on a GPU
+_ROWS_MULTIPLE = 64  # other numbers of rows make the head's matrix product slow on a GPU
 
 
 def load_with_tokens(family: Family, source: str, model: ModelConfig) -> Any:
-    """Load all weights of a checkpoint, with a row for each location token of the family.
+    """Load a model, and add embedding rows for location tokens that its tokenizer lacks.
 
-    Rows are new where the tokenizer of the checkpoint lacks the token. They are always the same, so
-    that adapters can be loaded without them.
+    The new rows are not random but always the same, so they need not be saved with adapters.
     """
     loaded, tokens = family.load_model(source, model), family.location_tokens()
     if family.coordinates.tokens is not None:
@@ -39,7 +38,7 @@ def load_with_tokens(family: Family, source: str, model: ModelConfig) -> Any:
 
 @torch.no_grad()
 def _add_rows(model: Any, family: Family, tokens: list[str], levels: list[int]) -> None:
-    """Set the rows of ``tokens[i]`` for each i in ``levels``, in a table that may have to grow."""
+    """Initialise the row of ``tokens[i]`` for each i in ``levels``; resize the tables if needed."""
     if any(map(is_partitioned, model.parameters())):
         raise ValueError(
             "model.coordinates: location tokens cannot be added to a model under ZeRO-3; add them "
@@ -54,7 +53,7 @@ def _add_rows(model: Any, family: Family, tokens: list[str], levels: list[int]) 
     digits = NumberVocabulary.from_tokenizer(family.tokenizer).only_digits()
     at = [token.id for token in digits.tokens]
     for layer in (model.get_input_embeddings(), model.get_output_embeddings()):
-        layer.weight[rows:] = 0  # new rows are random until here, also those without a token
+        layer.weight[rows:] = 0  # resizing makes random rows, also for ids without a token
         own = layer.weight[at].float()
         code = smooth_code(len(tokens), own.shape[1])[levels].to(own.device)
         layer.weight[ids] = (own.mean(0) + own.std(0) * code).to(layer.weight.dtype)
@@ -63,10 +62,10 @@ def _add_rows(model: Any, family: Family, tokens: list[str], levels: list[int]) 
 
 
 def smooth_code(tokens: int, width: int) -> Tensor:
-    """Return a code [k, d] of the numbers 0 to k - 1: sines and cosines with a variance of 1.
+    """Return a code [k, d] for the numbers 0 to k - 1: sines and cosines with a variance of 1.
 
-    The frequencies are a geometric sequence from half a period over all numbers to one period in
-    eight numbers, so that neighbours are similar but not equal.
+    The frequencies are a geometric sequence, from half a period over all k numbers to one period
+    over eight numbers. So the codes of neighbours are similar, but not equal.
     """
     periods = 0.5 * (tokens / 4) ** torch.linspace(0, 1, (width + 1) // 2)
     angles = 2 * math.pi * torch.linspace(0, 1, tokens)[:, None] * periods
@@ -74,9 +73,10 @@ def smooth_code(tokens: int, width: int) -> Tensor:
 
 
 def trained_rows(model: Any, family: Family, *, head: bool, where: str) -> dict[str, list[int]]:
-    """Return the rows of location tokens to train, as PEFT's ``trainable_token_indices``.
+    """Return the ids of location tokens by layer name, for PEFT's ``trainable_token_indices``.
 
-    With ``head``, also rows of an output head that is not tied; PEFT ties the others.
+    With ``head``, they include the rows of the output head, unless it is tied: then PEFT itself
+    trains both together.
     """
     tokens = family.location_tokens()
     if not tokens:

@@ -1,7 +1,7 @@
-"""The model card of an exported model: metadata for the hub, a program that uses it, its training.
+"""The model card of an exported model: metadata for the hub, example code, facts of the training.
 
-The program is written in plain Python with transformers. It prints the answer to a question about
-an image, and boxes in pixels.
+The example code is plain Python with transformers. It prints the answer to a question about an
+image, and the boxes in this answer in pixels.
 """
 
 import json
@@ -30,7 +30,7 @@ CARD = "README.md"
 
 
 class CardResults:
-    """The sections of results.json ({}: not scored), for a model card."""
+    """The metrics in a model card, from the sections of results.json; {} if there is none."""
 
     def __init__(self, sections: Mapping[str, ProtocolResults]) -> None:
         self.values: list[dict[str, Any]] = []
@@ -68,8 +68,8 @@ def model_card(
 ) -> str:
     """Return the model card of a fine-tuned model as Markdown text.
 
-    ``precision`` and ``facts``, the content of run.json, are those of the run. ``folder`` is the
-    folder name in the example code.
+    ``precision`` is the precision of the run, and ``facts`` the content of its run.json. ``folder``
+    is the folder name in the example code.
     """
     whole = config.to_dict()
     frame = "None: the model reads text alone."
@@ -104,7 +104,7 @@ def model_card(
 
 
 def _metadata(config: Config, family: Family, results: CardResults, name: str) -> dict[str, Any]:
-    """Return the metadata that the hub reads, for search and for the table of results."""
+    """Return the metadata that the hub uses for its search and its table of results."""
     kind = "text2text-generation" if family.encoder_decoder else "text-generation"
     kind = "image-text-to-text" if family.takes_images else kind
     base = config.model.name
@@ -125,13 +125,13 @@ def _metadata(config: Config, family: Family, results: CardResults, name: str) -
 
 
 def _is_hub_name(name: str | None) -> bool:
-    """Return True if a model or data set may be on the hub; folders of a moved run may be gone."""
+    """Return True if ``name`` may be a hub name: it has the form of one, and is no path here."""
     is_name = re.fullmatch(r"\w[\w.-]*(?:/\w[\w.-]*)?", name or "") is not None
     return is_name and not Path(name or "").exists()
 
 
 def _license(base: str, revision: str) -> dict[str, Any]:
-    """Return the license in the model card of the base model, if this machine has that card."""
+    """Return the licence in the base model's card; {} if the card is not on this machine."""
     file = Path(base, CARD)
     if not Path(base).is_dir():
         is_named = "/" in base and _is_hub_name(base)
@@ -147,7 +147,7 @@ _READ_IMAGE = (
     'white = Image.new("RGBA", image.size, "white")',
     'image = Image.alpha_composite(white, image).convert("RGB")',
 )
-"""Lines of the program that read an image as ``image_file`` and ``upright_rgb`` do in training."""
+"""Lines of the example code that read an image in the same way as training does."""
 
 _AFTER_PROMPT = 'inputs["input_ids"].shape[1] :'
 
@@ -155,7 +155,7 @@ _AFTER_PROMPT = 'inputs["input_ids"].shape[1] :'
 def _use(
     config: Config, family: Family, model: Any, precision: Precision, folder: str, question: str
 ) -> str:
-    """Return the requirements for loading the model, and the program that asks ``question``."""
+    """Return the requirements for loading the model, and the example code for ``question``."""
     kind = type(model)
     text = f"Weights are {str(model.dtype).removeprefix('torch.')}."
     if getattr(family.processor, "video_processor", None) is not None:
@@ -176,11 +176,11 @@ def _use(
     else:
         autos.append(kind.__name__)
     name = kind.__name__ if own else autos[-1]
-    path = json.dumps(folder, ensure_ascii=False)  # a Python text too
+    path = json.dumps(folder, ensure_ascii=False)  # a JSON string is also a Python string
     boxes = _boxes(config, family)
     lines = [f"model = {name}.from_pretrained({path})"]
     if family.takes_images:
-        # A class with its own `generate` reads the settings of an inner model, which has none.
+        # A class with its own `generate` uses the settings of its inner model, which has none.
         has_own = kind.generate is not GenerationMixin.generate
         settings = ", generation_config=model.generation_config" * has_own
         lines += [
@@ -208,7 +208,7 @@ def _standard_imports(lines: Sequence[str]) -> list[str]:
 
 
 def _image_lines(family: Family, precision: Precision, question: str, settings: str) -> list[str]:
-    """Return the lines of the program that ask a model about an image."""
+    """Return the lines of the example code that ask a model about an image."""
     answer = "1:" if family.encoder_decoder else _AFTER_PROMPT
     lead = f".removeprefix({json.dumps(family.lead)})" if family.lead.strip() else ""
     end = json.dumps(family.tokenizer.convert_ids_to_tokens(family.stop_ids[0]))
@@ -222,7 +222,7 @@ def _image_lines(family: Family, precision: Precision, question: str, settings: 
 
 
 def _text_lines(family: Family, precision: Precision, question: str) -> list[str]:
-    """Return the lines of the program that ask a model that reads text alone."""
+    """Return the lines of the example code that ask a text-only model."""
     answer = "" if family.encoder_decoder else f", {_AFTER_PROMPT}"
     return [
         f"prompt = {json.dumps(family.tokenizer.decode(family.question(question, 0)))}",
@@ -233,7 +233,7 @@ def _text_lines(family: Family, precision: Precision, question: str) -> list[str
 
 
 def _generation(line: str, precision: Precision) -> list[str]:
-    """Return the line of the program that generates, within the autocast of the training."""
+    """Return the line of the example code that generates, with the autocast of the training."""
     if precision.autocast is None:
         return [line]
     dtype = f"torch.{precision.autocast}"
@@ -241,7 +241,7 @@ def _generation(line: str, precision: Precision) -> list[str]:
 
 
 def _image_inputs(family: Family) -> list[str]:
-    """Return the lines of the program that turn ``image`` and ``question`` into ``inputs``."""
+    """Return the lines of the example code that turn ``image`` and ``question`` into ``inputs``."""
     template = getattr(family.processor, "chat_template", None)
     if not template:
         text = f'"{family.image_prefix}" + question' if family.image_prefix else "question"
@@ -260,10 +260,10 @@ def _image_inputs(family: Family) -> list[str]:
 
 
 def _boxes(config: Config, family: Family) -> list[str]:
-    """Return the lines of the program that print the boxes in ``text``, in pixels of ``image``.
+    """Return the lines of the example code that print the boxes in ``text``, in image pixels.
 
-    Each box is printed with its label, if answers of the task have labels. There are no lines if
-    answers of the task have no boxes, or polygons that look like boxes.
+    Each box is printed with its label if the task has labels. Returns [] if the task's answers have
+    no boxes, or have polygons that this code could not distinguish from boxes.
     """
     frame = family.frame(640, 480)
     if not family.takes_images or not reads_boxes(config.task, frame):
@@ -290,7 +290,7 @@ def _boxes(config: Config, family: Family) -> list[str]:
 
 
 def _label(text: CoordinateFormat) -> list[str]:
-    """Return the lines that find ``label`` in the text next to ``box``."""
+    """Return the lines of Python code that find the label in the text next to a box."""
     part = "parts[i - 1]" if text.label_first else "parts[i + 4]"
     opened, closed = text.label_open.strip(), text.label_close.strip()
     if text.quoted:  # the opening text ends with the quotation mark of the label
@@ -305,7 +305,7 @@ def _label(text: CoordinateFormat) -> list[str]:
 
 
 def _raw(pattern: str) -> str:
-    """Return a regular expression as a raw string of Python."""
+    """Return a regular expression as a Python raw string."""
     quote = "'" if '"' in pattern else '"'
     return f"r{quote}{pattern}{quote}"
 
@@ -315,7 +315,7 @@ def _is_padded(family: Family) -> bool:
 
 
 def _steps(family: Family) -> list[str]:
-    """Return the lines that compute how many pixels of the image a step of a coordinate is."""
+    """Return the lines of Python code that compute the image pixels per unit of a coordinate."""
     most, resize = family.coordinates.max_value, family.resize
     if _is_padded(family):
         return [
@@ -337,10 +337,10 @@ def _steps(family: Family) -> list[str]:
 
 
 def _levels(family: Family) -> list[str]:
-    """Return the lines that compute x1, y1, x2 and y2 of ``box``, in steps of the coordinates."""
+    """Return the lines of Python code that compute x1, y1, x2 and y2 from the numbers of a box."""
     coordinates = family.coordinates
     numbers = "map(float, box)"
-    if coordinates.rounding == "floor":  # the middles of steps
+    if coordinates.rounding == "floor":  # a coordinate stands for the middle of its interval
         middle, most = f"float(n) + {0.5 / 10**coordinates.decimals:g}", coordinates.max_value
         numbers = f"({middle if most is None else f'min({middle}, {most})'} for n in box)"
     names = "x1, y1, x2, y2" if coordinates.order == "xy" else "y1, x1, y2, x2"

@@ -22,10 +22,10 @@ VISION_MODULES = ("vision", "projector")
 
 
 class ModelModules:
-    """Freezes modules such as ``vision``, or sets their learning rates, as the config specifies.
+    """Freezes modules such as ``vision``, or sets their learning rates, as in the config.
 
-    A module is a group of parameters. ``learning_rate`` applies to modules without a learning rate
-    in the config. ``where`` is the name of the config in error messages.
+    A module is a group of parameters. ``learning_rate`` is used for modules without a learning rate
+    in the config. ``where`` is the name of the config, for error messages.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class ModelModules:
                 )
 
     def module_of(self, name: str) -> str:
-        """Return the module, such as ``vision``, that the parameter ``name`` belongs to."""
+        """Return the module, such as ``vision``, to which the parameter ``name`` belongs."""
         own = unwrapped_name(name)
         for module, pattern in self.family.module_patterns.items():
             if re.match(pattern, own):
@@ -58,7 +58,7 @@ class ModelModules:
         return self.learning_rate if own is None else own
 
     def reject_learning_rates(self, who: str) -> None:
-        """Raise ValueError if a module has its own learning rate: the optimiser would ignore it."""
+        """Raise ValueError if a module has its own learning rate, which the optimiser ignores."""
         modules = self.family.module_patterns
         if any(self.settings.of(module).learning_rate is not None for module in modules):
             raise ValueError(
@@ -94,7 +94,7 @@ class ModelModules:
             )
 
     def _is_fresh(self, model: nn.Module, module: str) -> bool:
-        """Return True if a module has biases and all are 0, as transformers initialises them."""
+        """Return True if a module has biases and all are 0, as after initialisation."""
         biases = [
             parameter
             for name, parameter in model.named_parameters()
@@ -113,7 +113,7 @@ class ModelModules:
             )
 
     def freeze(self, model: nn.Module) -> None:
-        """Freeze all modules except those set to ``trained``; do not change adapters."""
+        """Freeze all modules except modules set to ``trained``; do not change adapters."""
         for name, parameter in model.named_parameters():
             if not is_adapter(name):
                 parameter.requires_grad_(self.settings.of(self.module_of(name)).how == TRAINED)
@@ -121,10 +121,10 @@ class ModelModules:
     def groups(
         self, model: nn.Module, decayed: set[str], weight_decay: float
     ) -> list[dict[str, Any]]:
-        """Return optimiser groups: two per learning rate, with and without weight decay.
+        """Return optimiser groups: per learning rate, one with and one without weight decay.
 
-        ``decayed`` are the names of the parameters that get weight decay. The modules of a group
-        are in the order of ``MODULE_NAMES``, so that the first group has the first of them.
+        ``decayed`` are the names of the parameters that get weight decay. Parameters are added in
+        the order of their modules in ``MODULE_NAMES``.
         """
         trained = [
             (self.module_of(n), n, p) for n, p in model.named_parameters() if p.requires_grad
@@ -139,7 +139,7 @@ class ModelModules:
         ]
 
     def table(self, model: nn.Module) -> dict[str, dict[str, Any]]:
-        """Return a table of the modules: parameter counts, learning rates, and which are frozen."""
+        """Return for each module its parameter counts, its learning rate, and how it is trained."""
         found: dict[str, dict[str, Any]] = {
             module: {"parameters": 0, "trained": 0, "how": self.settings.of(module).how}
             for module in MODULE_NAMES
@@ -157,7 +157,7 @@ class ModelModules:
         return found
 
     def _shared(self, model: nn.Module) -> dict[str, set[str]]:
-        """Map each module that has tied weights to the set of all modules with these weights."""
+        """Map each module with tied weights to the set of the modules that share the weights."""
         holders: dict[int, set[str]] = {}
         for name, parameter in model.named_parameters(remove_duplicate=False):
             holders.setdefault(id(parameter), set()).add(self.module_of(name))

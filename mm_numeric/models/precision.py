@@ -1,4 +1,4 @@
-"""The precision that a model was trained in; its answers are computed in the same precision."""
+"""The precision in which a model is trained; its answers are computed in the same precision."""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from mm_numeric.io.files import read_json, stored_content
 from mm_numeric.runs.folder import FINISHED
 
 _MIXED_PRECISION = {"bf16": "bfloat16", "fp16": "float16"}
-"""Names of dtypes in accelerate, and in torch."""
+"""Maps the names of dtypes in accelerate to those in torch."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,11 @@ class Precision:
     """dtype of the weights, such as ``float32``."""
 
     autocast: str | None
-    """dtype that ``torch.autocast`` computes matrix products in; None without autocast."""
+    """dtype in which ``torch.autocast`` computes matrix products; None without autocast."""
 
     @classmethod
     def of_trainer(cls, trainer: Trainer) -> Self:
-        """Return the precision of a trainer; DeepSpeed converts weights in place of autocast."""
+        """Return the precision of a trainer. DeepSpeed converts weights and uses no autocast."""
         accelerator = trainer.accelerator
         mixed = _MIXED_PRECISION.get(accelerator.mixed_precision)
         weights = str(accelerator.unwrap_model(trainer.model).dtype).removeprefix("torch.")
@@ -38,7 +38,7 @@ class Precision:
 
     @classmethod
     def of_run(cls, run: Path) -> Self:
-        """Return the precision that a finished run was trained in."""
+        """Return the precision in which a finished run was trained."""
         facts = read_json(run / FINISHED)
         with stored_content(run / FINISHED):
             return cls(**facts["precision"])
