@@ -2,25 +2,24 @@
 
 config.yaml       config with all defaults
 log.jsonl         one line per logged step
-curves.svg        learning curves, drawn again at each evaluation and at the end
+curves.svg        learning curves, redrawn at each evaluation and at the end
 checkpoint-N/     checkpoints of transformers.Trainer
 model/            weights (only the adapters if there are any), tokenizer and image processor
 run.json          written last: steps, number of training samples, machine, versions, commit
-evaluation/       files of the evaluations during training, if configured: predictions.jsonl of the
-                  last one, rows.json with the number of evaluated rows, and progress.json during
-                  an evaluation
-best/             run folder with the weights of the best evaluation during training, if configured
-teacher/          with the config section ``distil``: run folder of the first training; the other
-                  files are those of the training on its answers
+evaluation/       with evaluation during training: predictions.jsonl of the last evaluation,
+                  rows.json with the number of evaluated rows, and progress.json while an
+                  evaluation runs
+best/             with evaluation during training: run folder with the best weights
+teacher/          with the config section ``distil``: run folder of the teacher; the other files
+                  then belong to the student, which is trained on the teacher's answers
 
 ``mm-numeric predict`` adds predictions.jsonl, and ``score`` adds scores.jsonl and results.json,
 whose format is in ``mm_numeric.runs.results_file``.
 ``predict --training-rows`` and ``distil`` add training_answers.jsonl.
 ``calibrate`` adds calibration.RULE.json (``mm_numeric.inference.calibrate``) and, in the folder
 calibration, the answers that it was fitted to.
-``compare`` adds predictions.jsonl, scores.jsonl and results.json. If it decodes by several rules,
-it also adds predictions.median.jsonl, scores.median.jsonl and results.median.json, and the same for
-each other rule.
+``compare`` adds predictions.jsonl, scores.jsonl and results.json. For each further decoding rule,
+it also adds files such as predictions.median.jsonl, scores.median.jsonl and results.median.json.
 """
 
 import glob
@@ -49,7 +48,7 @@ CONFIG, LOG, MODEL, FINISHED = "config.yaml", "log.jsonl", "model", "run.json"
 EVALUATION, BEST, TEACHER = "evaluation", "best", "teacher"
 EVALUATED_ROWS, EVALUATING = "evaluation/rows.json", "evaluation/progress.json"
 PREDICTIONS, SCORES, RESULTS = "predictions.jsonl", "scores.jsonl", "results.json"
-ENSEMBLE = "ensemble.jsonl"  # answers of this run and of others together
+ENSEMBLE = "ensemble.jsonl"  # answers of an ensemble of this run and other runs
 TRAINING_ANSWERS = "training_answers.jsonl"
 CURVES = "curves.svg"
 STATED = "hypotheses.json"  # in the folder of a comparison
@@ -60,7 +59,7 @@ STEP, MANIFEST = "step.json", "manifest.json"  # in a checkpoint
 WARM_START = "warm_start"
 """Prefix of the folder names of warm starts; no other run of a comparison may begin with it."""
 
-_MAY_DIFFER = frozenset({"predict", "compare", "plugins"})  # they do not change the training
+_MAY_DIFFER = frozenset({"predict", "compare", "plugins"})  # these do not change the training
 _LEFTOVERS = (
     CONFIG, STATED, LOG, EVALUATION, BEST, "init", "checkpoint-*", CURVES, "report.*",
     "*.unfinished",
@@ -74,18 +73,18 @@ def claim(
 ) -> bool:
     """Prepare a folder for a run: write config.yaml, or check the run that the folder contains.
 
-    Raises ValueError if the folder contains a run with another config, links that lead out of it,
-    or other files. The config sections in ``ignore`` may differ. If the run in the folder stopped
-    before the first checkpoint, its files are deleted, and config.yaml is written again. ``key`` is
-    the setting that names another folder. Returns True if the folder already contained a run with
-    this config.
+    Raises ValueError if the folder contains a run with another config, links to paths outside the
+    folder, or other files. The config sections in ``ignore`` may differ. If the run in the folder
+    stopped before its first checkpoint, its files are deleted, and config.yaml is written again.
+    ``key`` is the setting that names the folder, for error messages. Returns True if the folder
+    already contained a run with this config.
     """
     if contains_run(folder, config, ignore=ignore, key=key):
         reject_links(folder)
         return True
     entries, left = _entries(folder)
     begun = len(left) < len(entries) or last_checkpoint(folder)
-    # Names alone do not make files ours to delete: a config.yaml may be the user's own.
+    # Delete no files because of their names alone: a config.yaml may be the user's.
     if (folder.exists() and not folder.is_dir()) or (entries and (begun or not _is_ours(folder))):
         raise ValueError(
             f"{folder} is not empty and contains no run. Choose another folder, such as "
@@ -104,14 +103,14 @@ def contains_run(
 ) -> bool:
     """Return True if a folder contains a run with this config that reached its first checkpoint.
 
-    Raises ValueError if the run has another config. The arguments are those of ``claim``.
+    Raises ValueError if the run has another config. The arguments are described in ``claim``.
     """
     entries, left = _entries(folder)
     begun = len(left) < len(entries) or last_checkpoint(folder)
     if not (folder / CONFIG).is_file() or not begun:
         return False
     stored, own = stored_settings(folder), config.to_dict()
-    # Before the stored config is read, because reading it imports the modules that it names.
+    # Compare these settings first, because reading the stored config imports the modules it names.
     difference = _first_difference(named_code(stored), named_code(own))
     if difference is None:
         theirs = _moved(_read(folder, stored).to_dict(), own)
@@ -125,7 +124,7 @@ def contains_run(
 
 
 def _entries(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return the files in a folder, and those that a run writes before its first checkpoint."""
+    """Return all files in a folder, and the files that a run writes before its first checkpoint."""
     entries = list(folder.iterdir()) if folder.is_dir() else []
     return entries, [p for p in entries if any(p.match(name) for name in _LEFTOVERS)]
 
@@ -157,10 +156,10 @@ def _is_ours(folder: Path) -> bool:
 def read_run(
     folder: Path, *, trust_remote_code: bool = False, overrides: Sequence[str] = ()
 ) -> Config:
-    """Return the config of a finished run, with changed settings of task, data and predict.
+    """Return the config of a finished run; ``overrides`` change settings of task, data and predict.
 
     Without ``trust_remote_code``, raises ValueError if the config imports modules from outside this
-    library or executes code of the checkpoint: a run folder may come from somebody else.
+    library or executes code of the checkpoint, because a run folder may come from somebody else.
     """
     if not (folder / CONFIG).is_file():
         raise ValueError(f"{folder} contains no run; use the output_dir of `mm-numeric train`.")
@@ -172,14 +171,14 @@ def read_run(
     else:
         import_plugins(stored)
     config = _read(folder, stored)
-    if config.predict.max_new_tokens is None:  # as measured from the training answers
+    if config.predict.max_new_tokens is None:  # use the length measured on the training answers
         number = read_json(folder / FINISHED).get("max_new_tokens")
         config = replace(config, predict=replace(config.predict, max_new_tokens=number))
     return config
 
 
 def _changed(stored: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the settings of a run with overrides of those that a prediction may change."""
+    """Return the settings of a run with overrides; only task, data and predict may change."""
     for override in overrides:
         name = override.partition("=")[0]
         if name == "task.name" or not name.startswith(("task.", "data.", "predict.")):
@@ -191,7 +190,7 @@ def _changed(stored: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]
 
 
 def check_test_rows(folder: Path, overrides: Sequence[str] = ()) -> None:
-    """Raise ValueError if the test rows of a finished run are missing, before torch is loaded."""
+    """Raise ValueError if the test rows of a finished run are missing, without loading torch."""
     if (folder / CONFIG).is_file() and (folder / FINISHED).is_file():
         path = setting_at(_changed(stored_settings(folder), overrides), "data.test.path")
         if isinstance(path, str) and not glob.has_magic(path) and not Path(path).exists():
@@ -217,14 +216,14 @@ def _read(folder: Path, stored: dict[str, Any]) -> Config:
 
 
 def _moved(theirs: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """Return the stored config of a moved run, with the paths of its new place.
+    """Return the stored config of a run whose folder was moved, with its new paths.
 
-    These are the paths of its folder, and of weights next to it, such as a comparison's warm start.
+    These are the paths of the run folder, and of weights next to it, such as a warm start.
     """
     folders = [config["trainer"]["output_dir"] for config in (theirs, own)]
     names = [config["model"]["name"] for config in (theirs, own)]
     pairs = list(zip(names, folders, strict=True))
-    # The folder of a teacher is in that of its run.
+    # A teacher's folder is inside the folder of its run.
     runs = [path.parent if path.name == TEACHER else path for path in map(Path, folders)]
     inside = all(run.parent in Path(name).parents for name, run in zip(names, runs, strict=True))
     same = inside and len({os.path.relpath(name, folder) for name, folder in pairs}) == 1
@@ -240,7 +239,7 @@ def _without(config: dict[str, Any], sections: Set[str]) -> dict[str, Any]:
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """Return the complete checkpoint with the highest step, or None.
+    """Return the complete checkpoint with the highest step; None if there is none.
 
     A checkpoint is complete if it has ``manifest.json``, which is written last and atomically.
     """
@@ -290,7 +289,7 @@ _CHECKOUT = Path(__file__).parents[2]
 def machine_name() -> str:
     """Return system, CPU, number of cores and GPUs, such as ``Linux x86_64, AMD EPYC, 2 cores``.
 
-    GPUs are those that torch sees; this function does not import torch.
+    GPUs are listed only if torch was already imported.
     """
     parts = [f"{platform.system()} {platform.machine()}", _cpu_name(), f"{os.cpu_count()} cores"]
     torch = sys.modules.get("torch")

@@ -1,7 +1,7 @@
 """List the files of a checkpoint in manifest.json, and check them before a run resumes.
 
 transformers resumes without a warning if optimizer.pt, scheduler.pt or the random state is missing,
-and the run then ends with other weights. manifest.json is written last, when all ranks have saved.
+and the run then ends with other weights. manifest.json is written after all ranks have saved.
 """
 
 from pathlib import Path
@@ -28,10 +28,10 @@ def write_manifest(checkpoint: Path) -> None:
 
 
 def check_files(checkpoint: Path, *, deepspeed: bool = False) -> None:
-    """Raise ValueError, which names the files, if files of a checkpoint are missing or changed.
+    """Raise ValueError if files of a checkpoint are missing or have changed.
 
-    ``deepspeed`` is True if the run resumes under DeepSpeed. transformers silently starts with a
-    new optimiser if only one of saving and resuming is done by DeepSpeed.
+    ``deepspeed`` is True if the run resumes with DeepSpeed. transformers would silently use a new
+    optimiser if a checkpoint saved with DeepSpeed were resumed without it, or the reverse.
     """
     missing, changed = [], []
     for name, saved in _read_files(checkpoint).items():

@@ -2,27 +2,29 @@
 
 version             version of this format
 predictions         path of the predictions file
-predictions_sha256  its checksum; if it has changed, the sections of other protocols are removed
+predictions_sha256  checksum of that file; when the file changes, the sections of other protocols
+                    are removed
 protocols           name of each protocol -> its section; ``task`` is the scorer of the task itself
 
 A section has
-    metrics   name -> ``value``, ``low`` and ``high`` (ends of the 95 % interval, null without one),
-              and ``label``, ``unit`` and ``higher_is_better``; the first is the main metric
-    rules     names of metrics -> how they are computed: thresholds, matching, unparseable answers;
-              and ``answer``: rules that chose a part of a text as the answer, such as ``after the
-              thoughts`` -> number of rows, if there were any
+    metrics   name -> ``value``, ``low`` and ``high`` (ends of the 95 % interval, or null), and
+              ``label``, ``unit`` and ``higher_is_better``; the main metric is first
+    rules     names of metrics -> how they are computed: thresholds, matching, unparseable answers.
+              If only a part of some texts was read as the answer, ``answer`` has the number of
+              these rows for each way to choose the part, such as ``after the thoughts``
     rows      number of scored rows
-    rows_due  number of rows of the data, null if not known; above ``rows``, answers are missing
+    rows_due  number of rows in the data, or null if unknown; if it is above ``rows``, answers are
+              missing
     guesses   kind of guess, such as a constant answer -> name of a metric -> value of the guess
-and, as far as they are known, ``task``, ``task_version``, ``truth``, ``groups``, ``counts``,
-``covered``, ``drawn``, ``calibration``, ``failures`` (reason -> number of answers), ``labels`` (a
-list with the ``metrics`` of each label) and ``buckets`` (``buckets.KIND.NAME`` has ``metrics``).
-These metrics have only a ``value``.
+and, if they are known, ``task``, ``task_version``, ``truth``, ``groups``, ``counts``, ``covered``,
+``drawn``, ``calibration``, ``failures`` (reason -> number of answers), ``labels`` (a list with the
+``metrics`` of each label) and ``buckets`` (``buckets.KIND.NAME`` has ``metrics``). The metrics in
+``labels`` and ``buckets`` have only a ``value``.
 
-summary.json of a comparison has the same version; its values, too, have ``value``, ``low`` and
+summary.json of a comparison has the same version, and its values also have ``value``, ``low`` and
 ``high``. results.json and scores.jsonl belong to predictions.jsonl, results.median.json and
 scores.median.jsonl to predictions.median.jsonl, and NAME.results.json and NAME.scores.jsonl to any
-other file NAME. Other protocols than ``task`` have scores in a file of their own, such as
+other file NAME. Protocols other than ``task`` have their scores in another file, such as
 scores.icdar2015.jsonl.
 """
 
@@ -77,7 +79,7 @@ def _named(predictions: Path, folder: Path | None, kind: str) -> Path:
 
 
 def read_sections(path: Path, advice: str = SCORE_AGAIN) -> dict[str, ProtocolResults]:
-    """Return the sections of a results.json by protocol, that of the task first.
+    """Return the sections of a results.json by protocol, with the protocol ``task`` first.
 
     ``advice`` ends the error message if the file is damaged or has another version.
     """
@@ -108,7 +110,7 @@ def check_version(found: Any, path: Path, advice: str) -> None:
 
 
 def is_partial(rows: int, due: int | None) -> bool:
-    """Return True if fewer rows were answered than are due; False if it is not known."""
+    """Return True if fewer than ``due`` rows were answered; False if ``due`` is None (unknown)."""
     return due is not None and rows < due
 
 
@@ -119,7 +121,7 @@ def rows_text(rows: int, due: int | None) -> str:
 
 
 class PartialError(ValueError):
-    """Raised if answers are missing. ``counts`` are the number of rows, and how many are due."""
+    """Raised if answers are missing. ``counts`` are the numbers of answered and of all rows."""
 
     def __init__(self, counts: tuple[int, int], cure: str) -> None:
         super().__init__(f"{rows_text(*counts)}: {cure}, or add --partial.")
@@ -127,10 +129,10 @@ class PartialError(ValueError):
 
 
 def check_complete(rows: int, due: int | None, cure: str, *, partial: bool) -> None:
-    """Raise PartialError if fewer rows were answered than are due; with ``partial`` warn only.
+    """Raise PartialError if fewer than ``due`` rows were answered; with ``partial``, only warn.
 
-    ``cure`` is the part of the message with the file and the remedy, such as "p.jsonl: answer the
-    others".
+    ``cure`` is the part of the error message with the file and the remedy, such as "p.jsonl: answer
+    the others".
     """
     if due is None or not is_partial(rows, due):
         return
@@ -144,7 +146,7 @@ def write_section(
 ) -> Path:
     """Write the section of a protocol to the results of a predictions file; return their path.
 
-    Sections of other protocols are kept if they are of the same answers.
+    Sections of other protocols are kept if the predictions file has not changed since.
     """
     path, digest = results_path(predictions, folder), _digest(predictions)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -167,7 +169,7 @@ def write_section(
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Lock a results file, waiting for other processes, which hold the lock only briefly."""
+    """Lock a results file; wait up to a minute for other processes, which lock it only briefly."""
     deadline = time.monotonic() + _LOCK_WAIT_S
     waiting = Waiting(f"another process that uses {path}")
     with ExitStack() as stack:
@@ -184,7 +186,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _digest(predictions: Path) -> str:
-    """Return a checksum of a predictions file, or of the names and files of a folder."""
+    """Return a checksum of a predictions file, or of the names and contents of a folder's files."""
     if predictions.is_file():
         return sha256_of(predictions)
     files = sorted(path for path in predictions.rglob("*") if path.is_file())

@@ -34,11 +34,11 @@ def read_step(checkpoint: Path) -> dict[str, Any]:
 
 
 def with_same_rows(config: Config, checkpoint: Path, ranks: int) -> Config:
-    """Return a config that keeps the batch size of a checkpoint with another number of ranks.
+    """Return a config with the batch size of a checkpoint, for another number of ranks.
 
-    With fewer ranks, ``gradient_accumulation_steps`` grows. With more ranks it shrinks or, if that
-    is not possible, ``per_device_train_batch_size`` changes. Raises ValueError if the ranks cannot
-    get equal numbers of samples.
+    With fewer ranks, ``gradient_accumulation_steps`` is increased. With more ranks, it is reduced
+    or, if that is not possible, ``per_device_train_batch_size`` is changed. Raises ValueError if
+    the samples of a step cannot be divided equally among the ranks.
     """
     step = read_step(checkpoint)
     rows = step["rows"]

@@ -1,7 +1,8 @@
 """Load the pickle files of a checkpoint without executing code that they may contain.
 
-A pickle can call any function when it is loaded. transformers loads the state of optimiser,
-scheduler and random generators with ``weights_only``; DeepSpeed and FSDP load theirs without it.
+A pickle can call any function when it is loaded. transformers loads the states of the optimiser,
+the scheduler and the random generators with ``weights_only``; DeepSpeed and FSDP load their states
+without it.
 """
 
 import os
@@ -29,10 +30,10 @@ _NAMED = re.compile(r"GLOBAL (\S+)")
 
 @contextmanager
 def tensors_only(checkpoint: str | Path, *, trust_remote_code: bool = False) -> Iterator[None]:
-    """Make every ``torch.load`` inside the context accept only tensors and plain values.
+    """Context manager in which ``torch.load`` accepts only tensors and plain values.
 
-    This includes calls with ``weights_only=False``, unless ``trust_remote_code`` is True. If a file
-    contains other objects, a ValueError names ``checkpoint``, the folder that is loaded.
+    This includes calls with ``weights_only=False``, unless ``trust_remote_code`` is True. For a
+    file with other objects, ValueError names ``checkpoint``, the folder that is loaded.
     """
     before = {name: os.environ.pop(name, None) for name in (_FORCE, _FORBID)}
     if not trust_remote_code:
@@ -48,11 +49,11 @@ def tensors_only(checkpoint: str | Path, *, trust_remote_code: bool = False) -> 
 
 
 def require_tensor_files(checkpoint: Path, *, trust_remote_code: bool = False) -> None:
-    """Check that the files of a checkpoint contain only tensors and plain values, no code.
+    """Raise ValueError if a file of a checkpoint contains other objects than tensors and values.
 
-    Otherwise, raise ValueError, which names the file. Nothing in the files is executed. With
-    ``trust_remote_code``, the files of DeepSpeed and FSDP, which are in subfolders, are not
-    checked. All other files are checked: transformers would not load other objects from them.
+    Nothing in the files is executed. With ``trust_remote_code``, files in subfolders, which belong
+    to DeepSpeed and FSDP, are not checked. The other files are always checked, because transformers
+    would not load other objects from them.
     """
     for folder, folders, names in os.walk(checkpoint, followlinks=True):
         if trust_remote_code:
@@ -71,7 +72,7 @@ def require_tensor_files(checkpoint: Path, *, trust_remote_code: bool = False) -
 
 def _check_torch_file(file: Path, checkpoint: Path) -> None:
     with _allowed_classes(checkpoint):
-        # Memory-mapped, so that only the structure is read; older formats do not allow it.
+        # Memory-mapped, so that tensors are not read; older formats do not allow this.
         is_mapped = zipfile.is_zipfile(file)
         torch.load(file, map_location="meta", weights_only=True, mmap=is_mapped)
 
@@ -89,7 +90,7 @@ def _check_shard_metadata(file: Path) -> None:
 
 @contextmanager
 def _allowed_classes(checkpoint: Path) -> Iterator[None]:
-    """Context manager: torch.load also accepts random states and DeepSpeed optimiser states."""
+    """Context manager in which torch.load also accepts random states and DeepSpeed's states."""
     with ExitStack() as stack:
         stack.enter_context(safe_numpy_globals())
         if any(checkpoint.glob("global_step*")):
@@ -98,7 +99,7 @@ def _allowed_classes(checkpoint: Path) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """Return the end of an error message: why a checkpoint file is rejected and what to do."""
+    """Return the end of an error message: why a checkpoint file is rejected, and the remedy."""
     if isinstance(error, pickle.UnpicklingError) and (named := _NAMED.search(str(error))):
         return (
             f"it names {named[1]}, which is neither a tensor nor a plain value, and loading it "

@@ -1,7 +1,7 @@
 """Reject a run folder whose config would execute Python code without the user's permission.
 
-A config that the user names on the command line may import modules. A run folder may come from
-somebody else. Its config may import modules or use the Python code of a checkpoint only with
+A config that the user names on the command line may import modules. But a run folder may come from
+somebody else: its config may import modules, or use the Python code of a checkpoint, only with
 ``--trust-remote-code``.
 """
 
@@ -20,9 +20,9 @@ REMOTE_CODE = "model.trust_remote_code"
 
 
 def named_code(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those settings of a config that would import a module or execute checkpoint code.
+    """Return the settings of a config that would import a module or execute checkpoint code.
 
-    For example ``{"task": "my_tasks:Compass", "model.trust_remote_code": True}``. Python files
+    An example is ``{"task": "my_tasks:Compass", "model.trust_remote_code": True}``. Python files
     with custom losses are not included, because only training imports them.
     """
     model = raw.get("model")
@@ -55,7 +55,7 @@ def named_code(raw: Mapping[str, Any]) -> dict[str, Any]:
 def code_of_predictions(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of ``named_code``, and a custom risk, which ``predict`` would import.
 
-    A risk may differ in each prediction, but a run must keep the settings of ``named_code``.
+    The risk is not in ``named_code``, because it may change between predictions of a run.
     """
     predict = raw.get("predict")
     risk = _name(predict.get("decode") if isinstance(predict, Mapping) else None, "for")
@@ -66,9 +66,9 @@ def code_of_predictions(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def require_no_code(raw: Mapping[str, Any], run: Path, weights: Path) -> None:
-    """Raise ValueError if the config of a run folder would execute Python code.
+    """Raise ValueError if the config ``raw`` of a run folder would execute Python code.
 
-    ``raw`` is the config. The JSON files next to the ``weights`` list classes of the checkpoint.
+    The error message lists the Python classes of the checkpoint in the folder ``weights``.
     """
     found = code_of_predictions(raw)
     if not found:
@@ -91,7 +91,7 @@ def checkpoint_code(folder: Path) -> list[str]:
         try:
             content = read_json(file)
         except ValueError:
-            continue  # the error message only lists what can be read
+            continue  # only for an error message, so unreadable files are left out
         classes = content.get("auto_map") if isinstance(content, Mapping) else None
         for names in classes.values() if isinstance(classes, Mapping) else ():
             for name in names if isinstance(names, list) else [names]:
