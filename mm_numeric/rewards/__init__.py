@@ -1,9 +1,9 @@
-"""Rewards for reinforcement learning (GRPO and others), computed by the scorers of the tasks.
+"""Rewards for reinforcement learning (GRPO and others), computed by the tasks' scorers.
 
     from mm_numeric.rewards import reward
 
     iou = reward("iou", task="grounding")
-    iou.score(text, target, frame)          # a value from 0 to 1, and the reason of a failure
+    iou.score(text, target, frame)          # a value from 0 to 1, and the reason if parsing failed
 
     GRPOTrainer(reward_funcs=[iou], ...)    # TRL
     compute_score = iou.compute_score       # verl

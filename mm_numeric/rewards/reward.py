@@ -1,8 +1,8 @@
-"""A reward: the parser of a task, a rule of ``mm_numeric.rewards.rules``, and adapters.
+"""A reward: a task's parser, a rule of ``mm_numeric.rewards.rules``, and adapters for trainers.
 
-The adapters call a reward as the reward functions of TRL, verl and ms-swift are called. Targets and
-frames (how the model saw the image) are JSON strings in the data sets of all three, because Arrow
-tables cannot hold JSON values of different types in one column; ``reward_columns`` makes them.
+The adapters have the interfaces of reward functions in TRL, verl and ms-swift. In the data sets,
+targets and frames (image size and coordinate format) are JSON strings, because a column of an Arrow
+table cannot hold JSON values of different types; ``reward_columns`` creates these strings.
 
 Sources of the interfaces: huggingface/trl 1.16, trl/trainer/grpo_trainer.py; verl-project/verl 0.9,
 verl/experimental/reward_loop/reward_manager/naive.py; modelscope/ms-swift 4.6, swift/rewards/orm.py
@@ -29,21 +29,18 @@ _NO_TEXT = "no text of the assistant"
 
 
 class Scored(NamedTuple):
-    """The value of an answer, and why it is 0 if the answer could not be compared."""
+    """The value of an answer, and the reason if the answer could not be compared."""
 
     value: float
     """From 0 (worst) to 1 (best)."""
 
     reason: str | None
-    """Reason of a parse failure, as in results.json; None if the answer was parsed."""
+    """Reason of the parse failure, as in results.json; None if the answer was parsed."""
 
 
 @dataclass(frozen=True)
 class Reward:
-    """A reward function for one task; ``reward`` makes it.
-
-    It can be called as a reward function of TRL or ms-swift.
-    """
+    """A reward function for one task, for TRL or ms-swift. Create it with ``reward``."""
 
     rule: Rule
     task_name: str
@@ -53,8 +50,8 @@ class Reward:
     """Size, resizing and coordinate format of all images; None: each row has its own."""
 
     tokenizer: Any = None
-    """Tokenizer to decode ``completion_ids`` with; None: texts are parsed as the trainer decoded
-    them, which is usually without special tokens."""
+    """Tokenizer that decodes ``completion_ids``. None: the texts of the trainer are parsed, which
+    usually have no special tokens."""
 
     answer_after: str | None = None
     """Text that must precede the answer, such as ``</think>``; None if no text must precede it."""
@@ -70,8 +67,8 @@ class Reward:
         """Return the value of a generated text.
 
         Args:
-            text: The text, if possible with special tokens that the answer contains. None: the
-                model wrote no text, which has the value 0.
+            text: The text, if possible with the special tokens of the answer. None if the model
+                wrote no text; the value is then 0.
             target: The true answer, such as ``Box(10, 20, 30, 40)``.
             frame: Size, resizing and coordinate format of the image; None for ``self.frame``.
         """
@@ -101,7 +98,7 @@ class Reward:
             )
 
     def score_json(self, text: str | None, target: str, frame: str | None = None) -> Scored:
-        """Return the reward of a text; target and frame are JSON of ``reward_columns``."""
+        """Return the value of a text; ``reward_columns`` creates the JSON of target and frame."""
         decoded = None if frame is None else Frame.from_dict(_from_json(frame, "frame"))
         return self.score(text, self.task.recorded(_from_json(target, "target")), decoded)
 
@@ -116,21 +113,21 @@ class Reward:
         log_metric: Callable[[str, float], None] | None = None,
         **columns: Any,
     ) -> list[float | None]:
-        """Return the values of a batch of completions, as TRL and ms-swift expect them.
+        """Return the values of a batch of completions; TRL and ms-swift call this.
 
         TRL logs ``unparseable/RULE/all``, the share of unparseable answers, and
-        ``unparseable/RULE/REASON`` for each reason that this process has met so far. The table of
-        completions has a column ``reason_RULE``.
+        ``unparseable/RULE/REASON`` for each reason that has occurred in this process. The table of
+        completions gets a column ``reason_RULE``.
 
         Args:
-            completions: The generated texts, or a list of messages for each. Of these, only the
-                text that the assistant wrote after the last message of a tool or a user is parsed.
-                A completion without such a text has the value 0.
+            completions: The generated texts, or a list of messages for each completion. In a list,
+                only the text that the assistant wrote after the last message of a tool or a user is
+                parsed. A completion without such a text has the value 0.
             completion_ids: Token ids of the completions, which ``self.tokenizer`` decodes. They are
                 not used for completions with tool calls, because they contain the results of tools.
-            target: Column of the data set: JSON of the true answers. The value of a row without a
-                target (None) is None, so that the trainer ignores the reward.
-            frame: Column of the data set: JSON of the frames; None if there are none.
+            target: Column of the data set: JSON of the true answers. For a row whose target is
+                None, the value is None, and the trainer ignores this reward.
+            frame: Column of the data set: JSON of the frames; None without such a column.
             log_extra: Function of TRL that adds a column to the table of completions.
             log_metric: Function of TRL that logs a metric.
             columns: Other columns and arguments; not used.
@@ -162,14 +159,14 @@ class Reward:
         extra_info: Mapping[str, Any] | None = None,
         **_: Any,
     ) -> dict[str, Any]:
-        """Return the value of one response, as verl's ``custom_reward_function`` expects it.
+        """Return the value of one response; use this as verl's ``custom_reward_function``.
 
         Args:
             data_source: Not used.
-            solution_str: The generated text. verl does not separate it from the results of tools;
-                with tools, set ``answer_after``.
+            solution_str: The generated text. It also contains the results of tools; with tools,
+                set ``answer_after``.
             ground_truth: JSON of the true answer.
-            extra_info: ``extra_info["frame"]`` is the JSON of the frame, if there is one.
+            extra_info: ``extra_info["frame"]`` is the JSON of the frame, if the image has one.
 
         Returns:
             ``score``, and ``unparseable``: 1.0 for an unparseable answer, otherwise 0.0.
@@ -214,7 +211,7 @@ class Reward:
     def _log(self, log: Callable[[str, float], None], failures: Counter[str], rows: int) -> None:
         name = f"unparseable/{self.rule.name}"
         log(f"{name}/all", failures.total() / rows)
-        self._reasons.update(failures)  # logged from now on, also as 0, so that means are right
+        self._reasons.update(failures)  # later batches log 0 for a reason too, for correct means
         for reason in sorted(self._reasons):
             log(f"{name}/{reason}", failures[reason] / rows)
 
@@ -235,13 +232,13 @@ def reward(
             ``mm_numeric.rewards.rules``.
         task: Name or import path of the task, whose parser and scorer are used; or a mapping with
             ``name`` and options, such as ``{"name": "numbers", "prompt": "{question}="}``.
-        frame: How all images are resized and coordinates are written. None: each row has its own,
+        frame: Size, resizing and coordinate format of all images. None: each row has its own frame,
             or the task has no coordinates.
         tokenizer: Tokenizer of the model, to decode ``completion_ids`` with special tokens. It is
-            needed with trainers that remove them from texts if coordinates are special tokens.
+            needed if coordinates are special tokens and the trainer removes these from texts.
         answer_after: Text that must precede the answer, such as ``</think>``. Only the text after
-            its last occurrence is parsed, and a text without it is unparseable. Finished thoughts
-            are never parsed: see ``mm_numeric.tasks.answer_part``.
+            its last occurrence is parsed, and a text without it is unparseable. Even without this
+            argument, finished thoughts are not parsed: see ``mm_numeric.tasks.answer_part``.
 
     Raises:
         ValueError: If there is no such rule or task.
@@ -284,7 +281,7 @@ def reward_columns(
 
 @contextmanager
 def _naming_extra(name: str) -> Iterator[None]:
-    """Translate a missing package into an ImportError with the command that installs it."""
+    """Context manager: for a missing package, raise ImportError with the command to install it."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -292,7 +289,7 @@ def _naming_extra(name: str) -> Iterator[None]:
 
 
 def _task(task: str | Mapping[str, Any] | Task, where: str) -> tuple[str, Task]:
-    """Return the name of a task and the task itself, given its name, its options or itself."""
+    """Return the name of a task, and the task itself."""
     if isinstance(task, str):
         task = {"name": task}
     if not isinstance(task, Mapping):
@@ -306,8 +303,8 @@ def _task(task: str | Mapping[str, Any] | Task, where: str) -> tuple[str, Task]:
 def _text(completion: Any) -> str | None:
     """Return the text of a completion, which is a text or a list of messages; None without text.
 
-    Of messages, it is the text that the assistant wrote after the last message of a tool or a user,
-    so that text of others is never read as an answer.
+    From messages, return only the text that the assistant wrote after the last message of a tool or
+    a user, so that the text of a tool or user is never parsed as the answer.
     """
     if completion is None or isinstance(completion, str):
         return completion
@@ -324,7 +321,7 @@ def _text(completion: Any) -> str | None:
 
 
 def _is_one_text(completion: Any) -> bool:
-    """Return True if the token ids of a completion are those of its text, and of nothing else."""
+    """Return True if a completion's token ids contain only its text, and no results of tools."""
     return isinstance(completion, str) or (
         len(completion) == 1 and not completion[0].get("tool_calls")
     )

@@ -1,15 +1,15 @@
-"""Reward rules: the value, from 0 to 1, of a parsed answer.
+"""Reward rules: functions that assign a value from 0 to 1 to a parsed answer.
 
     rule             targets          value
     iou              box, polygon     IoU
-                     temporal spans   IoU in time of the first span and the nearest true one
+                     temporal spans   IoU in time of the first span and the nearest true span
                      list             2 * (sum of the IoUs of pairs) / (answered + true objects)
     acc@T            box, polygon,    1 if IoU >= T
                      temporal spans
     f1@T             list             F1 of pairs with IoU >= T
     point_gaussian   box, polygon,    exp(-(dx^2 + dy^2) / 2) between the centres; dx and dy are in
                      click            units of half the width and half the height of the target
-    point_f1         pointing         F1 of the points that are in the object assigned to them
+    point_f1         pointing         F1 of the points; a point is right inside its assigned object
     time             clock time       1 - (circular deviation in minutes) / 360
     relative_error   number           1 - |answer - target| / |target|, at least 0; if the target is
                                       0, 1 for an equal answer
@@ -17,16 +17,15 @@
     format           all              1 if the text after thoughts, within answer tags, is an answer
                                       in the format of the task, and nothing else
 
-All values but those of ``point_gaussian`` and ``format`` are computed from the columns of the
-task's scorer. An answer without objects has the value 1 if there are none to find.
+The task's scorer computes all values except those of ``point_gaussian`` and ``format``. If there
+are no true objects, an answer without objects has the value 1.
 
-Sources: ``iou`` and ``acc@T`` are the rewards of VLM-R1 (arXiv 2504.07615) and Visual-RFT (arXiv
-2503.01785) for one box; for a list, ``iou`` counts each missing and each superfluous object as
-well. ``point_gaussian`` is the point reward of GUI-G2 (arXiv 2507.15846): a Gaussian whose standard
+Sources: for one box, ``iou`` and ``acc@T`` are the rewards of VLM-R1 (arXiv 2504.07615) and
+Visual-RFT (arXiv 2503.01785); for a list, each missing and each superfluous object reduces ``iou``.
+``point_gaussian`` is the point reward of GUI-G2 (arXiv 2507.15846): a Gaussian whose standard
 deviations are proportional to the width and the height of the target. It does not depend on the
-size of the predicted box, which policies exploit (GUI-G1, arXiv 2505.15810). ``time`` is linear in
-the deviation of ``mm_numeric.evaluation.metrics.clock``, ``relative_error`` in the error that MAPE
-averages.
+size of the predicted box, which policies would exploit (GUI-G1, arXiv 2505.15810). ``time`` is
+linear in the circular deviation, and ``relative_error`` in the error that MAPE averages.
 """
 
 import math
@@ -44,7 +43,7 @@ from mm_numeric.geometry.grammar import list_regex
 from mm_numeric.geometry.row_shapes import around
 from mm_numeric.tasks.base import Task
 
-_DEVIATIONS = 0.5  # standard deviation, in widths and heights of the target
+_DEVIATIONS = 0.5  # standard deviation, as a multiple of the target's width and height
 _FENCED = re.compile(r"```(?:json)?(.*)```", re.DOTALL)
 _JSON_SPACING = re.compile(r'("(?:[^"\\]|\\.)*+")|\s+|([,:])')
 
@@ -54,7 +53,7 @@ class ParsedAnswer:
     """A generated text whose answer could be parsed, and the target to compare it with."""
 
     text: str
-    """The generated text after the thoughts, within answer tags."""
+    """The part of the generated text that contains the answer: without thoughts and answer tags."""
 
     answer: Any
     target: Any
@@ -64,7 +63,7 @@ class ParsedAnswer:
 
     @cached_property
     def columns(self) -> dict[str, float]:
-        """Return the values that the scorer of the task computes for this answer."""
+        """Return the values that the task's scorer computes for this answer, by column name."""
         found = self.scorer.columns([self.answer], [self.target])
         return {name: float(values[0]) for name, values in found.items()}
 
@@ -76,11 +75,11 @@ class Rule:
     name: str
 
     targets: tuple[type, ...]
-    """Types of targets that the rule is defined for, such as ``Box``; ``object`` for all."""
+    """Types of targets for which the rule is defined, such as ``Box``; ``object`` for all."""
 
     value: Callable[[ParsedAnswer], float | str]
-    """Function from an answer to its value, from 0 to 1, or to the reason why it has the value 0
-    without being compared with the target."""
+    """Function that returns the value of an answer, 0 to 1. If the answer cannot be compared with
+    the target, it returns the reason as a text; the value is then 0."""
 
 
 def accuracy(threshold: float = THRESHOLDS[0]) -> Rule:
@@ -104,7 +103,7 @@ def f1(threshold: float = THRESHOLDS[0]) -> Rule:
 
 
 def _dice(parsed: ParsedAnswer, column: str) -> float:
-    """Return twice the sum of a column of pairs, divided by the number of objects on both sides."""
+    """Return 2 * ``column`` / (answered + true objects); ``column`` is a sum over matched pairs."""
     if column not in parsed.columns:
         raise ValueError(
             "this reward needs a task that pairs objects by their IoU; choose another reward, such "
@@ -180,9 +179,9 @@ def _format(parsed: ParsedAnswer) -> float | str:
     if grammar is None:
         raise ValueError("the reward 'format' needs a task with a grammar; remove the reward")
     if frame is not None and parsed.task.text_frame(frame).coordinates.text.quoted:
-        # As Qwen2.5-VL and Qwen3-VL write lists: in a code block, with line breaks and tabs.
+        # Qwen2.5-VL and Qwen3-VL write lists in a code block, with line breaks and tabs.
         fenced = _FENCED.fullmatch(text)
-        # Stripped here, because a pattern that does it takes cubic time for many spaces.
+        # strip(), because a pattern that removes spaces takes cubic time for many of them.
         text = _JSON_SPACING.sub(_respaced, fenced[1].strip() if fenced else text)
     if re.fullmatch(grammar, text):
         return 1.0
@@ -195,7 +194,7 @@ def _format(parsed: ParsedAnswer) -> float | str:
 
 
 def _respaced(match: re.Match[str]) -> str:
-    """Return a part of a JSON text with spaces as in ``json.dumps``: strings are kept."""
+    """Return a matched part of a JSON text with the spaces of ``json.dumps``; keep strings."""
     return match[1] or (f"{match[2]} " if match[2] else "")
 
 
