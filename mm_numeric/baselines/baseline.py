@@ -1,8 +1,8 @@
-"""Base class of baselines: other published methods for numbers in language models.
+"""Base class of baselines: published methods for numbers in language models.
 
 A baseline is combined with a model family: ``class XvalT5(Xval, T5)`` is T5 with the method xVal.
-Modules that the baseline adds are in a subclass of the Hugging Face model class, so that
-``save_pretrained`` and ``from_pretrained`` handle them. The settings of the baseline, and
+The modules that a baseline adds belong to a subclass of the Hugging Face model class, so
+``save_pretrained`` and ``from_pretrained`` include them. The settings of the baseline, and
 statistics of the training numbers, are saved in config.json. A trained model can only be loaded
 with the same settings.
 """
@@ -58,13 +58,13 @@ class Baseline(Family):
 
     own_loss: ClassVar[bool] = False
     """True if ``loss`` is the training loss, and the model generates numbers instead of tokens.
-    Numeric terms, and rules that explore texts, are then not allowed."""
+    Numeric losses, and decoding rules that explore several texts, are then not allowed."""
 
     single_digits: ClassVar[bool] = False
     """True if numbers must be tokenised digit by digit."""
 
     new_modules: ClassVar[tuple[str, ...]] = ("head",)
-    """Names of the module groups that get new weights, and therefore must not be frozen."""
+    """Names of the modules (parameter groups) that get new weights, so they must not be frozen."""
 
     new_tokens: int = 0
     """Number of new token ids, which follow the last id of the tokenizer."""
@@ -83,7 +83,7 @@ class Baseline(Family):
 
     @classmethod
     def load(cls, source: str, model: ModelConfig) -> Self:
-        """Load the tokenizer and, from a trained model, the statistics of its training numbers."""
+        """Load the tokenizer and, for a trained model, the statistics of its training numbers."""
         if cls.single_digits:
             model = replace(model, digits="single")
         family = super().load(source, model)
@@ -111,7 +111,7 @@ class Baseline(Family):
                 "of the training data has one; remove model.baseline."
             )
         self.fitted = self._fit_numbers(TrainingNumbers(in_questions, in_answers))
-        self._questions.clear()  # their numbers were tokenised before the fit
+        self._questions.clear()  # cached questions were tokenised with other statistics
 
     def loss(
         self,
@@ -121,19 +121,20 @@ class Baseline(Family):
         spans: NumberSpans,
         counts: Counts | None,
     ) -> ObjectiveResult:
-        """Return the training loss of a batch, in a baseline with ``own_loss``.
+        """Return the training loss of a batch. Baselines with ``own_loss`` define it.
 
         Args:
-            objective: Cross-entropy.
+            objective: The objective, which is cross-entropy without numeric losses.
             outputs: Outputs of the model, such as a ``NumberOutput``.
-            labels: [n] ids of the n answer tokens; a number has its value id.
-            spans: The numbers in ``labels``.
-            counts: Counts to divide sums by, over the optimiser step; None to count the batch.
+            labels: [n] ids of the n answer tokens; numbers are value ids.
+            spans: The positions of numbers in ``labels``.
+            counts: Counts of the optimiser step, by which sums are divided; None to use the counts
+                of the batch.
         """
         raise NotImplementedError(f"{type(self).__name__} has no loss of its own")
 
     def mean_loss(self, sums: Mapping[str, LossSum]) -> Tensor:
-        """Return the loss, given the sum and count of each component of ``loss``."""
+        """Compute the loss from the sum and count of each component of ``loss``."""
         (only,) = sums.values()
         return only.mean
 
@@ -177,8 +178,8 @@ def with_baseline(family: type[Family], value: Any, where: str) -> type[Family]:
     """Combine a text-only model family with a baseline (a published method such as xVal).
 
     Returns a new class: ``T5`` with the baseline ``xval`` becomes ``XvalT5``. ``value`` is the
-    config setting ``model.baseline``: a name, or a mapping with settings. ``where`` is the name of
-    this setting, for error messages.
+    config setting ``model.baseline``: a name, or a mapping with settings. ``where`` names this
+    setting in error messages.
     """
     kind = read_baseline(value, where).kind
     if family.takes_images:

@@ -1,4 +1,4 @@
-"""Output head that predicts one number at each position, in addition to the token logits.
+"""Output head that predicts a number at each position, in addition to the token logits.
 
 Axes    b samples, t positions, d hidden size, v vocabulary
 """
@@ -24,7 +24,7 @@ class NumberOutput(ModelOutput):
     """Output of a model with a number head.
 
     Attributes:
-        logits: [b, t, v]; or [b, 1, v], of the last position, if the loss does not use logits.
+        logits: [b, t, v]; [b, 1, v] for the last position only, if the loss does not use logits.
         numbers: [b, t] float32, the normalised number that is predicted at each position.
     """
 
@@ -35,7 +35,7 @@ class NumberOutput(ModelOutput):
 class NumberHead(nn.Module):
     """Output head that maps each hidden state to a number (float32).
 
-    It consists of one linear layer, or of two with a GELU in between.
+    It has one linear layer, or two linear layers with a GELU between them.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class NumberHead(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """Map hidden states [b, t, d] to numbers [b, t]."""
         hidden = hidden.float()
-        with full_precision(hidden.device):  # autocast would round numbers to 3 digits in bf16
+        with full_precision(hidden.device):  # autocast to bf16 would round numbers to 3 digits
             if self.inner is not None and self.inner_bias is not None:
                 hidden = functional.linear(hidden, self.inner.float(), self.inner_bias.float())
                 hidden = functional.gelu(hidden)
@@ -82,7 +82,7 @@ class WithNumberHead:
     config: Any
     post_init: Any
     one_position = False
-    """True computes only the logits of the last position, for a loss that ignores logits."""
+    """True: compute logits only at the last position, because the loss does not use logits."""
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
@@ -102,7 +102,7 @@ class WithNumberHead:
     def forward(self, *, input_ids: Tensor | None = None, **inputs: Any) -> NumberOutput:
         """Return the logits, and the number that the number head predicts at each position.
 
-        The arguments are those of the language model. They must be passed by name.
+        The arguments are passed to the language model. They must be passed by name.
         """
         own: Any = super()
         if self.one_position and "logits_to_keep" in inspect.signature(own.forward).parameters:
@@ -120,9 +120,9 @@ class WithNumberHead:
 
     @abstractmethod
     def next_ids(self, tokens: Tensor, numbers: Tensor) -> Tensor:
-        """Return the next ids [b] of answers, which may store a number.
+        """Return the next id [b] of each answer: a token id or a value id.
 
-        ``tokens`` [b] are the most likely tokens, ``numbers`` [b] the predicted numbers.
+        ``tokens`` [b] are the most likely tokens, and ``numbers`` [b] the predicted numbers.
         """
 
     def generate(
@@ -139,8 +139,8 @@ class WithNumberHead:
     ) -> Tensor:
         """Generate answers greedily, like ``generate`` of transformers; other options are ignored.
 
-        Returns the prompts (or the first decoder id, if there is a decoder) and the answers, padded
-        on the right. A predicted number is returned as its value id.
+        Returns the prompts (for an encoder-decoder, the decoder's start id) followed by the answers
+        and padding. A predicted number is returned as its value id.
         """
         is_encoder_decoder = self.config.is_encoder_decoder
         ids, mask = input_ids, attention_mask
@@ -152,7 +152,7 @@ class WithNumberHead:
         for _ in range(max_new_tokens):
             if is_encoder_decoder:
                 outputs = model(input_ids=input_ids, attention_mask=mask, decoder_input_ids=ids)
-            else:  # positions count from the first token, not from padding on the left
+            else:  # positions start at the first token, not at the padding on the left
                 places = mask.long().cumsum(-1).sub(1).clamp(min=0)
                 outputs = model(input_ids=ids, attention_mask=mask, position_ids=places)
             scores = outputs.logits[:, -1].float()
@@ -170,9 +170,9 @@ class WithNumberHead:
 
 
 def _all_ended(ended: Tensor, model: Any) -> bool:
-    """Return True if all answers have ended: on all ranks, if they share the weights of the model.
+    """Return True if all answers have ended. With ZeRO-3 or FSDP, the answers of all ranks count.
 
-    Under ZeRO-3 and FSDP, all ranks must take part in each forward pass, as in ``model.generate``.
+    There, all ranks must take part in each forward pass, as in ``generate`` of transformers.
     """
     going = (~ended).sum()
     is_shared = is_deepspeed_zero3_enabled() or is_fsdp_managed_module(model)

@@ -28,10 +28,10 @@ class RegressionHeadSettings:
     """Settings of the regression head baseline."""
 
     log: bool = False
-    """True predicts sign(x) log10(1 + |x|) instead of the number x."""
+    """Predict sign(x) log10(1 + |x|) instead of the number x."""
 
     normalise: bool = True
-    """True normalises the targets to mean 0 and standard deviation 1 over the training data."""
+    """Normalise the targets to mean 0 and standard deviation 1 over the training data."""
 
 
 class WithRegressionHead(WithNumberHead):
@@ -44,7 +44,7 @@ class WithRegressionHead(WithNumberHead):
         return value_ids(numbers)
 
     def generate(self, *args: Any, **options: Any) -> Tensor:
-        """Predict one number per question, whose value id is the whole answer."""
+        """Predict one number per question; its value id is the whole answer."""
         return super().generate(*args, **{**options, "max_new_tokens": 1})
 
 
@@ -57,7 +57,7 @@ class RegressionHead(Baseline):
 
     @property
     def scale(self) -> Scale:
-        """Return the normalisation of numbers, such as the subtracted mean and the divisor."""
+        """Return the ``Scale`` that normalises numbers. Before ``fit``, it does not change them."""
         return Scale(**(self.fitted or {}))
 
     def _fit_numbers(self, numbers: TrainingNumbers) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class RegressionHead(Baseline):
     def numbers(
         self, text: str, marks: Any, answer: Tokens, vocabulary: NumberVocabulary
     ) -> list[TokenNumber]:
-        """Return the number in an answer. Its token index is 0, as an answer is one token id."""
+        """Return the number in an answer. Its token index is 0: an answer is a single value id."""
         value = self.scale.number(value_of(answer.ids[0]))
         return [TokenNumber(value, -1 if value < 0 else 1, (0,), (0,), (0,))]
 
@@ -106,7 +106,7 @@ class RegressionHead(Baseline):
     ) -> ObjectiveResult:
         """Return the mean squared error of the predicted numbers; ``objective`` is not used.
 
-        ``labels`` [n] has the value id of the normalised correct number of each sample.
+        ``labels`` [n] are the value ids of the normalised true numbers, one for each sample.
         """
         assert spans.supervised is not None
         _, wanted = read_values(labels)
@@ -114,6 +114,6 @@ class RegressionHead(Baseline):
         here = Counts.of(labels, spans)
         total = errors.square().sum()
         loss = total / (counts or here).supervised.clamp(min=1)
-        # DDP requires a gradient for the output head too. The sum of many logits overflows in fp16.
+        # DDP needs a gradient for the output head too; in fp16, a sum of many logits overflows.
         loss = loss + 0 * outputs.logits.float().sum()
         return ObjectiveResult(loss, {"mse": LossSum(total.detach(), here.supervised)})

@@ -8,7 +8,7 @@ Input    a fixed number encoding is added to the learned embedding of digit v at
          embedding. As in the published code, the encoding is multiplied by 10 / ``largest``. By
          default, ``largest`` is the largest number in the training data
 Output   an answer cannot be parsed if a place occurs twice (``_1_2_ _2_2_``), is out of order, or
-         is left out (``_1_2_ _2_0_`` has no tens)
+         is missing (``_1_2_ _2_0_`` has no tens)
 Loss     cross-entropy plus any numeric losses, such as NTL. A numeric loss uses a softmax over only
          ten tokens: the digits 0 to 9 at the place of the correct digit
 
@@ -44,7 +44,7 @@ class RegressionTransformerSettings:
     """Lowest power of ten for which digit tokens are added."""
 
     largest: float | None = None
-    """Number whose encoding has 10 as first element; null: the largest of the training data."""
+    """The number whose encoding has 10 as its first element; null: the largest training number."""
 
     def __post_init__(self) -> None:
         if self.lowest_place > self.highest_place:
@@ -71,7 +71,7 @@ class WithNumberEncodings:
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """Load a model and register the hooks that add number encodings to its embeddings."""
+        """Load a model, and register the hooks that add number encodings to its embeddings."""
         own: Any = super()
         found = own.from_pretrained(*args, **kwargs)
         (found[0] if isinstance(found, tuple) else found).add_encodings()
@@ -128,7 +128,7 @@ class RegressionTransformer(Baseline):
     def _with_places(self, ids: Sequence[int]) -> list[int]:
         """Replace digit tokens by digit-and-place tokens: ``1 2`` becomes ``_1_1_ _2_0_``.
 
-        A digit keeps its token if its place (power of ten) is outside the configured range.
+        A digit whose place is outside of ``lowest_place`` to ``highest_place`` keeps its token.
         """
         found = list(ids)
         for position, place in self._places_of_digits(ids).items():
@@ -162,7 +162,7 @@ class RegressionTransformer(Baseline):
         return Tokens(ids=self._with_places(tokens.ids), offsets=tokens.offsets)
 
     def vocabulary(self) -> NumberVocabulary:
-        """Return the tokens for digits, grouped by power of ten: ten for units, ten for tens ..."""
+        """Return the digit-and-place tokens, grouped by place: ten for units, ten for tens, ..."""
         tokens, spelling = [], dict(self._digits.spelling)
         for i in range(self.new_tokens):
             digit, place = i % 10, self._places[i // 10]

@@ -44,7 +44,7 @@ def value_ids(values: Tensor) -> Tensor:
 
 
 def read_values(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a mask of the ids that store a number, and the numbers (1.0 at other token ids)."""
+    """Return a mask of the ids that are value ids, and their numbers (1.0 for token ids)."""
     carries = ids >= FIRST_VALUE
     bits = (ids - FIRST_VALUE).masked_fill(~carries, 0)
     signed = torch.where(bits >= _BITS // 2, bits - _BITS, bits)
@@ -54,15 +54,15 @@ def read_values(ids: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """Normalisation of numbers for the model: a number x becomes ``(f(x) - shift) / unit``."""
+    """Normalises numbers for the model: a number x becomes ``(f(x) - shift) / unit``."""
 
     shift: float = 0.0
     unit: float = 1.0
     log: bool = False
-    """True: f(x) is sign(x) log10(1 + |x|). False: f(x) is x."""
+    """If True, f(x) = sign(x) log10(1 + |x|); otherwise f(x) = x."""
 
     decimals: int = 0
-    """Maximum number of decimals when a number is converted to text; trailing zeros are removed."""
+    """Largest number of decimals when a number is converted to text; trailing zeros are removed."""
 
     @classmethod
     def of(cls, numbers: Sequence[Any], *, normalise: bool, log: bool, decimals: int) -> "Scale":
@@ -79,7 +79,7 @@ class Scale:
         return ((to_log(number) if self.log else number) - self.shift) / self.unit
 
     def number(self, scaled: float) -> float:
-        """Convert a normalised value back to the number, the inverse of ``scaled``."""
+        """Convert a normalised value back to the number; the inverse of ``scaled``."""
         value = scaled * self.unit + self.shift
         return from_log(value) if self.log else value
 

@@ -6,11 +6,11 @@ Output   where the output head predicts [NUM], the number head (two layers, GELU
 Loss     cross-entropy of all tokens, plus the mean squared error of the scaled numbers
 
 Another vector is added to the multiplied embedding, because layer normalisation would otherwise
-undo the multiplication. In the paper this vector is the position embedding. In models without
+undo the multiplication. In the paper, this vector is the position embedding. In models without
 position embeddings (T5, LLaMA and others), it is a learned vector, the same for every number.
 
-Token ids have no room for a value, so a number is passed as a *value id*: an integer that stores
-the number (see ``values``).
+A token id cannot hold a value, so a number is passed as a *value id*: an integer that stores the
+number (see ``values``).
 """
 
 import re
@@ -60,7 +60,7 @@ class XvalSettings:
 
 
 class WithValues(WithNumberHead):
-    """Mixin for a model that embeds a number as the number times the embedding of [NUM]."""
+    """Mixin for a model in which a number x has the embedding of [NUM], multiplied by x."""
 
     baseline: NumberHead
     get_input_embeddings: Any
@@ -119,7 +119,7 @@ class Xval(Baseline):
         return asdict(Scale(unit=(numbers.largest or LARGEST) / LARGEST, decimals=numbers.decimals))
 
     def written(self, token: int) -> str:
-        """Return the number that a value id stores as text, with at most 7 digits: ``-3.25``."""
+        """Convert a value id to the text of its number, with at most 7 digits: ``-3.25``."""
         return self.scale.text(value_of(token))
 
     @cached_property
@@ -129,7 +129,7 @@ class Xval(Baseline):
 
     @cached_property
     def _characters(self) -> dict[str, int]:
-        """Map each character that numbers consist of (digits, minus, point) to its token id."""
+        """Map each character of numbers (digits, minus, point) to its token id."""
         for character in "-.":
             if character not in self._tokens:
                 raise ValueError(
@@ -164,9 +164,9 @@ class Xval(Baseline):
     ) -> tuple[int, float]:
         """Merge a minus sign into the number after it; return the number's start and value.
 
-        ``found`` contains the token ids before the number; the last one has the minus sign. If it
-        is ``-``, it is removed. If it is ``Ġ-``, it becomes ``Ġ``. The value is then negative.
-        Another token, such as ``(-``, is kept, and the value is positive.
+        ``found`` has the token ids before the number; the last token contains the minus sign. The
+        token ``-`` is removed, and ``Ġ-`` becomes ``Ġ``; the value is then negative. Another token,
+        such as ``(-``, is kept, and the value is positive.
         """
         token = self.tokenizer.convert_ids_to_tokens(found[-1])
         if token == "-":
@@ -228,7 +228,7 @@ class Xval(Baseline):
                 wanted.add((first, len(written) - 1, sign))
         for found in numbers_in_labels(written, self._digits):
             first, last = found.positions[0], found.positions[-1]
-            wanted -= {(first, last, found.sign), (first, last, 1)}  # a minus may be text before it
+            wanted -= {(first, last, found.sign), (first, last, 1)}  # a minus before it may be text
         if wanted:
             return "[malformed number: it runs into another]"
         return super().text(written)
