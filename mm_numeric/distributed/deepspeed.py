@@ -1,6 +1,6 @@
 """Set up DeepSpeed ZeRO, and resume its checkpoints with another number of ranks.
 
-ZeRO-3 shards each parameter over the ranks, so that ``parameter.numel()`` is 0. A model that is
+ZeRO-3 shards each parameter over the ranks; ``parameter.numel()`` is then 0. A model that is
 created or loaded while ZeRO-3 settings are active is sharded immediately.
 """
 
@@ -32,26 +32,26 @@ from mm_numeric.runs.resume import read_step
 from mm_numeric.runs.tensor_files import tensors_only
 
 GATHER_KEY = "zero_optimization.stage3_gather_16bit_weights_on_model_save"
-"""DeepSpeed setting that makes ZeRO-3 save weights which ``from_pretrained`` can load."""
+"""DeepSpeed setting with which ZeRO-3 saves weights that ``from_pretrained`` can load."""
 
 _SINGLE_PROCESS = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
 
 
 def require_deepspeed(where: str) -> None:
-    """Check that DeepSpeed is installed; set ``RANK`` and similar variables if no launcher did."""
+    """Check that DeepSpeed is installed; set variables such as ``RANK`` if no launcher set them."""
     if find_spec("deepspeed") is None:
         raise ValueError(
             f"{where}: DeepSpeed is not installed; run `pip install 'mm-numeric[deepspeed]'`, or "
             "remove the setting."
         )
-    if "RANK" not in os.environ:  # without a launcher DeepSpeed would try MPI
+    if "RANK" not in os.environ:  # without this variable, DeepSpeed would try MPI
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             os.environ.update(_SINGLE_PROCESS, MASTER_PORT=str(free.getsockname()[1]))
 
 
 def join_ranks(args: TrainingArguments) -> None:
-    """Initialise DeepSpeed's process group, which ZeRO-3 needs for loading a model."""
+    """Initialise DeepSpeed's process group, which ZeRO-3 needs before it loads a model."""
     if args.deepspeed_plugin is not None:
         from deepspeed import comm
 
@@ -61,7 +61,7 @@ def join_ranks(args: TrainingArguments) -> None:
 
 
 def without_zero3_init(args: TrainingArguments) -> contextlib.AbstractContextManager[None]:
-    """Load models without sharding inside the context, even if ZeRO-3 is active."""
+    """Return a context manager in which models are loaded unsharded, even if ZeRO-3 is active."""
     has_deepspeed = args.deepspeed_plugin is not None
     return without_deepspeed_settings(args) if has_deepspeed else contextlib.nullcontext()
 
@@ -95,15 +95,15 @@ def validate_sharding(trainer: Trainer, where: str) -> None:
 def with_universal_checkpoint(config: Config, checkpoint: Path) -> Config:
     """Return a config that can resume a DeepSpeed checkpoint saved by another number of ranks.
 
-    It sets DeepSpeed's ``checkpoint.load_universal``. The config is returned unchanged if the
-    checkpoint is not from DeepSpeed or was saved by the same number of ranks.
+    DeepSpeed's setting ``checkpoint.load_universal`` is set to true. If the checkpoint is not from
+    DeepSpeed, or was saved by the same number of ranks, the config is returned unchanged.
     """
     saved = read_step(checkpoint)["ranks"]
     if saved == num_ranks() or not any(checkpoint.glob("global_step*")):
         return config
     settings = config.trainer.get("deepspeed")
-    # DeepSpeed 0.19 loads a universal checkpoint of ZeRO-3 with one step count and one weight decay
-    # for all parameters: the run would resume with another optimiser state.
+    # With ZeRO-3, DeepSpeed 0.19 loads a universal checkpoint with one step count and one weight
+    # decay for all parameters: the run would resume with another optimiser state.
     if settings is None or any(checkpoint.glob("global_step*/zero_pp_rank_*_model_states.pt")):
         raise ValueError(
             f"{checkpoint}: saved by {saved} ranks with "
@@ -122,9 +122,9 @@ def make_universal(
 ) -> None:
     """Convert a ZeRO checkpoint to DeepSpeed's universal format, for any number of ranks.
 
-    Does nothing if the checkpoint has been converted before, or if the DeepSpeed setting
-    ``checkpoint.load_universal`` is not true. Only tensors and plain values are loaded, unless
-    ``trust_remote_code`` permits other objects.
+    Does nothing if the checkpoint was converted before, or if DeepSpeed's setting
+    ``checkpoint.load_universal`` is not true. Unless ``trust_remote_code`` is True, only tensors
+    and plain values are loaded.
     """
     settings = deepspeed_settings(args)
     if settings is None or not settings.get_value("checkpoint.load_universal"):

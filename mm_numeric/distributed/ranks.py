@@ -24,7 +24,7 @@ def num_ranks() -> int:
 
 
 def is_lost_rank(error: BaseException) -> bool:
-    """Return True if an error means that another rank was killed or cannot be reached."""
+    """Return True if the text of an error shows that another rank was killed or is unreachable."""
     causes = "/gloo/", "Connection closed by peer", "NCCL error", "NCCL watchdog", "remote process"
     text = str(error)
     return num_ranks() > 1 and isinstance(error, RuntimeError) and any(c in text for c in causes)
@@ -37,9 +37,9 @@ class Ranks:
     """
 
     def __init__(self, timeout: timedelta = _LONGEST_WAIT) -> None:
-        """Use the process group that this process has joined; without one, there is one rank.
+        """Use the process group that this process has joined; without a group, there is one rank.
 
-        ``timeout`` is how long a rank waits for the others.
+        ``timeout`` is the longest time that a rank waits for the other ranks.
         """
         import torch.distributed
 
@@ -49,12 +49,12 @@ class Ranks:
             self.rank = torch.distributed.get_rank()
             self.count = torch.distributed.get_world_size()
         if self.count > 1:
-            # gloo runs on the CPU; the process group of the gradients may wait for the device.
+            # gloo runs on the CPU; the process group for gradients may make the host wait.
             self._group = torch.distributed.new_group(backend="gloo", timeout=timeout)
 
     @classmethod
     def of_launcher(cls) -> "Ranks":
-        """Join the process group of the ranks that a launcher started, if there are several."""
+        """Create ``Ranks``; if a launcher started several ranks, first join their process group."""
         if num_ranks() > 1:
             from accelerate import PartialState
 
@@ -65,7 +65,7 @@ class Ranks:
         """Send an object to all ranks, and return the list of objects that the ranks have sent.
 
         None sends nothing. A str is an error message: all ranks then raise EveryRankError with the
-        message of the lowest rank that sent one.
+        first message, in the order of the ranks.
         """
         import torch
 
@@ -86,7 +86,7 @@ class Ranks:
     def gather(self, function: Callable[[], _Found]) -> list[_Found]:
         """Call a function on every rank, and return the results of all ranks.
 
-        A ValueError of one rank is raised on all ranks, when the others have finished.
+        If the function raises ValueError on a rank, all ranks raise it after all have finished.
         """
         if self.count == 1:
             return [function()]
@@ -112,8 +112,9 @@ class Ranks:
 def leave_process_group() -> None:
     """Destroy the process group of torch.distributed, if there is one, before Python exits.
 
-    Otherwise its threads may abort the process while Python exits, and the launcher reports a
-    failed job (PyTorch #179291). Models are freed first, because DDP could otherwise deadlock.
+    Otherwise, threads of the group may abort the process while Python exits, and the launcher
+    reports a failed job (PyTorch #179291). Models are freed first, because DDP could otherwise
+    deadlock.
     """
     import torch
 

@@ -1,6 +1,6 @@
-"""Tasks of a Ray cluster: functions that run on many machines, which share folders.
+"""Run functions as tasks of a Ray cluster, on several machines with shared folders.
 
-Ray is an optional package, and imported inside the functions.
+Ray is an optional package, so it is imported inside the functions.
 """
 
 import os
@@ -18,12 +18,12 @@ RETRIES = 10
 
 
 def connect() -> Any:
-    """Connect to the cluster of RAY_ADDRESS, or else to one on this machine; return ``ray``.
+    """Connect to the cluster in RAY_ADDRESS, or start one on this machine; return ``ray``.
 
-    Raises ValueError if Ray does not reach the cluster in about two minutes.
+    Raises ValueError if Ray cannot reach the cluster within about two minutes.
     """
     address = os.environ.get("RAY_ADDRESS")
-    if address:  # Ray reads this at its import; the default, 20 retries, takes 14 minutes
+    if address:  # Ray reads this variable at its import; the default, 20 retries, takes 14 minutes
         os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "2")
     ray = import_extra("ray", "--engine ray", "ray")
     if not ray.is_initialized():
@@ -43,8 +43,8 @@ def connect() -> Any:
 def remote(asked: Resources) -> Any:
     """Return the function ``call(cwd, function, *arguments)`` as a task of Ray.
 
-    The task reserves resources, and starts again on another node if its node is lost. Raises
-    ValueError if no node has the resources.
+    The task reserves the resources ``asked``, and starts again on another node if its node is lost.
+    Raises ValueError if no node has these resources.
     """
     parallel_tasks(asked)
     memory = {} if asked.memory_gib is None else {"memory": int(asked.memory_gib * 2**30)}
@@ -53,7 +53,7 @@ def remote(asked: Resources) -> Any:
 
 
 def parallel_tasks(asked: Resources) -> int:
-    """Return how many tasks the cluster can execute at a time; raise ValueError if none."""
+    """Return how many tasks the cluster can run at the same time; raise ValueError if it is 0."""
     memory = int((asked.memory_gib or 0) * 2**30)
     needed = {"CPU": asked.cpus, "GPU": asked.gpus, "memory": memory}
     count = 0
@@ -67,7 +67,7 @@ def parallel_tasks(asked: Resources) -> int:
 
 
 def _call(cwd: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function in the working directory ``cwd``: config files have relative paths."""
+    """Call a function in the working directory ``cwd``, because configs have relative paths."""
     os.chdir(cwd)
     escape_libraries()  # Ray copies the output of tasks to the terminal of the command
     return function(*arguments)
