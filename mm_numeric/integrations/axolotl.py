@@ -1,4 +1,4 @@
-"""Train on an objective with axolotl (tried: 0.19.0).
+"""Train on an objective with axolotl (tested with 0.19.0).
 
 Add the plugin and one key to the config:
 
@@ -61,7 +61,7 @@ class NumericLossPlugin(BasePlugin):
     """Plugin of axolotl that trains on the objective of the key ``numeric_loss``."""
 
     def get_input_args(self) -> str:
-        """Return the import path of the class with the additional key."""
+        """Return the import path of ``NumericLossArgs``, which adds the key to axolotl's config."""
         return "mm_numeric.integrations.axolotl.NumericLossArgs"
 
     def get_trainer_cls(self, cfg: Any) -> type:
@@ -77,7 +77,7 @@ class NumericLossPlugin(BasePlugin):
         return {"average_tokens_across_devices": True}  # axolotl sets False
 
     def post_trainer_create(self, cfg: Any, trainer: Any) -> None:
-        """Raise ValueError if another plugin has chosen the trainer."""
+        """Raise ValueError if another plugin has replaced the trainer."""
         if not isinstance(trainer, NumericLossMixin):
             raise ValueError(
                 f"a plugin before NumericLossPlugin has chosen {type(trainer).__name__}, which "

@@ -1,6 +1,6 @@
-"""Train on an objective with LLaMA-Factory (tried: 0.9.5).
+"""Train on an objective with LLaMA-Factory (tested with 0.9.5).
 
-Add ``numeric_loss: ntil`` to the config of ``llamafactory-cli train``, and start it with
+Add ``numeric_loss: ntil`` to the config of ``llamafactory-cli train``, and start the training with
 
     python -m mm_numeric.integrations.llamafactory train config.yaml
 """
@@ -25,13 +25,13 @@ OTHER_LOSSES = ("enable_liger_kernel", "use_asft_loss", "use_dft_loss", "use_eaf
 """Settings of LLaMA-Factory that replace the loss."""
 
 OTHER_TRAINERS = ("use_hyper_parallel", "use_mca", "use_ray")
-"""Settings of LLaMA-Factory that train with another trainer, or in processes of Ray."""
+"""Settings of LLaMA-Factory that use another trainer, or train in processes of Ray."""
 
 
 def split_settings(settings: Any) -> tuple[dict[str, Any], ObjectiveSpec]:
     """Return the settings of LLaMA-Factory without ``numeric_loss``, and its objective.
 
-    ``settings`` is the result of LLaMA-Factory's ``read_args``, a mapping for a config file.
+    ``settings`` is the result of LLaMA-Factory's ``read_args``; for a config file, it is a dict.
     """
     if not isinstance(settings, dict):
         raise ValueError(f"name a config file with {KEY}: python -m {MODULE} train config.yaml")

@@ -1,4 +1,4 @@
-"""Train on an objective with ms-swift (tried: 4.6.0).
+"""Train on an objective with ms-swift (tested with 4.6.0).
 
 Save two lines as ``numeric_loss.py``:
 
@@ -23,7 +23,7 @@ from mm_numeric.training.integrations import check_label_smoothing
 
 
 def register(objective: str | Mapping[str, Any] | ObjectiveSpec, name: str = "numeric") -> None:
-    """Add an objective to the losses of ms-swift; ``--loss_type`` selects it by its ``name``."""
+    """Add an objective to the losses of ms-swift; ``--loss_type NAME`` selects it."""
     spec = objective if isinstance(objective, ObjectiveSpec) else read_spec(objective, "register")
     if spec.balance == "running":
         raise ValueError(
@@ -38,8 +38,8 @@ def register(objective: str | Mapping[str, Any] | ObjectiveSpec, name: str = "nu
 class SwiftLoss(BaseLoss):
     """An objective as a loss of ms-swift, for text models and VLMs.
 
-    As in ``loss_func``, cross-entropy is the exact mean over the optimiser step, and each numeric
-    loss is a mean over the numbers of one micro-batch.
+    Cross-entropy is the exact mean over the optimiser step. Each numeric loss is a mean over the
+    numbers of one micro-batch, as in ``loss_func``.
     """
 
     def __init__(self, spec: ObjectiveSpec, args: Any, trainer: Any) -> None:
@@ -86,7 +86,7 @@ class SwiftLoss(BaseLoss):
         log = self.trainer.custom_metrics["train" if self.trainer.model.training else "eval"]
         for name, component in result.sums.items():
             if component.items:
-                # The log averages its values, so it gets one for each token or number.
+                # The log averages its values, so add the mean once for each token or number.
                 log[f"loss/{name}"].update(component.mean.detach().expand(int(component.items)))
         if num_items_in_batch is None:
             return result.loss

@@ -10,7 +10,7 @@ from mm_numeric.losses.spec import ObjectiveSpec
 from mm_numeric.training.mixin import NumericLossMixin
 
 KEY = "numeric_loss"
-"""The key of the frameworks' configs that names the objective."""
+"""The key in a framework's config that names the objective."""
 
 
 def read_objective(value: Any, where: str) -> ObjectiveSpec:
@@ -23,7 +23,7 @@ def read_objective(value: Any, where: str) -> ObjectiveSpec:
 
 
 def check_other_losses(settings: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Raise ValueError if one of the settings with these names requests another loss."""
+    """Raise ValueError if one of the settings in ``names`` is set: each requests another loss."""
     for name in names:
         if settings.get(name):
             raise ValueError(
@@ -44,7 +44,7 @@ def trainer_with_objective(trainer: type, objective: ObjectiveSpec) -> type:
 
     class Parent(NumericLossMixin, parent):  # type: ignore[misc]
         def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-            # axolotl logs exp(loss), which is no perplexity if the loss is not CE alone.
+            # axolotl logs exp(loss), which is a perplexity only if the loss is pure CE.
             for name in ("ppl", "eval_ppl"):
                 logs.pop(name, None)
             super().log(logs, start_time)
@@ -52,7 +52,7 @@ def trainer_with_objective(trainer: type, objective: ObjectiveSpec) -> type:
     class NumericTrainer(framework, Parent):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, objective=objective, **kwargs)
-            # Both frameworks may set False, but the objective divides by the counts of the step.
+            # Frameworks may set False, but the objective already divides by counts of the step.
             self.model_accepts_loss_kwargs = True
 
     NumericTrainer.__name__ = f"Numeric{trainer.__name__}"
