@@ -140,7 +140,6 @@ class Baseline(Family):
 
     @cached_property
     def _digits(self) -> NumberVocabulary:
-        """Return the tokenizer's tokens that spell numbers, such as those for the digits 0 to 9."""
         return NumberVocabulary.from_tokenizer(self.tokenizer)
 
     @abstractmethod

@@ -121,7 +121,6 @@ class RegressionTransformer(Baseline):
 
     @cached_property
     def _bare(self) -> list[int]:
-        """Return the token ids of the ordinary digits 0 to 9."""
         ids = self.tokenizer.get_vocab()
         return [ids[digit] for digit in "0123456789"]
 

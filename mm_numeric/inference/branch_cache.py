@@ -133,7 +133,6 @@ def _appendable(cache: DynamicCache) -> DynamicCache:
 
 
 def _pass(model: Any, ids: Tensor, positions: Tensor, cache: DynamicCache) -> Tensor:
-    """Run a model on tokens [1, m], and return the logits [1, m, v]."""
     options = {"use_cache": True, "return_dict": True, cache_argument(): cache}
     logits: Tensor = model(input_ids=ids, position_ids=positions, **options).logits
     return logits
@@ -272,10 +271,7 @@ class SharedPrompts:
     def _attend_group(
         self, layer: _Layer, query: Tensor, own: Sequence[Tensor], group: _Group
     ) -> Tensor:
-        """Return the attention output of a group's branches, [n, h, g, d].
-
-        ``own`` is the attention of all branches to their own tokens, as returned by ``_attend``.
-        """
+        """Return a group's attention, [n, h, g, d]; ``own`` is that to the branches' own tokens."""
         keys, values, hidden = layer.prompt_keys, layer.prompt_values, self.hidden
         if len(group.rows) < self.count:
             keys, values, hidden = keys[group.rows], values[group.rows], hidden[group.rows]

@@ -237,10 +237,7 @@ class Exploration(ABC):
         inputs: Sequence[Tensor],
         explored: Sequence[Explored],
     ) -> tuple[Ints, _Branches]:
-        """Continue all branches by one token, and record complete answers.
-
-        Returns for each new branch the index of the branch that it continues, and the new branches.
-        """
+        """Continue all branches by a token; return the new branches and the parent of each."""
         places, *rest = inputs
         allowed = scores
         if self.constraint is not None:

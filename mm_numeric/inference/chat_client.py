@@ -205,10 +205,7 @@ _NO_DETAIL = (
 
 
 def _detail(error: urllib.error.HTTPError, key: str | None) -> str:
-    """Return the error message in the body of an HTTP error, or its reason phrase without a body.
-
-    The API key is replaced by ``***``.
-    """
+    """Return the message of an HTTP error, or else its reason phrase; hide the API ``key``."""
     try:
         body = json.loads(error.read(10_000).decode("utf-8", "replace"))
         found = body.get("error", body.get("detail"))  # "detail" of FastAPI, as in transformers
@@ -274,8 +271,6 @@ def post(
 
 
 class _Deadline:
-    """The time limit and the size limit of one reply."""
-
     def __init__(self, timeout_s: float, stopped: threading.Event, max_bytes: int) -> None:
         self._end, self._stopped = time.monotonic() + timeout_s, stopped
         self._bytes_left = max_bytes

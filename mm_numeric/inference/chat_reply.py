@@ -143,7 +143,6 @@ def _answer(choice: Any) -> ServerAnswer:
 
 
 def _logprob(token: Any) -> tuple[float, bytes]:
-    """Return the log probability of a token, and its text in UTF-8."""
     _check(isinstance(token, dict), "logprobs", token)
     value, spelling = token.get("logprob"), token.get("bytes")
     _check(type(value) in (int, float) and value <= _ROUNDING, "logprob", value)

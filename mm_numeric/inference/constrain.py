@@ -94,10 +94,7 @@ class Constrainer:
         self.task, self.automaton = task, TokenAutomaton(family, device)
 
     def batch(self, frames: Sequence[Frame | None], rows: int, max_new_tokens: int) -> Constraint:
-        """Return the constraint for a batch of ``rows`` rows.
-
-        Rows after the last of ``frames``, such as a dummy image row, get only padding.
-        """
+        """Return the constraint for a batch; ``rows`` may include a dummy image row."""
         if len(self.automaton) > _MOST_STATES:
             self.automaton.reset()
         starts = [

@@ -184,8 +184,6 @@ def decide(
 
 
 class _Pool:
-    """The candidates that ``mbr`` compares, and their costs."""
-
     def __init__(self, candidates: Sequence[Candidate], risk: Risk) -> None:
         self.candidates, self.risk = candidates, risk
         self.answers = answers = [candidate.answer for candidate in candidates]
@@ -220,10 +218,7 @@ class _Pool:
 def _judged(
     found: Decision, merged: Sequence[Candidate], pool: _Pool | None, samples: int
 ) -> Decision:
-    """Return the decision with its interval and confidences.
-
-    ``merged`` are the candidates without duplicates. ``pool`` is given if draws chose the answer.
-    """
+    """Add the interval and the confidences; ``pool`` is not None if draws chose the answer."""
     answer, truths = found.answer, [candidate.answer for candidate in merged]
     probs = _probabilities(merged)[0] * found.covered
     has_points = isinstance(answer, Instances) and any(
@@ -361,7 +356,6 @@ def _of_times(rule: str, answers: Sequence[ClockTime], probs: Any) -> ClockTime:
 
 
 def _of_numbers(rule: str, answers: Sequence[Number], probs: Any) -> Number:
-    """Return the rounded mean, or the most probable candidate whose value is the median."""
     if rule == "mean":
         return _rounded_mean(answers, probs)
     values = clipped([number.value for number in answers])

@@ -82,10 +82,7 @@ class Explorer:
         self._parsed = lru_cache(_MOST_KNOWN)(self._parse)
 
     def __call__(self, batch: Sequence[Example], constraint: "Constraint | None") -> "Exploration":
-        """Return the exploration for a batch.
-
-        ``constraint`` limits answers to the task's grammar; if it is None, all texts are allowed.
-        """
+        """Return the exploration for a batch; ``constraint`` limits answers to a grammar."""
         from mm_numeric.inference.candidates import PrefixTree, Samples
 
         ends = {*self.family.stop_ids, self.family.pad_id}  # the text ends at either
@@ -104,7 +101,7 @@ class Explorer:
 
     @cached_property
     def vocabulary(self) -> "NumberVocabulary":
-        """The number tokens of the tokenizer; read only after the model was loaded."""
+        """The number tokens of the tokenizer; first read after the model was loaded."""
         return self.family.vocabulary()
 
     def generated(self, explored: "Explored", frame: Frame | None) -> "Generated":

@@ -69,9 +69,8 @@ def drawn_answer(
 ) -> Image.Image:
     """Return an image with an answer on it and a caption below it.
 
-    ``size`` is the width and height of the original image, in whose pixels the answer has its
-    coordinates. ``texts`` are written at the objects of the answer. A small image is enlarged, and
-    a large image is downscaled, so that lines and texts are readable.
+    Coordinates are pixels of the original image, whose width and height are ``size``. ``texts`` are
+    written at the objects. The image is resized so that lines and texts are readable.
     """
     low, high = _SIDES_PX
     scale = min(max(max(size), low), high) / max(size)

@@ -138,8 +138,6 @@ def _answers(served: "_Served", examples: Sequence[Example]) -> Generator[Genera
 
 
 class _Served:
-    """Sends questions to the server, and checks and parses its answers."""
-
     def __init__(
         self, endpoint: Endpoint, config: Config, family: Family, explore: Explorer | None
     ) -> None:
@@ -263,7 +261,6 @@ class _Served:
         greedy: ServerAnswer,
         drawn: Sequence[ServerAnswer],
     ) -> Generated:
-        """Add the parseable answers, with their probabilities or their shares of the samples."""
         assert self.explore is not None
         text = self._generated(greedy, question).text
         if self.abilities.top_logprobs and (is_short(text) or not drawn):
@@ -371,8 +368,6 @@ def _lengths(text: str, choice: ServerAnswer) -> list[int]:
 
 @dataclass(frozen=True)
 class _Question:
-    """The request for the answer to a question."""
-
     where: str
     """File and line of the row, for error messages."""
 
@@ -390,7 +385,6 @@ class _Question:
 
 
 def _data_url(image: Image.Image) -> str:
-    """Return an image as a PNG in a data URL."""
     file = io.BytesIO()
     image.save(file, "PNG", compress_level=1)
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
@@ -487,7 +481,6 @@ def probe(
 
 
 def _token_lines(reply: Reply, accepted: Mapping[str, Any], family: Family) -> dict[str, str]:
-    """Return the log lines about the tokens of prompts and answers."""
     is_returned = reply.answers[0].ids is not None
     ids, counted = _returned(is_returned, "return_token_ids" in accepted), reply.prompt_tokens
     if not is_returned:  # transformers serve strips white space, llama.cpp special tokens

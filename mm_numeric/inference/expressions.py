@@ -325,7 +325,6 @@ class _Parser:
 
 
 def _times(quantifier: re.Match[str]) -> tuple[int, int | None]:
-    """Return the smallest and the largest number of repetitions; None if there is no largest."""
     if quantifier[0] in "*+?":
         return {"*": (0, None), "+": (1, None), "?": (0, 1)}[quantifier[0]]
     least = int(quantifier[1])
@@ -335,5 +334,4 @@ def _times(quantifier: re.Match[str]) -> tuple[int, int | None]:
 
 
 def _mask(members: Iterable[int]) -> int:
-    """Return an integer whose bit i is set for each member i."""
     return sum(1 << member for member in set(members))

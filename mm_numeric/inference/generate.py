@@ -156,7 +156,6 @@ def _answer_on_ray(
     done: Mapping[str, Set[str]],
     on_ray: Resources,
 ) -> None:
-    """Divide the batches among tasks of a Ray cluster, and answer them there."""
     tasks = min(parallel_tasks(on_ray), len(batches))
     shares = [(i + 1, batches[i::tasks]) for i in range(tasks)]
     map_tasks(_append_share, shares, (model, files, done, on_ray.cpus), on_ray)
@@ -554,7 +553,6 @@ def generate_tokens(
 
 
 def _question(config: Config, example: Example) -> dict[str, Any]:
-    """Return the entries of a line of predictions.jsonl that describe the question."""
     reads_by = {name: config.task.options()[name] for name in config.task.reads_by}
     return {
         "id": example.id,

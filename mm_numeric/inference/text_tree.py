@@ -96,11 +96,7 @@ class TextTree:
         return going, max(0.0, 1 - sum(going.values())) if path in self._answers else 0.0
 
     def _end_in_place(self, path: tuple[bytes, ...]) -> float:
-        """Return the probability that the answer ends after ``path``, from a similar answer.
-
-        The similar answer differs only in the last token, which has as many digits. Returns 0 if
-        there is no such answer.
-        """
+        """Return the probability of the end after an answer that differs only in the last token."""
         *before, last = path
         for other in self._next.get(tuple(before), {}):
             own = (*before, other)

@@ -284,10 +284,9 @@ class TokenAutomaton:
         return found
 
     def _prefix(self, answers: Expression) -> bytes:
-        """Return the text that the tokenizer adds before an answer.
+        """Return the text that the tokenizer adds before an answer: a space in many tokenizers.
 
-        With most SentencePiece models, it is a space. To find it, one answer of the grammar is
-        tokenised as in training, and decoded; the text before the answer is returned.
+        To find it, an answer of the grammar is tokenised as in training, and decoded.
         """
         name = self.family.tokenizer.name_or_path
         if not np.isfinite(answers.least):

@@ -47,7 +47,6 @@ def token_texts(tokenizer: Any) -> dict[int, bytes]:
 
 
 def _decoder(tokenizer: Any) -> Callable[[str], bytes]:
-    """Return the function that converts a token of the vocabulary to bytes."""
     if isinstance(tokenizer, ByT5Tokenizer):
         return lambda token: token.encode("latin-1")
     backend = getattr(tokenizer, "backend_tokenizer", None)

@@ -272,7 +272,6 @@ def _require_same_adapters(
 
 
 def _trained_parameters(model: PeftModel) -> list[str]:
-    """Return the names of trained parameters that are not adapters."""
     return [n for n, p in model.named_parameters() if p.requires_grad and not is_adapter(n)]
 
 

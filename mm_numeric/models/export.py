@@ -51,7 +51,6 @@ def export(run: Path, out: Path, *, trust_remote_code: bool = False) -> None:
 
 
 def _save(config: Config, run: Path, folder: Path, name: str) -> None:
-    """Save the model of a run (adapters merged), its tokenizer and its model card in a folder."""
     precision = Precision.of_run(run)
     config = precision.of_weights(replace(config, model=replace(config.model, quantize=None)))
     family = load_family(config, str(run / MODEL))

@@ -103,7 +103,6 @@ def load_family(config: Config, source: str) -> Family:
 
 
 def _check_source(source: str, where: str) -> None:
-    """Raise ValueError if ``source`` is a folder that is missing or has no tokenizer."""
     path = Path(source)
     if path.is_dir():
         if not any(found for name in _TOKENIZER_FILES for found in path.glob(name)):

@@ -155,7 +155,6 @@ _AFTER_PROMPT = 'inputs["input_ids"].shape[1] :'
 def _use(
     config: Config, family: Family, model: Any, precision: Precision, folder: str, question: str
 ) -> str:
-    """Return the requirements for loading the model, and the example code for ``question``."""
     kind = type(model)
     text = f"Weights are {str(model.dtype).removeprefix('torch.')}."
     if getattr(family.processor, "video_processor", None) is not None:
@@ -208,7 +207,6 @@ def _standard_imports(lines: Sequence[str]) -> list[str]:
 
 
 def _image_lines(family: Family, precision: Precision, question: str, settings: str) -> list[str]:
-    """Return the lines of the example code that ask a model about an image."""
     answer = "1:" if family.encoder_decoder else _AFTER_PROMPT
     lead = f".removeprefix({json.dumps(family.lead)})" if family.lead.strip() else ""
     end = json.dumps(family.tokenizer.convert_ids_to_tokens(family.stop_ids[0]))
@@ -222,7 +220,6 @@ def _image_lines(family: Family, precision: Precision, question: str, settings: 
 
 
 def _text_lines(family: Family, precision: Precision, question: str) -> list[str]:
-    """Return the lines of the example code that ask a text-only model."""
     answer = "" if family.encoder_decoder else f", {_AFTER_PROMPT}"
     return [
         f"prompt = {json.dumps(family.tokenizer.decode(family.question(question, 0)))}",
@@ -305,7 +302,6 @@ def _label(text: CoordinateFormat) -> list[str]:
 
 
 def _raw(pattern: str) -> str:
-    """Return a regular expression as a Python raw string."""
     quote = "'" if '"' in pattern else '"'
     return f"r{quote}{pattern}{quote}"
 
@@ -348,7 +344,6 @@ def _levels(family: Family) -> list[str]:
 
 
 def _yaml(value: dict[str, Any]) -> str:
-    """Return settings as YAML in a Markdown code block."""
     plain = json.loads(json.dumps(value))
     text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=100)
     return markdown_fence(text, "yaml")

@@ -289,7 +289,6 @@ def _naming_extra(name: str) -> Iterator[None]:
 
 
 def _task(task: str | Mapping[str, Any] | Task, where: str) -> tuple[str, Task]:
-    """Return the name of a task, and the task itself."""
     if isinstance(task, str):
         task = {"name": task}
     if not isinstance(task, Mapping):

@@ -145,7 +145,6 @@ def _point_f1(parsed: ParsedAnswer) -> float:
 
 
 def _centre_and_size(shape: Shape) -> tuple[float, float, float, float]:
-    """Return centre (x, y), width and height of a shape in pixels."""
     box = around(shape)
     return (box.x1 + box.x2) / 2, (box.y1 + box.y2) / 2, box.x2 - box.x1, box.y2 - box.y1
 

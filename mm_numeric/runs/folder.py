@@ -216,10 +216,7 @@ def _read(folder: Path, stored: dict[str, Any]) -> Config:
 
 
 def _moved(theirs: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """Return the stored config of a run whose folder was moved, with its new paths.
-
-    These are the paths of the run folder, and of weights next to it, such as a warm start.
-    """
+    """Return the stored config of a moved run, with the new paths of its folder and weights."""
     folders = [config["trainer"]["output_dir"] for config in (theirs, own)]
     names = [config["model"]["name"] for config in (theirs, own)]
     pairs = list(zip(names, folders, strict=True))

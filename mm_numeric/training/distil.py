@@ -22,10 +22,7 @@ from mm_numeric.runs.folder import MODEL, TEACHER, TRAINING_ANSWERS, decoded_nam
 
 
 def check_distillation(config: Config) -> None:
-    """Raise ValueError if the teacher will not be able to answer the training rows.
-
-    Call it before the teacher is trained.
-    """
+    """Raise ValueError, before the training, if the teacher cannot answer the training rows."""
     assert config.distil is not None
     settings = replace(config.predict, decode=config.distil.decode)
     cache = Path(config.data.cache)

@@ -364,10 +364,7 @@ def total_counts(counted: list[Tensor], accelerator: Any) -> Counts:
 
 
 def added_sums(one: Mapping[str, LossSum], other: Mapping[str, LossSum]) -> dict[str, LossSum]:
-    """Add the sums and counts of two sets of micro-batches, by the name of the loss (``ce``).
-
-    Either dict may be empty.
-    """
+    """Add the sums and counts of two sets of micro-batches, per loss; a dict may be empty."""
     if not one or not other:
         return dict(one or other)
     return {

@@ -357,10 +357,7 @@ class NumericLossMixin(_Trainer):
         labels: Tensor,
         supervised: Tensor | None,
     ) -> bool:
-        """Return True if the model needs labels to compute a loss that it adds to cross-entropy.
-
-        This is found by ``probe_own_loss`` at the first micro-batch with a label.
-        """
+        """Return True if the model needs labels for a loss that it adds (``probe_own_loss``)."""
         if self._own_loss is None:
             self._own_loss = probe_own_loss(
                 model,
@@ -375,7 +372,6 @@ class NumericLossMixin(_Trainer):
         return self._own_loss is not None and self._own_loss.needs_labels
 
     def _with_labels(self, model: torch.nn.Module, batch: dict[str, Any], labels: Tensor) -> Any:
-        """Run the model with labels [b, t], which are aligned with the logits."""
         labels = with_a_label(labels)
         outputs = model(**batch, labels=model_labels(labels, not self._is_encoder_decoder))
         outputs.logits = outputs.logits[:, -labels.shape[1] :]  # without virtual tokens
@@ -393,7 +389,6 @@ class NumericLossMixin(_Trainer):
     def _result(
         self, outputs: Any, labels: Tensor, spans: NumberSpans | None, counts: Counts | None
     ) -> ObjectiveResult:
-        """Return the loss and the metrics of the model's outputs."""
         metrics = counts is not None or self._evaluation is not None
         return self.objective(
             outputs.logits, labels, spans, shift=False, counts=counts, metrics=metrics
@@ -423,7 +418,6 @@ class NumericLossMixin(_Trainer):
         return output
 
     def _loss_of_sums(self, sums: Mapping[str, LossSum]) -> Tensor:
-        """Compute the loss from the sum and count of each component."""
         items = {name: part.items for name, part in sums.items()}
         return self.objective.balance.total(sums, items)
 

@@ -105,10 +105,7 @@ def replaced_forward(head: nn.Module, forward: Callable[[Tensor], Tensor]) -> It
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Context manager with the model in evaluation mode.
-
-    Without it, dropout would consume random numbers and so change the training.
-    """
+    """Context manager with a model in evaluation mode: no dropout, which draws random numbers."""
     was_training = model.training
     model.eval()
     try:

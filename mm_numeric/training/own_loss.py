@@ -287,7 +287,6 @@ class _Probe:
 
 
 def _mean_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean cross-entropy of labels [b, t] that are aligned with logits [b, t, v]."""
     flat = labels.to(logits.device).flatten()
     positions = (flat != IGNORE_INDEX).nonzero().squeeze(1)
     return cross_entropy(to_compute_dtype(logits.flatten(0, -2)[positions]), flat[positions])

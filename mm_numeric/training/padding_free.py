@@ -141,10 +141,7 @@ def _lengths(positions: Tensor) -> list[int]:
 
 
 def _boundaries(lengths: list[int], attention: str) -> dict[str, Any]:
-    """Return the arguments with which attention functions find the samples of a row.
-
-    For flash attention, they are named as in transformers' ``DataCollatorWithFlattening``.
-    """
+    """Return the arguments with which attention functions find the samples of a row."""
     if attention == "sdpa":
         return {"sample_lengths": lengths}
     if attention == "eager":  # uses a mask for the whole row

@@ -186,11 +186,7 @@ def _checkpoint_to_resume(config: Config) -> Path | None:
 
 
 def _resumed(config: Config, checkpoint: Path | None) -> Config:
-    """Return the config with which to resume a checkpoint; unchanged if there is none.
-
-    It has as many rows per optimiser step as the checkpoint. If the number of ranks changed, it
-    loads the checkpoint in DeepSpeed's universal format.
-    """
+    """Return the config to resume ``checkpoint``, perhaps on another number of ranks."""
     if checkpoint is None:
         return config
     return with_universal_checkpoint(with_same_rows(config, checkpoint, num_ranks()), checkpoint)
@@ -233,11 +229,7 @@ def _fit_and_save(
     facts: Callable[[], dict[str, Any]],
     draw: Callable[[Path], None] | None,
 ) -> None:
-    """Train, save the model, and write run.json, which marks the run as finished.
-
-    ``facts`` is a function that returns the metadata for run.json. ``draw`` is called with the run
-    folder.
-    """
+    """Train, save the model, and write run.json with the result of ``facts``; call ``draw``."""
     fit(trainer, checkpoint)
     if trainer.stopping.stopped:
         raise trainer.stopping.error(folder, resumable=not trainer.args.save_only_model)

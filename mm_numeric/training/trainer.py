@@ -55,10 +55,7 @@ _OWN_GROUPS = {"params", "model", "optimizer_dict"}  # options of optimisers wit
 
 
 class ClippedSteps:
-    """Counts the optimiser steps with a clipped gradient, whose norm was above ``max_norm``.
-
-    Nothing is counted if ``max_norm`` is 0, because gradients are then not clipped.
-    """
+    """Counts the optimiser steps whose gradient is clipped to ``max_norm``; 0 is no clipping."""
 
     def __init__(self, max_norm: float) -> None:
         self.max_norm = max_norm
@@ -361,7 +358,6 @@ class NumericTrainer(NumericLossMixin, Trainer):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        """Return the sampler of ``group_by_length``, or else the sampler of transformers."""
         if not self.lengths:
             return super()._get_train_sampler(train_dataset)
         order = partial(length_grouped_indices, self.lengths, rows_per_step(self.args))
@@ -376,11 +372,7 @@ class NumericTrainer(NumericLossMixin, Trainer):
         supervised: Tensor | None,
         *args: Any,
     ) -> Any:
-        """Run the model on a micro-batch; first check the first padding-free micro-batch.
-
-        If the logits of that micro-batch differ from those of a padded one, all ranks raise
-        ValueError.
-        """
+        """Run the model; first compare the first padding-free micro-batch with a padded one."""
         if self.checks_padding_free and supervised is not None:
             self.checks_padding_free = False
             head = output_head(self.accelerator.unwrap_model(model))

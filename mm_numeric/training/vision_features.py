@@ -110,7 +110,6 @@ def _not_cached(where: str) -> ValueError:
 def _features(
     inner: Any, inputs: Mapping[str, Tensor], projector: nn.Module | None, where: str
 ) -> dict[str, Any]:
-    """Compute the features of one row's images that are to be cached."""
     seen: list[Tensor] = []
     known = inspect.signature(inner.get_image_features).parameters
     given = {name: tensor for name, tensor in inputs.items() if name in known}
@@ -131,8 +130,6 @@ def _features(
 
 @dataclass
 class _Features(ModelOutput):
-    """The outputs of ``get_image_features`` that models use."""
-
     pooler_output: Any = None
     deepstack_features: Any = None
 
@@ -151,7 +148,6 @@ def _output(rows: Sequence[Mapping[str, Any]], projector: nn.Module | None) -> _
 
 
 def _join(parts: Sequence[Any]) -> Any:
-    """Concatenate tensors, or lists of tensors."""
     if isinstance(parts[0], Tensor):
         return torch.cat(list(parts))
     return [tensor for part in parts for tensor in part]

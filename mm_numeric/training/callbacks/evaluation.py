@@ -448,10 +448,7 @@ class EvaluationCallback(TrainerCallback):
         return {**known, FAILURES: sum(scores.failures.values())}
 
     def _save_best(self, best: Best) -> None:
-        """Save the current weights in the run's folder ``best/``; delete the older weights there.
-
-        If the process is killed meanwhile, either the older or the current weights remain.
-        """
+        """Save the weights in ``best/``; if the process is killed meanwhile, older ones remain."""
         is_writer = self.trainer.args.should_save
         if is_writer:
             shutil.rmtree(self.unfinished, ignore_errors=True)
