@@ -271,7 +271,7 @@ class SharedPrompts:
     def _attend_group(
         self, layer: _Layer, query: Tensor, own: Sequence[Tensor], group: _Group
     ) -> Tensor:
-        """Return a group's attention, [n, h, g, d]; ``own`` is that to the branches' own tokens."""
+        """Return the attention of a group's branches to their prompts and own tokens."""
         keys, values, hidden = layer.prompt_keys, layer.prompt_values, self.hidden
         if len(group.rows) < self.count:
             keys, values, hidden = keys[group.rows], values[group.rows], hidden[group.rows]
@@ -342,7 +342,7 @@ class CopiedPrompts:
     def advance(
         self, row: Ints, parent: Ints, token: Ints, more: Sequence[Ints | Floats] = ()
     ) -> tuple[Tensor, list[Tensor]]:
-        """Append tokens to branches; see ``SharedPrompts.advance``."""
+        """Append a token to each branch; the arguments are those of ``SharedPrompts.advance``."""
         at, new, *others = upload(self.input_ids.device, parent, token, *more)
         self.input_ids = torch.cat([self.input_ids[at], new[:, None]], dim=1)
         kwargs = _select(self.model_kwargs, at)

@@ -1,6 +1,6 @@
 """Draw answers on images: boxes, polygons and points as outlines, times as the hands of a clock.
 
-The colours and the hands are those of the galleries in reports.
+Colours and hands are the same as in the image galleries of reports.
 """
 
 import math

@@ -427,7 +427,7 @@ class Abilities:
 
 _TOP = (20, 5)
 """Numbers of likeliest tokens per position to request, until the server accepts one of them: 20 is
-the limit of OpenAI and vLLM, 5 that of other servers."""
+the limit of OpenAI and vLLM, and 5 the limit of other servers."""
 
 _DRAWN = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "seed": 0}
 """Fields with which a server draws answers from the distribution of the model."""

@@ -116,7 +116,7 @@ class Expressions:
         return made
 
     def repeat(self, inner: Expression, least: int, most: int | None) -> Expression:
-        """Return ``least`` to ``most`` texts of ``inner`` in a row; unlimited if it is None."""
+        """Return ``least`` or more texts of ``inner`` in a row, at most ``most`` unless None."""
         if most == 0 or inner in (self.nothing, self.empty):
             return self.nothing if least and inner is self.nothing else self.empty
         if least == most == 1:

@@ -449,8 +449,8 @@ def _answers_of_ensemble(
 class _GreedyProbability(LogitsProcessor):
     """Logits processor that stores the probability of the most likely token at each step.
 
-    With a constraint, it stores that of the most likely allowed token. The probability is still
-    normalised over all tokens, so that a model that has not learnt the format is not confident.
+    With a constraint, it uses the most likely allowed token. But the probability is normalised over
+    all tokens, so that a model that has not learnt the format is not confident.
     """
 
     def __init__(self, constraint: Constraint | None) -> None:

@@ -96,7 +96,7 @@ class TextTree:
         return going, max(0.0, 1 - sum(going.values())) if path in self._answers else 0.0
 
     def _end_in_place(self, path: tuple[bytes, ...]) -> float:
-        """Return the probability of the end after an answer that differs only in the last token."""
+        """Return the end probability of an answer with another last token of equal length, or 0."""
         *before, last = path
         for other in self._next.get(tuple(before), {}):
             own = (*before, other)

@@ -229,8 +229,8 @@ class TokenAutomaton:
 
         ``node`` is the number of an expression. If ``is_narrowed`` is True, ``rest_of`` will
         replace the expression when more text is known. Tokens with a separator and a digit after it
-        are then left out, because the new expression may not allow the digit. Each cost is then
-        that of the longest answer, because the new expression may exclude the shortest answer.
+        are then left out, because the new expression may not allow the digit. Costs are then costs
+        of the longest answer, because the new expression may exclude the shortest answer.
         """
         places, nodes = np.zeros(1, np.int64), np.array([node])
         found = [(places[:0], nodes[:0])]

@@ -315,7 +315,7 @@ def _write(weights: dict[str, Tensor], file: Path) -> None:
 def write_base(adapters: Path, name: str, revision: str | None) -> None:
     """Write base.json for the base model ``name``, a folder or a hub name.
 
-    For a hub name, the stored commit is that of the files in the local cache.
+    For a hub name, the commit of the files in the local cache is stored.
     """
     if not Path(name).is_dir():
         file = try_to_load_from_cache(name, "config.json", revision=revision)

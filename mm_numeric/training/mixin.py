@@ -357,7 +357,7 @@ class NumericLossMixin(_Trainer):
         labels: Tensor,
         supervised: Tensor | None,
     ) -> bool:
-        """Return True if the model needs labels for a loss that it adds (``probe_own_loss``)."""
+        """Return True if the model needs labels for a loss that it adds; probe it once."""
         if self._own_loss is None:
             self._own_loss = probe_own_loss(
                 model,

@@ -186,7 +186,7 @@ def _checkpoint_to_resume(config: Config) -> Path | None:
 
 
 def _resumed(config: Config, checkpoint: Path | None) -> Config:
-    """Return the config to resume ``checkpoint``, perhaps on another number of ranks."""
+    """Return the config with which ``checkpoint`` can resume on the present number of ranks."""
     if checkpoint is None:
         return config
     return with_universal_checkpoint(with_same_rows(config, checkpoint, num_ranks()), checkpoint)
