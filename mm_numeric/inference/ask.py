@@ -147,7 +147,7 @@ class LoadedRun:
     def opened(
         self, image: ImageSource | None, asked: str | None = None
     ) -> tuple[Image.Image | None, tuple[int, int] | None, Example]:
-        """Load an image, unless it is None; return it, its original size and the question.
+        """Load an image, unless it is None; return the image, its original size and the question.
 
         Raises ValueError if the image cannot be read, or if the question is too long.
         """

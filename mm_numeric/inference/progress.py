@@ -77,7 +77,7 @@ class AnswerProgress:
         self._show(self.answered)
 
     def set_total(self, rows: int) -> None:
-        """Change the number of rows."""
+        """Change the total number of rows of the bar."""
         self.total = self.bar.total = rows
 
     def seconds_left(self) -> float | None:

@@ -125,7 +125,7 @@ class TokenAutomaton:
         return self._starts[regex]
 
     def cost(self, state: int) -> float:
-        """Return the largest number of tokens that are needed to complete the answer."""
+        """Return a number of tokens that is enough to complete the answer."""
         node, rest_of, _ = self._states[state]
         return 0.0 if state == ENDED else float((self._most if rest_of else self._least)[node])
 

@@ -120,7 +120,7 @@ def _check_source(source: str, where: str) -> None:
 
 
 def _nearest_folder(path: Path) -> str:
-    """Return a hint with the sibling checkpoint folder of the most similar name; "" if none is."""
+    """Return a hint with the checkpoint folder next to ``path`` whose name is similar, or ""."""
     siblings = [p.name for p in path.parent.glob("*") if (p / "config.json").is_file()]
     near = get_close_matches(path.name, siblings, n=1)
     return f" Did you mean {str(path.parent / near[0])!r}?" if near else ""

@@ -91,7 +91,7 @@ def selecting(
 
 @contextmanager
 def replaced_forward(head: nn.Module, forward: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Replace the method ``forward`` of a module while the model runs."""
+    """Context manager in which ``forward`` replaces the method ``forward`` of a module."""
     before = vars(head).get("forward")  # accelerate replaces it too
     head.forward = forward  # type: ignore[assignment]
     try:

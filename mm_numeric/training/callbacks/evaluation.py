@@ -448,7 +448,7 @@ class EvaluationCallback(TrainerCallback):
         return {**known, FAILURES: sum(scores.failures.values())}
 
     def _save_best(self, best: Best) -> None:
-        """Save the weights in ``best/``; if the process is killed meanwhile, older ones remain."""
+        """Save the weights in ``best/``; if killed meanwhile, the older or new weights remain."""
         is_writer = self.trainer.args.should_save
         if is_writer:
             shutil.rmtree(self.unfinished, ignore_errors=True)
