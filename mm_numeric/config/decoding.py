@@ -122,5 +122,5 @@ class PredictConfig:
 
     @property
     def risk(self) -> str | None:
-        """Return the name of the risk in ``{for: RISK}``; None for the risk of the task."""
+        """Return RISK if ``decode`` is ``{for: RISK}``; None if it is a rule (risk of the task)."""
         return str(self.decode["for"]) if isinstance(self.decode, Mapping) else None

@@ -56,7 +56,7 @@ class HierText(ImageImporter):
 
 
 def _regions(raw: Any, levels: tuple[str, ...], where: str) -> Iterator[tuple[str, Any]]:
-    """Yield the location and fields of each word, and of each paragraph or line without words."""
+    """Yield (place in the file, fields) of each word, and of lines and paragraphs without words."""
     found = raw.get(levels[0]) or []
     if not isinstance(found, list) or not all(isinstance(region, Mapping) for region in found):
         raise InvalidRowError("json", f"{where}{levels[0]} is no list of objects.")

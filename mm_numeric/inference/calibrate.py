@@ -5,8 +5,8 @@ differ from the share of correct answers. A map is therefore fitted to answers w
 known, for rows that are neither training nor test rows. There are two maps:
 
     temperature   one parameter T: the probability of each candidate answer is raised to the power
-                  1 / T. Only for candidates with exact probabilities: if answers are samples, the
-                  share of the samples that are equal is too coarse
+                  1 / T. Fitted only if the model computed the probabilities of the candidates:
+                  shares of sampled answers are too coarse
     platt         two parameters: sigmoid(slope * logit(confidence) + offset) (Platt 1999)
 
 Both are fitted by minimising the log loss. They change the confidence of an answer, and never the

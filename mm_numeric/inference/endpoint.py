@@ -419,7 +419,7 @@ class Abilities:
     """True if the server returns the likeliest tokens at each position."""
 
     drawn: dict[str, Any] = field(default_factory=dict)
-    """Fields for answers drawn at random that the server accepts."""
+    """Request fields for sampling, such as ``temperature``, that the server accepts."""
 
     several: bool = False
     """True if the server returns several answers to one request (field ``n``)."""

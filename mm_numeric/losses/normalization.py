@@ -61,7 +61,7 @@ COUNT_OF = {
     "box": "boxes",
     "time": "times",
 }
-"""Maps the unit of a term's losses (``Term.per``) to the field of ``Counts`` with their number."""
+"""Maps ``Term.per``, what a term has one loss for, to the field of ``Counts`` that counts it."""
 
 
 def mean_by_sample(losses: Tensor, per: str, spans: NumberSpans) -> Tensor:

@@ -12,7 +12,7 @@ class Unread(NamedTuple):
 
     values: Sequence[Tensor]
     entries: Callable[..., dict[str, float]]
-    """Called with a list of floats for each tensor."""
+    """Returns the log entries; it gets for each tensor one argument, a list of floats."""
 
 
 def read(unread: Sequence[Unread]) -> dict[str, float]:
