@@ -52,7 +52,7 @@ def find_duplicates(
     is_duplicate, repeats = first < np.arange(len(items)), np.zeros(len(items), dtype=np.bool_)
 
     def close(later: Ints, earlier: Ints) -> Ints:
-        """Return the ``later`` indices whose shape repeats that at the same place of ``earlier``."""
+        """Return ``later`` indices of shapes that repeat those at the same ``earlier`` place."""
         chosen = (earlier < later) & (labels[later] == labels[earlier]).astype(np.bool_)
         later, earlier = later[chosen], earlier[chosen]
         areas = intersection_areas(shapes, later, shapes, earlier)
