@@ -11,13 +11,13 @@ from PIL import Image, ImageDraw, ImageFont
 from mm_numeric.answers import ClockTime
 from mm_numeric.settings import check_choices
 from mm_numeric.synthetic.drawing import OVERSAMPLING, Colour, random_colour, shrunk
-from mm_numeric.synthetic.generator import Drawing, ImageGenerator, NoisyGenerator
+from mm_numeric.synthetic.generator import Drawing, NoisyGenerator, NoisyImages
 
 GAUSSIAN, EXPONENTIAL = "gaussian", "exponential"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clocks(NoisyGenerator, ImageGenerator):
+class Clocks(NoisyGenerator, NoisyImages):
     """Clock faces with random times, colours, hands and numerals: rows of the task ``clock``."""
 
     noise = ("noise_minutes", "noise_distribution", "outliers")

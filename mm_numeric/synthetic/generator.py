@@ -80,6 +80,9 @@ class Generator(ABC):
                 f"{where}.name: {name!r} is no generator; derive it from "
                 "mm_numeric.synthetic.generator:Generator."
             )
+        if found.__abstractmethods__:
+            missing = ", ".join(sorted(found.__abstractmethods__))
+            raise ValueError(f"{where}.name: the generator {name!r} lacks {missing}; define it.")
         return found
 
 
@@ -110,20 +113,19 @@ class ImageGenerator(Generator):
     An image depends only on the settings, the seed and the index of the image.
     """
 
-    image_noise: float = 0.02
-    """Standard deviation of Gaussian pixel noise, as a fraction of 255."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.image_noise <= 1:
-            raise ValueError(f"image_noise is 0 to 1, not {self.image_noise}")
-
     def write(self, folder: Path) -> Path:
         """Generate rows and images in an empty folder; return the path of the .jsonl file."""
         (folder / "images").mkdir(parents=True, exist_ok=True)
         rows = []
         drawn = progress(self.drawings(), total=self.rows, desc="drawing images", unit="image")
-        for i, (image, row) in enumerate(drawn):
+        for i, drawing in enumerate(drawn):
+            is_pair = isinstance(drawing, tuple) and len(drawing) == 2
+            if not (is_pair and hasattr(drawing[0], "save") and isinstance(drawing[1], Mapping)):
+                raise ValueError(
+                    f"{type(self).__name__}: draw returned {type(drawing).__name__}, not an image "
+                    'and the fields of its row; write `return image, {"degrees": 90}`'
+                )
+            image, row = drawing
             name = f"images/{i:06d}.png"
             image.save(folder / name)
             rows.append(self.with_label_noise({"id": f"{self.seed}-{i:06d}", "image": name, **row}))
@@ -135,12 +137,25 @@ class ImageGenerator(Generator):
 
     def draw(self, rng: random.Random) -> Drawing:
         """Return a random image, and the fields of its row."""
-        raise NotImplementedError(f"{type(self).__name__} has neither draw nor drawings")
+        raise ValueError(f"{type(self).__name__} has neither draw nor drawings; define draw")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SizedImages(ImageGenerator):
-    """Base class of generators whose images have a width and a height."""
+class NoisyImages(ImageGenerator):
+    """Base class of generators that add pixel noise to images, with ``drawing.with_noise``."""
+
+    image_noise: float = 0.02
+    """Standard deviation of Gaussian pixel noise, as a fraction of 255."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.image_noise <= 1:
+            raise ValueError(f"image_noise is 0 to 1, not {self.image_noise}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizedImages(NoisyImages):
+    """Base class of generators whose images have a width, a height and pixel noise."""
 
     width_px: int = 112
     """Width of the images."""

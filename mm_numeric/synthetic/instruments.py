@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw, ImageFont
 from mm_numeric.answers import Point
 from mm_numeric.registry import unknown
 from mm_numeric.synthetic.drawing import OVERSAMPLING, Colour, random_colour, shrunk
-from mm_numeric.synthetic.generator import Drawing, ImageGenerator
+from mm_numeric.synthetic.generator import Drawing, NoisyImages
 
 _HANDS: tuple[Colour, ...] = ((214, 40, 40), (38, 84, 210), (42, 157, 70), (190, 110, 20))
 
@@ -50,7 +50,7 @@ INSTRUMENTS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Instruments(ImageGenerator):
+class Instruments(NoisyImages):
     """Measuring instruments with random colours and scales: rows of the task ``measurement``."""
 
     name: str = "instruments"

@@ -5,9 +5,11 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from synthetic_rows import GENERATOR_OF
 
 from mm_numeric.config.data import DataSource
@@ -16,7 +18,7 @@ from mm_numeric.data.examples import load_examples
 from mm_numeric.registry import GENERATORS, load
 from mm_numeric.settings import read_dataclass
 from mm_numeric.synthetic.__main__ import main
-from mm_numeric.synthetic.generator import Generator
+from mm_numeric.synthetic.generator import Generator, ImageGenerator
 from mm_numeric.tasks.base import task_class
 
 ROOT = Path(__file__).parents[2]
@@ -135,6 +137,47 @@ def test_a_generator_of_a_user_is_named_by_its_import_path(tmp_path, monkeypatch
 def test_wrong_settings_are_named(settings, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         read(**settings).write(tmp_path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn(ImageGenerator):
+    """An own generator whose ``draw`` returns ``DRAWN``."""
+
+    def draw(self, rng):
+        return DRAWN[self.seed]
+
+
+PIXELS = Image.new("RGB", (9, 9))
+DRAWN = (PIXELS, (PIXELS, 90), ({"degrees": 90}, PIXELS), (PIXELS, {"degrees": 90}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Undrawn(ImageGenerator):
+    """An own generator without ``draw``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unwritten(Generator):
+    """An own generator without ``write``."""
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        *(
+            ({"name": "Drawn", "seed": seed}, r"^Drawn: draw returned \w+, not an image and the fi")
+            for seed in range(3)
+        ),
+        ({"name": "Drawn", "image_noise": 0.5}, r"^here: there is no setting 'image_noise'"),
+        ({"name": "Undrawn"}, "^Undrawn has neither draw nor drawings; define draw$"),
+        ({"name": "Unwritten"}, rf"^here\.name: the generator '{__name__}:Unwritten' lacks write;"),
+    ],
+)
+def test_a_mistake_in_a_generator_is_one_sentence(settings, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        read(**{**settings, "name": f"{__name__}:{settings['name']}"}).write(tmp_path / "wrong")
+    (row,) = read(name=f"{__name__}:Drawn", seed=3, rows=1).write(tmp_path / "r").open()
+    assert json.loads(row) == {"id": "3-000000", "image": "images/000000.png", "degrees": 90}
 
 
 def test_the_settings_of_generators_are_explained():
