@@ -341,6 +341,11 @@ def scorer_of(task: Any, name: str, answer: Any, where: str) -> Any:
     path = task.scorer or type(task).scorer or SCORERS.get(type(answer))
     if path is None:
         raise ValueError(f"{where}: the task {name!r} has no `scorer`; add one to score it.")
+    if not isinstance(path, str):
+        raise ValueError(
+            f"{where}: the scorer of the task {name!r} is an object; set its import path, such as "
+            "scorer = 'my_tasks:SCORER'."
+        )
     scorer = load(path, where)
     if not hasattr(scorer, "metrics"):  # evaluation.metrics.base.Scorer, which loads numpy
         raise ValueError(f"{where}: {path!r} is no Scorer; see docs/extending.md for one.")

@@ -111,6 +111,7 @@ class Task(Protocol):
         if part.failure:
             return Unreadable(part.failure)
         answer = self.parse(part.text, frame)
+        check_answer_type(self, answer, "parse")
         if part.start and isinstance(answer, Instances):
             spans = ((start + part.start, end + part.start) for start, end in answer.spans)
             return replace(answer, spans=tuple(spans))
@@ -204,6 +205,16 @@ def task_class(name: str, where: str) -> type[Task]:
             "every task; rename the field."
         )
     return cls
+
+
+def check_answer_type(task: Task, answer: Any, method: str) -> None:
+    """Raise ValueError if ``method`` of a task returned a plain number, or None, as an answer."""
+    if answer is None or isinstance(answer, int | float):
+        raise ValueError(
+            f"the task {type(task).__name__}: {method} returned {answer!r} "
+            f"({type(answer).__name__}); return an answer of mm_numeric.answers, such as Number"
+            f"{', or Unreadable' * (method == 'parse')}."
+        )
 
 
 def reads_boxes(task: Task, frame: Frame) -> bool:

@@ -3,8 +3,9 @@
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from mm_numeric.io.atomic_files import atomic_folder
 from mm_numeric.io.files import matching_files, rows_or_errors, write_text
 from mm_numeric.io.log import logger
 from mm_numeric.registry import TASKS, task_of_row
-from mm_numeric.tasks.base import Task
+from mm_numeric.tasks.base import Task, check_answer_type
 
 
 class NoRowsError(ValueError):
@@ -236,6 +237,9 @@ def examples_of_row(
     try:
         _check_surrogates(row.where, row.row)
         examples = list(task.examples([(row.where, row.row)], training=training))
+        for example in examples:
+            if example.answer is not None:
+                check_answer_type(task, example.answer, "examples")
         if answers is not None:
             examples = answers.labelled(task, examples)
     except ValueError as error:
@@ -324,8 +328,13 @@ def generated_rows(source: DataSource, cache: Path) -> Path:
 
 
 def _digest(generator: Any) -> str:
+    """Hash what determines the rows of a generator, including the source of custom modules."""
     kind = type(generator)
     made_of = [kind.__module__, kind.__name__, generator.version, asdict(generator)]
+    for name in sorted({own.__module__ for own in kind.__mro__ if is_dataclass(own)}):
+        file = getattr(sys.modules[name], "__file__", None)
+        if file and name.partition(".")[0] != "mm_numeric":  # shipped generators have versions
+            made_of.append(hashlib.sha256(Path(file).read_bytes()).hexdigest())
     return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -1,6 +1,7 @@
 """Rows and images: what can be read is read, and what cannot is named with its file and line."""
 
 import gzip
+import importlib
 import json
 import subprocess
 import sys
@@ -379,6 +380,21 @@ def test_synthetic_rows_are_kept(tmp_path):
 def test_what_looks_different_is_kept_apart(tmp_path, other):
     path = generated_rows(source_of(FACES), tmp_path)
     assert generated_rows(source_of(other), tmp_path).parent != path.parent
+
+
+def test_rows_of_an_edited_generator_are_generated_again(tmp_path, monkeypatch):
+    """Shipped generators have a version instead, so that their rows survive an update."""
+    module = tmp_path / "edited.py"
+    monkeypatch.setitem(sys.modules, "edited", None)  # removed after the test
+    monkeypatch.delitem(sys.modules, "edited")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = "from mm_numeric.synthetic.clock_faces import Clocks\nclass Own(Clocks):\n    a = 1\n"
+    paths = []
+    for text in (own, own, own.replace("1", "2")):
+        module.write_text(text, "utf-8")
+        made = importlib.import_module("edited").Own(rows=1, size_px=16)
+        paths.append(generated_rows(source_of(made), tmp_path / "cache"))
+    assert paths[0] == paths[1] != paths[2]
 
 
 def test_labels_with_noise_share_the_images(tmp_path):

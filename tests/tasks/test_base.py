@@ -305,3 +305,12 @@ def test_what_is_missing_is_named_when_the_config_is_read(source, message, tmp_p
     with pytest.raises(ValueError, match=rf"^test, task\.name: .*{message}"):
         config_from_dict(raw, where="test", title="test")
     sys.modules.pop("mine", None)
+
+
+def test_a_scorer_that_is_an_object_is_one_sentence():
+    class Mine(task_class("clock", "here")):
+        scorer = choose("mm_numeric.evaluation.metrics.clock:TIMES", {}, "scorer", "here")
+
+    message = r"^here: the scorer of the task 'mine' is an object; set its import path, such as"
+    with pytest.raises(ValueError, match=message):
+        scorer_of(Mine(), "mine", None, "here")

@@ -293,6 +293,31 @@ class Says(BaseTask):
         return Box(*value[0], *value[1])
 
 
+@dataclass(frozen=True, kw_only=True)
+class Plain(Says):
+    """A task that returns floats in place of answers."""
+
+    method: str
+
+    def examples(self, rows, *, training):
+        for example in super().examples(rows, training=training):
+            yield replace(example, answer=1.5) if self.method == "examples" else example
+
+    def parse(self, text, frame=None):
+        return 1.5
+
+
+@pytest.mark.parametrize(("method", "more"), [("examples", ""), ("parse", ", or Unreadable")])
+def test_a_float_as_an_answer_is_one_problem(tmp_path, method, more):
+    task = {"name": f"{__name__}:Plain", "text": "1.5", "method": method}
+    rows = write_rectangles(tmp_path / "rows", count=1)
+    report = check_data(config_of(tmp_path, rows, task=task))
+    assert report_text(report).count(
+        f"the task Plain: {method} returned 1.5 (float); return an answer of "
+        f"mm_numeric.answers, such as Number{more}."
+    )
+
+
 @pytest.mark.parametrize(("digits", "count"), [(9, 0), (10, 2)])
 def test_long_numbers_are_counted(tmp_path, digits, count):
     """One in the training data and one in the test data."""
