@@ -219,10 +219,9 @@ class Family(ABC):
 
     def apply_template(self, turns: list[dict[str, Any]], *, add_generation_prompt: bool) -> str:
         """Apply the chat template to the messages of a conversation."""
-        variables = {"tools": None, "documents": None, **self.tokenizer.special_tokens_map}
-        variables |= {"add_generation_prompt": add_generation_prompt, **self.template_options}
+        variables = self.template_variables(turns, add_generation_prompt=add_generation_prompt)
         try:
-            if text := render(self.chat_template, {"messages": turns, **variables}):
+            if text := render(self.chat_template, variables):
                 return text
             raise ValueError("it writes nothing")
         except ValueError as error:
@@ -234,6 +233,14 @@ class Family(ABC):
                 f"for prompts of {self.name}{takes} ({error}); copy chat_template.jinja from "
                 "another checkpoint of this family."
             ) from error
+
+    def template_variables(
+        self, turns: list[dict[str, Any]], *, add_generation_prompt: bool
+    ) -> dict[str, Any]:
+        """Return the variables with which transformers renders a chat template."""
+        variables = {"messages": turns, "tools": None, "documents": None}
+        variables |= {**self.tokenizer.special_tokens_map, **self.template_options}
+        return {**variables, "add_generation_prompt": add_generation_prompt}
 
     def text_around_answer(self) -> tuple[str, str]:
         """Return the chat template's text between prompt and answer, and its text after answers."""

@@ -11,6 +11,7 @@ from huggingface_hub.errors import OfflineModeIsEnabled
 from transformers import GenerationConfig
 
 from mm_numeric.config.schema import Config, read_baseline
+from mm_numeric.families.chat_template import default_template, message, render
 from mm_numeric.families.family import Family
 from mm_numeric.io.atomic_files import atomic_folder, locked, reject_link
 from mm_numeric.io.files import read_json, stored_content
@@ -59,12 +60,41 @@ def _save(config: Config, run: Path, folder: Path, name: str) -> None:
     model.save_pretrained(folder)
     family.save(folder)
     facts = read_json(run / FINISHED)
+    _warn_of_other_prompt(family, facts["first_prompt"])
     path = run / RESULTS
     with stored_content(path, SCORE_AGAIN):
         results = CardResults(read_sections(path) if path.is_file() else {})
     with stored_content(run / FINISHED):
         card = model_card(config, family, model, precision, facts, results, name)
     (folder / CARD).write_text(card, encoding="utf-8")
+
+
+def _warn_of_other_prompt(family: Family, question: str) -> None:
+    """Log a warning if the saved chat template does not write the prompt of the training."""
+    saved = getattr(family.processor, "chat_template", None) or family.tokenizer.chat_template
+    template, has_image = default_template(saved), family.takes_images
+    if template is None:
+        return
+    turn = message("user", question, True) if has_image else {"role": "user", "content": question}
+    tokenizer = family.tokenizer
+    try:
+        text = render(template, family.template_variables([turn], add_generation_prompt=True))
+    except ValueError as error:
+        text = f"({error})"
+    prompt = tokenizer(text.removeprefix(tokenizer.bos_token or ""), add_special_tokens=False)
+    wanted, found = (
+        tokenizer.decode([token for token in ids if token != tokenizer.bos_token_id])
+        for ids in (family.tokenize_question(question, has_image), prompt["input_ids"])
+    )
+    if found != wanted:
+        logger.warning(
+            "the chat template in the export writes %r, and the model was trained with %r: servers "
+            "will use the wrong prompt; override `load_tokenizer` of the family %s, change "
+            "`tokenizer.chat_template` there, and export again",
+            found,
+            wanted,
+            family.name,
+        )
 
 
 def _greedy(config: Config, family: Family) -> GenerationConfig:

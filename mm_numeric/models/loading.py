@@ -82,6 +82,8 @@ def family_class(config: Config) -> type[Family]:
             f"{where}: {config.model.family!r} is not a subclass of "
             "mm_numeric.families.family:Family."
         )
+    if "name" not in vars(cls):  # messages must not name the parent
+        cls.name = cls.__name__
     return cls
 
 

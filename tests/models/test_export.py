@@ -25,9 +25,10 @@ from mm_numeric.data.examples import examples_to_answer
 from mm_numeric.data.images import upright_rgb
 from mm_numeric.data.training_set import TrainingRows
 from mm_numeric.evaluation.score import score
+from mm_numeric.families.qwen2_vl import Qwen2VL
 from mm_numeric.inference.generate import generate, predict
 from mm_numeric.models.adapters import has_adapters
-from mm_numeric.models.export import export
+from mm_numeric.models.export import _warn_of_other_prompt, export
 from mm_numeric.models.loading import load_family, load_model
 from mm_numeric.models.model_card import CardResults, model_card
 from mm_numeric.models.precision import Precision
@@ -371,6 +372,45 @@ def test_the_program_computes_in_the_precision_of_the_training(tmp_path, monkeyp
     found = {}
     exec(code, found)
     assert found["text"] == row["text"].strip()
+
+
+class Instructed(Qwen2VL):
+    """A family of a user's, whose prompts are changed in code; it has no ``name`` of its own."""
+
+    def apply_template(self, turns, *, add_generation_prompt):
+        turns = [{"role": "system", "content": "You read clocks."}, *turns]
+        return super().apply_template(turns, add_generation_prompt=add_generation_prompt)
+
+
+class Saved(Qwen2VL):
+    """A family of a user's that changes the chat template."""
+
+    @classmethod
+    def load_tokenizer(cls, source, model):
+        tokenizer = super().load_tokenizer(source, model)
+        tokenizer.chat_template = "You read clocks. " + tokenizer.chat_template
+        return tokenizer
+
+
+def test_a_prompt_that_is_lost_in_the_export_is_a_warning(tmp_path, logged):
+    config = adapted_config(tmp_path, "qwen2_vl", {}, max_steps=1)
+    own = replace(config, model=replace(config.model, family=f"{__name__}:Instructed"))
+    train(own)
+    export(own.output_dir, tmp_path / "out", trust_remote_code=True)
+    (warning,) = re.findall("the chat template in the export .*", logged.getvalue())
+    assert re.search(r"writes '.*', and the model was trained with '.*You read clocks\.", warning)
+    assert "`load_tokenizer` of the family Instructed, change `tokenizer.chat_template`" in warning
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, "own"])
+def test_the_prompt_of_an_export_is_that_of_the_training(name, tmp_path, logged):
+    shipped = "qwen2_vl" if name == "own" else name
+    config = adapted_config(tmp_path, shipped, {})
+    if name == "own":
+        config = replace(config, model=replace(config.model, family=f"{__name__}:Saved"))
+    family = load_family(config, tiny_folder(shipped))
+    _warn_of_other_prompt(family, "What time is it?")
+    assert logged.getvalue() == ""
 
 
 def test_answers_that_were_not_measured_may_be_cut(tmp_path, logged):
