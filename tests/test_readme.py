@@ -123,6 +123,9 @@ def test_every_python_example_runs(page, hub, tmp_path, capsys):
         exec(compile(example, page, "exec"), names)
         if names.get("trainer") is not trainer:
             assert names["trainer"].state.global_step == 2
+        if "ImageGenerator" in example:  # of the example, as data.train.synthetic writes them
+            path = names["Compasses"](name="my_images:Compasses", rows=2).write(tmp_path)
+            assert path.read_text(encoding="utf-8").count('"degrees": ') == 2
         if "LoadedRun" in example:
             assert (tmp_path / "answer.png").is_file()
         if "optimizer.step" in example:
