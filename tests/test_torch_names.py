@@ -3,6 +3,7 @@
 import ast
 import tomllib
 
+import pytest
 from import_graph import ROOT
 
 FOLDERS = ("mm_numeric", "tasks", "evaluation")
@@ -47,6 +48,7 @@ def test_the_oldest_torch_is_2_6():
     assert [line for line in lines if line.startswith("torch")] == 2 * ["torch>=2.6,<2.14"]
 
 
+@pytest.mark.slow
 def test_torch_2_6_has_every_name_that_is_used():
     known = set(IN_TORCH_2_6.read_text("utf-8").split())
     unknown = {name: file for name, file in used_names().items() if name not in known}

@@ -61,6 +61,7 @@ def test_two_exports_into_one_folder(folder, capsys):
     assert not list(Path("new").glob("*.unfinished"))
 
 
+@pytest.mark.slow
 def test_an_export_that_fails_leaves_nothing(folder, monkeypatch, capsys):
     Path("run/results.json").write_text("{")
     assert cli.main(EXPORT) == 2

@@ -106,6 +106,7 @@ def banned_in(text: str) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_prose_is_plain():
     found = {name: banned_in(prose(path)) for name, path in SOURCES.items()}
     assert {name: phrases for name, phrases in found.items() if phrases} == {}

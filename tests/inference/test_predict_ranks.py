@@ -104,6 +104,7 @@ def test_a_rank_whose_folder_is_not_shared_is_reported(run, tmp_path, monkeypatc
         predict(run, None, tmp_path / "p.jsonl")
 
 
+@pytest.mark.slow
 def test_answers_in_another_order_are_sorted_and_a_deleted_file_is_not_resumed(run, tmp_path):
     out, part = tmp_path / "p.jsonl", tmp_path / "p.jsonl.rank7"
     whole = (run / "predictions.jsonl").read_text()

@@ -80,6 +80,7 @@ def test_a_missing_file_is_named(checkpoint, capsys, name):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*STATE, "model.safetensors", "trainer_state.json"])
 def test_a_file_with_one_changed_byte_is_named(checkpoint, capsys, name):
     change_one_byte(checkpoint / name)

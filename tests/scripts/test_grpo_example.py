@@ -17,6 +17,7 @@ SETTINGS = {"num_generations": 4, "per_device_train_batch_size": 8, "max_steps":
             "use_cpu": True, "bf16": False, "gradient_checkpointing": False}  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_run_is_trained_further_by_rewards(tmp_path):
     warm = train(small_config(tmp_path / "warm", "trainer.max_steps=40", "objective=ce",
                               "trainer.save_steps=40", "trainer.per_device_train_batch_size=12",
