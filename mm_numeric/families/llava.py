@@ -14,13 +14,16 @@ A checkpoint can have the file layout of transformers or of the original LLaVA c
 contains ``<unk>``: unknown characters are tokenised as bytes.
 """
 
+import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, ClassVar
 
 import torch
 from PIL import Image
 from torch import Tensor
 from transformers import (
+    CONFIG_MAPPING,
     MODEL_MAPPING,
     LlamaTokenizer,
     LlavaConfig,
@@ -238,13 +241,22 @@ def _side(processor: Any) -> int:
 
 
 def _features_per_image(height: int, width: int, config: LlavaConfig) -> int:
-    """Return how many features the vision tower computes for one resized image.
+    """Return how many features the model gets for one resized image."""
+    tokens = _tower_tokens(height, width, config.vision_config.to_json_string())
+    return tokens - (config.vision_feature_select_strategy == "default")
+
+
+@cache  # check-data asks for each row
+def _tower_tokens(height: int, width: int, settings: str) -> int:
+    """Return how many tokens a vision tower computes for one resized image.
 
     The number cannot be derived from the image size alone, because towers differ in class and
-    register tokens. The tower is built without weights, which takes milliseconds.
+    register tokens. The tower is built without weights, in up to half a second.
     """
+    values = json.loads(settings)
+    kind = CONFIG_MAPPING[values["model_type"]]
     with torch.device("meta"):
-        tower = MODEL_MAPPING[type(config.vision_config)](config.vision_config)
+        tower = MODEL_MAPPING[kind](kind.from_dict(values))
         try:
             features = tower(torch.empty(1, 3, height, width)).last_hidden_state
         except ValueError as error:
@@ -252,4 +264,4 @@ def _features_per_image(height: int, width: int, config: LlavaConfig) -> int:
                 f"model.name: the image processor makes images of {width} x {height} pixels, and "
                 f"the vision tower rejects them: {error} Correct preprocessor_config.json."
             ) from error
-    return int(features.shape[1]) - (config.vision_feature_select_strategy == "default")
+    return int(features.shape[1])
