@@ -264,6 +264,6 @@ class Chat(Family):
 
 def _image_settings(processor: Any) -> tuple[str, ...]:
     """Return the names of the image processor's int and bool settings that a config can change."""
-    own, fixed = processor.image_processor, fixed_image_settings(processor)
-    names = (n for n in dir(own) if not n.startswith("_") and n not in fixed)
-    return tuple(n for n in names if type(getattr(own, n)) in (int, bool))
+    saved = processor.image_processor.to_dict()  # another setting would be lost with the weights
+    fixed = fixed_image_settings(processor)
+    return tuple(n for n in sorted(saved) if n not in fixed and type(saved[n]) in (int, bool))
